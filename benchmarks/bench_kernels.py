@@ -237,7 +237,7 @@ def sizes_of(text: str) -> tuple[int, ...]:
 # -- operations ----------------------------------------------------------------------------------------
 
 
-def mixed(asked) -> list[operations.Case]:
+def mixed(asked) -> list[operations.KernelCase]:
     """All cases; those of each size together, the sizes in an order that is the same in every process."""
     sizes = [(m, n) for m in asked.rows for n in asked.widths]
     random.Random(0).shuffle(sizes)

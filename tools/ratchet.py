@@ -1,4 +1,4 @@
-"""Hold what may only get better under ``src/``: complexity, length of functions, annotations that say nothing.
+"""Hold what may only get better under ``src/``: complexity, length of functions, vague annotations, class names.
 
     python tools/ratchet.py            fails where a number is above the one in ratchet.json, and shows the worst
     python tools/ratchet.py --write    writes today's numbers there; a rise is then a line that a reviewer sees
@@ -13,7 +13,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,11 @@ COMPLEX = 10
 LONG = 60
 """Lines of one function, its docstring and those within it included."""
 SHOWN = 5
+SHARED_BY_INTENT = {
+    name: "compat/ gives 1.1.0's signatures under 1.1.0's names; the package gives today's"
+    for name in ("ConditionalGraph", "DeviceInfo", "RedZone", "ShapeBucketPool")
+}
+"""Names that two files may define, each with the reason."""
 
 
 @dataclass(frozen=True, order=True)
@@ -37,8 +42,11 @@ class Found:
 def measured() -> dict[str, list[Found]]:
     """By name of the measure: its places, the worst first."""
     found: dict[str, list[Found]] = {"complex functions": list(_complex()), "long functions": [], "Any": []}
-    for path in sorted(SOURCE.rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(SOURCE.rglob("*.py"))}
+    found["shared class names"] = list(
+        shared_class_names({path.relative_to(ROOT): tree for path, tree in trees.items()})
+    )
+    for path, tree in trees.items():
         where = path.relative_to(ROOT)
         found["long functions"] += [Found(n, f"{where}:{line} {name}") for n, line, name in long_functions(tree)]
         n_any = sum(1 for _ in vague_annotations(tree))
@@ -68,6 +76,17 @@ def long_functions(tree: ast.AST, limit: int = LONG) -> Iterator[tuple[int, int,
                 yield n, node.lineno, node.name
 
 
+def shared_class_names(trees: Mapping[Path, ast.AST]) -> Iterator[Found]:
+    """Class names that two or more files define: in how many, and where."""
+    defined: dict[str, list[str]] = {}
+    for path, tree in trees.items():
+        for name in sorted({node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}):
+            defined.setdefault(name, []).append(str(path))
+    for name, files in defined.items():
+        if len(files) > 1 and name not in SHARED_BY_INTENT:
+            yield Found(len(files), f"{name} in {', '.join(files)}")
+
+
 def vague_annotations(tree: ast.AST) -> Iterator[ast.expr]:
     """Annotations of arguments, results and variables in which ``Any`` stands."""
     for node in ast.walk(tree):
@@ -88,6 +107,7 @@ def numbers(found: dict[str, list[Found]]) -> dict[str, int]:
         f"functions of more than {LONG} lines": len(found["long functions"]),
         "lines of the longest function": max((f.n for f in found["long functions"]), default=0),
         "annotations with Any": sum(f.n for f in found["Any"]),
+        "class names defined in two files": len(found["shared class names"]),
     }
 
 

@@ -132,7 +132,7 @@ def open_library(name: str = BRIDGE) -> tuple[ctypes.CDLL, str]:
 
 
 def state() -> State:
-    """Tell whether the C API's library loads; never raises."""
+    """Whether the C API's library loads; never raises."""
     try:
         _, place = open_library()
     except GfxGraphError as refusal:
@@ -170,6 +170,9 @@ def read_symbol_report(text: str) -> SymbolReport:
 
     Args:
         text: the report, as JSON.
+
+    Returns:
+        The report: each function and what stands behind it.
 
     Raises:
         ValueError: the text is no JSON.

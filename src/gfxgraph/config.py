@@ -276,7 +276,7 @@ def variables(names: Iterable[str], environ: Mapping[str, str] | None = None) ->
 
 
 def misspelt(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables that are set and that nobody reads, each with the setting that its name resembles.
+    """Return the variables that are set and never read, each with the setting that its name resembles.
 
     Names that resemble none are left alone: they may be another version's, or the user's own.
     """
@@ -314,7 +314,7 @@ def state_folder(environ: Mapping[str, str] | None = None) -> Path:
     It need not exist. Nothing that was not asked for by name is written anywhere else.
 
     Raises:
-        FileNotFoundError: nobody knows where this user's home is.
+        FileNotFoundError: this user's home is not known.
     """
     source = os.environ if environ is None else environ
     stated = source.get("XDG_STATE_HOME", "")

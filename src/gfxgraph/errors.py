@@ -34,7 +34,7 @@ class GfxGraphError(RuntimeError):
 
     Args:
         code: slug of the entry in ``diagnostics/catalogue``.
-        quote: somebody else's message, kept word for word in the text; programs search for it.
+        quote: a third party's message, kept verbatim in the text, since programs search for it.
         fields: values for the entry's placeholders.
     """
 
@@ -123,7 +123,7 @@ class GfxGraphFault(ReplayError):
 
     @property
     def tensors(self) -> list[Any]:
-        """What it worked on, where whoever made the error knew."""
+        """The tensors involved, if known where the error was raised."""
         found = self.fields.get("tensors")
         if isinstance(found, dict):
             return list(found.values())

@@ -1,4 +1,4 @@
-"""files: every file that gfxgraph writes, and how it reads those that somebody else may have written.
+"""files: every file that gfxgraph writes, and how it reads those that others may have written.
 
 Problem: a name in a folder may already be a link, a FIFO or another user's file, and what a file holds may be
 anything. A write through a planted link is a write elsewhere; opening a FIFO waits for ever; JSON may be nested
@@ -6,8 +6,8 @@ deeper than Python's stack. Idea: one writer and one reader, which ask the file 
 
 Invariants (tools/check_writes.py holds the first, in `make check`):
 1. Nothing else in this package opens a file for writing, makes a folder or moves a file.
-2. What is written has a new name that nobody can foresee, is created (``O_EXCL``), and is moved into place whole.
-3. No link is followed below the folder that was meant, whoever swaps one in meanwhile.
+2. What is written has a new, unpredictable name, is created (``O_EXCL``), and is moved into place whole.
+3. No link is followed below the folder that was meant, even if one is swapped in meanwhile.
 4. Whatever a file holds, reading it ends in an ``OSError`` or a ``ValueError``, or in what it says.
 
 Enters: folders, names, bytes.
@@ -79,7 +79,7 @@ def read_inside(root: str, path: str, limit: int, *, is_ours: bool = False) -> b
         is_ours: refuse a file that neither this user nor root owns.
 
     Raises:
-        UnsafePathError: a link on the way, no regular file, or somebody else's.
+        UnsafePathError: a link on the way, not a regular file, or another user's.
         OSError: it cannot be read, or holds more than ``limit`` bytes (``EFBIG``).
     """
     with _folder_of(root, path) as (folder, name):
@@ -157,7 +157,7 @@ def new_folder(path: Path, mode: int = 0o777) -> None:
 def write(path: Path, data: str | bytes, *, is_lasting: bool = False) -> None:
     """Write a file of ours, or one that the user named: whole or not at all, and never through a link.
 
-    A device or a pipe, which cannot be replaced, is written to; a pipe that nobody reads is not waited for.
+    A device or a pipe, which cannot be replaced, is written to; a pipe without a reader is not waited for.
 
     Raises:
         OSError: it cannot be written.
@@ -249,7 +249,7 @@ def read_json(path: Path, limit: int = MOST_NBYTES) -> Any:
 
 
 def is_private(path: Path) -> bool:
-    """Whether a file may be run: regular, this user's or root's, and nobody else may write to it or its folder."""
+    """Whether a file may be run: regular, this user's or root's, and not writable by others, nor is its folder."""
     try:
         found, folder = os.lstat(path), os.stat(path.parent)
     except OSError:

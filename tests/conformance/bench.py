@@ -13,7 +13,7 @@ import torch
 import gfxgraph
 from gfxgraph import simulator
 from gfxgraph.process import process
-from gfxgraph.simulator.device import Refused
+from gfxgraph.simulator.device import CallRefused
 
 # What torch itself writes there as it goes.
 TORCHS_OWN = ("__warningregistry__", "default_capture_stream")
@@ -105,7 +105,7 @@ class Bench:
             self.kill()
 
     def kill(self):
-        with suppress(Refused):
+        with suppress(CallRefused):
             self.sim.device.unsafe_call("device_synchronize")
 
     # -- programs: each reads the static input and may change the external state ---------------------

@@ -113,7 +113,7 @@ def test_sarif_names_file_line_and_rule(module, capsys):
 def test_every_finding_has_a_place(module, monkeypatch):
     """Where no line is known it is the function's own; what people read has the path from where they are."""
     clean = check.load(f"{module}:clean")
-    finding = check._with_place(check.Finding("breaks", "the capture", "", 0, "it fails", ""), clean)
+    finding = check._with_place(check.UncapturedPlace("breaks", "the capture", "", 0, "it fails", ""), clean)
     assert (finding.file, finding.line) == (str(module), clean.__code__.co_firstlineno)
     monkeypatch.chdir(module.parent)
     assert finding.text().startswith(f"{module.name}:{finding.line}: breaks")

@@ -9,7 +9,7 @@ import torch
 
 import gfxgraph
 from gfxgraph.capture import above
-from gfxgraph.reporting import watch
+from gfxgraph.reporting import sampler, watch
 from gfxgraph.reporting.coverage import Coverage
 
 
@@ -144,8 +144,8 @@ def test_off_means_nothing_is_there(step):
 
 def test_samples_see_the_same_share(step, monkeypatch):
     """Windows opened from another thread give the share that counting gives, and reach the metrics."""
-    monkeypatch.setattr(watch, "LEAST_PAUSE_S", 0.01)
-    monkeypatch.setattr(watch, "SHARE_OF_TIME", 1.0)
+    monkeypatch.setattr(sampler, "LEAST_PAUSE_S", 0.01)
+    monkeypatch.setattr(sampler, "SHARE_OF_TIME", 1.0)
     seen = watch.start(is_exact=False)
     try:
         deadline = time.monotonic() + 60

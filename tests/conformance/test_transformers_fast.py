@@ -40,7 +40,7 @@ def kernels_that_win(monkeypatch):
         for name in ("norms", "gates", "layers", "attention", "choice"):
             monkeypatch.setattr(f"gfxgraph.kernels.{name}.why_not", lambda op, *tensors: "in this test")
         monkeypatch.setattr(launching, "why_not", lambda op, *tensors: "")
-    monkeypatch.setattr(trial, "compare", lambda *args: trial.Verdict(1.0, 2.0))
+    monkeypatch.setattr(trial, "compare", lambda *args: trial.TrialTimes(1.0, 2.0))
     yield
     gfx.restore()
 

@@ -85,8 +85,8 @@ CASES = {
 }
 # Rows without a body of their own here, with the test that covers them.
 ELSEWHERE = {
-    "torch.cuda.Stream.wait_event": "test_streams.py",
-    "torch.cuda.Event.elapsed_time": "test_streams.py",
+    "torch.cuda.Stream.wait_event": "tests/unit/simulator/test_device_streams.py",
+    "torch.cuda.Event.elapsed_time": "tests/unit/simulator/test_device_streams.py",
     "torch.cuda.CUDAGraph.replay": "test_basic.py::test_replay_inside_capture",
     "any-operation": "tests/unit/simulator (peer copies on HIP)",
 }

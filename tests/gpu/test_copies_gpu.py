@@ -13,7 +13,7 @@ import gfxgraph
 from gfxgraph.callables.fast_path.copying import copy_kernel
 from gfxgraph.callables.fast_path.joining import joins
 from gfxgraph.driver.copies import MOST
-from gfxgraph.driver.joined import Joined
+from gfxgraph.driver.joined import JoinedExec
 from gfxgraph.process.bridge import process_for_callables
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
@@ -274,7 +274,7 @@ def test_execs_are_given_back(monkeypatch):
         return noted
 
     monkeypatch.setattr(table, "raw", raw)
-    n_before = sum(type(found) is Joined for found in gc.get_objects())
+    n_before = sum(type(found) is JoinedExec for found in gc.get_objects())
     for i in range(20):
         g = gfxgraph.graphed(lambda x, i=i: x + i)
         x = torch.ones(10 + i, device="cuda")
@@ -283,7 +283,7 @@ def test_execs_are_given_back(monkeypatch):
         assert short_way(g) == "joined", g.explain()
         del g
     gc.collect()
-    assert sum(type(found) is Joined for found in gc.get_objects()) <= n_before
+    assert sum(type(found) is JoinedExec for found in gc.get_objects()) <= n_before
     for name in ("exec_destroy", "graph_destroy"):
         assert answers.count((name, 0)) >= 20 and not [a for a in answers if a[0] == name and a[1]]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.gpu.test_guard_gpu import run
+from tests.unit.kernels.test_kernels_numbers import *  # noqa: F403  (each test runs here once more, on the GPU)
 from tests.unit.kernels.test_modules import MODELS, model_of
-from tests.unit.kernels.test_numbers import *  # noqa: F403  (each test runs here once more, on the GPU)
 
 from gfxgraph import kernels
 

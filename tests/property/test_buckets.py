@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gfxgraph.core.buckets import Above, Budget, Buckets, Plan, ladder, learn, learn_plan, powers
+from gfxgraph.core.buckets import Above, Budget, Buckets, BucketPlan, ladder, learn, learn_plan, powers
 from gfxgraph.core.optimum import best_sizes
 from gfxgraph.errors import ConfigError
 
@@ -113,7 +113,7 @@ def test_a_plan_of_two_dimensions_keeps_the_budget_over_both(seen, n):
 def test_a_plan_survives_a_round_trip(seen):
     """Saved and loaded it is the same plan."""
     plan = learn_plan(["batch", "seq"], seen)
-    assert Plan.from_json(plan.to_json()) == plan
+    assert BucketPlan.from_json(plan.to_json()) == plan
 
 
 @pytest.mark.parametrize("above, runs_at", [(Above.EAGER, 37), (Above.CHUNKS, 16 + 16 + 8)])

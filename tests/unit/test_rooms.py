@@ -1,10 +1,14 @@
 """Rooms: what holds for the folders of src/gfxgraph as a whole."""
 
+import ast
 import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+
+import pytest
 
 import gfxgraph
 
@@ -49,6 +53,16 @@ def test_the_map_leads_somewhere():
     paths = set(re.findall(r"`([\w./]+(?:/|\.py|\.md|\.toml))`", text.partition("\n\n")[0]))
     assert len(paths) > 30
     assert not [path for path in paths if not (ROOT / path).exists() and not (SOURCE / path).exists()]
+
+
+def test_the_arrows_on_the_map_are_those_that_are_held():
+    """The layers drawn in ARCHITECTURE.md are the import contract's."""
+    drawn = (ROOT / "ARCHITECTURE.md").read_text().partition("```text\n")[2].partition("```")[0].split("\n")
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    held = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
+    assert [{name.removesuffix(".py") for name in layer.split(" | ")} for layer in drawn if layer] == [
+        set(layer.split(" | ")) for layer in held
+    ]
 
 
 def test_type_checkers_see_every_public_name():
@@ -99,3 +113,40 @@ def test_every_public_name_is_there():
     assert len(set(gfxgraph.__all__)) == len(gfxgraph.__all__)
     assert set(gfxgraph.__all__) == {"__version__", *gfxgraph._EXPORTS} <= set(dir(gfxgraph))
     assert all(getattr(gfxgraph, name) is not None for name in gfxgraph.__all__)
+
+
+ONE_A_FILE = {"port/rules": "a rule a file, named for what it finds; listing the folder is its list"}
+UNLISTED = {"callables", "callables/trace"}
+"""Rooms whose lists lack files still."""
+
+
+@pytest.mark.parametrize(
+    "room",
+    sorted({path.parent.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*/__init__.py")} - UNLISTED),
+)
+def test_every_file_is_in_its_rooms_list(room):
+    """A room's docstring names each of its files and folders, and no Python file that is not there."""
+    folder = SOURCE / room
+    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
+    there = {path.name for path in folder.iterdir() if not path.name.startswith(("__", "."))}
+    named = {name.rstrip("/") for name in re.findall(r"(?<![\w./*-])[\w.-]+(?:\.\w+|/)(?![\w/])", text)}
+    if room not in ONE_A_FILE:
+        assert not there - named
+    assert not {name for name in named if name.endswith(".py")} - there
+
+
+def test_unit_tests_are_named_after_what_they_test():
+    """``tests/unit`` has the package's folders; a file begins with a module's name, or the room's for all of it."""
+    unit = ROOT / "tests" / "unit"
+    mirrored = {"": SOURCE, "tools": ROOT / "tools", "tests": ROOT / "tests"}
+    whole = {"test_docstrings.py", "test_rooms.py", "typing/test_typing.py"}
+    strays = []
+    for path in sorted(unit.rglob("test_*.py")):
+        folder = path.parent.relative_to(unit).as_posix().strip(".")
+        place = mirrored.get(folder, SOURCE / folder)
+        there = [each.stem.lstrip("_") for each in place.rglob("*.py") if folder == "tests" or each.parent == place]
+        there += [each.name for each in (place, *place.glob("*/"))]
+        name = path.stem.removeprefix("test_")
+        if not any(name == each or name.startswith(f"{each}_") for each in there):
+            strays.append(path.relative_to(unit).as_posix())
+    assert set(strays) <= whole, strays

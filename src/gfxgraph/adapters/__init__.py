@@ -8,7 +8,27 @@ Stays out: the command line; engines that are not asked for.
     _downgrade.py    one of an engine's graphs that could not be captured, run eagerly into the same memory
     _metrics.py      counters as text for Prometheus
 
+    _announce.py     what an engine's log says of gfxgraph as it starts
+
 Every other file is an engine's, and holds ``ADAPTER``. Nothing else needs editing for a new one.
+
+    vllm.py, sglang.py
+                     in every process of a server
+    migraphx.py      a compiled program captured whole
+    onnxruntime.py   sessions whose provider captures graphs itself
+    transformers.py  ``model.generate`` with its decoding steps as graphs:
+    _transformers_model.py
+                     one accelerated model, and which decoder takes a call
+    _transformers_decode.py, _transformers_loop.py
+                     generation as two graphs; when to stop, what a streamer gets
+    _transformers_cache.py, _transformers_masks.py, _transformers_attention.py
+                     keys and values at fixed addresses; masks; attention over shared heads
+    _transformers_choice.py
+                     processors and stopping criteria that a graph can hold
+    _transformers_compile.py
+                     a compiled step that changes no bit
+    _transformers_trial.py
+                     whether this transformers' own tokens come out, tried on tiny models
 
     import gfxgraph.adapters as adapters
     adapters.install("vllm")       # raises where the engine lacks what the adapter needs, and says what

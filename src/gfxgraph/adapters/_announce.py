@@ -14,7 +14,7 @@ _told: set[str] = set()
 def announce(engine: str) -> None:
     """Say it once in this process, through a logger below the engine's own; nothing where the bridge is off.
 
-    Called where the engine is about to capture its first graph: the GPU is up then, and a capture disturbs nobody.
+    Called where the engine is about to capture its first graph: the GPU is up then, and a capture disturbs nothing.
     """
     state = process.current()
     if engine in _told or state is None or not bridge.is_enabled():
@@ -25,7 +25,7 @@ def announce(engine: str) -> None:
     mode = {Activation.DEBUG: "debug", Activation.VALIDATE: "validate"}.get(settings.activation, "normal")
     log.info("gfxGRAPH v%s enabled (mode=%s, vram_cap=%.2f)", gfxgraph.__version__, mode, settings.vram_cap)
     if not log.isEnabledFor(logging.INFO):
-        return  # nobody would read what the check finds
+        return  # the check's result would not be logged
     found = health.health_check()
     if found["ok"]:
         log.info(

@@ -1,4 +1,4 @@
-"""One of an engine's graphs that could not be captured: it runs eagerly, into the same memory each time.
+"""Eager stand-in for an engine's graph that could not be captured; results keep their memory.
 
 Problem: an engine cuts a model into pieces and captures each; what one piece leaves in memory the next
 piece's graph reads at the address it saw when it was captured. A piece that runs eagerly leaves its
@@ -29,7 +29,7 @@ class Downgraded:
         self.fn = fn
         self._kept: list[Any] = []
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         made = self.fn(*args, **kwargs)
         tensors = list(tensors_of(made))
         if [(t.shape, t.dtype) for t in self._kept] != [(t.shape, t.dtype) for t in tensors]:
@@ -42,7 +42,7 @@ class Downgraded:
 
 
 def hold_pool(pool: Any) -> Any:
-    """What keeps a pool in being while a capture into it is tried; drop it once a graph of the pool is there.
+    """Keep a pool alive while a capture into it is tried; drop the result once the pool has a graph.
 
     A pool whose only graphs failed is refused by torch from then on, and engines have one for all their graphs.
 
@@ -91,7 +91,7 @@ def ran_without_graph(engine: str, graph: str, why: str) -> None:
 
 
 def any_rank_failed(group: Any, failed: bool) -> bool:
-    """What the ranks of one of an engine's groups say together; a graph on one and eager on another may hang.
+    """Agreement among the ranks of an engine's group; a graph on one rank and eager on another may hang.
 
     Args:
         group: has ``world_size`` and ``cpu_group``, as vLLM's and SGLang's coordinators do; None: one rank.
@@ -124,7 +124,7 @@ def tensors_of(tree: Any) -> Iterator[Any]:
 
 
 def _with(tree: Any, tensors: Iterator[Any]) -> Any:
-    """The same result with ``tensors`` in place of its own, in the order of ``tensors_of``."""
+    """Rebuild the result with ``tensors`` in place of its own, in the order of ``tensors_of``."""
     # lazily: adapters are listed and asked about where there is no torch
     import torch
 

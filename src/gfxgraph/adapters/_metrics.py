@@ -87,7 +87,7 @@ class _Collector:
         return collect(self.folder)
 
     def describe(self) -> list[Any]:
-        return []  # asked at registration, when nobody has counted anything
+        return []  # called at registration, before anything was counted
 
 
 def _register(folder: str) -> None:
@@ -104,7 +104,7 @@ def _add_to_collection(folder: str) -> None:
         return
 
     @functools.wraps(original)
-    def with_ours(self: Any) -> Any:
+    def with_ours(self: object) -> Any:
         return [*original(self), *collect(folder)]
 
     with_ours._gfxgraph = True  # type: ignore[attr-defined]

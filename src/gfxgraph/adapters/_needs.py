@@ -18,7 +18,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class NeededName:
     """A name in one of an engine's modules.
 
     Attributes:
@@ -32,12 +32,12 @@ class Need:
     keeps: str = ""
 
 
-def missing(part: Any, needs: Iterable[Need]) -> list[str]:
+def missing(part: object, needs: Iterable[NeededName]) -> list[str]:
     """What a module lacks of what is needed, each in words; empty where it has everything."""
     return [lacking for need in needs for lacking in _lacking(part, need)]
 
 
-def _lacking(part: Any, need: Need) -> Iterator[str]:
+def _lacking(part: Any, need: NeededName) -> Iterator[str]:
     found = part
     for name in need.name.split("."):
         found = getattr(found, name, None)

@@ -49,7 +49,7 @@ def _repeated(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Te
 
 
 def _grouped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """torch's own word for it; without cuDNN it computes in another way."""
+    """torch's ``enable_gqa``; without cuDNN it computes differently."""
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=True)
 
 
@@ -78,13 +78,13 @@ WAYS: dict[str, Way] = {"repeated": _repeated, "grouped": _grouped, "packed": _p
 
 
 def same_bits(one: Tensor, other: Tensor) -> bool:
-    """Equal bit for bit; numbers that are none count as equal to themselves."""
+    """Bitwise equality in which NaN equals NaN."""
     size = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
     return bool((one.contiguous().view(size) == other.contiguous().view(size)).all())
 
 
 def kernel_settings() -> tuple[Any, ...]:
-    """What torch's choice of kernels depends on beside the tensors: a graph has the kernels of its capture."""
+    """Settings that torch chooses kernels by, besides the tensors: a graph keeps the kernels of its capture."""
     backends = torch.backends.cuda
     return (
         backends.flash_sdp_enabled(),
@@ -99,7 +99,7 @@ def kernel_settings() -> tuple[Any, ...]:
 
 
 def choose(q: Tensor, k: Tensor, mask: Tensor, scale: float) -> str:
-    """The way for calls like this one: a name of `WAYS`.
+    """The implementation for calls like this one: a name of `WAYS`.
 
     Args:
         q: [batch, heads, 1, width].
@@ -161,7 +161,7 @@ def _try(q: Tensor, k: Tensor, mask: Tensor, scale: float) -> str:
 
 
 def repeats_itself(given: Any, wanted: Tensor, n: int) -> bool:
-    """True where ``n`` further calls of what transformers does give the bits of ``wanted``."""
+    """True if ``n`` further calls of transformers' implementation give ``wanted`` bit for bit."""
     return all(same_bits(_repeated(*given), wanted) for _ in range(n))
 
 
@@ -219,7 +219,7 @@ def _is_call(node: Any, name: str) -> bool:
 
 
 def replacement(node: Any) -> tuple[Any, tuple[Any, ...]] | None:
-    """What stands for an attention over repeated heads in a captured module; None where it stays.
+    """The replacement for attention over repeated heads in a captured module; None to keep it.
 
     Args:
         node: of torch.fx, with Dynamo's ``example_value``.

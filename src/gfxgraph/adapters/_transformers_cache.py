@@ -21,7 +21,7 @@ from transformers.cache_utils import DynamicCache, StaticCache, StaticLayer, Sta
 
 
 @dataclass(slots=True)
-class Place:
+class CachePosition:
     """Where the next token goes; shared by all layers of a cache."""
 
     position: Tensor
@@ -35,14 +35,16 @@ class Place:
 
 
 class FixedLayer(StaticLayer):  # type: ignore[misc]
-    """A layer that attends to everything."""
+    """A layer of full attention."""
 
-    def __init__(self, max_cache_len: int, place: Place) -> None:
+    def __init__(self, max_cache_len: int, place: CachePosition) -> None:
         super().__init__(max_cache_len)
         self.place = place
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Store keys and values; return all there are."""
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        """Store keys and values; return the whole cache."""
         if not self.place.is_decoding:
             return super().update(key_states, value_states, *args, **kwargs)  # type: ignore[no-any-return]
         self.keys.index_copy_(2, self.place.position, key_states)
@@ -55,13 +57,15 @@ class FixedLayer(StaticLayer):  # type: ignore[misc]
 
 
 class FixedSlidingLayer(StaticSlidingWindowLayer):  # type: ignore[misc]
-    """A layer that attends to a sliding window."""
+    """A layer of sliding-window attention."""
 
-    def __init__(self, max_cache_len: int, sliding_window: int, place: Place) -> None:
+    def __init__(self, max_cache_len: int, sliding_window: int, place: CachePosition) -> None:
         super().__init__(max_cache_len, sliding_window)
         self.place = place
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
         """Store keys and values; return those in the window."""
         if not self.place.is_decoding:
             return super().update(key_states, value_states, *args, **kwargs)  # type: ignore[no-any-return]
@@ -74,7 +78,7 @@ class FixedSlidingLayer(StaticSlidingWindowLayer):  # type: ignore[misc]
         return self.keys, self.values
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Width and start of the mask; in a step the window is all there is."""
+        """Width and start of the mask; in a step, the window's."""
         if not self.place.is_decoding:
             return super().get_mask_sizes(query_length)  # type: ignore[no-any-return]
         return self.max_cache_len, 0
@@ -87,15 +91,15 @@ class FixedSlidingLayer(StaticSlidingWindowLayer):  # type: ignore[misc]
 
 
 class FixedCache(StaticCache):  # type: ignore[misc]
-    """A static cache over one `Place`."""
+    """A static cache over one `CachePosition`."""
 
-    def __init__(self, config: Any, max_cache_len: int, place: Place) -> None:
+    def __init__(self, config: object, max_cache_len: int, place: CachePosition) -> None:
         super().__init__(config=config, max_cache_len=max_cache_len)
         self.place = place
         self.layers: list[Any] = [self._fixed(layer, config, place) for layer in self.layers]
 
     @staticmethod
-    def _fixed(layer: Any, config: Any, place: Place) -> Any:
+    def _fixed(layer: Any, config: Any, place: CachePosition) -> Any:
         if type(layer) is StaticSlidingWindowLayer:
             return FixedSlidingLayer(layer.max_cache_len, config.sliding_window, place)
         return FixedLayer(layer.max_cache_len, place)
@@ -111,7 +115,7 @@ class FixedCache(StaticCache):  # type: ignore[misc]
         return max((layer.max_cache_len for layer in self.layers if layer.is_sliding), default=0)
 
     def reset(self) -> None:
-        """Empty it; what it held is overwritten, so that nothing of it can come through a mask."""
+        """Clear the cache by overwriting, so that no stale value can leak through a mask."""
         self.place.n_cached, self.place.is_full, self.place.is_decoding = 0, False, False
         held = [t for layer in self.layers if layer.is_initialized for t in (layer.keys, layer.values)]
         lengths = [layer.cumulative_length for layer in self.layers]
@@ -122,7 +126,7 @@ class FixedCache(StaticCache):  # type: ignore[misc]
             if layer.is_sliding:
                 layer.cumulative_length_int = 0
 
-    def handed_out(self, config: Any, as_static: bool) -> Any:
+    def handed_out(self, config: object, as_static: bool) -> Any:
         """A copy for the caller to keep: of the kind that transformers would have returned."""
         n_cached = self.place.n_cached
         if not as_static:
@@ -144,8 +148,8 @@ class FixedCache(StaticCache):  # type: ignore[misc]
         return copy
 
 
-def why_not(config: Any) -> str:
-    """Why a model of this configuration has no fixed cache; "" where it has one."""
+def why_not(config: object) -> str:
+    """Why a model of this configuration gets no fixed cache; "" if it gets one."""
     try:
         layers = StaticCache(config=config, max_cache_len=1).layers
     except (KeyError, AttributeError, TypeError, ValueError) as error:

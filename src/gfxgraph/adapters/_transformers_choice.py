@@ -33,7 +33,7 @@ _LENGTH_ONLY = (processors.MinLengthLogitsProcessor, processors.MinNewTokensLeng
 
 
 @dataclass(frozen=True)
-class Choice:
+class TokenChoice:
     """What one call of generate asks for, as far as the next token is concerned."""
 
     processors: Any
@@ -75,7 +75,7 @@ class Choice:
         return logits
 
 
-def choice_of(listed: Any, stops: Stops, do_sample: bool, pad: Tensor | None, keeps_scores: bool) -> Choice:
+def choice_of(listed: Any, stops: Stops, do_sample: bool, pad: Tensor | None, keeps_scores: bool) -> TokenChoice:
     """What a call asks for; reads small tensors, so it belongs before the prompt is queued."""
     pad = pad if stops.pads_finished else None
     parts = tuple((type(processor), _numbers(processor)) for processor in listed)
@@ -84,7 +84,7 @@ def choice_of(listed: Any, stops: Stops, do_sample: bool, pad: Tensor | None, ke
     outside = tuple(type(processor).__name__ for processor in listed if not _fits(processor))
     thresholds = tuple(_threshold(processor) for processor in listed if type(processor) in _LENGTH_ONLY)
     ignored = next((each.prompt_ignore_length for each in listed if _ignores_by_row(each)), None)
-    return Choice(listed, do_sample, stops.eos, pad, keeps_scores, outside, key, thresholds, ignored)
+    return TokenChoice(listed, do_sample, stops.eos, pad, keeps_scores, outside, key, thresholds, ignored)
 
 
 def _fits(processor: Any) -> bool:
@@ -93,7 +93,7 @@ def _fits(processor: Any) -> bool:
     return type(processor) in _SCORES_ONLY or type(processor) in _LENGTH_ONLY
 
 
-def _ignores_by_row(processor: Any) -> bool:
+def _ignores_by_row(processor: object) -> bool:
     """True for a repetition penalty that has one number a row; where they lie is the decoder's, so any will do."""
     return isinstance(getattr(processor, "prompt_ignore_length", None), Tensor)
 

@@ -26,7 +26,7 @@ from transformers import GenerationConfig
 
 from gfxgraph.adapters import _transformers_attention as attention
 from gfxgraph.adapters._transformers_attention import MET_A_CAPTURE, same_bits
-from gfxgraph.adapters._transformers_choice import Choice, Stops
+from gfxgraph.adapters._transformers_choice import Stops, TokenChoice
 from gfxgraph.adapters._transformers_decode import COMPILING
 from gfxgraph.adapters._transformers_loop import Request
 from gfxgraph.errors import first_line
@@ -57,7 +57,7 @@ _compiling = threading.Lock()
 """One at a time: Inductor's settings and torch's stance on recompiling are the process's."""
 
 
-def start(decoder: Decoder, make: Callable[[], Decoder], mode: Any, done: Callable[[Decoder, str], None]) -> Any:
+def start(decoder: Decoder, make: Callable[[], Decoder], mode: object, done: Callable[[Decoder, str], None]) -> Any:
     """Compile a decoder's step in a thread.
 
     Args:
@@ -93,11 +93,11 @@ def start(decoder: Decoder, make: Callable[[], Decoder], mode: Any, done: Callab
     return thread
 
 
-def _compile(twin: Decoder, model: Any, extras: dict[str, Any], has_positions: bool, mode: Any) -> str:
-    """Give ``twin`` a compiled step; returns why not, where it must not have one."""
+def _compile(twin: Decoder, model: object, extras: dict[str, Any], has_positions: bool, mode: object) -> str:
+    """Give ``twin`` a compiled step; returns the reason if it cannot have one."""
     _read_some_prompt(twin, model, extras, has_positions)
     compiled = compiled_step(model, exact=mode != "any")
-    greedy = Choice((), False, None, None, False, (), (), ())
+    greedy = TokenChoice((), False, None, None, False, (), (), ())
     for step in range(N_COMPARED):
         if twin.cache.full_windows or twin.cache.place.n_cached >= twin.capacity - 1:
             break
@@ -120,7 +120,7 @@ def _read_some_prompt(twin: Decoder, model: Any, extras: dict[str, Any], has_pos
     kwargs: dict[str, Any] = extras | {"attention_mask": torch.ones_like(ids).to(model.device)}
     if has_positions:
         kwargs["position_ids"] = torch.arange(length, device=model.device).expand(twin.batch, -1)
-    choice = Choice((), False, None, None, False, (), (), ())
+    choice = TokenChoice((), False, None, None, False, (), (), ())
     stops = Stops(None, None, (), False)
     config = GenerationConfig()
     request = Request(ids.to(model.device), kwargs, config, choice, stops, twin.capacity)
@@ -138,7 +138,7 @@ def _written(decoder: Decoder) -> list[Tensor]:
 def compiled_step(model: Any, exact: bool) -> Callable[..., Any]:
     """The model's call, compiled for the shapes that it is first called with."""
 
-    def step(**inputs: Any) -> Any:
+    def step(**inputs: object) -> Any:
         return model(**inputs, return_dict=True).logits
 
     # A code object of its own: torch counts compilations, and gives up, by code object.
@@ -152,7 +152,7 @@ def compiled_step(model: Any, exact: bool) -> Callable[..., Any]:
     return torch.compile(own, dynamic=False, backend=_exact_backend)
 
 
-def _exact_backend(module: Any, example_inputs: list[Any]) -> Any:
+def _exact_backend(module: object, example_inputs: list[Any]) -> Any:
     # lazily: Inductor takes seconds to import
     from torch._inductor.compile_fx import compile_fx
 
@@ -161,7 +161,7 @@ def _exact_backend(module: Any, example_inputs: list[Any]) -> Any:
 
 
 def known_settings() -> dict[str, Any]:
-    """`EXACT`, without what this torch's Inductor does not have."""
+    """`EXACT`, limited to the settings of this torch's Inductor."""
     # lazily: Inductor takes seconds to import
     from torch._inductor import config
 
@@ -220,7 +220,7 @@ def _define_ops() -> None:
 
 
 def keep_own_kernels(module: Any) -> int:
-    """Have a captured module's reductions and exponentials stay torch's own; returns how many there are."""
+    """Keep a captured module's reductions and exponentials torch's own; returns their number."""
     _define_ops()
     n = 0
     for node in list(module.graph.nodes):
@@ -239,7 +239,7 @@ def keep_own_kernels(module: Any) -> int:
 
 
 def _replacement(node: Any) -> tuple[Any, tuple[Any, ...]] | None:
-    """The operation that stands for a node, with its arguments; None where the node stays."""
+    """The operation that replaces a node, with its arguments; None to keep the node."""
     ops = torch.ops.gfxgraph
     if node.op == "call_method":
         name = node.target

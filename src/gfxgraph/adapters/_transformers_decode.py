@@ -33,8 +33,8 @@ from torch.utils import _pytree as pytree
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from gfxgraph import kernels
-from gfxgraph.adapters._transformers_cache import FixedCache, Place
-from gfxgraph.adapters._transformers_choice import Choice
+from gfxgraph.adapters._transformers_cache import CachePosition, FixedCache
+from gfxgraph.adapters._transformers_choice import TokenChoice
 from gfxgraph.adapters._transformers_loop import Loop, Request, Tally
 from gfxgraph.adapters._transformers_masks import none_made, to_add
 from gfxgraph.callables.arena import Arena
@@ -119,7 +119,7 @@ class Decoder:
             return torch.zeros(shape, dtype=dtype, device=device)
 
         self.position = zeros(1)
-        self.cache = FixedCache(config, cache_len, Place(self.position))
+        self.cache = FixedCache(config, cache_len, CachePosition(self.position))
         self.token, self.position_ids = zeros(batch, 1), zeros(batch, 1)
         self.history = zeros(batch, self.capacity)
         self.mask = zeros(batch, self.capacity, dtype=torch.bool)
@@ -143,12 +143,12 @@ class Decoder:
 
     @property
     def model(self) -> Any:
-        """The model; whoever called its generate holds it."""
+        """The model; the caller of its generate holds it."""
         return self._model()
 
     # -- the two parts of a step --------------------------------------------------------------------
 
-    def model_step(self, **inputs: Any) -> Tensor:
+    def model_step(self, **inputs: object) -> Tensor:
         """Scores by the model's own kernels."""
         scores: Tensor = self.model(**inputs, return_dict=True).logits
         return scores
@@ -166,7 +166,7 @@ class Decoder:
             self.cache.place.is_decoding = False
         self.logits.copy_(scores[:, -1])
 
-    def choose(self, choice: Choice, scores: Tensor) -> None:
+    def choose(self, choice: TokenChoice, scores: Tensor) -> None:
         """Pick the next token and put it everywhere."""
         self.position.add_(1)
         self.position_ids.add_(1)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers.generation.stopping_criteria import StoppingCriteriaList
 
-from gfxgraph.adapters._transformers_choice import Choice, Stops
+from gfxgraph.adapters._transformers_choice import Stops, TokenChoice
 
 if TYPE_CHECKING:
     from gfxgraph.adapters._transformers_decode import Decoder, Part
@@ -32,7 +32,7 @@ class Request:
     """[batch, prompt] int64, device."""
     model_kwargs: dict[str, Any]
     generation_config: Any
-    choice: Choice
+    choice: TokenChoice
     stops: Stops
     max_length: int
     streamer: Any = None
@@ -54,7 +54,7 @@ class Tally:
 
 
 @dataclass(slots=True)
-class _Look:
+class _PendingSteps:
     """A group of steps whose outcome is on its way to the host."""
 
     first: int
@@ -71,7 +71,7 @@ class Loop:
     decoder: Decoder
     request: Request
     part: Part | None = None
-    looks: deque[_Look] = field(default_factory=deque)
+    looks: deque[_PendingSteps] = field(default_factory=deque)
     offsets: list[int] = field(default_factory=list)
     stopped_at: int = 0
     """Length at which all rows were finished; 0 while unknown."""
@@ -145,10 +145,10 @@ class Loop:
             decoder.tokens_seen[first].copy_(decoder.token[:, 0], non_blocking=True)
         arrived = torch.cuda.Event()
         arrived.record()
-        self.looks.append(_Look(first, end, arrived))
+        self.looks.append(_PendingSteps(first, end, arrived))
         self.unseen = end
 
-    def _take(self, look: _Look) -> None:
+    def _take(self, look: _PendingSteps) -> None:
         """Wait for a look and act on it."""
         look.arrived.synchronize()
         self.decoder.tally.n_waits += 1

@@ -27,7 +27,7 @@ _REPLACED = threading.RLock()  # a model may call another one's generate
 
 @contextmanager
 def none_made(config: Any) -> Iterator[None]:
-    """Inside, models called from this thread make no masks: none is needed, as was found out outside.
+    """Models called from this thread inside make no masks: the caller has checked that none is needed.
 
     Args:
         config: the model's text configuration.
@@ -39,7 +39,7 @@ def none_made(config: Any) -> Iterator[None]:
     with _REPLACED:  # for a handful of runs in a process; those of another thread wait
         usual, was_local = made[name], name in made._local_mapping
 
-        def none(*args: Any, **kwargs: Any) -> Any:
+        def none(*args: object, **kwargs: object) -> Any:
             return None if threading.get_ident() == here else usual(*args, **kwargs)
 
         made[name] = none

@@ -30,7 +30,7 @@ _IDLE_HOOKS = "transformers.utils.output_capturing"
 class Accelerated:
     """One model: its decoders, and the decision which calls they take."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: object) -> None:
         self._model = weakref.ref(model)
         self.lock = threading.Lock()
         self.arena: Any = None
@@ -52,7 +52,7 @@ class Accelerated:
 
     @property
     def model(self) -> Any:
-        """The model; whoever called its generate holds it."""
+        """The model; the caller of its generate holds it."""
         return self._model()
 
     def leave_alone(self, reason: str) -> None:
@@ -64,7 +64,7 @@ class Accelerated:
         elif self.left_alone[reason] == 1:
             process.log.warning("generate runs without graphs: %s (%s)", reason, type(self.model).__name__)
 
-    def sample(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def sample(self, original: Callable[..., Any], *args: object, **kwargs: object) -> Any:
         """Answer one call of the loop, by a decoder or by transformers."""
         given = inspect.signature(original).bind(self.model, *args, **kwargs)
         given.apply_defaults()

@@ -1,7 +1,7 @@
 """Whether decoding through graphs gives this transformers' own tokens: found out on tiny models, once a process.
 
 Problem: decoding stands on what transformers' caches, masks and processors mean, which no name tells. Idea: in a
-version that nobody has run the tests with, two models of one layer generate a few tokens in both ways before the
+version that was not tested, two models of one layer generate a few tokens in both ways before the
 first call is taken; where they differ, or anything is raised, all calls are left to transformers, with the reason.
 Versions that the tests have run with are asked for their names only, so that their first call costs no trial.
 """
@@ -41,7 +41,7 @@ _lock = threading.RLock()
 _answers: dict[str, str] = {}
 
 
-def why_not(device: Any) -> str:
+def why_not(device: object) -> str:
     """Why no call is taken in this process; "" where they may be."""
     version = base.installed_version("transformers")
     with _lock:
@@ -52,7 +52,7 @@ def why_not(device: Any) -> str:
         return _answers[version]
 
 
-def _try(version: str, device: Any) -> str:
+def _try(version: str, device: object) -> str:
     try:
         # lazily: what these import of transformers is what is asked for
         from gfxgraph.adapters import _transformers_decode, _transformers_loop  # noqa: F401
@@ -64,7 +64,7 @@ def _try(version: str, device: Any) -> str:
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
 
-def _differences(device: Any) -> Iterator[str]:
+def _differences(device: object) -> Iterator[str]:
     # lazily: adapters are listed and asked about where there is no torch
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
@@ -90,7 +90,7 @@ def _differences(device: Any) -> Iterator[str]:
             ours.free()
 
 
-def _accelerated(model: Any) -> Any:
+def _accelerated(model: object) -> Any:
     # lazily: it is what asks here
     from gfxgraph.adapters._transformers_model import Accelerated
 
@@ -102,7 +102,7 @@ def _in_two_ways(owner: Any) -> Any:
     original = getattr(owner._sample, "__wrapped__", owner._sample)
 
     @functools.wraps(original)
-    def _sample(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def _sample(self: Any, *args: object, **kwargs: object) -> Any:
         return (original.__get__(self) if self.ours is None else functools.partial(self.ours.sample, original))(
             *args, **kwargs
         )

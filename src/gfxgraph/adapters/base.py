@@ -23,9 +23,9 @@ from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from gfxgraph.adapters._needs import Need, missing
+from gfxgraph.adapters._needs import NeededName, missing
 from gfxgraph.config import Config
 from gfxgraph.errors import ActivationError
 from gfxgraph.process import process
@@ -40,7 +40,7 @@ class Replaced:
     def __init__(self) -> None:
         self._steps: list[Callable[[], None]] = []
 
-    def replace(self, owner: Any, name: str, new: Any) -> None:
+    def replace(self, owner: object, name: str, new: object) -> None:
         """Set an attribute; put back exactly what the owner itself had, an inherited one by removing ours."""
         own = vars(owner).get(name, _ABSENT)
         setattr(owner, name, new)
@@ -83,8 +83,8 @@ class Adapter(ABC):
 
     name: ClassVar[str]
     module: ClassVar[str]
-    needs: ClassVar[dict[str, tuple[Need, ...]]]
-    optional: ClassVar[dict[str, tuple[Need, ...]]] = {}
+    needs: ClassVar[dict[str, tuple[NeededName, ...]]]
+    optional: ClassVar[dict[str, tuple[NeededName, ...]]] = {}
     tested: ClassVar[str]
 
     def __init__(self) -> None:
@@ -148,7 +148,7 @@ class Adapter(ABC):
                 del _refused[why]
 
     @abstractmethod
-    def put_in_place(self, undo: Replaced, part: Any) -> None:
+    def put_in_place(self, undo: Replaced, part: object) -> None:
         """Replace what is to be replaced in one of the engine's modules.
 
         Args:
@@ -221,7 +221,7 @@ _refused: dict[str, str] = {}
 """Why adapters were refused in this process, with their names; most plugins run before the bridge is on."""
 
 
-def count_refusals(torch: Any, state: process.Process) -> None:
+def count_refusals(torch: object, state: process.Process) -> None:
     """What ``gfxgraph.enable`` calls: has the refusals so far in its statistics."""
     for why, name in _refused.items():
         state.counters.event("fallback", why, name)

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gfxgraph import config
-from gfxgraph.adapters._needs import Need
+from gfxgraph.adapters._needs import NeededName
 from gfxgraph.adapters.base import Adapter, Replaced
 from gfxgraph.config import Config
 from gfxgraph.errors import GfxGraphFault
@@ -57,7 +57,7 @@ Params = Mapping[str, Any]
 
 
 @dataclass(slots=True)
-class _Captured:
+class _ProgramGraph:
     """The graph for one set of addresses, and what the program returned while it was captured."""
 
     graph: Any
@@ -109,7 +109,7 @@ class GraphedProgram:
         self.why_eager = ""
         """Why no graph is tried any more; "" while one is."""
         self.n_captures = 0
-        self._graphs: dict[tuple[Any, ...], _Captured] = {}
+        self._graphs: dict[tuple[Any, ...], _ProgramGraph] = {}
         self._fixed: list[_Fixed] = []
         self._streams: dict[int, Any] = {}
         self._last: tuple[int, Any] | None = None
@@ -154,7 +154,7 @@ class GraphedProgram:
 
     # -- one run --------------------------------------------------------------------------------------
 
-    def _run(self, params: Params, stream: Any, plain: Callable[[], list[Any]]) -> list[Any]:
+    def _run(self, params: Params, stream: object, plain: Callable[[], list[Any]]) -> list[Any]:
         # lazily: adapters are listed and asked about where there is no torch
         import torch
 
@@ -193,7 +193,7 @@ class GraphedProgram:
                 return list(timed.timed(way, self._either(way, params, captured, stream)))
             return self._launch(params, captured, plain)
 
-    def _either(self, way: str, params: Params, captured: _Captured, stream: Any) -> Callable[[], list[Any]]:
+    def _either(self, way: str, params: Params, captured: _ProgramGraph, stream: object) -> Callable[[], list[Any]]:
         if way == "eager":
             return lambda: self._eagerly(params, stream)
         return lambda: self._launch(params, captured, lambda: self._eagerly(params, stream))
@@ -202,7 +202,7 @@ class GraphedProgram:
         """Launch by launch, in order on ``stream``."""
         return list(self.program.run_async(params, stream.cuda_stream, STREAM))
 
-    def _launch(self, params: Params, captured: _Captured, plain: Callable[[], list[Any]]) -> list[Any]:
+    def _launch(self, params: Params, captured: _ProgramGraph, plain: Callable[[], list[Any]]) -> list[Any]:
         # lazily: adapters are listed and asked about where there is no torch
         import torch
 
@@ -235,7 +235,7 @@ class GraphedProgram:
 
     # -- capture ----------------------------------------------------------------------------------------
 
-    def _first(self, params: Params, placed: Params, stream: Any, plain: Callable[[], list[Any]]) -> list[Any]:
+    def _first(self, params: Params, placed: Params, stream: object, plain: Callable[[], list[Any]]) -> list[Any]:
         """Capture for these addresses, then do the run's work: a capture computes nothing."""
         if len(self._graphs) >= MOST_GRAPHS:
             if self._fix_what_moves(params):
@@ -257,7 +257,7 @@ class GraphedProgram:
             return self._checked(params, captured, stream)
         return self._launch(params, captured, plain)
 
-    def _capture(self, placed: Params, stream: Any) -> tuple[_Captured | None, str]:
+    def _capture(self, placed: Params, stream: object) -> tuple[_ProgramGraph | None, str]:
         # lazily: adapters are listed and asked about where there is no torch
         import torch
 
@@ -282,9 +282,9 @@ class GraphedProgram:
             self._n_failed = MOST_TRIES
             return None, "it launched nothing on the stream it was given"
         self.n_captures += 1
-        return _Captured(made.graph, list(made.result), made.pool, _state().validate_replays), ""
+        return _ProgramGraph(made.graph, list(made.result), made.pool, _state().validate_replays), ""
 
-    def _checked(self, params: Params, captured: _Captured, stream: Any) -> list[Any]:
+    def _checked(self, params: Params, captured: _ProgramGraph, stream: object) -> list[Any]:
         """Launch, then run eagerly on the same inputs, and compare; the eager results stay."""
         captured.n_unchecked -= 1
         views = [_bytes(argument) for argument in _once(params.values())]
@@ -393,13 +393,13 @@ class MigraphxAdapter(Adapter):
     module = "migraphx"
     needs = {
         "migraphx": (
-            Need("program.run"),
-            Need("program.run_async"),
-            Need("program.get_parameter_names"),
-            Need("argument.data_ptr"),
-            Need("argument.get_shape"),
-            Need("argument_from_pointer"),
-            *(Need(f"shape.{name}") for name in ("bytes", "lens", "strides", "type_string")),
+            NeededName("program.run"),
+            NeededName("program.run_async"),
+            NeededName("program.get_parameter_names"),
+            NeededName("argument.data_ptr"),
+            NeededName("argument.get_shape"),
+            NeededName("argument_from_pointer"),
+            *(NeededName(f"shape.{name}") for name in ("bytes", "lens", "strides", "type_string")),
         )
     }
     tested = "2.16, as a stand-in"
@@ -425,7 +425,7 @@ class _Own:
         self.run, self.run_async = run, run_async
         self.found: dict[int, GraphedProgram] = {}
 
-    def graphed(self, program: Any) -> GraphedProgram:
+    def graphed(self, program: object) -> GraphedProgram:
         found = self.found.get(id(program))
         if found is None:
             found = self.found[id(program)] = GraphedProgram(_Original(program, self), enabled=True)
@@ -436,7 +436,7 @@ class _Own:
 class _Original:
     """A program with the methods it had before they were replaced; holds it weakly."""
 
-    def __init__(self, program: Any, own: _Own) -> None:
+    def __init__(self, program: object, own: _Own) -> None:
         self._program = weakref.ref(program)
         self._own = own
 
@@ -499,7 +499,7 @@ def _no_graph(program: Any) -> str:
     return ""
 
 
-def _n_nodes(graph: Any) -> int | None:
+def _n_nodes(graph: object) -> int | None:
     """How many nodes a graph has; None where the driver does not tell."""
     # lazily: adapters are listed and asked about where there is no torch
     from gfxgraph.capture.walk import raw_graph

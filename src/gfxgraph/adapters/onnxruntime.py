@@ -27,7 +27,7 @@ from importlib import import_module
 from typing import Any
 
 from gfxgraph import config
-from gfxgraph.adapters._needs import Need
+from gfxgraph.adapters._needs import NeededName
 from gfxgraph.adapters.base import Adapter, Replaced
 from gfxgraph.config import Activation, Config
 from gfxgraph.core.buckets import Buckets, powers
@@ -364,15 +364,18 @@ class OnnxruntimeAdapter(Adapter):
     module = "onnxruntime"
     needs = {
         "onnxruntime.capi.onnxruntime_inference_collection": (
-            Need("InferenceSession", takes="path_or_bytes sess_options providers provider_options"),
-            Need("InferenceSession.run", takes="output_names input_feed run_options"),
-            Need("InferenceSession.run_with_iobinding", takes="run_options"),
-            *(Need(f"InferenceSession.{name}") for name in ("io_binding", "get_provider_options", "get_providers")),
-            Need("OrtValue.ortvalue_from_shape_and_type", takes="shape element_type device_type device_id"),
-            Need("OrtValue.ortvalue_from_numpy", takes="device_type device_id"),
-            *(Need(f"OrtValue.{name}") for name in ("numpy", "update_inplace")),
-            *(Need(f"IOBinding.bind_ortvalue_{name}") for name in ("input", "output")),
-            *(Need(f"IOBinding.synchronize_{name}") for name in ("inputs", "outputs")),
+            NeededName("InferenceSession", takes="path_or_bytes sess_options providers provider_options"),
+            NeededName("InferenceSession.run", takes="output_names input_feed run_options"),
+            NeededName("InferenceSession.run_with_iobinding", takes="run_options"),
+            *(
+                NeededName(f"InferenceSession.{name}")
+                for name in ("io_binding", "get_provider_options", "get_providers")
+            ),
+            NeededName("OrtValue.ortvalue_from_shape_and_type", takes="shape element_type device_type device_id"),
+            NeededName("OrtValue.ortvalue_from_numpy", takes="device_type device_id"),
+            *(NeededName(f"OrtValue.{name}") for name in ("numpy", "update_inplace")),
+            *(NeededName(f"IOBinding.bind_ortvalue_{name}") for name in ("input", "output")),
+            *(NeededName(f"IOBinding.synchronize_{name}") for name in ("inputs", "outputs")),
         )
     }
     tested = "1.31.1"

@@ -26,7 +26,7 @@ from typing import Any
 
 from gfxgraph.adapters._announce import announce
 from gfxgraph.adapters._downgrade import Downgraded, any_rank_failed, hold_pool, ran_without_graph, report
-from gfxgraph.adapters._needs import Need
+from gfxgraph.adapters._needs import NeededName
 from gfxgraph.adapters.base import Adapter, Replaced
 from gfxgraph.process import process
 from gfxgraph.types import OnUnsafe
@@ -49,26 +49,26 @@ class SglangAdapter(Adapter):
     module = "sglang"
     needs = {
         _FULL: (
-            Need("FullCudaGraphBackend", keeps="_graphs _outputs _pool _tp_group"),
-            Need("FullCudaGraphBackend.capture_one", takes="shape_key forward_fn"),
+            NeededName("FullCudaGraphBackend", keeps="_graphs _outputs _pool _tp_group"),
+            NeededName("FullCudaGraphBackend.capture_one", takes="shape_key forward_fn"),
         ),
         _BREAKABLE: (
-            Need("BreakableCudaGraphBackend", keeps="_graphs _outputs _capture_inputs _pool _tp_group"),
-            Need("BreakableCudaGraphBackend.capture_one", takes="shape_key forward_fn"),
+            NeededName("BreakableCudaGraphBackend", keeps="_graphs _outputs _capture_inputs _pool _tp_group"),
+            NeededName("BreakableCudaGraphBackend.capture_one", takes="shape_key forward_fn"),
         ),
         _PIECEWISE: (
-            Need(
+            NeededName(
                 "CUDAPiecewiseBackend",
                 keeps="concrete_size_entries sym_shape_indices first_run_finished graph_pool piecewise_compile_index",
             ),
-            Need("ConcreteSizeEntry", keeps="cudagraph num_finished_warmup output runnable"),
-            Need("is_in_torch_compile_warmup"),
-            Need("get_pcg_capture_stream"),
+            NeededName("ConcreteSizeEntry", keeps="cudagraph num_finished_warmup output runnable"),
+            NeededName("is_in_torch_compile_warmup"),
+            NeededName("get_pcg_capture_stream"),
         ),
     }
     optional = {
-        _EAGER: (Need("EagerRunner.execute", takes="forward_batch"),),
-        _GLUE: (Need("MetadataGlueGraph.run"),),
+        _EAGER: (NeededName("EagerRunner.execute", takes="forward_batch"),),
+        _GLUE: (NeededName("MetadataGlueGraph.run"),),
     }
     tested = "0.5.23"
 
@@ -91,7 +91,9 @@ def _leaving_out(original: Callable[..., None]) -> Callable[..., None]:
     """``capture_one`` of a backend: a shape whose capture fails is left out, and runs eagerly."""
 
     @functools.wraps(original)
-    def capture_one(self: Any, shape_key: Any, forward_fn: Callable[[], Any], *args: Any, **kwargs: Any) -> None:
+    def capture_one(
+        self: Any, shape_key: object, forward_fn: Callable[[], Any], *args: object, **kwargs: object
+    ) -> None:
         announce("sglang")
         error: RuntimeError | None = None
         n_done = 0
@@ -133,7 +135,7 @@ def _surviving(original: Callable[..., Any], module: Any) -> Callable[..., Any]:
     """``__call__`` of a compiled piece, with a way on after a capture that failed."""
 
     @functools.wraps(original)
-    def __call__(self: Any, *args: Any) -> Any:
+    def __call__(self: Any, *args: object) -> Any:
         eager: dict[Any, Downgraded] = self.__dict__.setdefault("_gfxgraph_eager", {})
         shape = args[self.sym_shape_indices[0]] if self.sym_shape_indices else None
         if shape in eager:
@@ -184,7 +186,7 @@ def _counting(original: Callable[..., object]) -> Callable[..., object]:
     """``execute`` of the eager runner: where coverage is counted, each batch with why SGLang gave it no graph."""
 
     @functools.wraps(original)
-    def execute(self: object, forward_batch: Any, *args: object, **kwargs: object) -> object:
+    def execute(self: object, forward_batch: object, *args: object, **kwargs: object) -> object:
         state = process.current()
         if state is not None and state.coverage is not None and (why := _why_eager(self, forward_batch)):
             ran_without_graph("SGLang", type(self).__name__, why)

@@ -23,7 +23,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from gfxgraph.adapters._needs import Need
+from gfxgraph.adapters._needs import NeededName
 from gfxgraph.adapters._transformers_model import Accelerated
 from gfxgraph.adapters._transformers_trial import TESTED
 from gfxgraph.adapters.base import Adapter, Replaced
@@ -43,23 +43,23 @@ class TransformersAdapter(Adapter):
     module = "transformers"
     needs = {
         "transformers.generation.utils": (
-            Need(
+            NeededName(
                 "GenerationMixin._sample",
                 takes="input_ids logits_processor stopping_criteria generation_config synced_gpus streamer",
             ),
-            Need("GenerationMixin._optimize_model_for_decode"),
-            Need(
+            NeededName("GenerationMixin._optimize_model_for_decode"),
+            NeededName(
                 "GenerationMixin.prepare_inputs_for_generation",
                 takes="input_ids next_sequence_length is_first_iteration",
             ),
-            *(Need(f"GenerationMixin.{name}") for name in _LEFT_ALONE),
+            *(NeededName(f"GenerationMixin.{name}") for name in _LEFT_ALONE),
         )
     }
     tested = TESTED
 
     takes_all = False
     compile: bool | str = False
-    """For models that nobody accelerated by name."""
+    """For models that were not accelerated by name."""
 
     def wanted(self, settings: Config) -> bool:
         self.compile = settings.transformers is Transformers.COMPILE
@@ -97,7 +97,7 @@ class TransformersAdapter(Adapter):
 ADAPTER = TransformersAdapter()
 
 
-def beside_enable(torch: Any, state: Any) -> Callable[[], None] | None:
+def beside_enable(torch: object, state: Any) -> Callable[[], None] | None:
     """What ``gfxgraph.enable`` calls: puts the adapter in place where ``GFXGRAPH_TRANSFORMERS`` asks for it."""
     if not ADAPTER.wanted(state.settings):
         return None
@@ -105,7 +105,7 @@ def beside_enable(torch: Any, state: Any) -> Callable[[], None] | None:
     return ADAPTER.uninstall
 
 
-def accelerate(model: Any, *, compile: bool | str | None = None, fast: bool | None = None) -> Any:
+def accelerate(model: object, *, compile: bool | str | None = None, fast: bool | None = None) -> Any:
     """Have ``model.generate`` decode through graphs. New in 2.0.
 
     Args:
@@ -146,7 +146,7 @@ def accelerate(model: Any, *, compile: bool | str | None = None, fast: bool | No
     return model
 
 
-def wait(model: Any) -> Any:
+def wait(model: object) -> Any:
     """Wait until nothing is being compiled for the model; returns it."""
     found = _accelerated.get(model)
     if found is not None:
@@ -154,7 +154,7 @@ def wait(model: Any) -> Any:
     return model
 
 
-def restore(model: Any = None) -> None:
+def restore(model: object = None) -> None:
     """Undo `accelerate` for one model, or, without an argument, for all.
 
     Its graphs and caches are freed. Where no accelerated model is left, and the adapter was not installed
@@ -174,12 +174,12 @@ def _step_aside() -> None:
         Adapter.uninstall(ADAPTER)
 
 
-def is_accelerated(model: Any) -> bool:
+def is_accelerated(model: object) -> bool:
     """True where the model's ``generate`` decodes through graphs."""
     return model in _accelerated
 
 
-def report(model: Any) -> dict[str, Any]:
+def report(model: object) -> dict[str, Any]:
     """What has been captured for a model and what its calls have done.
 
     Returns:
@@ -193,7 +193,7 @@ def report(model: Any) -> dict[str, Any]:
     return Accelerated(model).report() if found is None else found.report()
 
 
-def _found(model: Any) -> Accelerated | None:
+def _found(model: object) -> Accelerated | None:
     found = _accelerated.get(model)
     if found is None and ADAPTER.takes_all:
         with _lock:
@@ -205,7 +205,7 @@ def _found(model: Any) -> Accelerated | None:
 def _ours(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     # generate() reads the signature, which functools.wraps keeps.
     @functools.wraps(original)
-    def loop(model: Any, *args: Any, **kwargs: Any) -> Any:
+    def loop(model: object, *args: object, **kwargs: object) -> Any:
         found = _found(model)
         if found is None:
             return original(model, *args, **kwargs)

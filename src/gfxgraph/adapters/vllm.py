@@ -20,13 +20,13 @@ from functools import partial
 from typing import Any
 
 from gfxgraph.adapters._downgrade import Downgraded, any_rank_failed, hold_pool, ran_without_graph, report
-from gfxgraph.adapters._needs import Need
+from gfxgraph.adapters._needs import NeededName
 from gfxgraph.adapters.base import Adapter, Replaced
 from gfxgraph.process import process
 
 _FULL = "vllm.compilation.cuda_graph"
 _BREAKABLE = "vllm.compilation.breakable_cudagraph"
-_CONTEXT = (Need("is_forward_context_available"), Need("get_forward_context"))
+_CONTEXT = (NeededName("is_forward_context_available"), NeededName("get_forward_context"))
 
 
 class VllmAdapter(Adapter):
@@ -36,16 +36,16 @@ class VllmAdapter(Adapter):
     module = "vllm"
     needs = {
         _FULL: (
-            Need("CUDAGraphWrapper", keeps="concrete_cudagraph_entries graph_pool runnable runtime_mode"),
-            Need("CUDAGraphWrapper.clear_graphs"),
-            Need("CUDAGraphEntry", keeps="cudagraph input_addresses"),
+            NeededName("CUDAGraphWrapper", keeps="concrete_cudagraph_entries graph_pool runnable runtime_mode"),
+            NeededName("CUDAGraphWrapper.clear_graphs"),
+            NeededName("CUDAGraphEntry", keeps="cudagraph input_addresses"),
             *_CONTEXT,
         ),
         _BREAKABLE: (
-            Need("BreakableCUDAGraphWrapper", keeps="entries graph_pool runnable runtime_mode"),
-            Need("BreakableCUDAGraphWrapper.clear_graphs"),
-            Need("_BreakableEntry", keeps="capture input_addresses"),
-            Need("BreakableCUDAGraphCapture", keeps="_tls"),
+            NeededName("BreakableCUDAGraphWrapper", keeps="entries graph_pool runnable runtime_mode"),
+            NeededName("BreakableCUDAGraphWrapper.clear_graphs"),
+            NeededName("_BreakableEntry", keeps="capture input_addresses"),
+            NeededName("BreakableCUDAGraphCapture", keeps="_tls"),
             *_CONTEXT,
         ),
     }
@@ -64,7 +64,7 @@ class VllmAdapter(Adapter):
 
 
 def _surviving(
-    original: Callable[..., Any], contexts: Any, entries_name: str, graph_name: str, clean: Callable[[], None]
+    original: Callable[..., Any], contexts: object, entries_name: str, graph_name: str, clean: Callable[[], None]
 ) -> Callable[..., Any]:
     """``__call__`` of a wrapper, with a way on after a capture that failed.
 
@@ -75,7 +75,7 @@ def _surviving(
     """
 
     @functools.wraps(original)
-    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self: Any, *args: object, **kwargs: object) -> Any:
         key = _key(self, contexts, args, kwargs)
         if key is None:
             _note_mode(self, contexts)
@@ -135,7 +135,7 @@ def _key(wrapper: Any, contexts: Any, args: Any, kwargs: Any) -> Any:
     return context.batch_descriptor if key_fn is None else (context.batch_descriptor, key_fn(*args, **kwargs))
 
 
-def _note_mode(wrapper: Any, contexts: Any) -> None:
+def _note_mode(wrapper: object, contexts: Any) -> None:
     """Where coverage is counted: vLLM itself chose to run a step without its graph."""
     state = process.current()
     if state is None or state.coverage is None or not contexts.is_forward_context_available():

@@ -124,6 +124,10 @@ def graphed(
         assume_pure: do not trace. The caller promises that the function reads its arguments, its modules'
             parameters and buffers, and nothing that changes. No wait for a trace and a cheaper call.
 
+    Returns:
+        The callable, a `Graphed` (`Agreed` where ``ranks``), with ``fn``'s signature; without ``fn``, the decorator
+        that makes one.
+
     Raises:
         ArgumentError: `bad_argument`.
         ConfigError: `bad_buckets`, `bucket_plan_unreadable`.

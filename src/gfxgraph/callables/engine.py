@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from gfxgraph.capture import intercept, turns, workspaces
+from gfxgraph.capture.bridged_class import bridged_class
 from gfxgraph.capture.generators import drawless, is_drawless, kept_out
-from gfxgraph.capture.graph import bridged_class
 from gfxgraph.capture.hooks import bare_launch
 from gfxgraph.capture.memory import taken_from_device
 from gfxgraph.capture.program import Program

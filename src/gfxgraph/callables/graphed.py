@@ -72,7 +72,7 @@ from gfxgraph.callables.trace.frontend import Frontend
 from gfxgraph.callables.trace.world import World, holds_mapping
 from gfxgraph.callables.worlds import Worlds
 from gfxgraph.capture.holdings import unbroken
-from gfxgraph.core.buckets import Plan
+from gfxgraph.core.buckets import BucketPlan
 from gfxgraph.core.choice import Way
 from gfxgraph.errors import CaptureError, DriverError
 from gfxgraph.process import bridge, process
@@ -527,7 +527,7 @@ class Graphed:
         """Why calls run as they do: what was measured, which padding was refused, what ran eagerly."""
         return explanation.why(self)
 
-    def plan(self) -> Plan:
+    def plan(self) -> BucketPlan:
         """The buckets in force and the sizes seen; printed, a table."""
         return self._planned.plan()
 

@@ -24,8 +24,7 @@ from gfxgraph.callables.captured_function import CapturedFunction, arena, beside
 from gfxgraph.callables.control.conditional import Conditional
 from gfxgraph.callables.control.rehearse import rehearsal
 from gfxgraph.capture import above
-from gfxgraph.capture.places import place
-from gfxgraph.capture.session import shown
+from gfxgraph.capture.places import place, shown
 from gfxgraph.errors import CaptureError, ReplayError
 
 DEFAULT_BUCKETS = (1, 2, 4, 8, 16, 32, 64)
@@ -87,7 +86,7 @@ class ShapeBucketPool:
         """Capture every bucket for inputs like ``example``, largest first; nothing it does stays done.
 
         Args:
-            example: [rows, ...], on the device.
+            example: [rows, ...], any dtype, on the device.
         """
         with torch.no_grad(), rehearsal():
             self._graphed.capture_all(example)
@@ -177,7 +176,7 @@ class ConditionalGraph:
 
         Args:
             branch: its name or index.
-            input_tensor: what it works on; the last tensor that was given where None.
+            input_tensor: shape and dtype as at ``capture``; the last tensor that was given where None.
 
         Returns:
             What the branch returns.

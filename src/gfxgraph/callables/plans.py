@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gfxgraph.callables.padding.judge import PaddingRefusal
-from gfxgraph.core.buckets import Above, Buckets, Budget, Plan, explicit, ladder, learn_plan, powers
+from gfxgraph.core.buckets import Above, BucketPlan, Buckets, Budget, explicit, ladder, learn_plan, powers
 from gfxgraph.errors import ConfigError
 from gfxgraph.process import process
 
@@ -42,7 +42,7 @@ class BucketSizes(Mapping[str, Any]):
     """The buckets of every dynamic dim, by its name, and the sizes that calls have had.
 
     Args:
-        given: as the user wrote it: sizes, "auto", "powers", "ladder", a ``Plan``, what has ``pick``, a
+        given: as the user wrote it: sizes, "auto", "powers", "ladder", a ``BucketPlan``, what has ``pick``, a
             path of a saved plan, or one of these by dim name.
         above: what happens to calls above the largest bucket.
         budget: limits for learned buckets.
@@ -53,12 +53,12 @@ class BucketSizes(Mapping[str, Any]):
         self.budget = budget
         self.seen: Counter[tuple[int, ...]] = Counter()
         self.names: tuple[str, ...] = ()
-        self.learned: Plan | None = None
+        self.learned: BucketPlan | None = None
         self._next_look = LEARN_AFTER
         self._n_seen = 0
         if isinstance(given, Path) or (isinstance(given, str) and given.endswith(".json")):
-            given = Plan.from_json(_text_of(Path(given)), str(given))
-        if isinstance(given, Plan):
+            given = BucketPlan.from_json(_text_of(Path(given)), str(given))
+        if isinstance(given, BucketPlan):
             self.learned = given
             self.names, self.seen = tuple(given.dims), Counter(given.seen)
             given = dict(given.dims)
@@ -124,7 +124,7 @@ class BucketSizes(Mapping[str, Any]):
         self.learned = found
         return True
 
-    def plan(self) -> Plan:
+    def plan(self) -> BucketPlan:
         """The buckets in force, with the sizes seen."""
         dims = {}
         for axis, name in enumerate(self.names):
@@ -136,7 +136,7 @@ class BucketSizes(Mapping[str, Any]):
                 dims[name] = Buckets(tuple(n for n in picked if n), "powers", self.above)
             else:
                 dims[name] = explicit(rule.sizes, self.above)
-        return Plan(dims, dict(self.seen))
+        return BucketPlan(dims, dict(self.seen))
 
 
 class Planned:
@@ -183,7 +183,7 @@ class Planned:
             if n_fast > 0:
                 self.sizes.note(actual, n_fast)
 
-    def plan(self) -> Plan:
+    def plan(self) -> BucketPlan:
         """The buckets in force and the sizes seen; printed, a table."""
         self.count_fast_calls()
         found = self.sizes.plan()

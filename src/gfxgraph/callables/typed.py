@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, Protocol, Typ
 
 if TYPE_CHECKING:
     from gfxgraph.callables.distributed.ranks import Ranks
-    from gfxgraph.core.buckets import Above, Budget, Plan
+    from gfxgraph.core.buckets import Above, BucketPlan, Budget
     from gfxgraph.types import MovedInput, ReplayMode
 
 P = ParamSpec("P")
@@ -37,9 +37,9 @@ class GraphedOptions(TypedDict, total=False):
         Sequence[int]
         | str
         | os.PathLike[str]
-        | Plan
+        | BucketPlan
         | Picks
-        | Mapping[str, Sequence[int] | str | os.PathLike[str] | Plan | Picks | None]
+        | Mapping[str, Sequence[int] | str | os.PathLike[str] | BucketPlan | Picks | None]
         | None
     )
     above: Above | Literal["eager", "chunks"]
@@ -91,7 +91,7 @@ class GraphedCallable(Protocol[P, R_co]):
         """What was refused, measured, or ran eagerly, and why."""
         ...
 
-    def plan(self) -> Plan:
+    def plan(self) -> BucketPlan:
         """The buckets in force and the sizes seen."""
         ...
 

@@ -21,7 +21,7 @@ class Pointers(Protocol):
     def is_dirty(self) -> bool: ...
 
 
-class Guard(Protocol):
+class GraphGuard(Protocol):
     """What guards one captured graph (guard/guard.py)."""
 
     @property
@@ -33,7 +33,7 @@ class Guard(Protocol):
     def close(self) -> None: ...
 
 
-class DeepCapture(Protocol):
+class AllocationGuard(Protocol):
     """A capture whose allocations get memory of their own (guard/guard.py)."""
 
     @property
@@ -45,8 +45,8 @@ class DeepCapture(Protocol):
 class Rooms:
     """One function for each question; who fills it in says what it does."""
 
-    deep_capture: Callable[[], DeepCapture]
-    guard_for: Callable[[Any, Program, Any, str, Any], Guard | None]
+    deep_capture: Callable[[], AllocationGuard]
+    guard_for: Callable[[Any, Program, Any, str, Any], GraphGuard | None]
     replay_by_nodes: Callable[[Any, Program, Any], None]
     bisect_program: Callable[[Program, Path | None], Any]
     repaired: Callable[[Any, Any, Sequence[tuple[int, str]]], tuple[Any, Any]]

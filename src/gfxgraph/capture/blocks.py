@@ -1,7 +1,7 @@
 """``with torch.cuda.graph(...)``: a block that is left by an error or an interrupt leaves nothing open.
 
 Problem: up to torch 2.14 an error in ``capture_begin`` or ``capture_end`` leaves the capture stream current. And
-an interrupt may strike before the first line of ``__exit__``: then nobody ends the capture, and all that the
+an interrupt may strike before the first line of ``__exit__``: then nothing ends the capture, and all that the
 program does afterwards goes into it.
 
 Idea: the context manager holds a watch. Entered and left as usual it does nothing; where the manager is dropped

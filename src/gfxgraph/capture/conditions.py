@@ -1,4 +1,4 @@
-"""Which calls of a listed operation are unsafe: the table's ``When``, asked of real arguments."""
+"""Which calls of a listed operation are unsafe: the table's ``When``, evaluated on actual arguments."""
 
 from __future__ import annotations
 

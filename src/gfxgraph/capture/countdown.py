@@ -1,4 +1,4 @@
-"""The replay that costs what torch's costs: a graph counts ``_left`` down and is launched; at 0 it is looked at.
+"""The replay that costs what torch's costs: a graph counts ``_left`` down and is launched; at 0 it is checked.
 
 Problem: a replay with nothing to check may cost no more than a subtraction beyond the launch, and it stands in three
 places: in the class that users hold, in the same under guard, and inside the fast path of a graphed callable, where
@@ -14,12 +14,12 @@ from typing import Any
 
 
 def taken(graph: str) -> str:
-    """The line that takes one replay of ``graph``; where ``left < 0`` none was granted."""
+    """The source line that takes one replay of ``graph``; ``left < 0`` means that none was granted."""
     return f"left = {graph}._left - 1"
 
 
 def kept(graph: str) -> str:
-    """The line that accounts for the one taken."""
+    """The source line that accounts for the replay taken."""
     return f"{graph}._left = left"
 
 
@@ -47,7 +47,7 @@ def replay(launch: Callable[[object], None]) -> Callable[..., None]:
 
 
 def guarded_replay(launch: Callable[[object], None]) -> Callable[..., Any]:
-    """The same where each replay looks first whether memory is gone; with the keywords of gfxgraph 1.x, too."""
+    """The same, with a check for freed memory first; takes the keywords of gfxgraph 1.x, too."""
     found = lines("self", "self._checked_replay()", "self._guard.pointers.is_dirty")
     return _method("def replay(self, **older):", ["if older: return self._replay_older(**older)", *found], launch)
 

@@ -2,7 +2,7 @@
 
 Problem: torch registers the default generator with every capture, and until that ends a draw in any other thread is
 an error ("Offset increment outside graph capture encountered unexpectedly"). Idea: while captures run and other
-threads exist, torch's functions that draw ask first whether somebody else captures with it.
+threads exist, torch's functions that draw check first whether another thread captures with it.
 
 Those that compiled code is guarded on stay as they are, for Dynamo would compile it anew. They, and draws below
 Python (autograd, compiled code), keep torch's error.

@@ -2,7 +2,7 @@
 
 Entries were recorded below autograd and autocast, so they run there again. Inputs are looked up:
 made earlier in this run, held from outside, or lying at a fixed address that an earlier segment
-wrote. Results of this run live in fresh memory until somebody copies them out.
+wrote. Results of this run live in fresh memory until they are copied out.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.core.tape import Entry, Tape, Value, leaves, substitute
+from gfxgraph.core.tape import Entry, Tape, TapeValue, leaves, substitute
 
-Env = dict[Value, Any]
+Env = dict[TapeValue, Any]
 
 
 @contextmanager
@@ -49,11 +49,11 @@ def states_of(tape: Tape) -> Iterator[Callable[[Any, Any], None]]:
             generator.graphsafe_set_state(state)
 
 
-def last_uses(tape: Tape, keep: set[Value]) -> list[list[Value]]:
+def last_uses(tape: Tape, keep: set[TapeValue]) -> list[list[TapeValue]]:
     """For each entry, the values that nothing later needs."""
-    seen: set[Value] = set(keep)
-    drop: list[list[Value]] = [[] for _ in tape.entries]
-    alias_base: dict[int, list[Value]] = {}
+    seen: set[TapeValue] = set(keep)
+    drop: list[list[TapeValue]] = [[] for _ in tape.entries]
+    alias_base: dict[int, list[TapeValue]] = {}
     for before, _, base, _ in tape.aliases:
         alias_base.setdefault(before, []).append(base)
     for position in range(len(tape.entries) - 1, -1, -1):
@@ -71,8 +71,8 @@ def last_uses(tape: Tape, keep: set[Value]) -> list[list[Value]]:
 
 def run_tape(
     tape: Tape,
-    lookup: Callable[[Value], Tensor],
-    keep: set[Value],
+    lookup: Callable[[TapeValue], Tensor],
+    keep: set[TapeValue],
     after: Callable[[int, Entry, Env], None] | None = None,
 ) -> Env:
     """Run every entry in order; return the values of ``keep``.
@@ -84,11 +84,11 @@ def run_tape(
     """
     env: Env = {}
     drop = last_uses(tape, keep)
-    aliases: dict[int, list[tuple[int, Value, Value, tuple[Any, ...]]]] = {}
+    aliases: dict[int, list[tuple[int, TapeValue, TapeValue, tuple[Any, ...]]]] = {}
     for row in tape.aliases:
         aliases.setdefault(row[0], []).append(row)
 
-    def value_of(value: Value) -> Tensor:
+    def value_of(value: TapeValue) -> Tensor:
         found = env.get(value)
         return found if found is not None else lookup(value)
 
@@ -129,7 +129,7 @@ def wait_for_collective(result: Any) -> None:
 def bind(spec: Any, result: Any, env: Env) -> None:
     """Give each value of an output structure its tensor."""
     kind = type(spec)
-    if kind is Value:
+    if kind is TapeValue:
         if not spec.is_external:
             env[spec] = result
     elif kind is tuple or kind is list:

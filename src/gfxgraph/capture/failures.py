@@ -1,4 +1,4 @@
-"""What a capture refuses to begin on, and what becomes of one that dies.
+"""Preconditions of a capture, and recovery of one that dies.
 
     busy stream or pool  refused before torch has touched anything: cleaning up would end the other capture
     begin or end failed  torch stopped half-way: allocations, random numbers and streams are brought out of it
@@ -43,7 +43,7 @@ _WAS_DEAD = "due to a previous error during capture"
 
 
 def refuse_busy_stream(session: Session) -> None:
-    """Raise where the stream is in another capture: a failed begin is cleaned up by ending what is there."""
+    """Raise if the stream is in another capture: cleaning up a failed begin would end that one."""
     own = session.streams.own
     handle = own.cuda_stream
     if session.state.driver is None or session.state.driver.capture_info(handle).status is CaptureStatus.NONE:
@@ -88,7 +88,7 @@ def op_failed(session: Session, info: Any, func: Any, args: Any, kwargs: Any, er
 
 
 def call_failed(session: Session, name: str, error: RuntimeError, again: Callable[[], Any]) -> Any:
-    """A call beside the dispatcher was refused: its own error, or the first to notice a dead capture."""
+    """A call outside the dispatcher failed: either its own error, or the first sign of a dead capture."""
     if session.streams.status() is CaptureStatus.ACTIVE:
         raise error
     recover(session, name, error, lambda row: session.split(row, name, lambda: (None, None)))
@@ -119,7 +119,7 @@ def has_ended(session: Session, graph: Any) -> bool:
 
 
 def end_or_heal(session: Session, graph: Any) -> None:
-    """Throw the open segment away."""
+    """Discard the open segment."""
     was_refused = session.end_was_tried and session.streams.status() is not CaptureStatus.ACTIVE
     if not was_refused:
         try:

@@ -27,7 +27,7 @@ from torch.autograd import forward_ad
 from gfxgraph.capture.overloads import OpInfo, known_as
 from gfxgraph.capture.shield import quiet
 from gfxgraph.process import process
-from gfxgraph.process.process import Recording
+from gfxgraph.process.process import OngoingRecording
 
 _linear = torch._C._nn.linear
 _attention = torch._C._nn.scaled_dot_product_attention
@@ -106,7 +106,7 @@ def attention(
     return recorder.__torch_dispatch__(_attention_now(), (), args, named)  # type: ignore[no-any-return]
 
 
-def _recorder() -> Recording | None:
+def _recorder() -> OngoingRecording | None:
     """The recorder of this thread's capture, where it takes operations whole."""
     session = process.active_session()
     if session is None:

@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gfxgraph.capture import above, countdown, intercept, remedies, turns, validate
+from gfxgraph.capture import above, intercept, remedies, turns, validate
 from gfxgraph.capture.holdings import unbroken
 from gfxgraph.capture.hooks import one_replay
 from gfxgraph.capture.modes import leave_modes
-from gfxgraph.capture.places import place
+from gfxgraph.capture.places import place, shown
 from gfxgraph.capture.program import Program
-from gfxgraph.capture.session import Session, shown
+from gfxgraph.capture.session import Session
 from gfxgraph.capture.torchs_graph import (
     STOCK_ALREADY,
     STOCK_DEFAULT_STREAM,
@@ -42,7 +42,6 @@ from gfxgraph.capture.torchs_graph import (
     STOCK_NOT_CAPTURED,
     TORCH_VERSION,
     checked_pool,
-    launch_of,
     without_liveness_check,
 )
 from gfxgraph.errors import CaptureError, ReplayError, member
@@ -51,16 +50,12 @@ from gfxgraph.types import GuardTier, OnUnsafe
 
 # One replay in so many is timed; the others take no clock.
 SAMPLE_INTERVAL = 256
-# What every replay counts down; in __dict__, where all else is, that takes 0.07 us longer.
-_IN_SLOTS = ("_left",)
-
-
 _asked: ContextVar[OnUnsafe | None] = ContextVar("on_unsafe", default=None)
 
 
 @contextmanager
 def graphs_made(on_unsafe: OnUnsafe) -> Iterator[None]:
-    """Give graphs that this thread makes inside the block another default policy than the process's."""
+    """Override the process's default policy for graphs that this thread makes inside the block."""
     token = _asked.set(on_unsafe)
     try:
         yield
@@ -88,7 +83,7 @@ class BridgedGraph(_TorchsGraph):
          and nothing is to be checked; every other replay, and each 256th of those, is a `_checked_replay`.
       4. reset: neither, and ``_was_reset``.
 
-    What `bridged_class` adds is what depends on the base: its launch.
+    What `bridged_class` (bridged_class.py) adds is what depends on the base: its launch.
     """
 
     _launch: Callable[[BridgedGraph], None]
@@ -118,8 +113,8 @@ class BridgedGraph(_TorchsGraph):
         self._is_between_halves = False
         # What was being handled when the capture began: an engine may retry inside its except block.
         self._begun_while = 0
-        self._guard: above.Guard | None = None
-        self._deep: above.DeepCapture | None = None
+        self._guard: above.GraphGuard | None = None
+        self._deep: above.AllocationGuard | None = None
         self._state = state  # the last: an object without it has nothing to take down
         state.graphs.add(self)
 
@@ -337,7 +332,7 @@ class BridgedGraph(_TorchsGraph):
             self._replay_failed(error)
 
     def _retire(self) -> None:
-        """The graph replays wrongly: from now on its tape runs, counted as a fallback each time."""
+        """Retire a graph that replays wrongly: from now on its tape runs, counted as a fallback each time."""
         self._state.counters.add("retired")
         assert self._program is not None
         for segment in self._program.segments:
@@ -424,7 +419,7 @@ class BridgedGraph(_TorchsGraph):
         return self._ask("pool()", super().pool)
 
     def _ask(self, call: str, answer: Callable[[], Any]) -> Any:
-        """torch's answer; its refusal to give one before a capture, with what it means."""
+        """torch's answer; before a capture, torch's error with an explanation."""
         try:
             return answer()
         except RuntimeError as error:
@@ -548,54 +543,3 @@ class BridgedGraph(_TorchsGraph):
         if self._program is None:
             return "nothing captured"
         return "\n".join(f"{i}. {step}" for i, step in enumerate(self._program.steps, 1))
-
-
-class TwoEnds(BridgedGraph):
-    """What torch 2.14 adds: a capture can be ended in two halves."""
-
-    def capture_end_pre(self) -> None:
-        """The first half of ``capture_end``; afterwards the graph can be looked at and instantiated."""
-        session = self._session
-        if session is None or not session.is_open or session.end_was_tried:  # called by torch's own capture_end
-            super().capture_end_pre()
-            return
-        self.capture_end()
-        self._is_between_halves = True
-
-    def capture_end_post(self) -> None:
-        """The second half of ``capture_end``."""
-        if not self._is_between_halves:
-            super().capture_end_post()
-        self._is_between_halves = False
-
-
-def bridged_class(base: type) -> type[BridgedGraph]:
-    """The subclass of ``base`` (torch's CUDAGraph, or the simulator's) that stands in for it."""
-    launch = launch_of(base)
-    over = TwoEnds if hasattr(base, "capture_end_pre") else BridgedGraph
-
-    class BridgedCUDAGraph(over, base):  # type: ignore[misc, valid-type]
-        __doc__ = BridgedGraph.__doc__
-        __slots__ = _IN_SLOTS
-        _launch = staticmethod(launch)
-        replay = countdown.replay(launch)
-
-    class GuardedCUDAGraph(BridgedCUDAGraph):
-        """What a graph becomes at tier 1 and above: each replay looks first whether memory is gone."""
-
-        __slots__ = ()
-        replay = countdown.guarded_replay(launch)
-
-    class OlderCUDAGraph(BridgedCUDAGraph):
-        """What a graph becomes by ``capture``: its replay takes the keywords of gfxgraph 1.x, and their time."""
-
-        __slots__ = ()
-
-        def replay(self, **older: Any) -> Any:
-            return self._replay_older(**older) if older else super().replay()
-
-    BridgedCUDAGraph._guarded_class, BridgedCUDAGraph._older_class = GuardedCUDAGraph, OlderCUDAGraph
-    for made in (BridgedCUDAGraph, GuardedCUDAGraph, OlderCUDAGraph):
-        made.__qualname__ = made.__name__ = "BridgedCUDAGraph"
-        made.__module__ = "gfxgraph"
-    return BridgedCUDAGraph

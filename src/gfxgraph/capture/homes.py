@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gfxgraph.capture.memory import storage_address
 from gfxgraph.capture.steps import HostStep, SegmentStep, Step
-from gfxgraph.core.tape import Value, leaves, where_of
+from gfxgraph.core.tape import TapeValue, leaves, where_of
 from gfxgraph.errors import GuardMismatch
 from gfxgraph.process import process
 
@@ -32,7 +32,7 @@ def note(tensor: Tensor, step: HostStep) -> None:
     _moving[key] = weakref.ref(tensor, lambda _: _moving.pop(key, None)), weakref.ref(step)
 
 
-def watch(steps: list[Step], externals: dict[Value, Tensor]) -> list[Step]:
+def watch(steps: list[Step], externals: dict[TapeValue, Tensor]) -> list[Step]:
     """A program's steps, each segment after a look at the tensors it uses that another program moves."""
     others = [
         (tensor, made)
@@ -55,7 +55,7 @@ def _alive() -> list[tuple[Tensor, HostStep]]:
     return [(tensor, step) for tensor, step in pairs if tensor is not None and step is not None]
 
 
-def _used(step: SegmentStep) -> set[Value]:
+def _used(step: SegmentStep) -> set[TapeValue]:
     return {value for entry in step.tape.entries for value in (*leaves(entry.args), *leaves(entry.kwargs))}
 
 
@@ -77,7 +77,7 @@ class AtHome(Step):
 
     def run(self, program: Any) -> None:
         tensor = self._tensor()
-        if tensor is None:  # nobody can be told another value of it
+        if tensor is None:  # nothing can see another value of it
             return
         home = self._home
         if tensor.size() == home.size() and tensor.data_ptr() == home.data_ptr():

@@ -1,4 +1,4 @@
-"""Replays and torch's replay hooks (2.14 and later): one replay is one to them, however many parts it has.
+"""Replays and torch's replay hooks (2.14 and later): the hooks run once per replay, however many parts it has.
 
 torch's ``CUDAGraph.replay`` runs the hooks around the launch of one graph. A program may launch
 several, or none where its tape runs, so its steps use the bare launch and the hooks stand here.
@@ -28,7 +28,7 @@ def one_replay(graph: Any, is_compared: bool = False) -> Iterator[None]:
     """Run what torch runs before and after a replay of ``graph``, as torch does it.
 
     Args:
-        is_compared: what is launched meanwhile is launched to compare it with eager.
+        is_compared: the replay is compared with eager, so its launches do not count.
     """
     graphs = torch.cuda.graphs
     watch = graph._state.watch
@@ -48,7 +48,7 @@ def one_replay(graph: Any, is_compared: bool = False) -> Iterator[None]:
 
 @contextmanager
 def uncounted(state: Process | None) -> Iterator[None]:
-    """What is launched here is gfxgraph's own, to whoever counts launches."""
+    """Launches in this block are gfxgraph's own and do not count."""
     watch = state.watch if state is not None else None
     if watch is not None:
         watch.checking_begins()

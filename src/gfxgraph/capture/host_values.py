@@ -32,7 +32,7 @@ from gfxgraph.core.tape import where_of
 from gfxgraph.core.unsafe import BY_NAME, UnsafeOp
 from gfxgraph.errors import CaptureError
 from gfxgraph.process import process
-from gfxgraph.process.process import Recording
+from gfxgraph.process.process import OngoingRecording
 from gfxgraph.types import OnUnsafe
 
 # What keeps one value one value: allowed where computing with values is refused.
@@ -43,7 +43,7 @@ _MOST_NUMBERS = 4096
 
 
 class Splitting(Protocol):
-    """What the host's values ask of the capture that they are read in."""
+    """What `HostValues` needs of the capture it belongs to."""
 
     policy: OnUnsafe
     program: Program
@@ -52,7 +52,7 @@ class Splitting(Protocol):
     @property
     def moving(self) -> Any: ...
     @property
-    def recorder(self) -> Recording: ...
+    def recorder(self) -> OngoingRecording: ...
     @property
     def is_over(self) -> bool: ...
     def split(
@@ -69,7 +69,7 @@ def _here() -> HostValues | None:
 
 
 class HostValues:
-    """The host's values of one capture."""
+    """The values that one capture read on the host."""
 
     def __init__(self, session: Splitting) -> None:
         # Weakly: numbers outlive their capture, and a session that is over must not wait for the collector.
@@ -150,13 +150,13 @@ class HostValues:
         ]
 
     def read_contents(self, tensor: Tensor, use: str) -> None:
-        """All of a host tensor goes where it cannot be seen, as a NumPy array: it is pinned."""
+        """A host tensor's contents escape, as a NumPy array: they are pinned."""
         to_list = intercept.stock("tolist")
         value, ref, where = self._read(lambda: to_list(tensor), use)
         self.escaped(ref, value, use, where)
 
     def read_copies(self, save: Callable[[], object], use: str) -> object:
-        """A call that copies device memory to the host and gives it to C code by itself: the copies are pinned."""
+        """A call that itself copies device memory to the host and passes it to C code: the copies are pinned."""
         session = self._capturing()
         n_before = len(session.program.steps)
         made = save()
@@ -168,7 +168,7 @@ class HostValues:
         return made
 
     def read_below_python(self, func: Any, args: Any) -> Any:
-        """A value that C++ reads for itself: an index, a size. Its use cannot be seen."""
+        """A value that C++ reads: an index, a size. Its use cannot be tracked."""
         tensor = args[0]
         value, ref, where = self._read(lambda: func(tensor), "aten::_local_scalar_dense")
         if tensor.dtype is torch.bool:
@@ -178,7 +178,7 @@ class HostValues:
         return value
 
     def decided(self, read: Callable[[], Any], outcome: bool, name: str, where: Any) -> ReadStep:
-        """An operation whose result is a bool that the program goes by (``torch.equal``)."""
+        """An operation whose result is a bool that the program branches on (``torch.equal``)."""
         ref, step = self.new_read(read, outcome, name, where)
         self.asked(ref, "is true", None, outcome, where)
         return step
@@ -222,7 +222,7 @@ class HostValues:
 
     def _capturing(self) -> Splitting:
         session = self._session()
-        assert session is not None  # whoever asks for a split has it in hand
+        assert session is not None  # a caller that splits holds the session
         return session
 
     @property
@@ -241,7 +241,7 @@ class HostValues:
         return number  # type: ignore[no-any-return]
 
     def latest(self, ref: Ref, captured: Any) -> Any:
-        """The number's value in the latest replay; during the capture, what it is there."""
+        """The number's value in the latest replay; during the capture, its captured value."""
         try:
             return self.numbers.value(ref)
         except KeyError:
@@ -288,7 +288,7 @@ class HostValues:
         return here.give(value, ref)
 
     def passed(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """A function of torch's that was given tracked numbers."""
+        """A call of a torch function with tracked numbers among its arguments."""
         name = getattr(func, "__name__", str(func))
         here = _here()
         if here is None or here._capturing().policy is not OnUnsafe.SPLIT:
@@ -312,7 +312,7 @@ class HostValues:
             return session.moving.by_number(func, args, kwargs)
 
     def resolved_call(self, args: Any, kwargs: Any) -> tuple[Any, Any, Any, Any]:
-        """As ``resolved``, of a call of Python's, where numbers are still tracked."""
+        """As ``resolved``, for a Python call, where numbers are still tracked."""
         if not holds_numbers((args, kwargs)):
             return args, kwargs, args, kwargs
         spec_args, args = refs_and_values(self._own(args))
@@ -363,7 +363,7 @@ class HostValues:
     # -- questions ----------------------------------------------------------------------------------
 
     def compared(self, first: TrackedNumber, test: str, second: Any, answer: bool) -> None:
-        """The program went by what a tracked number of this capture is, compared with another or by itself."""
+        """The program branched on a tracked number of this capture, compared with another or by itself."""
         here = _here()
         if here is not None:
             first, second = here._own(first), here._own(second)
@@ -374,14 +374,14 @@ class HostValues:
             self.asked(first._ref, test, second, answer)
 
     def asked(self, ref: Ref, test: str, operand: Any, answer: bool, where: Any = None) -> None:
-        """The program went by the answer to a question: each replay asks it again."""
+        """The program branched on the answer to a question: each replay checks it again."""
         step = self._reads[max(self.numbers.reads_of((ref, *refs_in(operand))))]
         question = Question(ref, test, operand, answer, where_of(*(where or program_place())))
         if question not in step.questions:
             step.questions.append(question)
 
     def left(self, number: TrackedNumber, value: Any, use: str) -> None:
-        """A tracked number goes where it cannot be seen."""
+        """A tracked number escapes tracking."""
         here = _here()
         if here is not None and here is not self:
             here.escaped(here._own(number)._ref, value, use)
@@ -389,7 +389,7 @@ class HostValues:
             self.escaped(number._ref, value, use)
 
     def escaped(self, ref: Ref, value: Any, use: str, where: Any = None) -> None:
-        """The value itself goes out of sight: it is pinned.
+        """The value itself escapes tracking: it is pinned.
 
         Raises:
             CaptureError: `host_value_escaped`, where the policy is "strict".

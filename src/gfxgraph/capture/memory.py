@@ -99,7 +99,7 @@ _storage_of = Tensor.untyped_storage  # as it is outside captures
 
 
 def memory_of(tensor: Tensor) -> int:
-    """Whose memory it is: the same for all views, and nobody else's while ``kept_identity`` is held."""
+    """Whose memory it is: the same for all views, and unique while ``kept_identity`` is held."""
     try:
         return _storage_of(tensor)._cdata
     except RuntimeError:  # it has no storage

@@ -114,7 +114,7 @@ def _take_out(over: list[Any]) -> None:
 
 
 def forget_mode(recorder: Any) -> None:
-    """The recorder is not on the stack and never will be."""
+    """Mark a recorder as off the stack for good."""
     over = process.leftover_modes()
     if recorder in over:
         over.remove(recorder)
@@ -124,7 +124,7 @@ def forget_mode(recorder: Any) -> None:
 
 
 def _tell_flags(above: list[Any]) -> None:
-    """Make the flags right now that a mode has left from under ``above`` (topmost first)."""
+    """Correct the flags after a mode left from under ``above`` (topmost first)."""
     below = [dispatch._get_dispatch_stack_at(i) for i in range(dispatch._len_torch_dispatch_stack())]
     for name, saved_as, adds in _FLAGS:
         if not hasattr(dispatch, name):
@@ -145,7 +145,7 @@ def _tell_flags(above: list[Any]) -> None:
 
 
 class _Late(threading.local):
-    """This thread's modes that are over, and were off the stack when they were to be taken off."""
+    """This thread's finished modes that were not on the stack when they were to be removed."""
 
     def __init__(self) -> None:
         self.modes: list[object] = []
@@ -155,7 +155,7 @@ _late = _Late()
 
 
 def put_below(mode: object) -> None:
-    """Enter a mode below all others, so that each block takes off what it has put on."""
+    """Enter a mode below all others, so that each block pops the mode it pushed."""
     _arrange([mode, *_entered()])
 
 

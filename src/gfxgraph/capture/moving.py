@@ -62,8 +62,8 @@ _PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device)
 _UNKNOWN: Any = object()
 
 
-class Watched(Protocol):
-    """The capture, as its moving tensors see it."""
+class MovingCapture(Protocol):
+    """What `MovingTensors` needs of its capture."""
 
     policy: OnUnsafe
     program: Any
@@ -75,10 +75,10 @@ class Watched(Protocol):
     def split(self, row: UnsafeOp, name: str, make: Any, where: Any = None) -> Any: ...
 
 
-class Moving:
+class MovingTensors:
     """The moving tensors of one capture."""
 
-    def __init__(self, session: Watched) -> None:
+    def __init__(self, session: MovingCapture) -> None:
         self._session = weakref.ref(session)
         self._steps: dict[int, tuple[weakref.ref[Tensor], HostStep]] = {}
         self._mode: Calls | None = None
@@ -91,7 +91,7 @@ class Moving:
         return session is None or session.recorder.paused or process.active_session() is not session
 
     def stop(self) -> None:
-        """The capture is over."""
+        """End tracking: the capture is over."""
         if self._mode is not None:
             take_off(self._mode)
         self._mode = None
@@ -110,7 +110,7 @@ class Moving:
         return found[1] if found is not None and found[0]() is tensor else None
 
     def fix(self, tensors: list[Tensor]) -> None:
-        """From now on these stay in their memory: another shape is GuardMismatch."""
+        """Fix these to their memory: a replay with another shape raises GuardMismatch."""
         for tensor in tensors:
             step = self._step_of(tensor)
             if step is not None:
@@ -183,7 +183,7 @@ class Moving:
     # -- what is done with them -------------------------------------------------------------------------
 
     def operation(self, name: str, args: Any, kwargs: Any) -> UnsafeOp | None:
-        """An operation that no call of Python's was seen for: a view of a result, or the end of its moving."""
+        """An operation without a Python call: a view of a moving result, or the end of its moving."""
         found = self.among(args, kwargs)
         if found and name in _VIEWS and not any(tensor.requires_grad for tensor in found):
             return _MOVING
@@ -191,7 +191,7 @@ class Moving:
         return None
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """A call of torch's inside the capture."""
+        """A torch call inside the capture."""
         found = self.among(args, kwargs)
         name = getattr(getattr(func, "__self__", None), "__name__", "") if _is_getter(func) else func.__name__
         if not found or name in _HARMLESS:
@@ -207,7 +207,7 @@ class Moving:
         return self._made(session, name, func, args, kwargs)
 
     def by_number(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """A call of torch's by an index or a size that was read: made again with the fresh one, else pinned."""
+        """A torch call with an index or a size that was read: repeated with the fresh value, else pinned."""
         session: Any = self._session()
         tensors = flat(args, kwargs)
         name = func.__name__
@@ -221,7 +221,7 @@ class Moving:
         return self._made(session, name, func, args, kwargs)
 
     def _answered(self, session: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any:
-        """Something that Python is told about the shape."""
+        """An answer to Python that depends on the shape."""
         value = func(*args, **kwargs)
         step, ref = self._read(session, name, func, args, kwargs, value)
         session.add(step)
@@ -240,7 +240,7 @@ class Moving:
         given = flat(args, kwargs)
 
         def make() -> tuple[Any, Step | None]:
-            with Writes(session) as writes, Saved() as saved:
+            with WriteSaver(session) as writes, Saved() as saved:
                 out = func(*args, **kwargs)
             others = [part for part in _parts(out) if not isinstance(part, Tensor)]
             if not all(isinstance(part, _PLAIN) for part in others):
@@ -271,7 +271,7 @@ class Moving:
 class Calls(TorchFunctionMode):
     """Sees each call of torch's functions and methods while a capture has moving tensors."""
 
-    def __init__(self, moving: Moving) -> None:
+    def __init__(self, moving: MovingTensors) -> None:
         super().__init__()
         self._moving = moving
 
@@ -283,7 +283,7 @@ class Calls(TorchFunctionMode):
 
 
 class Saved:
-    """Sees what autograd keeps of a call for its backward."""
+    """Collects what autograd saves of a call for its backward."""
 
     def __init__(self) -> None:
         self.found: list[Tensor] = []
@@ -301,15 +301,15 @@ class Saved:
         self._hooks.__exit__(*error)
 
     def apart_from(self, others: list[Tensor]) -> list[Tensor | None]:
-        """What was kept, in order; None in place of what lies in the memory of ``others``."""
+        """The saved tensors, in order; None for those that share memory with ``others``."""
         return [
             None if any(each is other or _share_memory(each, other) for other in others) else each
             for each in self.found
         ]
 
 
-class Writes(TorchDispatchMode):
-    """Saves what a call writes that was there before it."""
+class WriteSaver(TorchDispatchMode):
+    """Saves tensors that existed before a call and that it writes."""
 
     def __init__(self, session: Any) -> None:
         super().__init__()

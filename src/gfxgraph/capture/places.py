@@ -1,4 +1,4 @@
-"""Which line of the user's program is running: frames of torch and of this package are never it."""
+"""Which line of the user's program is running: frames of torch and of this package are skipped."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def place() -> tuple[CodeType | None, int]:
     return (frame.f_code, frame.f_lasti) if frame is not None else (None, -1)
 
 
-class Place:
-    """A place as ``place`` gives it, worded when somebody asks."""
+class SourcePlace:
+    """A place as ``place`` gives it, formatted on demand."""
 
     __slots__ = ("_where",)
 
@@ -79,3 +79,8 @@ class Place:
 
     def __str__(self) -> str:
         return str(where_of(*self._where))
+
+
+def shown(where: Any) -> str:
+    """A place as ``place`` gives it, for people."""
+    return str(where_of(*where))

@@ -21,7 +21,7 @@ from gfxgraph.capture.rollback import Rollback
 from gfxgraph.capture.steps import ReadStep, SegmentStep, Step, no_fallback, note_fallback
 from gfxgraph.capture.walk import can_walk, walk
 from gfxgraph.core.expressions import Expressions
-from gfxgraph.core.tape import Value, leaves
+from gfxgraph.core.tape import TapeValue, leaves
 
 
 @dataclass(slots=True, eq=False)
@@ -31,9 +31,9 @@ class Program:
     launch: Callable[[Any], None]
     """Replays one torch graph object, and does nothing else."""
     steps: list[Step] = field(default_factory=list)
-    externals: dict[Value, Tensor | Layout] = field(default_factory=dict)
+    externals: dict[TapeValue, Tensor | Layout] = field(default_factory=dict)
     """Inputs: the tensor itself (pinned), or only its place where it lies in a graph pool."""
-    layouts: dict[Value, Layout] = field(default_factory=dict)
+    layouts: dict[TapeValue, Layout] = field(default_factory=dict)
     numbers: Expressions = field(default_factory=Expressions)
     """What the host reads and computes from it."""
     generators: list[Any] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Program:
     def n_guards(self) -> int:
         return sum(len(step.questions) for step in self.steps if isinstance(step, ReadStep))
 
-    def lookup(self, value: Value) -> Tensor:
+    def lookup(self, value: TapeValue) -> Tensor:
         """The tensor of a value that the running tape did not make."""
         held = self.externals.get(value)
         if held is not None:
@@ -72,7 +72,7 @@ class Program:
         graph_memory.update(self.addresses)
 
     def forget_memory(self, graph_memory: Counter[int]) -> None:
-        """The program is over: its memory is nobody's."""
+        """The program is over: its memory is no longer in use."""
         if not self.is_memory_noted:
             return
         self.is_memory_noted = False
@@ -105,7 +105,7 @@ class Program:
 
     def pool_inputs(self, segment: SegmentStep) -> list[Layout]:
         """What the segment reads from graph memory that it did not write: it may reuse that memory itself."""
-        found: dict[Value, Layout] = {}
+        found: dict[TapeValue, Layout] = {}
         for entry in segment.tape.entries:
             for value in (*leaves(entry.args), *leaves(entry.kwargs)):
                 place = self.externals[value] if value in self.externals else self.layouts.get(value)
@@ -151,7 +151,7 @@ class Program:
     def _by_tape(self, segment: SegmentStep) -> None:
         """Run the tape with the generators where the failed launch found them.
 
-        torch advances them before it launches, by an amount that it tells nobody: a run whose
+        torch advances them before it launches, by an amount that it does not expose: a run whose
         results are dropped measures it, the first time.
         """
         now = [generator.get_offset() for generator in self.generators]

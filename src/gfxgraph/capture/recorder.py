@@ -3,7 +3,7 @@
 Problem: a graph is a list of nodes without names, and a capture that meets an operation which no
 graph can hold is lost. Idea: stand at torch's dispatcher while the capture runs. Each operation
 goes on the tape, with the graph node it made last and the Python line it came from; nodes that
-appear between two operations were launched by somebody else (Triton, an extension) and are noted
+appear between two operations were launched by other code (Triton, an extension) and are noted
 as opaque. Operations of the unsafe table never reach the driver: the session splits there.
 
 Invariants: no tensor made inside the capture is kept alive (that would change which memory is
@@ -32,13 +32,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gfxgraph.capture import above
 from gfxgraph.capture.autocasting import as_outside
 from gfxgraph.capture.memory import Layout, storage_address
-from gfxgraph.capture.moving import Moving
+from gfxgraph.capture.moving import MovingTensors
 from gfxgraph.capture.overloads import OPS, OpInfo, identity
 from gfxgraph.capture.places import LIBRARIES, SKIP, is_library_code, note_library, place
 from gfxgraph.capture.stock import can_keep_from_dynamo, keep_from_dynamo
 from gfxgraph.capture.structure import flat
 from gfxgraph.capture.symbols import holds_symbols, numbers_of
-from gfxgraph.core.tape import Opaque, Tape, Value, new_value
+from gfxgraph.core.tape import Opaque, Tape, TapeValue, new_value
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp, When
 from gfxgraph.process import process
 from gfxgraph.process.process import Process
@@ -61,7 +61,7 @@ class Tainted(Protocol):
     def reads_tainted(self, args: Any, kwargs: Any) -> bool: ...
 
 
-class Watched(Protocol):
+class RecordedCapture(Protocol):
     """What a recorder asks of the capture that it watches: where it must not go on by itself."""
 
     state: Process
@@ -71,7 +71,7 @@ class Watched(Protocol):
     @property
     def values(self) -> Tainted: ...
     @property
-    def moving(self) -> Moving: ...
+    def moving(self) -> MovingTensors: ...
     def frontier_reader(self, stream: int) -> Callable[[], int | tuple[int, ...]]: ...
     def unsafe_op(self, row: UnsafeOp, func: Any, args: Any, kwargs: Any) -> Any: ...
     def op_failed(self, info: OpInfo, func: Any, args: Any, kwargs: Any, error: RuntimeError) -> Any: ...
@@ -84,19 +84,19 @@ class Recorder(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, session: Watched) -> None:
+    def __init__(self, session: RecordedCapture) -> None:
         super().__init__()
         self.session = session
         self.paused = False
         self.tape = Tape(0)
         self.rows = self.tape.rows
         self.owner = next(_numbers)
-        self.outside: dict[int, Value] = {}
+        self.outside: dict[int, TapeValue] = {}
         """By ``identity``: values of tensors from outside, which ``externals`` holds."""
-        self.values: list[Value] = []
+        self.values: list[TapeValue] = []
         """What the current segment's operations made."""
-        self.storages: dict[int, Value] = {}
-        self.externals: dict[Value, Tensor] = {}
+        self.storages: dict[int, TapeValue] = {}
+        self.externals: dict[TapeValue, Tensor] = {}
         self.mutated: dict[tuple[int, Any, Any], Tensor] = {}
         self.reader: Callable[[], int | tuple[int, ...]] = _no_reader
         self.reader_stream = -1
@@ -165,7 +165,7 @@ class Recorder(TorchDispatchMode):
         frontier = self._find_reader()()
         if frontier not in self.frontiers and self._new_nodes(frontier):
             last = frontier if type(frontier) is int else frontier[-1]  # type: ignore[index]
-            self.tape.opaque.append(Opaque(len(self.tape.rows), *place(), last, last))
+            self.tape.opaque.append(Opaque(len(self.tape.rows), *place(), last))
 
     def note_opaque_of_the_dead(self, graph: int) -> None:
         """Note what came since the last operation of a capture that has died: only its graph still tells.
@@ -176,7 +176,7 @@ class Recorder(TorchDispatchMode):
         """
         fresh = self._last_nodes_of_the_dead(graph)
         if fresh:
-            self.tape.opaque.append(Opaque(len(self.tape.rows), *place(), fresh[0], fresh[-1]))
+            self.tape.opaque.append(Opaque(len(self.tape.rows), *place(), fresh[-1]))
 
     def disown_nodes_of_the_dead(self, graph: int) -> None:
         """Know what an operation left behind that ended the capture itself: it will be done again as a whole."""
@@ -192,7 +192,7 @@ class Recorder(TorchDispatchMode):
         return fresh
 
     def disown_new_nodes(self) -> None:
-        """Know the nodes of an operation that was refused half-way as nobody's.
+        """Attribute the nodes of an operation that was refused half-way to no operation.
 
         Such an operation wrote only to temporary memory of its own, which went with it: what it left
         in the graph matters to no later node, and need not be asked about.
@@ -225,7 +225,7 @@ class Recorder(TorchDispatchMode):
                 kind = type(item)
                 if kind is Tensor or kind is Parameter:
                     value = item.__weakref__  # see known
-                    if type(value) is not Value or value.owner is not owner:
+                    if type(value) is not TapeValue or value.owner is not owner:
                         value = self.value_of(item)
                     spec_args[position] = value
                 elif kind not in _PLAIN:
@@ -260,10 +260,10 @@ class Recorder(TorchDispatchMode):
                     launched = self._new_nodes(after)
         if type(out) is Tensor and out.is_cuda:  # what _made does for the others, without a call
             made: Any = out.__weakref__
-            if made is not None and (type(made) is not Value or made.owner is not owner):
+            if made is not None and (type(made) is not TapeValue or made.owner is not owner):
                 made = self.known(out)
             if made is None:  # else in-place: the same value, changed
-                made = Value(out)
+                made = TapeValue(out)
                 made.owner = owner
                 made.made_by = position
                 made.segment = self.segment
@@ -277,7 +277,7 @@ class Recorder(TorchDispatchMode):
                         made.address = 0
                 else:
                     base = spec_args[0] if spec_args else None
-                    made.root = (base.root or base) if type(base) is Value else _EXTERNAL_ROOT
+                    made.root = (base.root or base) if type(base) is TapeValue else _EXTERNAL_ROOT
                     made.address = 0
                 self.values.append(made)  # once it is whole: an interrupt may strike at any line
                 if self.is_guarded:
@@ -331,7 +331,7 @@ class Recorder(TorchDispatchMode):
         return _TO_RECORD, args, kwargs
 
     def _repaired(self, info: OpInfo, args: Any, kwargs: Any) -> Any:
-        """The arguments of somebody else's kernel as such kernels assume them to be."""
+        """The arguments of another library's kernel, as it assumes them to be."""
         with self:  # the copies belong to the capture
             return above.rooms.repaired(args, kwargs, info.mutates)
 
@@ -370,21 +370,21 @@ class Recorder(TorchDispatchMode):
             return kind([self._spec(part) for part in item])
         return item
 
-    def known(self, tensor: Tensor) -> Value | None:
+    def known(self, tensor: Tensor) -> TapeValue | None:
         """The value of a tensor that this recorder has seen: the newest weak reference, unless others have some."""
         newest = tensor.__weakref__
         if newest is None:
             return None
         held = self.outside.get(identity(tensor))
         # Weights may have a value of every graph that was ever captured: looked through only where ours may be.
-        if held is not None or (type(newest) is Value and newest.owner < self.owner):
+        if held is not None or (type(newest) is TapeValue and newest.owner < self.owner):
             return held
-        return next((ref for ref in getweakrefs(tensor) if type(ref) is Value and ref.owner == self.owner), None)
+        return next((ref for ref in getweakrefs(tensor) if type(ref) is TapeValue and ref.owner == self.owner), None)
 
-    def value_of(self, tensor: Tensor) -> Value:
+    def value_of(self, tensor: Tensor) -> TapeValue:
         return self.known(tensor) or self.value_of_unknown(tensor)
 
-    def value_of_unknown(self, tensor: Tensor) -> Value:
+    def value_of_unknown(self, tensor: Tensor) -> TapeValue:
         """A tensor that no recorded operation made: an input, or another view of captured memory.
 
         Raises:
@@ -405,7 +405,7 @@ class Recorder(TorchDispatchMode):
         self.values.append(value)
         return value
 
-    def _external(self, tensor: Tensor, address: int) -> Value:
+    def _external(self, tensor: Tensor, address: int) -> TapeValue:
         self.outside[identity(tensor)] = value = new_value(tensor, self.owner, -1, self.segment, address, None)
         self.externals[value] = tensor
         return value
@@ -429,10 +429,10 @@ class Recorder(TorchDispatchMode):
             return type(out)([self._made(o, position, info, spec_args) if isinstance(o, Tensor) else o for o in out])
         return out
 
-    def _made(self, tensor: Tensor, position: int, info: OpInfo, args: list[Any]) -> Value:
+    def _made(self, tensor: Tensor, position: int, info: OpInfo, args: list[Any]) -> TapeValue:
         if not tensor.is_cuda:
             return self._made_on_host(tensor, position)
-        value = Value(tensor)
+        value = TapeValue(tensor)
         value.owner = self.owner
         value.made_by = position
         value.segment = self.segment
@@ -440,7 +440,7 @@ class Recorder(TorchDispatchMode):
         value.root = value.layout = None
         if not info.makes_memory:
             base = args[0] if args else None
-            value.root = (base.root or base) if type(base) is Value else _EXTERNAL_ROOT
+            value.root = (base.root or base) if type(base) is TapeValue else _EXTERNAL_ROOT
         elif tensor.layout is _STRIDED:
             value.address = address = tensor.data_ptr()
             self.storages[address] = value
@@ -449,13 +449,13 @@ class Recorder(TorchDispatchMode):
             self._note_layout(tensor, value)
         return value
 
-    def _note_layout(self, tensor: Tensor, value: Value) -> None:
+    def _note_layout(self, tensor: Tensor, value: TapeValue) -> None:
         """Where memory is guarded: how the result lies."""
         value.layout = Layout.of(tensor) if tensor.layout is _STRIDED else None
         if self.holds is not None:
             self.holds.append(tensor)
 
-    def _made_on_host(self, tensor: Tensor, position: int) -> Value:
+    def _made_on_host(self, tensor: Tensor, position: int) -> TapeValue:
         """A result in page-locked memory: each replay writes there, so the program holds it, as a graph does not.
 
         Host work with it is work with a value from the device.
@@ -469,7 +469,7 @@ class Recorder(TorchDispatchMode):
     def _on_device(self, args: Any, kwargs: Any) -> bool:
         """True if a host tensor came out of device work (a pinned copy)."""
         for item in (*args, *kwargs.values()):
-            if type(item) is Value and (item.address or item.root is not None):
+            if type(item) is TapeValue and (item.address or item.root is not None):
                 return True
         return False
 
@@ -488,7 +488,7 @@ class Recorder(TorchDispatchMode):
         if info.draws:
             self.session.note_draw(info.generator, args, kwargs)
 
-    def live_values(self) -> list[tuple[Value, Tensor]]:
+    def live_values(self) -> list[tuple[TapeValue, Tensor]]:
         """Values of the current segment whose tensors are alive, with those tensors; of two for one the later."""
         live = {
             identity(tensor): (value, tensor)

@@ -1,6 +1,6 @@
 """What a stretch of work changes outside its graph: saved before it runs, put back after.
 
-Tensors that it writes and that it did not make, random generators, and what else somebody names. Work that ran and
+Tensors that it writes and that it did not make, random generators, and what else a caller names. Work that ran and
 does not count is undone by this, all over the package: a replay that stopped half-way, a reference run, a rehearsal,
 and what a capture had to execute so that real values exist (a plain capture computes nothing, and programs count on
 that).

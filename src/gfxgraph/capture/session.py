@@ -36,8 +36,8 @@ from gfxgraph.capture.hooks import bare_launch
 from gfxgraph.capture.host_values import HostValues
 from gfxgraph.capture.memory import Layout, is_within, pool_id, pool_ranges, storage_address
 from gfxgraph.capture.modes import leave_modes
-from gfxgraph.capture.moving import Moving
-from gfxgraph.capture.places import Place, place
+from gfxgraph.capture.moving import MovingTensors
+from gfxgraph.capture.places import SourcePlace, place, shown
 from gfxgraph.capture.program import Program
 from gfxgraph.capture.recorder import Recorder
 from gfxgraph.capture.rollback import Rollback
@@ -49,6 +49,8 @@ from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
 from gfxgraph.errors import CaptureError
 from gfxgraph.process import process
 from gfxgraph.types import CaptureStatus, OnUnsafe
+
+STOCK_TEXT = "CUDA error: operation not permitted when stream is capturing"
 
 
 class Session:
@@ -79,7 +81,7 @@ class Session:
         self.rollback = Rollback()
         self.generators = Generators(self.device_index, self.state.base, generators)
         self.values = self.values_type(self)
-        self.moving = Moving(self)
+        self.moving = MovingTensors(self)
         self.program = Program(bare_launch(self.state.base), numbers=self.values.numbers)
         self.gate: Gate | None = None
         """Under which steps come into the program, where that is the case."""
@@ -119,7 +121,7 @@ class Session:
             process.sessions().append(self)
             if self.outer is not None:
                 self.outer.suspend()
-            self.holdings.take_process(Place(self.begun_at))
+            self.holdings.take_process(SourcePlace(self.begun_at))
             self._open(self.graph_ref(), self.extra)
             self.holdings.take_thread()
             self._has_entered = True
@@ -476,14 +478,14 @@ class Session:
             try:
                 turns.synchronize_device(intercept.stock("device_synchronize"))
             except RuntimeError:
-                intercept.stock("stream_synchronize")(self.streams.own)  # somebody captures without us
+                intercept.stock("stream_synchronize")(self.streams.own)  # a capture outside gfxgraph
             self.rollback.save_states(self.generators.states())
         pending = steps[self.n_executed :]
         for step in pending:
             self.rollback.save(step.mutated, self.streams.own)
             if isinstance(step, SegmentStep):
                 self._report_opaque(step.tape)
-            self._pin_externals()
+            self.program.externals.update(self.recorder.externals)
             if step.gate is None or step.gate.is_open(self.program.numbers):
                 step.run(self.program)
         self.n_executed = len(steps)
@@ -569,9 +571,6 @@ class Session:
         """A thread is about to be started inside the capture: it must be free to wait for its own work."""
         self.holdings.allow_waits()
 
-    def _pin_externals(self) -> None:
-        self.program.externals.update(self.recorder.externals)
-
     def _finish_program(self) -> None:
         """Keep what replays need: inputs pinned unless they lie in a graph pool, reads that were asked."""
         program = self.program
@@ -596,11 +595,3 @@ class Session:
         self.recorder.values = []
         self.recorder.mutated = {}
         self.recorder.tape = type(self.recorder.tape)(-1)
-
-
-STOCK_TEXT = "CUDA error: operation not permitted when stream is capturing"
-
-
-def shown(where: Any) -> str:
-    """A place as ``place`` gives it, for people."""
-    return str(where_of(*where))

@@ -123,7 +123,7 @@ def prepare(device_index: int) -> None:
     if torch.version.hip is None or device in known or torch.cuda.is_current_stream_capturing():
         return
     known.add(device)
-    # On the default stream, whose workspace a program with products has anyway; nobody's mode is to see it.
+    # On the default stream, whose workspace a program with products has anyway; no dispatch mode may see it.
     with (
         suppress(RuntimeError),  # then the capture's own first product fails, or does not
         turns.unnoticed(),

@@ -25,13 +25,13 @@ from gfxgraph.capture.execute import Env, below_autograd, run_tape, wait_for_col
 from gfxgraph.capture.memory import Layout, overwrite, taken_from_device, tensor_of
 from gfxgraph.core.expressions import Expressions, Ref
 from gfxgraph.core.questions import EXACTLY, Question, ask
-from gfxgraph.core.tape import Entry, Tape, Value, where_of
+from gfxgraph.core.tape import Entry, Tape, TapeValue, where_of
 from gfxgraph.errors import CaptureError, GfxGraphFault, GuardMismatch, ReplayError, first_line
 from gfxgraph.process import process
 
 
 class Running(Protocol):
-    """The program that a step is part of, as its steps see it (program.py)."""
+    """What a step needs of its program (program.py)."""
 
     @property
     def launch(self) -> Callable[[Any], None]: ...
@@ -39,13 +39,13 @@ class Running(Protocol):
     def numbers(self) -> Expressions: ...
     @property
     def by_nodes(self) -> Callable[[SegmentStep, Any], None] | None: ...
-    def lookup(self, value: Value) -> Tensor: ...
+    def lookup(self, value: TapeValue) -> Tensor: ...
     def launch_failed(self, segment: SegmentStep, error: RuntimeError) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Steps that run only while a number's truth is ``is_open_at``: a branch of which both ways are known."""
+    """A condition on steps: they run only if a number's truth is ``is_open_at`` (a branch with both sides known)."""
 
     ref: Ref
     is_open_at: bool
@@ -66,7 +66,7 @@ class Step(ABC):
         """Do this part's work."""
 
     def writes(self) -> Iterator[Tensor | Layout]:
-        """Everything that running the step writes and that others may look at."""
+        """Everything that running the step writes and that is visible outside it."""
         yield from self.mutated
 
     def random_states(self) -> Iterator[Any]:
@@ -92,7 +92,7 @@ class SegmentStep(Step):
         owner: Any,
         is_users: bool,
         tape: Tape,
-        live: list[tuple[Value, Layout | Tensor]],
+        live: list[tuple[TapeValue, Layout | Tensor]],
         mutated: tuple[Tensor | Layout, ...],
     ) -> None:
         self._owner: Callable[[], Any] = weakref.ref(owner) if is_users else lambda: owner
@@ -104,7 +104,7 @@ class SegmentStep(Step):
         self.mutated = mutated
         self.n_nodes = 0
         self.driver_nbytes: int | None = None
-        """Device memory that its graph exec took beside torch's; None where nobody measured."""
+        """Device memory that its graph exec took in addition to torch's; None if not measured."""
         self.rng_increments: list[int] | None = None
         """How far one run advances each generator of the program; None until it was measured."""
 
@@ -114,7 +114,7 @@ class SegmentStep(Step):
         return self.tape.entries[0].where if self.tape.rows else ""
 
     def step_down(self, reason: str, op: str, where: object = "") -> None:
-        """From now on the tape runs; counted now and at each replay."""
+        """Run the tape from now on; counted now and at each replay."""
         self.is_launchable = False
         self.why_not = reason, op, where or self.where
         note_fallback(*self.why_not)
@@ -144,7 +144,7 @@ class SegmentStep(Step):
         self.launch(program)
 
     def launch(self, program: Running) -> bool:
-        """Do the segment's work; False where it was not the graph that did it."""
+        """Do the segment's work; False if another way than the graph did it."""
         if self.graph is None:
             self.run_tape(program)
             if self.why_not is not None:
@@ -332,13 +332,13 @@ def _lies_alike(out: Tensor, result: Tensor) -> bool:
 
 
 def _owns_memory(tensor: Tensor) -> bool:
-    """Whether a tensor is all there is in its memory."""
+    """Whether a tensor covers its storage."""
     return bool(tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes)
 
 
 @dataclass(slots=True, eq=False)
 class ReadStep(Step):
-    """A value read by the host: read again, and every question asked of it asked again."""
+    """A value read by the host: read again at each replay, its guards checked again."""
 
     read: Callable[[], Any]
     index: int
@@ -368,7 +368,7 @@ class ReadStep(Step):
 
 @dataclass(slots=True, eq=False)
 class CallStep(Step):
-    """A wait, a generator's state: a call made again."""
+    """A host call that is repeated: a wait, a generator's state."""
 
     call: Callable[[], Any]
     name: str
@@ -444,7 +444,7 @@ def describe(entry: Entry) -> str:
 
 
 def note_fallback(reason: str, op: str, where: object, error: BaseException | None = None) -> None:
-    """Count a step down and log it once; the error itself at debug level."""
+    """Count a fallback and log it once; the error itself at debug level."""
     state = process.require()
     state.report("fallback", reason, op, where)
     if error is not None:

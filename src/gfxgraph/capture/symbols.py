@@ -26,7 +26,7 @@ class WantsNumber(Exception):
     """torch takes no symbolic scalar there."""
 
 
-class Symbol:
+class HostSymNode:
     """What torch calls a SymNode: a number of ours, or one that torch computed from some.
 
     Args:
@@ -103,12 +103,12 @@ class Symbol:
     def bool_(self) -> bool:
         return self.guard_bool()
 
-    def wrap_int(self, number: int) -> Symbol:
-        return Symbol(number)
+    def wrap_int(self, number: int) -> HostSymNode:
+        return HostSymNode(number)
 
     wrap_float = wrap_bool = wrap_int
 
-    def clone(self) -> Symbol:
+    def clone(self) -> HostSymNode:
         return self
 
     def str(self) -> str:
@@ -118,7 +118,9 @@ class Symbol:
 
 
 def _computing(func: Any) -> Any:
-    return lambda self, *others: Symbol(func(self.number, *[getattr(other, "number", other) for other in others]))
+    return lambda self, *others: HostSymNode(
+        func(self.number, *[getattr(other, "number", other) for other in others])
+    )
 
 
 _FUNCTIONS = {
@@ -133,16 +135,20 @@ _FUNCTIONS = {
     "sym_ite": lambda test, a, b: a if test else b,
 }  # fmt: skip
 for _name, _func in _FUNCTIONS.items():
-    setattr(Symbol, _name, _computing(_func))
+    setattr(HostSymNode, _name, _computing(_func))
 
 
 def symbolic(item: Any, is_refused: Callable[[], bool]) -> Any:
-    """Arguments with each tracked number as torch's symbolic scalar; complex ones leave sight."""
+    """Arguments with each tracked number as torch's symbolic scalar; complex ones escape tracking."""
     kind = type(item)
     if kind is TrackedNumber:
         if isinstance(item, float):
-            return torch.SymFloat(Symbol(item, is_refused))
-        return torch.SymInt(Symbol(item, is_refused)) if isinstance(item, int) else item._leave("a complex argument")
+            return torch.SymFloat(HostSymNode(item, is_refused))
+        return (
+            torch.SymInt(HostSymNode(item, is_refused))
+            if isinstance(item, int)
+            else item._leave("a complex argument")
+        )
     if kind is list or kind is tuple:
         return kind(symbolic(part, is_refused) for part in item)
     if kind is dict:
@@ -159,11 +165,11 @@ def _is_or_holds(item: Any) -> bool:
     kind = type(item)
     if kind is list or kind is tuple:
         return any(map(_is_or_holds, item))
-    return kind in _KINDS and type(item.node) is Symbol
+    return kind in _KINDS and type(item.node) is HostSymNode
 
 
 def numbers_of(item: Any, leave: bool) -> Any:
-    """Arguments with each symbolic scalar as the tracked number that it is.
+    """Arguments with each symbolic scalar replaced by its tracked number.
 
     Args:
         leave: as its plain value, which is pinned.
@@ -173,7 +179,7 @@ def numbers_of(item: Any, leave: bool) -> Any:
         return kind(numbers_of(part, leave) for part in item)
     if kind is dict:
         return {name: numbers_of(part, leave) for name, part in item.items()}
-    if kind in _KINDS and type(item.node) is Symbol:
+    if kind in _KINDS and type(item.node) is HostSymNode:
         return item.node._leave() if leave else item.node.number
     return item
 

@@ -68,28 +68,24 @@ def _tolist(self: Tensor) -> Any:
     return STOCK["tolist"](self) if session is None else session.values.read_list(self)
 
 
-def _numpy(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-    session = _session_for(self)
-    if session is not None and not self.is_cuda:
-        session.values.read_contents(self, "Tensor.numpy()")
-        session.recorder.paused = True
-        try:
-            return STOCK["numpy"](self, *args, **kwargs)
-        finally:
-            session.recorder.paused = False
-    return STOCK["numpy"](self, *args, **kwargs)
+def _numpy(self: Tensor, *args: object, **kwargs: object) -> Any:
+    return _contents(self, "numpy", "Tensor.numpy()", args, kwargs)
 
 
-def _array(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-    session = _session_for(self)
-    if session is not None and not self.is_cuda:
-        session.values.read_contents(self, "a NumPy array")
-        session.recorder.paused = True
-        try:
-            return STOCK["array"](self, *args, **kwargs)
-        finally:
-            session.recorder.paused = False
-    return STOCK["array"](self, *args, **kwargs)
+def _array(self: Tensor, *args: object, **kwargs: object) -> Any:
+    return _contents(self, "array", "a NumPy array", args, kwargs)
+
+
+def _contents(tensor: Tensor, stock: str, called: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
+    session = _session_for(tensor)
+    if session is None or tensor.is_cuda:
+        return STOCK[stock](tensor, *args, **kwargs)
+    session.values.read_contents(tensor, called)
+    session.recorder.paused = True
+    try:
+        return STOCK[stock](tensor, *args, **kwargs)
+    finally:
+        session.recorder.paused = False
 
 
 _MEMORY = ("untyped_storage", "data_ptr", "__dlpack__")

@@ -55,7 +55,7 @@ class Turn:
     where: object = ""
     """The line that began it."""
     draws: bool = True
-    """Whether the default generator is in capture mode meanwhile, so that nobody else can draw."""
+    """Whether the default generator is in capture mode meanwhile, so that other threads cannot draw."""
 
 
 def take(turn: Turn) -> None:

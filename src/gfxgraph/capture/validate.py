@@ -29,7 +29,7 @@ from gfxgraph.capture.rollback import Rollback
 from gfxgraph.capture.steps import SegmentStep, note_fallback
 from gfxgraph.capture.tolerance import Difference, compare
 from gfxgraph.capture.walk import can_walk, raw_exec, raw_graph, walk
-from gfxgraph.core.tape import Entry, Value, leaves
+from gfxgraph.core.tape import Entry, TapeValue, leaves
 from gfxgraph.errors import DriverError, GfxGraphError, ValidationMismatch, first_line
 from gfxgraph.process import process
 
@@ -152,9 +152,9 @@ def _is_undefined(entry: Entry) -> bool:
 
 
 def _defined(
-    program: Program, step: SegmentStep, live: list[Value], before: Rollback, pairs: list[tuple[Tensor, Tensor]]
+    program: Program, step: SegmentStep, live: list[TapeValue], before: Rollback, pairs: list[tuple[Tensor, Tensor]]
 ) -> list[tuple[Tensor, Tensor]]:
-    """The pairs without what comes from memory that nobody wrote, which may hold anything in any run.
+    """The pairs without what comes from uninitialized memory, which may differ between runs.
 
     Such elements are found by running the tape with two fillings of fresh memory: they differ.
     """
@@ -268,11 +268,11 @@ def _side_by_side(program: Program, step: SegmentStep) -> dict[str, Any] | None:
     return found or None
 
 
-def _written(entry: Entry) -> list[Value]:
+def _written(entry: Entry) -> list[TapeValue]:
     schema = getattr(entry.func, "_schema", None)
     if schema is None:
         return []
-    found: list[Value] = []
+    found: list[TapeValue] = []
     for position, argument in enumerate(schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             target = entry.args[position] if position < len(entry.args) else entry.kwargs.get(argument.name)
@@ -280,9 +280,9 @@ def _written(entry: Entry) -> list[Value]:
     return found
 
 
-def _never_written(entries: list[Entry]) -> set[Value]:
+def _never_written(entries: list[Entry]) -> set[TapeValue]:
     """Memory that the segment took and never wrote: it holds whatever was there, alike in no two runs."""
-    garbage: set[Value] = set()
+    garbage: set[TapeValue] = set()
     for entry in entries:
         if _is_undefined(entry):
             garbage.update(leaves(entry.outputs))

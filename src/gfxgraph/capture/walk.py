@@ -1,7 +1,7 @@
 """Node walk: run a graph's nodes one at a time by enabling one, launching, and disabling it again.
 
 It runs the very kernels that were captured, closed-source and Triton ones included, and needs no
-struct layouts. Nodes that somebody disabled stay disabled. Nodes that no runtime lets one disable
+struct layouts. Nodes that were disabled before stay disabled. Nodes that no runtime lets one disable
 (host functions, child graphs), and all of them where disabling is missing or broken, run as graphs
 of one node: a clone of the graph with the others taken out.
 
@@ -112,7 +112,7 @@ Runner = Callable[[int, int], None]
 
 
 def _disabled(segment: SegmentStep, kinds: dict[int, NodeKind]) -> frozenset[int]:
-    """Nodes that somebody has switched off, as far as the runtime tells."""
+    """Nodes that are switched off, as far as the runtime tells."""
     driver = process.require().driver
     assert driver is not None
     if "node_enabled" in driver.missing:

@@ -1,4 +1,4 @@
-"""The watch: captures and replays that do not come to an end are reported, with all that is known of them.
+"""The watchdog: reports captures and replays that do not end, with all that is known of them.
 
 Problem: a hang says nothing. Idea: a thread of ours looks, a few times in each limit, at the captures underway
 (turns.py knows them) and at an event behind each replay. What is older than the limit is reported once: where the
@@ -8,7 +8,7 @@ thread, and what the other ranks are about: those that wait in the same replay, 
 Ranks that hang mostly captured different things, so graphs with collectives are compared before their first replay
 (``core/fingerprint.py``); a difference is named.
 
-Where nobody asked for it there is no watch: no thread, no event, no look at the store. Nothing is ended here.
+If it is off, there is nothing: no thread, no event, no look at the store. Nothing is ended here.
 
     GFXGRAPH_WATCH=60, gfxgraph run --watch    asked for
     replay_timeout_s of the defect table       on by default where hangs are known
@@ -47,7 +47,7 @@ MOST_FRAMES = 12
 
 @dataclass(eq=False, slots=True)
 class Replaying:
-    """A replay that has begun and is not known to be done."""
+    """A replay that has begun and has not been seen to end."""
 
     where: str
     number: int
@@ -79,7 +79,7 @@ class Deadline:
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no longer."""
+        """Stop watching."""
         self._is_over.set()
 
     # -- what is watched ------------------------------------------------------------------------------------
@@ -161,13 +161,13 @@ class Deadline:
                 with turns.unnoticed():
                     if not intercept.stock("event_query")(done):
                         return
-            except (RuntimeError, DriverError) as error:  # a dead device: whoever works on it is told
+            except (RuntimeError, DriverError) as error:  # a dead device: its users get the error
                 process.log.debug("the watch could not ask the device: %s", error)
             with suppress(IndexError):
                 self._underway.popleft()
 
     def whereabouts(self) -> str:
-        """What this rank is about, in one line."""
+        """What this rank is doing, in one line."""
         if self._underway:
             return f"waits in {self._underway[0].describe()}"
         for turn in turns.underway():
@@ -227,7 +227,7 @@ def _line(frame: Any) -> str:
 
 
 def start(state: process.Process) -> Any:
-    """Watch this process where the settings or the defect table ask for it; gives what stops it, if so."""
+    """Watch this process if the settings or the defect table say so; returns what stops it, if started."""
     asked = state.settings.watch
     limit = asked if asked is not None else state.decisions.replay_timeout_s
     if not limit:

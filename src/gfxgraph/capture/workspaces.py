@@ -2,7 +2,7 @@
 
 Problem: torch keeps a workspace for each stream and handle, and a captured matrix product holds its address.
 Inductor's graph trees give all workspaces back round each of their captures, and ``torch.cuda.graph`` unmaps what
-is given back: a graph captured earlier then reads and writes memory that is gone, or that is somebody else's. Idea:
+is given back: a graph captured earlier then reads and writes memory that is gone, or that belongs to others. Idea:
 where workspaces are given back, the memory of those that graphs may point at is taken again at once, and held as
 long as there are graphs that were captured on its stream.
 
@@ -39,7 +39,7 @@ own_pools: set[tuple[int, int]] = set()
 
 
 @dataclass(slots=True)
-class _Captured:
+class _CaptureStream:
     """A stream on which captures took place, and what is held for them."""
 
     stream: Any
@@ -48,7 +48,7 @@ class _Captured:
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
+class _HandedOut:
     """Memory that the allocator has given out."""
 
     address: int
@@ -58,7 +58,7 @@ class _Block:
     pool: tuple[int, int]
 
 
-_streams: dict[int, _Captured] = {}
+_streams: dict[int, _CaptureStream] = {}
 """By the stream's handle."""
 _lock = threading.RLock()
 _replaced: Callable[[], Any] | None = None
@@ -71,7 +71,7 @@ def note(stream: Any, graph: Any) -> None:
     with _lock:
         found = _streams.get(stream.cuda_stream)
         if found is None:
-            found = _streams[stream.cuda_stream] = _Captured(stream)
+            found = _streams[stream.cuda_stream] = _CaptureStream(stream)
         found.graphs.add(graph)
         _forget_the_dead()
 
@@ -138,7 +138,7 @@ def _clear(clear: Callable[[], Any]) -> None:
             captured.held.extend(held)
 
 
-def _blocks(streams: dict[int, _Captured]) -> dict[int, _Block]:
+def _blocks(streams: dict[int, _CaptureStream]) -> dict[int, _HandedOut]:
     """What is given out on these streams, in memory that may be unmapped or used for something else, by address."""
     found = {}
     for segment in all_segments():
@@ -148,12 +148,12 @@ def _blocks(streams: dict[int, _Captured]) -> dict[int, _Block]:
         address = segment["address"]
         for block in segment["blocks"]:
             if block["state"] == "active_allocated":
-                found[address] = _Block(address, block["size"], segment["stream"], segment["device"], pool)
+                found[address] = _HandedOut(address, block["size"], segment["stream"], segment["device"], pool)
             address += block["size"]
     return found
 
 
-def _take_again(block: _Block, stream: Any) -> list[Tensor] | None:
+def _take_again(block: _HandedOut, stream: Any) -> list[Tensor] | None:
     """Allocate until a block's memory is ours; None where it is not to be had."""
     taken: list[Tensor] = []  # all of it is kept while looking, so that each try gives other memory
     held: list[Tensor] = []
@@ -173,7 +173,7 @@ def _take_again(block: _Block, stream: Any) -> list[Tensor] | None:
 
 
 @contextlib.contextmanager
-def _routed(block: _Block) -> Iterator[None]:
+def _routed(block: _HandedOut) -> Iterator[None]:
     """Allocations between come from the block's pool."""
     if block.pool == _NO_POOL:
         yield

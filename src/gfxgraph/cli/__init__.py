@@ -4,4 +4,28 @@ Enters: arguments, everything below.
 Stays out: decisions; a command asks the rooms below and prints what they say.
 
 A file here that has a ``command`` is a command of that name. Nothing else needs editing.
+
+    main.py           finds the commands and imports the one that is asked for
+    _contract.py      what all share: options, errors, exit statuses
+    _chinese.py       ``--help`` in Chinese, from help_zh.toml
+    run.py            runs a program with safe graphs; with it:
+    _guarded.py       stays above a guarded program
+    _handshake.py     whether gfxgraph reaches the Python that a command starts
+    _preload.py       programs that call the graph API themselves
+    _watched.py       ``--coverage`` and ``--report``
+    doctor.py         checks GPU, ROCm, PyTorch and settings; with it:
+    _selftest.py      ``--selftest``
+    _matrix.py        ``--matrix``
+    check.py          what would break or split a capture of a function
+    bisect.py         the operation that a graph gets wrong
+    bench.py          eager, graph and compiled compared
+    demo.py           an unmodified program, run and explained
+    device.py         the GPU that decisions are based on
+    status.py         settings, PyTorch, GPU, engines, for a bug report; env.py is its other name
+    explain.py        explains a ROCm error
+    report.py         an HTML page of a run
+    top.py            watches a running process
+    port.py           audit, plan, fix and verify; with it:
+    _port_options.py  options its subcommands share
+    _port_verify.py   ``gfxgraph port verify``
 """

@@ -30,7 +30,7 @@ def translated(command: click.Command, path: str) -> click.Command:
     own = texts()[path]
     made = copy.copy(command)
     made.help = own["help"]
-    made.context_class = Context
+    made.context_class = ChineseContext
     made.params = [_parameter(each, own) for each in command.params]
     if isinstance(made, click.Group):
         below = (f"{path} " if path != "gfxgraph" else "").lstrip()
@@ -80,7 +80,7 @@ class Formatter(click.HelpFormatter):
             self.write("".join(f"{indent}{' ' * first}{line}\n" for line in lines[1:]))
 
 
-class Context(click.Context):
+class ChineseContext(click.Context):
     formatter_class = Formatter
 
 

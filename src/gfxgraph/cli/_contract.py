@@ -53,7 +53,7 @@ _CHINESE = {
 """Words that fill in a message, where they are not the user's own."""
 
 
-class Refused(click.ClickException):
+class CommandRefused(click.ClickException):
     """A command that could not do what was asked; the error says why."""
 
     exit_code = COULD_NOT
@@ -62,7 +62,7 @@ class Refused(click.ClickException):
         super().__init__(error.code)
         self.error = error
 
-    def show(self, file: Any = None) -> None:
+    def show(self, file: object = None) -> None:
         click.echo(str(self.error), err=True)
 
 
@@ -74,7 +74,7 @@ def refuse(code: str, **fields: Any) -> NoReturn:
 
     if config.language_of() == "zh":
         fields = {name: _CHINESE.get(value, value) if name in _FILLED else value for name, value in fields.items()}
-    raise Refused(CommandError(code, **fields))
+    raise CommandRefused(CommandError(code, **fields))
 
 
 def can_be_written(path: str | Path | None, *, program: str | Path | None = None) -> None:
@@ -295,7 +295,7 @@ class _Errors:
         from gfxgraph import config
         from gfxgraph.errors import CommandError, GfxGraphError
 
-        if isinstance(error, Refused):
+        if isinstance(error, CommandRefused):
             return error.error
         if isinstance(error, click.ClickException):
             context = getattr(error, "ctx", None)

@@ -10,7 +10,7 @@ import click
 from gfxgraph import config
 from gfxgraph.cli import _contract
 from gfxgraph.diagnostics.render import visible
-from gfxgraph.selftest.matrix import Matrix, Row, matrix
+from gfxgraph.selftest.matrix import Matrix, MatrixRow, matrix
 
 _WORDS = {
     "runtime": ("runtime", "运行时"),
@@ -51,7 +51,7 @@ def _show(found: Matrix, language: str) -> None:
         click.echo(f"{word('left_out')}: {visible(name)}: {visible(why)}", err=True)
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: MatrixRow) -> tuple[str, ...]:
     """A row of the table, which is Markdown: it goes into documents and issues as it is."""
     result = f"{row.outcome}, {row.passed} of {row.total}"
     versions = ", ".join(row.gfxgraph)

@@ -24,7 +24,7 @@ from gfxgraph import native
 from gfxgraph.diagnostics.render import visible
 from gfxgraph.hardware import defects, environment
 
-# Sent to us alone by whoever started us; ^C reaches the program by itself.
+# Sent to this process alone by its parent; ^C reaches the program by itself.
 PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1")
 SIGNALLED = 128  # the status by which shells tell of a death by signal
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from gfxgraph.selftest.outcome import Result
+    from gfxgraph.selftest.outcome import CaseResult
     from gfxgraph.selftest.suite import Suite
 
 DEFAULT_PATH = "gfxgraph-selftest.json"
@@ -116,7 +116,7 @@ _ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """What asks this process to end becomes an exception, so that what was found is kept."""
+    """Turn requests to terminate into an exception, so that the results so far are kept."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise Stopped(number)
@@ -127,7 +127,7 @@ def _stoppable() -> Iterator[None]:
 
 @contextmanager
 def _deaf() -> Iterator[None]:
-    """For the moment that it takes to end all processes and write the report."""
+    """Ignore signals while all processes are ended and the report is written."""
     with _handling(signal.SIG_IGN):
         yield
 
@@ -160,19 +160,19 @@ def _run(console: Console, suite: Suite, path: Path) -> None:
         def render(self, task: Task) -> Text:
             return Text(", ".join(suite.running) or str(task.description))
 
-    class Ended(ProgressColumn):
+    class EndedColumn(ProgressColumn):
         """How many cases have ended, also those whose line waits for an earlier one."""
 
         def render(self, task: Task) -> Text:
             return Text(f"{suite.n_ended}/{int(task.total)}" if task.total else "")
 
     class Bar(ProgressColumn):
-        """The same as a bar."""
+        """The same count as a bar."""
 
         def render(self, task: Task) -> ProgressBar:
             return ProgressBar(task.total, suite.n_ended, width=24, pulse=not task.total)
 
-    columns = (Bar(), Ended(), TimeElapsedColumn(), Now())
+    columns = (Bar(), EndedColumn(), TimeElapsedColumn(), Now())
     # On a terminal only: into a file or a pipe go the lines alone.
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("device", total=None)
@@ -194,8 +194,8 @@ def _device(suite: Suite) -> str:
     return f"{found['name']}, {found['arch']}, {found['memory_mib']} MiB, torch {found['torch']}, {runtime}"
 
 
-def line(result: Result, width: int, fact: str = "") -> Table:
-    """One case on one line; a case that did not pass says all."""
+def line(result: CaseResult, width: int, fact: str = "") -> Table:
+    """One case on one line; a case that did not pass in full."""
     from rich.table import Table
     from rich.text import Text
 

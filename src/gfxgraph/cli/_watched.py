@@ -24,7 +24,7 @@ STATUS_COULD_NOT = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WatchOptions:
     """What to do with what was seen.
 
     Args:
@@ -68,13 +68,15 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def wanted(coverage: str | None, table: bool, least: float | None, page: str | None, is_simulated: bool) -> Wanted:
+def wanted(
+    coverage: str | None, table: bool, least: float | None, page: str | None, is_simulated: bool
+) -> WatchOptions:
     """What the options ask for. A simulated device is slow anyhow: there every launch is counted."""
     kind = coverage or ("sampled" if table or least is not None or page else "")
-    return Wanted("exact" if kind and is_simulated else kind, least, table, page)
+    return WatchOptions("exact" if kind and is_simulated else kind, least, table, page)
 
 
-def run(wait: Callable[[dict[str, str]], int], environment: Mapping[str, str], asked: Wanted) -> int:
+def run(wait: Callable[[dict[str, str]], int], environment: Mapping[str, str], asked: WatchOptions) -> int:
     """Run the program by ``wait``, print its coverage, write its page; returns the status to exit with."""
     folder = Path(tempfile.mkdtemp(prefix="gfxgraph-report-"))
     try:
@@ -84,7 +86,7 @@ def run(wait: Callable[[dict[str, str]], int], environment: Mapping[str, str], a
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _say(folder: Path, asked: Wanted, status: int) -> int:
+def _say(folder: Path, asked: WatchOptions, status: int) -> int:
     # lazily: a run that is not watched does without
     from gfxgraph.reporting import left, page
     from gfxgraph.reporting.coverage import Coverage

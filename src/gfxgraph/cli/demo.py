@@ -35,7 +35,7 @@ ASK_FOR_GPU = "import torch; print(torch.cuda.is_available() and torch.cuda.get_
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DemoDevice:
     """Where the demo runs: a sentence for the reader, and the variables that choose it."""
 
     sentence: str
@@ -73,7 +73,7 @@ def command(prompt: str, tokens: int | None, simulate: str, as_json: bool) -> No
     sys.exit(0 if result["texts_equal"] and not stats["validation_failures"] else 1)
 
 
-def choose_place(simulate: str = "") -> Place:
+def choose_place(simulate: str = "") -> DemoDevice:
     """Return where this machine can run the demo, a GPU before the simulator.
 
     Raises:
@@ -85,19 +85,19 @@ def choose_place(simulate: str = "") -> Place:
     # A matrix of this model is too small to share: threads would spend their time waiting for each other.
     simulator = {"GFXGRAPH_SIMULATE": simulate or DEFAULT_PROFILE, "OMP_NUM_THREADS": "1"}
     if simulate:
-        return Place("Running in the simulator, as asked.", simulator, True)
+        return DemoDevice("Running in the simulator, as asked.", simulator, True)
     if not build.hip and not build.cuda:
         why = f"torch {build.version} is a CPU build"
-        return Place(f"No GPU here ({why}): running in the simulator.", simulator, True)
+        return DemoDevice(f"No GPU here ({why}): running in the simulator.", simulator, True)
     done = subprocess.run([sys.executable, "-c", ASK_FOR_GPU], capture_output=True, text=True)
     gpu = done.stdout.strip().splitlines()[-1] if done.returncode == 0 and done.stdout.strip() else "False"
     if gpu == "False":
         why = f"torch {build.version} sees none; gfxgraph doctor says why"
-        return Place(f"No GPU here ({why}): running in the simulator.", simulator, True)
+        return DemoDevice(f"No GPU here ({why}): running in the simulator.", simulator, True)
     if build.hip:
-        return Place(f"Running on {gpu}, with torch {build.version}.", {}, False)
+        return DemoDevice(f"Running on {gpu}, with torch {build.version}.", {}, False)
     sentence = f"Running on {gpu}, with torch {build.version}: not an AMD GPU, allowed for this demo."
-    return Place(sentence, {"GFXGRAPH_ALLOW_CUDA": "1"}, False)
+    return DemoDevice(sentence, {"GFXGRAPH_ALLOW_CUDA": "1"}, False)
 
 
 def examples_folder() -> Path:
@@ -111,7 +111,7 @@ def examples_folder() -> Path:
     raise ActivationError("script_not_found", script=tried, problem="not found")
 
 
-def run_example(place: Place, arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def run_example(place: DemoDevice, arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run decode.py; return what it printed, and gfxgraph's statistics of it."""
     script = examples_folder() / "decode.py"
     with tempfile.TemporaryDirectory() as folder:
@@ -130,7 +130,7 @@ def run_example(place: Place, arguments: list[str]) -> tuple[dict[str, Any], dic
         return result, json.loads(stats.read_text(encoding="utf-8").splitlines()[-1])["stats"]
 
 
-def show(console: Console, place: Place, result: dict[str, Any], stats: dict[str, Any], prompt: str) -> None:
+def show(console: Console, place: DemoDevice, result: dict[str, Any], stats: dict[str, Any], prompt: str) -> None:
     """Print the text and the table."""
     from rich.panel import Panel
     from rich.text import Text
@@ -146,7 +146,7 @@ def show(console: Console, place: Place, result: dict[str, Any], stats: dict[str
         )
 
 
-def table_of(place: Place, result: dict[str, Any], stats: dict[str, Any]) -> Table:
+def table_of(place: DemoDevice, result: dict[str, Any], stats: dict[str, Any]) -> Table:
     """Return what happened, a line for each fact."""
     from rich.table import Table
 

@@ -14,11 +14,11 @@ from gfxgraph import config
 from gfxgraph.cli import _contract, _matrix, _selftest
 from gfxgraph.diagnostics.render import visible
 from gfxgraph.hardware import checks, versions
-from gfxgraph.hardware.checks import Finding, Site, State
+from gfxgraph.hardware.checks import CheckResult, CheckState, Site
 from gfxgraph.hardware.defects import Decisions, applicable, applies, decide, is_cured, rows
 from gfxgraph.hardware.environment import Environment, detect
 
-_MARK = {State.GREEN: ("ok  ", "green"), State.AMBER: ("warn", "yellow"), State.RED: ("FAIL", "red")}
+_MARK = {CheckState.GREEN: ("ok  ", "green"), CheckState.AMBER: ("warn", "yellow"), CheckState.RED: ("FAIL", "red")}
 
 
 @click.command(cls=_contract.Command, short_help="Check GPU, ROCm, PyTorch and settings.")
@@ -85,7 +85,7 @@ def command(
         _screen(environment, found, lang)
         if why:
             _why(environment, lang)
-    status = int(any(finding.state is State.RED for finding in found))
+    status = int(any(finding.state is CheckState.RED for finding in found))
     if any(_hangs(finding) for finding in found):
         # A probe thread is stuck in the kernel; waiting for it at exit would hang us as well.
         sys.stdout.flush()
@@ -93,7 +93,7 @@ def command(
     raise SystemExit(status)
 
 
-def report(environment: Environment, found: list[Finding]) -> dict[str, Any]:
+def report(environment: Environment, found: list[CheckResult]) -> dict[str, Any]:
     """Everything doctor knows, as plain data; also what a recorded environment is read from."""
     decisions = decide(environment)
     return {
@@ -109,16 +109,16 @@ def report(environment: Environment, found: list[Finding]) -> dict[str, Any]:
     }
 
 
-def _hangs(finding: Finding) -> bool:
+def _hangs(finding: CheckResult) -> bool:
     return finding.en.startswith("did not answer within")
 
 
-def _screen(environment: Environment, found: list[Finding], lang: str) -> None:
+def _screen(environment: Environment, found: list[CheckResult], lang: str) -> None:
     for finding in found:
         mark, colour = _MARK[finding.state]
         line = f"{click.style(mark, fg=colour)}  {finding.name:<14} {visible(finding.text(lang))}"
         click.echo(line)
-        if finding.fix and finding.state is not State.GREEN:
+        if finding.fix and finding.state is not CheckState.GREEN:
             click.echo(" " * 21 + click.style(visible(finding.fix), bold=True))
     if environment.platform == "none":
         return

@@ -26,7 +26,7 @@ from gfxgraph.diagnostics.index import names
 from gfxgraph.hardware import advice
 
 if TYPE_CHECKING:  # a code is explained without them
-    from gfxgraph.diagnostics.scan import Hit
+    from gfxgraph.diagnostics.scan import CodeHit
 
 _BLOCK = 1 << 20
 _LOG_SUFFIXES = (".log", ".txt", ".out", ".err", ".json", ".jsonl")
@@ -155,7 +155,7 @@ def _pipe(lang: str, *, quiet: bool, live: bool) -> Explanation:
     n_waiting = 0
     while block := os.read(source, _BLOCK):
         if not quiet and not _write(sink, block):
-            quiet = True  # whoever read our output has gone; go on reading, the program may need it
+            quiet = True  # the reader of our output has gone; go on reading, the program may need it
         waiting.append(block)
         n_waiting += len(block)
         # Scanning waits for a large block while more is there, so that it costs little a line.
@@ -171,8 +171,8 @@ def _pipe(lang: str, *, quiet: bool, live: bool) -> Explanation:
     return advice.conclude(scanner, lang=lang)
 
 
-def _sayer(lang: str) -> Callable[[list[Hit]], None]:
-    def say(found: list[Hit]) -> None:
+def _sayer(lang: str) -> Callable[[list[CodeHit]], None]:
+    def say(found: list[CodeHit]) -> None:
         for hit in found:
             if hit.strength > 0:
                 match = Match(hit.code, hit.text, hit.line, hit.count)
@@ -187,7 +187,7 @@ def _more_is_there(source: int) -> bool:
 
 
 def _write(sink: int, block: bytes) -> bool:
-    """Write all of ``block``; False where nobody reads any more."""
+    """Write all of ``block``; False if the reader is gone."""
     view = memoryview(block)
     try:
         while view:

@@ -38,7 +38,7 @@ USAGE = "[OPTIONS] (SCRIPT.py ARGS... | -m MODULE ARGS... | -- COMMAND ARGS...)"
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class LaunchedProgram:
     """What to start: ``argv`` after the interpreter, or with a command of its own where ``is_command``."""
 
     argv: tuple[str, ...]
@@ -57,7 +57,7 @@ class RunCommand(click.Command):
         return [USAGE]
 
 
-def split(args: list[str], takes_value: set[str]) -> tuple[list[str], Program | None]:
+def split(args: list[str], takes_value: set[str]) -> tuple[list[str], LaunchedProgram | None]:
     """Divide ``args`` into our options and the program: all that follows the first word that is no option.
 
     ``--simulate`` and ``--stats`` may stand without a value, which then is filled in here: click would take
@@ -68,11 +68,11 @@ def split(args: list[str], takes_value: set[str]) -> tuple[list[str], Program | 
     while position < len(args):
         word, rest = args[position], args[position + 1 :]
         if word == "--":
-            return ours, Program(tuple(rest), is_command=True) if rest else None
+            return ours, LaunchedProgram(tuple(rest), is_command=True) if rest else None
         if word == "-m":
-            return ours, Program(("-m", *rest), is_command=False) if rest else None
+            return ours, LaunchedProgram(("-m", *rest), is_command=False) if rest else None
         if not word.startswith("-"):
-            return ours, Program((word, *rest), is_command=False)
+            return ours, LaunchedProgram((word, *rest), is_command=False)
         ours.append(f"{word}={DEFAULT_VALUES[word]}" if word in DEFAULT_VALUES else word)
         position += 1
         if word in takes_value and rest:
@@ -141,7 +141,7 @@ def command(
     Options of gfxgraph come before the program; everything after it belongs to the program. The exit status is the
     program's, or 2 with a message from gfxgraph if it was not started.
     """
-    program: Program | None = ctx.meta["gfxgraph.program"]
+    program: LaunchedProgram | None = ctx.meta["gfxgraph.program"]
     if program is None:
         raise click.UsageError("nothing to run: name a script, -m MODULE, or -- COMMAND", ctx)
     for written in (report_file, None if stats == stats_file.TO_STDERR else stats):
@@ -197,7 +197,7 @@ def wanted(
     return result
 
 
-def command_line(program: Program) -> list[str]:
+def command_line(program: LaunchedProgram) -> list[str]:
     """Return the whole command; what is not there is refused here, in our words."""
     if program.is_command:
         found = shutil.which(program.argv[0])

@@ -60,7 +60,7 @@ def _read(pid: int) -> dict[str, Any]:
 
     Raises:
         ValueError: it was not started so that it writes, or has not written yet.
-        OSError: there is no such process, or it is somebody else's.
+        OSError: there is no such process, or it is another user's.
     """
     try:
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")

@@ -8,6 +8,13 @@ Stays out: policy and mechanisms; each function hands on to the room that has th
 Where the same name means another thing at the top of ``gfxgraph`` (``make_safe`` there gives the tensor, here the
 tensor and a flag), the older meaning is here alone; docs/older-names.md goes through them. Nothing of 1.1.0's code
 is in here: names, arguments and kinds of results are its, as its documentation and its tests state them.
+
+    graphs.py     switching on and off, counters, the three classes of graphs
+    guard.py      layouts, faults, red zones
+    diagnosis.py  errors explained
+    waves.py      software wave64 and wave128
+    devices.py    GPU, PyTorch and what else is installed
+    engines.py    MIGraphX; engines that call the graph API themselves
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def device_info() -> DeviceInfo | None:
 
 def _torch_with_a_gpu() -> Any:
     try:
-        # lazily: whoever has none is answered, too
+        # lazily: without torch there is an answer, too
         import torch
     except ImportError:
         return None

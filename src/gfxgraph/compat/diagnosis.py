@@ -172,7 +172,7 @@ class diagnose:  # noqa: N801  (its name in 1.1.0)
 
 
 def install_diagnostics() -> bool:
-    """Explain uncaught errors from now on; True where that was not so before."""
+    """Explain uncaught errors from now on; returns True where that was not so before."""
     before = sys.excepthook
     advice.install_diagnostics()
     return sys.excepthook is not before

@@ -21,7 +21,7 @@ def migraphx_available() -> dict[str, Any]:
 
 
 class MIGraphXBackend:
-    """What 1.1.0 announced. ``compile(program)`` now gives the program, run through graphs."""
+    """1.1.0's placeholder. ``compile(program)`` now returns the program, run through graphs."""
 
     def __init__(self) -> None:
         self.status = migraphx_available()
@@ -60,7 +60,7 @@ def hipgraph_interposer_status() -> dict[str, Any]:
 
 
 def cross_engine_support() -> dict[str, str]:
-    """What there is for each kind of engine."""
+    """The support for each kind of engine, in words."""
     here = detect_engines()
     llama = " (installed here)" if here["llama_cpp_bin"] or here["llama_cpp_python"] else ""
     preload = "graph calls guarded and explained by gfxgraph run --preload; errors by gfxgraph explain"

@@ -32,13 +32,13 @@ def __getattr__(name: str) -> Any:
 
 
 def stats() -> dict[str, Any]:
-    """As ``gfxgraph.stats``; the mean time is 0.0, not None, before a replay was timed."""
+    """The counters of ``gfxgraph.stats``; the mean time is 0.0, not None, before a replay was timed."""
     found = health.stats()
     return {**found, "avg_replay_us": found["avg_replay_us"] or 0.0}
 
 
 def health_check() -> dict[str, Any]:
-    """As ``gfxgraph.health_check``, with "unknown" and 0 where that has None."""
+    """The answers of ``gfxgraph.health_check``, with "unknown" and 0 where that has None."""
     found = health.health_check()
     unknown = {"gpu": "unknown", "rocm": "unknown", "vram_total_mb": 0, "vram_free_mb": 0}
     return {name: unknown.get(name) if value is None else value for name, value in found.items()}
@@ -113,7 +113,7 @@ class ConditionalGraph(older.ConditionalGraph):
 
         Args:
             branch: its name.
-            input_tensor: what it works on; the last tensor that was given where None.
+            input_tensor: shape and dtype as at ``capture``; the last tensor that was given where None.
 
         Returns:
             What the branch returns.

@@ -27,7 +27,7 @@ def wave_mode() -> int:
 
 
 def detect_wave64(text: str) -> Diagnosis | None:
-    """The diagnosis `wave64_ignored` where somebody asks for 64 or 128 lanes.
+    """The diagnosis `wave64_ignored` if 64 or 128 lanes are requested.
 
     Args:
         text: flags, source or a log.

@@ -4,12 +4,14 @@ Enters: what Inductor compiled, and what it knows of it: which inputs stay in pl
 Stays out: tracing and code generation, which are torch's; capture and replay, which are ``callables``'.
 
     backend.py    torch.compile(backend="gfxgraph")
-    torch_compile_patch.py   mode="reduce-overhead" after enable(): ours, and ROCm's safe settings
-    inductor_hook.py       where Inductor hands over what is to be captured, in every torch that we know
-    region.py     one compiled callable, captured and replayed
+    torch_compile_patch.py
+                  mode="reduce-overhead" after enable(): ours, and ROCm's safe settings
+    inductor_hook.py
+                  where Inductor hands over what is to be captured, in every torch that we know
     calls.py      whole calls of compiled code as one graph, where that is asked for
-    sizes.py      which dim of which tensor a number among the inputs is
     simulated.py  Inductor where there is no device to generate code for
+
+A compiled callable that is captured and replayed is in callables/trace/region.py.
 """
 
 from __future__ import annotations

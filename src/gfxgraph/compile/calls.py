@@ -26,7 +26,7 @@ CONTEXT_VARIABLES = frozenset({"ContextVar", "CompileableContextVar"})
 _running = threading.local()
 
 
-class Traced:
+class CompiledCallable:
     """The compiled function, and what is found out about it while Dynamo traces it."""
 
     def __init__(self, compiled: Callable[..., Any]) -> None:
@@ -37,7 +37,7 @@ class Traced:
         self.why_not = ""
         self.is_known = False
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         before, n_breaks = getattr(_running, "traced", None), _n_breaks()
         _running.traced = self
         try:
@@ -56,10 +56,10 @@ class WholeCalls:
     def __init__(self, compiled: Callable[..., Any]) -> None:
         functools.update_wrapper(self, compiled, updated=())
         self._compiled = compiled
-        self._traced = Traced(compiled)
+        self._traced = CompiledCallable(compiled)
         self.graphed = Graphed(self._traced, Options(mode=ReplayMode.HOT, assume_pure=True))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         if self._traced.why_not:
             return self._compiled(*args, **kwargs)
         return self.graphed(*args, **kwargs)
@@ -92,7 +92,7 @@ def _n_breaks() -> int:
 
 def note_what_is_traced() -> None:
     """Called while Inductor compiles what Dynamo has just traced: does the function change anything in Python?"""
-    traced: Traced | None = getattr(_running, "traced", None)
+    traced: CompiledCallable | None = getattr(_running, "traced", None)
     if traced is None or traced.why_not:
         return
     # lazily: Dynamo takes seconds to import
@@ -120,7 +120,7 @@ def take_name(torch: Any, is_asked: Callable[[dict[str, Any]], bool]) -> Callabl
     stock = torch.compile
 
     @functools.wraps(stock)
-    def compile(model: Any = None, **kwargs: Any) -> Any:
+    def compile(model: object = None, **kwargs: object) -> Any:
         made = stock(model, **kwargs)
         if model is None or not is_asked(kwargs) or isinstance(made, WholeCalls):
             return made

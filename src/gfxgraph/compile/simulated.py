@@ -35,7 +35,7 @@ def settings() -> dict[str, Any]:
 
 @contextmanager
 def device() -> Iterator[None]:
-    """Have Inductor compile for the simulator, where that is on."""
+    """Make Inductor compile for the simulator, if that is on."""
     if is_on():
         _stand()
     yield
@@ -58,7 +58,7 @@ def _stand() -> None:
     def triton_hash_with_backend() -> str:
         return "none" if is_on() else compilers_hash()  # it would look for the card's driver
 
-    def create_backend(self: Any, device: Any) -> Any:
+    def create_backend(self: object, device: Any) -> Any:
         if not is_on() or device.type != "cuda":
             return create(self, device)
         return _NoKernels(self)
@@ -72,10 +72,10 @@ def _stand() -> None:
 
             return tuple(sympy_product(size) for size in sizes)
 
-        def can_fuse_vertical(self, node1: Any, node2: Any) -> bool:
+        def can_fuse_vertical(self, node1: object, node2: object) -> bool:
             return False
 
-        def can_fuse_horizontal(self, node1: Any, node2: Any) -> bool:
+        def can_fuse_horizontal(self, node1: object, node2: object) -> bool:
             return False
 
         def codegen_sync(self) -> None:
@@ -87,7 +87,7 @@ def _stand() -> None:
         def flush(self) -> None:
             return None
 
-        def get_backend_features(self, device: Any) -> Any:
+        def get_backend_features(self, device: object) -> Any:
             # lazily: Inductor takes seconds to import
             from torch.utils._ordered_set import OrderedSet
 

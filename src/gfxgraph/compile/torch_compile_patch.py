@@ -25,7 +25,7 @@ from gfxgraph.process.process import Process, log
 
 
 def install(torch: Any, state: Process) -> Callable[[], None] | None:
-    """Stand before ``torch.compile``'s Inductor where that is wanted; returns what steps aside again."""
+    """Patch ``torch.compile``'s Inductor backend if wanted; returns what undoes it."""
     ways = state.settings.compile
     if ways is CompileWays.OFF:
         return None
@@ -34,10 +34,10 @@ def install(torch: Any, state: Process) -> Callable[[], None] | None:
     inductor, others = torch._TorchCompileInductorWrapper, torch._TorchCompileWrapper
     compile_stock, make_stock = inductor.__call__, others.__init__
 
-    def compile_ours(self: Any, model_: Any, inputs_: Any) -> Any:
+    def compile_ours(self: object, model_: object, inputs_: object) -> Any:
         return _compile(state, ways, compile_stock, self, model_, inputs_)
 
-    def make(self: Any, backend: Any, *args: Any, **kwargs: Any) -> None:
+    def make(self: object, backend: object, *args: object, **kwargs: object) -> None:
         if backend == "gfxgraph":  # also where the package is used without being installed
             register()
         make_stock(self, backend, *args, **kwargs)
@@ -57,7 +57,9 @@ def install(torch: Any, state: Process) -> Callable[[], None] | None:
     return undo
 
 
-def _compile(state: Process, ways: CompileWays, stock: Callable[..., Any], wrapper: Any, gm: Any, inputs: Any) -> Any:
+def _compile(
+    state: Process, ways: CompileWays, stock: Callable[..., Any], wrapper: Any, gm: object, inputs: object
+) -> Any:
     """What ``torch.compile`` with Inductor does with a traced graph."""
     # lazily: Inductor takes seconds to import
     from torch._inductor import config
@@ -67,7 +69,7 @@ def _compile(state: Process, ways: CompileWays, stock: Callable[..., Any], wrapp
     asked: Mapping[str, Any] = wrapper.config
     wants_graphs = asked.get("triton.cudagraphs", config.triton.cudagraphs)
     if getattr(config, "cudagraph_policy", None) is not None:
-        wants_graphs = False  # somebody else's; they know what they do
+        wants_graphs = False  # an explicit choice, which stands
     safe = _safe_settings(state, asked, config)
     if not wants_graphs and not safe:
         return stock(wrapper, gm, inputs)
@@ -99,7 +101,7 @@ def _safe_settings(state: Process, asked: Mapping[str, Any], config: Any) -> dic
     wanted: Mapping[str, Any] = getattr(state.decisions, "inductor", {})
     found = {}
     for name, value in wanted.items():
-        # A default may come from the environment, as images set it; another value is somebody's assignment.
+        # A default may come from the environment, as images set it; another value was assigned by the program.
         is_assigned = getattr(config, name) != config._config[name].default
         is_chosen = name in asked or name in state.settings.compile_keep or is_assigned
         if not is_chosen and getattr(config, name) != value:

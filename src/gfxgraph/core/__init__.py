@@ -2,4 +2,22 @@
 
 Enters: shapes, dtype names, tape entries, plain numbers.
 Stays out: torch, drivers, files, clocks, environment.
+
+    tape.py              what a capture's operations were, in SSA form: ids, not tensors
+    expressions.py       what a program computed from values that it read from the device
+    questions.py         what it asked of such values, and whether the answers still hold
+    unsafe.py            the table of operations that no GPU graph can record
+    constants.py         when two values that are not tensors are the same constant
+    strides.py           what is unusual about a tensor's memory
+    buckets.py           the sizes that are captured, and which of them serves a call
+    optimum.py           the best sizes for a histogram, by dynamic programming
+    budget.py            what a further capture will need, and what must go for it
+    choice.py            eager or graph, by timings
+    counters.py          captures, replays, splits and every fallback with its reason
+    fingerprint.py       what a rank has captured, comparable with another rank's
+    flight.py            the flight recorder's page: 128 bytes
+    faults.py            a fault's report, put together
+    memory_map.py        where an address lies among known allocations
+    sanitizer_report.py  what compute-sanitizer and AMD's debug agent print
+    reproducer.py        a stretch of a tape as a script that runs on its own
 """

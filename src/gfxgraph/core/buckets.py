@@ -205,7 +205,7 @@ class Served:
 
 
 @dataclass(frozen=True)
-class Plan:
+class BucketPlan:
     """Buckets for every dynamic dimension of one function, and the sizes that they were made for.
 
     ``seen`` counts calls by their sizes, in the order of ``dims``: ``{(3, 128): 40}``.
@@ -289,7 +289,7 @@ class Plan:
         return json.dumps({"version": VERSION, "dims": dims, "seen": seen}, indent=1) + "\n"
 
     @classmethod
-    def from_json(cls, text: str, path: str = "the text") -> Plan:
+    def from_json(cls, text: str, path: str = "the text") -> BucketPlan:
         """The plan that ``to_json`` wrote.
 
         Raises:
@@ -320,7 +320,7 @@ def learn_plan(
     *,
     above: Above = Above.EAGER,
     n_rounds: int = 4,
-) -> Plan:
+) -> BucketPlan:
     """A learned plan over several dimensions: one dimension at a time, the others held, until it settles.
 
     A row of one dimension costs as many elements as the other dimensions are padded to, so each
@@ -330,15 +330,15 @@ def learn_plan(
     limits = budget or Budget()
     most: dict[str, int] = {}
     dims = _settled(names, seen, most, limits, above, n_rounds)
-    while limits.broken_by(_graph_sizes(Plan(dims, seen))) and any(len(b) > 1 for b in dims.values()):
+    while limits.broken_by(_graph_sizes(BucketPlan(dims, seen))) and any(len(b) > 1 for b in dims.values()):
         shorter = [
             _settled(names, seen, {**most, name: len(dims[name]) - 1}, limits, above, n_rounds)
             for name in names
             if len(dims[name]) > 1
         ]
-        dims = min(shorter, key=lambda found: Plan(found, seen).n_elements_padded)
+        dims = min(shorter, key=lambda found: BucketPlan(found, seen).n_elements_padded)
         most = {name: len(buckets) for name, buckets in dims.items()}
-    return Plan(dims, dict(seen))
+    return BucketPlan(dims, dict(seen))
 
 
 def _settled(
@@ -367,7 +367,7 @@ def _settled(
     return dims
 
 
-def _graph_sizes(plan: Plan) -> list[int]:
+def _graph_sizes(plan: BucketPlan) -> list[int]:
     """Rows of every graph the plan captures; for one dimension its size, else all elements."""
     return [_elements(sizes) for sizes in plan.to_capture]
 
@@ -387,7 +387,7 @@ def _shown(sizes: Sequence[int]) -> str:
     return " x ".join(map(str, sizes))
 
 
-def _served(plan: Plan, bucket: Sequence[int]) -> str:
+def _served(plan: BucketPlan, bucket: Sequence[int]) -> str:
     """The sizes that the bucket serves, seen or not: ``9..16``."""
     spans = []
     for buckets, size in zip(plan.dims.values(), bucket):

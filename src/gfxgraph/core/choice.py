@@ -33,13 +33,13 @@ class Way(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ChoiceRule:
     """How sure a decision must be.
 
     Args:
         alpha: chance that a decision is wrong, over all looks together.
         least_pairs: no decision before these.
-        most_pairs: then the better average wins.
+        most_pairs: after these, the better average wins.
         margin: a difference below this share is no difference.
         hysteresis: a later look overturns a decision only beyond this share.
     """
@@ -69,7 +69,7 @@ class Decision:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Decision:
-        """Raises ValueError, KeyError or TypeError for what ``as_dict`` did not write."""
+        """Raises ValueError, KeyError or TypeError if ``as_dict`` did not write it."""
         floats = {name: float(data[name]) for name in ("speedup", "low", "high", "eager_us", "graph_us")}
         if not all(math.isfinite(number) for number in floats.values()):
             raise ValueError("a number in it is not finite")
@@ -99,7 +99,7 @@ def half_width(spread: float, n: int, alpha: float) -> float:
 class Choice:
     """Timings of one signature, and what follows from them."""
 
-    rule: Rule = field(default_factory=Rule)
+    rule: ChoiceRule = field(default_factory=ChoiceRule)
     decision: Decision | None = None
     _ratios: list[float] = field(default_factory=list)
     _waiting: dict[Way, list[float]] = field(default_factory=lambda: {Way.EAGER: [], Way.GRAPH: []})

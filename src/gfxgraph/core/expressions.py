@@ -2,7 +2,7 @@
 
 A replay does not run Python again. So each number that came from a read is known by the row that makes it:
 a read, or a function of earlier rows and constants. At a replay the reads give fresh values and the rest is
-computed from them when somebody asks, once.
+computed from them on demand, once.
 
 Invariant: a row's arguments stand before it.
 """
@@ -39,7 +39,7 @@ class Expressions:
         self.rows.append(("read", None, ()))
         return Ref(len(self.rows) - 1)
 
-    def apply(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], value: Any) -> Ref:
+    def apply(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], value: object) -> Ref:
         """A new row: ``func`` of numbers, of which some are rows; ``value`` is what it gives now."""
         self.rows.append((name, func, args))
         self.values[len(self.rows) - 1] = value
@@ -117,7 +117,7 @@ class Expressions:
         return made if len(made) <= _LONGEST else f"{name}(...)"
 
 
-def refs_in(item: Any) -> Iterator[Ref]:
+def refs_in(item: object) -> Iterator[Ref]:
     """Every row among arguments, nested lists included."""
     return among(Ref, item)
 

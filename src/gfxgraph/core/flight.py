@@ -1,6 +1,6 @@
 """The flight recorder's page: what a process was doing when it died, in 128 bytes that outlive it.
 
-A process writes the page through a shared mapping before each node; whoever finds the file later,
+A process writes the page through a shared mapping before each node; the process that finds the file later,
 its supervisor for one, reads where it was. The pages that describe nodes and memory beside it are
 JSON, written once for each graph.
 

@@ -10,12 +10,12 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """One stretch of device memory that somebody asked for.
+    """One allocation of device memory.
 
     Args:
         nbytes: as asked for, not as rounded by an allocator.
         name: what the program calls it, or what it is (``output of aten::mm``).
-        where: the source line that made it; empty where nobody noted it.
+        where: the source line that made it; empty if it was not recorded.
         shape: of the tensor in it, as ``[4, 8] float32``; empty for plain memory.
         is_live: False once it was given back.
     """

@@ -63,7 +63,7 @@ class Question:
         return shown if self.test == EXACTLY else f"{shown} {self.test}"
 
 
-def same_value(a: Any, b: Any) -> bool:
+def same_value(a: object, b: object) -> bool:
     """Equal as stored: NaN equals NaN, and 0.0 differs from -0.0, by which a program may divide."""
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         return len(a) == len(b) and all(map(same_value, a, b))

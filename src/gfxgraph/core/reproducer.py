@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from gfxgraph.core.tape import Entry, Value, leaves
+from gfxgraph.core.tape import Entry, TapeValue, leaves
 
 
 class FaultKind(StrEnum):
@@ -29,7 +29,7 @@ class Input:
         source: a Python expression that makes it; ``data(...)`` and ``strided(...)`` are at hand.
     """
 
-    value: Value
+    value: TapeValue
     source: str
 
 
@@ -38,8 +38,8 @@ class Alias:
     """A tensor over another one's storage that no operation made."""
 
     before: int
-    made: Value
-    base: Value
+    made: TapeValue
+    base: TapeValue
     dtype: str
     size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -165,7 +165,7 @@ def script(
     given: Sequence[Input],
     entries: Sequence[tuple[int, Entry]],
     aliases: Sequence[Alias],
-    results: Iterable[Value],
+    results: Iterable[TapeValue],
     tolerance: float,
 ) -> str:
     """The script's text.
@@ -176,7 +176,7 @@ def script(
         results: values to compare.
         tolerance: relative to the largest magnitude.
     """
-    names: dict[Value, str] = {one.value: f"x{number}" for number, one in enumerate(given)}
+    names: dict[TapeValue, str] = {one.value: f"x{number}" for number, one in enumerate(given)}
     lines: list[str] = []
     pending = sorted(aliases, key=lambda alias: alias.before)
     for position, entry in entries:
@@ -204,7 +204,7 @@ def script(
     return head + _CAPTURE + tail[kind]
 
 
-def _alias_lines(alias: Alias, names: dict[Value, str]) -> list[str]:
+def _alias_lines(alias: Alias, names: dict[TapeValue, str]) -> list[str]:
     if alias.base not in names:
         return []
     name = names[alias.made] = f"a{len(names)}"
@@ -213,7 +213,7 @@ def _alias_lines(alias: Alias, names: dict[Value, str]) -> list[str]:
     return [f"    {name} = {make}.set_({base}, {alias.offset}, {alias.size}, {alias.stride})"]
 
 
-def _call(entry: Entry, names: dict[Value, str]) -> str:
+def _call(entry: Entry, names: dict[TapeValue, str]) -> str:
     parts = [literal(arg, names) for arg in entry.args]
     parts += [f"{name}={literal(arg, names)}" for name, arg in entry.kwargs.items()]
     call = f"torch.ops.{entry.func}({', '.join(parts)})"
@@ -221,8 +221,8 @@ def _call(entry: Entry, names: dict[Value, str]) -> str:
     return f"{made} = {call}" if made else call
 
 
-def _targets(spec: Any, names: dict[Value, str]) -> str:
-    if type(spec) is Value:
+def _targets(spec: Any, names: dict[TapeValue, str]) -> str:
+    if type(spec) is TapeValue:
         if spec in names:
             return ""  # in place: the same tensor
         name = names[spec] = f"v{len(names)}"
@@ -230,7 +230,7 @@ def _targets(spec: Any, names: dict[Value, str]) -> str:
     if isinstance(spec, (list, tuple)):
         parts = []
         for item in spec:
-            if type(item) is Value and item in names:
+            if type(item) is TapeValue and item in names:
                 parts.append("_")
             else:
                 parts.append(_targets(item, names) or "_")
@@ -238,9 +238,9 @@ def _targets(spec: Any, names: dict[Value, str]) -> str:
     return ""
 
 
-def literal(item: Any, names: dict[Value, str]) -> str:
+def literal(item: Any, names: dict[TapeValue, str]) -> str:
     """An argument as source text."""
-    if type(item) is Value:
+    if type(item) is TapeValue:
         return names.get(item, "None")
     if isinstance(item, list):
         return "[" + ", ".join(literal(part, names) for part in item) + "]"
@@ -257,10 +257,10 @@ def literal(item: Any, names: dict[Value, str]) -> str:
     return "None"  # a generator, for one: the default will do
 
 
-def inputs_of(entries: Sequence[tuple[int, Entry]], aliases: Sequence[Alias]) -> list[Value]:
+def inputs_of(entries: Sequence[tuple[int, Entry]], aliases: Sequence[Alias]) -> list[TapeValue]:
     """Values that the stretch reads and does not make, in order of first use."""
-    made: set[Value] = {alias.made for alias in aliases}
-    found: dict[Value, None] = {}
+    made: set[TapeValue] = {alias.made for alias in aliases}
+    found: dict[TapeValue, None] = {}
     for alias in aliases:
         if alias.base not in made:
             found[alias.base] = None
@@ -276,7 +276,7 @@ def inputs_of(entries: Sequence[tuple[int, Entry]], aliases: Sequence[Alias]) ->
 
 def needed(entries: Sequence[tuple[int, Entry]], last: int) -> list[tuple[int, Entry]]:
     """Those operations of the stretch that the last one depends on, by values and by what they write."""
-    wanted: set[Value] = set()
+    wanted: set[TapeValue] = set()
     kept: list[tuple[int, Entry]] = []
     for position, entry in reversed(entries):
         touched = {value.root or value for value in (*leaves(entry.outputs), *_written(entry))}
@@ -289,9 +289,9 @@ def needed(entries: Sequence[tuple[int, Entry]], last: int) -> list[tuple[int, E
     return kept[::-1]
 
 
-def _written(entry: Entry) -> list[Value]:
+def _written(entry: Entry) -> list[TapeValue]:
     schema = getattr(entry.func, "_schema", None)
-    found: list[Value] = []
+    found: list[TapeValue] = []
     for position, argument in enumerate(schema.arguments if schema is not None else ()):
         if argument.alias_info is not None and argument.alias_info.is_write:
             target = entry.args[position] if position < len(entry.args) else entry.kwargs.get(argument.name)

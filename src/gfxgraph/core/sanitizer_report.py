@@ -10,7 +10,7 @@ from gfxgraph.core.faults import NodeInfo
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class SanitizerError:
     """One report of the tool.
 
     Args:
@@ -41,35 +41,35 @@ _AMD_WAVE = re.compile(
 _AMD_FUNCTION = re.compile(r"^Disassembly for function (?P<kernel>[^\n:]+(?:::[^\n:]+)*):", re.MULTILINE)
 
 
-def findings(text: str) -> list[Finding]:
+def findings(text: str) -> list[SanitizerError]:
     """The distinct findings in a tool's output, in the order in which they first appear."""
-    found: dict[tuple[str, str], Finding] = {}
+    found: dict[tuple[str, str], SanitizerError] = {}
     for one in _each(text):
         key = one.what, one.kernel
         known = found.get(key)
         if known is None:
             found[key] = one
         else:
-            found[key] = Finding(known.what, known.kernel, known.address, known.n_times + 1)
+            found[key] = SanitizerError(known.what, known.kernel, known.address, known.n_times + 1)
     return list(found.values())
 
 
-def _each(text: str) -> Iterator[Finding]:
+def _each(text: str) -> Iterator[SanitizerError]:
     for match in _NVIDIA.finditer(text):
         body = match["body"]
         at, address = _AT.search(body), _ADDRESS.search(body)
         kernel = at["kernel"].strip() if at else ""
-        yield Finding(match["what"].strip(), kernel, int(address["address"], 16) if address else None)
+        yield SanitizerError(match["what"].strip(), kernel, int(address["address"], 16) if address else None)
     waves = list(_AMD_WAVE.finditer(text))
     for number, match in enumerate(waves):
         end = waves[number + 1].start() if number + 1 < len(waves) else len(text)
         function = _AMD_FUNCTION.search(text, match.end(), end)
         kernel = match["kernel"] or (function["kernel"] if function else "")
         # The address of the agent is the program counter's, not the memory's.
-        yield Finding(match["what"].strip(), kernel.strip(), None)
+        yield SanitizerError(match["what"].strip(), kernel.strip(), None)
 
 
-def nodes_named(finding: Finding, nodes: Iterable[NodeInfo]) -> list[NodeInfo]:
+def nodes_named(finding: SanitizerError, nodes: Iterable[NodeInfo]) -> list[NodeInfo]:
     """The graph nodes that run the kernel of a finding; by address too, where several do."""
     name = _plain(finding.kernel)
     if not name:
@@ -83,7 +83,7 @@ def nodes_named(finding: Finding, nodes: Iterable[NodeInfo]) -> list[NodeInfo]:
 
 def _is_near(use: object, address: int) -> bool:
     begin = getattr(use, "address", 0)
-    # Just past a tensor is where an overrun lands; how far, nobody knows.
+    # Just past a tensor is where an overrun lands; how far is not known.
     return bool(begin) and begin - 4096 <= address < begin + getattr(use, "nbytes", 0) + 4096
 
 

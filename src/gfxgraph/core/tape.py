@@ -1,7 +1,7 @@
 """The tape: a functional program in SSA form.
 
 A plain capture lets intermediate memory be reused, and replays depend on that reuse. So the tape
-holds no tensors: a ``Value`` is an id with what is needed to find its memory again. Only inputs
+holds no tensors: a ``TapeValue`` is an id with what is needed to find its memory again. Only inputs
 that come from outside the capture are held (by the runtime), because a replay reads them.
 
 Invariants: an entry's inputs were made by earlier entries, or are external; a value is made once;
@@ -18,7 +18,7 @@ from typing import Any
 from gfxgraph.types import Where
 
 
-class Value(weakref.ref):  # type: ignore[type-arg]
+class TapeValue(weakref.ref):  # type: ignore[type-arg]
     """One tensor of the program: the id that entries use in place of it.
 
     ``made_by`` is the entry's position, -1 for an external. ``address`` is where a replay puts it,
@@ -27,7 +27,7 @@ class Value(weakref.ref):  # type: ignore[type-arg]
     ``layout`` is noted where memory is guarded, None elsewhere. ``owner`` is the number of the recorder
     that made it: a tensor may have values of several. Two values are never equal.
 
-    ``Value(tensor)`` leaves all of them to be set by the recorder; ``new_value`` sets them.
+    ``TapeValue(tensor)`` leaves all of them to be set by the recorder; ``new_value`` sets them.
     """
 
     __slots__ = ("address", "layout", "made_by", "owner", "root", "segment")
@@ -36,7 +36,7 @@ class Value(weakref.ref):  # type: ignore[type-arg]
     made_by: int
     segment: int
     address: int
-    root: Value | None
+    root: TapeValue | None
     layout: Any
 
     __hash__ = object.__hash__
@@ -56,9 +56,9 @@ class Value(weakref.ref):  # type: ignore[type-arg]
         return f"{'x' if self.is_external else '%'}{self.segment}.{self.made_by}@{self.address:x}"
 
 
-def new_value(tensor: Any, owner: int, made_by: int, segment: int, address: int, root: Value | None) -> Value:
+def new_value(tensor: Any, owner: int, made_by: int, segment: int, address: int, root: TapeValue | None) -> TapeValue:
     """A value with everything said about it."""
-    value = Value(tensor)
+    value = TapeValue(tensor)
     value.owner = owner
     value.made_by = made_by
     value.segment = segment
@@ -71,7 +71,7 @@ def new_value(tensor: Any, owner: int, made_by: int, segment: int, address: int,
 class Entry:
     """One dispatched operation: what to call, with which values, making which values.
 
-    ``args`` and ``kwargs`` are the call's, with each tensor replaced by its ``Value``; ``outputs``
+    ``args`` and ``kwargs`` are the call's, with each tensor replaced by its ``TapeValue``; ``outputs``
     mirrors the result in the same way. ``code`` and ``lasti`` name the Python line, resolved late
     because that costs more than recording. ``node_end`` is the last node the graph had afterwards.
     """
@@ -131,7 +131,6 @@ class Opaque:
     before_entry: int
     code: Any = None
     lasti: int = -1
-    first_node: int = 0
     last_node: int = 0
     names: tuple[str, ...] = ()
 
@@ -144,7 +143,7 @@ class Tape:
     """The operations of one segment, in order, and the opaque launches among them.
 
     While recording, ``rows`` takes bare tuples (an ``Entry``'s arguments): making objects costs as
-    much as everything else that recording does. ``entries`` makes them when somebody asks.
+    much as everything else that recording does. ``entries`` makes them on demand.
     """
 
     __slots__ = ("_entries", "aliases", "generators", "opaque", "rows", "segment")
@@ -155,7 +154,7 @@ class Tape:
         self._entries: list[Entry] = []
         self.opaque: list[Opaque] = []
         # (before entry, made value, base value, layout): tensors seen that no operation made.
-        self.aliases: list[tuple[int, Value, Value, tuple[Any, ...]]] = []
+        self.aliases: list[tuple[int, TapeValue, TapeValue, tuple[Any, ...]]] = []
         # Position of an operation that draws -> (generator, handle on the state it had then).
         self.generators: dict[int, tuple[Any, Any]] = {}
 
@@ -172,9 +171,9 @@ class Tape:
         return not self.opaque
 
 
-def leaves(spec: Any) -> Iterator[Value]:
+def leaves(spec: Any) -> Iterator[TapeValue]:
     """Every value in an argument or output structure, in order."""
-    if type(spec) is Value:
+    if type(spec) is TapeValue:
         yield spec
     elif type(spec) in (list, tuple):
         for item in spec:
@@ -184,10 +183,10 @@ def leaves(spec: Any) -> Iterator[Value]:
             yield from leaves(item)
 
 
-def substitute(spec: Any, env: Callable[[Value], Any]) -> Any:
+def substitute(spec: Any, env: Callable[[TapeValue], Any]) -> Any:
     """The structure with each value replaced by ``env(value)``."""
     kind = type(spec)
-    if kind is Value:
+    if kind is TapeValue:
         return env(spec)
     if kind is list or kind is tuple:
         return kind(substitute(item, env) for item in spec)

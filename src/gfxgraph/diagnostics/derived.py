@@ -48,7 +48,7 @@ def load(
 
 
 def _home() -> Path | None:
-    """The user's home; None where nobody knows it."""
+    """The user's home; None if it is not known."""
     try:
         return Path.home()
     except RuntimeError:
@@ -67,7 +67,7 @@ def _state(folder: Path) -> str:
     return " ".join(sorted(f"{name}:{state.st_size}:{state.st_mtime_ns}" for name, state in states))
 
 
-def _store(plain: Any, name: str, places: Sequence[Path]) -> None:
+def _store(plain: object, name: str, places: Sequence[Path]) -> None:
     for path in places:
         try:
             files.new_folder(path.parent)

@@ -17,10 +17,10 @@ FOLDER = Path(__file__).parent / "catalogue"
 LANGUAGES = ("en", "zh")
 
 
-class Text(NamedTuple):
+class EntryText(NamedTuple):
     """An entry's words in one language.
 
-    ``seen`` replaces what, why and do where the condition was recognised in somebody else's
+    ``seen`` replaces what, why and do where the condition was recognised in a third party's
     output, so that the fields of our own exception are not known.
     """
 
@@ -29,7 +29,7 @@ class Text(NamedTuple):
     why: str
     do: tuple[str, ...]
     notes: Mapping[str, str] = MappingProxyType({})
-    seen: Text | None = None
+    seen: EntryText | None = None
 
 
 class Hint(NamedTuple):
@@ -47,11 +47,11 @@ class Condition(NamedTuple):
     fields: tuple[str, ...]
     aliases: tuple[str, ...]
     patterns: tuple[str, ...]
-    texts: Mapping[str, Text]
+    texts: Mapping[str, EntryText]
     hints: tuple[Hint, ...] = ()
     sources: tuple[str, ...] = ()
 
-    def text(self, lang: str) -> Text:
+    def text(self, lang: str) -> EntryText:
         """The words in ``lang``, or in English where the language is unknown."""
         return self.texts.get(lang) or self.texts["en"]
 
@@ -98,10 +98,10 @@ def parse(table: Mapping[str, Any]) -> Condition:
     )
 
 
-def _text(table: Mapping[str, Any]) -> Text:
+def _text(table: Mapping[str, Any]) -> EntryText:
     do = table["do"]
     seen = table.get("seen")
-    return Text(
+    return EntryText(
         title=table["title"],
         what=table["what"],
         why=table["why"],

@@ -13,7 +13,7 @@ from gfxgraph.diagnostics.explanation import Explanation, Match
 from gfxgraph.diagnostics.index import names
 
 if TYPE_CHECKING:  # a code or a number is explained without searching anything
-    from gfxgraph.diagnostics.scan import Hit, Scanner
+    from gfxgraph.diagnostics.scan import CodeHit, Scanner
 
 FamilyOf = Callable[[str], str]
 """Turns ``gfx1030`` into ``RDNA2``; given by the hardware room, which stands above this one."""
@@ -125,7 +125,7 @@ def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: F
     )
 
 
-def order(hits: Iterable[Hit]) -> list[Hit]:
+def order(hits: Iterable[CodeHit]) -> list[CodeHit]:
     """Put the root cause first, drop weak hits beside better ones.
 
     The rank in the catalogue says how near to the root a condition stands: a container without

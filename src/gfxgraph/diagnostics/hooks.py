@@ -1,6 +1,6 @@
 """Explanations where errors surface: uncaught exceptions, threads, asyncio, a block of code.
 
-Nothing is replaced. The original traceback is printed first, by whoever would have printed it,
+Nothing is replaced. The original traceback is printed first, by its usual handler,
 and the explanation follows on stderr; ``diagnose`` adds it to the exception as a note and lets
 the very exception go on.
 """
@@ -98,7 +98,7 @@ def _hook_main(how: Explain) -> Callable[[], None]:
     sys.excepthook = hook
 
     def undo() -> None:
-        # Somebody may have wrapped ours since: taking theirs away would lose it.
+        # Another hook may wrap ours by now: restoring would drop it.
         if sys.excepthook is hook:
             sys.excepthook = before
 

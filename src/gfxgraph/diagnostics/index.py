@@ -88,7 +88,7 @@ _ADDING = ("hint", "combo")
 _RARE = 0.3
 
 
-class Names:
+class EntryNames:
     """What every entry is called: its rank, its older names, its title in each language."""
 
     def __init__(self, plain: dict[str, Any]) -> None:
@@ -98,9 +98,9 @@ class Names:
 
 
 @lru_cache(maxsize=1)
-def names() -> Names:
+def names() -> EntryNames:
     """Return the names; much smaller than the index, and enough for codes and lists."""
-    return derived.load("names", VERSION, [FOLDER], _names, Names)
+    return derived.load("names", VERSION, [FOLDER], _names, EntryNames)
 
 
 def _names() -> dict[str, Any]:
@@ -188,7 +188,7 @@ def _row(code: str, kind: str, number: int, regex: str) -> list[Any]:
     needs = patterns.requirements(regex)
     if not needs:
         raise ValueError(f"{code}: no literal text in pattern {regex!r}")
-    # The rarest texts lead here; where other rare ones are missing in a whole block, nobody need come.
+    # The rarest texts lead here; where other rare ones are missing in a whole block, there is no search.
     rare = [texts for place, texts in enumerate(needs) if place == 0 or patterns.rarity(texts) >= _RARE]
     found_by = [] if kind in _ADDING else [sorted(set(map(patterns.sharpest, texts))) for texts in rare]
     return [code, kind, number, regex, [list(texts) for texts in needs], found_by]

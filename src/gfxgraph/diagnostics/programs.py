@@ -15,7 +15,7 @@ _FILE = Path(__file__).parent / "programs.toml"
 _MOST = 2  # a log of a container names many programs
 
 
-class Program(NamedTuple):
+class ProgramRule(NamedTuple):
     """By what a program is recognised, for which codes it has something to say, and what, by language."""
 
     words: Expression
@@ -24,11 +24,11 @@ class Program(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def programs() -> dict[str, Program]:
+def programs() -> dict[str, ProgramRule]:
     """Every program by its name."""
     table = tomllib.loads(_FILE.read_text(encoding="utf-8"))
     return {
-        row["name"]: Program(
+        row["name"]: ProgramRule(
             Expression(row["words"], re.IGNORECASE),
             frozenset(row["codes"].split()),
             {"en": row["en"], "zh": row["zh"]},

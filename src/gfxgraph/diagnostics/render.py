@@ -14,7 +14,7 @@ LINES = "\n\t"
 _PLACEHOLDER = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
 _UNKNOWN = {"en": "(not known)", "zh": "（未知）"}
 _GIVEN = frozenset({"path", "name", "script", "target"})
-"""Fields that hold what somebody typed: an empty one was typed empty."""
+"""Fields that hold user input: an empty one was typed empty."""
 LABELS = {
     "en": ("what: ", "why:  ", "do:   ", "more: "),
     "zh": ("现象：", "原因：", "处理：", "详情："),  # each as wide as the English one
@@ -28,7 +28,7 @@ def render(code: str, values: Mapping[str, object], lang: str = "en", quote: str
         code: slug of a catalogue entry.
         values: what the placeholders stand for; a missing one reads "(not known)".
         lang: ``en`` or ``zh``.
-        quote: somebody else's message, shown word for word after the reason, because programs
+        quote: a third party's message, shown verbatim after the reason, because programs
             search exceptions for it.
     """
     try:

@@ -62,7 +62,7 @@ _COUNTED_BLINDLY = 64  # hits of a code, after which a line is no longer judged 
 _STRENGTH = {"own": 3, "strong": 2, "status": 1, "weak": 0}
 
 
-class Hit:
+class CodeHit:
     """What was found for one code. ``strength``: 3 own, 2 strong or a whole combination, 1 status, 0 weak."""
 
     __slots__ = ("code", "text", "line", "count", "strength")
@@ -70,9 +70,9 @@ class Hit:
     def __init__(self, code: str, text: str, line: int, count: int = 0, strength: int = 0) -> None:
         self.code, self.text, self.line, self.count, self.strength = code, text, line, count, strength
 
-    def copy(self) -> Hit:
+    def copy(self) -> CodeHit:
         """Return an equal one."""
-        return Hit(self.code, self.text, self.line, self.count, self.strength)
+        return CodeHit(self.code, self.text, self.line, self.count, self.strength)
 
 
 class _Form:
@@ -90,7 +90,7 @@ class Scanner:
 
     def __init__(self, index: Index | None = None) -> None:
         self.index = index or load()
-        self.hits: dict[str, Hit] = {}
+        self.hits: dict[str, CodeHit] = {}
         self.hints: set[tuple[str, int]] = set()
         self.archs: dict[str, int] = {}
         self.n_rested = 0
@@ -113,10 +113,10 @@ class Scanner:
         self._n_lines = 0
         self.context: dict[int, str] = {}  # lines at the ends of the stream and round failures, by number
         self._prose_until = 0
-        self._before_test: dict[str, Hit] | None = None
+        self._before_test: dict[str, CodeHit] | None = None
         self._new: list[str] = []
 
-    def feed(self, data: bytes) -> list[Hit]:
+    def feed(self, data: bytes) -> list[CodeHit]:
         """Take the next piece of the stream; return what was found for the first time."""
         for begin in range(0, len(data), _PIECE):
             block, newline, tail = (self._tail + data[begin : begin + _PIECE]).rpartition(b"\n")
@@ -130,7 +130,7 @@ class Scanner:
             self._tail = tail
         return self._news()
 
-    def finish(self) -> list[Hit]:
+    def finish(self) -> list[CodeHit]:
         """Take what came after the last newline, read what surrounds failures, and complete combinations."""
         if self._tail:
             self._block(self._tail)
@@ -150,7 +150,7 @@ class Scanner:
             *((number, line) for number, line in enumerate(self._end, first) if number > len(self._head)),
         ]
 
-    def _news(self) -> list[Hit]:
+    def _news(self) -> list[CodeHit]:
         found = [self.hits[code] for code in self._new if code in self.hits]
         self._new.clear()
         return found
@@ -183,13 +183,13 @@ class Scanner:
         if fresh:
             found = fresh.placed(found)
         self._meant.clear()
-        self._search_lines(_Block(block, lower, self._n_lines + 1), found)
+        self._search_lines(_LineBlock(block, lower, self._n_lines + 1), found)
         if fresh:
             self._repeats.learn(fresh, self._meant, n_texts)
         else:
             self._repeats.noted(n_texts)
 
-    def _search_lines(self, block: _Block, found: list[tuple[int, int, int]]) -> None:
+    def _search_lines(self, block: _LineBlock, found: list[tuple[int, int, int]]) -> None:
         """Search the lines that hold the texts found."""
         raw = block.raw
         place = begin = 0
@@ -236,7 +236,7 @@ class Scanner:
             )
         return known
 
-    def _windows(self, block: _Block, begin: int, stop: int, found: list[tuple[int, int, int]]) -> None:
+    def _windows(self, block: _LineBlock, begin: int, stop: int, found: list[tuple[int, int, int]]) -> None:
         """Search a long line that holds these texts, for each expression round the texts that lead to it."""
         possible = set(self._items(frozenset([hit[0] for hit in found])))
         searched_to: dict[int, int] = {}
@@ -269,7 +269,7 @@ class Scanner:
         block = b"\n".join(self._end)[-_END_BYTES:].partition(b"\n")[2]
         lower = block.lower()
         first = self._n_lines - block.count(b"\n")
-        self._search_lines(_Block(block, lower, first), self._finder.find(lower))
+        self._search_lines(_LineBlock(block, lower, first), self._finder.find(lower))
         for code in counts.keys() & self.hits.keys():
             self.hits[code].count = counts[code]
 
@@ -282,7 +282,7 @@ class Scanner:
         else:
             self._before_test = None
 
-    def _text(self, block: _Block, begin: int, stop: int, texts: frozenset[int], items: tuple[int, ...]) -> None:
+    def _text(self, block: _LineBlock, begin: int, stop: int, texts: frozenset[int], items: tuple[int, ...]) -> None:
         """Take a line, or a window of one, that holds texts which these expressions need."""
         if not self._marks.isdisjoint(texts):
             self._test(min(self._marks & texts) - self._first_mark)
@@ -315,7 +315,7 @@ class Scanner:
             # What stands round the first sight of a failure tells which program it is.
             self._note(line.around(_NEAR))
 
-    def _may_match(self, block: _Block, begin: int, stop: int, items: tuple[int, ...]) -> list[int]:
+    def _may_match(self, block: _LineBlock, begin: int, stop: int, items: tuple[int, ...]) -> list[int]:
         """Those of ``items`` of which everything that they need is in the line, and that do not rest."""
         lower = block.lower[begin:stop]
         found = self.index.items
@@ -388,7 +388,7 @@ class Scanner:
         """Count a hit; return whether it is the first of its code."""
         known = self.hits.get(code)
         if known is None:
-            self.hits[code] = Hit(code, _text(raw).strip(), number, 1, strength)
+            self.hits[code] = CodeHit(code, _text(raw).strip(), number, 1, strength)
             self._new.append(code)
             return True
         known.count += 1
@@ -430,7 +430,7 @@ class Scanner:
                     self.hits[code].strength = max(self.hits[code].strength, _STRENGTH["strong"])
 
 
-class _Block:
+class _LineBlock:
     """Bytes that begin with the line of this number, also in lower case."""
 
     __slots__ = ("raw", "lower", "_place", "_number")
@@ -450,7 +450,7 @@ class _Line:
 
     __slots__ = ("block", "begin", "stop", "number")
 
-    def __init__(self, block: _Block, begin: int, stop: int) -> None:
+    def __init__(self, block: _LineBlock, begin: int, stop: int) -> None:
         self.block, self.begin, self.stop, self.number = block.raw, begin, stop, block.number_at(begin)
 
     @property

@@ -179,7 +179,7 @@ class GraphDriver(Protocol):
         ...
 
     def abandon_capture(self, stream: int, *, end_was_refused: bool = False) -> None:
-        """End a capture nobody wants, so that ``stream`` can be used again.
+        """Discard a capture, so that ``stream`` can be used again.
 
         Args:
             stream: where the capture began.

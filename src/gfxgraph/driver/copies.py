@@ -79,10 +79,10 @@ class Arguments:
         longest = max(nbytes for _, _, nbytes in parts)
         self.grid = (min(MOST_BLOCKS, -(-longest // (16 * THREADS))), len(parts), 1)
         self.pointers = (c_void_p * 1)(addressof(self.words))
-        self.pointers.alive = self.words  # type: ignore[attr-defined]  # whoever keeps the launch keeps them
+        self.pointers.alive = self.words  # type: ignore[attr-defined]  # the launch keeps them alive
 
 
-class Copies:
+class PreparedCopies:
     """One prepared launch.
 
     ``launch()`` returns a status, 0 where the launch was accepted; a refusal is the caller's to handle, by
@@ -110,7 +110,7 @@ class Copies:
         self._config.stream = self._stream.value = stream
 
 
-class CopyKernel:
+class LoadedCopyKernel:
     """The kernel, loaded into the context that is current."""
 
     def __init__(self, table: Table, arch: str) -> None:
@@ -130,9 +130,9 @@ class CopyKernel:
             table.call("module_function", byref(function), module, KERNEL.encode())
         self.function = function.value or 0
 
-    def prepare(self, parts: Sequence[tuple[int, int, int]], stream: int) -> Copies:
+    def prepare(self, parts: Sequence[tuple[int, int, int]], stream: int) -> PreparedCopies:
         """A launch that copies (to, from, nbytes), up to `MOST` of them, none of them empty."""
-        return Copies(self._table, self.function, parts, stream)
+        return PreparedCopies(self._table, self.function, parts, stream)
 
 
 def _ptx() -> bytes:

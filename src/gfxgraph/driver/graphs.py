@@ -13,8 +13,8 @@ from ctypes import POINTER, Structure, byref, c_int, c_size_t, c_uint, c_ulonglo
 from typing import Any
 
 from gfxgraph.driver import params as kernel_params
-from gfxgraph.driver.copies import CopyKernel, relaxed
-from gfxgraph.driver.joined import CopyNode, Joined, Parts
+from gfxgraph.driver.copies import LoadedCopyKernel, relaxed
+from gfxgraph.driver.joined import JoinedExec, KernelCopyNode, Parts
 from gfxgraph.driver.params import KernelParams, Layout
 from gfxgraph.driver.table import SUCCESS, Table
 from gfxgraph.errors import DriverError
@@ -92,7 +92,7 @@ class RuntimeDriver(ABC):
 
         return frontier
 
-    def _capture_info(self, stream: int, first: Any, count: Any) -> CaptureInfo:
+    def _capture_info(self, stream: int, first: object, count: object) -> CaptureInfo:
         status, capture_id, graph = c_int(), c_ulonglong(), c_void_p()
         answer = self.table.raw("capture_info")(stream, byref(status), byref(capture_id), byref(graph), first, count)
         if answer != SUCCESS:
@@ -130,17 +130,17 @@ class RuntimeDriver(ABC):
         """
         return self.table.raw("copy")
 
-    def copy_kernel(self, arch: str) -> CopyKernel:
-        """Load the kernel that copies several stretches of memory in one launch; `CopyKernel` says what it raises."""
-        return CopyKernel(self.table, arch)
+    def copy_kernel(self, arch: str) -> LoadedCopyKernel:
+        """Load the kernel that copies several stretches of memory in one launch; raises as `LoadedCopyKernel`."""
+        return LoadedCopyKernel(self.table, arch)
 
-    def add_copies(self, kernel: CopyKernel, graph: int, parts: Parts, after: Sequence[int]) -> int:
+    def add_copies(self, kernel: LoadedCopyKernel, graph: int, parts: Parts, after: Sequence[int]) -> int:
         """Add copies (to, from, nbytes) to ``graph`` as one node that runs after the nodes ``after``."""
-        return CopyNode(self, kernel, graph, parts, after).node
+        return KernelCopyNode(self, kernel, graph, parts, after).node
 
-    def joined(self, kernel: CopyKernel, graph: int, into: Parts, back: Parts, stream: int) -> Joined:
-        """Put copies before and after ``graph`` in one graph exec; `Joined` says what it raises."""
-        return Joined(self, kernel, graph, into, back, stream)
+    def joined(self, kernel: LoadedCopyKernel, graph: int, into: Parts, back: Parts, stream: int) -> JoinedExec:
+        """Put copies before and after ``graph`` in one graph exec; `JoinedExec` says what it raises."""
+        return JoinedExec(self, kernel, graph, into, back, stream)
 
     # Graphs ------------------------------------------------------------------------------------
 
@@ -288,7 +288,7 @@ class RuntimeDriver(ABC):
         self.set_kernel_params(graph_exec, node, wanted)
         return wanted
 
-    def patcher(self, graph_exec: int, node: int, params: KernelParams) -> kernel_params.Prepared:
+    def patcher(self, graph_exec: int, node: int, params: KernelParams) -> kernel_params.PreparedLaunch:
         """The kernel node ``node`` of ``graph_exec`` with everything converted: a change costs one call.
 
         Raises:
@@ -301,7 +301,7 @@ class RuntimeDriver(ABC):
             if status != SUCCESS:
                 self.table.check(status, "exec_kernel_params")
 
-        return kernel_params.Prepared(self.node_struct(), params, self.launch_end, apply)
+        return kernel_params.PreparedLaunch(self.node_struct(), params, self.launch_end, apply)
 
     @contextmanager
     def single_node_exec(self, node: int, params: KernelParams | None = None) -> Iterator[int]:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from ctypes import addressof, byref, c_void_p
 from typing import TYPE_CHECKING
 
-from gfxgraph.driver.copies import THREADS, Arguments, CopyKernel, pointer, relaxed
+from gfxgraph.driver.copies import THREADS, Arguments, LoadedCopyKernel, pointer, relaxed
 from gfxgraph.errors import DriverError
 
 if TYPE_CHECKING:
@@ -35,15 +35,15 @@ Parts = Sequence[tuple[int, int, int]]
 USE_NODE_PRIORITY = 8  # as torch instantiates; its other flag is about memory nodes, which no child may have
 
 
-class CopyNode:
+class KernelCopyNode:
     """One launch of the copying kernel inside a graph.
 
     ``words`` are as `Arguments` has them; ``apply()`` makes them count from the next launch on and returns
-    a status, 0 or a refusal, after which nobody knows what the node copies.
+    a status, 0 or a refusal, after which it is undefined what the node copies.
     """
 
     def __init__(
-        self, driver: RuntimeDriver, kernel: CopyKernel, graph: int, parts: Parts, after: Sequence[int]
+        self, driver: RuntimeDriver, kernel: LoadedCopyKernel, graph: int, parts: Parts, after: Sequence[int]
     ) -> None:
         self._arguments = made = Arguments(parts)
         self.words = made.words
@@ -57,19 +57,19 @@ class CopyNode:
         self.apply: Callable[[], int]
 
     def belongs_to(self, driver: RuntimeDriver, graph_exec: int) -> None:
-        """From now on ``apply`` is about this exec."""
+        """Bind ``apply`` to this exec."""
         call = driver.table.undeclared("exec_kernel_params")
         self.apply = functools.partial(call, pointer(graph_exec), pointer(self.node), byref(self._raw))
 
 
-class Joined:
+class JoinedExec:
     """The exec, on one stream at a time.
 
     ``launch()`` returns a status; 0 where it was accepted.
     """
 
     def __init__(
-        self, driver: RuntimeDriver, kernel: CopyKernel, graph: int, into: Parts, back: Parts, stream: int
+        self, driver: RuntimeDriver, kernel: LoadedCopyKernel, graph: int, into: Parts, back: Parts, stream: int
     ) -> None:
         """Build it.
 
@@ -98,11 +98,11 @@ class Joined:
             driver.table.undeclared("launch"), pointer(self._exec), self._stream
         )
 
-    def _build(self, kernel: CopyKernel, graph: int, into: Parts, back: Parts) -> None:
+    def _build(self, kernel: LoadedCopyKernel, graph: int, into: Parts, back: Parts) -> None:
         driver = self._driver
-        self.into = CopyNode(driver, kernel, self._graph, into, ()) if into else None
+        self.into = KernelCopyNode(driver, kernel, self._graph, into, ()) if into else None
         child = driver.add_child(self._graph, graph, [self.into.node] if self.into else [])
-        self.back = CopyNode(driver, kernel, self._graph, back, [child]) if back else None
+        self.back = KernelCopyNode(driver, kernel, self._graph, back, [child]) if back else None
         found, wanted = _shape(driver, driver.child_graph(child)), _shape(driver, graph)
         if found != wanted:
             raise DriverError("child_graph_incomplete", found=found, wanted=wanted)
@@ -119,7 +119,7 @@ class Joined:
         if os.getpid() != self._pid or sys.is_finalizing():
             return  # a forked child has no context to destroy anything in; a process that ends takes all with it
         with relaxed(self._driver.table):
-            # What is refused here has nobody to tell: the runtime may be gone already.
+            # A refusal here cannot be reported: the runtime may be unloaded already.
             if graph_exec:
                 self._driver.table.raw("exec_destroy")(graph_exec)
             if graph:

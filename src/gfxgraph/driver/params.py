@@ -122,7 +122,7 @@ def write(raw: Any, wanted: KernelParams, launch_end: int) -> list[Any]:
     return [*buffers, slots]
 
 
-class Prepared:
+class PreparedLaunch:
     """A launch in the runtime's own form, with words that can be changed in place.
 
     Args:
@@ -130,7 +130,7 @@ class Prepared:
         apply: gives it to the runtime.
     """
 
-    def __init__(self, raw: Any, params: KernelParams, launch_end: int, apply: Callable[[Any], None]) -> None:
+    def __init__(self, raw: object, params: KernelParams, launch_end: int, apply: Callable[[Any], None]) -> None:
         self._raw = raw
         self._alive = write(raw, params, launch_end)
         self._is_packed = params.packed is not None

@@ -37,7 +37,7 @@ class Table:
             self._symbols[function.name] = symbol
             try:
                 # By item, not by attribute: a CDLL keeps those it hands out by attribute, and
-                # somebody else's signature must not end up on them.
+                # another library's signature must not end up on them.
                 pointer = found.handle[symbol]
             except AttributeError:
                 if not function.serves:
@@ -57,7 +57,7 @@ class Table:
         return self._symbols[name]
 
     def raw(self, name: str) -> Callable[..., Any]:
-        """Return the function itself; whoever calls it passes its status to `check`.
+        """Return the function itself; the caller passes its status to `check`.
 
         Raises:
             DriverError: `graph_api_missing`.
@@ -80,7 +80,7 @@ class Table:
         pointer.restype = self._functions[name].restype  # type: ignore[attr-defined]
         return pointer  # type: ignore[no-any-return]
 
-    def call(self, name: str, *args: Any) -> None:
+    def call(self, name: str, *args: object) -> None:
         """Call a function and raise unless it succeeds.
 
         Raises:
@@ -114,7 +114,7 @@ class Table:
         """Clear what a refused call left behind.
 
         HIP keeps a failed call's status per thread, and torch reads it after its next launch: a
-        refusal that we handle would come back there as the error of somebody else's kernel.
+        refusal that we handle would surface there as the error of an unrelated kernel.
         """
         if self.backend == "hip":
             self._functions["last_error"]()

@@ -11,7 +11,7 @@ Stays out: capturing itself; a graph without a guard knows nothing of this folde
     flight.py       tier 2: the file that outlives the process
     localize.py     tier 2: replay by node walk, and a fault's text
     zoned_pool.py   tier 3: a pool that gives each allocation a segment of its own; redzone_allocator.cpp
-    redzones.py     tier 3: bytes around every allocation that nobody may write
+    redzones.py     tier 3: bytes around every allocation that must not be written
     bisect.py       which operation fails or differs, and a script that shows it
     guard.py        all of it for one graph; for_capture.py: what graphs ask of this room
 """

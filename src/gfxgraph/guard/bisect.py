@@ -31,7 +31,7 @@ from gfxgraph.capture.tolerance import RELATIVE
 from gfxgraph.capture.walk import can_walk, walk
 from gfxgraph.core.reproducer import Alias, FaultKind, Input, inputs_of, needed, script
 from gfxgraph.core.strides import Oddity, oddities
-from gfxgraph.core.tape import Entry, Tape, Value, leaves
+from gfxgraph.core.tape import Entry, Tape, TapeValue, leaves
 from gfxgraph.guard.localize import is_fault, status_of
 from gfxgraph.guard.names import layout_text
 from gfxgraph.guard.nodes import SegmentNode, nodes_of
@@ -81,11 +81,11 @@ class Bisection:
         return "\n".join(lines)
 
 
-Snapshot = Callable[[int, Sequence[Value]], dict[Value, Tensor]]
+Snapshot = Callable[[int, Sequence[TapeValue]], dict[TapeValue, Tensor]]
 
 
-class Progress:
-    """Told what is about to run, so that a fault has a place; this one tells nobody."""
+class BisectProgress:
+    """Records what is about to run, so that a fault has a place; this one records nothing."""
 
     def at(self, stage: str, segment: int, position: int = -1, entry: Entry | None = None) -> None:
         """An operation runs eagerly ("eager") or as a node ("walk"), or a segment as a graph ("launch")."""
@@ -95,7 +95,7 @@ class Progress:
 
 
 def bisect_program(
-    program: Program, target: Path | None = None, progress: Progress | None = None
+    program: Program, target: Path | None = None, progress: BisectProgress | None = None
 ) -> Bisection | None:
     """Look for the first operation whose graphed result differs; None where graph and eager agree.
 
@@ -128,7 +128,9 @@ def bisect_program(
     return None
 
 
-def _differs(program: Program, step: SegmentStep, number: int, progress: Progress | None) -> dict[str, Any] | None:
+def _differs(
+    program: Program, step: SegmentStep, number: int, progress: BisectProgress | None
+) -> dict[str, Any] | None:
     """What validation says of the first difference; the segment's eager results stand afterwards."""
     before = Rollback([*step.mutated, *program.pool_inputs(step)], program.generators)
     entries = step.tape.entries
@@ -158,7 +160,7 @@ def _differs(program: Program, step: SegmentStep, number: int, progress: Progres
     return culprit
 
 
-def walk_program(program: Program, progress: Progress) -> None:
+def walk_program(program: Program, progress: BisectProgress) -> None:
     """Run the program with its graphs node by node, telling before each whose it is."""
     for step in program.steps:
         if not isinstance(step, SegmentStep) or step.graph is None or not can_walk(step):
@@ -204,9 +206,9 @@ class _Recorded:
         self.program = program
         self.tape = tape
 
-    def values_before(self, position: int, wanted: Sequence[Value]) -> dict[Value, Tensor]:
+    def values_before(self, position: int, wanted: Sequence[TapeValue]) -> dict[TapeValue, Tensor]:
         """Copies of ``wanted`` as they are before the operation at ``position`` runs."""
-        taken: dict[Value, Tensor] = {}
+        taken: dict[TapeValue, Tensor] = {}
 
         def take(env: Env) -> None:
             for value in wanted:
@@ -305,7 +307,7 @@ def _attempts(position: int, kind: FaultKind) -> Iterator[tuple[int, bool]]:
 
 
 def _setups(kind: FaultKind) -> Iterator[list[str]]:
-    """Lines below the imports: torch alone first, ourselves where only that shows the fault."""
+    """Lines below the imports: torch alone first, gfxgraph if only that shows the fault."""
     state = process.require()
     if state.platform == "simulator":
         profile = state.settings.simulate
@@ -322,7 +324,7 @@ def _setups(kind: FaultKind) -> Iterator[list[str]]:
 
 
 class _Taken(Exception):
-    """The values are there; the rest of the tape need not run."""
+    """All values were collected; the rest of the tape need not run."""
 
 
 class _TooLarge(Exception):
@@ -352,7 +354,7 @@ def _range(tensor: Tensor) -> tuple[float, float]:
     return (low, high) if high > low else (low, low + 1)
 
 
-def _tolerance(values: dict[Value, Tensor], entry: Entry) -> float:
+def _tolerance(values: dict[TapeValue, Tensor], entry: Entry) -> float:
     if validate.is_exact([entry]):
         return 0.0
     dtypes = [t.dtype for t in values.values() if t.dtype in RELATIVE]
@@ -382,7 +384,7 @@ def _shows(text: str, kind: FaultKind) -> bool:
 
 
 def _plain_environment() -> dict[str, str]:
-    """This process's environment without what switches us on."""
+    """This process's environment without the variables that enable gfxgraph."""
     return config.environment_without({"GFXGRAPH", "GFXGRAPH_GUARD", "GFXGRAPH_FLIGHT", "GFXGRAPH_SIMULATE"})
 
 

@@ -1,4 +1,4 @@
-"""What graphs ask of this room."""
+"""The hooks of this room that graphs call."""
 
 from __future__ import annotations
 

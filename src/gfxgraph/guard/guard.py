@@ -18,7 +18,7 @@ from gfxgraph.errors import CaptureError, DriverError, GfxGraphFault
 from gfxgraph.guard import flight, zoned_pool
 from gfxgraph.guard.live_memory import Lines, LiveMemory, allocations, when_there_is_a_device
 from gfxgraph.guard.localize import fault_at, is_fault
-from gfxgraph.guard.names import Names, device_tensors
+from gfxgraph.guard.names import TensorNames, device_tensors
 from gfxgraph.guard.nodes import SegmentNode, nodes_of
 from gfxgraph.guard.pointers import PointerGuard, describe_arguments
 from gfxgraph.guard.redzones import RedZones
@@ -49,7 +49,7 @@ class Guard:
         self._recorder: flight.FlightRecorder | None = None
         self._graph_number = 0
         self._frees: Any = None
-        names = Names()
+        names = TensorNames()
         own = {tuple(pool)} if pool is not None else set()
         for segment in program.segments:
             try:
@@ -95,7 +95,7 @@ class Guard:
 
     # -- during ------------------------------------------------------------------------------------------
 
-    def _start_recording(self, names: Names) -> None:
+    def _start_recording(self, names: TensorNames) -> None:
         self._recorder = flight.recorder()
         if self._recorder is None:
             return
@@ -110,14 +110,14 @@ class Guard:
     def infos(self, segment: SegmentStep) -> list[NodeInfo]:
         return [node.info(position) for position, node in enumerate(self._nodes.get(id(segment), ()))]
 
-    def _remember_memory(self, names: Names | None = None) -> None:
+    def _remember_memory(self, names: TensorNames | None = None) -> None:
         """Note what memory is whose, where that may have changed since."""
         frees = torch._C._cuda_memoryStats(torch.cuda.current_device())["allocation"]["all"]
         now = frees["allocated"], frees["freed"]
         if now == self._frees:
             return
         self._frees = now
-        self.memory = allocations(LiveMemory(), device_tensors(), names or Names())
+        self.memory = allocations(LiveMemory(), device_tensors(), names or TensorNames())
         if self._recorder is not None:
             self._recorder.remember(self.memory)
 

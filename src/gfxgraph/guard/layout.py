@@ -26,7 +26,7 @@ def validate_layout(tensor: Tensor, name: str = "tensor", *, strict: bool = Fals
     """Say what is unusual about a tensor's memory.
 
     Args:
-        tensor: on any device; its values are not read.
+        tensor: any shape, dtype and device; its values are not read.
         name: what the tensor is called in the report.
         strict: raise where it is unusual.
 

@@ -13,14 +13,14 @@ from torch import Tensor
 from gfxgraph.capture.memory import all_segments
 from gfxgraph.capture.places import is_library_file
 from gfxgraph.core.memory_map import Allocation
-from gfxgraph.guard.names import Names, describe
+from gfxgraph.guard.names import TensorNames, describe
 
 PoolId = tuple[int, int]
 DEFAULT_POOL: PoolId = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class LiveBlock:
     """A stretch that the allocator handed out, or has to hand out."""
 
     address: int
@@ -39,7 +39,7 @@ class LiveMemory:
     """A snapshot of the caching allocator."""
 
     def __init__(self) -> None:
-        self.blocks: list[Block] = []
+        self.blocks: list[LiveBlock] = []
         self.segments: list[tuple[int, int, PoolId]] = []
         for segment in all_segments():
             pool = tuple(segment.get("segment_pool_id", DEFAULT_POOL))
@@ -49,7 +49,7 @@ class LiveMemory:
                 # Some versions leave the address out: blocks stand in order.
                 at = block.get("address", at)
                 self.blocks.append(
-                    Block(
+                    LiveBlock(
                         at,
                         block["size"],
                         block.get("requested_size") or block["size"],
@@ -62,7 +62,7 @@ class LiveMemory:
         self.blocks.sort(key=lambda block: block.address)
         self._starts = [block.address for block in self.blocks]
 
-    def block_at(self, address: int) -> Block | None:
+    def block_at(self, address: int) -> LiveBlock | None:
         """The block with ``address`` in it, live or not; None where the memory is not the allocator's."""
         at = bisect_right(self._starts, address) - 1
         if at < 0 or self.blocks[at].end <= address:
@@ -100,7 +100,7 @@ class Lines:
             return
         asked = getattr(torch._C, "_cuda_isHistoryEnabled", None)
         if asked is not None and asked() and not self._every_event:
-            return  # somebody else has it noted
+            return  # recorded by another call
         self._is_ours = True
         record = torch.cuda.memory._record_memory_history
         if self._every_event:
@@ -127,7 +127,7 @@ def n_frees() -> tuple[int, int]:
     return stats["allocation"]["all"]["freed"], stats["segment"]["all"]["freed"]
 
 
-def allocations(memory: LiveMemory, tensors: Iterable[Tensor], names: Names) -> list[Allocation]:
+def allocations(memory: LiveMemory, tensors: Iterable[Tensor], names: TensorNames) -> list[Allocation]:
     """Every live block, and in it every tensor, with names."""
     found = [Allocation(block.address, block.requested, "", block.where) for block in memory.blocks if block.is_live]
     named: dict[tuple[int, int], Allocation] = {}

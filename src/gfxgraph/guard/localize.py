@@ -1,4 +1,4 @@
-"""A fault, where it happened: replay by node walk, and eager work operation by operation."""
+"""Locate a fault: replay by node walk, and eager work operation by operation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gfxgraph.core.faults import Fault, NodeInfo, read_words
 from gfxgraph.core.memory_map import Allocation
 from gfxgraph.core.tape import where_of
 from gfxgraph.errors import DriverError, GfxGraphFault
-from gfxgraph.guard.names import Names, describe
+from gfxgraph.guard.names import TensorNames, describe
 
 if TYPE_CHECKING:
     from gfxgraph.capture.steps import SegmentStep
@@ -39,7 +39,7 @@ _ILLEGAL = (
 
 
 def is_illegal_access(exc: object) -> bool:
-    """Whether an error tells of an access to memory that is not there, or not aligned.
+    """Whether an error reports an access to unmapped or misaligned memory.
 
     Args:
         exc: an exception, or its text.
@@ -57,7 +57,7 @@ def named_fault(error: BaseException, *, op: str | None = None, tensors: Tensors
     Args:
         error: what torch or the runtime raised.
         op: what was being done.
-        tensors: the tensors that it was given, as pairs or a mapping with names, or without; other values are left
+        tensors: its tensor arguments, as pairs or a mapping with names, or without names; other values are left
             out of the text.
     """
     pairs = _with_names(tensors if tensors is not None else ())
@@ -90,7 +90,7 @@ def _with_names(tensors: Tensors) -> list[tuple[str, object]]:
 
 
 def is_fault(error: BaseException) -> bool:
-    """True for an error after which the device is gone: a kernel did what it may not."""
+    """True for an error after which the device is unusable: an illegal access or the like."""
     if isinstance(error, GfxGraphFault):
         return True
     text = str(error.fields.get("status", "")) if isinstance(error, DriverError) else str(error)
@@ -113,7 +113,7 @@ def fault_at(
     memory: list[Allocation],
     segment: SegmentStep,
 ) -> GfxGraphFault:
-    """The error for a node that faulted, or for a device that had before the first node ran."""
+    """The error for a node that faulted, or for a device that had faulted before the first node ran."""
     words = read_words(str(error))
     if node is None:
         return GfxGraphFault("fault_before_replay", status=status_of(error), where=segment.where, replay=replay)
@@ -141,7 +141,7 @@ class _OneByOne(TorchDispatchMode):
         except (RuntimeError, IndexError) as error:
             if not (is_fault(error) or any(word in str(error) for word in _OUTSIDE)):
                 raise
-            names = Names()
+            names = TensorNames()
             called = [names.of(tensor) for tensor in tensors]
             lines = [f"`{name}` {text}" if name else text for name, text in zip(called, layouts)]
             raise GfxGraphFault(

@@ -19,7 +19,7 @@ _LOCALS_ARE_COPIES = sys.version_info < (3, 13)
 _TORCH_MODULE = torch.nn.Module
 
 
-class Names:
+class TensorNames:
     """Names of tensors as the program's frames, globals and modules know them, at one moment."""
 
     def __init__(self, frame: FrameType | None = None) -> None:
@@ -92,7 +92,7 @@ def objects_of(kinds: Collection[type]) -> list[Any]:
     """Every object of exactly these types, which are classes made by Python: others their objects do not refer to.
 
     Not from ``gc.get_objects()``: that list holds tuples that other threads are still making, and making one ends
-    in a SystemError while somebody else has it. What refers to a type is found as fast.
+    in a SystemError while another reference exists. What refers to a type is found as fast.
     """
     return [item for item in gc.get_referrers(*kinds) if type(item) in kinds]
 

@@ -10,11 +10,11 @@ from torch import Tensor
 from gfxgraph.capture.memory import Layout
 from gfxgraph.capture.walk import raw_graph, working_nodes
 from gfxgraph.core.faults import NodeInfo, TensorUse
-from gfxgraph.core.tape import Entry, Opaque, Tape, Value, leaves
+from gfxgraph.core.tape import Entry, Opaque, Tape, TapeValue, leaves
 from gfxgraph.driver.params import KernelParams
 from gfxgraph.errors import DriverError
 from gfxgraph.guard.layouts_of_kernels import layout_of
-from gfxgraph.guard.names import Names, describe, layout_text
+from gfxgraph.guard.names import TensorNames, describe, layout_text
 from gfxgraph.process import process
 from gfxgraph.types import NodeKind
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Pointer:
+class PointerArgument:
     """A word among a kernel's arguments that may be an address.
 
     Args:
@@ -47,7 +47,7 @@ class SegmentNode:
     opaque: Opaque | None
     previous: str = ""
     """The line of the last operation before an opaque launch."""
-    pointers: tuple[Pointer, ...] = ()
+    pointers: tuple[PointerArgument, ...] = ()
     why_unchecked: str = ""
     uses: list[TensorUse] = field(default_factory=list)
 
@@ -80,7 +80,7 @@ class SegmentNode:
         )
 
 
-def nodes_of(segment: SegmentStep, program: Program, names: Names | None = None) -> list[SegmentNode]:
+def nodes_of(segment: SegmentStep, program: Program, names: TensorNames | None = None) -> list[SegmentNode]:
     """Describe every node of the segment that does something, in the order in which a walk runs them."""
     driver = process.require().driver
     if driver is None or segment.graph is None:
@@ -191,7 +191,7 @@ def known_params(node: int, kernel: str) -> tuple[KernelParams | None, str]:
     return params, ""
 
 
-def _pointers(node: int, kernel: str) -> tuple[tuple[Pointer, ...], str]:
+def _pointers(node: int, kernel: str) -> tuple[tuple[PointerArgument, ...], str]:
     """The words of a kernel's arguments, and why they are not known where they are not."""
     params, why = known_params(node, kernel)
     if params is None:
@@ -201,7 +201,7 @@ def _pointers(node: int, kernel: str) -> tuple[tuple[Pointer, ...], str]:
         for at in range(0, len(value) - 7, 8):
             word = int.from_bytes(value[at : at + 8], "little")
             if word >= _LOWEST_ADDRESS:
-                found.append(Pointer(index, word, len(value) == 8))
+                found.append(PointerArgument(index, word, len(value) == 8))
     return tuple(found), ""
 
 
@@ -209,7 +209,7 @@ def _pointers(node: int, kernel: str) -> tuple[tuple[Pointer, ...], str]:
 _LOWEST_ADDRESS = 1 << 16
 
 
-def uses_of(entry: Entry, program: Program, names: Names | None = None) -> list[TensorUse]:
+def uses_of(entry: Entry, program: Program, names: TensorNames | None = None) -> list[TensorUse]:
     """The tensors that an operation reads and writes, once each."""
     found: list[TensorUse] = []
     seen: set[Any] = set()
@@ -224,7 +224,7 @@ def uses_of(entry: Entry, program: Program, names: Names | None = None) -> list[
     return found
 
 
-def _use(role: str, value: Value, program: Program, names: Names | None) -> TensorUse | None:
+def _use(role: str, value: TapeValue, program: Program, names: TensorNames | None) -> TensorUse | None:
     held = program.externals.get(value)
     if isinstance(held, Tensor):
         if not held.is_cuda:

@@ -26,8 +26,8 @@ from torch import Tensor
 
 from gfxgraph.core.faults import TensorUse
 from gfxgraph.errors import ReplayError
-from gfxgraph.guard.live_memory import DEFAULT_POOL, Block, LiveMemory, n_frees
-from gfxgraph.guard.names import Names, describe, device_tensors
+from gfxgraph.guard.live_memory import DEFAULT_POOL, LiveBlock, LiveMemory, n_frees
+from gfxgraph.guard.names import TensorNames, describe, device_tensors
 from gfxgraph.guard.nodes import SegmentNode
 from gfxgraph.process import process
 
@@ -74,20 +74,20 @@ class PointerGuard:
 
     Attributes:
         is_dirty: the next replay must look; set by finalizers, read by every replay.
-        n_pointers: pointers that were looked up.
         unchecked: nodes whose arguments are not known.
     """
 
     watches: list[Pointer] = field(default_factory=list)
     unchecked: list[tuple[int, SegmentNode]] = field(default_factory=list)
-    n_pointers: int = 0
     is_dirty: bool = False
     has_moved: bool = False
     """Memory may have been given back that no finalizer tells of."""
     _polled_at: float = 0.0
     _frees: tuple[int, int] = (0, 0)
 
-    def add(self, nodes: list[SegmentNode], program: Program, own_pools: set[tuple[int, int]], names: Names) -> None:
+    def add(
+        self, nodes: list[SegmentNode], program: Program, own_pools: set[tuple[int, int]], names: TensorNames
+    ) -> None:
         """Look up the pointers of one segment's nodes and watch those that can become stale."""
         memory = LiveMemory()
         pinned = Storages((t for t in program.externals.values() if isinstance(t, Tensor) and t.is_cuda), memory)
@@ -97,7 +97,6 @@ class PointerGuard:
                 self.unchecked.append((position, node))
             for pointer in node.pointers:
                 block = memory.block_at(pointer.address)
-                self.n_pointers += 1
                 if (block is not None and block.pool in own_pools) or pinned.holding(pointer.address, block):
                     continue
                 if known is None:
@@ -117,9 +116,9 @@ class PointerGuard:
         position: int,
         node: SegmentNode,
         address: int,
-        block: Block | None,
+        block: LiveBlock | None,
         tensors: list[Tensor],
-        names: Names,
+        names: TensorNames,
     ) -> None:
         pool = block.pool if block is not None else DEFAULT_POOL
         watch = Pointer(position, node, address, pool, allocated=block.where if block is not None else "")
@@ -179,7 +178,7 @@ class PointerGuard:
                 watch.is_gone = watch.pool == DEFAULT_POOL and not block.is_live
 
     def memory_may_be_gone(self) -> None:
-        """Somebody gave memory back in bulk: look at the next replay."""
+        """Memory was freed in bulk: look at the next replay."""
         if self.watches:
             self.has_moved = self.is_dirty = True
 
@@ -189,7 +188,7 @@ def _mark_when_gone(guard: PointerGuard, watch: Pointer) -> Any:
 
     def died(dead: object) -> None:
         alive = guard_ref()
-        # Not the first: a tensor that only stands for somebody else's memory may go before its owner.
+        # Not the first: a tensor that only aliases another's memory may go before its owner.
         if any(reference() is not None for reference in watch.references if reference is not dead):
             return
         watch.is_gone = True
@@ -213,13 +212,13 @@ class Storages:
                 key = block.address if block is not None else 0
                 self._by_block.setdefault(key, []).append((address, address + storage.nbytes(), tensor))
 
-    def holding(self, address: int, block: Block | None) -> list[Tensor]:
+    def holding(self, address: int, block: LiveBlock | None) -> list[Tensor]:
         """Those whose storage has ``address`` in it; ``block`` is where that lies."""
         near = self._by_block.get(block.address if block is not None else 0, ())
         return [tensor for begin, end, tensor in near if begin <= address < end]
 
 
-def describe_arguments(nodes: list[SegmentNode], names: Names) -> None:
+def describe_arguments(nodes: list[SegmentNode], names: TensorNames) -> None:
     """Say which tensors the launches that torch did not make work on, as far as their pointers tell."""
     if all(node.opaque is None for node in nodes):
         return

@@ -24,7 +24,7 @@ from gfxgraph.core.faults import TensorUse
 from gfxgraph.core.memory_map import Allocation
 from gfxgraph.errors import GfxGraphFault
 from gfxgraph.guard.live_memory import user_line
-from gfxgraph.guard.names import Names, describe
+from gfxgraph.guard.names import TensorNames, describe
 from gfxgraph.guard.nodes import SegmentNode
 from gfxgraph.guard.zoned_pool import ZonedPool
 from gfxgraph.process import process
@@ -39,7 +39,7 @@ PATTERN = 0xA5
 
 @dataclass(slots=True)
 class Zone:
-    """Bytes that nobody may write, on one side of an allocation."""
+    """Bytes that must not be written, on one side of an allocation."""
 
     owner: Allocation
     address: int
@@ -197,7 +197,7 @@ class RedZone:
     """A tensor with red zones around it, for kernels that are tested outside of graphs.
 
     Args:
-        size: of the tensor.
+        size: the tensor's, in elements of each dim.
         dtype: of its elements.
         device: where it lies.
         zone_nbytes: how many bytes on each side, rounded up to whole elements.
@@ -250,7 +250,7 @@ class RedZone:
         self._raw[self._raw.numel() - self._edge :].fill_(PATTERN)
 
     def whole(self) -> Tensor:
-        """The tensor with its zones, ``n_pad`` elements on each side, as one row."""
+        """The tensor with its zones, ``n_pad`` elements on each side, as one row of its dtype."""
         return self._raw.view(self._dtype)
 
     def overruns(self) -> list[tuple[int, int]]:
@@ -276,7 +276,7 @@ class RedZone:
         self.arm()
         offset, n_changed = found[0]
         nbytes = self.tensor.nbytes
-        name = self.name or Names().of(self.tensor)
+        name = self.name or TensorNames().of(self.tensor)
         raise GfxGraphFault(
             "buffer_overrun",
             n_changed=n_changed,

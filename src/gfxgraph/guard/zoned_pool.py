@@ -2,7 +2,7 @@
 
 torch's caching allocator packs tensors side by side, so that an overrun lands in a neighbour. Under
 a ``MemPool`` it takes whole segments from an allocator of ours and, told not to split them, puts
-one allocation in each. What lies outside the allocation belongs to nobody.
+one allocation in each. What lies outside the allocation is unused.
 
 The pool object must outlive every graph that uses it: its destructor ends the process otherwise.
 """

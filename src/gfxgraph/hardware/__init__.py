@@ -2,4 +2,17 @@
 
 Enters: paths under an injectable root, version texts, settings.
 Stays out: torch, driver calls, anything that could wake or hang a GPU.
+
+    machine.py        the machine as a tree of files, real or recorded
+    topology.py       GPUs as KFD describes them in sysfs
+    access.py         whether this user may open the GPU
+    software.py       installed torch, ROCm and kernel module, read from files
+    versions.py       versions and ranges of them
+    architectures.py  what is known of each gfx target (architectures.toml)
+    device.py         the device that decisions are made for
+    environment.py    what decisions about defects depend on
+    defects.py        known defects and what is done about each (defects.toml)
+    wave.py           planning for code that wants 64 or 128 lanes
+    advice.py         ``explain``, ``diagnose`` and ``install_diagnostics`` for this machine
+    checks/           doctor's health checks
 """

@@ -59,14 +59,14 @@ def _with_device(found: Explanation) -> Explanation:
     known = None
     if not arch and _may_have_gpu():
         # Here, as below: explain must start fast.
-        # lazily: whoever explains one line needs none of it
+        # lazily: explaining one line needs none of it
         from gfxgraph.hardware.device import device_info
 
         device = device_info()
         arch = device.physical_arch or device.arch
         families = families or ((device.family,) if device.family else ())
     if arch:
-        # lazily: whoever explains one line needs none of it
+        # lazily: explaining one line needs none of it
         from gfxgraph.hardware.architectures import architecture
 
         known = architecture(arch)
@@ -106,7 +106,7 @@ def install_diagnostics() -> Callable[[], None]:
     Returns:
         What puts the hooks of before back.
     """
-    # lazily: whoever explains one line needs none of it
+    # lazily: explaining one line needs none of it
     from gfxgraph.diagnostics import hooks
 
     return hooks.install_diagnostics(explain)
@@ -122,7 +122,7 @@ def report(error: BaseException, file: TextIO | None = None) -> Explanation:
     Returns:
         The explanation; its ``code`` is None where nothing is known.
     """
-    # lazily: whoever explains one line needs none of it
+    # lazily: explaining one line needs none of it
     from gfxgraph.diagnostics import hooks
 
     return hooks.report(error, file, explain)
@@ -133,8 +133,11 @@ def diagnose(label: str = "") -> AbstractContextManager[None]:
 
     Args:
         label: what the block does; the note begins with it.
+
+    Returns:
+        The context manager. The exception leaves the block unchanged but for the note.
     """
-    # lazily: whoever explains one line needs none of it
+    # lazily: explaining one line needs none of it
     from gfxgraph.diagnostics import hooks
 
     return hooks.diagnose(label, explain)

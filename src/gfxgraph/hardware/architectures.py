@@ -83,9 +83,3 @@ def name_of_override(value: str) -> str:
         return ""
     major, minor, stepping = map(int, parts)
     return f"gfx{major}{minor:x}{stepping:x}"
-
-
-def override_of(name: str) -> str:
-    """Return ``10.3.0`` for ``gfx1030``."""
-    digits = name.removeprefix("gfx").split(":")[0]
-    return f"{int(digits[:-2])}.{int(digits[-2], 16)}.{int(digits[-1], 16)}"

@@ -20,7 +20,7 @@ from gfxgraph.hardware.versions import may_match
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DefectRow:
     """One defect. ``action`` holds fields of ``Decisions``, and ``env``/``advice`` for people."""
 
     id: str
@@ -138,19 +138,19 @@ _MERGE: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @lru_cache(maxsize=1)
-def rows() -> tuple[Row, ...]:
+def rows() -> tuple[DefectRow, ...]:
     """Return the whole table, in file order."""
     with (Path(__file__).parent / "defects.toml").open("rb") as file:
         table = tomllib.load(file)
-    return tuple(Row(**(row | {"sources": tuple(row["sources"])})) for row in table["row"])
+    return tuple(DefectRow(**(row | {"sources": tuple(row["sources"])})) for row in table["row"])
 
 
-def applicable(environment: Environment) -> list[Row]:
+def applicable(environment: Environment) -> list[DefectRow]:
     """Return the rows that may apply in ``environment``, in file order, cured ones left out."""
     return [row for row in rows() if applies(row, environment) and not is_cured(row, environment)]
 
 
-def applies(row: Row, environment: Environment) -> bool:
+def applies(row: DefectRow, environment: Environment) -> bool:
     """True where ``row`` may apply, whether or not a variable cures it."""
     if environment.platform == "none" or row.platform not in ("any", environment.platform):
         return False
@@ -166,7 +166,7 @@ def applies(row: Row, environment: Environment) -> bool:
     )
 
 
-def is_cured(row: Row, environment: Environment) -> bool:
+def is_cured(row: DefectRow, environment: Environment) -> bool:
     """True where one of the variables that cure the defect is set so."""
     return any(environment.environ.get(name) == value for name, value in row.cured_by.items())
 

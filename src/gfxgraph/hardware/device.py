@@ -39,7 +39,7 @@ class DeviceInfo:
 
     @property
     def vram_mb(self) -> int:
-        """Device memory in MiB."""
+        """The device's memory in MiB."""
         return self.vram_bytes >> 20
 
     def as_dict(self) -> dict[str, object]:
@@ -141,7 +141,7 @@ def _from_torch(index: int) -> DeviceInfo:
 
 
 def torch_rocm_status() -> dict[str, object]:
-    """Say which PyTorch is installed: ``is_rocm``, ``torch_version``, ``hip_version``, ``message``."""
+    """Which PyTorch is installed: ``is_rocm``, ``torch_version``, ``hip_version``, ``message``."""
     torch = find_torch()
     advice = "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/rocm7.2"
     message = {

@@ -38,7 +38,6 @@ class Rocm:
 
     path: str
     version: str
-    has_runtime: bool
 
 
 def find_torch(search: Sequence[str] | None = None) -> Torch:
@@ -122,7 +121,7 @@ def find_rocm(machine: Machine) -> list[Rocm]:
         if path.name == "usr" and not runtime:
             continue
         if (version or runtime) and real not in found:
-            found[real] = Rocm("/" + str(path.relative_to(machine.root)), version, runtime)
+            found[real] = Rocm("/" + str(path.relative_to(machine.root)), version)
     return sorted(found.values(), key=lambda rocm: machine.path(rocm.path).resolve() != current)
 
 

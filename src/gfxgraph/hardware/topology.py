@@ -9,7 +9,6 @@ from gfxgraph.hardware.architectures import Architecture, architecture, name_of_
 from gfxgraph.hardware.machine import Machine
 
 NODES = "/sys/class/kfd/kfd/topology/nodes"
-AMD_VENDOR = 0x1002
 # Heap types of a KFD memory bank: 1 is VRAM the CPU can see whole, 2 the rest.
 _VRAM_HEAPS = (1, 2)
 # Link types and flags of the CRAT table (Linux, drivers/gpu/drm/amd/amdkfd/kfd_crat.h).

@@ -61,8 +61,11 @@ def plan(
     Args:
         lanes: 64 or 128 (any power of two from 32 to 1024).
         block_threads: threads of the block as the code has it; ``lanes`` where 0.
-        value_nbytes: size of one merged value.
+        value_nbytes: bytes of one merged value.
         device: the GPU; the detected (or GFXGRAPH_ARCH) one where None.
+
+    Returns:
+        The wavefronts of a gang, the gangs of a block, and what merging their values takes.
 
     Raises:
         ValueError: ``lanes`` is no power of two from 32 to 1024, or the block is too large.

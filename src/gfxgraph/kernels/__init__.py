@@ -9,8 +9,10 @@ Stays out: graphs. torch and Triton are imported when a name is used; without Tr
 torch's own, counted (`fallbacks`).
 
 Files, in reading order: shapes.py, launching.py, eager.py, norms.py, gates.py, layers.py, attention.py, choice.py,
-then the kernels themselves (``_*_kernels.py``); modules.py and trial.py put them into models, objects.py compiles
-them for GPUs that are not here. What they reach is in docs/kernels.md. New in 2.0.
+then the kernels themselves (_norm_kernels.py, _gate_kernels.py, _linear_kernels.py, _attention_kernels.py).
+measured_shapes.py has sizes that were measured, in place of those that shapes.py derives; structure.py recognises
+modules by their parts, steps.py replaces their forwards, modules.py and trial.py put them into models; objects.py
+compiles the kernels for GPUs that are not here. What they reach is in docs/kernels.md. New in 2.0.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sizes measured on NVIDIA's GPUs, in place of those that shapes.py argues; for others it is shapes.py's.
+"""Sizes measured on NVIDIA's GPUs, in place of those that shapes.py derives; other GPUs use shapes.py's.
 
 A layer has the sizes of that measured layer which is nearest in outputs and inputs, of as many rows or the next more.
 

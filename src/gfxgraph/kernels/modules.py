@@ -1,4 +1,4 @@
-"""`apply`: our kernels in the modules of a model, where they are near its own numbers and faster on this device.
+"""`apply`: our kernels in the modules of a model, where they match its own results and are faster on this device.
 
 A module keeps its weights, its name and its place; its class becomes a subclass with another ``forward``, which
 answers steps of one token (norms: any call) and hands everything else to the class's own. `Applied.undo` puts the
@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from gfxgraph.kernels import choice, launching, norms, steps, structure, trial
 from gfxgraph.kernels.attention import rotary_angles
 from gfxgraph.kernels.layers import linear
-from gfxgraph.kernels.structure import Attention, Layer, Mlp, Norm, Rotary
+from gfxgraph.kernels.structure import AttentionModules, Layer, Mlp, Norm, Rotary
 
-Facts = Norm | Mlp | Attention | Layer | Rotary | None
+Facts = Norm | Mlp | AttentionModules | Layer | Rotary | None
 CHOICES = ("measured", "all")
 PROBE_TOKENS = 128
 """Keys in the cache of a trial."""
@@ -43,18 +43,18 @@ class Applied:
     _model: weakref.ref[Any]
     swapped: dict[str, str] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
-    verdicts: dict[str, trial.Verdict] = field(default_factory=dict)
+    verdicts: dict[str, trial.TrialTimes] = field(default_factory=dict)
     skipped: Counter[str] = field(default_factory=Counter)
     is_choosing: bool = False
     _classes: list[tuple[weakref.ref[nn.Module], type, type]] = field(default_factory=list)
 
     @property
     def model(self) -> Any:
-        """The model; None where it is gone, which this does not prevent."""
+        """The model; None once it has been freed (this holds it weakly)."""
         return self._model()
 
     def undo(self) -> None:
-        """Put every module's own class back. Doing it again changes nothing."""
+        """Put every module's own class back. Idempotent."""
         while self._classes:
             held, made, before = self._classes.pop()
             module = held()
@@ -162,7 +162,7 @@ def apply(model: nn.Module, *, rows: int = 1, choose: str = "measured") -> Appli
 
 
 def _rotated_width(model: nn.Module) -> int:
-    """Of a head, how much is turned; 0 where nothing says so."""
+    """How many elements of a head are rotated; 0 if not known."""
     for module in model.modules():
         frequencies = getattr(module, "inv_freq", None)
         if isinstance(frequencies, Tensor):
@@ -179,7 +179,7 @@ class _Work:
     rotated: int
     like: Tensor
     """A weight, for modules without one."""
-    decided: dict[Any, trial.Verdict] = field(default_factory=dict)
+    decided: dict[Any, trial.TrialTimes] = field(default_factory=dict)
     """By kind, facts and sizes."""
 
     def look_at(self, name: str, module: nn.Module, is_head: bool) -> None:
@@ -289,7 +289,7 @@ class _Work:
     def _swap(self, module: nn.Module, kind: str, way: Way) -> None:
         before, skipped = type(module), self.done.skipped
 
-        def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def forward(self: object, *args: object, **kwargs: object) -> Any:
             made = way(self, args, kwargs)
             if isinstance(made, str):
                 skipped[f"{kind}: {made}"] += 1
@@ -308,7 +308,7 @@ class _ProbeCache:
     def __init__(self, held: Tensor) -> None:
         self.keys, self.values = held.unbind(0)
 
-    def update(self, keys: Tensor, values: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def update(self, keys: Tensor, values: Tensor, *args: object, **kwargs: object) -> tuple[Tensor, Tensor]:
         return torch.cat((self.keys, keys), 2), torch.cat((self.values, values), 2)
 
 
@@ -319,14 +319,14 @@ Given = Callable[[Any, Tensor], tuple[tuple[Any, ...], dict[str, Any]]]
 
 
 def _joined(made: Any) -> Tensor:
-    """What is compared of a result: a tensor, or of several the first and those of its shape."""
+    """The part of a result that is compared: a tensor, or of several the first and those of its shape."""
     if not isinstance(made, tuple):
         return made  # type: ignore[no-any-return]
     return torch.cat([each for each in made if isinstance(each, Tensor) and each.shape == made[0].shape])
 
 
 def _only(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-    """The argument, where it is one tensor and nothing else."""
+    """The argument, if it is a single tensor."""
     return args[0] if len(args) == 1 and not kwargs and isinstance(args[0], Tensor) else None
 
 
@@ -371,7 +371,7 @@ def _rotary_way(facts: Rotary) -> Way:
     return way
 
 
-def _attention_way(facts: Attention) -> Way:
+def _attention_way(facts: AttentionModules) -> Way:
     def way(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if args:
             return "other arguments"

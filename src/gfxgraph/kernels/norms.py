@@ -258,7 +258,7 @@ def _save_sum(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.save_for_backward(output[1], weight)
 
 
-def _sum_gradients(ctx: Any, dy: Tensor, dtotal: Tensor) -> tuple[Any, ...]:
+def _sum_gradients(ctx: object, dy: Tensor, dtotal: Tensor) -> tuple[Any, ...]:
     dx, dw, db, *_ = _gradients(ctx, dy)
     dx = dx + dtotal
     return dx, dx, dw, db, None, None, None

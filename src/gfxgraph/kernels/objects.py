@@ -35,7 +35,7 @@ _NAMES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class CompiledCase:
     """One operation at one size."""
 
     name: str
@@ -64,7 +64,7 @@ def _norm_backward(n: int, is_rms: bool) -> Callable[[torch.dtype], Any]:
     return run
 
 
-def _linear(m: int, k: int, n: int, **fused: Any) -> Callable[[torch.dtype], Any]:
+def _linear(m: int, k: int, n: int, **fused: object) -> Callable[[torch.dtype], Any]:
     def run(dtype: torch.dtype) -> Any:
         x, w = _made(m, k, dtype=dtype), _made(n, k, dtype=dtype)
         up = w if fused.get("gate") else None
@@ -137,35 +137,39 @@ def _inside(op: Any) -> Callable[..., Any]:
 
 
 CASES = (
-    *(Case(f"rms norm and residual, {n}", _norm(n, True)) for n in (1024, 8192, 131072)),
-    *(Case(f"layer norm, {n}", _norm(n, False)) for n in (1024, 8192, 131072)),
-    *(Case(f"{name} backward, {n}", _norm_backward(n, name == "rms norm"))
+    *(CompiledCase(f"rms norm and residual, {n}", _norm(n, True)) for n in (1024, 8192, 131072)),
+    *(CompiledCase(f"layer norm, {n}", _norm(n, False)) for n in (1024, 8192, 131072)),
+    *(CompiledCase(f"{name} backward, {n}", _norm_backward(n, name == "rms norm"))
       for name in ("rms norm", "layer norm") for n in (1024, 8192)),
-    Case("softmax, 8192", lambda dtype: _inside(norms.softmax_rows)(_made(32, 8192, dtype=dtype))),
-    Case("softmax, 131072", lambda dtype: _inside(norms.softmax_rows)(_made(1, 131072, dtype=dtype))),
-    Case("swiglu, 8192", _gate("silu")),
-    Case("geglu, 8192", _gate("gelu_tanh")),
-    Case("rotary and cache", _rotary),
-    *(Case(f"norm, q, k and v, {m} x 2048 to 2048 and 2 x 512", _three(m, 2048, 2048, 512)) for m in (1, 4, 32)),
-    *(Case(f"norm and gate, {m} x 2048 to 8192", _linear(m, 2048, 8192, gate=True, norm=True)) for m in (1, 4)),
-    *(Case(f"gate, {m} x 2048 to 8192", _linear(m, 2048, 8192, gate=True)) for m in (8, 32)),
-    *(Case(f"linear and residual, {m} x 8192 to 2048", _linear(m, 8192, 2048, residual=True)) for m in (1, 4, 8, 32)),
-    *(Case(f"linear and residual, {m} x 1024 to 1024", _linear(m, 1024, 1024, residual=True)) for m in (1, 32)),
-    Case("norm and linear, 1 x 2048 to 128256", _linear(1, 2048, 128256, norm=True)),
-    Case("tiled linear and gelu, 128 x 2048 to 8192", _linear(128, 2048, 8192, kind="gelu")),
-    Case("attention, 1 x 32 heads on 8, 256 x 64", _attention(1, 32, 8, 256, 64)),
-    Case("attention, 1 x 16 heads on 16, 256 x 64", _attention(1, 16, 16, 256, 64)),
-    Case("attention, 8 x 32 heads on 8, 4096 x 128", _attention(8, 32, 8, 4096, 128)),
-    Case("angles, 64", _angles),
-    Case("rotary and attention, 32 heads on 8, 256 x 64", _rotary_attention(32, 8, 256, 64)),
-    Case("rotary and attention, 16 heads on 16, 256 x 64", _rotary_attention(16, 16, 256, 64)),
-    Case("rotary and attention, 32 heads on 8, 4096 x 128", _rotary_attention(32, 8, 4096, 128)),
-    Case("greedy, 128256", _choose(False)),
-    Case("sample, 128256", _choose(True)),
+    CompiledCase("softmax, 8192", lambda dtype: _inside(norms.softmax_rows)(_made(32, 8192, dtype=dtype))),
+    CompiledCase("softmax, 131072", lambda dtype: _inside(norms.softmax_rows)(_made(1, 131072, dtype=dtype))),
+    CompiledCase("swiglu, 8192", _gate("silu")),
+    CompiledCase("geglu, 8192", _gate("gelu_tanh")),
+    CompiledCase("rotary and cache", _rotary),
+    *(CompiledCase(f"norm, q, k and v, {m} x 2048 to 2048 and 2 x 512", _three(m, 2048, 2048, 512))
+      for m in (1, 4, 32)),
+    *(CompiledCase(f"norm and gate, {m} x 2048 to 8192", _linear(m, 2048, 8192, gate=True, norm=True))
+      for m in (1, 4)),
+    *(CompiledCase(f"gate, {m} x 2048 to 8192", _linear(m, 2048, 8192, gate=True)) for m in (8, 32)),
+    *(CompiledCase(f"linear and residual, {m} x 8192 to 2048", _linear(m, 8192, 2048, residual=True))
+      for m in (1, 4, 8, 32)),
+    *(CompiledCase(f"linear and residual, {m} x 1024 to 1024", _linear(m, 1024, 1024, residual=True))
+      for m in (1, 32)),
+    CompiledCase("norm and linear, 1 x 2048 to 128256", _linear(1, 2048, 128256, norm=True)),
+    CompiledCase("tiled linear and gelu, 128 x 2048 to 8192", _linear(128, 2048, 8192, kind="gelu")),
+    CompiledCase("attention, 1 x 32 heads on 8, 256 x 64", _attention(1, 32, 8, 256, 64)),
+    CompiledCase("attention, 1 x 16 heads on 16, 256 x 64", _attention(1, 16, 16, 256, 64)),
+    CompiledCase("attention, 8 x 32 heads on 8, 4096 x 128", _attention(8, 32, 8, 4096, 128)),
+    CompiledCase("angles, 64", _angles),
+    CompiledCase("rotary and attention, 32 heads on 8, 256 x 64", _rotary_attention(32, 8, 256, 64)),
+    CompiledCase("rotary and attention, 16 heads on 16, 256 x 64", _rotary_attention(16, 16, 256, 64)),
+    CompiledCase("rotary and attention, 32 heads on 8, 4096 x 128", _rotary_attention(32, 8, 4096, 128)),
+    CompiledCase("greedy, 128256", _choose(False)),
+    CompiledCase("sample, 128256", _choose(True)),
 )  # fmt: skip
 
 
-def launches(case: Case, dtype: torch.dtype, target: Target) -> list[launching.Launch]:
+def launches(case: CompiledCase, dtype: torch.dtype, target: Target) -> list[launching.Launch]:
     """What an operation launches for a target."""
     with launching.recorded(target) as made:
         case.run(dtype)
@@ -252,7 +256,9 @@ def compiled(launch: launching.Launch, target: Target) -> dict[str, Any]:
     }
 
 
-def rows(targets: dict[str, int], dtypes: dict[str, torch.dtype], cases: tuple[Case, ...] = CASES) -> Iterator[dict]:
+def rows(
+    targets: dict[str, int], dtypes: dict[str, torch.dtype], cases: tuple[CompiledCase, ...] = CASES
+) -> Iterator[dict]:
     """Compile every case for every target; a row each launch."""
     for name, n_units in targets.items():
         target = target_of(name, n_units)

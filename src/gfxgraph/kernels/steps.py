@@ -15,7 +15,7 @@ from gfxgraph.kernels.attention import decode_attention, rotary_attention, rotar
 from gfxgraph.kernels.layers import linear, linear_three
 from gfxgraph.kernels.norms import norm
 from gfxgraph.kernels.shapes import MOST_ROWS
-from gfxgraph.kernels.structure import Attention, Layer, Mlp, Norm, has_hooks
+from gfxgraph.kernels.structure import AttentionModules, Layer, Mlp, Norm, has_hooks
 
 
 def why_not_rows(x: Tensor, weight: Tensor) -> str:
@@ -47,7 +47,7 @@ def why_not_step(attention: nn.Module, x: Tensor, given: dict[str, Any]) -> str:
 
 
 def attend(
-    facts: Attention, module: Any, x: Tensor, before: Norm | None, weight: Tensor | None, given: Any
+    facts: AttentionModules, module: Any, x: Tensor, before: Norm | None, weight: Tensor | None, given: Any
 ) -> Tensor:
     """[batch, 1, heads * width] of a step, before the output layer."""
     batch, cache = x.shape[0], given["past_key_values"]
@@ -86,7 +86,7 @@ def _cut(mask: Tensor | None, keys: Tensor) -> Tensor | None:
     return None if mask is None else mask[..., : keys.shape[2]]
 
 
-class Place(NamedTuple):
+class TokenSlot(NamedTuple):
     """Where a token goes in a cache of fixed length.
 
     Attributes:
@@ -101,7 +101,7 @@ class Place(NamedTuple):
     is_counted: bool
 
 
-def place_in(cache: Any, index: int) -> Place | None:
+def place_in(cache: object, index: int) -> TokenSlot | None:
     """Where this token goes in a cache of fixed length; None for another, which updates itself."""
     layers = getattr(cache, "layers", None)
     if not isinstance(layers, list) or index >= len(layers):
@@ -113,14 +113,16 @@ def place_in(cache: Any, index: int) -> Place | None:
     if place is not None:  # of the graphs of generate(): one position for all layers
         is_shifting = getattr(layer, "is_sliding", False) and place.is_full
         return (
-            Place(layer.keys, layer.values, place.position, False) if place.is_decoding and not is_shifting else None
+            TokenSlot(layer.keys, layer.values, place.position, False)
+            if place.is_decoding and not is_shifting
+            else None
         )
     if type(layer).__name__ == "StaticLayer" and type(layer).__module__ == "transformers.cache_utils":
-        return Place(layer.keys, layer.values, layer.cumulative_length.view(1), True)
+        return TokenSlot(layer.keys, layer.values, layer.cumulative_length.view(1), True)
     return None
 
 
-def mlp(facts: Mlp, module: Any, x: Tensor, before: Norm | None, weight: Tensor | None, residual: Any) -> Tensor:
+def mlp(facts: Mlp, module: Any, x: Tensor, before: Norm | None, weight: Tensor | None, residual: object) -> Tensor:
     """A gated MLP, with the norm before and the sum after."""
     inner = linear(
         x, module.gate_proj.weight, activation=facts.activation, up=module.up_proj.weight, norm_weight=weight,

@@ -39,7 +39,7 @@ class Mlp:
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
+class AttentionModules:
     """An attention with four linear layers and rotary embedding by halves."""
 
     heads: int
@@ -57,7 +57,7 @@ class Layer:
     """Norm, attention, sum, norm, MLP, sum."""
 
     before: Norm
-    attention: Attention
+    attention: AttentionModules
     between: Norm
     mlp: Mlp
 
@@ -152,7 +152,7 @@ def rotary_of(module: nn.Module) -> Rotary | None:
     return Rotary(float(scaling))
 
 
-def attention_of(module: nn.Module) -> Attention | None:
+def attention_of(module: nn.Module) -> AttentionModules | None:
     """An attention, by its parts and attributes."""
     parts = dict(module.named_children())
     if not all(is_plain(parts.get(name)) for name in ("q_proj", "k_proj", "v_proj", "o_proj")):
@@ -177,7 +177,9 @@ def attention_of(module: nn.Module) -> Attention | None:
     ):
         return None
     softcap = getattr(module, "attn_logit_softcapping", None) or 0.0
-    return Attention(heads, shared, width, scale, float(softcap), index, *norms) if heads % shared == 0 else None
+    return (
+        AttentionModules(heads, shared, width, scale, float(softcap), index, *norms) if heads % shared == 0 else None
+    )
 
 
 def layer_of(module: nn.Module) -> Layer | None:

@@ -30,7 +30,7 @@ MOST_ROWS = 2048
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TrialTimes:
     """Microseconds of a call, the median of the turns."""
 
     ours_us: float
@@ -52,15 +52,15 @@ class Kept:
     def __init__(self, folder: str) -> None:
         self.path = Path(folder) / "kernels.json" if folder else None
 
-    def get(self, about: dict[str, Any]) -> Verdict | None:
+    def get(self, about: dict[str, Any]) -> TrialTimes | None:
         """What was found about this, if it can be read."""
         row = self._rows().get(_key(about))
         try:
-            return Verdict(float(row["ours_us"]), float(row["theirs_us"])) if isinstance(row, dict) else None
+            return TrialTimes(float(row["ours_us"]), float(row["theirs_us"])) if isinstance(row, dict) else None
         except (KeyError, TypeError, ValueError, OverflowError):
             return None
 
-    def put(self, about: dict[str, Any], verdict: Verdict) -> None:
+    def put(self, about: dict[str, Any], verdict: TrialTimes) -> None:
         """Keep a verdict; what other processes have kept meanwhile stays."""
         if self.path is None:
             return
@@ -95,7 +95,7 @@ def kept() -> Kept:
 
 def compare(
     about: dict[str, Any], ours: Callable[[], Any], theirs: Callable[[], Any], device: torch.device, store: Kept
-) -> Verdict:
+) -> TrialTimes:
     """What is known of the two ways, or is measured now.
 
     Args:
@@ -110,12 +110,12 @@ def compare(
     return found
 
 
-def measured(ours: Callable[[], Any], theirs: Callable[[], Any], device: torch.device) -> Verdict:
+def measured(ours: Callable[[], Any], theirs: Callable[[], Any], device: torch.device) -> TrialTimes:
     """Time both in turns: as graphs on a GPU, by the clock elsewhere."""
     timers = [timer(way, device) for way in (ours, theirs)]
     turns = [[timer() for timer in timers] for _ in range(N_TURNS)]
     mine, other = (statistics.median(column) for column in zip(*turns))
-    return Verdict(mine, other)
+    return TrialTimes(mine, other)
 
 
 def timer(way: Callable[[], Any], device: torch.device, n_calls: int = N_CALLS) -> Callable[[], float]:

@@ -3,6 +3,21 @@
 Enters: source text, paths, plain data from the environment.
 Stays out: torch, drivers, and the code under audit, which is read and never imported.
 
-``model`` holds the vocabulary, ``readers`` turn files into trees, ``guards`` decide which devices a line
-can reach, ``rules`` hold one pattern a file, ``audit`` runs them, and the rest presents or acts on findings.
+    model.py     the vocabulary: rules, hits, findings
+    rules/       one pattern a file; rule_api.py: what a rule imports; registry.py finds them
+    readers/     from files to trees; embedded.py: CUDA source in Python strings
+    guards/      which devices a line can reach
+    files.py     which files are audited; gitignore.py: which paths git leaves out
+    project.py   the repository: kinds of files and how they refer to each other
+    facts.py     what one file cannot know, gathered over all
+    archs.py     AMD architectures that a rule may ask about
+    engine.py    runs the rules on one file; bounded.py, budget.py: bounds on its time
+    audit.py     runs it on a repository; changes.py: only what differs from a revision
+    impact.py    the order of findings; phases.py: the phases of a port
+    render.py    an audit as text; sarif.py: for code-scanning services
+    strategy.py  which way to port a repository; plan.py: the plan
+    agent.py     one document that a porting agent can work through
+    fix/         edits, and the gate they pass
+    env.py       the machine a port is brought up on; pip_guard.py protects its torch
+    verify.py    static and build checks of a port
 """

@@ -15,7 +15,7 @@ from gfxgraph.port.changes import RevisionError, changed_lines
 from gfxgraph.port.engine import Context, FileResult, audit_file
 from gfxgraph.port.facts import gather
 from gfxgraph.port.files import write_out
-from gfxgraph.port.model import Finding, Severity, Skipped
+from gfxgraph.port.model import Finding, Severity, SkippedFile
 from gfxgraph.port.project import MAX_BYTES, Project, discover
 from gfxgraph.port.registry import for_kind
 
@@ -36,7 +36,7 @@ class Audit:
     guarded: list[Finding] = field(default_factory=list)
     suppressed: list[Finding] = field(default_factory=list)
     baselined: list[Finding] = field(default_factory=list)
-    skipped: list[Skipped] = field(default_factory=list)
+    skipped: list[SkippedFile] = field(default_factory=list)
     n_files: int = 0
     n_lines: int = 0
     n_milder: int = 0  # left out by ``min_severity``

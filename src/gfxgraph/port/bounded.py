@@ -1,4 +1,4 @@
-"""``re`` for text that somebody else wrote: no repetition goes on without end.
+"""``re`` for untrusted text: every repetition is bounded.
 
 Problem: ``\\w*(size|width)\\w*`` takes a time that grows with the square or the cube of what it is given, and a
 hostile file gives it a line of a megabyte. Idea: a repetition of characters in a rule stands for a name, a gap or a

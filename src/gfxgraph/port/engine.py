@@ -14,7 +14,7 @@ from gfxgraph.port.guards import cpp as cpp_guards
 from gfxgraph.port.guards import text as text_guards
 from gfxgraph.port.guards.python import PyGuards
 from gfxgraph.port.guards.worlds import NVIDIA, DeviceKind
-from gfxgraph.port.model import Finding, Hit, Rule, Scope, Severity, Skipped
+from gfxgraph.port.model import Finding, Hit, Rule, Scope, Severity, SkippedFile
 from gfxgraph.port.project import CUDA_ONLY, Project, UnreadableError, kind_of
 from gfxgraph.port.readers.cpp import CppFile
 from gfxgraph.port.readers.directives import TooDeepError
@@ -54,7 +54,7 @@ class FileResult:
     findings: list[Finding] = field(default_factory=list)
     guarded: list[Finding] = field(default_factory=list)
     suppressed: list[Finding] = field(default_factory=list)
-    skipped: list[Skipped] = field(default_factory=list)
+    skipped: list[SkippedFile] = field(default_factory=list)
     imports: list[tuple[str, bool]] = field(default_factory=list)
     n_lines: int = 0
     seen: set[tuple[str, int, int]] = field(default_factory=set)
@@ -66,13 +66,13 @@ def audit_file(project: Project, path: str, kind: str, archs: tuple[Arch, ...]) 
     try:
         text, note = project.read(path)
     except UnreadableError as error:
-        result.skipped.append(Skipped(path, str(error)))
+        result.skipped.append(SkippedFile(path, str(error)))
         return result
     except OSError as error:
-        result.skipped.append(Skipped(path, "unreadable", str(error.strerror)))
+        result.skipped.append(SkippedFile(path, "unreadable", str(error.strerror)))
         return result
     if note:
-        result.skipped.append(Skipped(path, "encoding", note))
+        result.skipped.append(SkippedFile(path, "encoding", note))
     result.n_lines = text.count("\n") + 1
     vendor = project.vendor_of(path, kind)
     added = project.diff.get(path, frozenset()) if project.diff is not None else None
@@ -82,15 +82,15 @@ def audit_file(project: Project, path: str, kind: str, archs: tuple[Arch, ...]) 
             _audit_text(result, context, kind, text, archs)
     except OutOfTimeError:
         project.forget()
-        result.skipped.append(Skipped(path, "too slow", f"stopped after {FILE_SECONDS:g} s of processor time"))
+        result.skipped.append(SkippedFile(path, "too slow", f"stopped after {FILE_SECONDS:g} s of processor time"))
     except TooDeepError as error:
-        result.skipped.append(Skipped(path, "too deep", str(error)))
+        result.skipped.append(SkippedFile(path, "too deep", str(error)))
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         place = f"line {line}: " if line else ""
-        result.skipped.append(Skipped(path, "syntax", f"{place}{getattr(error, 'msg', None) or error}"))
+        result.skipped.append(SkippedFile(path, "syntax", f"{place}{getattr(error, 'msg', None) or error}"))
     except (RecursionError, MemoryError) as error:
-        result.skipped.append(Skipped(path, "too deep", type(error).__name__))
+        result.skipped.append(SkippedFile(path, "too deep", type(error).__name__))
     result.findings = _distinct(result.findings)
     _suppress(result, text)
     for name in ("findings", "guarded", "suppressed"):
@@ -150,7 +150,7 @@ def guarded_run(rule: Rule, check: Check, file: object, context: Context, result
     try:
         return list(check(file, context))
     except Exception as error:  # noqa: BLE001 - reported with the file, never silent
-        result.skipped.append(Skipped(result.path, "rule failed", f"{rule.id}: {type(error).__name__}: {error}"))
+        result.skipped.append(SkippedFile(result.path, "rule failed", f"{rule.id}: {type(error).__name__}: {error}"))
         return []
 
 
@@ -174,7 +174,7 @@ def _audit_text(result: FileResult, context: Context, kind: str, text: str, arch
         _run_cpp(result, context, file, rules, archs)
         if file.n_arms_unseen:
             result.skipped.append(
-                Skipped(
+                SkippedFile(
                     result.path,
                     "arms",
                     f"{file.n_arms_unseen} preprocessor arms beyond the limit were not parsed",
@@ -362,7 +362,7 @@ def _suppress(result: FileResult, text: str) -> None:
             continue
         if not re.search(r"\w", match["reason"]):
             result.skipped.append(
-                Skipped(result.path, "ignore", f"line {number}: an ignore needs a reason; not applied")
+                SkippedFile(result.path, "ignore", f"line {number}: an ignore needs a reason; not applied")
             )
             continue
         names = [r.strip().lower() for r in (match["rules"] or "*").split(",")]

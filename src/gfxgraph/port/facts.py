@@ -11,7 +11,7 @@ from collections.abc import Callable
 from gfxgraph.port import bounded as re
 from gfxgraph.port.budget import OutOfTimeError, processor_time
 from gfxgraph.port.guards.cpp import close_over
-from gfxgraph.port.model import Skipped
+from gfxgraph.port.model import SkippedFile
 from gfxgraph.port.project import CUDA_ONLY, Project, UnreadableError
 from gfxgraph.port.readers.directives import Arm, Directive, TooDeepError, arms_of, blank_comments, scan
 
@@ -89,7 +89,7 @@ def gather(project: Project) -> None:
         except TooDeepError:
             continue  # likewise
         except OutOfTimeError:
-            project.skipped.append(Skipped(source.path, "too slow", "its macros and names are not known"))
+            project.skipped.append(SkippedFile(source.path, "too slow", "its macros and names are not known"))
     found.done(project)
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class IgnorePattern:
     """One pattern: what it matches, and whether it ignores or brings back."""
 
     matcher: re.Pattern[str]
@@ -39,7 +39,7 @@ class GitIgnore:
         return None
 
 
-def parse(raw: str) -> Line | None:
+def parse(raw: str) -> IgnorePattern | None:
     """One line of the file; None for comments, empty lines and patterns git cannot match."""
     text = raw.rstrip("\r")
     stripped = text.rstrip(" ")
@@ -60,7 +60,7 @@ def parse(raw: str) -> Line | None:
     body = _translate(text)
     if body is None:
         return None
-    return Line(re.compile(body if anchored else f"(?:.*/)?{body}", re.S), ignores, only_folders)
+    return IgnorePattern(re.compile(body if anchored else f"(?:.*/)?{body}", re.S), ignores, only_folders)
 
 
 def _translate(text: str) -> str | None:

@@ -1,6 +1,6 @@
 """What a finding does to a port: the order in which findings are shown and worked through.
 
-A rule's impact follows from its code; what is in none of the sets stops a build, an import or a run.
+A rule's impact follows from its code; a code in none of the sets stops a build, an import or a run.
 
 Enters: rule codes.
 Stays out: severities, which say how bad one place is within its impact.

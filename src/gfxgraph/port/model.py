@@ -193,7 +193,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class SkippedFile:
     """A file that was passed over, and why. Never silent: every report lists them."""
 
     path: str

@@ -22,7 +22,7 @@ Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PlanPhase:
     """One phase of the plan; ``first`` is one place of each of its worst rules."""
 
     phase: int
@@ -38,11 +38,11 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PortPlan:
     """Answers of the decision tree, the phases in order, and what no tool can do."""
 
     answers: tuple[tuple[Pair, bool], ...]
-    steps: tuple[Step, ...]
+    steps: tuple[PlanPhase, ...]
     by_hand: tuple[tuple[str, Pair, int], ...]
     strategy: Strategy
     stages: tuple[Stage, ...]
@@ -65,11 +65,11 @@ _BY_HAND: tuple[tuple[str, Pair], ...] = (
 _ALWAYS: tuple[Pair, ...] = (
     ("Run the port on a machine with the GPU: nothing here proves speed or numerics", "在有该 GPU 的机器上运行：此处无法证明速度与数值"),
     ("Tune tile sizes, warps and stages for the architecture", "针对架构调优 tile、warp 与 stage"),
-    ("Judge tolerances with somebody who knows the model", "由了解模型的人判断容差"),
+    ("Judge tolerances with someone who knows the model", "由了解模型的人判断容差"),
 )  # fmt: skip
 
 
-def make_plan(audit: Audit, project: Project) -> Plan:
+def make_plan(audit: Audit, project: Project) -> PortPlan:
     """Apply the decision tree to a repository and its findings.
 
     Args:
@@ -117,7 +117,7 @@ def make_plan(audit: Audit, project: Project) -> Plan:
             {f.rule: f for f in reversed(ordered)}[r] for r in list(dict.fromkeys(f.rule for f in ordered))[:3]
         )
         steps.append(
-            Step(
+            PlanPhase(
                 phase, needed or bool(found), reason, len(found), auto, suggest, len(found) - auto - suggest,
                 {e.label: efforts[e] for e in Effort if efforts[e]}, first, dict(Counter(f.rule for f in found)),
             )
@@ -125,10 +125,10 @@ def make_plan(audit: Audit, project: Project) -> Plan:
     by_hand = [(code, text, codes[code]) for code, text in _BY_HAND if codes[code]]
     by_hand += [("", text, 0) for text in _ALWAYS]
     order = tuple(stages(sorted(audit.findings, key=rank)))
-    return Plan(answers, tuple(steps), tuple(by_hand), choose(audit, project), order)
+    return PortPlan(answers, tuple(steps), tuple(by_hand), choose(audit, project), order)
 
 
-def as_markdown(plan: Plan, *, lang: str) -> str:
+def as_markdown(plan: PortPlan, *, lang: str) -> str:
     """The plan as Markdown, which reads well in a terminal too."""
     i = 1 if lang == "zh" else 0
     say = {
@@ -180,7 +180,7 @@ def as_markdown(plan: Plan, *, lang: str) -> str:
     return "\n".join(out) + "\n"
 
 
-def as_json(plan: Plan, *, lang: str) -> dict[str, Any]:
+def as_json(plan: PortPlan, *, lang: str) -> dict[str, Any]:
     i = 1 if lang == "zh" else 0
     return {
         "schema": "gfxgraph-port-plan/1",

@@ -20,7 +20,7 @@ from gfxgraph.port.files import printable, read_inside
 from gfxgraph.port.gitignore import GitIgnore, tracked
 from gfxgraph.port.guards.cpp import Macros
 from gfxgraph.port.guards.names import AMD_WORDS, words
-from gfxgraph.port.model import Skipped
+from gfxgraph.port.model import SkippedFile
 from gfxgraph.port.readers.python import PyFile
 
 CUDA_ONLY = ("cutlass", "cuda", "tensorrt", "pycuda", "numba.cuda", "deep_gemm", "cuda_core")  # no module for AMD
@@ -116,7 +116,7 @@ class Project:
 
     root: str
     sources: list[Source] = field(default_factory=list)
-    skipped: list[Skipped] = field(default_factory=list)
+    skipped: list[SkippedFile] = field(default_factory=list)
     macros: Macros = field(default_factory=Macros)
     extension_sources: frozenset[str] = frozenset()
     own_names: frozenset[str] = frozenset()
@@ -387,7 +387,7 @@ def discover(root: str, *, max_bytes: int = MAX_BYTES, vendored: bool = False) -
         built = _built(project, folder)
         _walk(project, ignores, built, max_bytes, [])
         rest = f"third-party folder; --vendored audits {'the rest of ' if built else ''}it"
-        project.skipped.append(Skipped(folder, "vendored", rest))
+        project.skipped.append(SkippedFile(folder, "vendored", rest))
     project.sources.sort(key=lambda s: s.path)
     project.index_modules()
     project.index_platforms()
@@ -403,7 +403,7 @@ def _walk(project: Project, ignores: _Ignores, stack: list[str], max_bytes: int,
             with os.scandir(os.path.join(top, folder) if folder else top) as listed:
                 entries = sorted(listed, key=lambda e: e.name)
         except OSError as error:
-            project.skipped.append(Skipped(folder or ".", "unreadable", str(error.strerror)))
+            project.skipped.append(SkippedFile(folder or ".", "unreadable", str(error.strerror)))
             continue
         if any(e.name == ".gitignore" for e in entries):
             ignores.load(folder)
@@ -411,21 +411,21 @@ def _walk(project: Project, ignores: _Ignores, stack: list[str], max_bytes: int,
         for entry in entries:
             rel = _join(folder, entry.name)
             if printable(entry.name) != entry.name:
-                project.skipped.append(Skipped(printable(rel), "name", "not UTF-8, or with control characters"))
+                project.skipped.append(SkippedFile(printable(rel), "name", "not UTF-8, or with control characters"))
             elif entry.is_symlink():
                 if why := _link(top, entry.path, rel):
-                    project.skipped.append(Skipped(rel, "link", why))
+                    project.skipped.append(SkippedFile(rel, "link", why))
             elif entry.is_dir(follow_symlinks=False):
                 if entry.name in _SKIP_DIRS or ignores.hide(rel, True):
                     continue
                 if entry.name.lower() in VENDORED and held is not None:
                     held.append(rel)
                 elif os.path.lexists(os.path.join(entry.path, ".git")):
-                    project.skipped.append(Skipped(rel, "vendored", "a repository of its own (submodule)"))
+                    project.skipped.append(SkippedFile(rel, "vendored", "a repository of its own (submodule)"))
                 else:
                     folders.append(rel)
             elif held is not None and entry.name.lower() in _SINGLE_HEADERS:
-                project.skipped.append(Skipped(rel, "vendored", "third-party header; --vendored audits it"))
+                project.skipped.append(SkippedFile(rel, "vendored", "third-party header; --vendored audits it"))
             elif kind_of(rel) and not ignores.hide(rel, False):
                 _add(project, rel, max_bytes)
         stack.extend(reversed(folders))
@@ -481,16 +481,16 @@ class _Ignores:
         try:
             text = read_inside(self.project.root, name, _MAX_IGNORE_BYTES).decode("utf-8", "replace")
         except OSError as error:
-            self.project.skipped.append(Skipped(name, "gitignore", str(error.strerror)))
+            self.project.skipped.append(SkippedFile(name, "gitignore", str(error.strerror)))
             return
         lines = text.splitlines()
         if len(lines) > _MAX_IGNORES:
             why = f"only the last {_MAX_IGNORES} of {len(lines)} lines are applied"
-            self.project.skipped.append(Skipped(name, "gitignore", why))
+            self.project.skipped.append(SkippedFile(name, "gitignore", why))
         try:
             self.specs[folder] = GitIgnore("\n".join(lines[-_MAX_IGNORES:]))
         except (ValueError, re.error, RecursionError) as error:
-            self.project.skipped.append(Skipped(name, "gitignore", str(error)))
+            self.project.skipped.append(SkippedFile(name, "gitignore", str(error)))
         self.project.gitignore += text if not folder else ""
 
     def hide(self, rel: str, is_dir: bool) -> bool:
@@ -511,7 +511,7 @@ class _Ignores:
             self.left -= len(spec.lines)
             if self.left < 0:
                 why = "too many patterns for so many paths: no more are applied from here"
-                self.project.skipped.append(Skipped(rel, "gitignore", why))
+                self.project.skipped.append(SkippedFile(rel, "gitignore", why))
             verdict = spec.decides("/".join(parts[end:]), is_dir)
             if verdict is not None:
                 return verdict
@@ -539,13 +539,13 @@ def _add(project: Project, rel: str, max_bytes: int) -> None:
     try:
         info = os.lstat(os.path.join(project.root, rel))
     except OSError as error:
-        project.skipped.append(Skipped(rel, "unreadable", str(error.strerror)))
+        project.skipped.append(SkippedFile(rel, "unreadable", str(error.strerror)))
         return
     if not stat.S_ISREG(info.st_mode):
-        project.skipped.append(Skipped(rel, "special", "no regular file (a pipe, socket or device)"))
+        project.skipped.append(SkippedFile(rel, "special", "no regular file (a pipe, socket or device)"))
         return
     limit = MAX_READ if kind == "requirements" else max_bytes
     if info.st_size > limit:
-        project.skipped.append(Skipped(rel, "too large", f"{info.st_size} bytes, limit {limit}"))
+        project.skipped.append(SkippedFile(rel, "too large", f"{info.st_size} bytes, limit {limit}"))
         return
     project.sources.append(Source(rel, kind, info.st_size))

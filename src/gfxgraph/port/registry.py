@@ -43,9 +43,7 @@ def load() -> tuple[Loaded, ...]:
         if info.name != rule.code.replace("-", "_"):
             raise RuntimeError(f"rule file {info.name}.py holds {rule.code!r}: name the file for its rule")
         checks = {k: getattr(module, f"check_{k}") for k in KINDS if hasattr(module, f"check_{k}")}
-        if rule.fix is Fix.SUGGEST and not (
-            rule.id in ANSWERED or any(name.startswith("fix_") for name in vars(module))
-        ):
+        if rule.fix is Fix.SUGGEST and not (rule.id in ANSWERED or any(hasattr(module, f"fix_{k}") for k in KINDS)):
             rule = replace(rule, fix=Fix.NONE, effort=rule.cost)  # "suggested" means that a diff can be had
         found.append(Loaded(rule, checks))
     found.sort(key=lambda item: item.rule.id)

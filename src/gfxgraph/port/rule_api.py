@@ -29,7 +29,7 @@ from gfxgraph.port.engine import Context
 from gfxgraph.port.env import Env
 from gfxgraph.port.fix import lanes
 from gfxgraph.port.fix.cmake import fix_entry
-from gfxgraph.port.fix.edits import ROCM, Edit, Refusal, torch_import, torch_is_bound
+from gfxgraph.port.fix.edits import ROCM, Edit, EditRefusal, torch_import, torch_is_bound
 from gfxgraph.port.guards.worlds import NVIDIA, DeviceKind, truth
 from gfxgraph.port.model import Effort, Fix, Hit, Rule, Scope, Severity, Text
 from gfxgraph.port.project import CUDA_ONLY, Project, UnreadableError
@@ -37,7 +37,7 @@ from gfxgraph.port.readers.cpp import CppCall, CppFile
 from gfxgraph.port.readers.directives import blank_comments
 from gfxgraph.port.readers.python import PyFile, argument, defaults, int_of, is_true, keyword, text_of
 from gfxgraph.port.readers.requirements import RequirementFile
-from gfxgraph.port.readers.text import Condition, LogicalLine, TextFile
+from gfxgraph.port.readers.text import LogicalLine, PreprocessorBranch, TextFile
 from gfxgraph.port.rules._common import (
     CAPTURES,
     EXCHANGE,
@@ -75,18 +75,17 @@ from gfxgraph.port.rules._common import (
 )
 
 __all__ = [
-    "ALL", "ArchSet", "CAPTURES", "CUDA_ONLY", "CppCall", "Condition", "Context", "CppFile", "EXCHANGE", "Edit",
-    "Effort", "LogicalLine", "Env", "FNUZ", "Fix", "GCN5", "GFX94", "Hit", "INSTINCT", "INSTINCT3", "Iterator",
-    "NOT_FNUZ_FP8", "NVIDIA", "Project", "PyFile", "ROCM", "Refusal", "RequirementFile", "Rule", "SYNC_INTRINSICS",
-    "Scope", "Severity", "Text", "TextFile", "UnreadableError", "WAVE32", "WAVE64", "DeviceKind", "argument",
-    "asm_blocks", "assigned", "ast", "blank_comments", "captured_blocks", "compile_modes", "cpp_hit", "defaults",
-    "embedded_sources", "entry_hit", "env_writes", "exchange_lines", "exchanges", "fix_entry", "functions_with",
-    "hit", "ident_hits", "import_guard", "import_hits", "imports_of", "in_function_named", "include_hits",
-    "inductor_settings", "inside", "int_of", "is_cuda_group", "is_full_mask_32", "is_test_file", "is_thread_index",
-    "is_true", "keyword", "lanes", "lds_below", "line_hit", "lines_matching", "lines_of", "macro_tests",
-    "may_exchange",
-    "mentions_amd", "named", "once_a_line", "optional_import", "re", "replace", "select", "text_of", "torch_import",
-    "torch_is_bound", "truth",
+    "ALL", "ArchSet", "CAPTURES", "CUDA_ONLY", "Context", "CppCall", "CppFile", "DeviceKind", "EXCHANGE", "Edit",
+    "EditRefusal", "Effort", "Env", "FNUZ", "Fix", "GCN5", "GFX94", "Hit", "INSTINCT", "INSTINCT3", "Iterator",
+    "LogicalLine", "NOT_FNUZ_FP8", "NVIDIA", "PreprocessorBranch", "Project", "PyFile", "ROCM", "RequirementFile",
+    "Rule", "SYNC_INTRINSICS", "Scope", "Severity", "Text", "TextFile", "UnreadableError", "WAVE32", "WAVE64",
+    "argument", "asm_blocks", "assigned", "ast", "blank_comments", "captured_blocks", "compile_modes", "cpp_hit",
+    "defaults", "embedded_sources", "entry_hit", "env_writes", "exchange_lines", "exchanges", "fix_entry",
+    "functions_with", "hit", "ident_hits", "import_guard", "import_hits", "imports_of", "in_function_named",
+    "include_hits", "inductor_settings", "inside", "int_of", "is_cuda_group", "is_full_mask_32", "is_test_file",
+    "is_thread_index", "is_true", "keyword", "lanes", "lds_below", "line_hit", "lines_matching", "lines_of",
+    "macro_tests", "may_exchange", "mentions_amd", "named", "once_a_line", "optional_import", "re", "replace",
+    "select", "text_of", "torch_import", "torch_is_bound", "truth",
 ]  # fmt: skip
 
 

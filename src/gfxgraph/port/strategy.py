@@ -26,7 +26,7 @@ _NO_COUNTERPART = frozenset(
 _MANY = 0.4  # of the files with device code: beyond, translating them is writing them anew
 
 
-class Way(StrEnum):
+class PortingRoute(StrEnum):
     """How the CUDA sources come to run on AMD."""
 
     NONE = "no-kernels"
@@ -41,7 +41,7 @@ class Way(StrEnum):
 class Strategy:
     """The way, its reasons in this repository, and what speaks for another."""
 
-    way: Way
+    way: PortingRoute
     reasons: tuple[Pair, ...]
     also: tuple[Pair, ...] = ()
 
@@ -76,9 +76,9 @@ def choose(audit: Audit, project: Project) -> Strategy:
         if triton:
             said = (f"no CUDA sources; {triton} files of Triton kernels, which compile for AMD",
                     f"没有 CUDA 源码；{triton} 个文件含 Triton 核函数，可为 AMD 编译")  # fmt: skip
-            return Strategy(Way.TRITON, (said,))
+            return Strategy(PortingRoute.TRITON, (said,))
         return Strategy(
-            Way.NONE,
+            PortingRoute.NONE,
             (
                 (
                     "no CUDA sources and no Triton kernels: packages, flags and gates only",
@@ -101,16 +101,18 @@ def choose(audit: Audit, project: Project) -> Strategy:
             "beyond 40% a translation would be written anew: keep NVIDIA's files, write AMD's beside them",
             "超过 40% 时翻译等于重写：保留 NVIDIA 的文件，在旁边写 AMD 的",
         )
-        return Strategy(Way.TRITON if triton > len(native) else Way.DUAL, (counts, rest), tuple(also))
+        return Strategy(
+            PortingRoute.TRITON if triton > len(native) else PortingRoute.DUAL, (counts, rest), tuple(also)
+        )
     if project.has_torch_extension:
         why = (
             "a torch extension: its build translates the sources on ROCm by itself, keep CUDA's spelling",
             "torch 扩展：在 ROCm 上构建时会自动转换源码，保留 CUDA 写法",
         )
-        return Strategy(Way.HIPIFY, (why, counts))
+        return Strategy(PortingRoute.HIPIFY, (why, counts))
     if project.has_hip_build:
         return Strategy(
-            Way.EXISTING, (("a HIP build exists already: extend it", "已有 HIP 构建：在其上扩展"), counts)
+            PortingRoute.EXISTING, (("a HIP build exists already: extend it", "已有 HIP 构建：在其上扩展"), counts)
         )
     cmake = any(True for _ in project.paths("cmake"))
     why = (
@@ -124,7 +126,7 @@ def choose(audit: Audit, project: Project) -> Strategy:
             "没有 CMake 与 torch 扩展：以 hipcc 为编译器，加别名头文件",
         )
     )
-    return Strategy(Way.HEADER, (why, counts))
+    return Strategy(PortingRoute.HEADER, (why, counts))
 
 
 _STAGES: tuple[tuple[Pair, tuple[int, ...], tuple[Impact, ...]], ...] = (

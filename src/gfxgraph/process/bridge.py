@@ -33,15 +33,15 @@ def is_enabled() -> bool:
     return bool(undo)
 
 
-def replace(owner: Any, name: str, new: Any) -> None:
-    """Put ``new`` in the place of an attribute until the bridge is switched off."""
+def replace(owner: object, name: str, new: object) -> None:
+    """Patch an attribute with ``new`` until the bridge is switched off."""
     old = getattr(owner, name)
     setattr(owner, name, new)
     undo.append(lambda: setattr(owner, name, old))
 
 
-def make_process(settings: Config, platform: str, base: Any, driver: GraphDriver | None) -> process.Process:
-    """What captures stand on; nothing is patched."""
+def make_process(settings: Config, platform: str, base: object, driver: GraphDriver | None) -> process.Process:
+    """The state that captures need; nothing is patched."""
     decisions = _decisions(platform, settings)
     state = process.Process(settings=settings, platform=platform, driver=driver, base=base)
     state.validate_replays = validate_replays(settings, platform, decisions.validate_replays)
@@ -65,7 +65,7 @@ def process_for_callables() -> Any:
     with lock:
         if undo:
             return process.current()
-        # lazily: whoever calls this has torch; importing gfxgraph.process must not
+        # lazily: callers have torch loaded; importing gfxgraph.process must not load it
         import torch
 
         if not torch.cuda.is_available():
@@ -110,7 +110,7 @@ def validate_replays(settings: Config, platform: str, by_table: int) -> int:
 
 
 def set_log_level(settings: Config) -> None:
-    """Have the package log from the level that the settings ask for."""
+    """Set the package's log level from the settings."""
     logger = logging.getLogger("gfxgraph")
     logger.setLevel(settings.log_level.value.upper() if settings.log_level.value != "warn" else "WARNING")
     if not logger.handlers and not logging.getLogger().handlers:

@@ -1,10 +1,10 @@
 """The counters of ``gfxgraph.stats()`` as text for Prometheus, of one process or of all below one server.
 
 Problem: a server's ``/metrics`` is answered by one process, and graphs are replayed in others. Idea: each
-process keeps its text in a file of a folder (``GFXGRAPH_METRICS``), and whoever answers adds the files up,
+process keeps its text in a file of a folder (``GFXGRAPH_METRICS``), and the process that answers adds the files up,
 with the process as a label. The same files suit the textfile collector of a node exporter.
 
-Torch-free: statistics are asked for only where somebody has loaded the runtime.
+Torch-free: statistics are read only if the runtime is loaded.
 
 Source: the text format, https://prometheus.io/docs/instrumenting/exposition_formats/, version 0.0.4.
 """
@@ -105,7 +105,7 @@ def file_in(folder: str, pid: int | None = None) -> Path:
 
 
 def write(folder: str, stats: Mapping[str, Any] | None = None) -> None:
-    """Replace this process's file, whole: nobody reads half of it."""
+    """Replace this process's file atomically."""
     target = file_in(folder)
     files.new_folder(target.parent)
     files.write(target, metrics_text(stats, {"pid": str(os.getpid())}))
@@ -174,6 +174,6 @@ def _is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # somebody else's, and there
+    except OSError:  # another user's process, which exists
         return True
     return True

@@ -21,35 +21,35 @@ from gfxgraph.process.context import Contexts
 log = logging.getLogger("gfxgraph")
 
 
-class Recording(Protocol):
-    """What takes a capture's operations down, as whoever hands it one sees it."""
+class OngoingRecording(Protocol):
+    """What records a capture's operations, as its callers see it."""
 
     paused: bool
     is_wary: bool
     rows: list[Any]
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = ..., kwargs: Any = ...) -> Any: ...
+    def __torch_dispatch__(self, func: object, types: object, args: object = ..., kwargs: object = ...) -> Any: ...
 
 
-class Capture(Protocol):
+class OngoingCapture(Protocol):
     """A capture underway in some thread, as the rooms and files below it see it."""
 
     begun_at: tuple[Any, int]
     error: BaseException | None
 
     @property
-    def recorder(self) -> Recording: ...
+    def recorder(self) -> OngoingRecording: ...
     def suspend(self) -> None: ...
     def resume(self) -> None: ...
     def abort(self, error: BaseException | None) -> None: ...
-    def replay_inside(self, graph: Any) -> None: ...
+    def replay_inside(self, graph: object) -> None: ...
     def make_room_for_threads(self) -> None: ...
 
 
 class LaunchCounter(Protocol):
     """Who counts replays and eager launches while it is there (reporting/watch.py)."""
 
-    def replaying(self, graph: Any, is_compared: bool = False) -> None: ...
+    def replaying(self, graph: object, is_compared: bool = False) -> None: ...
     def checking_begins(self) -> None: ...
     def replayed(self) -> None: ...
 
@@ -71,7 +71,7 @@ class Process:
     validate_replays: int = 0
     capture_error_mode: str | None = None
     """Set by the defect table where the default mode is known to fail; None leaves the caller's."""
-    recording: dict[tuple[int, int], Capture] = field(default_factory=dict)
+    recording: dict[tuple[int, int], OngoingCapture] = field(default_factory=dict)
     """Pools that a capture is recording into right now; only those that programs chose."""
     lost_streams: dict[int, str] = field(default_factory=dict)
     """Streams that a failed capture left unusable, with the status that did it (HIP, 904)."""
@@ -82,7 +82,7 @@ class Process:
     joins: dict[int, bool] = field(default_factory=dict)
     """By device: whether copies may be part of a graph exec, their addresses changed from call to call."""
     hang_watch: Any = None
-    """Reports captures and replays that do not end (capture/watch.py); None where nobody asked for it."""
+    """Reports captures and replays that do not end (capture/watch.py); None if it is off."""
     why_not_joined: str = ""
     """Why they may not, where that is so."""
     contexts: Contexts = field(default_factory=Contexts)
@@ -93,7 +93,7 @@ class Process:
     watch: LaunchCounter | None = None
     """Where it is there, each replay tells it, and none takes the fast path."""
     coverage: Callable[[], Samples] | None = None
-    """What coverage tells Prometheus; None where nobody counts."""
+    """Coverage's metrics for Prometheus; None if it is off."""
     first_look: Any = None
     """Device memory at the first report of it, for what has grown since (reporting/memory.py)."""
     graph_memory: Counter[int] = field(default_factory=Counter)
@@ -135,10 +135,10 @@ def require() -> Process:
     return _current
 
 
-def sessions() -> list[Capture]:
+def sessions() -> list[OngoingCapture]:
     """Captures underway in this thread, outermost first."""
     try:
-        stack: list[Capture] = _local.sessions
+        stack: list[OngoingCapture] = _local.sessions
     except AttributeError:
         stack = _local.sessions = []
     return stack
@@ -153,7 +153,7 @@ def leftover_modes() -> list[Any]:
     return modes
 
 
-def active_session() -> Capture | None:
+def active_session() -> OngoingCapture | None:
     """The innermost capture of this thread, or None."""
     stack = getattr(_local, "sessions", None)
     return stack[-1] if stack else None

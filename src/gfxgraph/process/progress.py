@@ -1,4 +1,4 @@
-"""How far something is that takes more than two seconds, on stderr."""
+"""Progress of anything that takes more than two seconds, on stderr."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _STEP_S = 10.0
 
 
 class Progress:
-    """Says on stderr how far a long command is: a line that changes on a terminal, elsewhere one now and then."""
+    """Reports a long command's progress on stderr: one changing line on a terminal, else a line now and then."""
 
     def __init__(self, what: str, *, quiet_s: float | None = None, step_s: float = _STEP_S) -> None:
         quiet_s = QUIET_S if quiet_s is None else quiet_s
@@ -23,7 +23,7 @@ class Progress:
         self._is_shown = False
 
     def update(self, done: int, total: int, parts: str = "files") -> None:
-        """Tell that ``done`` of ``total`` parts are done."""
+        """Report that ``done`` of ``total`` parts are done."""
         self.say(f"{done:,} of {total:,} {parts} ({100 * done // max(1, total)}%)")
 
     def say(self, how_far: str = "") -> None:

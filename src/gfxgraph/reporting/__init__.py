@@ -10,7 +10,13 @@ Stays out: capturing and replaying, the command line.
     demangle.py    C++ names of kernels, for people
     coverage.py    how much of the work graphs did, as numbers
     watch.py       counts it: replays, and eager launches in windows
-    memory.py      where graph memory is, what of it torch does not count
+    launches.py    how many launches an eager operation makes; kernels.py: times of our kernels
+    sampler.py     when windows are opened; captured.py: what captures tell of eager launches
+    history.py     what a process was like over time
+    bench.py       eager, graph and compiled, measured side by side
+    opentelemetry.py
+                   the counters as OpenTelemetry metrics
+    memory.py      where graph memory is, what of it torch does not count; holders.py: who holds tensors
     times.py       device time of nodes by the node walk; traces
     check.py       what in a function a capture would not hold, found in the simulator
     leave.py       what a process leaves for ``gfxgraph run --coverage`` and ``--report``

@@ -38,7 +38,7 @@ class Workload:
 
 
 @dataclass(slots=True)
-class Way:
+class BenchedWay:
     """One way to run a workload: milliseconds a call, a sample a round; or why it could not be run."""
 
     name: str
@@ -59,11 +59,11 @@ class Way:
 
 
 @dataclass(slots=True)
-class Result:
+class WorkloadResult:
     workload: str
-    ways: list[Way]
+    ways: list[BenchedWay]
 
-    def speedup(self, way: Way) -> Speedup | None:
+    def speedup(self, way: BenchedWay) -> Speedup | None:
         """Of ``way`` over eager; None where one of them has no samples."""
         eager = self.ways[0]
         return compare(eager.ms, way.ms) if way is not eager and eager.ms and way.ms else None
@@ -107,7 +107,7 @@ def compare(eager: Sequence[float], other: Sequence[float], seed: int = 0) -> Sp
     medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(N_RESAMPLED))
     low, high = medians[int(0.025 * N_RESAMPLED)], medians[int(0.975 * N_RESAMPLED) - 1]
     ratio = statistics.median(ratios)
-    spread = max(Way("", list(eager)).spread, Way("", list(other)).spread)
+    spread = max(BenchedWay("", list(eager)).spread, BenchedWay("", list(other)).spread)
     is_clear = len(ratios) >= 5 and not low <= 1.0 <= high and abs(ratio - 1.0) > spread / 2
     return Speedup(ratio, (low, high), spread, is_clear)
 
@@ -218,14 +218,14 @@ WAYS: dict[str, Callable[[Callable[..., Any], list[Any]], Step]] = {
 
 def measure(
     name: str, fn: Callable[..., Any], args: list[Any], ways: Sequence[str], rounds: int, least_s: float = LEAST_S
-) -> Result:
+) -> WorkloadResult:
     """Run ``fn(*args)`` in each of ``ways``, in turns; eager always and first.
 
     A way that fails is in the result with its reason; it takes no other with it.
     """
     names = ["eager", *(way for way in ways if way != "eager")]
-    found = [Way(way) for way in names]
-    steps: list[tuple[Way, Step, int]] = []
+    found = [BenchedWay(way) for way in names]
+    steps: list[tuple[BenchedWay, Step, int]] = []
     for way in found:
         try:
             step = WAYS[way.name](fn, args)
@@ -235,7 +235,7 @@ def measure(
     for _ in range(rounds):
         for way, step, n in steps:
             way.ms.append(1e3 * _seconds(step, n) / n)
-    return Result(name, found)
+    return WorkloadResult(name, found)
 
 
 def _n_calls(step: Step, least_s: float) -> int:
@@ -272,7 +272,7 @@ def provenance() -> dict[str, Any]:
     }
 
 
-def table(results: Sequence[Result]) -> str:
+def table(results: Sequence[WorkloadResult]) -> str:
     """The results for people; a speed-up whose spread hides it is not a number."""
     width = max((len(result.workload) for result in results), default=8)
     lines = [f"{'workload':<{width}}  {'way':<16} {'ms a call':>10}  {'spread':>7}  against eager"]

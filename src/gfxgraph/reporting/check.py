@@ -31,7 +31,7 @@ SPLITS, BREAKS, EFFECT = "splits", "breaks", "effect"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class UncapturedPlace:
     """One place of the function that a graph does not hold.
 
     Args:
@@ -56,7 +56,7 @@ class Finding:
         return asdict(self)
 
     def text(self) -> str:
-        """As a compiler would say it, with the path from here where the file lies below."""
+        """In a compiler's format, with a relative path if the file lies below the working directory."""
         often = f" ({self.n_times} times)" if self.n_times > 1 else ""
         where = self.where.removeprefix(f"{Path.cwd()}/")
         lines = [f"{where}: {self.kind}: {self.op}{often}: {self.reason}"]
@@ -68,7 +68,7 @@ class Checked:
     """What one capture showed: how many graphs it takes, and why it is not one."""
 
     target: str
-    findings: tuple[Finding, ...]
+    findings: tuple[UncapturedPlace, ...]
     n_graphs: int
     n_operations: int
 
@@ -147,7 +147,7 @@ def _module(name: str) -> Any:
 
 
 def arguments(fn: Any, expressions: Sequence[str], target: str = "") -> list[Any]:
-    """The values of ``expressions``, in which ``torch`` is known; as many as the function must be given.
+    """The values of ``expressions``, in which ``torch`` is known; as many as the function requires.
 
     Raises:
         CannotCheck: one is no expression, or there are too few.
@@ -191,8 +191,8 @@ def check(fn: Callable[..., Any], args: Sequence[Any] = (), *, target: str = "",
             raise CannotCheck(target, f"it fails without a capture: {_said(error)}") from error
     before = _events(state)
     graph = torch.cuda.CUDAGraph()
-    effects: list[Finding] = []
-    broken: list[Finding] = []
+    effects: list[UncapturedPlace] = []
+    broken: list[UncapturedPlace] = []
     try:
         with torch.cuda.graph(graph), _watching_effects(effects):
             fn(*args)
@@ -225,7 +225,7 @@ def _events(state: process.Process) -> dict[tuple[str, str, str, str], int]:
     return {(e["kind"], e["reason"], e["op"], e["where"]): e["count"] for e in state.counters.snapshot()["events"]}
 
 
-def _new_events(before: dict[Any, int], after: dict[Any, int]) -> Iterator[Finding]:
+def _new_events(before: dict[Any, int], after: dict[Any, int]) -> Iterator[UncapturedPlace]:
     for (kind, reason, op, where), n in after.items():
         n -= before.get((kind, reason, op, where), 0)
         if n <= 0 or kind not in ("split", "fallback", "not_recorded"):
@@ -233,14 +233,14 @@ def _new_events(before: dict[Any, int], after: dict[Any, int]) -> Iterator[Findi
         file, line = _place(where)
         why = why_unsafe(op) or reason
         known = rewrite(op, kind=reason) or (rewrite(op, kind=Kind.HOST_READ) if op.startswith("Tensor.") else "")
-        yield Finding(SPLITS if kind == "split" else BREAKS, op or "the capture", file, line, why, known, n)
+        yield UncapturedPlace(SPLITS if kind == "split" else BREAKS, op or "the capture", file, line, why, known, n)
 
 
-def _of_error(error: GfxGraphError) -> Finding:
+def _of_error(error: GfxGraphError) -> UncapturedPlace:
     op, where = str(error.fields.get("op", "")), str(error.fields.get("where", ""))
     file, line = _place(where)
     reason = str(error.fields.get("reason", "")) or str(error).splitlines()[0]
-    return Finding(
+    return UncapturedPlace(
         BREAKS,
         op or (error.code if isinstance(error, CaptureError) else type(error).__name__),
         file,
@@ -250,7 +250,7 @@ def _of_error(error: GfxGraphError) -> Finding:
     )
 
 
-def _of_exception(error: BaseException) -> Finding:
+def _of_exception(error: BaseException) -> UncapturedPlace:
     place = ("", 0)
     trace = error.__traceback__
     while trace is not None:
@@ -258,7 +258,7 @@ def _of_exception(error: BaseException) -> Finding:
             place = trace.tb_frame.f_code.co_filename, trace.tb_lineno
         trace = trace.tb_next
     text = str(error).splitlines()[0] if str(error) else "it raises inside a capture"
-    return Finding(BREAKS, type(error).__name__, *place, text, "")
+    return UncapturedPlace(BREAKS, type(error).__name__, *place, text, "")
 
 
 def _place(where: str) -> tuple[str, int]:
@@ -266,17 +266,17 @@ def _place(where: str) -> tuple[str, int]:
     return (file, int(line)) if file and line.isdigit() and not file.startswith("<no ") else ("", 0)
 
 
-def _with_place(finding: Finding, fn: Callable[..., object]) -> Finding:
-    """A finding that no line is known of stands where the function is defined: code scanning takes none without."""
+def _with_place(finding: UncapturedPlace, fn: Callable[..., object]) -> UncapturedPlace:
+    """Give a finding without a line the function's own: code scanning requires one."""
     code = getattr(inspect.unwrap(getattr(fn, "forward", fn)), "__code__", None)
     if finding.file or code is None:
         return finding
     return replace(finding, file=code.co_filename, line=code.co_firstlineno)
 
 
-def _unless_known(found: list[Finding]) -> list[Finding]:
+def _unless_known(found: list[UncapturedPlace]) -> list[UncapturedPlace]:
     """Findings by place; of two for one operation at one place the first."""
-    kept: dict[tuple[str, str, int, str], Finding] = {}
+    kept: dict[tuple[str, str, int, str], UncapturedPlace] = {}
     for finding in found:
         kept.setdefault((finding.op, finding.file, finding.line, finding.kind), finding)
     return sorted(kept.values(), key=lambda f: (f.file, f.line, f.op))
@@ -295,14 +295,14 @@ _EFFECTS = {
 
 
 def _is_for_us(frame: FrameType | None) -> bool:
-    """Whether the standard library works for gfxgraph there: it reads the source of a line, say."""
+    """Whether the standard library was called by gfxgraph, to read a source line for instance."""
     while frame is not None and frame.f_code.co_filename.startswith(_STANDARD):
         frame = frame.f_back
     return frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "gfxgraph"
 
 
 @contextmanager
-def _watching_effects(found: list[Finding]) -> Iterator[None]:
+def _watching_effects(found: list[UncapturedPlace]) -> Iterator[None]:
     """Note calls into the host's world made by the function itself, not by libraries on its behalf."""
 
     def profiler(frame: FrameType, event: str, called: Any) -> None:
@@ -317,7 +317,7 @@ def _watching_effects(found: list[Finding]) -> Iterator[None]:
         if key in _EFFECTS:
             reason, instead = _EFFECTS[key]
             found.append(
-                Finding(
+                UncapturedPlace(
                     EFFECT,
                     f"{key}.{name}" if key != name else name,
                     frame.f_code.co_filename,
@@ -335,12 +335,14 @@ def _watching_effects(found: list[Finding]) -> Iterator[None]:
         sys.setprofile(before)
 
 
-def _once(found: list[Finding]) -> Iterator[Finding]:
-    counted: dict[Finding, int] = {}
+def _once(found: list[UncapturedPlace]) -> Iterator[UncapturedPlace]:
+    counted: dict[UncapturedPlace, int] = {}
     for finding in found:
         counted[finding] = counted.get(finding, 0) + 1
     for finding, n in counted.items():
-        yield Finding(finding.kind, finding.op, finding.file, finding.line, finding.reason, finding.rewrite, n)
+        yield UncapturedPlace(
+            finding.kind, finding.op, finding.file, finding.line, finding.reason, finding.rewrite, n
+        )
 
 
 def as_sarif(checked: Sequence[Checked], root: Path | None = None) -> dict[str, Any]:

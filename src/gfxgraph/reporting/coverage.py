@@ -10,7 +10,7 @@ from gfxgraph.process.process import Samples
 
 
 @dataclass(slots=True)
-class Line:
+class EagerLine:
     """Eager launches of one operation from one line."""
 
     op: str
@@ -30,7 +30,7 @@ class Coverage:
     """What was seen. ``str()`` of it is one line; ``table()`` names the lines that ran eagerly.
 
     Args:
-        graph_launches: nodes that replays launched while somebody watched.
+        graph_launches: nodes that replays launched while coverage was on.
         eager_launches: launches outside graphs in the same time.
         n_replays: replays in that time; of the graph that was replayed most, ``n_steps``.
         seconds: wall time that was watched, of ``elapsed`` in all.
@@ -53,8 +53,8 @@ class Coverage:
     n_windows: int = 0
     is_exact: bool = True
     n_elsewhere: int = 0
-    """Replays by threads that nobody watches."""
-    lines: list[Line] = field(default_factory=list)
+    """Replays on threads that coverage does not watch."""
+    lines: list[EagerLine] = field(default_factory=list)
     downgrades: list[str] = field(default_factory=list)
     """Fallbacks and engines' graphs that became eager, with how often."""
 
@@ -89,7 +89,7 @@ class Coverage:
         made = cls(**{name: table[name] for name in names if name in table})
         rows = table["lines"]
         made.lines = [
-            Line(r["op"], r["where"], r["why"], r["launches"], r["seconds"], r.get("rewrite", "")) for r in rows
+            EagerLine(r["op"], r["where"], r["why"], r["launches"], r["seconds"], r.get("rewrite", "")) for r in rows
         ]
         return made
 
@@ -98,10 +98,10 @@ class Coverage:
         numbers = [n for n in self.__slots__ if isinstance(getattr(self, n), (int, float)) and n != "is_exact"]  # type: ignore[attr-defined]
         made = Coverage(**{name: getattr(self, name) + getattr(other, name) for name in numbers})
         made.is_exact = self.is_exact and other.is_exact
-        merged: dict[tuple[str, str, str], Line] = {}
+        merged: dict[tuple[str, str, str], EagerLine] = {}
         for line in (*self.lines, *other.lines):
             key = line.op, line.where, line.why
-            known = merged.setdefault(key, Line(*key, rewrite=line.rewrite))
+            known = merged.setdefault(key, EagerLine(*key, rewrite=line.rewrite))
             known.n += line.n
             known.seconds += line.seconds
         made.lines = sorted(merged.values(), key=lambda line: (-line.seconds, -line.n))

@@ -20,7 +20,7 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 class Sources:
-    """Finds the program's lines; what it found out about a generated file it keeps."""
+    """Finds the program's lines, and caches them by generated file."""
 
     def __init__(self) -> None:
         self._modules: dict[str, Any] = {}

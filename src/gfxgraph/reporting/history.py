@@ -24,7 +24,7 @@ from gfxgraph.callables import arena
 from gfxgraph.capture import above, memory
 from gfxgraph.errors import GfxGraphError
 from gfxgraph.process import process
-from gfxgraph.reporting.inspection import Capture
+from gfxgraph.reporting.inspection import InspectedCapture
 from gfxgraph.reporting.memory import Look
 from gfxgraph.reporting.reading import read_capture
 
@@ -68,7 +68,7 @@ class History:
         self.padding: dict[tuple[str, str], dict[str, Any]] = {}
         self.labels: dict[int, str] = {}
         """By identity of a graph: of which signature it is, where a graphed callable has it."""
-        self.gone: list[Capture] = []
+        self.gone: list[InspectedCapture] = []
         self.n_left_out = 0
         self._fullest = -1
         self._pause_s = FIRST_PAUSE_S
@@ -206,5 +206,5 @@ def stop() -> None:
 
 
 def current() -> History | None:
-    """This process's history; None where nobody asked for one."""
+    """This process's history; None unless one was requested."""
     return _current

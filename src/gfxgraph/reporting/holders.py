@@ -10,7 +10,7 @@ from types import FrameType
 
 from torch import Tensor
 
-from gfxgraph.guard.names import Names
+from gfxgraph.guard.names import TensorNames
 
 _PLACE = re.compile(r"\[[^]]*\]|\d+")
 _CONTAINERS = (list, tuple, dict, set, deque)
@@ -21,7 +21,7 @@ def holders_of(tensors: Sequence[Tensor], frame: FrameType) -> list[str]:
 
     Two walks over all objects of the process for those that no variable has, whatever their number.
     """
-    names = Names(frame)
+    names = TensorNames(frame)
     found = {id(tensor): _PLACE.sub("[...]", names.of(tensor)) for tensor in tensors}
     inside: dict[int, object] = {}
     of_container: dict[int, list[int]] = {}

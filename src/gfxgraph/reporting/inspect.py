@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from gfxgraph.capture import above
-from gfxgraph.guard.names import Names
+from gfxgraph.guard.names import TensorNames
 from gfxgraph.process import process
 from gfxgraph.reporting.inspection import Inspection
 from gfxgraph.reporting.reading import graphs_of, read_capture
@@ -27,7 +27,7 @@ def inspect(obj: Any = None, *, tensors: bool = True, times: bool = False) -> In
         ValueError: with ``times``, where a graph's nodes cannot be run one by one.
     """
     state = process.current()
-    names = Names(sys._getframe(1)) if tensors else None
+    names = TensorNames(sys._getframe(1)) if tensors else None
     found: list[tuple[str, Any]] = []
     notes: list[str] = []
     if obj is None:
@@ -40,7 +40,7 @@ def inspect(obj: Any = None, *, tensors: bool = True, times: bool = False) -> In
     captured = [(label, graph) for label, graph in found if getattr(graph, "_program", None) is not None]
     read = timed if times else read_capture
     captures = [read(graph, label, names) for label, graph in captured]
-    if obj is None:  # a set's order is nobody's
+    if obj is None:  # a set has no order
         captures.sort(key=lambda capture: (capture.where, capture.name))
     driver = state.driver if state is not None else None
     runtime = f"{driver.name} {'.'.join(map(str, driver.version))}" if driver is not None else ""
@@ -49,5 +49,5 @@ def inspect(obj: Any = None, *, tensors: bool = True, times: bool = False) -> In
 
 
 def fill() -> None:
-    """Answer ``graph.explain()`` from now on."""
+    """Install the implementation of ``graph.explain()``."""
     above.rooms.inspect = inspect

@@ -37,7 +37,7 @@ class TensorInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class InspectedNode:
     """One node of a graph.
 
     Args:
@@ -80,7 +80,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class InspectedStep:
     """One part of a replay: a graph segment, or what the host does between two.
 
     Args:
@@ -88,7 +88,7 @@ class Step:
         why: why the host does it, or why the tape runs.
         rewrite: what to write instead, so that a graph could hold it.
         guards: questions asked of a value that was read, at each replay.
-        driver_nbytes: device memory that instantiating the segment took beside torch's; None where nobody measured.
+        driver_nbytes: device memory that instantiating the segment took in addition to torch's; None if not measured.
     """
 
     kind: str
@@ -98,7 +98,7 @@ class Step:
     rewrite: str = ""
     guards: tuple[str, ...] = ()
     n_operations: int = 0
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[InspectedNode, ...] = ()
     n_nodes: int = 0
     driver_nbytes: int | None = None
 
@@ -114,7 +114,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Capture:
+class InspectedCapture:
     """One captured graph.
 
     Args:
@@ -126,7 +126,7 @@ class Capture:
 
     name: str
     where: str
-    steps: tuple[Step, ...]
+    steps: tuple[InspectedStep, ...]
     externals: tuple[TensorInfo, ...] = ()
     outputs: tuple[TensorInfo, ...] = ()
     pool: tuple[int, int] | None = None
@@ -135,15 +135,15 @@ class Capture:
     is_recorded: bool = True
 
     @property
-    def segments(self) -> list[Step]:
+    def segments(self) -> list[InspectedStep]:
         return [step for step in self.steps if step.is_segment]
 
     @property
-    def host_steps(self) -> list[Step]:
+    def host_steps(self) -> list[InspectedStep]:
         return [step for step in self.steps if not step.is_segment]
 
     @property
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[InspectedNode]:
         return [node for step in self.segments for node in step.nodes]
 
     @property
@@ -179,14 +179,14 @@ def _total(tensors: tuple[TensorInfo, ...]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class CaptureDiff:
     """What changed from one capture to another: nodes, inputs and host steps that only one has, inputs that moved."""
 
-    removed: tuple[Node, ...]
-    added: tuple[Node, ...]
+    removed: tuple[InspectedNode, ...]
+    added: tuple[InspectedNode, ...]
     moved_tensors: tuple[tuple[TensorInfo, TensorInfo], ...]
-    removed_steps: tuple[Step, ...]
-    added_steps: tuple[Step, ...]
+    removed_steps: tuple[InspectedStep, ...]
+    added_steps: tuple[InspectedStep, ...]
     ratio: float
     """1.0 where both run the same nodes in the same order."""
     removed_tensors: tuple[TensorInfo, ...] = ()
@@ -228,7 +228,7 @@ class Inspection:
         notes: what is known besides: why a signature has no graph, how a call gets its arguments there.
     """
 
-    captures: tuple[Capture, ...]
+    captures: tuple[InspectedCapture, ...]
     notes: tuple[str, ...] = ()
     runtime: str = ""
     pools: dict[str, int] = field(default_factory=dict)
@@ -241,13 +241,13 @@ class Inspection:
         parts = [f"{capture.name}: {capture.n_replays} replays\n{capture.text()}" for capture in self.captures]
         return "\n".join([*parts, *self.notes])
 
-    def __iter__(self) -> Iterator[Capture]:
+    def __iter__(self) -> Iterator[InspectedCapture]:
         return iter(self.captures)
 
     def __len__(self) -> int:
         return len(self.captures)
 
-    def __getitem__(self, at: int) -> Capture:
+    def __getitem__(self, at: int) -> InspectedCapture:
         return self.captures[at]
 
     def as_dict(self) -> dict[str, Any]:
@@ -282,12 +282,12 @@ class Inspection:
                     before = f"n{c}_{s}_{step.nodes[-1].index}"
         return "\n".join([*lines, "}"])
 
-    def diff(self, other: Inspection) -> Difference:
+    def diff(self, other: Inspection) -> CaptureDiff:
         """What ``other`` does that this does not, and the other way round; the captures in order."""
         return diff(self, other)
 
 
-def diff(old: Inspection, new: Inspection) -> Difference:
+def diff(old: Inspection, new: Inspection) -> CaptureDiff:
     """Compare two inspections by what their nodes run, in order, on which layouts, and where their inputs lie."""
     mine = [node for capture in old for node in capture.nodes]
     theirs = [node for capture in new for node in capture.nodes]
@@ -296,8 +296,8 @@ def diff(old: Inspection, new: Inspection) -> Difference:
     matcher = difflib.SequenceMatcher(
         None, [node.token(both) for node in mine], [node.token(both) for node in theirs], autojunk=False
     )
-    removed: list[Node] = []
-    added: list[Node] = []
+    removed: list[InspectedNode] = []
+    added: list[InspectedNode] = []
     for tag, a, b, c, d in matcher.get_opcodes():
         if tag != "equal":
             removed += mine[a:b]
@@ -309,7 +309,7 @@ def diff(old: Inspection, new: Inspection) -> Difference:
         [tensor for capture in old for tensor in capture.externals],
         [tensor for capture in new for tensor in capture.externals],
     )
-    return Difference(
+    return CaptureDiff(
         tuple(removed),
         tuple(added),
         tuple((a, b) for a, b in pairs if (a.address, a.layout) != (b.address, b.layout)),
@@ -342,7 +342,7 @@ def _paired(
     return pairs, tuple(old), tuple(new)
 
 
-def _identity(step: Step) -> tuple[str, str, str]:
+def _identity(step: InspectedStep) -> tuple[str, str, str]:
     return step.kind, step.op, step.where
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gfxgraph import kernels
 from gfxgraph.kernels import eager, trial
-from gfxgraph.reporting.bench import Way, compare
+from gfxgraph.reporting.bench import BenchedWay, compare
 
 PEERS = ("eager", "compiled", "max-autotune", "liger")
 OURS = "gfxgraph"
@@ -32,7 +32,7 @@ Made = dict[str, Callable[[int], Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class KernelCase:
     """An operation at one size.
 
     Attributes:
@@ -46,11 +46,11 @@ class Case:
 
 
 @dataclass(slots=True)
-class Result:
+class KernelResult:
     """What was measured of a case."""
 
-    case: Case
-    ways: list[Way]
+    case: KernelCase
+    ways: list[BenchedWay]
     copy_gb_s: float
     n_copies: int
     error: dict[str, float] = field(default_factory=dict)
@@ -114,7 +114,7 @@ def _liger(name: str) -> Any:
     return getattr(functional, name, None)
 
 
-def _rms(m: int, n: int) -> Case:
+def _rms(m: int, n: int) -> KernelCase:
     def make(dtype: torch.dtype, device: torch.device, copies: int) -> Made:
         def theirs(x: Tensor, w: Tensor) -> Tensor:
             return F.rms_norm(x, (n,), w, 1e-6)
@@ -123,10 +123,10 @@ def _rms(m: int, n: int) -> Case:
         liger = None if theirs_liger is None else lambda x, w: theirs_liger(x, w, 1e-6)
         return _ways(_sets([(m, n), (n,)], dtype, device, copies), theirs, kernels.rms_norm, liger)
 
-    return Case(f"rms norm, {m} x {n}", (2 * m * n + n) * 2, make)
+    return KernelCase(f"rms norm, {m} x {n}", (2 * m * n + n) * 2, make)
 
 
-def _layer(m: int, n: int) -> Case:
+def _layer(m: int, n: int) -> KernelCase:
     def make(dtype: torch.dtype, device: torch.device, copies: int) -> Made:
         def theirs(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
             return F.layer_norm(x, (n,), w, b, 1e-5)
@@ -135,10 +135,10 @@ def _layer(m: int, n: int) -> Case:
         liger = None if theirs_liger is None else lambda x, w, b: theirs_liger(x, w, b, 1e-5)
         return _ways(_sets([(m, n), (n,), (n,)], dtype, device, copies), theirs, kernels.layer_norm, liger)
 
-    return Case(f"layer norm, {m} x {n}", (2 * m * n + 2 * n) * 2, make)
+    return KernelCase(f"layer norm, {m} x {n}", (2 * m * n + 2 * n) * 2, make)
 
 
-def _add_rms(m: int, n: int) -> Case:
+def _add_rms(m: int, n: int) -> KernelCase:
     def make(dtype: torch.dtype, device: torch.device, copies: int) -> Made:
         def theirs(x: Tensor, r: Tensor, w: Tensor) -> Any:
             total = x + r
@@ -149,10 +149,10 @@ def _add_rms(m: int, n: int) -> Case:
         sets = _sets([(m, n), (m, n), (n,)], dtype, device, copies)
         return _ways(sets, theirs, lambda x, r, w: kernels.rms_norm(x, w, residual=r), liger)
 
-    return Case(f"residual and rms norm, {m} x {n}", (4 * m * n + n) * 2, make)
+    return KernelCase(f"residual and rms norm, {m} x {n}", (4 * m * n + n) * 2, make)
 
 
-def _gate(m: int, n: int, kind: str) -> Case:
+def _gate(m: int, n: int, kind: str) -> KernelCase:
     def make(dtype: torch.dtype, device: torch.device, copies: int) -> Made:
         def theirs(g: Tensor, u: Tensor) -> Tensor:
             return (F.silu(g) if kind == "swiglu" else F.gelu(g, approximate="tanh")) * u
@@ -160,18 +160,18 @@ def _gate(m: int, n: int, kind: str) -> Case:
         sets = _sets([(m, n), (m, n)], dtype, device, copies)
         return _ways(sets, theirs, getattr(kernels, kind), _liger(f"liger_{kind}"))
 
-    return Case(f"{kind}, {m} x {n}", 3 * m * n * 2, make)
+    return KernelCase(f"{kind}, {m} x {n}", 3 * m * n * 2, make)
 
 
-def _softmax(m: int, n: int) -> Case:
+def _softmax(m: int, n: int) -> KernelCase:
     def make(dtype: torch.dtype, device: torch.device, copies: int) -> Made:
         liger = _liger("liger_softmax")
         return _ways(_sets([(m, n)], dtype, device, copies), lambda x: x.softmax(-1), kernels.softmax, liger)
 
-    return Case(f"softmax, {m} x {n}", 2 * m * n * 2, make)
+    return KernelCase(f"softmax, {m} x {n}", 2 * m * n * 2, make)
 
 
-def _linear(m: int, k: int, n: int) -> Case:
+def _linear(m: int, k: int, n: int) -> KernelCase:
     """The tiled linear of the seed page, with the residual behind it."""
 
     def make(dtype: torch.dtype, device: torch.device, copies: int) -> Made:
@@ -183,10 +183,10 @@ def _linear(m: int, k: int, n: int) -> Case:
             has_weights=True,
         )
 
-    return Case(f"linear and residual, {m} x {k} to {n}", (m * k + n * k + 2 * m * n) * 2, make)
+    return KernelCase(f"linear and residual, {m} x {k} to {n}", (m * k + n * k + 2 * m * n) * 2, make)
 
 
-def _norm_gate(m: int, k: int, n: int) -> Case:
+def _norm_gate(m: int, k: int, n: int) -> KernelCase:
     def make(dtype: torch.dtype, device: torch.device, copies: int) -> Made:
         def theirs(x: Tensor, g: Tensor, w: Tensor, u: Tensor) -> Tensor:
             x = F.rms_norm(x, (k,), g, 1e-6)
@@ -197,10 +197,10 @@ def _norm_gate(m: int, k: int, n: int) -> Case:
 
         return _ways(_sets([(m, k), (k,), (n, k), (n, k)], dtype, device, copies), theirs, ours, has_weights=True)
 
-    return Case(f"norm and gate, {m} x {k} to {n}", (m * k + 2 * n * k + m * n) * 2, make)
+    return KernelCase(f"norm and gate, {m} x {k} to {n}", (m * k + 2 * n * k + m * n) * 2, make)
 
 
-def _three(m: int, k: int, n: int, shared: int) -> Case:
+def _three(m: int, k: int, n: int, shared: int) -> KernelCase:
     def make(dtype: torch.dtype, device: torch.device, copies: int) -> Made:
         def theirs(x: Tensor, g: Tensor, *weights: Tensor) -> Any:
             x = F.rms_norm(x, (k,), g, 1e-6)
@@ -212,10 +212,10 @@ def _three(m: int, k: int, n: int, shared: int) -> Case:
         shapes = [(m, k), (k,), (n, k), (shared, k), (shared, k)]
         return _ways(_sets(shapes, dtype, device, copies), theirs, ours, has_weights=True)
 
-    return Case(f"norm, q, k and v, {m} x {k}", (m * k + (n + 2 * shared) * (k + m)) * 2, make)
+    return KernelCase(f"norm, q, k and v, {m} x {k}", (m * k + (n + 2 * shared) * (k + m)) * 2, make)
 
 
-def _rotary(m: int, heads: int, shared: int, width: int, length: int) -> Case:
+def _rotary(m: int, heads: int, shared: int, width: int, length: int) -> KernelCase:
     def make(dtype: torch.dtype, device: torch.device, copies: int) -> Made:
         slots = torch.tensor([100], device=device)
         cache = (m, shared, length, width)
@@ -230,10 +230,12 @@ def _rotary(m: int, heads: int, shared: int, width: int, length: int) -> Case:
             _sets(shapes, dtype, device, copies), theirs, lambda *given: kernels.rotary_to_cache(*given, slots)
         )
 
-    return Case(f"rotary and cache, {m} x {heads} heads on {shared}", m * (2 * heads + 4 * shared) * width * 2, make)
+    return KernelCase(
+        f"rotary and cache, {m} x {heads} heads on {shared}", m * (2 * heads + 4 * shared) * width * 2, make
+    )
 
 
-def _attention(m: int, heads: int, shared: int, width: int, length: int) -> Case:
+def _attention(m: int, heads: int, shared: int, width: int, length: int) -> KernelCase:
     def make(dtype: torch.dtype, device: torch.device, copies: int) -> Made:
         def theirs(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
             return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
@@ -246,39 +248,39 @@ def _attention(m: int, heads: int, shared: int, width: int, length: int) -> Case
         return _ways(_sets(shapes, dtype, device, copies), theirs, ours)
 
     nbytes = m * (2 * shared * length + 2 * heads) * width * 2
-    return Case(f"attention, {m} x {heads} heads on {shared}, {length} keys of {width}", nbytes, make)
+    return KernelCase(f"attention, {m} x {heads} heads on {shared}, {length} keys of {width}", nbytes, make)
 
 
-def _greedy(m: int, n: int) -> Case:
+def _greedy(m: int, n: int) -> KernelCase:
     def make(dtype: torch.dtype, device: torch.device, copies: int) -> Made:
         return _ways(_sets([(m, n)], dtype, device, copies), lambda x: x.argmax(-1), kernels.greedy)
 
-    return Case(f"greedy, {m} x {n}", m * n * 2, make)
+    return KernelCase(f"greedy, {m} x {n}", m * n * 2, make)
 
 
-def _sample(m: int, n: int) -> Case:
+def _sample(m: int, n: int) -> KernelCase:
     def make(dtype: torch.dtype, device: torch.device, copies: int) -> Made:
         def theirs(x: Tensor) -> Tensor:
             return torch.multinomial(torch.softmax(x.float() / 0.8, -1), 1)[:, 0]
 
         return _ways(_sets([(m, n)], dtype, device, copies), theirs, lambda x: kernels.sample(x, 0.8))
 
-    return Case(f"sample, {m} x {n}", m * n * 10, make)
+    return KernelCase(f"sample, {m} x {n}", m * n * 10, make)
 
 
-def sized(m: int, n: int) -> Iterator[Case]:
+def sized(m: int, n: int) -> Iterator[KernelCase]:
     """The operations that depend on the width of a model, for ``m`` rows of ``n``."""
     yield from (_rms(m, n), _add_rms(m, n), _layer(m, n), _gate(m, n, "swiglu"), _gate(m, n, "geglu"))
     yield from (_softmax(m, n), _linear(m, n, n), _norm_gate(m, n, 4 * n), _three(m, n, n, n // 4))
     yield from (_rotary(m, n // 64, n // 256, 64, 256), _attention(m, n // 64, n // 256, 64, 1024))
 
 
-def ends(m: int) -> Iterator[Case]:
+def ends(m: int) -> Iterator[KernelCase]:
     """The end of a step of ``m`` sequences."""
     yield from (_greedy(m, 128256), _sample(m, 128256))
 
 
-def cases(rows: Sequence[int] = ROWS, widths: Sequence[int] = WIDTHS) -> Iterator[Case]:
+def cases(rows: Sequence[int] = ROWS, widths: Sequence[int] = WIDTHS) -> Iterator[KernelCase]:
     """Every operation at decode sizes."""
     for m in rows:
         for n in widths:
@@ -299,19 +301,19 @@ def copy_gb_s(device: torch.device, nbytes: int = 1 << 30) -> float:
 
 
 def measure(
-    case: Case, rounds: int, device: torch.device, dtype: torch.dtype, copy: float, *, autotune: bool = False
-) -> Result:
+    case: KernelCase, rounds: int, device: torch.device, dtype: torch.dtype, copy: float, *, autotune: bool = False
+) -> KernelResult:
     """Run one case in every way, in turns. A way that fails is in the result with its reason."""
     torch._dynamo.reset()  # the functions of all sizes share their code, of which only eight are compiled
     n_copies = max(1, min(MOST_COPIES, CACHE_NBYTES // max(case.nbytes, 1))) if device.type == "cuda" else 1
-    result = Result(case, [], copy, n_copies)
-    timers: list[tuple[Way, Callable[[], float]]] = []
+    result = KernelResult(case, [], copy, n_copies)
+    timers: list[tuple[BenchedWay, Callable[[], float]]] = []
     wanted: Any = None
     n_calls = max(1, min(trial.N_CALLS, MOST_COPIES // n_copies))
     for name, call in case.make(dtype, device, n_copies).items():
         if name == "max-autotune" and not autotune:
             continue
-        way = Way(name)
+        way = BenchedWay(name)
         result.ways.append(way)
         try:
             with torch.no_grad():

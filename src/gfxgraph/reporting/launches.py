@@ -32,7 +32,7 @@ learnt: dict[str, int] = {}
 """By an operation's name, the launches of its last call that was asked about: for samples, which ask about none."""
 
 
-class Launches:
+class LaunchCounts:
     """Answers by operation and sizes, and the pool and stream to find them out."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from gfxgraph.process import bridge, process
 from gfxgraph.process.health import stats
 from gfxgraph.reporting import history, watch
 from gfxgraph.reporting.inspect import inspect
-from gfxgraph.reporting.inspection import Capture, Inspection
+from gfxgraph.reporting.inspection import InspectedCapture, Inspection
 from gfxgraph.reporting.memory import memory_report
 
 PERIOD_S = 5.0
@@ -69,7 +69,7 @@ def process_report(with_nodes: bool = True) -> dict[str, Any]:
     return made
 
 
-def _memory(gone: list[Capture]) -> dict[str, Any]:
+def _memory(gone: list[InspectedCapture]) -> dict[str, Any]:
     """``memory_report()``, with a row for each graph that was destroyed before."""
     report = memory_report()
     rows = [
@@ -86,10 +86,10 @@ def _memory(gone: list[Capture]) -> dict[str, Any]:
     return {**report, "gone": rows}
 
 
-def _captures(found: Inspection, gone: list[Capture], n_left_out: int) -> dict[str, Any]:
+def _captures(found: Inspection, gone: list[InspectedCapture], n_left_out: int) -> dict[str, Any]:
     """The captures that were replayed most, up to the limit of nodes; ``gone`` were destroyed before."""
     ranked = sorted((*found.captures, *gone), key=lambda capture: -capture.n_replays)
-    kept: list[Capture] = []
+    kept: list[InspectedCapture] = []
     n = 0
     for capture in ranked:
         if kept and n + capture.n_nodes > MOST_NODES:
@@ -104,7 +104,7 @@ def _captures(found: Inspection, gone: list[Capture], n_left_out: int) -> dict[s
 
 
 def write(folder: str, with_nodes: bool = True) -> None:
-    """Replace this process's file, whole."""
+    """Replace this process's file atomically."""
     target = Path(folder) / f"gfxgraph-{os.getpid()}.json"
     files.new_folder(target.parent)
     files.write(target, json.dumps(process_report(with_nodes), default=str))

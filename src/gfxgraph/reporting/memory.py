@@ -121,7 +121,7 @@ def memory_report() -> dict[str, Any]:
         ``growth``: since the first report of this process (where one is written at its end: since the first graph),
         with ``driver_bytes_per_1000_replays``: use of the device that torch does not count, so another process's too;
         ``owners``: whose it is, ``{"owner", "bytes", "n"}``, the largest first: tensors by the variable that holds
-        them, graph execs, pools, and what nobody is known for.
+        them, graph execs, pools, and memory with no known owner.
         ``prediction``: what one more graph is likely to take, from those there are, before it is captured.
     """
     report = arena.memory_report()

@@ -45,7 +45,7 @@ def publish_metrics(meter_provider: Any = None) -> None:
     from gfxgraph import __version__
 
     meter = metrics.get_meter("gfxgraph", __version__, meter_provider)
-    look = _Look()
+    look = _MetricsSnapshot()
     for family in known_families():
         make = meter.create_observable_counter if family.kind == "counter" else meter.create_observable_gauge
         unit = "s" if family.name.removesuffix("_total").endswith("seconds") else "1"
@@ -76,7 +76,7 @@ def known_families() -> list[Family]:
     return [*families({"avg_replay_us": 0.0}), *(Family(name, kind, text) for name, kind, text, _ in seen)]
 
 
-class _Look:
+class _MetricsSnapshot:
     """The metrics as they are, by name; asked for once in a while."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class _Look:
             return self._found.get(name)
 
 
-def _callback(look: _Look, name: str, observation: Any) -> Callable[[Any], Iterator[Any]]:
+def _callback(look: _MetricsSnapshot, name: str, observation: Any) -> Callable[[Any], Iterator[Any]]:
     def observe(_options: Any) -> Iterator[Any]:
         family = look(name)
         for labels, value in family.samples if family is not None else ():

@@ -22,12 +22,12 @@ from gfxgraph.capture.steps import Step as ProgramStep
 from gfxgraph.capture.walk import raw_graph
 from gfxgraph.core.tape import where_of
 from gfxgraph.errors import DriverError
-from gfxgraph.guard.names import Names, describe, layout_text, objects_of
+from gfxgraph.guard.names import TensorNames, describe, layout_text, objects_of
 from gfxgraph.guard.nodes import SegmentNode, known_params, nodes_of
 from gfxgraph.process import process
 from gfxgraph.reporting.demangle import demangled, short
 from gfxgraph.reporting.generated import Sources
-from gfxgraph.reporting.inspection import Capture, Node, Step, TensorInfo
+from gfxgraph.reporting.inspection import InspectedCapture, InspectedNode, InspectedStep, TensorInfo
 from gfxgraph.reporting.rewrites import rewrite, why_unsafe
 from gfxgraph.types import NodeKind
 
@@ -76,14 +76,14 @@ def _of_many(objects: Iterable[Any], notes: list[str]) -> tuple[list[tuple[str, 
     return made, notes
 
 
-def read_capture(graph: Any, label: str = "", names: Names | None = None) -> Capture:
+def read_capture(graph: Any, label: str = "", names: TensorNames | None = None) -> InspectedCapture:
     """One captured graph as plain data."""
     program: Program = graph._program
     steps = tuple(_step(step, program, names) for step in program.steps)
     where = next((step.where for step in steps if step.where), "")
     where = where or next((node.where for step in steps for node in step.nodes if node.where), "")
     pool = pool_of(graph)
-    return Capture(
+    return InspectedCapture(
         name=label or (f"graph captured at {where}" if where else "a graph"),
         where=where,
         steps=steps,
@@ -96,11 +96,11 @@ def read_capture(graph: Any, label: str = "", names: Names | None = None) -> Cap
     )
 
 
-def _step(step: ProgramStep, program: Program, names: Names | None) -> Step:
+def _step(step: ProgramStep, program: Program, names: TensorNames | None) -> InspectedStep:
     if isinstance(step, SegmentStep):
         nodes = tuple(_nodes(step, program, names)) if step.graph is not None else ()
         why, _, where = step.why_not or ("", "", "")
-        return Step(
+        return InspectedStep(
             kind="graph" if step.graph is not None else "tape",
             where=Sources().of(str(where or step.where)),
             why=why,
@@ -115,14 +115,14 @@ def _step(step: ProgramStep, program: Program, names: Names | None) -> Step:
     questions = step.questions if isinstance(step, ReadStep) else ()
     guards = tuple(question.text(program.numbers) for question in questions)
     known = op if why_unsafe(op) or kind != "read" else _READ  # a read has the name of the call that asked for it
-    return Step(kind, op, where, why_unsafe(known), rewrite(known), guards)
+    return InspectedStep(kind, op, where, why_unsafe(known), rewrite(known), guards)
 
 
 _READ = "aten::_local_scalar_dense"
 _KINDS: dict[type, str] = {HostStep: "operation", ReadStep: "read", CallStep: "call", ReplayStep: "replay"}
 
 
-def _nodes(segment: SegmentStep, program: Program, names: Names | None) -> Iterator[Node]:
+def _nodes(segment: SegmentStep, program: Program, names: TensorNames | None) -> Iterator[InspectedNode]:
     driver = process.require().driver
     if driver is None:
         return
@@ -134,7 +134,7 @@ def _nodes(segment: SegmentStep, program: Program, names: Names | None) -> Itera
         yield _node(at, node, parents.get(at, ()), sources, with_tensors=names is not None)
 
 
-def _node(at: int, node: SegmentNode, after: tuple[int, ...], sources: Sources, with_tensors: bool) -> Node:
+def _node(at: int, node: SegmentNode, after: tuple[int, ...], sources: Sources, with_tensors: bool) -> InspectedNode:
     kernel = demangled(node.kernel)
     grid = block = None
     shared = 0
@@ -149,7 +149,7 @@ def _node(at: int, node: SegmentNode, after: tuple[int, ...], sources: Sources, 
             pass  # this runtime does not tell how its kernels are launched
     uses = tuple(TensorInfo(use.name, use.layout, use.nbytes, use.address, role=use.role) for use in node.uses)
     defined = _triton_functions().get(node.kernel, "") if node.kind is NodeKind.KERNEL else ""
-    return Node(
+    return InspectedNode(
         index=at,
         kind=str(node.kind),
         kernel=kernel,
@@ -211,7 +211,7 @@ def _triton_functions() -> dict[str, str]:
     return _triton_at[1]
 
 
-def _externals(program: Program, names: Names | None) -> Iterator[TensorInfo]:
+def _externals(program: Program, names: TensorNames | None) -> Iterator[TensorInfo]:
     for held in program.externals.values():
         if isinstance(held, Layout):
             text = layout_text(held.size, held.stride, held.dtype)
@@ -222,7 +222,7 @@ def _externals(program: Program, names: Names | None) -> Iterator[TensorInfo]:
             yield TensorInfo(name, describe(held), nbytes, held.data_ptr(), "device" if held.is_cuda else "host")
 
 
-def _outputs(program: Program, names: Names | None) -> Iterator[TensorInfo]:
+def _outputs(program: Program, names: TensorNames | None) -> Iterator[TensorInfo]:
     for segment in program.segments:
         for value, place in segment.live:
             alive = value()

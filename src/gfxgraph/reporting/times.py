@@ -26,15 +26,17 @@ from gfxgraph.capture.rollback import Rollback
 from gfxgraph.capture.steps import SegmentStep
 from gfxgraph.capture.walk import can_walk, walk
 from gfxgraph.core.tape import Entry
-from gfxgraph.guard.names import Names
+from gfxgraph.guard.names import TensorNames
 from gfxgraph.process import process
-from gfxgraph.reporting.inspection import Capture, Inspection, Node, Step
+from gfxgraph.reporting.inspection import InspectedCapture, InspectedNode, InspectedStep, Inspection
 from gfxgraph.reporting.reading import read_capture
 
 N_PASSES = 3
 
 
-def timed(graph: Any, label: str = "", names: Names | None = None, *, passes: int = N_PASSES) -> Capture:
+def timed(
+    graph: Any, label: str = "", names: TensorNames | None = None, *, passes: int = N_PASSES
+) -> InspectedCapture:
     """``graph`` as ``inspect`` reads it, with ``device_us`` of every node: the least of some passes.
 
     Each pass runs a replay node by node, 40 us and a wait each; what it changes outside the graph is put back. The
@@ -114,7 +116,7 @@ def _floor() -> float:
     return float(min(times))
 
 
-def by(captures: Inspection | Capture, what: str) -> list[tuple[str, float, int]]:
+def by(captures: Inspection | InspectedCapture, what: str) -> list[tuple[str, float, int]]:
     """(name, microseconds, nodes) summed by ``what``: "op", "where", "name" or "kind"; dearest first."""
     spent: Counter[str] = Counter()
     count: Counter[str] = Counter()
@@ -186,7 +188,7 @@ def chrome_trace(graph: Any) -> dict[str, Any]:
     The nodes of a replay follow their edges; where several may run at once they get rows of their own. The replay's
     whole length is measured; the nodes' stretches are their own times, so gaps between nodes are drawn, too.
     """
-    capture = timed(graph, names=Names(sys._getframe(1)))
+    capture = timed(graph, names=TensorNames(sys._getframe(1)))
     events: list[dict[str, Any]] = []
     try:
         eager = eager_timeline(graph)
@@ -209,7 +211,7 @@ def chrome_trace(graph: Any) -> dict[str, Any]:
     return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": other}
 
 
-def _place_nodes(events: list[dict[str, Any]], step: Step, at: float) -> float:
+def _place_nodes(events: list[dict[str, Any]], step: InspectedStep, at: float) -> float:
     if not step.is_segment:
         events.append(_stretch(2, 1, f"host: {step.op}", at, 1.0, {"where": step.where, "why": step.why}))
         return at + 1.0
@@ -226,7 +228,7 @@ def _place_nodes(events: list[dict[str, Any]], step: Step, at: float) -> float:
     return max(ends.values(), default=at)
 
 
-def _about(node: Node) -> dict[str, Any]:
+def _about(node: InspectedNode) -> dict[str, Any]:
     return {"op": node.op, "where": node.where, "kernel": node.kernel, "grid": node.grid, "block": node.block}
 
 

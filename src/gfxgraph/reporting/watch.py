@@ -18,9 +18,7 @@ Source: docs/decisions/0153.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import random
 import sys
 import threading
 import time
@@ -39,31 +37,24 @@ from gfxgraph.capture.autocasting import as_outside
 from gfxgraph.capture.modes import enter_mode, leave_modes
 from gfxgraph.capture.overloads import OPS, OpInfo, identity
 from gfxgraph.capture.places import user_frame
-from gfxgraph.capture.walk import raw_graph, working_nodes
-from gfxgraph.core.tape import Entry, where_of
-from gfxgraph.guard.nodes import owners_of
+from gfxgraph.core.tape import where_of
 from gfxgraph.process import process
-from gfxgraph.reporting.coverage import Coverage, Line, as_families
+from gfxgraph.reporting import captured
+from gfxgraph.reporting.captured import Captured
+from gfxgraph.reporting.coverage import Coverage, EagerLine, as_families
 from gfxgraph.reporting.generated import Sources
-from gfxgraph.reporting.launches import Launches, learnt
+from gfxgraph.reporting.launches import LaunchCounts, learnt
 from gfxgraph.reporting.memory import memory_families
 from gfxgraph.reporting.rewrites import (
     FOR_A_CALL,
-    INSIDE,
     NO_CAPTURE,
     NOT_REPLAYED,
-    SPLIT,
-    STAND_IN,
     rewrite,
     why_unsafe,
 )
+from gfxgraph.reporting.sampler import Sampler
 
-WINDOW_S = 0.05
-SHARE_OF_TIME = 0.01
-"""What watching may cost: the pause after a window is as long as that takes."""
-LEAST_PAUSE_S = 0.5
 MOST_LINES = 200
-MOST_GRAPHS = 64
 
 _clock = time.perf_counter
 _CALLABLES = f"{os.path.dirname(callables.__file__)}{os.sep}"
@@ -77,7 +68,7 @@ _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 class EagerLaunches(TorchDispatchMode):
-    """Counts one thread's eager launches while it stands on that thread's stack of dispatch modes."""
+    """Counts one thread's eager launches while it is on that thread's stack of dispatch modes."""
 
     supports_higher_order_operators = True
 
@@ -91,7 +82,7 @@ class EagerLaunches(TorchDispatchMode):
         """(code, instruction, operation, why, whether no graph records such a call) -> [calls whose launches are not
         known, seconds, launches of the others]; codes by identity, a hash reads all of one."""
         self.codes: dict[int, Any] = {}
-        self.launches = Launches() if is_exact else None
+        self.launches = LaunchCounts() if is_exact else None
         self.in_graphs = [0.0, 0.0]
         self.capturing = [0.0, 0.0]
         self.checks = [0.0, 0.0]
@@ -99,7 +90,7 @@ class EagerLaunches(TorchDispatchMode):
         """Seconds of eager launches before the first replay: of no step."""
         self.replays: Counter[int] = Counter()
         self.n_elsewhere = 0
-        self.cell = [0.0, 0.0]  # before the first launch time is nobody's
+        self.cell = [0.0, 0.0]  # time before the first launch is not attributed
         self.last = 0.0
         self.own_s = self.watched_s = 0.0
         self.n_seen = 0
@@ -107,13 +98,13 @@ class EagerLaunches(TorchDispatchMode):
         self.n_windows = 0
         self.opened = 0.0
         self.validates = False
-        """That replay is compared with eager: what is launched for it is nobody's loss."""
+        """That replay is compared with eager: its launches do not count as eager."""
         self.inside: Any = None
         """The graph that is being replayed: what is launched meanwhile stands in for it."""
         self.nodes: dict[int, int] = {}
         self._undo: list[Callable[[], None]] = []
         self.gone = Captured()
-        """Of graphs that were destroyed since somebody watches."""
+        """Of graphs that were destroyed since counting began."""
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -122,7 +113,7 @@ class EagerLaunches(TorchDispatchMode):
     # -- windows ----------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Begin to count; in the thread that is watched."""
+        """Begin to count; call it in the watched thread."""
         state = process.current()
         if not self.paused or state is None:
             return
@@ -145,7 +136,7 @@ class EagerLaunches(TorchDispatchMode):
         enter_mode(self)
 
     def close(self) -> None:
-        """Stop counting; in the same thread."""
+        """Stop counting; call it in the same thread."""
         if self.paused:
             return
         now = _clock()
@@ -164,7 +155,7 @@ class EagerLaunches(TorchDispatchMode):
                 graph._choose_path()
 
     def forget(self) -> None:
-        """Be told of graphs no longer."""
+        """Unregister from graphs."""
         if self.gone.add in above.leaving:
             above.leaving.remove(self.gone.add)
 
@@ -208,7 +199,7 @@ class EagerLaunches(TorchDispatchMode):
             self._give(began, cell)
             n = self.launches.of(info, args, kwargs) if self.launches is not None else None
             cell[0 if n is None else 2] += n or 1
-            self.last += _clock() - ended  # what was done to find that out is nobody's
+            self.last += _clock() - ended  # the time that finding out took is not attributed
         self.own_s += _clock() - ended
         return out
 
@@ -222,7 +213,7 @@ class EagerLaunches(TorchDispatchMode):
         frame = user_frame(caller)
         code, lasti = (frame.f_code, frame.f_lasti) if frame is not None else (None, -1)
         if self.inside is not None:
-            why = _why_inside(self.inside)
+            why = captured.why_inside(self.inside)
         else:
             why = FOR_A_CALL if caller.f_code.co_filename.startswith(_CALLABLES) else ""
         key = (identity(code), lasti, op, why, is_unsafe)
@@ -246,7 +237,7 @@ class EagerLaunches(TorchDispatchMode):
         self.replays[number] += 1
         n = self.nodes.get(number)
         if n is None:
-            n = self.nodes[number] = _n_nodes(graph)
+            n = self.nodes[number] = captured.n_nodes(graph)
         self.in_graphs[0] += n
         self.own_s += _clock() - now
 
@@ -294,17 +285,19 @@ class EagerLaunches(TorchDispatchMode):
         now = _clock()
         open_s = 0.0 if self.paused else now - self.opened
         pending = 0.0 if self.paused else now - self.last
-        reasons = _reasons()
-        merged: dict[tuple[str, str, str], Line] = {}
+        reasons = captured.reasons()
+        merged: dict[tuple[str, str, str], EagerLine] = {}
         sources = Sources()
-        captured = self.gone.with_those_of(process.current())
+        known = self.gone.with_those_of(process.current())
         for (number, lasti, op, why, is_unsafe), cell in list(self.cells.items()):
             where = sources.of(str(where_of(self.codes[number], lasti)))
             why = why or reasons.get((op, where)) or reasons.get(("", where)) or (why_unsafe(op) if is_unsafe else "")
-            why = why or (NOT_REPLAYED if (number, lasti) in captured.places else NO_CAPTURE)
-            line = merged.setdefault((op, where, why), Line(op, where, why, rewrite=rewrite(op) if is_unsafe else ""))
-            n_each = captured.launches_of(op)
-            if not self.is_exact and op in learnt and not captured.n_nodes[op]:
+            why = why or (NOT_REPLAYED if (number, lasti) in known.places else NO_CAPTURE)
+            line = merged.setdefault(
+                (op, where, why), EagerLine(op, where, why, rewrite=rewrite(op) if is_unsafe else "")
+            )
+            n_each = known.launches_of(op)
+            if not self.is_exact and op in learnt and not known.n_nodes[op]:
                 n_each = float(learnt[op])
             line.n += round(cell[0] * n_each + cell[2])
             line.seconds += cell[1] + (pending if cell is self.cell else 0.0)
@@ -326,7 +319,7 @@ class EagerLaunches(TorchDispatchMode):
             is_exact=self.is_exact,
             n_elsewhere=self.n_elsewhere,
             lines=lines[:MOST_LINES],
-            downgrades=_downgrades(),
+            downgrades=captured.downgrades(),
         )
 
     def families(self) -> process.Samples:
@@ -335,59 +328,6 @@ class EagerLaunches(TorchDispatchMode):
 
     def __str__(self) -> str:
         return str(self.coverage())
-
-
-class Captured:
-    """What captures tell of eager launches: which lines they cover, and how many launches an operation makes."""
-
-    def __init__(self) -> None:
-        self.codes: dict[int, Any] = {}
-        """By identity, and held: another code in its place would have the same."""
-        self.places: set[tuple[int, int]] = set()
-        """(code, instruction) of every operation that was recorded."""
-        self.n_nodes: Counter[str] = Counter()
-        self.n_entries: Counter[str] = Counter()
-        self.n_graphs = 0
-
-    def add(self, graph: Any) -> None:
-        program = graph._program
-        if program is None or self.n_graphs >= MOST_GRAPHS:
-            return
-        self.n_graphs += 1
-        for segment in program.segments:
-            for row in segment.tape.rows:
-                if len(row) > 4 and row[4] is not None:
-                    self.codes[identity(row[4])] = row[4]
-                    self.places.add((identity(row[4]), row[5]))
-            self._count_nodes(segment)
-
-    def _count_nodes(self, segment: Any) -> None:
-        state = process.current()
-        driver = state.driver if state is not None else None
-        if driver is None or segment.graph is None or not segment.tape.rows:
-            return
-        handle = raw_graph(segment.graph)
-        kinds = {node: driver.node_kind(node) for node in driver.nodes(handle)}
-        owners = owners_of(segment.tape, list(kinds), handle)
-        working = set(working_nodes(kinds))
-        self.n_nodes.update(
-            owner.name for node, owner in owners.items() if node in working and isinstance(owner, Entry)
-        )
-        made = {id(owner) for owner in owners.values()}
-        self.n_entries.update(entry.name for entry in segment.tape.entries if id(entry) in made)
-
-    def with_those_of(self, state: process.Process | None) -> Captured:
-        """These, and the graphs that there are now."""
-        made = Captured()
-        made.codes, made.places = dict(self.codes), set(self.places)
-        made.n_nodes, made.n_entries = Counter(self.n_nodes), Counter(self.n_entries)
-        for graph in list(state.graphs) if state is not None else ():
-            made.add(graph)
-        return made
-
-    def launches_of(self, op: str) -> float:
-        """How many nodes the operation made, on average; one where no capture has it."""
-        return self.n_nodes[op] / self.n_entries[op] if self.n_nodes[op] else 1.0
 
 
 def _launches(info: OpInfo, out: Any, args: Any) -> bool:
@@ -406,56 +346,8 @@ def _launches(info: OpInfo, out: Any, args: Any) -> bool:
     return False
 
 
-def _n_nodes(graph: Any) -> int:
-    """Nodes that one replay launches as graphs."""
-    program = graph._program
-    state = process.current()
-    total = 0
-    for segment in program.segments if program is not None else ():
-        if segment.graph is None:
-            continue
-        if not segment.n_nodes and state is not None and state.driver is not None:
-            segment.n_nodes = state.driver.node_counter(int(state.base.raw_cuda_graph(segment.graph)))()
-        total += segment.n_nodes
-    return total
-
-
-def _why_inside(graph: Any) -> str:
-    """Why a replay launches eagerly: its tape runs, or it was split."""
-    program = graph._program
-    if program is None:
-        return INSIDE
-    for segment in program.segments:
-        if segment.graph is None and segment.why_not is not None:
-            return str(segment.why_not[0])
-    hosts = [step for step in program.steps if step not in program.segments]
-    return f"{SPLIT}: {hosts[0]}" if hosts else STAND_IN
-
-
-def _reasons() -> dict[tuple[str, str], str]:
-    """Why work at a line ran eagerly, from what was reported: by operation and line, and by line."""
-    state = process.current()
-    found: dict[tuple[str, str], str] = {}
-    for event in state.counters.snapshot()["events"] if state is not None else ():
-        if event["kind"] in ("fallback", "split") and event["where"]:
-            found[(event["op"], event["where"])] = event["reason"]
-        if event["kind"] == "fallback" and event["where"]:  # the line's whole work is meant
-            found.setdefault(("", event["where"]), event["reason"])
-    return found
-
-
-def _downgrades() -> list[str]:
-    state = process.current()
-    events = state.counters.snapshot()["events"] if state is not None else []
-    return [
-        f"{event['count']} x {event['reason']}" + (f" ({place})" if (place := event["op"] or event["where"]) else "")
-        for event in events
-        if event["kind"] in ("fallback", "engine_eager")
-    ]
-
-
 class _PassOn(TorchDispatchMode):
-    """Does nothing but stand on the stack."""
+    """A mode that only passes calls on, to measure what a mode costs."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
@@ -475,48 +367,6 @@ def way_s() -> float:
                 x.detach()
         tries.append((_clock() - between) - (between - began))
     return max(0.0, min(tries) / n)
-
-
-class Sampler:
-    """Opens and closes windows in the main thread, from a thread of its own."""
-
-    def __init__(self, watch: EagerLaunches) -> None:
-        self.watch = watch
-        self.ended = threading.Event()
-        self._calls = [
-            ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._call(do)) for do in (watch.open, watch.close)
-        ]
-        self._thread = threading.Thread(target=self._run, name="gfxgraph-coverage", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """No more windows; the open one is closed by the caller, in its thread."""
-        self.ended.set()
-
-    def _call(self, do: Callable[[], None]) -> Callable[[Any], int]:
-        def pending(_: Any) -> int:
-            if not self.ended.is_set() and not sys.is_finalizing():
-                try:
-                    do()
-                except RuntimeError as error:  # raised here it would come out of any line of the program
-                    process.log.warning("coverage is not counted any more: %s", error)
-                    self.ended.set()
-            return 0
-
-        return pending
-
-    def _run(self) -> None:
-        schedule = ctypes.pythonapi.Py_AddPendingCall
-        while not self.ended.is_set():
-            before = self.watch.cost_s
-            schedule(self._calls[0], None)
-            self.ended.wait(WINDOW_S)
-            schedule(self._calls[1], None)
-            pause = max(LEAST_PAUSE_S, (self.watch.cost_s - before) / SHARE_OF_TIME)
-            # Not at even times: a program's steps may take just as long.
-            self.ended.wait(pause * random.uniform(0.8, 1.2))
 
 
 _watching: EagerLaunches | None = None
@@ -539,7 +389,7 @@ def start(is_exact: bool) -> EagerLaunches:
 
 
 def stop() -> None:
-    """Watch no longer; in the thread that was watched."""
+    """Stop watching; call it in the watched thread."""
     global _watching, _sampler
     if _sampler is not None:
         _sampler.stop()
@@ -553,7 +403,7 @@ def stop() -> None:
 
 
 def watching() -> EagerLaunches | None:
-    """Who watches this process; None where coverage is off."""
+    """This process's counter; None if coverage is off."""
     return _watching
 
 

@@ -82,10 +82,10 @@ def to_fnuz(weight: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
 
     Args:
         weight: any shape, float8_e4m3fn.
-        scale: the factor that turns stored values into real ones.
+        scale: any shape that broadcasts to the weight's; the factor that turns stored values into real ones.
 
     Returns:
-        The weight as float8_e4m3fnuz and its scale; ``weight * scale`` is unchanged.
+        The weight as float8_e4m3fnuz and its scale, in their shapes; ``weight * scale`` is unchanged.
 
     Raises:
         ValueError: another dtype.

@@ -29,7 +29,7 @@ class GoldenError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class GoldenTarget:
     """What is verified: ``build()`` makes it.
 
     ``inputs(shape, dtype, generator)`` and ``loss(output)`` are optional.
@@ -40,7 +40,7 @@ class Target:
     loss: Callable[[Any], Any] | None = None
 
 
-def load_target(spec: str) -> Target:
+def load_target(spec: str) -> GoldenTarget:
     """Load ``path/to/file.py:function``.
 
     Raises:
@@ -58,7 +58,7 @@ def load_target(spec: str) -> Target:
     build = getattr(module, name or "build", None)
     if not callable(build):
         raise GoldenError(f"{path} has no function {name or 'build'!r}")
-    return Target(build, getattr(module, "inputs", None), getattr(module, "loss", None))
+    return GoldenTarget(build, getattr(module, "inputs", None), getattr(module, "loss", None))
 
 
 def tolerance(dtype: str, n_layers: int) -> float:
@@ -88,7 +88,7 @@ def _sample(tensor: Any) -> Any:
     return flat[::step][:_SAMPLE].float().cpu()
 
 
-def _make_inputs(target: Target, shape: Sequence[int], dtype: Any, seed: int) -> tuple[Any, ...]:
+def _make_inputs(target: GoldenTarget, shape: Sequence[int], dtype: object, seed: int) -> tuple[Any, ...]:
     # lazily: devices are chosen before torch is loaded
     import torch
 
@@ -99,7 +99,7 @@ def _make_inputs(target: Target, shape: Sequence[int], dtype: Any, seed: int) ->
     return (torch.randn(*shape, generator=generator, dtype=torch.float32).to(dtype),)
 
 
-def _build(target: Target, dtype: Any, device: str, seed: int) -> Any:
+def _build(target: GoldenTarget, dtype: object, device: str, seed: int) -> Any:
     # lazily: devices are chosen before torch is loaded
     import torch
 
@@ -129,7 +129,7 @@ def _run(model: Any, inputs: tuple[Any, ...], device: str) -> tuple[list[Any], l
         for name, module in model.named_modules():
             if name and not list(module.children()):
 
-                def hook(_m: Any, _a: Any, out: Any, name: str = name) -> None:
+                def hook(_m: object, _a: object, out: object, name: str = name) -> None:
                     found = _tensors(out)
                     if found and found[0].is_floating_point():
                         layers.append((name, _sample(found[0])))
@@ -145,7 +145,7 @@ def _run(model: Any, inputs: tuple[Any, ...], device: str) -> tuple[list[Any], l
     return [t.detach().cpu() for t in _tensors(out)], layers
 
 
-def _backward(target: Target, model: Any, inputs: tuple[Any, ...], device: str) -> dict[str, Any]:
+def _backward(target: GoldenTarget, model: Any, inputs: tuple[Any, ...], device: str) -> dict[str, Any]:
     """The loss of one step and a sample of every gradient; ``reason`` says why there are none."""
     import torch  # lazily: only this half needs it
 
@@ -197,7 +197,7 @@ def _compare_training(ours: dict[str, Any], theirs: dict[str, Any] | None, allow
 
 
 def _run_case(
-    model: Any, inputs: tuple[Any, ...], device: str, shape: Sequence[int]
+    model: object, inputs: tuple[Any, ...], device: str, shape: Sequence[int]
 ) -> tuple[list[Any], list[tuple[str, Any]]]:
     """Run one recorded shape.
 
@@ -215,7 +215,7 @@ def _run_case(
 
 
 def record(
-    target: Target, *, dtype: str = "float32", device: str = "cpu", seed: int = 0,
+    target: GoldenTarget, *, dtype: str = "float32", device: str = "cpu", seed: int = 0,
     shapes: Sequence[Sequence[int]] = SHAPES,
 ) -> dict[str, Any]:  # fmt: skip
     """Run the target on golden inputs and keep what came out.
@@ -258,7 +258,7 @@ def machine(device: str) -> dict[str, str]:
     }
 
 
-def loaded_from(model: Any) -> dict[str, str]:
+def loaded_from(model: object) -> dict[str, str]:
     """The files that are really in use: the model's own, and the packages that replace kernels."""
     found = {}
     kind = type(model) if not inspect.isfunction(model) else model
@@ -300,7 +300,9 @@ def load(path: str) -> dict[str, Any]:
     return data
 
 
-def compare(target: Target, golden: dict[str, Any], *, device: str = "cpu", iterations: int = 100) -> dict[str, Any]:
+def compare(
+    target: GoldenTarget, golden: dict[str, Any], *, device: str = "cpu", iterations: int = 100
+) -> dict[str, Any]:
     """Run the target here and compare with the golden outputs.
 
     Returns:
@@ -368,7 +370,7 @@ def _first_layer(ours: list[tuple[str, Any]], theirs: Sequence[Any], allowed: fl
     return "after the last layer" if len(ours) == len(theirs) else "a different number of layers ran"
 
 
-def _stability(model: Any, inputs: tuple[Any, ...], device: str, iterations: int) -> dict[str, int]:
+def _stability(model: object, inputs: tuple[Any, ...], device: str, iterations: int) -> dict[str, int]:
     """Run again and again; the same input must give the same bits, and never NaN."""
     # lazily: devices are chosen before torch is loaded
     import torch

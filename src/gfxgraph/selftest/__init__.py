@@ -7,6 +7,7 @@ Stays out: the terminal; torch, outside the processes of the cases.
     worker.py     one case in a process that was started for it
     processes.py  where these processes come from, and how they are made to end
     schedule.py   which cases run side by side, and what a failure among them means
+    matrix.py     reports of many machines as one table
     outcome.py    how a case ended, in words
     scrub.py      what a report must not hold
     bench.py      what cases are written with

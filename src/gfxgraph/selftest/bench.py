@@ -18,7 +18,7 @@ from gfxgraph import simulator
 from gfxgraph.driver import library
 from gfxgraph.process import process
 from gfxgraph.selftest.processes import NEEDED_MIB, n_cores
-from gfxgraph.simulator.device import Refused
+from gfxgraph.simulator.device import CallRefused
 
 Body = Callable[[], Any]
 SEED = 20
@@ -27,7 +27,7 @@ MIB = 1 << 20
 RTOL = {torch.float32: 2e-4, torch.float16: 1e-2, torch.bfloat16: 6e-2}
 
 
-class Skipped(Exception):
+class CaseSkipped(Exception):
     """The case does not apply here; the text says why."""
 
 
@@ -67,7 +67,7 @@ def case(
     may_fall_back: bool = False,
     is_hidden: bool = False,
     is_alone: bool = False,
-    **settings: Any,
+    **settings: object,
 ) -> Callable[[Callable[[Bench], None]], Case]:
     """Make a function a case; hidden ones are helpers that other cases start."""
 
@@ -115,7 +115,7 @@ class Bench:
             body()
         torch.cuda.current_stream().wait_stream(side)
 
-    def capture(self, body: Body, graph: Any = None, **kw: Any) -> tuple[Any, Any]:
+    def capture(self, body: Body, graph: object = None, **kw: object) -> tuple[Any, Any]:
         """(graph, what ``body`` returned), without a warm-up."""
         graph = torch.cuda.CUDAGraph() if graph is None else graph
         with torch.cuda.graph(graph, **kw):
@@ -132,7 +132,7 @@ class Bench:
         times: int = 3,
         rtol: float = 0.0,
         graph: Any = None,
-        **kw: Any,
+        **kw: object,
     ) -> tuple[Any, Any]:
         """Capture ``body``; show that capturing changed nothing and that each replay does what eager does.
 
@@ -165,7 +165,7 @@ class Bench:
             same([torch.cuda.get_rng_state()], [wanted_rng], f"the generator's state after replay {n}")
         return graph, made
 
-    def still_usable(self, pool: Any = None) -> None:
+    def still_usable(self, pool: object = None) -> None:
         """The process is as before a failure: streams, random numbers, a capture into the same pool, a replay."""
         expect(torch.cuda.current_stream() == torch.cuda.default_stream(), "the capture's stream was left current")
         expect(not torch.cuda.is_current_stream_capturing(), "the stream is still capturing")
@@ -177,7 +177,7 @@ class Bench:
         """Wait for the device through the runtime library, below everything that torch or gfxgraph watches."""
         simulation = simulator.active()
         if simulation is not None:
-            with suppress(Refused):
+            with suppress(CallRefused):
                 simulation.device.unsafe_call("device_synchronize")
             return
 
@@ -207,7 +207,7 @@ def expect(holds: object, otherwise: str) -> None:
 
 
 def skip(why: str) -> NoReturn:
-    raise Skipped(why)
+    raise CaseSkipped(why)
 
 
 def flat(made: Any) -> list[Tensor]:

@@ -22,7 +22,7 @@ UNKNOWN = "?"
 
 
 @dataclass(slots=True)
-class Row:
+class MatrixRow:
     """One place and what reports of it say.
 
     Attributes:
@@ -49,7 +49,7 @@ class Row:
 class Matrix:
     """The rows, in order of runtime, architecture and torch, and what was left out with the reason."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[MatrixRow, ...]
     left_out: tuple[tuple[str, str], ...]
 
     @property
@@ -69,7 +69,7 @@ def matrix(paths: Iterable[Path]) -> Matrix:
     Raises:
         CommandError: `file_unusable`, for a file that is no report of the self-test.
     """
-    rows: dict[tuple[str, str, str], Row] = {}
+    rows: dict[tuple[str, str, str], MatrixRow] = {}
     left_out: list[tuple[str, str]] = []
     for path in paths:
         report = read(path)
@@ -109,14 +109,14 @@ def read(path: Path) -> Mapping[str, Any]:
     return found
 
 
-def row_of(report: Mapping[str, Any]) -> Row:
+def row_of(report: Mapping[str, Any]) -> MatrixRow:
     """What one report says. What it does not say is "?"."""
     environment, device, verdict = (_part(report, name) for name in ("environment", "device", "verdict"))
     counts = _part(verdict, "counts")
     numbers = {name: n for name, n in counts.items() if isinstance(n, int)}
     failed = verdict.get("not_passed")
     outcome = str(verdict.get("outcome"))
-    return Row(
+    return MatrixRow(
         runtime=_runtime(environment, device),
         arch=str(device.get("arch") or UNKNOWN).split(":")[0],
         torch=_release(device.get("torch") or environment.get("torch")),
@@ -131,7 +131,7 @@ def row_of(report: Mapping[str, Any]) -> Row:
     )
 
 
-def _merge(known: Row, fresh: Row) -> None:
+def _merge(known: MatrixRow, fresh: MatrixRow) -> None:
     order = ("pass", "unfinished", "fail")
     known.outcome = max(known.outcome, fresh.outcome, key=order.index)
     known.n_reports += 1

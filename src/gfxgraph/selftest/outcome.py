@@ -44,7 +44,7 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CaseResult:
     """A case that was run, or was not: then ``exit_status`` is None."""
 
     name: str
@@ -87,14 +87,14 @@ class Result:
         return {name: value for name, value in values.items() if value not in ("", [], {}) and value is not None}
 
 
-def result_of(case: Listed, ended: Ended) -> Result:
+def result_of(case: Listed, ended: Ended) -> CaseResult:
     """What became of the process is the case's outcome."""
     said = ended.said
     outcome, reason = _judge(ended.status, ended.was_killed, said, case.limit_s)
     is_told = outcome not in (Outcome.PASS, Outcome.SKIP)
     tail = _ends(ended.lines) if is_told else ()
     explained = tuple(match.code for match in explain("\n".join(ended.lines)).matches) if tail else ()
-    return Result(
+    return CaseResult(
         case.name,
         case.fact,
         outcome,

@@ -78,7 +78,7 @@ class Crew(Protocol):
         """End every process at once."""
 
 
-class Prepared:
+class PreparedProcesses:
     """Processes that have imported torch, or are about to, each for one case.
 
     Args:

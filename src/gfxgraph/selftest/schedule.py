@@ -24,7 +24,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import takewhile
 
-from gfxgraph.selftest.outcome import Listed, Outcome, Result
+from gfxgraph.selftest.outcome import CaseResult, Listed, Outcome
 from gfxgraph.selftest.processes import NEEDED_MIB
 
 MAX_BESIDE = 4
@@ -49,7 +49,7 @@ class Schedule:
 
     def __init__(
         self,
-        run: Callable[[Listed], Result],
+        run: Callable[[Listed], CaseResult],
         answers: Callable[[], bool] | None,
         close: Callable[[], None],
         n_beside: int,
@@ -61,10 +61,10 @@ class Schedule:
         self._is_trouble = threading.Event()
         self._silent_since = ""
 
-    def results(self, cases: Sequence[Listed]) -> Iterator[Result]:
+    def results(self, cases: Sequence[Listed]) -> Iterator[CaseResult]:
         """Each result, in the order of ``cases``, once it and those before it are there."""
         pool = ThreadPoolExecutor(max(1, self._n_beside))
-        waiting, ready = deque(cases), dict[str, Result]()
+        waiting, ready = deque(cases), dict[str, CaseResult]()
         try:
             while waiting:
                 case = waiting[0]
@@ -95,10 +95,10 @@ class Schedule:
             return []
         return list(takewhile(lambda case: not case.is_alone and case.name not in ready, waiting))
 
-    def _is_suspect(self, result: Result) -> bool:
+    def _is_suspect(self, result: CaseResult) -> bool:
         return result.is_bad and self._answers is not None
 
-    def _beside(self, case: Listed) -> Result | None:
+    def _beside(self, case: Listed) -> CaseResult | None:
         """In a thread: None where the case was not begun because another one went wrong."""
         if self._is_trouble.is_set():
             return None
@@ -107,24 +107,26 @@ class Schedule:
             self._is_trouble.set()
         return result
 
-    def _alone(self, case: Listed) -> Result:
+    def _alone(self, case: Listed) -> CaseResult:
         if self._silent_since:
             why = f"the GPU has not answered since the case {self._silent_since}"
-            return Result(case.name, case.fact, Outcome.SKIP, why)
+            return CaseResult(case.name, case.fact, Outcome.SKIP, why)
         result = self._run(case)
         self._look_after(result)
         return result
 
-    def _look_after(self, result: Result) -> None:
+    def _look_after(self, result: CaseResult) -> None:
         if result.may_harm and self._answers is not None:
             self._n_beside = 1
             if not self._answers():
                 self._silent_since = result.name
 
-    def _settled(self, company: Sequence[Listed], begun: Mapping[str, Future[Result | None]]) -> dict[str, Result]:
+    def _settled(
+        self, company: Sequence[Listed], begun: Mapping[str, Future[CaseResult | None]]
+    ) -> dict[str, CaseResult]:
         """Wait for all that was begun; run again alone what went wrong; give what each then counts as."""
         firsts = [(case, found) for case in company if (found := begun[case.name].result()) is not None]
-        seconds: dict[str, Result] = {}
+        seconds: dict[str, CaseResult] = {}
         harmed = next((first for _, first in firsts if first.may_harm), None)
         if harmed is not None:
             self._look_after(harmed)
@@ -134,7 +136,7 @@ class Schedule:
         return {case.name: _weighed(first, seconds) for case, first in firsts}
 
 
-def _weighed(first: Result, seconds: Mapping[str, Result]) -> Result:
+def _weighed(first: CaseResult, seconds: Mapping[str, CaseResult]) -> CaseResult:
     """What a case counts as: ``first`` is how it ended in company, ``seconds`` how those that were bad did alone."""
     if not first.is_bad:
         return first

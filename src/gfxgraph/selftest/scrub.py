@@ -17,7 +17,7 @@ import gfxgraph
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 
 
-def cleaned(value: Any) -> Any:
+def cleaned(value: object) -> Any:
     """``value``, plain data, without home and installation folders, user name, host name and secrets."""
     return _cleaned(value, scrubber())
 

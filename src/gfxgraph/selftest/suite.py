@@ -30,8 +30,8 @@ from gfxgraph import config, files
 from gfxgraph.errors import ActivationError, ConfigError
 from gfxgraph.hardware import defects
 from gfxgraph.hardware.environment import Environment, detect
-from gfxgraph.selftest.outcome import Listed, Outcome, Result, result_of
-from gfxgraph.selftest.processes import Crew, Forked, Prepared, n_cores
+from gfxgraph.selftest.outcome import CaseResult, Listed, Outcome, result_of
+from gfxgraph.selftest.processes import Crew, Forked, PreparedProcesses, n_cores
 from gfxgraph.selftest.schedule import MAX_BESIDE, Schedule, how_many
 from gfxgraph.selftest.scrub import cleaned
 from gfxgraph.selftest.worker import CASES
@@ -69,14 +69,14 @@ class Suite:
         self.only = tuple(only)
         self.module = module
         self.device: dict[str, Any] = {}
-        self.results: list[Result] = []
+        self.results: list[CaseResult] = []
         """What ``probe`` and ``run`` have given so far."""
         self.stopped_by = ""
         """What stopped the suite before its end, for the report."""
         self._cases: Sequence[Listed] = ()
         self._running: dict[str, None] = {}
         # Ended, but not given yet: an earlier case is still running.
-        self._ended: dict[str, Result] = {}
+        self._ended: dict[str, CaseResult] = {}
         self._crew = crew
         self._begun_at = datetime.now(UTC)
         self._begun = time.monotonic()
@@ -126,10 +126,10 @@ class Suite:
         self._cases = [each for each in cases if not self.only or each.name in self.only]
         return list(self._cases)
 
-    def run(self, cases: Sequence[Listed]) -> Iterator[Result]:
+    def run(self, cases: Sequence[Listed]) -> Iterator[CaseResult]:
         """Run the cases and give each result, in the order of ``cases``."""
         self._cases, crew, n_beside = cases, self._crew_here(), MAX_BESIDE
-        if isinstance(crew, Prepared):
+        if isinstance(crew, PreparedProcesses):
             n_beside, n_ahead = how_many(int(self.device.get("memory_free_mib", 0)), n_cores())
             crew.prepare(n_ahead, len(cases))
         elif isinstance(crew, Forked):
@@ -150,7 +150,7 @@ class Suite:
                 self._crew = Forked(max(1, min(MAX_BESIDE, n_cores(), len(self.only) or MAX_BESIDE)))
             else:
                 n_ahead = max(1, min(MAX_AHEAD_OF_PROBE, n_cores() - 1))
-                self._crew = Prepared(self.module, n_ahead, 1 + (len(self.only) or MAX_AHEAD_OF_PROBE))
+                self._crew = PreparedProcesses(self.module, n_ahead, 1 + (len(self.only) or MAX_AHEAD_OF_PROBE))
         return self._crew
 
     def _answers(self) -> bool:
@@ -161,14 +161,14 @@ class Suite:
                 return True
         return False
 
-    def _run_case(self, case: Listed) -> Result:
+    def _run_case(self, case: Listed) -> CaseResult:
         self._running[case.name] = None
         result = self._run(case, case.name)[0]
         self._ended[case.name] = result
         self._running.pop(case.name)  # where the suite was stopped it stays there
         return result
 
-    def _run(self, case: Listed, argument: str) -> tuple[Result, Mapping[str, Any]]:
+    def _run(self, case: Listed, argument: str) -> tuple[CaseResult, Mapping[str, Any]]:
         line = ["--module", self.module, "--dump-after", str(max(case.limit_s - DUMP_BEFORE_S, case.limit_s / 2))]
         line += ["--simulate", self.simulate] if self.simulate else []
         line += ["--allow-cuda"] if self.allow_cuda else []
@@ -213,24 +213,24 @@ class Suite:
         report: dict[str, Any] = cleaned(whole)
         return report
 
-    def ended(self) -> list[Result]:
+    def ended(self) -> list[CaseResult]:
         """What was given, and what has ended while an earlier case was still running."""
         given = {result.name for result in self.results}
         others = (self._ended.get(case.name) for case in self._cases if case.name not in given)
         return [*self.results, *(result for result in others if result is not None)]
 
-    def all_results(self) -> list[Result]:
+    def all_results(self) -> list[CaseResult]:
         """A result for each case, in their order: what has not ended counts as skipped."""
         known = {result.name: result for result in self.ended()}
         left = [case for case in self._cases if case.name not in {result.name for result in self.results}]
         return [*self.results, *(known.get(case.name) or self._cut_off(case) for case in left)]
 
-    def _cut_off(self, case: Listed) -> Result:
+    def _cut_off(self, case: Listed) -> CaseResult:
         state = "was running" if case.name in self._running else "was not begun"
         ended = f"was stopped by {self.stopped_by}" if self.stopped_by else "was ended from outside"
-        return Result(case.name, case.fact, Outcome.SKIP, f"{state} when the self-test {ended}")
+        return CaseResult(case.name, case.fact, Outcome.SKIP, f"{state} when the self-test {ended}")
 
-    def _outcome(self, results: Sequence[Result]) -> str:
+    def _outcome(self, results: Sequence[CaseResult]) -> str:
         if any(result.is_bad for result in results):
             return "fail"
         known = {result.name for result in self.ended()}

@@ -68,7 +68,7 @@ def run(asked: argparse.Namespace) -> int:
     """Run one case and write what came of it; what it raises goes on, to be printed, once that is written."""
     chosen = load(asked.module)[asked.case]
     # lazily: this process watches how long torch takes to load
-    from gfxgraph.selftest.bench import Bench, Skipped
+    from gfxgraph.selftest.bench import Bench, CaseSkipped
 
     command = ["-m", "gfxgraph.selftest.worker", "--module", asked.module]
     command += ["--simulate", asked.simulate] if asked.simulate else []
@@ -85,7 +85,7 @@ def run(asked: argparse.Namespace) -> int:
         chosen.run(bench)
         reason = hidden_trouble(chosen)
         return FAIL if reason else PASS
-    except Skipped as skipped:
+    except CaseSkipped as skipped:
         reason = str(skipped)
         return SKIP
     finally:

@@ -7,6 +7,30 @@ Stays out: the product; it must not know whether its device is real.
 CUDA graphs work in this process as the profile's runtime would have them, with its quirks; ``undo()`` takes
 all of it out again. Nothing is installed by importing. Numbers come from torch's CPU kernels; times mean
 nothing.
+
+    installation.py       puts the simulated card in torch's place and takes it out again
+    core.py               the simulator object: one card, its memory, its runtime
+    native.py             makes torch's C++ believe in a "cuda" device
+    torch_names.py        functions of ``torch._C`` that a CUDA build has
+    torch_classes.py      bases for torch's streams, events, pools and CUDAGraph
+    profiles.py           how a runtime behaves, by version (profiles/)
+    device.py             streams, events and captures: the runtime's state machine
+    graphs.py             recorded operations, and graphs of them
+    codes.py              status codes and the exceptions torch makes of them
+    faults.py             failures to plant
+    signals.py            signals wait until the simulator has returned
+    arena.py              device memory: one reserved range of addresses
+    allocator.py          the caching allocator
+    host_memory.py        page-locked memory
+    generators.py         random generators
+    kernels.py            every aten operation, computed on CPU twins or recorded
+    op_schema.py          what an operation's schema says of its arguments
+    op_table.py           what must be known of single operations beyond it
+    special_kernels.py    factories, copies between devices, storages
+    cuda_only_kernels.py  forms that CPU kernels refuse
+    rnn_kernels.py        fused recurrent cells
+    driver.py             the GraphDriver of the simulated card
+    copies.py             its copying kernel
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ _NO_USERS = 'it->second->use_count > 0 INTERNAL ASSERT FAILED at "/pytorch/{plac
 
 
 class OutOfDeviceMemory(Exception):
-    """No segment fits any more; installation.py words it as torch does."""
+    """Out of memory; installation.py turns it into torch's error."""
 
     def __init__(self, requested: int) -> None:
         super().__init__(requested)
@@ -311,7 +311,7 @@ class Allocator:
             self.stats["reserved_bytes"][kind].add(sign * segment.nbytes)
 
     def empty_cache(self, pool_id: PoolId | None = None) -> None:
-        """Unmap every segment without a live block; a private pool's only once nobody uses the pool."""
+        """Unmap every segment without a live block; a private pool's only once the pool is unused."""
         # A MemPool may die, and come here, while this very thread holds the lock: then the next call does it.
         if pool_id is not None and not self._lock.acquire(blocking=False):
             return
@@ -360,7 +360,7 @@ class Allocator:
         return (next(self._graph_pool_numbers), 0)
 
     def retain_pool(self, pool_id: PoolId) -> None:
-        """Count a user of a pool, a new one where the id is.
+        """Add a user to a pool, creating the pool for a new id.
 
         Raises:
             RuntimeError: the pool is still there and its users are all gone, as torch asserts.
@@ -385,7 +385,7 @@ class Allocator:
             self.host_pools[pool_id] -= 1
 
     def empty_host_cache(self) -> None:
-        """Forget pools of pinned memory that nobody uses; ``torch.cuda.graph`` asks for it at each begin."""
+        """Drop unused pools of pinned memory; ``torch.cuda.graph`` does so at each begin."""
         with self._use_lock:
             for pool_id in [pool_id for pool_id, users in self.host_pools.items() if not users]:
                 del self.host_pools[pool_id]

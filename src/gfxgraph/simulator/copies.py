@@ -13,28 +13,30 @@ from typing import TYPE_CHECKING, Any
 from gfxgraph.driver.copies import MOST
 from gfxgraph.errors import DriverError
 from gfxgraph.simulator import codes
-from gfxgraph.simulator.device import Refused
-from gfxgraph.simulator.graphs import Node
+from gfxgraph.simulator.device import CallRefused
+from gfxgraph.simulator.graphs import RecordedNode
 from gfxgraph.types import NodeKind
 
 if TYPE_CHECKING:
     from gfxgraph.simulator.driver import SimDriver
 
 
-class CopyNode(Node):
+class SimulatedCopyNode(RecordedNode):
     """The copying kernel in a graph; words that are not applied do not count."""
 
-    def __init__(self, driver: SimDriver, parts: Sequence[tuple[int, int, int]], parents: tuple[Node, ...]) -> None:
+    def __init__(
+        self, driver: SimDriver, parts: Sequence[tuple[int, int, int]], parents: tuple[RecordedNode, ...]
+    ) -> None:
         super().__init__(NodeKind.KERNEL, "gfxgraph_copy", _run_copies, parents=parents)
         self._driver = driver
-        self._made = Copies(driver, parts, 0)
+        self._made = SimulatedCopies(driver, parts, 0)
         self.words = self._made.words
         self._applied = list(self.words)
 
     def apply(self) -> int:
         try:
             self._driver._device.check_below("exec_params")
-        except Refused as refused:
+        except CallRefused as refused:
             if refused.code == codes.INVALID_CONTEXT:
                 raise SystemError("a node is changed in a thread without a context: CUDA dies of that") from None
             return refused.code
@@ -46,12 +48,12 @@ class CopyNode(Node):
             raise IndexError("the copying kernel leaves the card")
 
 
-def _run_copies(node: Node, _: Any) -> None:
-    assert isinstance(node, CopyNode)
+def _run_copies(node: RecordedNode, _: Any) -> None:
+    assert isinstance(node, SimulatedCopyNode)
     node.copies()
 
 
-class Joined:
+class SimulatedJoined:
     """A built graph: our copies, the captured graph as a child, our copies."""
 
     def __init__(
@@ -66,12 +68,12 @@ class Joined:
         nodes = driver._device.handles.nodes
         self._graph = driver.create_graph()
         built = driver._graph(self._graph)
-        self.into = CopyNode(driver, into, ()) if into else None
+        self.into = SimulatedCopyNode(driver, into, ()) if into else None
         if self.into is not None:
             built.add(self.into)
             nodes[self.into.handle] = self.into
         child = driver.add_child(self._graph, graph, [self.into.handle] if self.into is not None else [])
-        self.back = CopyNode(driver, back, (driver._node(child),)) if back else None
+        self.back = SimulatedCopyNode(driver, back, (driver._node(child),)) if back else None
         if self.back is not None:
             built.add(self.back)
             nodes[self.back.handle] = self.back
@@ -88,7 +90,7 @@ class Joined:
         try:
             self._driver._device.check_below("joined")
             self._driver._device.launch(self._driver._exec(self._exec), self._driver._stream(self._stream))
-        except Refused as refused:
+        except CallRefused as refused:
             return refused.code
         return 0
 
@@ -102,15 +104,15 @@ class Joined:
             self.close()
 
 
-class CopyKernel:
+class SimulatedCopyKernel:
     def __init__(self, driver: SimDriver) -> None:
         self._driver = driver
 
-    def prepare(self, parts: Sequence[tuple[int, int, int]], stream: int) -> Copies:
-        return Copies(self._driver, parts, stream)
+    def prepare(self, parts: Sequence[tuple[int, int, int]], stream: int) -> SimulatedCopies:
+        return SimulatedCopies(self._driver, parts, stream)
 
 
-class Copies:
+class SimulatedCopies:
     """A launch of the copying kernel; what a captured one would need is not modelled: it is refused."""
 
     def __init__(self, driver: SimDriver, parts: Sequence[tuple[int, int, int]], stream: int) -> None:
@@ -128,7 +130,7 @@ class Copies:
         driver = self._driver
         try:
             driver._device.check_below("copy_kernel")
-        except Refused as refused:
+        except CallRefused as refused:
             return refused.code
         if driver._stream(self._stream).capture is not None:
             return codes.INVALID_VALUE

@@ -18,9 +18,9 @@ import torch
 from gfxgraph.simulator import codes, generators
 from gfxgraph.simulator.allocator import Allocator, OutOfDeviceMemory
 from gfxgraph.simulator.arena import DeviceMemory, span_nbytes
-from gfxgraph.simulator.device import Device, Refused
+from gfxgraph.simulator.device import CallRefused, Device
 from gfxgraph.simulator.faults import Faults
-from gfxgraph.simulator.graphs import Node
+from gfxgraph.simulator.graphs import RecordedNode
 from gfxgraph.simulator.profiles import Profile
 from gfxgraph.types import CaptureStatus, NodeKind
 
@@ -70,7 +70,7 @@ class Simulator:
     def faults(self, plan: Faults) -> None:
         self.device.plan(plan)
 
-    def error(self, refused: Refused) -> RuntimeError:
+    def error(self, refused: CallRefused) -> RuntimeError:
         """What torch raises for a refused call."""
         if refused.code in codes.STICKY and self.faults.die_at_sticky:
             import os
@@ -78,15 +78,15 @@ class Simulator:
             os.abort()
         return codes.torch_error(refused.code, self.profile.platform)
 
-    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+    def call(self, function: Callable[..., Any], *args: object) -> Any:
         """Call into the runtime as torch does, turning a code into an exception."""
         try:
             return function(*args)
-        except Refused as refused:
+        except CallRefused as refused:
             code = refused.code
         # Out here its context is what the caller is handling, as with an exception from C++; and no local
         # may hold it, because its traceback holds this frame.
-        raise self.error(Refused(code))
+        raise self.error(CallRefused(code))
 
     def assert_not_capturing(self, attempt: str) -> None:
         status = self.device.current().status
@@ -115,14 +115,14 @@ class Simulator:
             block = self.allocator.allocate(nbytes, stream)
         except OutOfDeviceMemory as full:
             text, code = self._oom_text(full.requested), 0
-        except Refused as refused:
+        except CallRefused as refused:
             text, code = "", refused.code
         else:
             free = partial(self.allocator.free, block)
             return self.arena.tensor_at(block.address, size, stride, dtype, free)
         # No local may hold what is raised: with its traceback, which holds this frame, it would be a cycle, and what
         # the frames had allocated stayed until a collection. Exceptions from C++ make none.
-        raise torch.OutOfMemoryError(text) if text else self.error(Refused(code))
+        raise torch.OutOfMemoryError(text) if text else self.error(CallRefused(code))
 
     def _before_malloc(self) -> None:
         """A segment is about to be mapped: cudaMalloc, which captures may forbid."""
@@ -216,13 +216,13 @@ class Simulator:
         with below_the_dispatcher():
             twins: list[Any] = [self.arena.twin(tensor) for tensor in tensors]
 
-            def run(node: Node, generator: torch.Generator | None) -> None:
+            def run(node: RecordedNode, generator: torch.Generator | None) -> None:
                 function(*node.call[0])
 
-            def make() -> Node:
+            def make() -> RecordedNode:
                 slots: list[tuple[Any, Any]] = [(twins, at) for at in range(len(twins))]
                 # What it writes is not known; by custom the result comes last.
-                return Node(kind, name, run, call=(twins, {}), input_slots=slots, target_slots=slots[-1:])
+                return RecordedNode(kind, name, run, call=(twins, {}), input_slots=slots, target_slots=slots[-1:])
 
             self.call(self.device.submit, self.device.current(), make)
 

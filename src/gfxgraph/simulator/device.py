@@ -26,15 +26,15 @@ import torch
 
 from gfxgraph.simulator import codes
 from gfxgraph.simulator.faults import Faults
-from gfxgraph.simulator.graphs import Graph, GraphExec, Handles, Node
-from gfxgraph.simulator.profiles import Profile, Rule
+from gfxgraph.simulator.graphs import Graph, GraphExec, Handles, RecordedNode
+from gfxgraph.simulator.profiles import CallRule, Profile
 from gfxgraph.types import CaptureStatus
 
 _STREAMS_PER_POOL = 32  # c10/cuda/CUDAStream: a program's 33rd stream is its first one again
 _LEGACY = 0
 
 
-class Refused(Exception):
+class CallRefused(Exception):
     """A runtime call returned a code; the caller words it."""
 
     def __init__(self, code: int) -> None:
@@ -58,7 +58,7 @@ class SimulatedCrash(BaseException):
 
 
 @dataclass(eq=False)
-class Capture:
+class StreamCapture:
     id: int
     mode: str
     origin: Stream
@@ -77,9 +77,9 @@ class Stream:
     id: int
     handle: int
     priority: int = 0
-    capture: Capture | None = None
+    capture: StreamCapture | None = None
     # Nodes that the stream's next node comes after.
-    frontier: tuple[Node, ...] = ()
+    frontier: tuple[RecordedNode, ...] = ()
     # Status left behind by a failed EndCapture that the runtime does not clear.
     stuck: CaptureStatus | None = None
 
@@ -91,13 +91,13 @@ class Stream:
 
 
 @dataclass(eq=False)
-class Event:
+class SimulatedEvent:
     """A runtime event: what it stands for was decided when it was recorded."""
 
     recorded_at: float | None = None
     stream: Stream | None = None
-    capture: Capture | None = None
-    frontier: tuple[Node, ...] = ()
+    capture: StreamCapture | None = None
+    frontier: tuple[RecordedNode, ...] = ()
 
 
 class _OfThread(threading.local):
@@ -120,7 +120,7 @@ class Device:
         self.handles = Handles()
         self.streams: dict[int, Stream] = {_LEGACY: Stream(_LEGACY, 0)}
         self.by_handle: dict[int, Stream] = {0: self.streams[_LEGACY]}
-        self.captures: list[Capture] = []
+        self.captures: list[StreamCapture] = []
         self.sticky = 0
         self.fault_text = ""
         self.sync_debug_mode = 0
@@ -169,38 +169,38 @@ class Device:
     def check(self, call: str) -> None:
         """Raise what is due before ``call`` even looks at streams: sticky errors and planted failures."""
         if self.sticky:
-            raise Refused(self.sticky)
+            raise CallRefused(self.sticky)
         self.threads.has_context = True
         code = self.faults.strike(call)
         if code:
             if code in codes.STICKY:
                 self.sticky = code
                 self._note_busy()
-            raise Refused(code)
+            raise CallRefused(code)
 
     def check_below(self, call: str) -> None:
         """As ``check``, for a call of the driver's: a thread that has made none of the runtime's has no context."""
         if not self.threads.has_context:
-            raise Refused(codes.INVALID_CONTEXT)
+            raise CallRefused(codes.INVALID_CONTEXT)
         self.check(call)
 
-    def check_op(self, stream: Stream, about: Capture | None = None) -> None:
+    def check_op(self, stream: Stream, about: StreamCapture | None = None) -> None:
         """As ``check``; a planted code that speaks of captures ends the one of ``stream``, or the one it is about."""
         try:
             self.check("op")
-        except Refused as refused:
+        except CallRefused as refused:
             capture = stream.capture or about
             if capture is not None and refused.code in codes.CAPTURE_CODES:
                 capture.invalidated = True
             raise
 
-    def apply(self, call: str, capture: Capture) -> Rule:
+    def apply(self, call: str, capture: StreamCapture) -> CallRule:
         """Apply the profile's rule of ``call`` to ``capture``; raise where it refuses."""
         rule = self.profile.rule(call, capture.mode)
         if rule.code:
             if rule.invalidates:
                 capture.invalidated = True
-            raise Refused(rule.code)
+            raise CallRefused(rule.code)
         return rule
 
     def unsafe_call(self, call: str, stream: Stream | None = None) -> bool:
@@ -210,7 +210,7 @@ class Device:
         """
         if stream is not None and stream.status is not CaptureStatus.NONE:
             if stream.capture is None:
-                raise Refused(codes.CAPTURE_UNSUPPORTED)  # stuck: emulator.md, fork_nojoin and stuck.py
+                raise CallRefused(codes.CAPTURE_UNSUPPORTED)  # stuck: emulator.md, fork_nojoin and stuck.py
             self.apply(call, stream.capture)
             return True
         me = threading.get_ident()
@@ -221,7 +221,7 @@ class Device:
                 self.apply_unsafe(_about_others(call) if capture.thread == me else f"thread_{call}", capture)
         return True
 
-    def apply_unsafe(self, row: str, capture: Capture) -> None:
+    def apply_unsafe(self, row: str, capture: StreamCapture) -> None:
         """As ``apply``, for a call that a thread in relaxed mode may make whatever others capture."""
         if self.threads.mode == "relaxed" and not self.profile.rule(row, "relaxed").code:
             return
@@ -254,15 +254,15 @@ class Device:
 
     # ---- captures -----------------------------------------------------------------------------------
 
-    def begin_capture(self, stream: Stream, mode: str) -> Capture:
+    def begin_capture(self, stream: Stream, mode: str) -> StreamCapture:
         self.check("begin")
         if stream.id == _LEGACY:
-            raise Refused(codes.CAPTURE_UNSUPPORTED)
+            raise CallRefused(codes.CAPTURE_UNSUPPORTED)
         if stream.status is CaptureStatus.ACTIVE or stream.capture is not None:
-            raise Refused(self.profile.nested_begin)
+            raise CallRefused(self.profile.nested_begin)
         graph = Graph()
         self.handles.graphs[graph.handle] = graph
-        capture = Capture(next(self._capture_ids), mode, stream, threading.get_ident(), graph, {stream})
+        capture = StreamCapture(next(self._capture_ids), mode, stream, threading.get_ident(), graph, {stream})
         stream.capture, stream.frontier = capture, ()
         self.captures.append(capture)
         self.busy = True
@@ -271,11 +271,11 @@ class Device:
     def end_capture(self, stream: Stream) -> Graph:
         capture = stream.capture
         if capture is None:
-            raise Refused(self._end_without_capture(stream))
+            raise CallRefused(self._end_without_capture(stream))
         if capture.origin is not stream:
-            raise Refused(codes.CAPTURE_UNMATCHED)
+            raise CallRefused(codes.CAPTURE_UNMATCHED)
         if capture.mode != "relaxed" and capture.thread != threading.get_ident():
-            raise Refused(codes.CAPTURE_WRONG_THREAD)
+            raise CallRefused(codes.CAPTURE_WRONG_THREAD)
         code = self.faults.strike("end")
         if not code and capture.invalidated:
             code = codes.CAPTURE_INVALIDATED
@@ -290,7 +290,7 @@ class Device:
                 for member in capture.streams:
                     member.stuck = left
             self._note_busy()
-            raise Refused(code)
+            raise CallRefused(code)
         self._note_busy()
         return capture.graph
 
@@ -298,14 +298,14 @@ class Device:
         """End whatever capture ``stream`` is in and revive it, as far as this runtime lets it be revived."""
         if stream.capture is not None:
             # An early end fails where the capture is dead; what it leaves is looked at below.
-            with suppress(Refused):
+            with suppress(CallRefused):
                 self.end_capture(stream)
         if stream.stuck is CaptureStatus.INVALIDATED:
             # emulator.md, stuck.py: a begin and an end of a new capture, and the stream works again.
             self.begin_capture(stream, "relaxed")
             self.end_capture(stream)
         if stream.status is not CaptureStatus.NONE:
-            raise Refused(codes.ILLEGAL_STATE)
+            raise CallRefused(codes.ILLEGAL_STATE)
 
     def _end_without_capture(self, stream: Stream) -> int:
         if stream.stuck is CaptureStatus.ACTIVE:
@@ -316,19 +316,19 @@ class Device:
 
     # ---- work ---------------------------------------------------------------------------------------
 
-    def submit(self, stream: Stream, make_node: Callable[[], Node], call: str = "launch") -> bool:
+    def submit(self, stream: Stream, make_node: Callable[[], RecordedNode], call: str = "launch") -> bool:
         """Run ``make_node()``'s work on ``stream`` or record it; return whether it was recorded."""
         self.check_op(stream)
         capture = stream.capture
         if capture is None:
             if stream.stuck is not None:
                 if self.profile.stuck_launch.code:
-                    raise Refused(self.profile.stuck_launch.code)
+                    raise CallRefused(self.profile.stuck_launch.code)
                 return True  # accepted and never executed
             make_node().execute()
             return False
         if capture.invalidated:
-            raise Refused(codes.CAPTURE_INVALIDATED)
+            raise CallRefused(codes.CAPTURE_INVALIDATED)
         rule = self.apply(call, capture)
         node = make_node()
         if not rule.records:
@@ -337,7 +337,7 @@ class Device:
         self.record(stream, node)
         return True
 
-    def record(self, stream: Stream, node: Node) -> None:
+    def record(self, stream: Stream, node: RecordedNode) -> None:
         """Append ``node`` to the capture of ``stream``, after everything the stream has seen."""
         assert stream.capture is not None
         node.parents = stream.frontier
@@ -359,16 +359,16 @@ class Device:
 
     # ---- events -------------------------------------------------------------------------------------
 
-    def record_event(self, event: Event, stream: Stream) -> None:
+    def record_event(self, event: SimulatedEvent, stream: Stream) -> None:
         self.check_op(stream)
         if stream.capture is not None and stream.capture.invalidated:
-            raise Refused(codes.CAPTURE_INVALIDATED)
+            raise CallRefused(codes.CAPTURE_INVALIDATED)
         event.recorded_at = time.perf_counter()
         event.stream = stream
         event.capture = stream.capture
         event.frontier = stream.frontier
 
-    def wait_event(self, event: Event, stream: Stream) -> None:
+    def wait_event(self, event: SimulatedEvent, stream: Stream) -> None:
         self.check_op(stream, event.capture)
         if event.recorded_at is None:
             return
@@ -381,30 +381,30 @@ class Device:
             # The capture it belongs to has ended: nothing it could depend on exists any more.
             if ours is not None:
                 ours.invalidated = True
-            raise Refused(codes.CAPTURE_ISOLATION)
+            raise CallRefused(codes.CAPTURE_ISOLATION)
         if ours is None:
             if stream.id == _LEGACY:
                 theirs.invalidated = True
-                raise Refused(codes.CAPTURE_IMPLICIT)
+                raise CallRefused(codes.CAPTURE_IMPLICIT)
             stream.capture, stream.frontier = theirs, event.frontier
             theirs.streams.add(stream)
         elif ours is not theirs:
             ours.invalidated = theirs.invalidated = True
-            raise Refused(codes.CAPTURE_MERGE)
+            raise CallRefused(codes.CAPTURE_MERGE)
         else:
             known = {id(node) for node in stream.frontier}
             stream.frontier += tuple(node for node in event.frontier if id(node) not in known)
 
-    def query_event(self, event: Event) -> bool:
+    def query_event(self, event: SimulatedEvent) -> bool:
         self.check("synchronize")
         self._event_call("event_query", event)
         return True
 
-    def synchronize_event(self, event: Event) -> None:
+    def synchronize_event(self, event: SimulatedEvent) -> None:
         self.check("synchronize")
         self._event_call("event_synchronize", event)
 
-    def _event_call(self, call: str, event: Event) -> None:
+    def _event_call(self, call: str, event: SimulatedEvent) -> None:
         if event.capture is not None and event.capture in self.captures:
             self.apply(f"{call}_captured", event.capture)
         own = event.stream.capture if event.stream is not None else None
@@ -428,7 +428,7 @@ class Device:
         self.check("launch")
         if stream.capture is not None:
             if stream.capture.invalidated:
-                raise Refused(codes.CAPTURE_INVALIDATED)
+                raise CallRefused(codes.CAPTURE_INVALIDATED)
             # No profile says that it records: neither runtime does.
             self.apply("graph_launch", stream.capture)
         elif stream.stuck is not None:
@@ -447,9 +447,9 @@ class Device:
                 self.sticky = codes.ILLEGAL_ADDRESS
                 self.fault_text = str(error)
                 self._note_busy()
-                raise Refused(codes.ILLEGAL_ADDRESS) from None
+                raise CallRefused(codes.ILLEGAL_ADDRESS) from None
 
-    def _before_node(self, node: Node) -> None:
+    def _before_node(self, node: RecordedNode) -> None:
         ending = self.faults.ending_of(node.name)
         if ending == "fault":
             raise NodeFault(node.name)
@@ -461,7 +461,7 @@ class Device:
             os.write(2, ABORT_TEXT.format(address=address & ~0xFFF).encode())
             os.abort()
 
-    def _liar(self, graph_exec: GraphExec) -> Callable[[int, Node], None] | None:
+    def _liar(self, graph_exec: GraphExec) -> Callable[[int, RecordedNode], None] | None:
         wrong = [op for op, ending in self.faults.at_nodes.items() if ending == "wrong"]
         lies = [
             lie
@@ -472,7 +472,7 @@ class Device:
             return None
         count = len(graph_exec.nodes)
 
-        def corrupt(at: int, node: Node) -> None:
+        def corrupt(at: int, node: RecordedNode) -> None:
             if wrong and self.faults.ending_of(node.name) == "wrong":
                 for written in node.written[:1]:
                     if written.numel():

@@ -16,14 +16,14 @@ import torch
 from gfxgraph.driver.params import KernelParams, Layout
 from gfxgraph.errors import DriverError
 from gfxgraph.simulator import codes
-from gfxgraph.simulator.copies import CopyKernel, CopyNode, Joined
+from gfxgraph.simulator.copies import SimulatedCopyKernel, SimulatedCopyNode, SimulatedJoined
 from gfxgraph.simulator.core import below_the_dispatcher
-from gfxgraph.simulator.device import Refused, Stream
-from gfxgraph.simulator.graphs import ChildNode, Graph, GraphExec, Node
+from gfxgraph.simulator.device import CallRefused, Stream
+from gfxgraph.simulator.graphs import ChildNode, Graph, GraphExec, RecordedNode
 from gfxgraph.types import CaptureInfo, CaptureStatus, NodeKind
 
 if TYPE_CHECKING:
-    from gfxgraph.simulator.copies import CopyKernel, CopyNode, Joined
+    from gfxgraph.simulator.copies import SimulatedCopyKernel, SimulatedCopyNode, SimulatedJoined
 from gfxgraph.simulator.core import Simulator
 
 
@@ -37,7 +37,7 @@ class SimDriver:
         self._device = sim.device
         self.version: tuple[int, ...] = sim.profile.version
         self.missing: frozenset[str] = frozenset()
-        # Graphs and graph execs made here, which nobody else holds, until they are destroyed.
+        # Keeps graphs and graph execs made here alive until they are destroyed.
         self._made: dict[int, Graph | GraphExec] = {}
 
     def capture_info(self, stream: int) -> CaptureInfo:
@@ -129,7 +129,7 @@ class SimDriver:
     def instantiate(self, graph: int, flags: int = 0) -> int:
         try:
             made = self._device.instantiate(self._graph(graph))
-        except Refused as refused:
+        except CallRefused as refused:
             raise self._error("hipGraphInstantiateWithFlags", refused.code) from None
         self._made[made.handle] = made
         return made.handle
@@ -157,14 +157,14 @@ class SimDriver:
         made = self._exec(graph_exec)
         try:
             self._device.launch(made, self._stream(stream))
-        except Refused as refused:
+        except CallRefused as refused:
             raise self._error("hipGraphLaunch", refused.code) from None
 
     def synchronize_stream(self, stream: int) -> None:
         try:
             with self.relaxed():
                 self._device.synchronize_stream(self._stream(stream))
-        except Refused as refused:
+        except CallRefused as refused:
             raise self._error("hipStreamSynchronize", refused.code) from None
 
     @contextmanager
@@ -184,41 +184,41 @@ class SimDriver:
 
         return copy
 
-    def copy_kernel(self, arch: str) -> CopyKernel:
+    def copy_kernel(self, arch: str) -> SimulatedCopyKernel:
         try:
             self._device.check_below("load")
-        except Refused as refused:
+        except CallRefused as refused:
             raise self._error("hipModuleLoadData", refused.code) from None
-        return CopyKernel(self)
+        return SimulatedCopyKernel(self)
 
     def add_copies(
-        self, kernel: CopyKernel, graph: int, parts: Sequence[tuple[int, int, int]], after: Sequence[int]
+        self, kernel: SimulatedCopyKernel, graph: int, parts: Sequence[tuple[int, int, int]], after: Sequence[int]
     ) -> int:
-        node = CopyNode(self, parts, tuple(self._node(before) for before in after))
+        node = SimulatedCopyNode(self, parts, tuple(self._node(before) for before in after))
         self._graph(graph).add(node)
         self._device.handles.nodes[node.handle] = node
         return node.handle
 
     def joined(
         self,
-        kernel: CopyKernel,
+        kernel: SimulatedCopyKernel,
         graph: int,
         into: Sequence[tuple[int, int, int]],
         back: Sequence[tuple[int, int, int]],
         stream: int,
-    ) -> Joined:
-        return Joined(self, graph, into, back, stream)
+    ) -> SimulatedJoined:
+        return SimulatedJoined(self, graph, into, back, stream)
 
     def begin_capture(self, stream: int) -> None:
         try:
             self._device.begin_capture(self._stream(stream), "relaxed")
-        except Refused as refused:
+        except CallRefused as refused:
             raise self._error("hipStreamBeginCapture", refused.code) from None
 
     def abandon_capture(self, stream: int, *, end_was_refused: bool = False) -> None:
         try:
             self._device.abandon_capture(self._stream(stream))
-        except Refused as refused:
+        except CallRefused as refused:
             raise self._error("hipStreamEndCapture", refused.code) from None
 
     # ---- operands ---------------------------------------------------------------------------------------
@@ -259,13 +259,13 @@ class SimDriver:
             raise self._error("hipGraphLaunch", codes.INVALID_VALUE)
         return found
 
-    def _node(self, handle: int) -> Node:
+    def _node(self, handle: int) -> RecordedNode:
         found = self._device.handles.nodes.get(handle)
         if found is None:
             raise self._error("hipGraphNodeGetType", codes.INVALID_VALUE)
         return found
 
-    def _belongs(self, api: str, made: GraphExec, node: Node) -> None:
+    def _belongs(self, api: str, made: GraphExec, node: RecordedNode) -> None:
         # Both runtimes refuse nodes of other kinds (HIP 6.4.3 and 7.15: status 1).
         if node not in made.nodes or node.kind not in (NodeKind.KERNEL, NodeKind.MEMCPY, NodeKind.MEMSET):
             raise self._error(api, codes.INVALID_VALUE)
@@ -284,7 +284,7 @@ class SimDriver:
 class _Patcher:
     """Operands of one node, to be moved together; a graph exec made later finds them where they were captured."""
 
-    def __init__(self, driver: SimDriver, node: Node) -> None:
+    def __init__(self, driver: SimDriver, node: RecordedNode) -> None:
         self._driver, self._node = driver, node
         self._slots = _on_card(driver._sim, node)
         self._words: dict[int, tuple[Any, Any, int]] = {}
@@ -295,7 +295,7 @@ class _Patcher:
     def apply(self) -> None:
         try:
             self._driver._device.check("exec_params")
-        except Refused as refused:
+        except CallRefused as refused:
             raise self._driver._error("hipGraphExecKernelNodeSetParams", refused.code) from None
         with below_the_dispatcher():
             for container, key, word in self._words.values():
@@ -305,7 +305,7 @@ class _Patcher:
         self._words.clear()
 
 
-def _on_card(sim: Simulator, node: Node) -> list[tuple[Any, Any]]:
+def _on_card(sim: Simulator, node: RecordedNode) -> list[tuple[Any, Any]]:
     """Slots of a node's operands, without host scalars, whose values a launch carries."""
     return [
         (container, key)
@@ -314,6 +314,6 @@ def _on_card(sim: Simulator, node: Node) -> list[tuple[Any, Any]]:
     ]
 
 
-def _shape(nodes: Sequence[Node]) -> list[tuple[NodeKind, int]]:
+def _shape(nodes: Sequence[RecordedNode]) -> list[tuple[NodeKind, int]]:
     """What HIP compares in an update: kinds by position, and numbers of dependencies."""
     return [(node.kind, len(node.parents)) for node in nodes]

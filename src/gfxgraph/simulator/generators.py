@@ -22,7 +22,7 @@ _PER_STEP: Final = 4  # Philox gives four numbers a step; torch keeps offsets mu
 _ELEMENTS_PER_STEP: Final = 1 << 16
 
 
-class State:
+class GeneratorState:
     """Seed and offset; several generators may share one (``graphsafe_set_state``)."""
 
     def __init__(self, seed: int = 67280421310721, offset: int = 0) -> None:
@@ -32,8 +32,8 @@ class State:
         self.intragraph_offset = 0
         self._scratch = torch.Generator("cpu")
 
-    def clone(self) -> State:
-        return State(self.seed, self.offset)
+    def clone(self) -> GeneratorState:
+        return GeneratorState(self.seed, self.offset)
 
     def take(self, numel: int, in_capture: bool) -> int:
         """Advance by what ``numel`` random values use; return the offset to draw at."""
@@ -60,7 +60,7 @@ class State:
 class ReplayDraw:
     """A captured draw: finds its numbers from the state as the replay set it."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: GeneratorState) -> None:
         self.state = state
         self.base = 0
 
@@ -75,13 +75,13 @@ class SimGenerator(torch._C.Generator):
 
     def __new__(cls, device: object = "cuda") -> SimGenerator:
         made = super().__new__(cls, "cpu")
-        made._state = State()
+        made._state = GeneratorState()
         made._forbid = lambda what: None
         cls._by_impl[made._cdata] = made
         return made
 
     def __init__(self, device: object = "cuda") -> None:
-        self._state: State
+        self._state: GeneratorState
         self._forbid: Any
 
     @classmethod
@@ -92,14 +92,14 @@ class SimGenerator(torch._C.Generator):
         return cls._by_impl.get(generator._cdata)
 
     @property
-    def state(self) -> State:
+    def state(self) -> GeneratorState:
         return self._state
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
         return torch.device("cuda", 0)
 
-    def guard(self, forbid: Any) -> None:
+    def guard(self, forbid: object) -> None:
         """Use ``forbid(what)`` to refuse changes of state during a capture."""
         self._forbid = forbid
 
@@ -175,7 +175,7 @@ class _GeneratorMeta(type):
 class GeneratorName(metaclass=_GeneratorMeta):
     """Stands in for ``torch.Generator``: the real class, except for a CUDA device."""
 
-    def __new__(cls, device: Any = "cpu") -> Any:
+    def __new__(cls, device: object = "cpu") -> Any:
         if torch.device(device).type == "cuda":
             return SimGenerator(device)
         return torch._C.Generator(device)

@@ -30,7 +30,7 @@ _handles = itertools.count(0x7F5100000000, 0x40)
 
 
 @dataclass(eq=False)
-class Node:
+class RecordedNode:
     """One recorded operation.
 
     Args:
@@ -44,14 +44,14 @@ class Node:
 
     kind: NodeKind
     name: str
-    run: Callable[[Node, torch.Generator | None], None]
+    run: Callable[[RecordedNode, torch.Generator | None], None]
     call: tuple[list[Any], dict[str, Any]] = field(default_factory=lambda: ([], {}))
     input_slots: list[tuple[Any, Any]] = field(default_factory=list)
     target_slots: list[tuple[Any, Any]] = field(default_factory=list)
     outputs: list[torch.Tensor] = field(default_factory=list)
     draw: Draw | None = None
     offset: int = 0
-    parents: tuple[Node, ...] = ()
+    parents: tuple[RecordedNode, ...] = ()
     handle: int = field(default_factory=lambda: next(_handles))
     moved: list[tuple[Any, Any, torch.Tensor]] = field(default_factory=list)
     """Operands that a graph exec was told to look for elsewhere: (container, key, the twin captured)."""
@@ -79,14 +79,14 @@ class Node:
         self.run(self, self.draw.draw(self.offset) if self.draw is not None else None)
 
 
-def _nothing(node: Node, generator: torch.Generator | None) -> None:
+def _nothing(node: RecordedNode, generator: torch.Generator | None) -> None:
     """What a child-graph node itself runs; its graph exec runs the nodes inside."""
 
 
-class ChildNode(Node):
+class ChildNode(RecordedNode):
     """A graph inside a graph: its own copy of the list of nodes, taken when it was added."""
 
-    def __init__(self, inner: Graph, parents: tuple[Node, ...]) -> None:
+    def __init__(self, inner: Graph, parents: tuple[RecordedNode, ...]) -> None:
         super().__init__(NodeKind.CHILD_GRAPH, "", _nothing, parents=parents)
         self.inner = tuple(inner.nodes)
 
@@ -99,27 +99,27 @@ class ChildNode(Node):
 class Graph:
     """An editable graph; nodes in recording order, which is a topological one."""
 
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[RecordedNode] = field(default_factory=list)
     is_built: bool = False
     """Made node by node through the driver: nothing but its edges says what runs before what."""
     handle: int = field(default_factory=lambda: next(_handles))
 
-    def add(self, node: Node) -> None:
+    def add(self, node: RecordedNode) -> None:
         self.nodes.append(node)
 
-    def leaves(self) -> list[Node]:
+    def leaves(self) -> list[RecordedNode]:
         inner = {id(parent) for node in self.nodes for parent in node.parents}
         return [node for node in self.nodes if id(node) not in inner]
 
-    def order(self) -> tuple[Node, ...]:
+    def order(self) -> tuple[RecordedNode, ...]:
         """An order in which the nodes may run.
 
         For a built graph the least expected one: whatever was added last runs as soon as its edges
-        let it, so that an edge nobody drew shows as a wrong result.
+        let it, so that a missing edge shows as a wrong result.
         """
         if not self.is_built:
             return tuple(self.nodes)
-        done: dict[int, Node] = {}
+        done: dict[int, RecordedNode] = {}
         while len(done) < len(self.nodes):
             ready = [n for n in self.nodes if id(n) not in done and all(id(p) in done for p in n.parents)]
             done[id(ready[-1])] = ready[-1]
@@ -131,7 +131,7 @@ class GraphExec:
 
     def __init__(self, graph: Graph, index: int) -> None:
         self.handle = next(_handles)
-        self.nodes: Sequence[Node] = graph.order()
+        self.nodes: Sequence[RecordedNode] = graph.order()
         for node in self.nodes:
             node.as_captured()
         # An update replaces what a child-graph node runs in this exec, and nowhere else.
@@ -144,8 +144,8 @@ class GraphExec:
 
     def run(
         self,
-        after_node: Callable[[int, Node], None] | None = None,
-        before_node: Callable[[Node], None] | None = None,
+        after_node: Callable[[int, RecordedNode], None] | None = None,
+        before_node: Callable[[RecordedNode], None] | None = None,
     ) -> None:
         """Execute every enabled node; ``before_node`` sees each, and ``after_node`` with its index."""
         disabled = frozenset(self.disabled)
@@ -169,4 +169,4 @@ class Handles:
     def __init__(self) -> None:
         self.graphs: WeakValueDictionary[int, Graph] = WeakValueDictionary()
         self.execs: WeakValueDictionary[int, GraphExec] = WeakValueDictionary()
-        self.nodes: WeakValueDictionary[int, Node] = WeakValueDictionary()
+        self.nodes: WeakValueDictionary[int, RecordedNode] = WeakValueDictionary()

@@ -55,7 +55,7 @@ def factories_with_pinning(sim: Simulator) -> dict[str, Callable[..., Any]]:
 
     def wrap(factory: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(factory)
-        def make(*args: Any, **kwargs: Any) -> Any:
+        def make(*args: object, **kwargs: object) -> Any:
             if not kwargs.get("pin_memory"):
                 return factory(*args, **kwargs)
             del kwargs["pin_memory"]

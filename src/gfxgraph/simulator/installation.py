@@ -71,7 +71,7 @@ class Restore:
     def __exit__(self, *_: object) -> None:
         self.undo()
 
-    def set(self, owner: Any, name: str, value: Any) -> None:
+    def set(self, owner: object, name: str, value: object) -> None:
         """Set ``owner.name``, to be restored."""
         before = vars(owner).get(name, _MISSING)
         setattr(owner, name, value)
@@ -209,7 +209,7 @@ def _patch_modules(sim: Simulator, undo: Restore) -> None:
 def _patch_compile(undo: Restore) -> None:
     """Let torch.compile trace as ever, and run what it traced eagerly: there is no device to generate for."""
 
-    def run_eagerly(self: Any, model_: Any, inputs_: Any, **kwargs: Any) -> Any:
+    def run_eagerly(self: object, model_: Any, inputs_: object, **kwargs: object) -> Any:
         return model_.forward
 
     undo.set(torch._TorchCompileInductorWrapper, "__call__", run_eagerly)
@@ -313,7 +313,7 @@ def _thread_states() -> int:
 def _run_backward_in_callers_thread(undo: Restore) -> None:
     real = autograd_graph._engine_run_backward
 
-    def run_backward(*args: Any, **kwargs: Any) -> Any:
+    def run_backward(*args: object, **kwargs: object) -> Any:
         # Not by torch's context: interrupted in its constructor, which switches, it would leave this off.
         before = torch.autograd.is_multithreading_enabled()
         try:

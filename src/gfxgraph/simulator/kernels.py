@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -25,9 +25,10 @@ from torch import Tensor
 
 from gfxgraph.simulator import op_table
 from gfxgraph.simulator.arena import span_nbytes
-from gfxgraph.simulator.device import Refused, Stream
+from gfxgraph.simulator.device import CallRefused, Stream
 from gfxgraph.simulator.generators import ReplayDraw, SimGenerator
-from gfxgraph.simulator.graphs import Node
+from gfxgraph.simulator.graphs import RecordedNode
+from gfxgraph.simulator.op_schema import OpSchema, argument, schema_of, set_argument
 from gfxgraph.types import NodeKind
 
 if TYPE_CHECKING:
@@ -36,73 +37,8 @@ if TYPE_CHECKING:
 _CPU_KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _TAKES_NUMBERS = frozenset({"add", "sub", "mul", "div", "floor_divide", "true_divide"})
 _MIXED: Final = "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
-_DRY_RUNS_KEPT: Final = 8192
 _COMPOSED: Final = ("CompositeExplicitAutograd", "CompositeImplicitAutograd")
-
-
-@dataclass(slots=True)
-class Plan:
-    """What an op's schema says, in the form that a call needs."""
-
-    op: Any
-    name: str
-    tensors: tuple[int, ...] = ()  # positions of Tensor and Tensor? arguments
-    lists: tuple[int, ...] = ()  # positions of lists of them
-    tensor_names: tuple[str, ...] = ()  # the same among keyword-only arguments
-    list_names: tuple[str, ...] = ()
-    outs: tuple[str, ...] = ()  # keyword-only arguments that the op writes
-    targets: tuple[int, ...] = ()  # positions of arguments that the op changes
-    # For each return: where the argument stands that it is, or None for a new value.
-    returned: tuple[int | str | None, ...] = ()
-    is_view: bool = False
-    generator: int | str | None = None
-    draws: bool = False
-    has_device: bool = False
-    mixed_devices: bool = False
-
-
-@functools.cache
-def make_plan(name: str) -> Plan:
-    op = _overload(name)
-    plan = Plan(op, name)
-    tensors: list[int] = []
-    lists: list[int] = []
-    by_alias: dict[str, int | str] = {}
-    for position, argument in enumerate(op._schema.arguments):
-        kind = str(argument.type)
-        where: int | str = argument.name if argument.kwarg_only else position
-        if kind in ("Tensor", "Optional[Tensor]"):
-            if argument.kwarg_only:
-                plan.tensor_names += (argument.name,)
-            else:
-                tensors.append(position)
-        elif "Tensor" in kind:
-            if argument.kwarg_only:
-                plan.list_names += (argument.name,)
-            else:
-                lists.append(position)
-        elif "Generator" in kind:
-            plan.generator = where
-            plan.draws = True
-        elif argument.name == "device" and "Device" in kind:
-            plan.has_device = True
-        if argument.alias_info is not None:
-            for alias in argument.alias_info.before_set:
-                by_alias[alias] = where
-            if argument.alias_info.is_write and argument.kwarg_only and kind == "Tensor":
-                plan.outs += (argument.name,)
-            elif argument.alias_info.is_write and not argument.kwarg_only:
-                plan.targets += (position,)
-    plan.tensors, plan.lists = tuple(tensors), tuple(lists)
-    for value in op._schema.returns:
-        info = value.alias_info
-        if info is not None and not info.is_write:
-            plan.is_view = True
-        first = next(iter(info.before_set), None) if info is not None else None
-        plan.returned += (by_alias.get(first) if first is not None else None,)
-    plan.draws = plan.draws or name in op_table.DRAWS_SILENTLY
-    plan.mixed_devices = name in op_table.MIXED_DEVICES
-    return plan
+_DRY_RUNS_KEPT: Final = 8192
 
 
 @functools.cache
@@ -152,7 +88,7 @@ def _impl(library: torch.library.Library, name: str, function: Kernel, key: str)
 
 
 def _entry(name: str) -> Kernel:
-    def kernel(*args: Any, **kwargs: Any) -> Any:
+    def kernel(*args: object, **kwargs: object) -> Any:
         kernels = _installed
         if kernels is None:
             raise NotImplementedError(f"aten::{name} on a simulated card that is no longer installed")
@@ -196,34 +132,34 @@ class Kernels:
 
     def build(self, name: str) -> Kernel:
         """The kernel of ``name``, from its schema."""
-        plan = make_plan(name)
-        if plan.is_view and not any(where is not None and where in plan.outs for where in plan.returned):
-            return self._view_kernel(plan.op)
-        return self._compute_kernel(plan)
+        schema = schema_of(name)
+        if schema.is_view and not any(where is not None and where in schema.outs for where in schema.returned):
+            return self._view_kernel(schema.op)
+        return self._compute_kernel(schema)
 
     def build_from(self, name: str, body: Callable[..., Any]) -> Kernel:
         """The kernel of ``name`` that computes ``body`` on twins instead of calling torch's CPU kernel."""
-        return self._compute_kernel(replace(make_plan(name), op=body))
+        return self._compute_kernel(replace(schema_of(name), op=body))
 
     def _view_kernel(self, op: Any) -> Kernel:
         # torch's CPU kernel of a view only makes a new tensor over the same storage, whatever its device.
-        def kernel(*args: Any, **kwargs: Any) -> Any:
+        def kernel(*args: object, **kwargs: object) -> Any:
             return op.redispatch(_CPU_KEYS, *args, **kwargs)
 
         return kernel
 
-    def _compute_kernel(self, plan: Plan) -> Kernel:
+    def _compute_kernel(self, schema: OpSchema) -> Kernel:
         device = self.device
-        syncs = self._sync_test(plan.name)
-        how = op_table.SYNCING.get(plan.name, "memcpy_with_stream")
+        syncs = self._sync_test(schema.name)
+        how = op_table.SYNCING.get(schema.name, "memcpy_with_stream")
 
-        def kernel(*args: Any, **kwargs: Any) -> Any:
+        def kernel(*args: object, **kwargs: object) -> Any:
             if syncs is not None and syncs(args):
                 self.sim.host_read(how)
-                return self.compute(plan, args, kwargs)
+                return self.compute(schema, args, kwargs)
             if not device.busy:
-                return self.compute(plan, args, kwargs)
-            return self.submit(plan, args, kwargs)
+                return self.compute(schema, args, kwargs)
+            return self.submit(schema, args, kwargs)
 
         return kernel
 
@@ -236,61 +172,61 @@ class Kernels:
 
     # ---- eager --------------------------------------------------------------------------------------
 
-    def compute(self, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
+    def compute(self, schema: OpSchema, args: Args, kwargs: Kwargs) -> Any:
         """Carry out the call now, on the device's memory."""
         self.device.threads.has_context = True
-        call, keywords = self.twins(plan, args, kwargs)
-        fresh = self._replace_outs(plan, keywords)
-        if plan.draws:
-            state = self._generator(plan, args, kwargs).state
+        call, keywords = self.twins(schema, args, kwargs)
+        fresh = self._replace_outs(schema, keywords)
+        if schema.draws:
+            state = self._generator(schema, args, kwargs).state
             in_capture = self.device.busy and self.device.current().capture is not None
             at = state.take(_drawn(args, kwargs), in_capture)
-            _set(plan.generator, call, keywords, state.at(at))
-            result = _with_default(plan, state.at(at), call, keywords)
+            set_argument(schema.generator, call, keywords, state.at(at))
+            result = _with_default(schema, state.at(at), call, keywords)
         else:
-            result = plan.op(*call, **keywords)
+            result = schema.op(*call, **keywords)
         for name in fresh:
             self._write_out(kwargs[name], keywords[name])
-        return self._hand_back(plan, args, kwargs, result)
+        return self._hand_back(schema, args, kwargs, result)
 
-    def twins(self, plan: Plan, args: Args, kwargs: Kwargs) -> tuple[list[Any], dict[str, Any]]:
+    def twins(self, schema: OpSchema, args: Args, kwargs: Kwargs) -> tuple[list[Any], dict[str, Any]]:
         call = list(args)
         given = len(call)
-        for at in plan.tensors:
+        for at in schema.tensors:
             if at < given and call[at] is not None:
-                call[at] = self._twin(call[at], plan)
-        for at in plan.lists:
+                call[at] = self._twin(call[at], schema)
+        for at in schema.lists:
             if at < given and call[at] is not None:
-                call[at] = [None if item is None else self._twin(item, plan) for item in call[at]]
+                call[at] = [None if item is None else self._twin(item, schema) for item in call[at]]
         if not kwargs:
             return call, kwargs
         keywords = dict(kwargs)
-        for name in plan.tensor_names:
+        for name in schema.tensor_names:
             if keywords.get(name) is not None:
-                keywords[name] = self._twin(keywords[name], plan)
-        for name in plan.list_names:
+                keywords[name] = self._twin(keywords[name], schema)
+        for name in schema.list_names:
             if keywords.get(name) is not None:
-                keywords[name] = [None if item is None else self._twin(item, plan) for item in keywords[name]]
-        if plan.has_device:
+                keywords[name] = [None if item is None else self._twin(item, schema) for item in keywords[name]]
+        if schema.has_device:
             keywords["device"] = torch.device("cpu")
             keywords.pop("pin_memory", None)
         return call, keywords
 
-    def _twin(self, tensor: Any, plan: Plan) -> Any:
+    def _twin(self, tensor: Any, schema: OpSchema) -> Any:
         if not isinstance(tensor, Tensor):
             # A Python number where the schema has a tensor, as in ``x % 256``: torch makes it one by itself
             # for arithmetic alone.
-            return tensor if plan.name.split(".")[0].rstrip("_") in _TAKES_NUMBERS else torch.tensor(tensor)
+            return tensor if schema.name.split(".")[0].rstrip("_") in _TAKES_NUMBERS else torch.tensor(tensor)
         if tensor.is_cuda:
             return self.arena.twin(tensor)
-        if tensor.dim() and not plan.mixed_devices:
+        if tensor.dim() and not schema.mixed_devices:
             raise RuntimeError(_MIXED)
         return tensor
 
-    def _replace_outs(self, plan: Plan, keywords: dict[str, Any]) -> list[str]:
+    def _replace_outs(self, schema: OpSchema, keywords: dict[str, Any]) -> list[str]:
         # An out tensor of the wrong shape is resized by the CPU kernel, which must not happen to a twin.
         replaced = []
-        for name in plan.outs:
+        for name in schema.outs:
             if isinstance(keywords.get(name), Tensor):
                 keywords[name] = torch.empty(0, dtype=keywords[name].dtype)
                 replaced.append(name)
@@ -301,15 +237,15 @@ class Kernels:
             self.sim.resize_out(out, value)
         self.arena.twin(out).copy_(value)
 
-    def _hand_back(self, plan: Plan, args: Args, kwargs: Kwargs, result: Any) -> Any:
-        returned = plan.returned
+    def _hand_back(self, schema: OpSchema, args: Args, kwargs: Kwargs, result: Any) -> Any:
+        returned = schema.returned
         if len(returned) == 1:
             where = returned[0]
-            return self._wrap(result, args) if where is None else _get(where, args, kwargs)
+            return self._wrap(result, args) if where is None else argument(where, args, kwargs)
         if not returned:
             return None
         return tuple(
-            self._wrap(value, args) if where is None else _get(where, args, kwargs)
+            self._wrap(value, args) if where is None else argument(where, args, kwargs)
             for where, value in zip(returned, result)
         )
 
@@ -340,8 +276,8 @@ class Kernels:
         self.arena.twin(made).copy_(twin)
         return made
 
-    def _generator(self, plan: Plan, args: Args, kwargs: Kwargs) -> SimGenerator:
-        given = _get(plan.generator, args, kwargs) if plan.generator is not None else None
+    def _generator(self, schema: OpSchema, args: Args, kwargs: Kwargs) -> SimGenerator:
+        given = argument(schema.generator, args, kwargs) if schema.generator is not None else None
         found = SimGenerator.of(given)
         if found is not None:
             return found
@@ -351,7 +287,7 @@ class Kernels:
 
     # ---- captured -----------------------------------------------------------------------------------
 
-    def submit(self, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
+    def submit(self, schema: OpSchema, args: Args, kwargs: Kwargs) -> Any:
         """Carry out the call while captures, stuck streams or planted failures are about."""
         device = self.device
         stream = device.current()
@@ -359,69 +295,69 @@ class Kernels:
             device.check_op(stream)
             capture = stream.capture
             if capture is not None and capture.invalidated:
-                raise Refused(901)
+                raise CallRefused(901)
             if capture is None and stream.stuck is None:
-                return self.compute(plan, args, kwargs)
+                return self.compute(schema, args, kwargs)
             if capture is None and device.profile.stuck_launch.code:
-                raise Refused(device.profile.stuck_launch.code)
-            return self._record(plan, args, kwargs, stream)
-        except Refused as refused:
+                raise CallRefused(device.profile.stuck_launch.code)
+            return self._record(schema, args, kwargs, stream)
+        except CallRefused as refused:
             code = refused.code
-        raise self.sim.error(Refused(code))  # no local may hold it: its traceback holds this frame
+        raise self.sim.error(CallRefused(code))  # no local may hold it: its traceback holds this frame
 
-    def _record(self, plan: Plan, args: Args, kwargs: Kwargs, stream: Stream) -> Any:
-        call, keywords = self.twins(plan, args, kwargs)
+    def _record(self, schema: OpSchema, args: Args, kwargs: Kwargs, stream: Stream) -> Any:
+        call, keywords = self.twins(schema, args, kwargs)
         keywords = dict(keywords)
-        kind = NodeKind.MEMSET if plan.name == "zero_" else NodeKind.KERNEL
-        node = Node(kind, f"sim::aten::{plan.name}", _run, call=(call, keywords))
-        self._note_inputs(plan, node)
-        if plan.draws:
-            state = self._generator(plan, args, kwargs).state
+        kind = NodeKind.MEMSET if schema.name == "zero_" else NodeKind.KERNEL
+        node = RecordedNode(kind, f"sim::aten::{schema.name}", _run, call=(call, keywords))
+        self._note_inputs(schema, node)
+        if schema.draws:
+            state = self._generator(schema, args, kwargs).state
             node.draw = ReplayDraw(state)
             node.offset = state.take(_drawn(args, kwargs), True)
-        specs = self._dry_run(plan, call, keywords)
-        for name in plan.outs:
+        specs = self._dry_run(schema, call, keywords)
+        for name in schema.outs:
             if isinstance(kwargs.get(name), Tensor):
                 _, size, stride = next(spec for spec in specs if spec[0] == name)
                 if tuple(kwargs[name].size()) != size:
                     self.sim.resize_out(kwargs[name], torch.empty_strided(size, stride, dtype=kwargs[name].dtype))
                 keywords[name] = self.arena.twin(kwargs[name])
         results: list[Any] = []
-        for where, spec in zip(plan.returned, specs):
+        for where, spec in zip(schema.returned, specs):
             if where is not None:
-                results.append(_get(where, args, kwargs))
+                results.append(argument(where, args, kwargs))
             else:
                 results.append(self._promise(spec, node, args))
-        node.run = _Runner(plan)
+        node.run = _Runner(schema)
         if stream.capture is not None:  # else the stream is stuck, and the work is lost
             self.device.record(stream, node)
-        if len(plan.returned) == 1:
+        if len(schema.returned) == 1:
             return results[0]
         return tuple(results) if results else None
 
-    def _note_inputs(self, plan: Plan, node: Node) -> None:
+    def _note_inputs(self, schema: OpSchema, node: RecordedNode) -> None:
         call, keywords = node.call
         slots = node.input_slots
-        for at in plan.tensors:
+        for at in schema.tensors:
             if at < len(call) and call[at] is not None:
                 slots.append((call, at))
-        for at in plan.lists:
+        for at in schema.lists:
             if at < len(call) and call[at] is not None:
                 slots.extend((call[at], k) for k, item in enumerate(call[at]) if item is not None)
-        for name in plan.tensor_names:
-            if keywords.get(name) is not None and name not in plan.outs:
+        for name in schema.tensor_names:
+            if keywords.get(name) is not None and name not in schema.outs:
                 slots.append((keywords, name))
-        for name in plan.list_names:
+        for name in schema.list_names:
             if keywords.get(name) is not None:
                 slots.extend((keywords[name], k) for k, item in enumerate(keywords[name]) if item is not None)
-        for at in plan.targets:
+        for at in schema.targets:
             if at >= len(call) or call[at] is None:
                 continue
-            if at in plan.lists:
+            if at in schema.lists:
                 node.target_slots.extend((call[at], k) for k in range(len(call[at])))
             else:
                 node.target_slots.append((call, at))
-        for name in plan.outs:
+        for name in schema.outs:
             if keywords.get(name) is not None:
                 node.target_slots.append((keywords, name))
         slots[:] = [slot for slot in slots if isinstance(slot[0][slot[1]], Tensor)]
@@ -430,7 +366,7 @@ class Kernels:
             if container[key].data_ptr() not in self.arena and container[key].numel():
                 container[key] = container[key].clone()
 
-    def _promise(self, spec: Any, node: Node, args: tuple[Any, ...]) -> Any:
+    def _promise(self, spec: Any, node: RecordedNode, args: tuple[Any, ...]) -> Any:
         """Make the tensor that a dry run said the op returns; its value comes with a replay."""
         kind = spec[0]
         if kind == "tensor":
@@ -448,40 +384,40 @@ class Kernels:
             return [self._promise(item, node, args) for item in spec[1]]
         return spec[1]
 
-    def _dry_run(self, plan: Plan, call: list[Any], keywords: dict[str, Any]) -> list[Any]:
+    def _dry_run(self, schema: OpSchema, call: list[Any], keywords: dict[str, Any]) -> list[Any]:
         """What each return looks like: ("tensor", size, stride, dtype), ("argument", n), ("value", v)."""
-        key: Any = (plan.name, _describe(call), _describe(keywords))
+        key: Any = (schema.name, _describe(call), _describe(keywords))
         try:
             known = _dry_runs.get(key)
         except TypeError:  # an unhashable argument
             key, known = None, None
         if known is not None:
             return known
-        specs = self._try_out(plan, call, keywords)
+        specs = self._try_out(schema, call, keywords)
         if key is not None:
             if len(_dry_runs) >= _DRY_RUNS_KEPT:
                 _dry_runs.clear()
             _dry_runs[key] = specs
         return specs
 
-    def _try_out(self, plan: Plan, call: list[Any], keywords: dict[str, Any]) -> list[Any]:
+    def _try_out(self, schema: OpSchema, call: list[Any], keywords: dict[str, Any]) -> list[Any]:
         stand_in_call = [_stand_in(value) for value in call]
         stand_in_keywords = {name: _stand_in(value) for name, value in keywords.items()}
-        fresh = self._replace_outs(plan, stand_in_keywords)
+        fresh = self._replace_outs(schema, stand_in_keywords)
         generator = torch.Generator("cpu")
         try:
-            if plan.draws:
-                _set(plan.generator, stand_in_call, stand_in_keywords, generator)
-                result = _with_default(plan, generator, stand_in_call, stand_in_keywords)
+            if schema.draws:
+                set_argument(schema.generator, stand_in_call, stand_in_keywords, generator)
+                result = _with_default(schema, generator, stand_in_call, stand_in_keywords)
             else:
-                result = plan.op(*stand_in_call, **stand_in_keywords)
+                result = schema.op(*stand_in_call, **stand_in_keywords)
         except RuntimeError:
             # Ones may be no valid input (a singular matrix); shapes alone may still do.
-            result = _on_meta(plan, call, keywords)
+            result = _on_meta(schema, call, keywords)
         inputs = [tensor.data_ptr() for tensor in _tensors_in(stand_in_call)]
-        results = (result,) if len(plan.returned) == 1 else tuple(result or ())
+        results = (result,) if len(schema.returned) == 1 else tuple(result or ())
         specs = [_spec(value, inputs) for value in results]
-        for at, where in enumerate(plan.returned):
+        for at, where in enumerate(schema.returned):
             if isinstance(where, str) and where in fresh:
                 made = stand_in_keywords[where]
                 specs[at] = (where, tuple(made.size()), tuple(made.stride()))
@@ -491,46 +427,41 @@ class Kernels:
 class _Runner:
     """Performs a recorded op on whatever its slots hold by then."""
 
-    __slots__ = ("plan",)
+    __slots__ = ("schema",)
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+    def __init__(self, schema: OpSchema) -> None:
+        self.schema = schema
 
-    def __call__(self, node: Node, generator: torch.Generator | None) -> None:
-        plan = self.plan
+    def __call__(self, node: RecordedNode, generator: torch.Generator | None) -> None:
+        schema = self.schema
         call, keywords = node.call
         outs = {}
-        if plan.outs:
-            outs = {name: keywords[name] for name in plan.outs if isinstance(keywords.get(name), Tensor)}
+        if schema.outs:
+            outs = {name: keywords[name] for name in schema.outs if isinstance(keywords.get(name), Tensor)}
             keywords = {**keywords, **{name: torch.empty(0, dtype=out.dtype) for name, out in outs.items()}}
         if generator is not None:
             call, keywords = list(call), dict(keywords)
-            _set(plan.generator, call, keywords, generator)
-            result = _with_default(plan, generator, call, keywords)
+            set_argument(schema.generator, call, keywords, generator)
+            result = _with_default(schema, generator, call, keywords)
         else:
-            result = plan.op(*call, **keywords)
+            result = schema.op(*call, **keywords)
         for name, out in outs.items():
             out.copy_(keywords[name])
         if node.outputs:
-            results = (result,) if len(plan.returned) == 1 else result
-            new = (value for where, value in zip(plan.returned, results) if where is None)
+            results = (result,) if len(schema.returned) == 1 else result
+            new = (value for where, value in zip(schema.returned, results) if where is None)
             written = {id(tensor) for tensor in _tensors_in(call)}
             values = (value for value in _tensors_in(new) if id(value) not in written)
             for output, value in zip(node.outputs, values):
                 output.copy_(value)
 
 
-def _overload(name: str) -> Any:
-    base, _, overload = name.partition(".")
-    return getattr(getattr(torch.ops.aten, base), overload or "default")
-
-
-def _run(node: Node, generator: torch.Generator | None) -> None:
+def _run(node: RecordedNode, generator: torch.Generator | None) -> None:
     raise AssertionError(f"{node.name} was never completed")
 
 
 def poison(twin: Tensor) -> None:
-    """Fill with what nobody takes for a result: NaN, or the extreme integer."""
+    """Fill with a value that cannot pass for a result: NaN, or the extreme integer."""
     dtype = twin.dtype
     if dtype.is_floating_point or dtype.is_complex:
         if dtype.itemsize == 1:
@@ -563,32 +494,15 @@ def _has_mask(args: tuple[Any, ...]) -> bool:
     return any(mask.is_cuda or args[0].is_cuda for mask in masks)
 
 
-def _get(where: int | str | None, args: Any, kwargs: Kwargs) -> Any:
-    if where is None:
-        return None
-    if isinstance(where, str):
-        return kwargs.get(where)
-    return args[where] if where < len(args) else None
-
-
-def _set(where: int | str | None, call: list[Any], keywords: dict[str, Any], value: Any) -> None:
-    if where is None:
-        return
-    if isinstance(where, str):
-        keywords[where] = value
-    elif where < len(call):
-        call[where] = value
-
-
-def _with_default(plan: Plan, generator: torch.Generator, call: list[Any], keywords: dict[str, Any]) -> Any:
-    if plan.generator is not None and (isinstance(plan.generator, str) or plan.generator < len(call)):
-        return plan.op(*call, **keywords)
+def _with_default(schema: OpSchema, generator: torch.Generator, call: list[Any], keywords: dict[str, Any]) -> Any:
+    if schema.generator is not None and (isinstance(schema.generator, str) or schema.generator < len(call)):
+        return schema.op(*call, **keywords)
     # The op takes no generator, or none was passed by position: lend it the process's CPU generator.
     default = torch.random.default_generator
     before = default.get_state()
     default.set_state(generator.get_state())
     try:
-        return plan.op(*call, **keywords)
+        return schema.op(*call, **keywords)
     finally:
         default.set_state(before)
 
@@ -628,13 +542,13 @@ def _stand_in(value: Any) -> Any:
     return value
 
 
-def _on_meta(plan: Plan, call: list[Any], keywords: dict[str, Any]) -> Any:
+def _on_meta(schema: OpSchema, call: list[Any], keywords: dict[str, Any]) -> Any:
     def to_meta(value: Any) -> Any:
         if isinstance(value, Tensor):
             return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device="meta")
         return [to_meta(item) for item in value] if isinstance(value, list) else value
 
-    return plan.op(*map(to_meta, call), **{name: to_meta(value) for name, value in keywords.items()})
+    return schema.op(*map(to_meta, call), **{name: to_meta(value) for name, value in keywords.items()})
 
 
 def _spec(value: Any, inputs: list[int]) -> Any:

@@ -25,7 +25,7 @@ _RULE = re.compile(r"^(records|runs|refuses (\d+)( and invalidates)?)$")
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class CallRule:
     """What a call does; ``code`` is 0 where it succeeds."""
 
     records: bool = False
@@ -65,13 +65,13 @@ class Profile:
     nested_begin: int
     # Status code of a failed EndCapture -> what the stream's capture status is afterwards.
     after_failed_end: dict[int, str]
-    stuck_launch: Rule
+    stuck_launch: CallRule
     # As many nodes enabled as at the last launch, but others: the old ones run again.
     switched_nodes_go_stale: bool
     torch: TorchHabits
-    calls: dict[str, dict[str, Rule]]
+    calls: dict[str, dict[str, CallRule]]
 
-    def rule(self, call: str, mode: str) -> Rule:
+    def rule(self, call: str, mode: str) -> CallRule:
         return self.calls[call][mode]
 
 
@@ -138,14 +138,14 @@ def _parse(table: dict[str, Any]) -> Profile:
     )
 
 
-def _row(row: dict[str, str]) -> dict[str, Rule]:
+def _row(row: dict[str, str]) -> dict[str, CallRule]:
     return {mode: _rule(row[mode] if mode in row else row["all"]) for mode in MODES}
 
 
-def _rule(text: str) -> Rule:
+def _rule(text: str) -> CallRule:
     match = _RULE.match(text)
     if match is None:
         raise ValueError(f"not a rule: {text!r}")
     if match[2]:
-        return Rule(code=int(match[2]), invalidates=bool(match[3]))
-    return Rule(records=match[1] == "records")
+        return CallRule(code=int(match[2]), invalidates=bool(match[3]))
+    return CallRule(records=match[1] == "records")

@@ -1,7 +1,7 @@
 """Signals that land while the simulator works are handled when it has returned, as in torch's C++.
 
 Problem: Python runs a signal's handler between any two of its instructions. torch's allocator is C++ and is never
-left half-way; the simulator's is Python, and a KeyboardInterrupt inside it left blocks that belonged to nobody. Idea:
+left half-way; the simulator's is Python, and a KeyboardInterrupt inside it leaked blocks. Idea:
 handlers look where they struck. Inside the simulator they trace the frame that called it, and are run there at its
 next instruction.
 
@@ -52,11 +52,11 @@ def _caller_of_simulator(frame: FrameType | None) -> FrameType | None:
     return caller
 
 
-def _no_other_frame(frame: FrameType, event: str, arg: Any) -> None:
+def _no_other_frame(frame: FrameType, event: str, arg: object) -> None:
     return None
 
 
-def _returned(frame: FrameType, event: str, arg: Any) -> Any:
+def _returned(frame: FrameType, event: str, arg: object) -> Any:
     """The simulator has returned to the frame: handle what waits."""
     sys.settrace(None)
     frame.f_trace = None
@@ -87,13 +87,13 @@ def _own(handler: Any) -> Any:
     return handler.handler if isinstance(handler, Deferring) else handler
 
 
-def _put_back(set_handler: Any, get_handler: Any, number: Any) -> None:
+def _put_back(set_handler: object, get_handler: Any, number: object) -> None:
     found = get_handler(number)
     if isinstance(found, Deferring):
         _exchange(set_handler, number, found.handler)
 
 
-def _exchange(set_handler: Any, number: Any, handler: Any) -> None:
+def _exchange(set_handler: Any, number: object, handler: object) -> None:
     try:
         set_handler(number, handler)
     except ValueError:  # Python lets only the main thread do that

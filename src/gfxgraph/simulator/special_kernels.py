@@ -16,7 +16,7 @@ from torch import Tensor
 from gfxgraph.errors import SimulatorError
 from gfxgraph.simulator.arena import span_nbytes
 from gfxgraph.simulator.cuda_only_kernels import cuda_only_kernels
-from gfxgraph.simulator.graphs import Node
+from gfxgraph.simulator.graphs import RecordedNode
 from gfxgraph.simulator.rnn_kernels import rnn_kernels
 from gfxgraph.types import CaptureStatus, NodeKind
 
@@ -70,7 +70,7 @@ def _empty(sim: Simulator) -> Callable[..., Tensor]:
     def empty(
         size: Sequence[int],
         dtype: torch.dtype | None = None,
-        layout: Any = None,
+        layout: object = None,
         device: torch.device | None = None,
         pin_memory: bool | None = None,
         memory_format: torch.memory_format | None = None,
@@ -104,7 +104,7 @@ def _empty_strided(sim: Simulator) -> Callable[..., Tensor]:
         size: Sequence[int],
         stride: Sequence[int],
         dtype: torch.dtype | None = None,
-        layout: Any = None,
+        layout: object = None,
         device: torch.device | None = None,
         pin_memory: bool | None = None,
     ) -> Tensor:
@@ -146,7 +146,7 @@ def _copy(sim: Simulator) -> Callable[..., Tensor]:
 
 
 def _to_copy(sim: Simulator) -> Callable[..., Tensor]:
-    def _to_copy(self: Tensor, **kwargs: Any) -> Tensor:
+    def _to_copy(self: Tensor, **kwargs: object) -> Tensor:
         device = kwargs.get("device")
         if device is None or torch.device(device).type != "cpu" or not kwargs.get("non_blocking"):
             return torch.ops.aten._to_copy.default._op_dk(_COMPOSITE, self, **kwargs)  # type: ignore[no-any-return]
@@ -160,13 +160,13 @@ def _to_copy(sim: Simulator) -> Callable[..., Tensor]:
 
 
 def _submit_copy(sim: Simulator, kind: NodeKind, ours: Tensor, theirs: Tensor, call: str) -> None:
-    def make() -> Node:
+    def make() -> RecordedNode:
         operands: list[Any] = [ours, theirs]
         slots = [(operands, 0), (operands, 1)]
         if sim.is_pinned(ours):
             operands[0] = _Place(sim, ours)  # a graph keeps no host memory alive
             slots = slots[1:]
-        return Node(kind, "sim::aten::copy_", _run_copy, call=(operands, {}), input_slots=slots)
+        return RecordedNode(kind, "sim::aten::copy_", _run_copy, call=(operands, {}), input_slots=slots)
 
     sim.call(sim.device.submit, sim.device.current(), make, call)
 
@@ -188,7 +188,7 @@ class _Place:
             sim.crashes.append("a graph wrote into page-locked memory that was given back")
 
 
-def _run_copy(node: Node, generator: torch.Generator | None) -> None:
+def _run_copy(node: RecordedNode, generator: torch.Generator | None) -> None:
     ours, theirs = node.call[0]
     ours.copy_(theirs)
 
@@ -242,7 +242,7 @@ def _set_storage(sim: Simulator) -> Callable[..., Tensor]:
 
 
 def _set_storage_offset(
-    self: Tensor, source: Any, storage_offset: int, size: Sequence[int], stride: Sequence[int] = ()
+    self: Tensor, source: object, storage_offset: int, size: Sequence[int], stride: Sequence[int] = ()
 ) -> Tensor:
     steps = list(stride) if stride or not size else _strides(size, None)
     torch.ops.aten.set_.source_Storage_storage_offset.redispatch(

@@ -20,8 +20,8 @@ import torch
 
 from gfxgraph import files
 from gfxgraph.simulator.arena import watch
-from gfxgraph.simulator.device import Capture, Event, Refused, Stream
-from gfxgraph.simulator.generators import ReplayDraw, SimGenerator, State
+from gfxgraph.simulator.device import CallRefused, SimulatedEvent, Stream, StreamCapture
+from gfxgraph.simulator.generators import GeneratorState, ReplayDraw, SimGenerator
 from gfxgraph.simulator.graphs import Graph, GraphExec
 from gfxgraph.types import CaptureStatus
 
@@ -75,7 +75,7 @@ class SimStreamBase(torch.Stream):
         made = torch.Stream.__new__(cls, stream_id=stream.id, device_index=0, device_type=CUDA_DEVICE_TYPE)
         return made
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         pass
 
     @property
@@ -124,15 +124,15 @@ class SimEventBase(torch.Event):
         blocking: bool = False,
         interprocess: bool = False,
         external: bool = False,
-        **_: Any,
+        **_: object,
     ) -> SimEventBase:
         made = torch.Event.__new__(cls, torch.device("cuda", 0))
         made._timing = enable_timing
-        made._event = Event()
+        made._event = SimulatedEvent()
         return made
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._event: Event
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        self._event: SimulatedEvent
         self._timing: bool
 
     @property
@@ -173,12 +173,12 @@ class SimEventBase(torch.Event):
 class SimMemPoolBase:
     sim: ClassVar[Simulator]
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> SimMemPoolBase:
+    def __new__(cls, *args: object, **kwargs: object) -> SimMemPoolBase:
         return object.__new__(cls)
 
     def __init__(
         self,
-        allocator: Any = None,
+        allocator: object = None,
         is_user_created: bool = True,
         use_on_oom: bool = False,
         no_split: bool = False,
@@ -265,7 +265,7 @@ class SimCUDAGraphBase:
     # Not held, as C++ has only their addresses: a graph may be dropped in the middle of its capture.
     _capturing: ClassVar[list[weakref.ref[SimCUDAGraphBase]]] = []
 
-    def __new__(cls, keep_graph: bool = False, *args: Any, **kwargs: Any) -> Any:
+    def __new__(cls, keep_graph: bool = False, *args: object, **kwargs: object) -> Any:
         made = object.__new__(cls)
         made._reset_state(bool(keep_graph))
         return made
@@ -279,12 +279,12 @@ class SimCUDAGraphBase:
         self._holdings = _Holdings(self.sim)
         self._destructor = _destructor(self._holdings)
         self._pool: PoolId | None = None
-        self._capture: Capture | None = None
+        self._capture: StreamCapture | None = None
         self._has_host_route = False
         self._stream: Stream | None = None
         self._capture_ended = False
         # state -> how far one replay advances it
-        self._states: dict[State, int] = {}
+        self._states: dict[GeneratorState, int] = {}
         self._draws: list[ReplayDraw] = []
 
     # ---- capture ------------------------------------------------------------------------------------
@@ -343,7 +343,7 @@ class SimCUDAGraphBase:
         habits = sim.profile.torch
         try:
             graph = sim.device.end_capture(stream)
-        except Refused as refused:
+        except CallRefused as refused:
             if not habits.failed_capture_leaves_routing and self._pool is not None:
                 sim.allocator.end_route(self._pool)
                 sim.allocator.release_pool(self._pool)
@@ -355,7 +355,7 @@ class SimCUDAGraphBase:
             self._captured(graph)
             return
         # No local may hold it: its traceback holds this frame, and a C++ exception makes no such cycle.
-        raise sim.error(Refused(code))
+        raise sim.error(CallRefused(code))
 
     def _captured(self, graph: Graph) -> None:
         assert self._pool is not None
@@ -381,7 +381,7 @@ class SimCUDAGraphBase:
             self._states[state] = state.intragraph_offset
             state.capturing, state.intragraph_offset = False, 0
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: object) -> Any:
         raise TypeError(f"cannot pickle {type(self).__name__!r} object")  # as Python says of C++ classes
 
     def instantiate(self) -> None:
@@ -440,11 +440,6 @@ class SimCUDAGraphBase:
     def pools(self) -> list[PoolId]:
         return list(self._holdings.pools)
 
-    def _retain_pool(self, pool: Any) -> None:
-        pool_id = getattr(pool, "id", pool)
-        self.sim.allocator.retain_pool(pool_id)
-        self._holdings.pools.append(pool_id)
-
     def raw_cuda_graph(self) -> int:
         label = "hip" if self.sim.profile.platform == "hip" else "cuda"
         if _TEMPLATE_LIVES_BETWEEN and self._graph is None:
@@ -471,7 +466,7 @@ class SimCUDAGraphBase:
     def register_generator_state(self, generator: Any) -> None:
         self._register(generator.state if isinstance(generator, SimGenerator) else generator)
 
-    def _register(self, state: State) -> None:
+    def _register(self, state: GeneratorState) -> None:
         self.sim.assert_not_capturing("Cannot register the state during capturing stage.")
         self._states.setdefault(state, 0)
 
@@ -480,7 +475,7 @@ class SimCUDAGraphBase:
         if _TEMPLATE_LIVES_BETWEEN:
             self._keep_graph = True
 
-    def debug_dump(self, debug_path: str, **_: Any) -> None:
+    def debug_dump(self, debug_path: str, **_: object) -> None:
         if not self._debug_mode:
             warnings.warn(
                 "CUDA Graphs debug not enabled, set with [graph].enable_debug_mode()",
@@ -496,7 +491,7 @@ class SimCUDAGraphBase:
             files.write(Path(debug_path), "\n".join([*lines, "}", ""]))
 
     @staticmethod
-    def generator_of(generator: Any) -> Any:
+    def generator_of(generator: object) -> Any:
         """The device generator behind a copy that the dispatcher made; torch's own need no such help."""
         return SimGenerator.of(generator) or generator
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gfxgraph.simulator import codes
-from gfxgraph.simulator.device import Refused
+from gfxgraph.simulator.device import CallRefused
 from gfxgraph.simulator.torch_classes import CUDA_DEVICE_TYPE, is_capturing
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _device_names(sim: Simulator) -> dict[str, Any]:
         if index not in (0, -1):
             raise codes.torch_error(101, sim.profile.platform)
 
-    def nothing(*args: Any, **kwargs: Any) -> None:
+    def nothing(*args: object, **kwargs: object) -> None:
         return None
 
     def blas_handle() -> int:
@@ -131,7 +131,7 @@ def _memory_names(sim: Simulator) -> dict[str, Any]:
     def empty_cache(pool: Any = None) -> None:
         memory.empty_cache(tuple(pool) if pool else None)
 
-    def record_history(enabled: str | None, *args: Any, **kwargs: Any) -> None:
+    def record_history(enabled: str | None, *args: object, **kwargs: object) -> None:
         memory.history = enabled
         if enabled != "all":
             memory.trace.clear()
@@ -150,7 +150,7 @@ def _memory_names(sim: Simulator) -> dict[str, Any]:
             raise RuntimeError(f"invalid device pointer: {address:#x}")
         memory.free(block)
 
-    def storage_from_pointer(address: int, device: Any, nbytes: int) -> Any:
+    def storage_from_pointer(address: int, device: object, nbytes: int) -> Any:
         return sim.tensor_at(address, [nbytes], [1], torch.uint8).untyped_storage()
 
     def tensor_from_storage(metadata: dict[str, Any], storage: Any) -> torch.Tensor:
@@ -289,10 +289,10 @@ def cudart_module(sim: Simulator) -> Any:
     """Stands in for torch.cuda.cudart(): the few calls that Python programs make through it."""
 
     def wrapped(function: Callable[..., Any]) -> Callable[..., int]:
-        def call(*args: Any) -> int:
+        def call(*args: object) -> int:
             try:
                 function(*args)
-            except Refused as refused:
+            except CallRefused as refused:
                 return refused.code
             return 0
 
@@ -311,9 +311,9 @@ def cudart_module(sim: Simulator) -> Any:
 
 
 def nvtx_module() -> Any:
-    """Stands in for torch._C._nvtx: ranges nobody looks at."""
+    """Stands in for torch._C._nvtx: ranges that are ignored."""
 
-    def nothing(*args: Any, **kwargs: Any) -> int:
+    def nothing(*args: object, **kwargs: object) -> int:
         return 0
 
     names = (

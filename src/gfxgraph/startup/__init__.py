@@ -4,10 +4,17 @@ Enters: environment variables set by ``gfxgraph run`` or by the user; the moment
 Stays out: importing torch itself, decisions about hardware, anything that a program without torch would
 notice.
 
-``path/`` is the folder that ``gfxgraph run`` puts first on PYTHONPATH: Python imports its
-``sitecustomize`` in every process it starts, children and spawned workers included.
-``hook`` waits there for torch. ``torch_build`` tells which torch is installed without importing it.
+This room stands above every room that it switches on.
 
-This room stands above every room that it switches on: ``activation`` is enable() and disable(), ``plugins`` what
-engines call in their processes, ``names`` the class in force, ``bisect_run`` the process of ``gfxgraph bisect``.
+    path/           first on PYTHONPATH under ``gfxgraph run``: its sitecustomize runs in every process
+    hook.py         waits there for torch
+    torch_build.py  which torch is installed, without importing it
+    activation.py   enable() and disable()
+    names.py        the class in force
+    environment.py  the variables that a program is started with
+    plugins.py      what engines call in their processes
+    stats_file.py   writes the statistics when a process ends
+    supervise.py    stays above a guarded program and says what it died of
+    sanitizer.py    a program under the vendor's memory checker
+    bisect_run.py   the process of ``gfxgraph bisect``
 """

@@ -203,7 +203,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     from gfxgraph.callables import older
     from gfxgraph.callables.training import make_graphed
     from gfxgraph.capture import blocks, remedies, waits, watch, workspaces
-    from gfxgraph.capture.graph import bridged_class
+    from gfxgraph.capture.bridged_class import bridged_class
     from gfxgraph.compile import torch_compile_patch
     from gfxgraph.guard import for_capture
     from gfxgraph.process import said

@@ -27,11 +27,11 @@ from gfxgraph.capture.host_values import HostValues
 from gfxgraph.capture.places import place
 from gfxgraph.capture.session import Session
 from gfxgraph.core.reproducer import FaultKind
-from gfxgraph.core.tape import Entry, Tape, Value, where_of
+from gfxgraph.core.tape import Entry, Tape, TapeValue, where_of
 from gfxgraph.errors import CaptureError
 from gfxgraph.guard.bisect import (
     Bisection,
-    Progress,
+    BisectProgress,
     bisect_program,
     explained,
     script_of_fault,
@@ -48,7 +48,7 @@ STATUS_FOUND = 1
 
 
 class BisectRun:
-    """Where the result goes, and what was found."""
+    """The result and the file it goes to."""
 
     def __init__(self, result: Path, target: Path) -> None:
         self.result = result
@@ -65,7 +65,7 @@ class BisectRun:
         os._exit(STATUS_FOUND)
 
 
-class NotedProgress(Progress):
+class NotedProgress(BisectProgress):
     """Progress in a file beside the result, which tells after any death what was running."""
 
     def __init__(self, path: Path) -> None:
@@ -81,7 +81,7 @@ class NotedProgress(Progress):
         self._note("outside", segment, -1, node.kernel or str(node.kind), node.where)
 
     def idle(self) -> None:
-        """Nothing of ours is running."""
+        """Clear the note: nothing of ours is running."""
         os.ftruncate(self._file, 0)
 
     def _note(self, stage: str, segment: int, position: int, op: str, where: str) -> None:
@@ -115,11 +115,11 @@ class WatchedSession(Session):
         self.at = func, args, kwargs
         return super().unsafe_op(row, func, args, kwargs)
 
-    def op_failed(self, info: Any, func: Any, args: Any, kwargs: Any, error: RuntimeError) -> Any:
+    def op_failed(self, info: object, func: object, args: object, kwargs: object, error: RuntimeError) -> Any:
         self.at = func, args, kwargs
         return super().op_failed(info, func, args, kwargs, error)
 
-    def abort(self, error: BaseException | None, dying: Any = None) -> None:
+    def abort(self, error: BaseException | None, dying: object = None) -> None:
         recorder, tape, at = self.recorder, self.recorder.tape, self.at
         is_first = self.error is None
         externals = dict(recorder.externals)
@@ -133,14 +133,14 @@ class WatchedSession(Session):
         if is_first and isinstance(error, CaptureError):
             self._bisect(error, tape, row, externals)
 
-    def _bisect(self, error: CaptureError, tape: Tape, row: Entry | None, externals: dict[Value, Tensor]) -> None:
+    def _bisect(self, error: CaptureError, tape: Tape, row: Entry | None, externals: dict[TapeValue, Tensor]) -> None:
         entries = [*tape.entries, row] if row is not None else list(tape.entries)
         op = str(error.fields.get("op") or (row.name if row is not None else "unknown"))
         where = str(error.fields.get("where") or where_of(*place()))
         script = None
         if row is not None:
 
-            def values_before(position: int, wanted: Sequence[Value]) -> dict[Value, Tensor]:
+            def values_before(position: int, wanted: Sequence[TapeValue]) -> dict[TapeValue, Tensor]:
                 found = {value: externals[value] for value in wanted if value in externals}
                 for value in wanted:
                     if value not in found:  # made in the capture, which computed nothing: any content will do
@@ -167,7 +167,7 @@ class WatchedSession(Session):
 
 
 class Replays:
-    """Stands where replays are validated.
+    """Replaces the validation of replays.
 
     Args:
         again: where an earlier run faulted; empty in the first.

@@ -74,7 +74,7 @@ def activate() -> None:
         raise SystemExit(2) from None
     report_at_exit()
     if config.load().coverage or config.load().report:
-        # lazily: it needs torch, and a process that nobody watches pays nothing
+        # lazily: it needs torch, and a process that is not watched pays nothing
         from gfxgraph.reporting import leave
 
         leave.arrange(config.load())

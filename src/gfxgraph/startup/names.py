@@ -14,7 +14,7 @@ def __getattr__(name: str) -> Any:
     import torch
 
     from gfxgraph.callables import older
-    from gfxgraph.capture.graph import bridged_class
+    from gfxgraph.capture.bridged_class import bridged_class
     from gfxgraph.guard import for_capture
 
     if bridge.is_enabled():

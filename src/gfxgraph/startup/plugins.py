@@ -21,7 +21,7 @@ from gfxgraph.startup.activation import enable
 
 
 def vllm() -> None:
-    """What vLLM calls in each of its processes; does nothing where nobody asked for gfxgraph.
+    """What vLLM calls in each of its processes; does nothing unless gfxgraph was requested.
 
     Asked for is it by ``GFXGRAPH``, or by its name in ``VLLM_PLUGINS``.
     """
@@ -29,7 +29,7 @@ def vllm() -> None:
 
 
 def sglang() -> None:
-    """What SGLang calls in each of its processes; does nothing where nobody asked for gfxgraph.
+    """What SGLang calls in each of its processes; does nothing unless gfxgraph was requested.
 
     Asked for is it by ``GFXGRAPH``, by ``SGLANG_RDNA2_KERNELS``, or by its name in ``SGLANG_PLUGINS``.
     """
@@ -53,7 +53,7 @@ def _activate(adapter: Adapter, list_variable: str) -> None:
     if settings.metrics:
         publish(settings.metrics)
     if settings.opentelemetry:
-        # lazily: an engine's process that nobody watches pays nothing
+        # lazily: an engine's process that is not watched pays nothing
         from gfxgraph.reporting.opentelemetry import publish_if_there
 
         publish_if_there()

@@ -47,8 +47,8 @@ _TAIL_NBYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
-    """What one process left behind."""
+class ProcessRecord:
+    """The flight record that one process left behind."""
 
     folder: Path
     page: Page
@@ -66,7 +66,7 @@ class Recording:
         return [Allocation(**row) for row in _read_json(self.folder / flight.MEMORY_FILE) or []]
 
     def own_words(self) -> str:
-        """What the process itself said of its fault."""
+        """The process's own text about its fault."""
         return str((_read_json(self.folder / flight.FAULT_FILE) or {}).get("text", ""))
 
     def is_stuck(self, now_ns: int, limit_s: float) -> bool:
@@ -90,14 +90,14 @@ class Recording:
         return f"{node.position} ({node.title}), {node.op} at {node.where}" if node is not None else ""
 
 
-def recordings(home: Path) -> list[Recording]:
+def recordings(home: Path) -> list[ProcessRecord]:
     """Those found below ``home``, the one that changed last first."""
     found = []
     for folder in home.glob(f"{flight.PREFIX}*"):
         with suppress(OSError):
             page = flight.unpack(files.read(folder / flight.RECORDER_FILE))
             if page is not None:
-                found.append(Recording(folder, page))
+                found.append(ProcessRecord(folder, page))
     return sorted(found, key=lambda recording: recording.page.begun_ns, reverse=True)
 
 
@@ -161,7 +161,7 @@ class _Supervisor:
         while True:
             try:
                 data = os.read(self.source, 1 << 16)
-            except OSError:  # how a terminal's master says that nobody is on the other side
+            except OSError:  # how a terminal's master reports that the other side is closed
                 return
             if not data:
                 return
@@ -232,7 +232,7 @@ class _Supervisor:
         return ""
 
 
-# Signals that a fault may end in; and those that somebody sent on purpose.
+# Signals that a fault may end in; and those that are sent on purpose.
 _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL)
 _ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

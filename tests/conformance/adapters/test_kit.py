@@ -14,7 +14,7 @@ import pytest
 
 from gfxgraph import adapters
 from gfxgraph.adapters import base
-from gfxgraph.adapters._needs import Need, missing
+from gfxgraph.adapters._needs import NeededName, missing
 from gfxgraph.errors import ActivationError
 
 STAND_INS = Path(__file__).parent / "stand_ins"
@@ -109,7 +109,7 @@ def test_an_unknown_version_that_has_what_is_needed_is_used(adapter, monkeypatch
 def test_what_is_missing_is_named_and_counted(adapter, monkeypatch, caplog):
     """Asked for, it is an error; by itself, one warning and one fallback that says what; nothing is touched."""
     part = list(adapter.needs)[-1]
-    lacking = (*adapter.needs[part], Need("Moved.elsewhere"))
+    lacking = (*adapter.needs[part], NeededName("Moved.elsewhere"))
     monkeypatch.setattr(adapter, "needs", adapter.needs | {part: lacking}, raising=False)
     before = surface(adapter)
     with pytest.raises(ActivationError) as caught:
@@ -133,7 +133,7 @@ def test_what_is_missing_is_named_and_counted(adapter, monkeypatch, caplog):
 def test_where_it_only_counts_nothing_is_needed(adapter, monkeypatch):
     """An engine without the modules or names in which steps are counted is not refused."""
     monkeypatch.setattr(
-        adapter, "optional", {"no_such.module": ()} | {part: (Need("Moved"),) for part in adapter.optional}
+        adapter, "optional", {"no_such.module": ()} | {part: (NeededName("Moved"),) for part in adapter.optional}
     )
     adapter.install()
     assert adapter.is_installed and adapter.available()
@@ -200,16 +200,16 @@ def test_needs_are_looked_for_by_name_argument_and_attribute():
     module = type(sys)("engine")
     module.Engine, module.compiled = Engine, print
     met = (
-        Need("Engine", keeps="kept declared capture"),
-        Need("Engine.capture", takes="key pool"),
-        Need("compiled", takes="end"),
+        NeededName("Engine", keeps="kept declared capture"),
+        NeededName("Engine.capture", takes="key pool"),
+        NeededName("compiled", takes="end"),
     )
     assert missing(module, met) == []
     lacking = (
-        Need("Engine", keeps="kept gone"),
-        Need("Engine.capture", takes="shape"),
-        Need("Engine.begin"),
-        Need("Other"),
+        NeededName("Engine", keeps="kept gone"),
+        NeededName("Engine.capture", takes="shape"),
+        NeededName("Engine.begin"),
+        NeededName("Other"),
     )
     said = ["Engine().gone", "Engine.capture(shape=)", "engine.Engine.begin", "engine.Other"]
     assert missing(module, lacking) == said

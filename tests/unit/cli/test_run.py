@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gfxgraph.cli import _handshake
-from gfxgraph.cli.run import Program, split, wanted
+from gfxgraph.cli.run import LaunchedProgram, split, wanted
 from gfxgraph.startup.environment import first_on_path
 
 SHOW = "import torch; print('on', getattr(torch, 'switched_on', 0))\n"
@@ -221,15 +221,15 @@ def test_environment_alone_activates_on_import_of_gfxgraph(sandbox):
 def test_split():
     """Our options end where the program begins; a value left out does not take the script's name."""
     takes = {"--on-unsafe"}
-    assert split(["a.py", "--validate"], takes) == ([], Program(("a.py", "--validate"), False))
-    assert split(["--simulate", "a.py"], takes) == (["--simulate=hip"], Program(("a.py",), False))
+    assert split(["a.py", "--validate"], takes) == ([], LaunchedProgram(("a.py", "--validate"), False))
+    assert split(["--simulate", "a.py"], takes) == (["--simulate=hip"], LaunchedProgram(("a.py",), False))
     assert split(["--simulate=cuda", "-m", "m", "-x"], takes) == (
         ["--simulate=cuda"],
-        Program(("-m", "m", "-x"), False),
+        LaunchedProgram(("-m", "m", "-x"), False),
     )
     assert split(["--on-unsafe", "pin", "--", "a.py"], takes) == (
         ["--on-unsafe", "pin"],
-        Program(("a.py",), True),
+        LaunchedProgram(("a.py",), True),
     )
     assert split(["--help"], takes) == (["--help"], None)
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gfxgraph.core.buckets import Buckets, Budget, Plan, explicit, learn, learn_plan
+from gfxgraph.core.buckets import BucketPlan, Buckets, Budget, explicit, learn, learn_plan
 from gfxgraph.errors import ConfigError
 
 
@@ -44,7 +44,7 @@ def test_learning_from_nothing_is_refused():
 
 def test_the_table_shows_calls_sizes_and_padding():
     """One row a bucket, largest first, and a line of totals; printing the plan shows it."""
-    plan = Plan({"batch": explicit([4, 8])}, {(3,): 2, (4,): 6, (8,): 1, (20,): 5})
+    plan = BucketPlan({"batch": explicit([4, 8])}, {(3,): 2, (4,): 6, (8,): 1, (20,): 5})
     assert str(plan) == plan.table()
     assert plan.table().splitlines() == [
         "        batch  calls  sizes served  padding",
@@ -76,7 +76,7 @@ def test_the_table_shows_calls_sizes_and_padding():
 def test_a_plan_that_cannot_be_read_says_why(text, problem):
     """Another version, broken JSON and impossible sizes are refused with the path."""
     with pytest.raises(ConfigError) as caught:
-        Plan.from_json(text, "plan.json")
+        BucketPlan.from_json(text, "plan.json")
     assert caught.value.code == "bucket_plan_unreadable"
     assert "plan.json" in str(caught.value) and problem in str(caught.value)
 
@@ -92,4 +92,6 @@ def test_two_dimensions_are_weighed_by_each_other():
     plan = learn_plan(["batch", "seq"], seen, Budget(n_buckets=8))
     assert len(plan.to_capture) <= 8
     assert plan.pick((3, 1000)) is not None
-    assert plan.n_elements_padded < Plan({"batch": explicit([8]), "seq": explicit([1000])}, seen).n_elements_padded
+    assert (
+        plan.n_elements_padded < BucketPlan({"batch": explicit([8]), "seq": explicit([1000])}, seen).n_elements_padded
+    )

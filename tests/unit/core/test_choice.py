@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from gfxgraph.core.choice import Choice, Decision, Rule, Way
+from gfxgraph.core.choice import Choice, ChoiceRule, Decision, Way
 
 
 def run(speedup, noise, seed, choice=None, outliers=0.0):
@@ -41,12 +41,12 @@ def test_no_difference_goes_to_the_graph():
     """It takes less CPU, and no more pairs than allowed are spent on finding out."""
     decision = run(1.0, 0.003, 1)
     assert decision.way is Way.GRAPH and "no difference" in decision.reason
-    assert run(1.0, 0.5, 2).n_pairs == Rule().most_pairs
+    assert run(1.0, 0.5, 2).n_pairs == ChoiceRule().most_pairs
 
 
 def test_a_clear_case_is_decided_by_the_fewest_pairs():
     """Three times as fast needs no more than the least number."""
-    assert run(3.0, 0.02, 1).n_pairs == Rule().least_pairs
+    assert run(3.0, 0.02, 1).n_pairs == ChoiceRule().least_pairs
 
 
 def test_a_second_look_needs_more_than_a_little_to_overturn():

@@ -1,7 +1,7 @@
 """Triton's interpreter for the tests of this folder.
 
 Triton decides once, when it is imported, whether it interprets. Tests that need the interpreter therefore run in a
-process that was started with TRITON_INTERPRET=1, by test_interpreter.py; elsewhere they are skipped.
+process that was started with TRITON_INTERPRET=1, by test_kernels_interpreter.py; elsewhere they are skipped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ IS_INTERPRETING = HAS_TRITON and os.environ.get("TRITON_INTERPRET") == "1"
 def triton_interpreter():
     """The kernels, in the interpreter."""
     if not IS_INTERPRETING:
-        pytest.skip("runs in the process of test_interpreter.py")
+        pytest.skip("runs in the process of test_kernels_interpreter.py")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -164,7 +164,7 @@ def test_only_what_is_faster(composed, monkeypatch, theirs_us, is_swapped):
 
     def measured(ours, theirs, device):
         calls.append((ours(), theirs()))
-        return trial.Verdict(10.1, theirs_us)
+        return trial.TrialTimes(10.1, theirs_us)
 
     monkeypatch.setattr(trial, "measured", measured)
     done = kernels.apply(model_of("Llama"))
@@ -179,7 +179,7 @@ def test_verdicts_outlive_the_process(composed, monkeypatch, tmp_path):
     """What was measured is kept; what cannot be read is measured again."""
     monkeypatch.setenv("GFXGRAPH_STATE_DIR", str(tmp_path / "state"))
     calls = []
-    monkeypatch.setattr(trial, "measured", lambda *args: calls.append(1) or trial.Verdict(1.0, 2.0))
+    monkeypatch.setattr(trial, "measured", lambda *args: calls.append(1) or trial.TrialTimes(1.0, 2.0))
     kernels.apply(model_of("Llama"))
     assert len(calls) == 7
     kernels.apply(model_of("Llama"))

@@ -17,7 +17,7 @@ from gfxgraph.port.facts import gather
 from gfxgraph.port.impact import Impact, impact_of
 from gfxgraph.port.project import discover
 from gfxgraph.port.registry import load
-from gfxgraph.port.strategy import Way, choose, stages
+from gfxgraph.port.strategy import PortingRoute, choose, stages
 from tests.unit.port.conftest import write
 
 CPP = "#include <cuda_runtime.h>\nvoid f() { cudaMalloc(&p, 3); }\n"
@@ -29,15 +29,15 @@ PTX = '__global__ void p() { asm volatile("cp.async.wait_all;"); }\n'
 @pytest.mark.parametrize(
     ("files", "way"),
     [
-        ({"a.cpp": CPP, "k.cu": KERNEL, "CMakeLists.txt": "project(x LANGUAGES CXX CUDA)\n"}, Way.HEADER),
-        ({"setup.py": SETUP, "k.cu": KERNEL}, Way.HIPIFY),
-        ({"k.cu": KERNEL, "Makefile": "hip:\n\thipcc k.cu\n"}, Way.EXISTING),
-        ({"a.cu": PTX, "b.cu": PTX, "setup.py": SETUP}, Way.DUAL),
-        ({"m.py": "import triton\n\nif x.target.backend == 'cuda':\n    pass\n"}, Way.TRITON),
-        ({"m.py": "import torch\n"}, Way.NONE),
+        ({"a.cpp": CPP, "k.cu": KERNEL, "CMakeLists.txt": "project(x LANGUAGES CXX CUDA)\n"}, PortingRoute.HEADER),
+        ({"setup.py": SETUP, "k.cu": KERNEL}, PortingRoute.HIPIFY),
+        ({"k.cu": KERNEL, "Makefile": "hip:\n\thipcc k.cu\n"}, PortingRoute.EXISTING),
+        ({"a.cu": PTX, "b.cu": PTX, "setup.py": SETUP}, PortingRoute.DUAL),
+        ({"m.py": "import triton\n\nif x.target.backend == 'cuda':\n    pass\n"}, PortingRoute.TRITON),
+        ({"m.py": "import torch\n"}, PortingRoute.NONE),
     ],
 )
-def test_the_way_follows_from_the_repository(tmp_path: Path, files: dict[str, str], way: Way) -> None:
+def test_the_way_follows_from_the_repository(tmp_path: Path, files: dict[str, str], way: PortingRoute) -> None:
     """What builds the sources, and how much has no counterpart, decides; the reasons say so in both languages."""
     write(tmp_path, files)
     project = discover(str(tmp_path))

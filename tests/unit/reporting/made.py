@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from gfxgraph.core.counters import Counters
-from gfxgraph.reporting.coverage import Coverage, Line
+from gfxgraph.reporting.coverage import Coverage, EagerLine
 from gfxgraph.reporting.history import MOMENT_FIELDS
-from gfxgraph.reporting.inspection import Capture, Inspection, Node, Step, TensorInfo
+from gfxgraph.reporting.inspection import InspectedCapture, InspectedNode, InspectedStep, Inspection, TensorInfo
 
 KERNELS = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::Half>, std::array<char*, 3> >"
@@ -18,7 +18,7 @@ KERNELS = (
 )
 
 
-def node(index: int, per_layer: int) -> Node:
+def node(index: int, per_layer: int) -> InspectedNode:
     at = index % per_layer
     kernel = KERNELS[at % len(KERNELS)]
     tensors = tuple(
@@ -27,7 +27,7 @@ def node(index: int, per_layer: int) -> Node:
         )
         for k in range(3)
     )
-    return Node(
+    return InspectedNode(
         index=index,
         kind="kernel",
         kernel=kernel,
@@ -47,20 +47,22 @@ def node(index: int, per_layer: int) -> Node:
 def process(n_nodes: int = 100, per_layer: int = 25) -> dict[str, Any]:
     """What one process leaves: a graph of ``n_nodes``, a split, coverage, memory."""
     nodes = tuple(node(i, per_layer) for i in range(n_nodes))
-    segment = Step(
+    segment = InspectedStep(
         "graph", where=nodes[0].where, n_operations=n_nodes, nodes=nodes, n_nodes=n_nodes, driver_nbytes=4 << 20
     )
-    split = Step(
+    split = InspectedStep(
         "read",
         "Tensor.item",
         "/models/llama/generate.py:88",
         "a value read by the host",
         "keep the value a tensor </script>",
     )
-    last = Step("graph", n_operations=1, nodes=(nodes[0],), n_nodes=1)
+    last = InspectedStep("graph", n_operations=1, nodes=(nodes[0],), n_nodes=1)
     inputs = (TensorInfo("input_ids", "[1, 1] int64", 8, 4096),)
-    capture = Capture("decode", nodes[0].where, (segment, split, last), inputs, inputs, (0, 1), 64 << 20, 900)
-    lines = [Line("aten::argmax", "/models/llama/generate.py:90", "no capture covers this line", 900, 0.9)]
+    capture = InspectedCapture(
+        "decode", nodes[0].where, (segment, split, last), inputs, inputs, (0, 1), 64 << 20, 900
+    )
+    lines = [EagerLine("aten::argmax", "/models/llama/generate.py:90", "no capture covers this line", 900, 0.9)]
     seen = Coverage(900 * n_nodes, 900, 900, 900, 8.1, 0.9, seconds=9.2, elapsed=9.3, n_windows=1, lines=lines)
     counters = Counters()
     counters.event("split", "a value read by the host", "Tensor.item", "/models/llama/generate.py:88")

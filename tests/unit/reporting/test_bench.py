@@ -2,7 +2,7 @@
 
 import json
 
-from gfxgraph.reporting.bench import Result, Way, compare, table
+from gfxgraph.reporting.bench import BenchedWay, WorkloadResult, compare, table
 
 
 def rounds(base, wobble):
@@ -28,12 +28,16 @@ def test_a_difference_within_the_spread_is_none():
 def test_the_table_and_json_hide_it_likewise():
     """A hidden speed-up is in neither; a way that failed says why."""
     noisy = [1.0, 1.9, 1.1, 1.7, 1.2, 1.8, 0.9, 2.0, 1.0, 1.9]
-    ways = [Way("eager", noisy), Way("graph", list(reversed(noisy))), Way("compiled", error="RuntimeError: no gcc")]
-    result = Result("mlp", ways)
+    ways = [
+        BenchedWay("eager", noisy),
+        BenchedWay("graph", list(reversed(noisy))),
+        BenchedWay("compiled", error="RuntimeError: no gcc"),
+    ]
+    result = WorkloadResult("mlp", ways)
     text = table([result])
     assert "x\n" not in text.replace("to tell", "") or "no difference" in text
     assert "RuntimeError: no gcc" in text and "no difference to tell" in text
     rows = json.loads(json.dumps(result.as_dict()))["ways"]
     assert rows[1]["speedup"] is None and rows[1]["why_none"] and rows[2]["error"]
-    clear = Result("mlp", [Way("eager", rounds(2.0, 0.01)), Way("graph", rounds(1.0, 0.01))])
+    clear = WorkloadResult("mlp", [BenchedWay("eager", rounds(2.0, 0.01)), BenchedWay("graph", rounds(1.0, 0.01))])
     assert clear.as_dict()["ways"][1]["speedup"] > 1.9 and "2.0" in table([clear])

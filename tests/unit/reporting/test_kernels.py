@@ -32,7 +32,7 @@ def test_figures(monkeypatch):
     """A speed-up is over the best peer, by pairs; the share is of what a copy moves."""
     times = iter([8.0, 4.0, 2.0] * 6)
     monkeypatch.setattr(trial, "timer", lambda way, device, n_calls=1: lambda: next(times))
-    case = kernels.Case("a case", 8000, lambda *given: {"eager": _one, "compiled": _one, "gfxgraph": _one})
+    case = kernels.KernelCase("a case", 8000, lambda *given: {"eager": _one, "compiled": _one, "gfxgraph": _one})
     row = kernels.measure(case, 6, CPU, torch.float32, 10.0).as_dict()
     assert row["best_peer"] == "compiled" and row["speedup"] == 2.0 and row["interval"] == [2.0, 2.0]
     assert row["of_copy"] == pytest.approx(8000 / 2e-6 / 1e9 / 10.0)
@@ -42,7 +42,7 @@ def test_figures(monkeypatch):
 
 def test_a_way_that_fails_takes_no_other_with_it():
     """Its reason is in the result."""
-    case = kernels.Case("a case", 8, lambda *given: {"eager": _one, "liger": _broken, "gfxgraph": _one})
+    case = kernels.KernelCase("a case", 8, lambda *given: {"eager": _one, "liger": _broken, "gfxgraph": _one})
     row = kernels.measure(case, 2, CPU, torch.float32, 0.0).as_dict()
     assert [way["error"] for way in row["ways"]] == ["", "RuntimeError: not on this device", ""]
     assert "not on this device" in kernels.table([row]) and row["of_copy"] is None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from gfxgraph.selftest.outcome import Listed, Outcome, Result
+from gfxgraph.selftest.outcome import CaseResult, Listed, Outcome
 from gfxgraph.selftest.schedule import Schedule, how_many
 
 PASS, FAIL, CRASH, HANG, SKIP = Outcome.PASS, Outcome.FAIL, Outcome.CRASH, Outcome.HANG, Outcome.SKIP
@@ -27,7 +27,7 @@ class Place:
         self.is_closed = False
         self._lock = threading.Lock()
 
-    def run(self, case: Listed) -> Result:
+    def run(self, case: Listed) -> CaseResult:
         with self._lock:
             self.log.append(case.name)
             self.running.add(case.name)
@@ -40,9 +40,9 @@ class Place:
             self.running.remove(case.name)
             ends = self.script.get(case.name, [PASS])
             outcome = ends.pop(0) if len(ends) > 1 else ends[0]
-        return Result(case.name, case.fact, outcome, "" if outcome is PASS else f"{outcome} it was", 1.0, 0)
+        return CaseResult(case.name, case.fact, outcome, "" if outcome is PASS else f"{outcome} it was", 1.0, 0)
 
-    def results(self, names: str, n_beside: int = 3, is_device: bool = True) -> dict[str, Result]:
+    def results(self, names: str, n_beside: int = 3, is_device: bool = True) -> dict[str, CaseResult]:
         answers: Callable[[], bool] | None = (lambda: next(self._answers)) if is_device else None
         schedule = Schedule(self.run, answers, self.close, n_beside)
         found = list(schedule.results([Listed(name, f"Fact {name}.", 5, name in self.alone) for name in names]))

@@ -23,7 +23,7 @@ from gfxgraph.selftest import scrub as selftest_scrub
 from gfxgraph.selftest import suite as selftest_suite
 from gfxgraph.selftest import worker
 from gfxgraph.selftest.outcome import Listed, Outcome
-from gfxgraph.selftest.processes import Closed, Ended, Prepared
+from gfxgraph.selftest.processes import Closed, Ended, PreparedProcesses
 from gfxgraph.selftest.suite import Suite
 
 torch = pytest.importorskip("torch")
@@ -177,7 +177,7 @@ def test_device_that_stops_answering(monkeypatch):
 def test_prepared_processes(monkeypatch):
     """As on a GPU: processes that were started ahead, one a case, each with its own end, limit and time."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-    crew = Prepared("planted_cases", n_ahead=2, n_wanted=4)
+    crew = PreparedProcesses("planted_cases", n_ahead=2, n_wanted=4)
     suite = Suite("hip", module="planted_cases", crew=crew)
     known = {"right": 60.0, "dying_at_exit": 60.0, "hanging": 5.0}
     found = {name: suite._run(Listed(name, "", limit_s), name)[0] for name, limit_s in known.items()}
@@ -202,7 +202,7 @@ def test_prepared_processes(monkeypatch):
 
 def test_process_that_cannot_start():
     """Where not even the imports work, each case says why."""
-    suite = Suite("hip", module="no_such_cases", crew=Prepared("no_such_cases"))
+    suite = Suite("hip", module="no_such_cases", crew=PreparedProcesses("no_such_cases"))
     result = suite._run(Listed("right", "", 60), "right")[0]
     suite.close()
     assert result.outcome is Outcome.CRASH and "No module named 'no_such_cases'" in result.stderr[-1]

@@ -14,7 +14,7 @@ import torch
 
 from gfxgraph import simulator
 from gfxgraph.simulator import profiles
-from gfxgraph.simulator.device import Event, Refused, Stream
+from gfxgraph.simulator.device import CallRefused, SimulatedEvent, Stream
 from gfxgraph.simulator.graphs import Graph
 from gfxgraph.types import CaptureStatus
 
@@ -166,9 +166,9 @@ class Experiment:
         self.origin = self.device.pooled_stream(0)
         self.side = self.device.pooled_stream(0)
         self.x = torch.zeros(4, device="cuda")
-        self.before = Event()
+        self.before = SimulatedEvent()
         self.device.record_event(self.before, self.side)
-        self.own = Event()
+        self.own = SimulatedEvent()
         self.device.record_event(self.own, self.origin)
         self.device.begin_capture(self.origin, mode)
         self.launch(self.origin)
@@ -178,7 +178,7 @@ class Experiment:
             self.x.add_(1)
 
     def fork(self, join: bool) -> None:
-        event, back = Event(), Event()
+        event, back = SimulatedEvent(), SimulatedEvent()
         self.device.record_event(event, self.origin)
         self.device.wait_event(event, self.side)
         self.launch(self.side)
@@ -186,8 +186,8 @@ class Experiment:
             self.device.record_event(back, self.side)
             self.device.wait_event(back, self.origin)
 
-    def on_captured_event(self, call: Callable[[Event], object]) -> None:
-        event = Event()
+    def on_captured_event(self, call: Callable[[SimulatedEvent], object]) -> None:
+        event = SimulatedEvent()
         self.device.record_event(event, self.origin)
         call(event)
 
@@ -230,7 +230,7 @@ class Experiment:
 def code_of(call: Callable[[], object]) -> int:
     try:
         call()
-    except Refused as refused:
+    except CallRefused as refused:
         return refused.code
     return 0
 

@@ -35,9 +35,25 @@ def test_length_of_functions():
     assert not list(ratchet.long_functions(tree, limit=4))
 
 
+def test_shared_class_names(monkeypatch):
+    """A class counts once for each file that defines it, at any depth; names shared by intent do not count."""
+    monkeypatch.setattr(ratchet, "SHARED_BY_INTENT", {"Older": "as it was"})
+    texts = {
+        "a.py": "class Step: ...\nclass Older: ...\nclass Twice: ...\nclass Twice: ...\n",
+        "b.py": "def f():\n    class Step: ...\nclass Older: ...\nclass Alone: ...\n",
+    }
+    trees = {Path(name): ast.parse(text) for name, text in texts.items()}
+    assert list(ratchet.shared_class_names(trees)) == [ratchet.Found(2, "Step in a.py, b.py")]
+
+
 def test_a_rise_is_refused_and_a_fall_is_told(monkeypatch, tmp_path, capsys):
     """Status 1 and the worst places where a number rose; a fall asks to be written down."""
-    places = {"complex functions": [ratchet.Found(12, "a.py:3 f")], "long functions": [], "Any": []}
+    places = {
+        "complex functions": [ratchet.Found(12, "a.py:3 f")],
+        "long functions": [],
+        "Any": [],
+        "shared class names": [],
+    }
     monkeypatch.setattr(ratchet, "measured", lambda: places)
     monkeypatch.setattr(ratchet, "NUMBERS", tmp_path / "ratchet.json")
     monkeypatch.setattr(sys, "argv", ["ratchet.py"])

@@ -321,7 +321,7 @@ def while_loop(condition: Callable[..., Tensor], body: Callable[..., Any], **opt
     """A loop to be called with its initial state. Made once and called often: the graphs belong to the object.
 
     Args:
-        condition: takes the state; a tensor of one element, whether to go on.
+        condition: takes the state and returns a tensor of one element, boolean: whether to go on.
         body: takes the state and returns the next one.
         options: as of `WhileLoop`.
 

@@ -16,7 +16,7 @@ from gfxgraph.hardware.software import Rocm, Torch, find_rocm, find_torch
 from gfxgraph.hardware.topology import Gpu, gpus
 
 
-class State(StrEnum):
+class CheckState(StrEnum):
     """GREEN is fine, AMBER works but will hurt, RED does not work."""
 
     GREEN = "green"
@@ -25,11 +25,11 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """One line of doctor's screen, in both languages, with the command that fixes it."""
 
     name: str
-    state: State
+    state: CheckState
     en: str
     zh: str
     fix: str = ""
@@ -58,18 +58,18 @@ class Site:
         return find_torch(self.search)
 
 
-Check = Callable[[Site], list[Finding]]
+Check = Callable[[Site], list[CheckResult]]
 LIMIT_S = 3.0
 Answer = TypeVar("Answer")
 
 
-def run(checks: Sequence[Check], site: Site, limit_s: float = LIMIT_S) -> list[Finding]:
+def run(checks: Sequence[Check], site: Site, limit_s: float = LIMIT_S) -> list[CheckResult]:
     """Run every check with a time limit each; a check that hangs becomes an amber finding.
 
     Returns:
         The findings in the order of ``checks``.
     """
-    found: list[Finding] = []
+    found: list[CheckResult] = []
     for check in checks:
         own = getattr(sys.modules[check.__module__], "LIMIT_S", limit_s)
         found += _limited(check, site, max(own, limit_s))
@@ -103,17 +103,17 @@ def within(work: Callable[[], Answer], limit_s: float = LIMIT_S) -> Answer:
     return cast("Answer", answer)
 
 
-def hung(name: str, limit_s: float = LIMIT_S) -> Finding:
+def hung(name: str, limit_s: float = LIMIT_S) -> CheckResult:
     """Say that something on this machine does not answer."""
     text = f"did not answer within {limit_s:g} s", f"{limit_s:g} 秒内没有响应"
-    return Finding(name, State.AMBER, *text, "sudo dmesg | grep -i amdgpu | tail")
+    return CheckResult(name, CheckState.AMBER, *text, "sudo dmesg | grep -i amdgpu | tail")
 
 
-def _limited(check: Check, site: Site, limit_s: float) -> list[Finding]:
+def _limited(check: Check, site: Site, limit_s: float) -> list[CheckResult]:
     name = check.__name__.replace("_", " ")
     try:
         return within(lambda: check(site), limit_s)
     except TimeoutError:
         return [hung(name, limit_s)]
     except (OSError, ValueError, KeyError) as error:
-        return [Finding(name, State.AMBER, f"could not be checked: {error}", f"无法检查：{error}")]
+        return [CheckResult(name, CheckState.AMBER, f"could not be checked: {error}", f"无法检查：{error}")]

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from gfxgraph import files
-from gfxgraph.hardware.checks.base import Check, Finding, Site, State
+from gfxgraph.hardware.checks.base import Check, CheckResult, CheckState, Site
 from gfxgraph.hardware.device import override_for
 from gfxgraph.hardware.software import distribution_versions
 
@@ -36,7 +36,7 @@ triton.compile(ASTSource(fn=copy, signature=given, constexprs={"n": 64}), target
 """
 
 
-def triton(site: Site) -> list[Finding]:
+def triton(site: Site) -> list[CheckResult]:
     """The installed Triton compiles a kernel for each of this machine's GPUs."""
     installed = distribution_versions(NAMES)
     archs = sorted({override_for(gpu, site.machine) or gpu.arch for gpu in site.gpus})
@@ -54,8 +54,8 @@ def triton(site: Site) -> list[Finding]:
                     f"Triton {version} does not compile for {arch}: {why}",
                     f"Triton {version} 无法为 {arch} 编译：{why}",
                 )
-                found.append(Finding("Triton", State.AMBER, *text, "pip install 'triton<3.9'"))
-    return found or [Finding("Triton", State.GREEN, *[f"{version}, {', '.join(archs)}"] * 2)]
+                found.append(CheckResult("Triton", CheckState.AMBER, *text, "pip install 'triton<3.9'"))
+    return found or [CheckResult("Triton", CheckState.GREEN, *[f"{version}, {', '.join(archs)}"] * 2)]
 
 
 def _why_not(program: Path, arch: str) -> str:

@@ -6,7 +6,7 @@ import os
 
 from gfxgraph.hardware import versions
 from gfxgraph.hardware.access import container, device_nodes, has_amd_gpu
-from gfxgraph.hardware.checks.base import Check, Finding, Site, State
+from gfxgraph.hardware.checks.base import Check, CheckResult, CheckState, Site
 from gfxgraph.hardware.software import kernel_module
 from gfxgraph.hardware.versions import Version
 
@@ -23,24 +23,24 @@ _DOCKER = "docker run --device=/dev/kfd --device=/dev/dri --group-add video --gr
 _SHM_LEAST = 1 << 30
 
 
-def gpu(site: Site) -> list[Finding]:
+def gpu(site: Site) -> list[CheckResult]:
     """Which GPUs the kernel driver knows."""
     if not site.gpus:
         if has_amd_gpu(site.machine):
             return [
-                Finding(
+                CheckResult(
                     "GPU",
-                    State.RED,
+                    CheckState.RED,
                     "an AMD GPU is on the PCI bus, but the compute driver (KFD) does not offer it",
                     "PCI 总线上有 AMD GPU，但计算驱动（KFD）没有提供它",
                     "sudo modprobe amdgpu && sudo dmesg | grep -iE 'amdgpu|kfd' | tail",
                 )
             ]
-        return [Finding("GPU", State.AMBER, "no AMD GPU found", "没有找到 AMD GPU")]
+        return [CheckResult("GPU", CheckState.AMBER, "no AMD GPU found", "没有找到 AMD GPU")]
     return [_describe(site, number) for number in range(len(site.gpus))]
 
 
-def _describe(site: Site, number: int) -> Finding:
+def _describe(site: Site, number: int) -> CheckResult:
     card = site.gpus[number]
     known = card.architecture
     memory = f"{card.vram_bytes / 2**30:.0f} GiB" if card.vram_bytes >= 1 << 30 else "shared memory"
@@ -48,37 +48,37 @@ def _describe(site: Site, number: int) -> Finding:
     name = f"GPU {number}"
     if known is None:
         text = f"{title}: not in the architecture table", f"{title}：架构表中没有"
-        return Finding(name, State.AMBER, *text, "pip install --upgrade gfxgraph")
-    return Finding(
+        return CheckResult(name, CheckState.AMBER, *text, "pip install --upgrade gfxgraph")
+    return CheckResult(
         name,
-        State.GREEN,
+        CheckState.GREEN,
         f"{title}, {known.family}, wave{card.wavefront}, {known.support()}",
         f"{title}，{known.family}，wave{card.wavefront}，官方支持：{known.support()}",
     )
 
 
-def kernel_driver(site: Site) -> list[Finding]:
+def kernel_driver(site: Site) -> list[CheckResult]:
     """amdgpu is loaded, and near enough to ROCm's release."""
     module = kernel_module(site.machine)
     if module["loaded"] == "no":
         if not has_amd_gpu(site.machine):
             return []
         text = "the amdgpu kernel module is not loaded", "没有加载 amdgpu 内核模块"
-        return [Finding("kernel driver", State.RED, *text, "sudo modprobe amdgpu")]
+        return [CheckResult("kernel driver", CheckState.RED, *text, "sudo modprobe amdgpu")]
     shown = f"amdgpu {module['version'] or 'in-tree'}, Linux {module['kernel'] or '?'}"
     driver = _ROCM_OF_DKMS.get(versions.parse(module["version"])[:2])
     rocm = versions.parse(site.rocm[0].version) if site.rocm else ()
     if driver and rocm and abs(_release(driver) - _release(rocm[:2])) > 2:
         return [
-            Finding(
+            CheckResult(
                 "kernel driver",
-                State.AMBER,
+                CheckState.AMBER,
                 f"{shown} came with ROCm {versions.show(driver)}; installed is {versions.show(rocm)}",
                 f"{shown} 对应 ROCm {versions.show(driver)}，而已安装的是 {versions.show(rocm)}",
                 "sudo amdgpu-install --usecase=dkms,rocm",
             )
         ]
-    return [Finding("kernel driver", State.GREEN, shown, shown)]
+    return [CheckResult("kernel driver", CheckState.GREEN, shown, shown)]
 
 
 def _release(version: Version) -> int:
@@ -87,7 +87,7 @@ def _release(version: Version) -> int:
     return sum(version >= release for release in row)
 
 
-def permissions(site: Site) -> list[Finding]:
+def permissions(site: Site) -> list[CheckResult]:
     """/dev/kfd and the render nodes exist and this user may open them."""
     kfd, *renders = device_nodes(site.machine)
     inside = container(site.machine)
@@ -97,9 +97,9 @@ def permissions(site: Site) -> list[Finding]:
             return []
         if inside and inside != "wsl":
             text = f"/dev/kfd is missing in this {inside} container", f"{inside} 容器中没有 /dev/kfd"
-            return [Finding("device files", State.RED, *text, _DOCKER + " ...")]
+            return [CheckResult("device files", CheckState.RED, *text, _DOCKER + " ...")]
         text = "/dev/kfd does not exist", "/dev/kfd 不存在"
-        return [Finding("device files", State.RED, *text, "sudo modprobe amdgpu")]
+        return [CheckResult("device files", CheckState.RED, *text, "sudo modprobe amdgpu")]
     refused = [node for node in (kfd, *renders) if not node.may_open]
     if refused:
         groups = sorted({node.group for node in refused})
@@ -108,9 +108,9 @@ def permissions(site: Site) -> list[Finding]:
         if inside:
             fix = f"{_DOCKER} --group-add {' --group-add '.join(str(n.gid) for n in refused[:1])} ..."
         return [
-            Finding(
+            CheckResult(
                 "device files",
-                State.RED,
+                CheckState.RED,
                 f"this user may not open {paths} (group {', '.join(groups)})",
                 f"当前用户无权打开 {paths}（所属组 {', '.join(groups)}）",
                 fix,
@@ -118,22 +118,22 @@ def permissions(site: Site) -> list[Finding]:
         ]
     if not renders:
         text = "/dev/kfd is there, but no /dev/dri/renderD*", "有 /dev/kfd，但没有 /dev/dri/renderD*"
-        return [Finding("device files", State.RED, *text, _DOCKER + " ..." if inside else "ls -l /dev/dri")]
+        return [CheckResult("device files", CheckState.RED, *text, _DOCKER + " ..." if inside else "ls -l /dev/dri")]
     shown = f"/dev/kfd and {len(renders)} render node(s)"
     where = f" in {inside}" if inside else ""
-    return [Finding("device files", State.GREEN, f"may open {shown}{where}", f"可以打开 {shown}{where}")]
+    return [CheckResult("device files", CheckState.GREEN, f"may open {shown}{where}", f"可以打开 {shown}{where}")]
 
 
-def pcie_atomics(site: Site) -> list[Finding]:
+def pcie_atomics(site: Site) -> list[CheckResult]:
     """Every card's link to the CPU carries atomics."""
     without = [card for card in site.gpus if card.has_pcie_atomics is False]
     if not without:
         return []
     shown = ", ".join(f"{card.arch} at {card.pci}" for card in without)
     return [
-        Finding(
+        CheckResult(
             "PCIe atomics",
-            State.AMBER,
+            CheckState.AMBER,
             f"no atomics on the PCIe path of {shown}: some kernels hang or the card is skipped",
             f"{shown} 的 PCIe 通路不支持原子操作：部分核函数会挂死，或该卡被跳过",
             "move the card to a slot wired to the CPU; check: sudo lspci -vvv | grep -i AtomicOps",
@@ -141,24 +141,24 @@ def pcie_atomics(site: Site) -> list[Finding]:
     ]
 
 
-def numa_balancing(site: Site) -> list[Finding]:
+def numa_balancing(site: Site) -> list[CheckResult]:
     """Automatic NUMA balancing is off where several GPUs work together."""
     if site.machine.text("/proc/sys/kernel/numa_balancing") != "1" or len(site.gpus) < 2:
         return []
     text = "NUMA balancing is on and stalls GPU memory", "NUMA 自动平衡处于开启状态，会使 GPU 访存停顿"
-    return [Finding("NUMA", State.AMBER, *text, "sudo sysctl kernel.numa_balancing=0")]
+    return [CheckResult("NUMA", CheckState.AMBER, *text, "sudo sysctl kernel.numa_balancing=0")]
 
 
-def iommu(site: Site) -> list[Finding]:
+def iommu(site: Site) -> list[CheckResult]:
     """With several GPUs, the IOMMU is in pass-through."""
     discrete = [card for card in site.gpus if not card.is_integrated]
     active = bool(site.machine.names("/sys/class/iommu"))
     if len(discrete) < 2 or not active or "iommu=pt" in site.machine.text("/proc/cmdline"):
         return []
     return [
-        Finding(
+        CheckResult(
             "IOMMU",
-            State.AMBER,
+            CheckState.AMBER,
             "the IOMMU translates GPU-to-GPU traffic: collectives can hang",
             "IOMMU 会转换 GPU 之间的访问：集合通信可能挂死",
             "sudo grubby --update-kernel=ALL --args=iommu=pt   # Ubuntu: GRUB_CMDLINE_LINUX, update-grub",
@@ -166,7 +166,7 @@ def iommu(site: Site) -> list[Finding]:
     ]
 
 
-def shared_memory(site: Site) -> list[Finding]:
+def shared_memory(site: Site) -> list[CheckResult]:
     """A container has enough /dev/shm for RCCL and data loaders."""
     inside = container(site.machine)
     if inside in ("", "wsl") or not site.gpus:
@@ -183,7 +183,7 @@ def shared_memory(site: Site) -> list[Finding]:
         f"/dev/shm has {shown}: RCCL and data loaders fail",
         f"/dev/shm 只有 {shown}：RCCL 和数据加载会失败",
     )
-    return [Finding("shared memory", State.AMBER, *text, "docker run --ipc=host ...   # or --shm-size=8g")]
+    return [CheckResult("shared memory", CheckState.AMBER, *text, "docker run --ipc=host ...   # or --shm-size=8g")]
 
 
 CHECKS: tuple[Check, ...] = (

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 
 from gfxgraph import config
 from gfxgraph.hardware.architectures import architecture, name_of_override
-from gfxgraph.hardware.checks.base import Check, Finding, Site, State
+from gfxgraph.hardware.checks.base import Check, CheckResult, CheckState, Site
 
 Judge = Callable[[str], bool]
 
 
-def override(site: Site) -> list[Finding]:
+def override(site: Site) -> list[CheckResult]:
     """HSA_OVERRIDE_GFX_VERSION names code that this card can run."""
     value = site.machine.environ.get("HSA_OVERRIDE_GFX_VERSION", "")
     if not value:
@@ -20,7 +20,7 @@ def override(site: Site) -> list[Finding]:
     target = name_of_override(value)
     if not target:
         text = f"{name}={value} is not of the form 10.3.0", f"{name}={value} 的格式应为 10.3.0"
-        return [Finding("override", State.RED, *text, f"unset {name}")]
+        return [CheckResult("override", CheckState.RED, *text, f"unset {name}")]
     found = []
     for card in site.gpus:
         known, wanted = card.architecture, architecture(target)
@@ -32,10 +32,10 @@ def override(site: Site) -> list[Finding]:
                 f"{value} 让 {card.arch}（{known.family}）运行 {wanted.family} 的代码：会崩溃或结果错误",
             )
             fix = f"export {name}={known.override}" if known.override else f"unset {name}"
-            found.append(Finding("override", State.RED, *text, fix))
+            found.append(CheckResult("override", CheckState.RED, *text, fix))
         else:
             shown = f"{card.arch} runs as {target}"
-            found.append(Finding("override", State.GREEN, shown, f"{card.arch} 以 {target} 运行"))
+            found.append(CheckResult("override", CheckState.GREEN, shown, f"{card.arch} 以 {target} 运行"))
     return found
 
 
@@ -125,34 +125,36 @@ _HURTS: tuple[tuple[str, Judge, str, str, str], ...] = (
 )
 
 
-def harmful_variables(site: Site) -> list[Finding]:
+def harmful_variables(site: Site) -> list[CheckResult]:
     """Variables left over from debugging or from CUDA that cost speed or break captures."""
     environ = site.machine.environ
     found = [
-        Finding("variables", State.AMBER, f"{name}={environ[name]}: {en}", f"{name}={environ[name]}：{zh}", fix)
+        CheckResult(
+            "variables", CheckState.AMBER, f"{name}={environ[name]}: {en}", f"{name}={environ[name]}：{zh}", fix
+        )
         for name, hurts, en, zh, fix in _HURTS
         if name in environ and hurts(environ[name].strip())
     ]
     return found + _visibility(environ) + _xnack(site) + _build_targets(site)
 
 
-def _visibility(environ: Mapping[str, str]) -> list[Finding]:
+def _visibility(environ: Mapping[str, str]) -> list[CheckResult]:
     names = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
     given = {name: environ[name] for name in names if name in environ}
     shown = ", ".join(f"{name}={value}" for name, value in given.items())
     if any(value.strip() in ("", "-1") for value in given.values()):
         text = f"{shown}: hides every GPU", f"{shown}：隐藏了所有 GPU"
-        return [Finding("variables", State.RED, *text, f"unset {' '.join(given)}")]
+        return [CheckResult("variables", CheckState.RED, *text, f"unset {' '.join(given)}")]
     if "ROCR_VISIBLE_DEVICES" in given and len(given) > 1 and len(set(given.values())) > 1:
         text = (
             f"{shown}: applied one after the other, the second counts what the first left",
             f"{shown}：会先后生效，后者按前者筛选后的编号计算",
         )
-        return [Finding("variables", State.AMBER, *text, "unset ROCR_VISIBLE_DEVICES")]
+        return [CheckResult("variables", CheckState.AMBER, *text, "unset ROCR_VISIBLE_DEVICES")]
     return []
 
 
-def _xnack(site: Site) -> list[Finding]:
+def _xnack(site: Site) -> list[CheckResult]:
     if site.machine.environ.get("HSA_XNACK") != "1":
         return []
     without = [card.arch for card in site.gpus if card.architecture and not card.architecture.xnack]
@@ -160,10 +162,10 @@ def _xnack(site: Site) -> list[Finding]:
         return []
     shown = ", ".join(dict.fromkeys(without))
     text = f"HSA_XNACK=1, but {shown} cannot retry page faults", f"HSA_XNACK=1，但 {shown} 不支持缺页重试"
-    return [Finding("variables", State.AMBER, *text, "unset HSA_XNACK")]
+    return [CheckResult("variables", CheckState.AMBER, *text, "unset HSA_XNACK")]
 
 
-def _build_targets(site: Site) -> list[Finding]:
+def _build_targets(site: Site) -> list[CheckResult]:
     value = site.machine.environ.get("PYTORCH_ROCM_ARCH", "")
     targets = {target.split(":")[0] for target in value.replace(",", ";").split(";") if target}
     missing = [card.arch for card in site.gpus if targets and card.arch not in targets]
@@ -175,15 +177,15 @@ def _build_targets(site: Site) -> list[Finding]:
         f"PYTORCH_ROCM_ARCH={value} leaves out {missing[0]}: extensions built so have no kernels for it",
         f"PYTORCH_ROCM_ARCH={value} 不包含 {missing[0]}：编译出的扩展没有它的核函数",
     )
-    return [Finding("variables", State.AMBER, *text, f"export PYTORCH_ROCM_ARCH={missing[0]}")]
+    return [CheckResult("variables", CheckState.AMBER, *text, f"export PYTORCH_ROCM_ARCH={missing[0]}")]
 
 
-def own_settings(site: Site) -> list[Finding]:
-    """Values of our own variables that were refused, and names that nobody reads."""
+def own_settings(site: Site) -> list[CheckResult]:
+    """Values of our own variables that were refused, and names that are not settings."""
     unread = [
-        Finding(
+        CheckResult(
             "settings",
-            State.AMBER,
+            CheckState.AMBER,
             f"{name} is not a setting of gfxgraph; did you mean {meant}?",
             f"没有任何代码读取 {name}；是否想写 {meant}？",
             f"unset {name}",
@@ -191,9 +193,9 @@ def own_settings(site: Site) -> list[Finding]:
         for name, meant in config.misspelt(site.machine.environ).items()
     ]
     return unread + [
-        Finding(
+        CheckResult(
             "settings",
-            State.RED,
+            CheckState.RED,
             f"{problem.variable}={problem.value} is not one of: {problem.allowed}",
             f"{problem.variable}={problem.value} 不在允许的取值内：{problem.allowed}",
             f"unset {problem.variable}",

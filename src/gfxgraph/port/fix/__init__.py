@@ -2,4 +2,12 @@
 
 Enters: source text, rule hits.
 Stays out: what a rule looks for; that is the rule's business.
+
+    run.py                finds what can be fixed, fixes it in memory, hands back a patch
+    edits.py              an edit, and why a place is left to a person
+    gate.py               the identity gate: folded for NVIDIA, old and new must be the same
+    cmake.py              edits of CMake files
+    lanes.py              edits of what a warp's width is written into
+    compat.py             the header that gives CUDA's names HIP's meaning
+    requirement_lists.py  ``requirements-rocm.txt`` beside each list of NVIDIA's packages
 """

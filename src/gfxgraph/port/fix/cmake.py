@@ -1,4 +1,4 @@
-"""Edits of CMake files: what is CUDA's goes under ``if(NOT USE_HIP)``, beside it what HIP has in its place.
+"""Edits of CMake files: CUDA's commands go under ``if(NOT USE_HIP)``, HIP's in the else branch.
 
 The old command stays as it was, so that with ``USE_HIP`` off the build is the same (``gate.check_cmake``).
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from gfxgraph.port.fix.edits import Edit, Refusal
+from gfxgraph.port.fix.edits import Edit, EditRefusal
 from gfxgraph.port.readers.text import LogicalLine, TextFile
 
 OPTION = 'option(USE_HIP "Build for AMD GPUs with HIP" OFF)'
@@ -28,7 +28,7 @@ _SETS = {"set", "list", "string", "find_package", "enable_language", "check_lang
          "target_compile_options", "add_definitions", "target_include_directories"}  # fmt: skip
 
 
-def fix_entry(f: TextFile, line: int) -> Edit | Refusal | None:
+def fix_entry(f: TextFile, line: int) -> Edit | EditRefusal | None:
     """The edit for the command that holds a line."""
     entry = next((e for e in f.entries if e.line <= line <= max(e.line, e.last_line) and e.keyword != "if"), None)
     if entry is None:
@@ -38,13 +38,13 @@ def fix_entry(f: TextFile, line: int) -> Edit | Refusal | None:
     rows = f.lines[first - 1 : last]
     indent = rows[0][: len(rows[0]) - len(rows[0].lstrip())]
     if not rows[0].lstrip().lower().startswith(keyword) or not rows[-1].split("#")[0].rstrip().endswith(")"):
-        return Refusal(line, "the command shares its lines with another")
+        return EditRefusal(line, "the command shares its lines with another")
     if keyword not in _SETS:
-        return Refusal(line, f"{keyword}() is the project's own, or says which sources are built: a decision")
+        return EditRefusal(line, f"{keyword}() is the project's own, or says which sources are built: a decision")
     if any(re.search(r"(?i)hip|rocm", c.text) for c in entry.conditions):
         return None
     if "COMPILE_LANGUAGE:CUDA" in entry.text and keyword != "project":
-        return Refusal(line, "conditional on the language CUDA already: nothing of it reaches HIP")
+        return EditRefusal(line, "conditional on the language CUDA already: nothing of it reaches HIP")
     instead = _instead(entry)
     if keyword == "project":
         new = [OPTION, "if(USE_HIP)", *(f"  {row}" for row in instead), "else()"]
@@ -61,7 +61,7 @@ def _deeper(rows: list[str]) -> list[str]:
 
 
 def _instead(entry: LogicalLine) -> list[str]:
-    """HIP's commands in the place of one."""
+    """HIP's replacement for one command."""
     keyword, words = entry.keyword.lower(), entry.text.split()
     if keyword == "project":
         return [f"project({re.sub(r'(?<![A-Za-z])CUDA(?![A-Za-z])', 'HIP', entry.text)})"]

@@ -39,7 +39,7 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class EditRefusal:
     """Why a place is left to a person."""
 
     line: int

@@ -27,14 +27,14 @@ _UNKNOWN = object()
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GateVerdict:
     """Whether an edit may pass, and why not."""
 
     passes: bool
     reason: str = ""
 
 
-def check(path: str, old: str, new: str, absent: frozenset[str] = frozenset()) -> Verdict:
+def check(path: str, old: str, new: str, absent: frozenset[str] = frozenset()) -> GateVerdict:
     """Judge an edit of a file by its kind; ``absent`` as for `check_cpp`."""
     if path.endswith(".py"):
         return check_python(old, new)
@@ -46,22 +46,22 @@ def check(path: str, old: str, new: str, absent: frozenset[str] = frozenset()) -
         return check_docker(old, new)
     if path.endswith(".gitignore"):
         kept = new.startswith(old)
-        return Verdict(kept, "" if kept else "existing lines of .gitignore changed")
-    return Verdict(False, "no gate for this kind of file")
+        return GateVerdict(kept, "" if kept else "existing lines of .gitignore changed")
+    return GateVerdict(False, "no gate for this kind of file")
 
 
 # -- Python ----------------------------------------------------------------------------------------
 
 
-def check_python(old: str, new: str) -> Verdict:
+def check_python(old: str, new: str) -> GateVerdict:
     """Whether NVIDIA sees the same program in both texts."""
     try:
         before, after = project(old), project(new)
     except (SyntaxError, ValueError, RecursionError) as error:
-        return Verdict(False, f"does not parse: {error}")
+        return GateVerdict(False, f"does not parse: {error}")
     if before == after:
-        return Verdict(True)
-    return Verdict(False, f"NVIDIA's path would change: {_first_difference(before, after)}")
+        return GateVerdict(True)
+    return GateVerdict(False, f"NVIDIA's path would change: {_first_difference(before, after)}")
 
 
 def project(text: str) -> str:
@@ -272,7 +272,7 @@ _ROCM_MACROS = frozenset(
 _WORD = re.compile(r'[A-Za-z_]\w*|\d[\w.]*|"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|\S')
 
 
-def check_cpp(old: str, new: str, absent: frozenset[str] = frozenset()) -> Verdict:
+def check_cpp(old: str, new: str, absent: frozenset[str] = frozenset()) -> GateVerdict:
     """Whether the token stream with ROCm's macros undefined is the same in both texts.
 
     Args:
@@ -281,10 +281,10 @@ def check_cpp(old: str, new: str, absent: frozenset[str] = frozenset()) -> Verdi
     known = set(re.findall(r"\w+", old))
     before, after = project_cpp(old), _expanded(project_cpp(new, absent - known), known)
     if before == after:
-        return Verdict(True)
+        return GateVerdict(True)
     at = next((i for i, (a, b) in enumerate(zip(before, after)) if a != b), min(len(before), len(after)))
     around = " ".join(after[max(0, at - 3) : at + 5])
-    return Verdict(False, f"NVIDIA's tokens would change near: {around}"[:160])
+    return GateVerdict(False, f"NVIDIA's tokens would change near: {around}"[:160])
 
 
 def _expanded(tokens: list[str], known: set[str]) -> list[str]:
@@ -387,16 +387,16 @@ def _fold_expr(expr: Expr, absent: frozenset[str] = frozenset()) -> Expr | bool:
 # -- CMake and Dockerfiles -------------------------------------------------------------------------
 
 
-def check_cmake(old: str, new: str) -> Verdict:
+def check_cmake(old: str, new: str) -> GateVerdict:
     """Whether the commands are the same with USE_HIP off, an option that the old text does not know."""
     if "USE_HIP" in old:
-        return Verdict(False, "USE_HIP is already used here: what it means is not ours to say")
+        return GateVerdict(False, "USE_HIP is already used here: what it means is not ours to say")
     before, after = project_cmake(old), project_cmake(new)
     if before == after:
-        return Verdict(True)
+        return GateVerdict(True)
     at = next((i for i, (a, b) in enumerate(zip(before, after)) if a != b), min(len(before), len(after)))
     near = after[at] if at < len(after) else ("the end", "")
-    return Verdict(False, f"the CUDA build would change at: {near[0]}({near[1]})"[:160])
+    return GateVerdict(False, f"the CUDA build would change at: {near[0]}({near[1]})"[:160])
 
 
 def project_cmake(text: str) -> list[tuple[str, str]]:
@@ -427,7 +427,7 @@ def project_cmake(text: str) -> list[tuple[str, str]]:
     return kept
 
 
-def check_docker(old: str, new: str) -> Verdict:
+def check_docker(old: str, new: str) -> GateVerdict:
     """Whether the instructions are the same once new ARGs have their defaults."""
     values = {}
     kept = []
@@ -438,4 +438,4 @@ def check_docker(old: str, new: str) -> Verdict:
             continue
         kept.append(re.sub(r"\$\{(\w+)\}", lambda m: values.get(m[1], m[0]), line))
     same = kept == old.splitlines()
-    return Verdict(same, "" if same else "the image would change without build arguments")
+    return GateVerdict(same, "" if same else "the image would change without build arguments")

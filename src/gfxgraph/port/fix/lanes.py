@@ -6,7 +6,7 @@ NVIDIA's line stays as it is in the other arm. An edit is refused where more tha
 from __future__ import annotations
 
 from gfxgraph.port import bounded as re
-from gfxgraph.port.fix.edits import Edit, Refusal
+from gfxgraph.port.fix.edits import Edit, EditRefusal
 from gfxgraph.port.readers.cpp import CppFile
 
 _HIP = "#if defined(__HIP_PLATFORM_AMD__)"
@@ -32,22 +32,22 @@ _SHIFTED = (
 )
 
 
-def constant(f: CppFile, number: int) -> Edit | Refusal:
+def constant(f: CppFile, number: int) -> Edit | EditRefusal:
     """``#define WARP_SIZE 32`` and its like read 64 in code for wavefronts of 64."""
     line = f.line_text(number)
     found = next((m for m in (pattern.match(line) for pattern in _CONSTANT) if m), None)
     if found is None:
-        return Refusal(number, "no constant on a line of its own")
+        return EditRefusal(number, "no constant on a line of its own")
     name = found.group(2) if "define" in found.group(1) else found.group(3)
     if _in_host_code(f, name):
-        return Refusal(number, f"host code reads {name} too: it must ask the device (hipDeviceProp_t::warpSize)")
+        return EditRefusal(number, f"host code reads {name} too: it must ask the device (hipDeviceProp_t::warpSize)")
     wide = re.sub(r"\b32(?=[uU]?[\s)}};/]|[uU]?$)", "64", line[found.end(1) :])
     text = [f"{_HIP} && defined(__GFX9__)  // wavefronts of 64 lanes", found.group(1) + wide, "#else", line, "#endif"]
     needs = "only device code reads it (host code sees 32 on any GPU); what it sizes has room for 64 lanes"
     return Edit(number, 0, "\n".join(text), last_line=number, needs=needs)
 
 
-def full_mask(f: CppFile, number: int) -> Edit | Refusal | None:
+def full_mask(f: CppFile, number: int) -> Edit | EditRefusal | None:
     """A name for all lanes has 64 bits on HIP, which drops those that a wavefront of 32 lacks."""
     line = f.line_text(number)
     macro = _MASK_MACRO.match(line)
@@ -56,7 +56,7 @@ def full_mask(f: CppFile, number: int) -> Edit | Refusal | None:
         return None
     name = (macro or declared).group(2 if macro else 5)  # type: ignore[union-attr]
     if re.search(_SHIFTED.format(name=re.escape(name)), f.code):
-        return Refusal(number, f"{name} is computed with: its other uses need 64 bits too")
+        return EditRefusal(number, f"{name} is computed with: its other uses need 64 bits too")
     if macro:
         wide = f"{macro.group(1)}{_ALL_LANES}{macro.group(3)}"
     else:
@@ -67,15 +67,15 @@ def full_mask(f: CppFile, number: int) -> Edit | Refusal | None:
     return Edit(number, 0, "\n".join([_HIP, wide, "#else", line, "#endif"]), last_line=number, needs=needs)
 
 
-def lane_mask(f: CppFile, number: int) -> Edit | Refusal:
+def lane_mask(f: CppFile, number: int) -> Edit | EditRefusal:
     """What a vote returns is kept in 64 bits on HIP."""
     line = f.line_text(number)
     found = _LANES.match(line)
     if found is None or not line.rstrip().endswith(";"):
-        return Refusal(number, "not a declaration on a line of its own")
+        return EditRefusal(number, "not a declaration on a line of its own")
     name = found.group(4)
     if re.search(_SHIFTED.format(name=re.escape(name)), f.code):
-        return Refusal(number, f"{name} is shifted or counted: that needs 64 bits too (__popcll, __ffsll)")
+        return EditRefusal(number, f"{name} is shifted or counted: that needs 64 bits too (__popcll, __ffsll)")
     wide = f"{found.group(1)}unsigned long long{re.sub(_FULL, _ALL_LANES, found.group(3))}"
     needs = "what reads the mask takes 64 bits"
     return Edit(number, 0, "\n".join([_HIP, wide, "#else", line, "#endif"]), last_line=number, needs=needs)

@@ -21,7 +21,7 @@ from gfxgraph.port.facts import gather
 from gfxgraph.port.files import read_inside, write_inside
 from gfxgraph.port.fix import compat, gate, requirement_lists
 from gfxgraph.port.fix.cmake import add_option
-from gfxgraph.port.fix.edits import Edit, Refusal, apply_cpp, apply_lines, apply_python
+from gfxgraph.port.fix.edits import Edit, EditRefusal, apply_cpp, apply_lines, apply_python
 from gfxgraph.port.guards import cpp as cpp_guards
 from gfxgraph.port.guards.python import PyGuards
 from gfxgraph.port.impact import rank
@@ -45,7 +45,7 @@ class FileFix:
     old: str
     new: str
     applied: list[Edit] = field(default_factory=list)
-    refused: list[Refusal] = field(default_factory=list)
+    refused: list[EditRefusal] = field(default_factory=list)
     answers: frozenset[tuple[str, str]] = frozenset()  # findings in other files: path and rule
 
     def patch(self) -> str:
@@ -119,7 +119,7 @@ def fix_file(project: Project, path: str, kind: str, *, unsafe: bool, archs: tup
     except (SyntaxError, ValueError, RecursionError):
         return None
     result = FileFix(path, text, text)
-    result.refused = [p for p in proposals if isinstance(p, Refusal)]
+    result.refused = [p for p in proposals if isinstance(p, EditRefusal)]
     edits = _apart([p for p in proposals if isinstance(p, Edit)])
     if edits:
         _apply(result, edits, kind)
@@ -161,20 +161,20 @@ def _apply(result: FileFix, edits: list[Edit], kind: str) -> None:
         for edit in edits:
             _, why = attempt([edit])
             if why:
-                result.refused.append(Refusal(edit.line, why, edit.rule))
+                result.refused.append(EditRefusal(edit.line, why, edit.rule))
             else:
                 passing.append(edit)
         edits = passing
         new, reason = attempt(edits) if edits else (result.old, "")
         if reason:
-            result.refused += [Refusal(e.line, reason, e.rule) for e in edits]
+            result.refused += [EditRefusal(e.line, reason, e.rule) for e in edits]
             edits, new = [], result.old
     result.new, result.applied = new, edits
 
 
 def _proposals(
     project: Project, path: str, kind: str, text: str, unsafe: bool, archs: tuple[Arch, ...]
-) -> Iterator[Edit | Refusal]:
+) -> Iterator[Edit | EditRefusal]:
     shown = {(f.rule, n) for f in audit_file(project, path, kind, archs).findings for n in (f.lines or (f.line,))}
     name = FIXERS[kind]
     file: Any = (
@@ -204,8 +204,8 @@ def _proposals(
             made = propose(hit.node if guards is not None else hit, file, context)
             if isinstance(made, Edit):
                 yield replace(made, rule=rule.id)
-            elif isinstance(made, Refusal):
-                yield Refusal(made.line, made.reason, rule.id)
+            elif isinstance(made, EditRefusal):
+                yield EditRefusal(made.line, made.reason, rule.id)
 
 
 def _gitignore(project: Project) -> list[FileFix]:
@@ -213,13 +213,15 @@ def _gitignore(project: Project) -> list[FileFix]:
     if not list(generated_hip_not_ignored.check_repo(project, Context(project, ""))):
         return []
     if any(path.endswith(".hip") for path in project.paths("cpp")):
-        return [FileFix(".gitignore", "", "", refused=[Refusal(1, "hand-written .hip sources are here", "GFX411")])]
+        return [
+            FileFix(".gitignore", "", "", refused=[EditRefusal(1, "hand-written .hip sources are here", "GFX411")])
+        ]
     try:
         old = read_inside(project.root, ".gitignore", MAX_READ).decode("utf-8", "surrogateescape")
     except FileNotFoundError:
         old = ""
     except OSError as error:
-        return [FileFix(".gitignore", "", "", refused=[Refusal(1, str(error.strerror), "GFX411")])]
+        return [FileFix(".gitignore", "", "", refused=[EditRefusal(1, str(error.strerror), "GFX411")])]
     start = "" if not old or old.endswith("\n") else "\n"
     new = f"{old}{start}# copies that torch's hipify writes beside the sources\n*.hip\n*_hip.*\n"
     return [FileFix(".gitignore", old, new, applied=[Edit(1, 0, "", "GFX411")])]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gfxgraph.port import bounded as re
 from gfxgraph.port.archs import Arch
 from gfxgraph.port.guards.names import AMD_WORDS, words
-from gfxgraph.port.readers.text import Condition, LogicalLine
+from gfxgraph.port.readers.text import LogicalLine, PreprocessorBranch
 
 _AMD_TOOLS = frozenset({"rocminfo", "rocmsmi", "amdsmi", "hipcc", "hipconfig", "kfd"})
 _NVIDIA = frozenset({"cuda", "nvidia", "nvcc", "nvidiasmi", "smi"})
@@ -28,7 +28,7 @@ def _negated(text: str) -> bool:
     )
 
 
-def excludes_amd(condition: Condition) -> bool:
+def excludes_amd(condition: PreprocessorBranch) -> bool:
     """Whether a branch is one that an AMD build does not take."""
     vendor = _vendor(condition.text)
     if condition.taken and re.search(r" = \(?cu\d{2,3}\b", condition.text):

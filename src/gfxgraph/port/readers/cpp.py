@@ -99,10 +99,6 @@ class CppFile:
         """The innermost arm of a line of the file."""
         return self._arm_at.get(line - self.offset)
 
-    @property
-    def arm_index(self) -> dict[int, Arm | None]:
-        return self._arm_at
-
     # -- trees -------------------------------------------------------------------------------------
 
     def _parse(self) -> dict[str, list[Node]]:

@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class RequiredPackage:
     """One requirement as written. ``group`` is "" for the core dependencies."""
 
     name: str
@@ -29,7 +29,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
+class PackageIndex:
     """A package index or a find-links address as written."""
 
     url: str
@@ -53,8 +53,8 @@ class RequirementFile:
         self.path = path
         self.text = text
         self.lines = text.splitlines()
-        self.needs: list[Need] = []
-        self.indexes: list[Index] = []
+        self.needs: list[RequiredPackage] = []
+        self.indexes: list[PackageIndex] = []
         self.requires_python = ""
         name = path.rpartition("/")[2].lower()
         self.is_lock = name in ("uv.lock", "poetry.lock", "pipfile.lock", "pdm.lock", "pixi.lock")
@@ -83,11 +83,13 @@ class RequirementFile:
             match = re.match(r"[A-Za-z0-9][\w.-]*", text)
             if match:
                 self.needs.append(
-                    Need(canonicalize_name(match.group()), text[match.end() :].strip(), (), line, text, group)
+                    RequiredPackage(
+                        canonicalize_name(match.group()), text[match.end() :].strip(), (), line, text, group
+                    )
                 )
             return
         self.needs.append(
-            Need(
+            RequiredPackage(
                 canonicalize_name(parsed.name),
                 str(parsed.specifier) or (f"@ {parsed.url}" if parsed.url else ""),
                 tuple(sorted(parsed.extras)),
@@ -102,7 +104,7 @@ class RequirementFile:
         for number, raw in enumerate(self.lines, 1):
             line = re.sub(r"(^|\s)#.*$", "", raw).strip().rstrip("\\").strip()
             if match := re.match(r"(?:--(?:extra-)?index-url|-i|--find-links|-f)[ =]+(\S+)", line):
-                self.indexes.append(Index(match.group(1), number))
+                self.indexes.append(PackageIndex(match.group(1), number))
             elif line and not line.startswith("-"):
                 self._add(re.split(r"\s--", line)[0], number, "")
 
@@ -134,12 +136,14 @@ class RequirementFile:
             elif inside and (match := re.match(r"\s*-\s+([A-Za-z0-9][^#:]*?)\s*(#.*)?$", raw)):
                 self._add(re.sub(r"^[\w-]+::", "", match.group(1)).replace(" ", ""), number, "")
             if match := re.search(r"(https?://\S+)", raw):
-                self.indexes.append(Index(match.group(1), number))
+                self.indexes.append(PackageIndex(match.group(1), number))
 
     def _lock(self) -> None:
         for number, raw in enumerate(self.lines, 1):
             if match := re.match(r'\s*"?name"?\s*[=:]\s*"([^"]+)"', raw):
-                self.needs.append(Need(canonicalize_name(match.group(1)), "", (), number, raw.strip(), "lock"))
+                self.needs.append(
+                    RequiredPackage(canonicalize_name(match.group(1)), "", (), number, raw.strip(), "lock")
+                )
 
     def _toml(self, data: dict[str, Any]) -> None:
         project = _table(data, "project")
@@ -165,14 +169,14 @@ class RequirementFile:
         for source in (*_dicts(uv.get("index")), *_dicts(poetry.get("source")), *_dicts(data.get("source"))):
             url = str(source.get("url", ""))
             if url:
-                self.indexes.append(Index(url, self._line_of(url)))
+                self.indexes.append(PackageIndex(url, self._line_of(url)))
         for value in _table(uv, "sources").values():
             for row in _dicts(value):
                 url = str(row.get("url", "") or row.get("index", ""))
                 if "://" in url:
-                    self.indexes.append(Index(url, self._line_of(url)))
+                    self.indexes.append(PackageIndex(url, self._line_of(url)))
         for text in _strings(uv.get("extra-index-url")):
-            self.indexes.append(Index(text, self._line_of(text)))
+            self.indexes.append(PackageIndex(text, self._line_of(text)))
 
     def _poetry(self, table: dict[str, Any], group: str) -> None:
         for name, spec in table.items():
@@ -184,13 +188,13 @@ class RequirementFile:
             extras = tuple(_strings(spec.get("extras"))) if isinstance(spec, dict) else ()
             optional = isinstance(spec, dict) and bool(spec.get("optional"))
             self.needs.append(
-                Need(
+                RequiredPackage(
                     canonicalize_name(name), text, extras, line, self.lines[line - 1].strip(),
                     "optional" if optional else group,
                 )
             )  # fmt: skip
 
-    def core(self) -> Iterator[Need]:
+    def core(self) -> Iterator[RequiredPackage]:
         """Requirements every install brings."""
         for need in self.needs:
             if not self.is_lock and need.group in ("", "build-system"):

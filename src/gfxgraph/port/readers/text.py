@@ -14,7 +14,7 @@ from gfxgraph.port import bounded as re
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class PreprocessorBranch:
     """One branch a line stands in; ``taken`` says whether in the arm of the test itself or in its else."""
 
     text: str
@@ -34,7 +34,7 @@ class LogicalLine:
     text: str
     keyword: str = ""
     last_line: int = 0
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[PreprocessorBranch, ...] = ()
     column: int = 0
     arms: tuple[str, ...] = ()
 
@@ -141,14 +141,14 @@ class _Branches:
                 test.arms = tuple(top.arms)
             for entry, index in top.members:
                 old = entry.conditions[index]
-                fixed = Condition(old.text, old.taken, old.line, tuple(top.arms))
+                fixed = PreprocessorBranch(old.text, old.taken, old.line, tuple(top.arms))
                 entry.conditions = (*entry.conditions[:index], fixed, *entry.conditions[index + 1 :])
 
     def add(self, entry: LogicalLine) -> None:
         conditions = []
         for index, top in enumerate(self.stack):
             is_else = top.text == ""
-            conditions.append(Condition(top.text or top.arms[0], not is_else, top.line, tuple(top.arms)))
+            conditions.append(PreprocessorBranch(top.text or top.arms[0], not is_else, top.line, tuple(top.arms)))
             top.members.append((entry, index))
         entry.conditions = tuple(conditions)
 

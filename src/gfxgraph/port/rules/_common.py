@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gfxgraph.port import bounded as re
 from gfxgraph.port.archs import ArchSet, table
-from gfxgraph.port.fix.edits import Edit, Refusal
+from gfxgraph.port.fix.edits import Edit, EditRefusal
 from gfxgraph.port.guards.cpp import Macros, judge_macro
 from gfxgraph.port.guards.worlds import NVIDIA, DeviceKind, truth
 from gfxgraph.port.model import Hit, Severity
@@ -412,7 +412,7 @@ def lines_of(file: CppFile, node: Node, text: str, pattern: str) -> Iterator[tup
         yield first + text.count("\n", 0, match.start()), match.start() - start, match.group()
 
 
-def optional_import(node: ast.AST, file: PyFile) -> Edit | Refusal | None:
+def optional_import(node: ast.AST, file: PyFile) -> Edit | EditRefusal | None:
     """``try: import x / except ImportError: x = None`` for an import that stands alone on its lines."""
     if not isinstance(node, ast.Import | ast.ImportFrom):
         return None
@@ -420,10 +420,10 @@ def optional_import(node: ast.AST, file: PyFile) -> Edit | Refusal | None:
     lines = file.lines[node.lineno - 1 : last]
     indent = lines[0][: node.col_offset]
     if indent.strip() or ";" in lines[0] or any(a.name == "*" for a in node.names):
-        return Refusal(node.lineno, "the import shares its line, or takes every name")
+        return EditRefusal(node.lineno, "the import shares its line, or takes every name")
     names = list(dict.fromkeys((a.asname or a.name).split(".")[0] for a in node.names))
     if any(_used_at_import(file, name, node) for name in names):
-        return Refusal(node.lineno, "what is imported is used while this module is imported")
+        return EditRefusal(node.lineno, "what is imported is used while this module is imported")
     text = [f"{indent}try:", *(f"    {row}" for row in lines), f"{indent}except ImportError:"]
     text += [f"{indent}    {name} = None" for name in names]
     needs = f"callers of {', '.join(names)} test for None, or are not reached on AMD"

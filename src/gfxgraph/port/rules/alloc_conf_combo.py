@@ -1,27 +1,6 @@
 """Max_split_size_mb together with expandable_segments."""
 
-from gfxgraph.port.rule_api import (
-    ROCM,
-    Context,
-    Edit,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Refusal,
-    Rule,
-    Severity,
-    Text,
-    TextFile,
-    argument,
-    ast,
-    entry_hit,
-    env_writes,
-    hit,
-    re,
-    text_of,
-    torch_is_bound,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX107",
@@ -85,7 +64,7 @@ def _scan(f: TextFile, ctx: Context) -> Iterator[Hit]:
 check_docker = check_shell = check_yaml = check_make = _scan
 
 
-def fix_python(node: ast.expr, f: PyFile, ctx: Context) -> Edit | Refusal:
+def fix_python(node: ast.expr, f: PyFile, ctx: Context) -> Edit | EditRefusal:
     if not torch_is_bound(f.tree, node, at_import=f.at_import(node)):
-        return Refusal(node.lineno, "torch is not imported before this line, and the setting must come first")
+        return EditRefusal(node.lineno, "torch is not imported before this line, and the setting must come first")
     return Edit(node.lineno, node.col_offset, f'("expandable_segments:True" if {ROCM} else {{old}})')

@@ -1,6 +1,6 @@
 """Expandable_segments does nothing on older ROCm builds."""
 
-from gfxgraph.port.rule_api import Context, Hit, Iterator, PyFile, Rule, Severity, Text, hit, re
+from gfxgraph.port.rule_api import *
 from gfxgraph.port.rules.alloc_conf_combo import is_both, stores
 
 RULE = Rule(

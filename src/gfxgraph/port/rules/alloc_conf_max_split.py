@@ -1,6 +1,6 @@
 """Max_split_size_mb was tuned for another allocator's load."""
 
-from gfxgraph.port.rule_api import Context, Hit, Iterator, PyFile, Rule, Severity, Text, TextFile, entry_hit, hit
+from gfxgraph.port.rule_api import *
 from gfxgraph.port.rules.alloc_conf_combo import is_both, stores
 
 RULE = Rule(

@@ -1,20 +1,6 @@
 """An argument or operator that the ROCm back end refuses."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    assigned,
-    ast,
-    hit,
-    keyword,
-    text_of,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX512",

@@ -1,21 +1,6 @@
 """A bare 32 in code that works with warps."""
 
-from gfxgraph.port.rule_api import (
-    EXCHANGE,
-    WAVE64,
-    Context,
-    CppFile,
-    Fix,
-    Hit,
-    Iterator,
-    Rule,
-    Severity,
-    Text,
-    exchange_lines,
-    functions_with,
-    line_hit,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX327",

@@ -1,20 +1,6 @@
 """A build script that knows CUDA and nothing else."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    ast,
-    hit,
-    once_a_line,
-    re,
-    text_of,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX414",

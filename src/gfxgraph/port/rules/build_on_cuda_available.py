@@ -1,6 +1,6 @@
 """The build asks torch.cuda.is_available() whether to build for CUDA."""
 
-from gfxgraph.port.rule_api import Context, Fix, Hit, Iterator, PyFile, Rule, Severity, Text, ast, hit, re
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX413",

@@ -1,25 +1,6 @@
 """NVIDIA compute capability decides a feature."""
 
-from gfxgraph.port.rule_api import (
-    ROCM,
-    Context,
-    Edit,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Refusal,
-    Rule,
-    Severity,
-    Text,
-    ast,
-    hit,
-    once_a_line,
-    re,
-    replace,
-    text_of,
-    torch_is_bound,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX101",
@@ -185,23 +166,25 @@ def _all(f: PyFile) -> Iterator[Hit]:
             yield hit(call, expr=f.source(call)[:120])
 
 
-def fix_python(node: ast.expr | ast.stmt, f: PyFile, ctx: Context) -> Edit | Refusal | None:
+def fix_python(node: ast.expr | ast.stmt, f: PyFile, ctx: Context) -> Edit | EditRefusal | None:
     """Closed for AMD where the number is one of Hopper's or later; a demand that AMD already meets stays open."""
     if isinstance(node, ast.stmt):
         return None  # the question; its gates are edited
     if not torch_is_bound(f.tree, node, at_import=f.at_import(node)):
-        return Refusal(node.lineno, "torch is not imported before this line")
+        return EditRefusal(node.lineno, "torch is not imported before this line")
     least = _least(f, node)
     if not isinstance(node, ast.Compare) or least is None:
-        return Refusal(node.lineno, "which side AMD belongs to is a decision")
+        return EditRefusal(node.lineno, "which side AMD belongs to is a decision")
     if _is_demanded(f, node):
         return Edit(node.lineno, node.col_offset, f"({ROCM} is not None or {{old}})", needs="AMD runs what follows")
     if isinstance(node.ops[0], ast.Lt | ast.LtE) and _raises(f, node):
         return Edit(node.lineno, node.col_offset, f"({ROCM} is None and {{old}})", needs="AMD runs what follows")
     if not isinstance(node.ops[0], ast.Gt | ast.GtE | ast.Eq | ast.In):
-        return Refusal(node.lineno, "which side AMD belongs to is a decision")
+        return EditRefusal(node.lineno, "which side AMD belongs to is a decision")
     if least < 9:
-        return Refusal(node.lineno, "every AMD GPU of the last years passes, and most have the feature: a decision")
+        return EditRefusal(
+            node.lineno, "every AMD GPU of the last years passes, and most have the feature: a decision"
+        )
     return Edit(node.lineno, node.col_offset, f"({ROCM} is None and {{old}})", needs="the feature is NVIDIA's alone")
 
 

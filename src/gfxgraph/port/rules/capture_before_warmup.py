@@ -1,19 +1,6 @@
 """A compiled callable is called for the first time inside a capture."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    ast,
-    captured_blocks,
-    hit,
-    inside,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX704",

@@ -1,20 +1,6 @@
 """CUDA architectures set in CMake."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Edit,
-    Fix,
-    Hit,
-    Iterator,
-    Refusal,
-    Rule,
-    Severity,
-    Text,
-    TextFile,
-    entry_hit,
-    fix_entry,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX406",
@@ -47,5 +33,5 @@ def check_cmake(f: TextFile, ctx: Context) -> Iterator[Hit]:
             yield entry_hit(f, entry, text=f"{entry.keyword}({entry.text[:60]})")
 
 
-def fix_cmake(hit: Hit, f: TextFile, ctx: Context) -> Edit | Refusal | None:
+def fix_cmake(hit: Hit, f: TextFile, ctx: Context) -> Edit | EditRefusal | None:
     return fix_entry(f, hit.line)

@@ -1,24 +1,6 @@
 """CMake knows only CUDA."""
 
-from gfxgraph.port.rule_api import (
-    Condition,
-    Context,
-    Edit,
-    Fix,
-    Hit,
-    Iterator,
-    LogicalLine,
-    Refusal,
-    Rule,
-    Severity,
-    Text,
-    TextFile,
-    entry_hit,
-    fix_entry,
-    line_hit,
-    once_a_line,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX405",
@@ -126,7 +108,7 @@ _BUILT = (
 )  # fmt: skip
 
 
-def _both(condition: Condition) -> bool:
+def _both(condition: PreprocessorBranch) -> bool:
     return bool(
         _AMD.search(condition.text) or any(_AMD.search(s) for s in condition.siblings) or "NOT" in condition.text
     )
@@ -230,5 +212,5 @@ def check_make(f: TextFile, ctx: Context) -> Iterator[Hit]:
             yield line_hit(number, text=line.strip()[:80], severity=Severity.LOW, group=group)
 
 
-def fix_cmake(hit: Hit, f: TextFile, ctx: Context) -> Edit | Refusal | None:
+def fix_cmake(hit: Hit, f: TextFile, ctx: Context) -> Edit | EditRefusal | None:
     return fix_entry(f, hit.line)

@@ -1,19 +1,6 @@
 """Torch.compile(mode='max-autotune')."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    TextFile,
-    compile_modes,
-    entry_hit,
-    hit,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX602",

@@ -1,6 +1,6 @@
 """Torch.compile is replaced by a wrapper that sets mode."""
 
-from gfxgraph.port.rule_api import Context, Fix, Hit, Iterator, PyFile, Rule, Severity, Text, assigned, ast, hit, re
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX607",

@@ -1,24 +1,6 @@
 """Torch.compile(mode='reduce-overhead')."""
 
-from gfxgraph.port.rule_api import (
-    ROCM,
-    Context,
-    Edit,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Refusal,
-    Rule,
-    Severity,
-    Text,
-    TextFile,
-    ast,
-    compile_modes,
-    entry_hit,
-    hit,
-    torch_is_bound,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX601",
@@ -61,7 +43,7 @@ def _scan(f: TextFile, ctx: Context) -> Iterator[Hit]:
 check_yaml = check_shell = check_docker = _scan
 
 
-def fix_python(node: ast.Constant, f: PyFile, ctx: Context) -> Edit | Refusal:
+def fix_python(node: ast.Constant, f: PyFile, ctx: Context) -> Edit | EditRefusal:
     if not torch_is_bound(f.tree, node, at_import=f.at_import(node)):
-        return Refusal(node.lineno, "torch is not imported before this line")
+        return EditRefusal(node.lineno, "torch is not imported before this line")
     return Edit(node.lineno, node.col_offset, f'("default" if {ROCM} else {{old}})')

@@ -1,6 +1,6 @@
 """Torch.compile on an architecture where inductor is known bad."""
 
-from gfxgraph.port.rule_api import GCN5, Context, Env, Hit, Iterator, Rule, Severity, Text, line_hit
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX609",

@@ -1,6 +1,6 @@
 """CUB is used by name."""
 
-from gfxgraph.port.rule_api import Context, CppFile, Fix, Hit, Iterator, Rule, Severity, Text, line_hit, re
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX232",

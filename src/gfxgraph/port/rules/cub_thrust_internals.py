@@ -1,19 +1,6 @@
 """CUB or Thrust beyond their public names."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    CppFile,
-    Fix,
-    Hit,
-    Iterator,
-    Rule,
-    Severity,
-    Text,
-    cpp_hit,
-    ident_hits,
-    once_a_line,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX206",

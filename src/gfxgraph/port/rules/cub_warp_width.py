@@ -1,21 +1,6 @@
 """A warp collective of CUB at its default width."""
 
-from gfxgraph.port.rule_api import (
-    WAVE64,
-    Context,
-    CppFile,
-    Edit,
-    Fix,
-    Hit,
-    Iterator,
-    Refusal,
-    Rule,
-    Severity,
-    Text,
-    line_hit,
-    once_a_line,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX328",
@@ -63,12 +48,12 @@ def _all(f: CppFile) -> Iterator[Hit]:
         yield line_hit(at, column, name=name)
 
 
-def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | Refusal:
+def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal:
     """The width that NVIDIA's default has is named."""
     line = f.line_text(hit.line)
     match = re.search(r"\bWarp(?:Reduce|Scan)\s*<\s*([\w:]+)\s*(>)", line)
     if match is None:
-        return Refusal(hit.line, "the type is a template of several parts")
+        return EditRefusal(hit.line, "the type is a template of several parts")
     return Edit(
         hit.line, match.start(2), ", 32>", length=1, equivalent=True,
         needs="storage and results are counted by groups of 32 threads, as NVIDIA's default has it",

@@ -1,20 +1,6 @@
 """__CUDA_ARCH__ decides code that HIP also needs."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    CppFile,
-    Edit,
-    Fix,
-    Hit,
-    Iterator,
-    Refusal,
-    Rule,
-    Severity,
-    Text,
-    line_hit,
-    macro_tests,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX207",
@@ -46,7 +32,7 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
         yield line_hit(arm.line + f.offset, text=arm.text[:100], guard_free=True)
 
 
-def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | Refusal:
+def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal:
     """``#ifdef __CUDA_ARCH__`` tells device from host code: HIP's name for that is added."""
     line = f.line_text(hit.line)
     match = re.fullmatch(
@@ -59,4 +45,4 @@ def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | Refusal:
     if least is not None and int(least.group(3)) <= 700:
         text = f"{least.group(1)}{least.group(2)} || defined(__HIP_DEVICE_COMPILE__){least.group(4)}"
         return Edit(hit.line, 0, text, length=len(line), needs="the arm is what every AMD GPU can run, too")
-    return Refusal(hit.line, "a test of a version: which side AMD belongs to is a decision")
+    return EditRefusal(hit.line, "a test of a version: which side AMD belongs to is a decision")

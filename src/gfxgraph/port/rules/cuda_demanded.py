@@ -1,21 +1,6 @@
 """A place that stops the program on every build but CUDA's."""
 
-from gfxgraph.port.rule_api import (
-    NVIDIA,
-    Context,
-    DeviceKind,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    ast,
-    hit,
-    once_a_line,
-    select,
-    truth,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX126",
@@ -51,8 +36,8 @@ def _all(f: PyFile, ctx: Context) -> Iterator[Hit]:
         return
     amd = [DeviceKind(a) for a in select("gfx942,gfx1100")]
     for test in f.nodes(ast.Assert):
-        if all(truth(guards.value(test.test, w)) is False for w in amd):
-            if truth(guards.value(test.test, NVIDIA)) is not False:
+        if all(truth(guards.conditions.value(test.test, w)) is False for w in amd):
+            if truth(guards.conditions.value(test.test, NVIDIA)) is not False:
                 yield hit(test, expr=f.source(test)[:90])
     for stop in f.nodes(ast.Raise):
         if guards.exclusion(stop, NVIDIA) is not None and all(guards.exclusion(stop, w) is None for w in amd):

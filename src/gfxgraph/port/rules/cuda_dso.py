@@ -1,6 +1,6 @@
 """CUDA shared objects, or cudart, called by name."""
 
-from gfxgraph.port.rule_api import Context, Fix, Hit, Iterator, PyFile, Rule, Severity, Text, ast, hit, re, text_of
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX510",

@@ -1,22 +1,6 @@
 """A compiled CUDA extension is imported with no fallback."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Edit,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Refusal,
-    Rule,
-    Severity,
-    Text,
-    ast,
-    hit,
-    import_guard,
-    imports_of,
-    optional_import,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX515",
@@ -66,5 +50,5 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
         yield hit(node, severity=severity, guarded_by=import_guard(f, node), name=name)
 
 
-def fix_python(node: ast.AST, f: PyFile, ctx: Context) -> Edit | Refusal | None:
+def fix_python(node: ast.AST, f: PyFile, ctx: Context) -> Edit | EditRefusal | None:
     return optional_import(node, f)

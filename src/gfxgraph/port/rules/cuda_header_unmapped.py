@@ -1,6 +1,6 @@
 """A CUDA header that has no counterpart of the same role."""
 
-from gfxgraph.port.rule_api import Context, CppFile, Fix, Hit, Iterator, Rule, Severity, Text, line_hit
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX226",

@@ -1,18 +1,6 @@
 """CUDA source inside a C++ string."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    CppFile,
-    Fix,
-    Hit,
-    Iterator,
-    Rule,
-    Severity,
-    Text,
-    blank_comments,
-    line_hit,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX231",

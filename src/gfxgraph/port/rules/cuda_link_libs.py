@@ -1,23 +1,6 @@
 """CUDA libraries linked by name."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Edit,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Refusal,
-    Rule,
-    Severity,
-    Text,
-    TextFile,
-    ast,
-    entry_hit,
-    fix_entry,
-    hit,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX407",
@@ -76,5 +59,5 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
                 yield hit(node, text=text)
 
 
-def fix_cmake(hit: Hit, f: TextFile, ctx: Context) -> Edit | Refusal | None:
+def fix_cmake(hit: Hit, f: TextFile, ctx: Context) -> Edit | EditRefusal | None:
     return fix_entry(f, hit.line)

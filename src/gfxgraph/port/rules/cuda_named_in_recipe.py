@@ -1,18 +1,6 @@
 """A recipe of a build or an install that names CUDA's toolchain."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Hit,
-    Iterator,
-    Rule,
-    Severity,
-    Text,
-    TextFile,
-    entry_hit,
-    line_hit,
-    once_a_line,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX416",

@@ -1,22 +1,6 @@
 """A module of this project that runs on CUDA only is imported with no fallback."""
 
-from gfxgraph.port.rule_api import (
-    CUDA_ONLY,
-    Context,
-    Edit,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Refusal,
-    Rule,
-    Severity,
-    Text,
-    ast,
-    hit,
-    import_guard,
-    optional_import,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX517",
@@ -70,5 +54,5 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
                 yield hit(node, guarded_by=import_guard(f, node), name=dotted, needed=needed)
 
 
-def fix_python(node: ast.AST, f: PyFile, ctx: Context) -> Edit | Refusal | None:
+def fix_python(node: ast.AST, f: PyFile, ctx: Context) -> Edit | EditRefusal | None:
     return optional_import(node, f)

@@ -1,18 +1,6 @@
 """Package whose published wheel is for CUDA only."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Fix,
-    Hit,
-    Iterator,
-    RequirementFile,
-    Rule,
-    Severity,
-    Text,
-    is_cuda_group,
-    line_hit,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX004",

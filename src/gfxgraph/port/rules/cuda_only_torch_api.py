@@ -1,6 +1,6 @@
 """Torch.cuda interface without meaning on ROCm."""
 
-from gfxgraph.port.rule_api import Context, Fix, Hit, Iterator, PyFile, Rule, Severity, Text, ast, hit, re
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX513",

@@ -1,6 +1,6 @@
 """Python stack on top of the CUDA driver."""
 
-from gfxgraph.port.rule_api import Context, Hit, Iterator, PyFile, Rule, Severity, Text, import_hits, replace
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX221",

@@ -1,18 +1,6 @@
 """A CUDA library's version decides what is compiled."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    CppFile,
-    Fix,
-    Hit,
-    Iterator,
-    Rule,
-    Severity,
-    Text,
-    line_hit,
-    macro_tests,
-    once_a_line,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX209",

@@ -1,20 +1,6 @@
 """__CUDACC__ or __NVCC__ decides what is compiled."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    CppFile,
-    Edit,
-    Fix,
-    Hit,
-    Iterator,
-    Refusal,
-    Rule,
-    Severity,
-    Text,
-    line_hit,
-    macro_tests,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX208",
@@ -52,14 +38,14 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
         yield line_hit(arm.line + f.offset, text=arm.text[:100], guard_free=True)
 
 
-def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | Refusal:
+def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal:
     line = f.line_text(hit.line)
     match = re.fullmatch(
         r"(\s*#\s*)(?:ifdef\s+(__CUDACC__|__NVCC__)|if\s+defined\s*\(?\s*(__CUDACC__|__NVCC__)\s*\)?)(\s*(?://.*|/\*.*\*/\s*)?)",
         line,
     )
     if match is None:
-        return Refusal(hit.line, "a condition of several parts: which side AMD belongs to is a decision")
+        return EditRefusal(hit.line, "a condition of several parts: which side AMD belongs to is a decision")
     name = match.group(2) or match.group(3)
     text = f"{match.group(1)}if defined({name}) || defined(__HIPCC__){match.group(4)}"
     return Edit(hit.line, 0, text, length=len(line))

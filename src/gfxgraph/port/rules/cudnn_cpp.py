@@ -1,17 +1,6 @@
 """CuDNN's C interface."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    CppFile,
-    Hit,
-    Iterator,
-    Rule,
-    Severity,
-    Text,
-    include_hits,
-    line_hit,
-    once_a_line,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX214",

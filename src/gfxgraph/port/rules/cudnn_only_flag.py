@@ -1,6 +1,6 @@
 """A setting that only cuDNN or cuFFT has."""
 
-from gfxgraph.port.rule_api import Context, Fix, Hit, Iterator, PyFile, Rule, Severity, Text, assigned, ast, hit, re
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX112",

@@ -1,21 +1,6 @@
 """CUTLASS or CuTe."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    CppFile,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    cpp_hit,
-    import_hits,
-    include_hits,
-    once_a_line,
-    re,
-    replace,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX203",

@@ -1,21 +1,6 @@
 """The ROCm branch comes after torch.cuda.is_available()."""
 
-from gfxgraph.port.rule_api import (
-    NVIDIA,
-    Context,
-    DeviceKind,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    ast,
-    hit,
-    select,
-    truth,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX119",
@@ -54,7 +39,7 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
         later = node.orelse
         while len(later) == 1 and isinstance(later[0], ast.If):
             branch = later[0]
-            on_amd, on_nvidia = (truth(guards.value(branch.test, w)) for w in (amd, NVIDIA))
+            on_amd, on_nvidia = (truth(guards.conditions.value(branch.test, w)) for w in (amd, NVIDIA))
             if on_amd is True and on_nvidia is False:
                 yield hit(branch.test, expr=f.source(branch.test))
             later = branch.orelse

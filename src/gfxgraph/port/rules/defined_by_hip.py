@@ -1,20 +1,6 @@
 """A function or operator that HIP's own headers define already."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    CppFile,
-    Edit,
-    Fix,
-    Hit,
-    Iterator,
-    Refusal,
-    Rule,
-    Severity,
-    Text,
-    line_hit,
-    once_a_line,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX229",
@@ -94,16 +80,16 @@ def _all(f: CppFile) -> Iterator[Hit]:
             )
 
 
-def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | Refusal | None:
+def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal | None:
     """The whole definition goes under a condition."""
     if not hit.end_line:
-        return Refusal(hit.line, "a type: which of its members are used decides")
+        return EditRefusal(hit.line, "a type: which of its members are used decides")
     first = hit.line
     while first > 1 and f.line_text(first - 1).lstrip().startswith("template"):
         first -= 1
     lines = [f.line_text(n) for n in range(first, hit.end_line + 1)]
     if any(line.rstrip().endswith("\\") for line in lines):
-        return Refusal(hit.line, "inside a macro")
+        return EditRefusal(hit.line, "inside a macro")
     text = "\n".join(["#if !defined(__HIP_PLATFORM_AMD__)", *lines, "#endif"])
     return Edit(
         first, 0, text, last_line=hit.end_line, needs="HIP's own has the same meaning, as it has for the vector types"

@@ -1,6 +1,6 @@
 """A macro of the device pass is read in host code."""
 
-from gfxgraph.port.rule_api import Context, CppFile, Fix, Hit, Iterator, Rule, Severity, Text, cpp_hit, line_hit, re
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX310",

@@ -1,20 +1,6 @@
 """CUDA base image."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Edit,
-    Fix,
-    Hit,
-    Iterator,
-    Refusal,
-    Rule,
-    Severity,
-    Text,
-    TextFile,
-    entry_hit,
-    re,
-    replace,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX009",
@@ -72,15 +58,15 @@ def check_yaml(f: TextFile, ctx: Context) -> Iterator[Hit]:
         yield entry_hit(f, entry, image=match.group().partition(":")[2].strip())
 
 
-def fix_docker(hit: Hit, f: TextFile, ctx: Context) -> Edit | Refusal | None:
+def fix_docker(hit: Hit, f: TextFile, ctx: Context) -> Edit | EditRefusal | None:
     """The base image becomes a build argument whose default is the old one."""
     line = f.lines[hit.line - 1] if 0 < hit.line <= len(f.lines) else ""
     match = re.fullmatch(r"FROM\s+(\S+)(.*)", line.strip())
     if match is None or "$" in line:
-        return None if hit.group else Refusal(hit.line, "the image is computed")
+        return None if hit.group else EditRefusal(hit.line, "the image is computed")
     number = sum(row.upper().startswith("FROM") for row in f.lines[: hit.line - 1])
     if number:
-        return Refusal(hit.line, "an argument of a later stage must stand before the first FROM")
+        return EditRefusal(hit.line, "an argument of a later stage must stand before the first FROM")
     text = f"ARG BASE_IMAGE={match[1]}\nFROM ${{BASE_IMAGE}}{match[2]}"
     needs = "docker build --build-arg BASE_IMAGE=rocm/dev-ubuntu-22.04 (or rocm/pytorch) for AMD"
     return Edit(hit.line, 0, text, last_line=hit.line, needs=needs)

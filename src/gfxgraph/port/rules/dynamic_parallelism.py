@@ -1,6 +1,6 @@
 """A kernel is launched from device code."""
 
-from gfxgraph.port.rule_api import Context, CppFile, Hit, Iterator, Rule, Severity, Text, cpp_hit
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX219",

@@ -1,23 +1,6 @@
 """TORCHINDUCTOR_MAX_AUTOTUNE is set."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Env,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    TextFile,
-    entry_hit,
-    env_writes,
-    hit,
-    line_hit,
-    re,
-    text_of,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX012",

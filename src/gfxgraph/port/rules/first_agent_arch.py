@@ -1,20 +1,6 @@
 """The architecture is read from the first agent that rocminfo lists."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    TextFile,
-    ast,
-    entry_hit,
-    hit,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX018",

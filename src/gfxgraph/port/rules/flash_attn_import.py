@@ -1,21 +1,6 @@
 """Flash_attn is imported with no fallback."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Edit,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Refusal,
-    Rule,
-    Severity,
-    Text,
-    ast,
-    import_hits,
-    optional_import,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX501",
@@ -52,5 +37,5 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
             yield h
 
 
-def fix_python(node: ast.AST, f: PyFile, ctx: Context) -> Edit | Refusal | None:
+def fix_python(node: ast.AST, f: PyFile, ctx: Context) -> Edit | EditRefusal | None:
     return optional_import(node, f)

@@ -1,22 +1,6 @@
 """Processes are forked in code that uses the GPU."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    argument,
-    ast,
-    hit,
-    is_test_file,
-    keyword,
-    re,
-    text_of,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX115",

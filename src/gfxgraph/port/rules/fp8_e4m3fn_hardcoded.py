@@ -1,20 +1,6 @@
 """FP8 type chosen without asking the architecture."""
 
-from gfxgraph.port.rule_api import (
-    FNUZ,
-    Context,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    ast,
-    hit,
-    in_function_named,
-    once_a_line,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX116",

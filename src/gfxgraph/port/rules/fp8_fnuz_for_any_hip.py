@@ -1,22 +1,6 @@
 """Fnuz FP8 chosen for every ROCm build."""
 
-from gfxgraph.port.rule_api import (
-    NOT_FNUZ_FP8,
-    Context,
-    CppFile,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Scope,
-    Severity,
-    Text,
-    ast,
-    hit,
-    line_hit,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX117",

@@ -2,26 +2,7 @@
 
 import ast as _ast
 
-from gfxgraph.port.rule_api import (
-    Context,
-    CppFile,
-    Edit,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Refusal,
-    Rule,
-    Severity,
-    Text,
-    TextFile,
-    entry_hit,
-    fix_entry,
-    hit,
-    line_hit,
-    once_a_line,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX415",
@@ -75,5 +56,5 @@ def _scan(f: TextFile, ctx: Context) -> Iterator[Hit]:
 check_cmake = check_make = check_shell = _scan
 
 
-def fix_cmake(hit: Hit, f: TextFile, ctx: Context) -> Edit | Refusal | None:
+def fix_cmake(hit: Hit, f: TextFile, ctx: Context) -> Edit | EditRefusal | None:
     return fix_entry(f, hit.line)

@@ -1,18 +1,6 @@
 """Generated HIP copies would be committed."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Fix,
-    Hit,
-    Iterator,
-    Project,
-    Rule,
-    Severity,
-    Text,
-    UnreadableError,
-    line_hit,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX411",

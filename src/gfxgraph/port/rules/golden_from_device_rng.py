@@ -1,20 +1,6 @@
 """Saved references come from the device's random numbers."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    ast,
-    hit,
-    keyword,
-    re,
-    text_of,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX802",

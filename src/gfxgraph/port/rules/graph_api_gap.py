@@ -1,6 +1,6 @@
 """A graph call that HIP lacks or shapes differently."""
 
-from gfxgraph.port.rule_api import Context, CppFile, Hit, Iterator, Rule, Severity, Text, cpp_hit, ident_hits
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX706",

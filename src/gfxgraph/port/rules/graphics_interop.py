@@ -1,6 +1,6 @@
 """Buffers shared with OpenGL, Vulkan or Direct3D."""
 
-from gfxgraph.port.rule_api import INSTINCT, Rule, Severity, Text, named
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX237",

@@ -1,6 +1,6 @@
 """The grid grows with a 64-bit size and has no cap."""
 
-from gfxgraph.port.rule_api import Context, CppFile, Fix, Hit, Iterator, Rule, Severity, Text, cpp_hit, re
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX316",

@@ -1,6 +1,6 @@
 """A member of __half2 is used as a half."""
 
-from gfxgraph.port.rule_api import Context, CppFile, Fix, Hit, Iterator, Rule, Severity, Text, cpp_hit, re, replace
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX213",

@@ -1,22 +1,6 @@
 """The build names one gfx target."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    TextFile,
-    ast,
-    entry_hit,
-    env_writes,
-    hit,
-    re,
-    text_of,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX404",

@@ -1,18 +1,6 @@
 """A CUDA name is left in an AMD arm."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    CppFile,
-    Hit,
-    Iterator,
-    Rule,
-    Scope,
-    Severity,
-    Text,
-    line_hit,
-    mentions_amd,
-    once_a_line,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX803",

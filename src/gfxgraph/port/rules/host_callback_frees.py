@@ -1,6 +1,6 @@
 """A host function that the stream calls."""
 
-from gfxgraph.port.rule_api import Context, CppFile, Hit, Iterator, Rule, Severity, Text, cpp_hit, re
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX236",

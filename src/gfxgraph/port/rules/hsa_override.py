@@ -1,21 +1,6 @@
 """HSA_OVERRIDE_GFX_VERSION is set."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Env,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    TextFile,
-    entry_hit,
-    env_writes,
-    hit,
-    line_hit,
-    text_of,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX016",

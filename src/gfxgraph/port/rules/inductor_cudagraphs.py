@@ -1,23 +1,6 @@
 """Inductor's graphs are switched on."""
 
-from gfxgraph.port.rule_api import (
-    ROCM,
-    Context,
-    Edit,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Refusal,
-    Rule,
-    Severity,
-    Text,
-    ast,
-    hit,
-    inductor_settings,
-    is_true,
-    torch_is_bound,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX603",
@@ -50,9 +33,9 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
             yield hit(value, key=key)
 
 
-def fix_python(node: ast.expr, f: PyFile, ctx: Context) -> Edit | Refusal:
+def fix_python(node: ast.expr, f: PyFile, ctx: Context) -> Edit | EditRefusal:
     if not is_true(node):
-        return Refusal(node.lineno, "set through the environment: gate it by hand")
+        return EditRefusal(node.lineno, "set through the environment: gate it by hand")
     if not torch_is_bound(f.tree, node, at_import=f.at_import(node)):
-        return Refusal(node.lineno, "torch is not imported before this line")
+        return EditRefusal(node.lineno, "torch is not imported before this line")
     return Edit(node.lineno, node.col_offset, f"({ROCM} is None)")

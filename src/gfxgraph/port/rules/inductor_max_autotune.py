@@ -1,19 +1,6 @@
 """Inductor autotuning is switched on in code."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    hit,
-    inductor_settings,
-    is_true,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX605",

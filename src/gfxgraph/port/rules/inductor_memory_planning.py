@@ -1,27 +1,6 @@
 """Inductor's memory planning is switched on."""
 
-from gfxgraph.port.rule_api import (
-    ROCM,
-    Context,
-    Edit,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Refusal,
-    Rule,
-    Severity,
-    Text,
-    TextFile,
-    ast,
-    entry_hit,
-    env_writes,
-    hit,
-    inductor_settings,
-    is_true,
-    text_of,
-    torch_is_bound,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX604",
@@ -65,9 +44,9 @@ def _scan(f: TextFile, ctx: Context) -> Iterator[Hit]:
 check_docker = check_shell = _scan
 
 
-def fix_python(node: ast.expr, f: PyFile, ctx: Context) -> Edit | Refusal:
+def fix_python(node: ast.expr, f: PyFile, ctx: Context) -> Edit | EditRefusal:
     if not is_true(node):
-        return Refusal(node.lineno, "set through the environment: gate it by hand")
+        return EditRefusal(node.lineno, "set through the environment: gate it by hand")
     if not torch_is_bound(f.tree, node, at_import=f.at_import(node)):
-        return Refusal(node.lineno, "torch is not imported before this line")
+        return EditRefusal(node.lineno, "torch is not imported before this line")
     return Edit(node.lineno, node.col_offset, f"({ROCM} is None)")

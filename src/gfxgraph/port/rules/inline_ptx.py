@@ -1,6 +1,6 @@
 """Inline PTX assembly."""
 
-from gfxgraph.port.rule_api import Context, CppFile, Hit, Iterator, Rule, Severity, Text, asm_blocks, line_hit, re
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX202",

@@ -1,6 +1,6 @@
 """Device string that PyTorch does not use on ROCm."""
 
-from gfxgraph.port.rule_api import Context, Fix, Hit, Iterator, PyFile, Rule, Severity, Text, ast, hit, re, text_of
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX118",

@@ -1,6 +1,6 @@
 """The GPU's device files cannot be opened."""
 
-from gfxgraph.port.rule_api import Context, Env, Hit, Iterator, Rule, Severity, Text, line_hit
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX017",

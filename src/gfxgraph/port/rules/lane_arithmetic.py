@@ -1,22 +1,6 @@
 """Lane or warp number computed with 31, 32 or 5."""
 
-from gfxgraph.port.rule_api import (
-    WAVE64,
-    Context,
-    CppFile,
-    Fix,
-    Hit,
-    Iterator,
-    Rule,
-    Severity,
-    Text,
-    cpp_hit,
-    exchanges,
-    is_thread_index,
-    may_exchange,
-    once_a_line,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX302",

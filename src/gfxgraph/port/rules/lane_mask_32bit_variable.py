@@ -1,21 +1,6 @@
 """A lane mask is kept in 32 bits."""
 
-from gfxgraph.port.rule_api import (
-    WAVE64,
-    Context,
-    CppFile,
-    Edit,
-    Fix,
-    Hit,
-    Iterator,
-    Refusal,
-    Rule,
-    Severity,
-    Text,
-    cpp_hit,
-    lanes,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX304",
@@ -57,5 +42,5 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
                 yield cpp_hit(f, n, expr=text[:80])
 
 
-def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | Refusal:
+def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal:
     return lanes.lane_mask(f, hit.line)

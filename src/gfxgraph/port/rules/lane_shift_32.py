@@ -1,6 +1,6 @@
 """A 32-bit one is shifted by a lane number."""
 
-from gfxgraph.port.rule_api import WAVE64, Context, CppFile, Fix, Hit, Iterator, Rule, Severity, Text, cpp_hit, re
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX311",

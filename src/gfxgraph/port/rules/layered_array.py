@@ -1,6 +1,6 @@
 """A layered array or texture."""
 
-from gfxgraph.port.rule_api import Rule, Severity, Text, named
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX234",

@@ -1,20 +1,6 @@
 """Libcu++, or cooperative groups beyond HIP's."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    CppFile,
-    Hit,
-    Iterator,
-    Rule,
-    Severity,
-    Text,
-    cpp_hit,
-    ident_hits,
-    include_hits,
-    line_hit,
-    once_a_line,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX205",

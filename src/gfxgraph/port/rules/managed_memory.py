@@ -1,6 +1,6 @@
 """Managed memory."""
 
-from gfxgraph.port.rule_api import Context, CppFile, Hit, Iterator, Rule, Severity, Text, ident_hits
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX225",

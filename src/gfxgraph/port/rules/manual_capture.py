@@ -1,19 +1,6 @@
 """A graph is captured by hand."""
 
-from gfxgraph.port.rule_api import (
-    CAPTURES,
-    Context,
-    CppFile,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    cpp_hit,
-    hit,
-    once_a_line,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX701",

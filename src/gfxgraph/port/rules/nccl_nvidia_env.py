@@ -1,19 +1,6 @@
 """NCCL settings for NVIDIA's interconnects."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    TextFile,
-    entry_hit,
-    env_writes,
-    hit,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX508",

@@ -1,19 +1,6 @@
 """Nccl.h, nvToolsExt.h or nvml.h."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    CppFile,
-    Fix,
-    Hit,
-    Iterator,
-    Rule,
-    Severity,
-    Text,
-    include_hits,
-    line_hit,
-    macro_tests,
-    once_a_line,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX217",

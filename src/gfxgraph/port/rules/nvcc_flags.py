@@ -1,26 +1,6 @@
 """Compiler flags that only nvcc takes."""
 
-from gfxgraph.port.rule_api import (
-    ROCM,
-    Context,
-    Edit,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Refusal,
-    Rule,
-    Severity,
-    Text,
-    TextFile,
-    ast,
-    entry_hit,
-    fix_entry,
-    hit,
-    re,
-    replace,
-    torch_import,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX402",
@@ -150,11 +130,11 @@ _FOR_CLANG = {
 }  # fmt: skip
 
 
-def fix_python(node: ast.expr, f: PyFile, ctx: Context) -> Edit | Refusal:
+def fix_python(node: ast.expr, f: PyFile, ctx: Context) -> Edit | EditRefusal:
     """A flag that clang has under another name is chosen; a list of those it lacks is left out as a whole."""
     define = torch_import(f.tree, node)
     if not isinstance(node, ast.Constant) or define is None:
-        return Refusal(node.lineno, "torch is not imported before this line")
+        return EditRefusal(node.lineno, "torch is not imported before this line")
     needs = "the build runs with the torch that the extension is for"
     up = f.parent(node)
     if node.value in _FOR_CLANG and not isinstance(up, ast.JoinedStr):
@@ -168,15 +148,15 @@ def fix_python(node: ast.expr, f: PyFile, ctx: Context) -> Edit | Refusal:
     if isinstance(up, ast.List) and not isinstance(f.parent(up), ast.Starred):
         elements = [e.value for e in up.elts if isinstance(e, ast.Constant) and isinstance(e.value, str)]
         if len(elements) != len(up.elts):
-            return Refusal(node.lineno, "the list is computed in part")
+            return EditRefusal(node.lineno, "the list is computed in part")
         kept = [_FOR_CLANG.get(e, e) for e in elements if e in _FOR_CLANG or not (FLAG.search(e) or _ARCH.search(e))]
         shown = ", ".join(f'"{e}"' for e in dict.fromkeys(kept))
         return Edit(up.lineno, up.col_offset, f"([{shown}] if {ROCM} else {{old}})", needs=needs, define=define)
-    return Refusal(node.lineno, "not an element of a list of flags")
+    return EditRefusal(node.lineno, "not an element of a list of flags")
 
 
 _ARCH = re.compile(r"-gencode|arch=compute|code=sm_|-arch=sm_")
 
 
-def fix_cmake(hit: Hit, f: TextFile, ctx: Context) -> Edit | Refusal | None:
+def fix_cmake(hit: Hit, f: TextFile, ctx: Context) -> Edit | EditRefusal | None:
     return fix_entry(f, hit.line)

@@ -1,6 +1,6 @@
 """A pragma of nvcc's."""
 
-from gfxgraph.port.rule_api import Context, CppFile, Fix, Hit, Iterator, Rule, Severity, Text, line_hit, re
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX230",

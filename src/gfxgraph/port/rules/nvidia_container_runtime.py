@@ -1,6 +1,6 @@
 """Container started with NVIDIA's runtime."""
 
-from gfxgraph.port.rule_api import Context, Fix, Hit, Iterator, Rule, Severity, Text, TextFile, entry_hit, re
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX010",

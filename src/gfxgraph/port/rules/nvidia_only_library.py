@@ -1,20 +1,6 @@
 """Library without ROCm support under this name."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Edit,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Refusal,
-    Rule,
-    Severity,
-    Text,
-    ast,
-    import_hits,
-    optional_import,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX503",
@@ -70,5 +56,5 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
         yield from import_hits(f, pattern, Severity.HIGH, Severity.MEDIUM, instead=instead)
 
 
-def fix_python(node: ast.AST, f: PyFile, ctx: Context) -> Edit | Refusal | None:
+def fix_python(node: ast.AST, f: PyFile, ctx: Context) -> Edit | EditRefusal | None:
     return optional_import(node, f)

@@ -1,19 +1,6 @@
 """NVIDIA runtime wheel among the dependencies."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Fix,
-    Hit,
-    Iterator,
-    RequirementFile,
-    Rule,
-    Severity,
-    Text,
-    is_cuda_group,
-    line_hit,
-    once_a_line,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX003",

@@ -1,24 +1,6 @@
 """NVML is used without a guard."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Edit,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Refusal,
-    Rule,
-    Severity,
-    Text,
-    ast,
-    hit,
-    import_hits,
-    once_a_line,
-    optional_import,
-    re,
-    replace,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX113",
@@ -82,5 +64,5 @@ def _all(f: PyFile) -> Iterator[Hit]:
                 )  # what AMD gets then is the else
 
 
-def fix_python(node: ast.AST, f: PyFile, ctx: Context) -> Edit | Refusal | None:
+def fix_python(node: ast.AST, f: PyFile, ctx: Context) -> Edit | EditRefusal | None:
     return optional_import(node, f)

@@ -1,18 +1,6 @@
 """NVTX ranges."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    ast,
-    hit,
-    import_hits,
-    once_a_line,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX509",

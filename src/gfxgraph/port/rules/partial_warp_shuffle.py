@@ -1,19 +1,6 @@
 """A full-mask intrinsic under a condition narrower than the wavefront."""
 
-from gfxgraph.port.rule_api import (
-    SYNC_INTRINSICS,
-    WAVE64,
-    Context,
-    CppFile,
-    Fix,
-    Hit,
-    Iterator,
-    Rule,
-    Severity,
-    Text,
-    cpp_hit,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX307",

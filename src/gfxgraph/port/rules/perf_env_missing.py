@@ -1,6 +1,6 @@
 """Runtime variables recommended for Instinct are not set."""
 
-from gfxgraph.port.rule_api import INSTINCT3, Context, Env, Hit, Iterator, Rule, Severity, Text, line_hit
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX015",

@@ -1,6 +1,6 @@
 """A project is installed with its dependencies."""
 
-from gfxgraph.port.rule_api import Context, Fix, Hit, Iterator, Rule, Severity, Text, TextFile, entry_hit, re
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX007",

@@ -1,20 +1,6 @@
 """A PTX or cubin module, or NVRTC options for an NVIDIA architecture."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    CppFile,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    ast,
-    hit,
-    ident_hits,
-    line_hit,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX215",

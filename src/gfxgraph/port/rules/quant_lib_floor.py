@@ -1,6 +1,6 @@
 """Quantisation library older than its ROCm support."""
 
-from gfxgraph.port.rule_api import Context, Fix, Hit, Iterator, RequirementFile, Rule, Severity, Text, line_hit, re
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX506",

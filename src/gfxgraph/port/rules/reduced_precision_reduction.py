@@ -1,6 +1,6 @@
 """A reduced-precision accumulation switch."""
 
-from gfxgraph.port.rule_api import Context, Hit, Iterator, PyFile, Rule, Severity, Text, assigned, hit, re
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX111",

@@ -1,6 +1,6 @@
 """The Python floor is above what some ROCm images carry."""
 
-from gfxgraph.port.rule_api import Context, Hit, Iterator, RequirementFile, Rule, Severity, Text, line_hit, re
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX008",

@@ -1,19 +1,6 @@
 """Some threads leave before a barrier."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    CppFile,
-    Fix,
-    Hit,
-    Iterator,
-    Rule,
-    Severity,
-    Text,
-    functions_with,
-    line_hit,
-    lines_of,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX332",

@@ -1,6 +1,6 @@
 """Scoped or packed atomics."""
 
-from gfxgraph.port.rule_api import Context, CppFile, Fix, Hit, Iterator, Rule, Severity, Text, cpp_hit, re
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX212",

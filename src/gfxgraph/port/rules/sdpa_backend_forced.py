@@ -1,6 +1,6 @@
 """Attention is forced onto a CUDA-only backend."""
 
-from gfxgraph.port.rule_api import Context, Fix, Hit, Iterator, PyFile, Rule, Severity, Text, ast, hit, is_true, re
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX504",

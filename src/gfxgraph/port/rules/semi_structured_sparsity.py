@@ -1,19 +1,6 @@
 """2:4 sparsity through cuSPARSELt or CUTLASS."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    assigned,
-    ast,
-    hit,
-    is_true,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX514",

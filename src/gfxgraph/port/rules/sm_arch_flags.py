@@ -1,27 +1,6 @@
 """NVIDIA architectures in build flags."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Edit,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Refusal,
-    Rule,
-    Severity,
-    Text,
-    TextFile,
-    ast,
-    entry_hit,
-    env_writes,
-    fix_entry,
-    hit,
-    once_a_line,
-    re,
-    replace,
-    text_of,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX403",
@@ -99,15 +78,17 @@ def _scan(f: TextFile, ctx: Context) -> Iterator[Hit]:
 check_docker = check_shell = check_make = check_cmake = check_yaml = _scan
 
 
-def fix_python(node: ast.AST, f: PyFile, ctx: Context) -> Edit | Refusal | None:
+def fix_python(node: ast.AST, f: PyFile, ctx: Context) -> Edit | EditRefusal | None:
     """A list that names NVIDIA's architectures is not given to AMD's compiler; torch adds AMD's own."""
     # lazily: every file here is a rule, and a rule found in two files would be there twice
     from gfxgraph.port.rules.nvcc_flags import fix_python as of_flags
 
     if isinstance(node, ast.Constant):
         return of_flags(node, f, ctx)
-    return Refusal(getattr(node, "lineno", 1), "the environment variable is read by torch on NVIDIA only: harmless")
+    return EditRefusal(
+        getattr(node, "lineno", 1), "the environment variable is read by torch on NVIDIA only: harmless"
+    )
 
 
-def fix_cmake(hit: Hit, f: TextFile, ctx: Context) -> Edit | Refusal | None:
+def fix_cmake(hit: Hit, f: TextFile, ctx: Context) -> Edit | EditRefusal | None:
     return fix_entry(f, hit.line)

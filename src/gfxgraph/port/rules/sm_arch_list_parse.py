@@ -1,6 +1,6 @@
 """Torch's architecture list is searched for sm_."""
 
-from gfxgraph.port.rule_api import Context, Fix, Hit, Iterator, PyFile, Rule, Severity, Text, hit, re
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX103",

@@ -1,6 +1,6 @@
 """The number of the multiprocessor is an index."""
 
-from gfxgraph.port.rule_api import Rule, Severity, Text, lines_matching
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX331",

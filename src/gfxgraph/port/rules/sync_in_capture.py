@@ -1,18 +1,6 @@
 """The host waits or reads inside a capture."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    ast,
-    captured_blocks,
-    hit,
-    inside,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX702",

@@ -1,23 +1,6 @@
 """32-bit mask in a *_sync intrinsic."""
 
-from gfxgraph.port.rule_api import (
-    SYNC_INTRINSICS,
-    Context,
-    CppFile,
-    Edit,
-    Fix,
-    Hit,
-    Iterator,
-    Refusal,
-    Rule,
-    Severity,
-    Text,
-    cpp_hit,
-    is_full_mask_32,
-    lanes,
-    line_hit,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX303",
@@ -99,19 +82,19 @@ _MASK = (
 )
 
 
-def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | Refusal:
+def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal:
     """A literal mask becomes a macro of 64 bits on HIP, trimmed to the lanes that exist."""
     if (made := lanes.full_mask(f, hit.line)) is not None:
         return made
     line = f.line_text(hit.line)
     if re.search(r"_sync\s*\(\s*[A-Za-z_]|__syncwarp", line) and not re.search(r"_sync\s*\(\s*0[xX]", line):
-        return Refusal(hit.line, "the mask has a name: it is widened where it is defined, if that is a constant")
+        return EditRefusal(hit.line, "the mask has a name: it is widened where it is defined, if that is a constant")
     found = [m for m in re.finditer(r"_sync\s*\(\s*(0[xX][fF]{8}[uU]?)\s*,", line)]
     if len(found) != 1 or "FULL_WARP_MASK" in f.code:
-        return Refusal(hit.line, "the mask is no literal, or several stand on the line")
+        return EditRefusal(hit.line, "the mask is no literal, or several stand on the line")
     old = found[0].group(1)
     if any(m != old for m in re.findall(r"_sync\s*\(\s*(0[xX][fF]{8}[uU]?)\s*,", f.code)):
-        return Refusal(hit.line, "the file spells the mask in several ways")
+        return EditRefusal(hit.line, "the file spells the mask in several ways")
     return Edit(
         hit.line, found[0].start(1), "FULL_WARP_MASK", length=len(old), define=_MASK.format(old=old),
         needs="all lanes of the wavefront take part, as on NVIDIA",

@@ -1,6 +1,6 @@
 """__syncwarp."""
 
-from gfxgraph.port.rule_api import Context, CppFile, Fix, Hit, Iterator, Rule, Severity, Text, cpp_hit, once_a_line
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX317",

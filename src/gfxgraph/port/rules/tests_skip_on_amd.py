@@ -1,6 +1,6 @@
 """Tests that vanish on AMD."""
 
-from gfxgraph.port.rule_api import Context, Hit, Iterator, PyFile, Rule, Severity, Text, ast, is_test_file, re
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX805",

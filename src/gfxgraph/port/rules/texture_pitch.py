@@ -1,6 +1,6 @@
 """The row pitch of textures."""
 
-from gfxgraph.port.rule_api import Rule, Severity, Text, named
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX235",

@@ -1,17 +1,6 @@
 """Textures or surfaces."""
 
-from gfxgraph.port.rule_api import (
-    INSTINCT3,
-    Context,
-    CppFile,
-    Hit,
-    Iterator,
-    Rule,
-    Severity,
-    Text,
-    cpp_hit,
-    ident_hits,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX218",

@@ -1,20 +1,6 @@
 """A TF32 switch is turned on."""
 
-from gfxgraph.port.rule_api import (
-    GFX94,
-    Context,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    argument,
-    assigned,
-    hit,
-    is_true,
-    text_of,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX110",

@@ -1,6 +1,6 @@
 """The kind of torch is read from '+cu' in its version."""
 
-from gfxgraph.port.rule_api import Context, Fix, Hit, Iterator, PyFile, Rule, Severity, Text, ast, hit, re, text_of
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX122",

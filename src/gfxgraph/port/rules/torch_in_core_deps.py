@@ -1,22 +1,6 @@
 """Torch, or a package that pins it, is a core dependency."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    RequirementFile,
-    Rule,
-    Severity,
-    Text,
-    ast,
-    hit,
-    keyword,
-    line_hit,
-    re,
-    text_of,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX001",

@@ -1,6 +1,6 @@
 """The installed torch is not a ROCm build."""
 
-from gfxgraph.port.rule_api import Context, Env, Hit, Iterator, Rule, Severity, Text, line_hit
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX011",

@@ -1,6 +1,6 @@
 """Torch.version.cuda is taken apart as text."""
 
-from gfxgraph.port.rule_api import Context, Fix, Hit, Iterator, PyFile, Rule, Severity, Text, ast, hit, once_a_line
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX102",

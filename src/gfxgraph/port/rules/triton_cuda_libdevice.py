@@ -1,6 +1,6 @@
 """CUDA's libdevice is imported directly."""
 
-from gfxgraph.port.rule_api import Context, Fix, Hit, Iterator, PyFile, Rule, Severity, Text, ast, hit, import_hits
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX321",

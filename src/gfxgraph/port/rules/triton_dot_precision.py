@@ -1,6 +1,6 @@
 """Tl.dot asks for TF32."""
 
-from gfxgraph.port.rule_api import Context, Fix, Hit, Iterator, PyFile, Rule, Severity, Text, hit, is_true, text_of
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX325",

@@ -1,6 +1,6 @@
 """Triton FP8 type that the architecture lacks."""
 
-from gfxgraph.port.rule_api import GFX94, Context, Fix, Hit, Iterator, PyFile, Rule, Severity, Text, ast, hit
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX322",

@@ -1,21 +1,6 @@
 """Tensor descriptors or warp specialisation in Triton."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    ast,
-    hit,
-    import_guard,
-    imports_of,
-    int_of,
-    is_true,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX324",

@@ -1,19 +1,6 @@
 """PTX in Triton's inline assembly."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    argument,
-    ast,
-    hit,
-    re,
-    text_of,
-)
+from gfxgraph.port.rule_api import *
 from gfxgraph.port.rules.inline_ptx import PTX
 
 RULE = Rule(

@@ -1,20 +1,6 @@
 """Num_stages tuned for NVIDIA."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    ast,
-    hit,
-    int_of,
-    once_a_line,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX319",

@@ -1,27 +1,6 @@
 """Triton num_warps beyond the workgroup limit."""
 
-from gfxgraph.port.rule_api import (
-    ROCM,
-    WAVE64,
-    Context,
-    Edit,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Refusal,
-    Rule,
-    Severity,
-    Text,
-    ast,
-    defaults,
-    hit,
-    int_of,
-    once_a_line,
-    re,
-    text_of,
-    torch_is_bound,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX318",
@@ -122,10 +101,10 @@ def _from_loop(f: PyFile, name: ast.Name) -> Iterator[Hit]:
                     yield from _in_list(iterable)
 
 
-def fix_python(node: ast.expr, f: PyFile, ctx: Context) -> Edit | Refusal:
+def fix_python(node: ast.expr, f: PyFile, ctx: Context) -> Edit | EditRefusal:
     if f.at_import(node):
-        return Refusal(node.lineno, "runs at import, where no fix may ask the device for its wavefront")
+        return EditRefusal(node.lineno, "runs at import, where no fix may ask the device for its wavefront")
     if int_of(node) is None or not torch_is_bound(f.tree, node, at_import=False):
-        return Refusal(node.lineno, "torch is not imported at the top of this file")
+        return EditRefusal(node.lineno, "torch is not imported at the top of this file")
     wave = "torch.cuda.get_device_properties(torch.cuda.current_device()).warp_size"
     return Edit(node.lineno, node.col_offset, f"(16 if {ROCM} and {wave} == 64 else {{old}})")

@@ -1,22 +1,6 @@
 """A string before `or` makes the test always true."""
 
-from gfxgraph.port.rule_api import (
-    NVIDIA,
-    Context,
-    Edit,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Refusal,
-    Rule,
-    Severity,
-    Text,
-    ast,
-    hit,
-    re,
-    text_of,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX106",
@@ -57,12 +41,12 @@ def check_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
             yield hit(node, expr=f.source(node)[:120])
 
 
-def fix_python(node: ast.BoolOp, f: PyFile, ctx: Context) -> Edit | Refusal:
+def fix_python(node: ast.BoolOp, f: PyFile, ctx: Context) -> Edit | EditRefusal:
     compare = node.values[-1]
     words = [text_of(v) or "" for v in node.values[:-1]]
     if not isinstance(compare, ast.Compare) or not all(words) or not text_of(compare.left):
-        return Refusal(node.lineno, "not of the form 'a' or 'b' in name")
+        return EditRefusal(node.lineno, "not of the form 'a' or 'b' in name")
     if ctx.guards is None or ctx.guards.exclusion(node, NVIDIA) is None:
-        return Refusal(node.lineno, "not under a ROCm guard: the rewrite would change NVIDIA's value too")
+        return EditRefusal(node.lineno, "not under a ROCm guard: the rewrite would change NVIDIA's value too")
     listed = ", ".join(repr(w) for w in [*words, text_of(compare.left)])
     return Edit(node.lineno, node.col_offset, f"any(a in {f.source(compare.comparators[0])} for a in ({listed}))")

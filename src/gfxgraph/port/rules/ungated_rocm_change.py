@@ -1,22 +1,6 @@
 """A change for AMD stands outside a ROCm guard."""
 
-from gfxgraph.port.rule_api import (
-    NVIDIA,
-    Context,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Severity,
-    Text,
-    ast,
-    env_writes,
-    hit,
-    import_guard,
-    imports_of,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX804",

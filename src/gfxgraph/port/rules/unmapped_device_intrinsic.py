@@ -1,6 +1,6 @@
 """Device intrinsic that HIP lacks or has in a weaker form."""
 
-from gfxgraph.port.rule_api import Context, CppFile, Fix, Hit, Iterator, Rule, Severity, Text, ident_hits, re
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX211",

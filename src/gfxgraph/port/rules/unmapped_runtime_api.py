@@ -1,6 +1,6 @@
 """Runtime or driver call without a HIP counterpart."""
 
-from gfxgraph.port.rule_api import Context, CppFile, Hit, Iterator, Rule, Severity, Text, ident_hits
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX210",

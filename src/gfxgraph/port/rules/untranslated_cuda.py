@@ -2,22 +2,7 @@
 
 import posixpath
 
-from gfxgraph.port.rule_api import (
-    Context,
-    CppFile,
-    Edit,
-    Fix,
-    Hit,
-    Iterator,
-    Refusal,
-    Rule,
-    Severity,
-    Text,
-    include_hits,
-    line_hit,
-    once_a_line,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX201",
@@ -84,7 +69,7 @@ _PLACE = {
 }  # fmt: skip
 
 
-def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | Refusal | None:
+def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal | None:
     """A run of CUDA's headers gets an arm with HIP's; names come from the compatibility header."""
     here = {line for header, line in f.includes() if re.fullmatch(_HEADER, header)}
     if hit.line not in here or hit.line - 1 in here:

@@ -1,6 +1,6 @@
 """A package's version is compared exactly, or as text."""
 
-from gfxgraph.port.rule_api import Context, Fix, Hit, Iterator, PyFile, Rule, Severity, Text, ast, hit, re, text_of
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX120",

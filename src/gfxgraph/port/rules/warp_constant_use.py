@@ -1,19 +1,6 @@
 """Code built on a warp-size constant of 32."""
 
-from gfxgraph.port.rule_api import (
-    WAVE64,
-    Context,
-    CppFile,
-    Fix,
-    Hit,
-    Iterator,
-    Rule,
-    Severity,
-    Text,
-    line_hit,
-    once_a_line,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX326",

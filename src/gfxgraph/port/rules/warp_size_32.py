@@ -1,27 +1,6 @@
 """Warp size fixed at 32."""
 
-from gfxgraph.port.rule_api import (
-    WAVE64,
-    Context,
-    CppFile,
-    Edit,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Refusal,
-    Rule,
-    Severity,
-    Text,
-    ast,
-    cpp_hit,
-    defaults,
-    hit,
-    int_of,
-    lanes,
-    line_hit,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX301",
@@ -95,7 +74,7 @@ def _bounded(value: str) -> bool:
     return bool(re.search(r"(?i)\bmin\w*(<\w+>)?\s*\([^;?]{0,60}\b32[uU]?\b|\?[^;?]{0,60}\b32[uU]?\b", value))
 
 
-def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | Refusal:
+def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal:
     return lanes.constant(f, hit.line)
 
 

@@ -1,6 +1,6 @@
 """An array whose size comes from the warp."""
 
-from gfxgraph.port.rule_api import Context, CppFile, Fix, Hit, Iterator, Rule, Severity, Text, line_hit, re
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX333",

@@ -1,22 +1,6 @@
 """The end of a reduction that one warp finishes."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    CppFile,
-    Edit,
-    Fix,
-    Hit,
-    Iterator,
-    Refusal,
-    Rule,
-    Severity,
-    Text,
-    functions_with,
-    line_hit,
-    lines_of,
-    once_a_line,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX330",
@@ -65,20 +49,20 @@ _FIRST = re.compile(r"(\s*for\s*\([^;]*;\s*\w+\s*>=?\s*)32u?(\s*;[^{}]*\)\s*)\{"
 _SECOND = re.compile(r"\s*for\s*\([^;]*=\s*32u?\s*;\s*\w+\s*>\s*0\s*;[^{}]*\)\s*\{")
 
 
-def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | Refusal | None:
+def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal | None:
     """The loop with barriers takes the steps of the tail; the tail goes."""
     rest = "\n".join(f.code.split("\n")[hit.line - 1 - f.offset :])
     first = _FIRST.match(rest)
     if first is None:
-        return None if _SECOND.match(rest) else Refusal(hit.line, "not a loop that a tail follows")
+        return None if _SECOND.match(rest) else EditRefusal(hit.line, "not a loop that a tail follows")
     end = _closing(rest, first.end())
     second = _SECOND.match(rest, end)
     if second is None:
-        return Refusal(hit.line, "the tail does not follow the loop")
+        return EditRefusal(hit.line, "the tail does not follow the loop")
     last = _closing(rest, second.end())
     bodies = [re.sub(r"\s", "", rest[a:b]) for a, b in ((first.end(), end), (second.end(), last))]
     if bodies[0] != bodies[1].replace("__syncwarp()", "__syncthreads()") or "__syncthreads()" not in bodies[0]:
-        return Refusal(hit.line, "the two loops do different things")
+        return EditRefusal(hit.line, "the two loops do different things")
     row = rest.count("\n", 0, len(rest[: first.start(1)]) + len(first[1]) - len(first[1].lstrip("\n")))
     text = f"{first[1]}0{first[2]}{{" + rest[first.end() : end]
     return Edit(

@@ -1,26 +1,6 @@
 """64 lanes fixed for AMD."""
 
-from gfxgraph.port.rule_api import (
-    WAVE32,
-    Context,
-    CppFile,
-    Fix,
-    Hit,
-    Iterator,
-    PyFile,
-    Rule,
-    Scope,
-    Severity,
-    Text,
-    ast,
-    cpp_hit,
-    hit,
-    in_function_named,
-    int_of,
-    is_thread_index,
-    line_hit,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX309",

@@ -1,21 +1,6 @@
 """Dispatch compiled only under WITH_CUDA."""
 
-from gfxgraph.port.rule_api import (
-    Context,
-    CppFile,
-    Edit,
-    Fix,
-    Hit,
-    Iterator,
-    Refusal,
-    Rule,
-    Severity,
-    Text,
-    line_hit,
-    macro_tests,
-    once_a_line,
-    re,
-)
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX222",
@@ -62,14 +47,14 @@ def check_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     )
 
 
-def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | Refusal:
+def fix_cpp(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal:
     """The macro of the same name with HIP in place of CUDA is asked as well."""
     line = f.line_text(hit.line)
     match = re.fullmatch(
         r"(\s*#\s*)(?:ifdef\s+(\w+)|if\s+defined\s*\(?\s*(\w+)\s*\)?)(\s*(?://.*|/\*.*\*/\s*)?)", line
     )
     if match is None:
-        return Refusal(hit.line, "a condition of several parts: which side AMD belongs to is a decision")
+        return EditRefusal(hit.line, "a condition of several parts: which side AMD belongs to is a decision")
     name = match.group(2) or match.group(3)
     other = name.replace("CUDA", "HIP")
     text = f"{match.group(1)}if defined({name}) || defined({other}){match.group(4)}"

@@ -1,6 +1,6 @@
 """Nvcuda::wmma."""
 
-from gfxgraph.port.rule_api import Context, CppFile, Hit, Iterator, Rule, Severity, Text, ident_hits, include_hits
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX204",

@@ -1,6 +1,6 @@
 """Torch.distributed is asked for 'rccl'."""
 
-from gfxgraph.port.rule_api import Context, Edit, Fix, Hit, Iterator, PyFile, Rule, Severity, Text, ast, hit, re
+from gfxgraph.port.rule_api import *
 
 RULE = Rule(
     id="GFX507",

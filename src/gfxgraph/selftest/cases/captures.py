@@ -185,7 +185,7 @@ def sampling(bench: Bench) -> None:
 
 @case()
 def unregistered_generator(bench: Bench) -> None:
-    """A generator that nobody registered draws anew at each replay, as in eager, and the capture draws nothing."""
+    """A generator that is not registered draws anew at each replay, as in eager, and the capture draws nothing."""
     x, generator = bench.randn(64), torch.Generator(device="cuda")
     generator.manual_seed(3)
 

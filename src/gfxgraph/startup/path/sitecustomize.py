@@ -13,7 +13,7 @@ import sys
 
 
 class _GfxgraphFinder:
-    """Finds gfxgraph, and nothing else, in the installation that started this process.
+    """Finds gfxgraph alone in the installation that started this process.
 
     A program may run in a virtual environment of its own, without gfxgraph. Asked last, so that an
     environment which has gfxgraph uses its own.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gfxgraph.hardware.checks import ALL, Site, State, compilers, run
+from gfxgraph.hardware.checks import ALL, CheckState, Site, compilers, run
 from tests.unit.hardware.trees import LAPTOP, build, machine, write
 
 COMPILER = """
@@ -45,7 +45,9 @@ def test_a_triton_that_refuses_the_gpu_is_amber(site, monkeypatch):
     """Each architecture that it refuses, with the compiler's own words."""
     monkeypatch.setattr(compilers, "override_for", lambda gpu, machine: "gfx1030")
     (finding,) = run([compilers.triton], site)
-    assert finding.state is State.AMBER and "3.9.0" in finding.en and "unsupported target: 'gfx1030'" in finding.en
+    assert (
+        finding.state is CheckState.AMBER and "3.9.0" in finding.en and "unsupported target: 'gfx1030'" in finding.en
+    )
     assert compilers.triton in ALL
 
 
@@ -53,7 +55,7 @@ def test_a_triton_that_compiles_is_green(site, monkeypatch):
     """And where there is none, nothing is said and nothing started."""
     monkeypatch.setattr(compilers, "override_for", lambda gpu, machine: "gfx1100")
     (finding,) = run([compilers.triton], site)
-    assert finding.state is State.GREEN and "gfx1100" in finding.en
+    assert finding.state is CheckState.GREEN and "gfx1100" in finding.en
     monkeypatch.setattr(compilers, "distribution_versions", lambda names: {})
     monkeypatch.setattr(compilers.subprocess, "run", None)
     assert run([compilers.triton], site) == []

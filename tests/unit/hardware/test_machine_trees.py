@@ -6,8 +6,8 @@ import pytest
 
 from gfxgraph.hardware import checks, environment, software
 from gfxgraph.hardware.access import container, device_nodes
-from gfxgraph.hardware.architectures import architectures, name_of_target, override_of
-from gfxgraph.hardware.checks import Finding, Site, State, base, host, settings
+from gfxgraph.hardware.architectures import architectures, name_of_override, name_of_target
+from gfxgraph.hardware.checks import CheckResult, CheckState, Site, base, host, settings
 from gfxgraph.hardware.device import device_info
 from gfxgraph.hardware.software import find_rocm, find_torch
 from gfxgraph.hardware.topology import gpus
@@ -41,7 +41,7 @@ def test_no_gpu(tmp_path):
     assert gpus(machine(tmp_path)) == []
     assert device_info(machine=machine(tmp_path)).arch == ""
     found = checks.run(checks.ALL, Site(machine(tmp_path), search=[]))
-    assert all(finding.state is not State.RED for finding in found)
+    assert all(finding.state is not CheckState.RED for finding in found)
 
 
 def test_a_container_without_kfd_gets_the_docker_flags(tmp_path):
@@ -49,7 +49,7 @@ def test_a_container_without_kfd_gets_the_docker_flags(tmp_path):
     build(tmp_path, LAPTOP[:1], devices=False)
     write(tmp_path, "/.dockerenv")
     (finding,) = host.permissions(Site(machine(tmp_path)))
-    assert finding.state is State.RED
+    assert finding.state is CheckState.RED
     assert "--device=/dev/kfd --device=/dev/dri" in finding.fix
     assert "docker" in finding.en and "docker" in finding.zh
 
@@ -63,7 +63,7 @@ def test_permission_follows_mode_and_group(tmp_path):
     stranger = machine(tmp_path)
     assert [node.may_open for node in device_nodes(stranger)] == [False, False]
     (finding,) = host.permissions(Site(stranger))
-    assert finding.state is State.RED and finding.fix.startswith("sudo usermod -aG ")
+    assert finding.state is CheckState.RED and finding.fix.startswith("sudo usermod -aG ")
     assert all(node.may_open for node in device_nodes(machine(tmp_path, groups=frozenset({gid}))))
 
 
@@ -96,18 +96,18 @@ def test_an_override_of_another_generation_is_red(tmp_path):
     """RDNA2 told to run RDNA3 code: named with both families and the right value."""
     build(tmp_path, [Card(100301, 80, 12 << 30, 3, 0x73DF)])
     (finding,) = settings.override(Site(machine(tmp_path, HSA_OVERRIDE_GFX_VERSION="11.0.0")))
-    assert finding.state is State.RED
+    assert finding.state is CheckState.RED
     assert "RDNA2" in finding.en and "RDNA3" in finding.en
     assert finding.fix == "export HSA_OVERRIDE_GFX_VERSION=10.3.0"
     (fine,) = settings.override(Site(machine(tmp_path, HSA_OVERRIDE_GFX_VERSION="10.3.0")))
-    assert fine.state is State.GREEN
+    assert fine.state is CheckState.GREEN
 
 
 def test_a_link_without_atomics_is_named(tmp_path):
     """CRAT flags 4 and 8 on the PCIe link mean no atomics."""
     build(tmp_path, [Card(100300, 120, 16 << 30, 3, 0x73BF, links=[(2, 0b1101)])])
     (finding,) = host.pcie_atomics(Site(machine(tmp_path)))
-    assert finding.state is State.AMBER and "gfx1030 at 0000:03:00.0" in finding.en
+    assert finding.state is CheckState.AMBER and "gfx1030 at 0000:03:00.0" in finding.en
 
 
 def test_host_settings_that_hurt_several_gpus(tmp_path):
@@ -129,7 +129,7 @@ def test_a_driver_many_releases_older_than_rocm_is_amber(tmp_path):
     write(tmp_path, "/opt/rocm-7.1.0/.info/version", "7.1.0-42")
     (tmp_path / "opt/rocm").symlink_to("rocm-7.1.0")
     (finding,) = host.kernel_driver(Site(machine(tmp_path)))
-    assert finding.state is State.AMBER and "6.1" in finding.en and "7.1" in finding.en
+    assert finding.state is CheckState.AMBER and "6.1" in finding.en and "7.1" in finding.en
 
 
 def test_rocm_trees_side_by_side(tmp_path):
@@ -215,7 +215,7 @@ def test_variables_that_hurt(tmp_path, environ, words):
     """Each is named with its value and how to remove it."""
     build(tmp_path, [Card(100300, 120, 16 << 30, 3, 0x73BF)])
     (finding,) = settings.harmful_variables(Site(machine(tmp_path, **environ)))
-    assert words in finding.en and finding.fix and finding.state is not State.GREEN
+    assert words in finding.en and finding.fix and finding.state is not CheckState.GREEN
 
 
 @pytest.mark.parametrize(
@@ -237,12 +237,12 @@ def test_a_check_that_hangs_is_reported_in_time(tmp_path):
 
     never = threading.Event()
 
-    def stuck(site: Site) -> list[Finding]:
+    def stuck(site: Site) -> list[CheckResult]:
         never.wait()
         return []
 
     (finding,) = base.run([stuck], Site(machine(tmp_path)), limit_s=0.05)
-    assert finding.state is State.AMBER and "did not answer" in finding.en
+    assert finding.state is CheckState.AMBER and "did not answer" in finding.en
     with pytest.raises(TimeoutError):
         base.within(never.wait, limit_s=0.05)
     never.set()
@@ -282,7 +282,7 @@ def test_the_table_covers_gfx803_to_gfx1250():
         assert known.lds_kib in (64, 160, 320), name
         assert known.matrix in ("none", "mfma", "wmma"), name
         assert known.bf16 in ("matrix", "emulated") and known.fp8 in ("none", "fnuz", "ocp"), name
-        assert not known.override or known.override in {override_of(other) for other in table}, name
+        assert not known.override or name_of_override(known.override) in table, name
 
 
 @pytest.mark.parametrize(

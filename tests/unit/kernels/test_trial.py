@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gfxgraph.kernels.trial import VERSION, Kept, Verdict
+from gfxgraph.kernels.trial import VERSION, Kept, TrialTimes
 
 ABOUT = {"operation": "x"}
 
@@ -17,12 +17,12 @@ def test_a_row_of_any_time_is_sorted(tmp_path, at):
     rows = {"other": {"ours_us": 10**400, "theirs_us": [], "about": None, "at": at}}
     (tmp_path / "kernels.json").write_text(json.dumps({"version": VERSION, "rows": rows}))
     store = Kept(str(tmp_path))
-    store.put(ABOUT, Verdict(1.0, 2.0))
-    assert store.get(ABOUT) == Verdict(1.0, 2.0)
+    store.put(ABOUT, TrialTimes(1.0, 2.0))
+    assert store.get(ABOUT) == TrialTimes(1.0, 2.0)
 
 
 def test_a_folder_that_cannot_be(caplog):
     """A name that no file system takes keeps nothing, and raises nothing."""
     store = Kept("/tmp/\ud800")
-    store.put(ABOUT, Verdict(1.0, 2.0))
+    store.put(ABOUT, TrialTimes(1.0, 2.0))
     assert store.get(ABOUT) is None

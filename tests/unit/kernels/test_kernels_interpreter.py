@@ -21,7 +21,7 @@ NO_TRITON = "Triton is not installed here; pip install triton==3.8.0 where torch
 @pytest.mark.skipif(IS_INTERPRETING, reason="this is that process")
 def test_in_the_interpreter():
     """Every test that needs the interpreter passes there, and there are some."""
-    wanted = [str(HERE / "test_numbers.py"), f"{HERE / 'test_modules.py'}::test_steps_in_the_interpreter"]
+    wanted = [str(HERE / "test_kernels_numbers.py"), f"{HERE / 'test_modules.py'}::test_steps_in_the_interpreter"]
     command = [sys.executable, "-m", "pytest", "-o", "addopts=-q", "-p", "no:cacheprovider", *wanted]
     made = subprocess.run(
         command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from gfxgraph.cli.port import command
-from tests.unit.port.conftest import write
+from tests.unit.port.conftest import no_progress, write  # noqa: F401  (of every test here)
 
 pytest.importorskip("torch", reason="hipify comes with torch")
 

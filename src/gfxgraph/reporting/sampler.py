@@ -1,0 +1,68 @@
+"""Coverage's sampling: windows opened from another thread, so rarely that it all stays below 1 % of the time."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from gfxgraph.process import process
+
+WINDOW_S = 0.05
+SHARE_OF_TIME = 0.01
+"""What watching may cost: the pause after a window is as long as that takes."""
+LEAST_PAUSE_S = 0.5
+
+
+class Windowed(Protocol):
+    """What the sampler opens and closes in the main thread (watch.py)."""
+
+    @property
+    def cost_s(self) -> float: ...
+    def open(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Sampler:
+    """Opens and closes windows in the main thread, from a thread of its own."""
+
+    def __init__(self, watch: Windowed) -> None:
+        self.watch = watch
+        self.ended = threading.Event()
+        self._calls = [
+            ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._call(do)) for do in (watch.open, watch.close)
+        ]
+        self._thread = threading.Thread(target=self._run, name="gfxgraph-coverage", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """No more windows; the open one is closed by the caller, in its thread."""
+        self.ended.set()
+
+    def _call(self, do: Callable[[], None]) -> Callable[[Any], int]:
+        def pending(_: Any) -> int:
+            if not self.ended.is_set() and not sys.is_finalizing():
+                try:
+                    do()
+                except RuntimeError as error:  # raised here it would come out of any line of the program
+                    process.log.warning("coverage is not counted any more: %s", error)
+                    self.ended.set()
+            return 0
+
+        return pending
+
+    def _run(self) -> None:
+        schedule = ctypes.pythonapi.Py_AddPendingCall
+        while not self.ended.is_set():
+            before = self.watch.cost_s
+            schedule(self._calls[0], None)
+            self.ended.wait(WINDOW_S)
+            schedule(self._calls[1], None)
+            pause = max(LEAST_PAUSE_S, (self.watch.cost_s - before) / SHARE_OF_TIME)
+            # Not at even times: a program's steps may take just as long.
+            self.ended.wait(pause * random.uniform(0.8, 1.2))

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from gfxgraph.capture.half_entered import end_half_entered
 from gfxgraph.capture.holdings import ThreadState
 from gfxgraph.process import process
 
@@ -67,8 +68,10 @@ def exit_of_graph(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def __exit__(self: Any, *args: Any) -> Any:
         try:
+            is_broken = end_half_entered(sys.exception())
             result = original(self, *args)
-            self.__dict__.pop("_gfxgraph_watch").leave()
+            watch = self.__dict__.pop("_gfxgraph_watch")
+            watch.close() if is_broken else watch.leave()
             return result
         except BaseException:
             watch = self.__dict__.get("_gfxgraph_watch")

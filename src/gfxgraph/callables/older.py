@@ -24,6 +24,7 @@ from gfxgraph.callables.captured_function import CapturedFunction, arena, beside
 from gfxgraph.callables.control.conditional import Conditional
 from gfxgraph.callables.control.rehearse import rehearsal
 from gfxgraph.capture import above
+from gfxgraph.capture.holdings import unbroken
 from gfxgraph.capture.places import place
 from gfxgraph.capture.session import shown
 from gfxgraph.errors import CaptureError, ReplayError
@@ -61,6 +62,7 @@ class ShapeBucketPool:
         self._warms_all = warmup
         self._last: Tensor | None = None
 
+    @unbroken
     def __call__(self, input_tensor_or_size: Tensor | int) -> Any:
         """Run on a tensor; with a number, on the first so many rows of the last one.
 
@@ -83,6 +85,7 @@ class ShapeBucketPool:
             self._last = given
             return self._graphed(given)
 
+    @unbroken
     def warmup(self, example: Tensor) -> None:
         """Capture every bucket for inputs like ``example``, largest first; nothing it does stays done.
 
@@ -153,6 +156,7 @@ class ConditionalGraph:
         """
         self._branches[name] = fn
 
+    @unbroken
     def capture(self, example_input: Tensor) -> None:
         """Capture all branches. A branch that cannot be captured runs eagerly.
 
@@ -172,6 +176,7 @@ class ConditionalGraph:
         with torch.no_grad():  # as run()
             self._chosen.capture(example_input)
 
+    @unbroken
     def run(self, branch: Any, input_tensor: Tensor | None = None) -> Any:
         """Run one branch.
 
@@ -217,6 +222,7 @@ class CUDAGraphWrapper:
         self.static_inputs: tuple[Any, ...] | None = None
         self._piece: CapturedFunction | None = None
 
+    @unbroken
     def warmup(self, *args: Any) -> None:
         """Run the model once, on the stream that will capture.
 
@@ -244,6 +250,7 @@ class CUDAGraphWrapper:
                 self._piece = CapturedFunction(where, self.model, static_inputs, name="CUDAGraphWrapper")
                 self._piece.capture()
 
+    @unbroken
     def replay(self, *new_inputs: Any) -> Any:
         """Run the model on new inputs.
 
@@ -334,6 +341,7 @@ class OlderCapture:
                 self._streams.__exit__(*error)
                 self._streams = None
 
+    @unbroken
     def replay(self, graph: Any, batch_size: Any, branch: Any, input_tensor: Any) -> Any:
         """What ``replay(batch_size=, branch=, input_tensor=)`` gives."""
         with torch.no_grad():

@@ -37,11 +37,18 @@ def _leave_inference_mode(manager: torch.inference_mode) -> bool:
     return True
 
 
-_ENDS: dict[CodeType, Callable[..., bool]] = {
-    contextlib._GeneratorContextManager.__enter__.__code__: _close_generator,
-    contextlib._GeneratorContextManager.__exit__.__code__: _close_generator,
-    torch.inference_mode.__enter__.__code__: _leave_inference_mode,
-    torch.inference_mode.__exit__.__code__: _leave_inference_mode,
+def _end_any(manager: object) -> bool:
+    if isinstance(manager, contextlib._GeneratorContextManager):
+        return _close_generator(manager)
+    return isinstance(manager, torch.inference_mode) and _leave_inference_mode(manager)
+
+
+_ENDS: dict[CodeType, tuple[str, Callable[..., bool]]] = {
+    contextlib.ExitStack.enter_context.__code__: ("cm", _end_any),
+    contextlib._GeneratorContextManager.__enter__.__code__: ("self", _close_generator),
+    contextlib._GeneratorContextManager.__exit__.__code__: ("self", _close_generator),
+    torch.inference_mode.__enter__.__code__: ("self", _leave_inference_mode),
+    torch.inference_mode.__exit__.__code__: ("self", _leave_inference_mode),
 }
 
 
@@ -53,9 +60,9 @@ def end_half_entered(error: BaseException | None) -> bool:
     """
     found = False
     for frame in _frames(error):
-        end = _ENDS.get(frame.f_code)
-        if end is not None:
-            found |= end(frame.f_locals["self"])
+        if frame.f_code in _ENDS:
+            name, end = _ENDS[frame.f_code]
+            found |= end(frame.f_locals[name])
     return found
 
 

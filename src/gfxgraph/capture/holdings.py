@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch.compiler import is_compiling
 
 from gfxgraph.capture import autocasting, generators, intercept
 from gfxgraph.capture.half_entered import end_half_entered
@@ -192,8 +193,8 @@ def unbroken(call: Callable[..., Any]) -> Callable[..., Any]:
     """Have a call that is left by an error or an interrupt leave its thread as it was."""
 
     @functools.wraps(call)
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        if not torch.cuda.is_initialized():
+    def guarded(*args: object, **kwargs: object) -> Any:
+        if is_compiling() or not torch.cuda.is_initialized():
             return call(*args, **kwargs)
         around = ThreadState()
         try:

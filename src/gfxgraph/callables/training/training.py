@@ -144,6 +144,7 @@ class TrainingStep:
         self._n_calls = self._n_new = self._n_changing = 0
         self._place: Arena | None = None
 
+    @unbroken
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Do one step."""
         given = tensors_of((args, kwargs))

@@ -468,7 +468,10 @@ def main() -> int:
             counts[scenario][f"{what}, then broken"] += 1
             broken.append({"scenario": scenario, "position": position, "then": bad})
             print(scenario, position, bad, file=sys.stderr, flush=True)
-    survived = [{"seed": seed, **signals(asked.signals, asked.seconds, seed)} for seed in range(asked.seeds)]
+    survived = []
+    for seed in range(asked.seeds):
+        survived.append({"seed": seed, **signals(asked.signals, asked.seconds, seed)})
+        print(survived[-1], file=sys.stderr, flush=True)
     result = {
         "device": torch.cuda.get_device_name() if asked.cuda else "none (simulator, hip)",
         "torch": torch.__version__,

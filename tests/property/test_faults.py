@@ -116,3 +116,27 @@ def test_half_entered_blocks(simulated, where, inside):
     del kept
     assert _state() == before
     assert faults.faults_left(x, faults.before(faults.capture, x)) == []
+
+
+def test_half_left_inner_capture(simulated):
+    """An interrupt before the first line of an inner block's exit is what the program sees, not the open capture."""
+    code = torch.cuda.graph.__exit__.__code__
+    x = torch.ones(8, device="cuda")
+    kept = faults.before(faults.capture, x)
+
+    def strike(frame, event, _):
+        if frame.f_code is not code:
+            return None
+        sys.settrace(None)
+        raise KeyboardInterrupt
+
+    def inner():
+        sys.settrace(strike)
+        return x + 1
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            faults.captured(lambda: (faults.program(x), faults.captured(inner), x * 3))
+    finally:
+        sys.settrace(None)
+    assert faults.faults_left(x, kept) == []

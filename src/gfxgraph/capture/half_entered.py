@@ -43,13 +43,14 @@ def _end_any(manager: object) -> bool:
     return isinstance(manager, torch.inference_mode) and _leave_inference_mode(manager)
 
 
-_ENDS: dict[CodeType, tuple[str, Callable[..., bool]]] = {
+ENDS: dict[CodeType, tuple[str, Callable[..., bool]]] = {
     contextlib.ExitStack.enter_context.__code__: ("cm", _end_any),
     contextlib._GeneratorContextManager.__enter__.__code__: ("self", _close_generator),
     contextlib._GeneratorContextManager.__exit__.__code__: ("self", _close_generator),
     torch.inference_mode.__enter__.__code__: ("self", _leave_inference_mode),
     torch.inference_mode.__exit__.__code__: ("self", _leave_inference_mode),
 }
+"""Functions that enter or leave a block: the variable that holds its manager, and what ends it, if it is entered."""
 
 
 def end_half_entered(error: BaseException | None) -> bool:
@@ -60,8 +61,8 @@ def end_half_entered(error: BaseException | None) -> bool:
     """
     found = False
     for frame in _frames(error):
-        if frame.f_code in _ENDS:
-            name, end = _ENDS[frame.f_code]
+        if frame.f_code in ENDS:
+            name, end = ENDS[frame.f_code]
             found |= end(frame.f_locals[name])
     return found
 

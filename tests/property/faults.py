@@ -468,6 +468,7 @@ def main() -> int:
             counts[scenario][f"{what}, then broken"] += 1
             broken.append({"scenario": scenario, "position": position, "then": bad})
             print(scenario, position, bad, file=sys.stderr, flush=True)
+    ran_out = time.monotonic() > deadline
     survived = []
     for seed in range(asked.seeds):
         survived.append({"seed": seed, **signals(asked.signals, asked.seconds, seed)})
@@ -480,7 +481,7 @@ def main() -> int:
         "lines": f"one in {asked.every}",
         "n_positions": sum(n for found in counts.values() for what, n in found.items() if "broken" not in what),
         "broken": broken,
-        "ran_out_of_time": time.monotonic() > deadline,
+        "ran_out_of_time": ran_out,
         "signals": survived,
     }
     text = json.dumps(result, indent=1) + "\n"

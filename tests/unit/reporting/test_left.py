@@ -46,7 +46,6 @@ def test_what_is_no_file_is_left_out(tmp_path):
         {"at": float("inf")},
         {"argv": ["\ud800"]},
         {"stats": {"replay_count": "x"}},
-        {"inspection": []},
         {"inspection": {"captures": 5}},
         {"inspection": {"captures": [{"steps": None}]}},
     ],

@@ -34,7 +34,7 @@ def read_one(folder: str | Path, name: str) -> dict[str, Any]:
     raise ValueError("it is no report of a process")
 
 
-def _understood(data: bytes) -> Any:
+def _understood(data: bytes) -> object:
     try:
         return json.loads(data)  # a figure of a program's may well be infinite
     except RecursionError:

@@ -342,11 +342,8 @@ def language_of(environ: Mapping[str, str] | None = None) -> str:
     return "en"
 
 
-def state_dir_of(environ: Mapping[str, str]) -> str:
-    """Return GFXGRAPH_STATE_DIR, else the user's own state folder as the XDG rules place it; "" where off."""
-    asked = environ.get("GFXGRAPH_STATE_DIR", "").strip()
-    if asked:
-        return "" if asked.lower() in _FALSE else asked
+def _default_state_dir(environ: Mapping[str, str]) -> str:
+    """The user's own state folder as the XDG rules place it; "" where there is none."""
     state = environ.get("XDG_STATE_HOME", "").strip()
     home = environ.get("HOME", "").strip() or environ.get("LOCALAPPDATA", "").strip()
     if not state and home:
@@ -378,14 +375,14 @@ def load(environ: Mapping[str, str] | None = None) -> Config:
         simulate=reader.text("GFXGRAPH_SIMULATE"),
         validate_replays=reader.checked("GFXGRAPH_VALIDATE_REPLAYS", _maybe_whole, None),
         guard=reader.choice("GFXGRAPH_GUARD", _GUARD, GuardTier.OFF),
-        flight=reader.text("GFXGRAPH_FLIGHT"),
+        flight=reader.path("GFXGRAPH_FLIGHT"),
         lang=language_of(reader.environ),
         arch=reader.checked("GFXGRAPH_ARCH", _arch, ""),
-        environment=reader.text("GFXGRAPH_ENVIRONMENT"),
+        environment=reader.path("GFXGRAPH_ENVIRONMENT"),
         replay_mode=reader.choice("GFXGRAPH_REPLAY_MODE", {m.value: m for m in ReplayMode}, default_mode),
         vram_cap=reader.checked("GFXGRAPH_VRAM_CAP", _fraction, 0.80),
-        lib=reader.text("GFXGRAPH_LIB"),
-        state_dir=state_dir_of(reader.environ),
+        lib=reader.path("GFXGRAPH_LIB"),
+        state_dir=reader.path("GFXGRAPH_STATE_DIR", _default_state_dir(reader.environ), _FALSE),
         log_level=reader.choice("HGB_LOG_LEVEL", _LOG_LEVEL, LogLevel.DEBUG if debug else LogLevel.WARN),
         trusted_replay_threshold=reader.checked("GFXGRAPH_TRUSTED_REPLAY_THRESHOLD", _maybe_whole, None),
         trusted_replay_sample_interval=reader.checked(
@@ -397,10 +394,10 @@ def load(environ: Mapping[str, str] | None = None) -> Config:
         sglang_disabled=sglang_disabled,
         is_refused=sglang_disabled or reader.text("GFXGRAPH").lower() in _FALSE,
         migraphx_graphs=reader.choice("MIGRAPHX_ENABLE_HIPGRAPH", _MIGRAPHX, False),
-        metrics=reader.text("GFXGRAPH_METRICS"),
+        metrics=reader.path("GFXGRAPH_METRICS"),
         opentelemetry=reader.flag("GFXGRAPH_OPENTELEMETRY", False),
         coverage=reader.choice("GFXGRAPH_COVERAGE", _COVERAGE, ""),
-        report=reader.text("GFXGRAPH_REPORT"),
+        report=reader.path("GFXGRAPH_REPORT"),
         compile=reader.choice("GFXGRAPH_COMPILE", _COMPILE, CompileWays.AUTO),
         compile_keep=tuple(filter(None, map(str.strip, reader.text("GFXGRAPH_COMPILE_KEEP").split(",")))),
         transformers=reader.choice("GFXGRAPH_TRANSFORMERS", _TRANSFORMERS, Transformers.OFF),
@@ -438,6 +435,22 @@ class _Reader:
             if word not in allowed:
                 raise ValueError(value)
             return allowed[word]
+
+        return self.checked(name, parse, default)
+
+    def path(self, name: str, default: str = "", off: Collection[str] = ()) -> str:
+        """A path; its ``~`` stands for a home where the shell left it, and words of ``off`` for none."""
+
+        def parse(value: str) -> str:
+            if value.lower() in off:
+                return ""
+            if value[:1] != "~":
+                return value
+            home = self.text("HOME") if value[1:2] in ("", "/") else ""
+            found = home + value[1:] if home else os.path.expanduser(value)
+            if found[:1] == "~":  # nobody knows that user
+                raise ValueError(value)
+            return found
 
         return self.checked(name, parse, default)
 

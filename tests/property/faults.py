@@ -456,6 +456,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=1800)
     parser.add_argument("--signals", type=int, default=1000)
+    parser.add_argument("--seeds", type=int, default=1, help="so many runs of that many signals")
     parser.add_argument("--every", type=int, default=1, help="of the lines, one in so many")
     parser.add_argument("--cuda", action="store_true")
     parser.add_argument("--only", default="")
@@ -477,7 +478,11 @@ def main() -> int:
             counts[scenario][f"{what}, then broken"] += 1
             broken.append({"scenario": scenario, "position": position, "then": bad})
             print(scenario, position, bad, file=sys.stderr, flush=True)
-    survived = signals(asked.signals, asked.seconds)
+    ran_out = time.monotonic() > deadline
+    survived = []
+    for seed in range(asked.seeds):
+        survived.append({"seed": seed, **signals(asked.signals, asked.seconds, seed)})
+        print(survived[-1], file=sys.stderr, flush=True)
     result = {
         "device": torch.cuda.get_device_name() if asked.cuda else "none (simulator, hip)",
         "torch": torch.__version__,
@@ -486,14 +491,14 @@ def main() -> int:
         "lines": f"one in {asked.every}",
         "n_positions": sum(n for found in counts.values() for what, n in found.items() if "broken" not in what),
         "broken": broken,
-        "ran_out_of_time": time.monotonic() > deadline,
+        "ran_out_of_time": ran_out,
         "signals": survived,
     }
     text = json.dumps(result, indent=1) + "\n"
     print(text)
     if asked.out is not None:
         asked.out.write_text(text, encoding="utf-8")
-    return 1 if broken or survived["then"] else 0
+    return 1 if broken or any(run["then"] for run in survived) else 0
 
 
 if __name__ == "__main__":

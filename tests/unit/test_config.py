@@ -151,3 +151,20 @@ def test_a_default_is_set_once(monkeypatch):
         "GFXGRAPH_NOBODYS": "ours",
         "GFXGRAPH_SOMEBODYS": "mine",
     }
+
+
+@pytest.mark.parametrize(
+    ("value", "folder", "is_refused"),
+    [
+        ("~/x", "/home/me/x", False),
+        ("~", "/home/me", False),
+        ("/a/~b", "/a/~b", False),
+        ("off", "", False),
+        ("~no-such-user/x", "/home/me/.local/state/gfxgraph", True),
+    ],
+)
+def test_a_home_that_the_shell_left_alone_is_expanded(value, folder, is_refused):
+    """In quotes ``~`` arrives as it is; it never names a folder in the current one."""
+    settings = config.load({"GFXGRAPH_STATE_DIR": value, "HOME": "/home/me"})
+    assert settings.state_dir == folder
+    assert [problem.variable for problem in settings.problems] == ["GFXGRAPH_STATE_DIR"] * is_refused

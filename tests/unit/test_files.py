@@ -13,6 +13,7 @@ import pytest
 
 from gfxgraph import config, files
 from gfxgraph.diagnostics import derived
+from gfxgraph.hardware import advice, environment
 
 ROOT = Path(__file__).parents[2]
 needs_links = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no FIFOs")
@@ -134,6 +135,15 @@ def test_reports_show_listed_variables_alone():
         "GFXGRAPH_LIB": "/x",
     }
     assert config.reported(given) == {"HIP_VISIBLE_DEVICES": "0", "GFXGRAPH": "1"}
+
+
+def test_what_is_pasted_into_a_bug_report_holds_no_secret(monkeypatch):
+    """``gfxgraph status`` and ``doctor --json`` show of the variables what a report may show."""
+    monkeypatch.setenv("VLLM_API_KEY", "s3cret")
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "0")
+    text = advice.environment_report() + json.dumps(environment.detect().as_dict())
+    assert "HIP_VISIBLE_DEVICES" in text
+    assert "s3cret" not in text
 
 
 def test_only_one_module_writes():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -56,12 +56,13 @@ def overlap(one: Iterable[tuple[int, int]], other: Iterable[tuple[int, int]]) ->
     return any(a < d and c < b for a, b in one for c, d in theirs)
 
 
-def launched(graphs: Iterable[Any]) -> ExitStack:
+@contextmanager
+def launched(graphs: Iterable[Any]) -> Iterator[None]:
     """torch's replay hooks around a launch that replays all of ``graphs`` at once."""
-    stack = ExitStack()
-    for graph in graphs:
-        stack.enter_context(one_replay(graph))
-    return stack
+    with ExitStack() as stack:
+        for graph in graphs:
+            stack.enter_context(one_replay(graph))
+        yield
 
 
 def written_inputs(graph: Any, inputs: list[Tensor]) -> list[int]:

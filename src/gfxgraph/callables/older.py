@@ -24,6 +24,7 @@ from gfxgraph.callables.captured_function import CapturedFunction, arena, beside
 from gfxgraph.callables.control.conditional import Conditional
 from gfxgraph.callables.control.rehearse import rehearsal
 from gfxgraph.capture import above
+from gfxgraph.capture.holdings import unbroken
 from gfxgraph.capture.places import place, shown
 from gfxgraph.errors import CaptureError, ReplayError
 
@@ -60,6 +61,7 @@ class ShapeBucketPool:
         self._warms_all = warmup
         self._last: Tensor | None = None
 
+    @unbroken
     def __call__(self, input_tensor_or_size: Tensor | int) -> Any:
         """Run on a tensor; with a number, on the first so many rows of the last one.
 
@@ -82,6 +84,7 @@ class ShapeBucketPool:
             self._last = given
             return self._graphed(given)
 
+    @unbroken
     def warmup(self, example: Tensor) -> None:
         """Capture every bucket for inputs like ``example``, largest first; nothing it does stays done.
 
@@ -152,6 +155,7 @@ class ConditionalGraph:
         """
         self._branches[name] = fn
 
+    @unbroken
     def capture(self, example_input: Tensor) -> None:
         """Capture all branches. A branch that cannot be captured runs eagerly.
 
@@ -171,6 +175,7 @@ class ConditionalGraph:
         with torch.no_grad():  # as run()
             self._chosen.capture(example_input)
 
+    @unbroken
     def run(self, branch: Any, input_tensor: Tensor | None = None) -> Any:
         """Run one branch.
 
@@ -216,6 +221,7 @@ class CUDAGraphWrapper:
         self.static_inputs: tuple[Any, ...] | None = None
         self._piece: CapturedFunction | None = None
 
+    @unbroken
     def warmup(self, *args: Any) -> None:
         """Run the model once, on the stream that will capture.
 
@@ -243,6 +249,7 @@ class CUDAGraphWrapper:
                 self._piece = CapturedFunction(where, self.model, static_inputs, name="CUDAGraphWrapper")
                 self._piece.capture()
 
+    @unbroken
     def replay(self, *new_inputs: Any) -> Any:
         """Run the model on new inputs.
 
@@ -333,6 +340,7 @@ class OlderCapture:
                 self._streams.__exit__(*error)
                 self._streams = None
 
+    @unbroken
     def replay(self, graph: Any, batch_size: Any, branch: Any, input_tensor: Any) -> Any:
         """What ``replay(batch_size=, branch=, input_tensor=)`` gives."""
         with torch.no_grad():

@@ -15,6 +15,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
+from gfxgraph.capture.half_entered import ENDS, end_half_entered
 from gfxgraph.capture.holdings import ThreadState
 from gfxgraph.process import process
 
@@ -67,8 +70,10 @@ def exit_of_graph(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def __exit__(self: Any, *args: Any) -> Any:
         try:
+            is_broken = end_half_entered(sys.exception())
             result = original(self, *args)
-            self.__dict__.pop("_gfxgraph_watch").leave()
+            watch = self.__dict__.pop("_gfxgraph_watch")
+            watch.close() if is_broken else watch.leave()
             return result
         except BaseException:
             watch = self.__dict__.get("_gfxgraph_watch")
@@ -76,4 +81,13 @@ def exit_of_graph(original: Callable[..., Any]) -> Callable[..., Any]:
                 watch.close()
             raise
 
+    ENDS[__exit__.__code__] = "self", _end_block
     return __exit__
+
+
+def _end_block(block: torch.cuda.graph) -> bool:
+    watch = block.__dict__.get("_gfxgraph_watch")
+    if watch is None or watch._is_over:
+        return False
+    watch.close()
+    return True

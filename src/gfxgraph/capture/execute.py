@@ -8,7 +8,7 @@ wrote. Results of this run live in fresh memory until they are copied out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,9 +22,7 @@ Env = dict[TapeValue, Any]
 @contextmanager
 def below_autograd() -> Iterator[None]:
     """Eager execution as the recorder saw it: no autograd, no autocast, in-place on anything."""
-    with ExitStack() as stack:
-        stack.enter_context(torch.inference_mode())
-        stack.enter_context(torch._C._DisableAutocast())
+    with torch.inference_mode(), torch._C._DisableAutocast():
         yield
 
 

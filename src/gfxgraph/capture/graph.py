@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gfxgraph.capture import above, intercept, remedies, turns, validate
-from gfxgraph.capture.holdings import unbroken
+from gfxgraph.capture.holdings import settle, unbroken
 from gfxgraph.capture.hooks import one_replay
 from gfxgraph.capture.modes import leave_modes
 from gfxgraph.capture.places import place, shown
@@ -205,7 +205,7 @@ class BridgedGraph(_TorchsGraph):
     def _ended(self, session: Session, program: Program) -> None:
         """The capture has ended well: replay its program from now on."""
         self._program = program
-        program.note_memory(self._state.graph_memory)
+        self._state.graph_memory[id(program)] = program.addresses
         self._session = None
         self._state.counters.add("capture")
         self._is_instantiated = not (self._keeps_graph and program.is_plain)
@@ -272,6 +272,7 @@ class BridgedGraph(_TorchsGraph):
 
     # -- replay ------------------------------------------------------------------------------------
 
+    @unbroken
     def _checked_replay(self) -> None:
         """Every replay of a graph that has something to check, and the sampled ones of the others."""
         program = self._program
@@ -307,7 +308,6 @@ class BridgedGraph(_TorchsGraph):
             self._guard.after_replay()
         self._choose_path()
 
-    @unbroken
     def _validated_replay(self, program: Program) -> None:
         with one_replay(self, is_compared=True):
             validate.replay_validated(program, self._retire)
@@ -399,12 +399,11 @@ class BridgedGraph(_TorchsGraph):
         self._state.counters.add("replay", self._take_count())
 
     def _let_go_of_program(self) -> None:
-        program, self._program = self._program, None
         if self._guard is not None:
             self._guard.close()
             self._guard = None
-        if program is not None:
-            program.forget_memory(self._state.graph_memory)
+        self._state.graph_memory.pop(id(self._program), None)
+        self._program = None
 
     def raw_cuda_graph(self) -> int:
         if self._program is not None:
@@ -437,7 +436,8 @@ class BridgedGraph(_TorchsGraph):
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         try:
-            self._die()
+            for problem in settle([self._die]):
+                raise problem
         except (AttributeError, TypeError):  # at the interpreter's end modules go before what outlives them
             if not is_finalizing():
                 raise

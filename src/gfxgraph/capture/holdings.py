@@ -14,13 +14,16 @@ Invariant: nothing here counts. A counter that an interrupt has left one too hig
 from __future__ import annotations
 
 import functools
+import sys
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch.compiler import is_compiling
 
 from gfxgraph.capture import autocasting, generators, intercept
+from gfxgraph.capture.half_entered import end_half_entered
 from gfxgraph.capture.modes import Standing, enter_mode, forget_mode, leave_modes
 from gfxgraph.process import process
 
@@ -28,23 +31,28 @@ TRIES = 2
 """How often a step is run that something struck."""
 
 
-def settle(steps: Iterable[Callable[[], None]]) -> list[Exception]:
+def settle(steps: Iterable[Callable[[], object]]) -> list[Exception]:
     """Run every step, whatever strikes meanwhile; one that was struck is run once more.
+
+    What an interrupt has left half entered is ended first: it would put its own state back, later.
 
     Returns:
         What steps raised that failed twice. An interrupt is put off until all have run, and raised then.
     """
     problems: list[Exception] = []
     interrupt: BaseException | None = None
-    for step in steps:
+    struck = sys.exception()
+    for step in (lambda: end_half_entered(struck), *steps):
         for attempt in range(TRIES):
             try:
                 step()
                 break
             except Exception as error:  # noqa: BLE001  # given to the caller
+                end_half_entered(error)
                 if attempt:
                     problems.append(error)
             except BaseException as error:  # noqa: BLE001  # raised below
+                end_half_entered(error)
                 interrupt = error
     if interrupt is not None:
         raise interrupt
@@ -132,7 +140,7 @@ class ThreadState:
         self._holders = intercept.holders_here()
         self._debug_mode = torch.cuda.get_sync_debug_mode()
         self._is_drawless = generators.is_drawless()
-        self._has_grad = torch.is_grad_enabled()
+        self._autograd = _Autograd()
 
     def put_back(self) -> None:
         """Make it so again: what an interrupt has left behind is ended."""
@@ -146,7 +154,7 @@ class ThreadState:
                 lambda: generators.be_drawless(self._is_drawless),
                 lambda: generators.end_loans(self._stream.device_index),
                 self._allow_waits,
-                lambda: torch._C._set_grad_enabled(self._has_grad),
+                self._autograd.put_back,
                 lambda: torch.cuda.set_stream(self._stream),
             ]
         )
@@ -157,12 +165,36 @@ class ThreadState:
             _set_debug_mode(self._debug_mode)
 
 
+class _Autograd:
+    """What autograd keeps of this thread."""
+
+    def __init__(self) -> None:
+        self._has_grad = torch.is_grad_enabled()
+        self._has_forward_grad = torch._C._is_fwd_grad_enabled()
+        self._is_inference = torch.is_inference_mode_enabled()
+        self._has_threads = torch.autograd.is_multithreading_enabled()
+
+    def put_back(self) -> None:
+        if torch.is_inference_mode_enabled() != self._is_inference:
+            # Never left: torch has no other way to set the mode, and leaving it would undo that.
+            guard = torch._C._InferenceMode(self._is_inference)
+            _for_good.append(guard)
+            guard.__enter__()
+        torch._C._set_grad_enabled(self._has_grad)
+        torch._C._set_fwd_grad_enabled(self._has_forward_grad)
+        if self._has_threads:  # never the other way: the capture that has none may be over by now
+            torch._C._set_multithreading_enabled(True)
+
+
+_for_good: list[object] = []
+
+
 def unbroken(call: Callable[..., Any]) -> Callable[..., Any]:
     """Have a call that is left by an error or an interrupt leave its thread as it was."""
 
     @functools.wraps(call)
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        if not torch.cuda.is_initialized():
+    def guarded(*args: object, **kwargs: object) -> Any:
+        if is_compiling() or not torch.cuda.is_initialized():
             return call(*args, **kwargs)
         around = ThreadState()
         try:

@@ -7,7 +7,6 @@ counted with its reason.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -40,7 +39,6 @@ class Program:
     """Handles on the random states that a replay advances: torch's default one and the registered ones."""
     addresses: set[int] = field(default_factory=set)
     """Where this program's results lie, in the pool of its graph."""
-    is_memory_noted: bool = False
     by_nodes: Callable[[SegmentStep, Program], None] | None = None
     """Replays one segment node by node, where faults are to be localized."""
 
@@ -65,21 +63,6 @@ class Program:
         if held is not None:
             return held.tensor() if isinstance(held, Layout) else held
         return self.layouts[value].tensor()
-
-    def note_memory(self, graph_memory: Counter[int]) -> None:
-        """Count where the results lie as memory of graphs."""
-        self.is_memory_noted = True
-        graph_memory.update(self.addresses)
-
-    def forget_memory(self, graph_memory: Counter[int]) -> None:
-        """The program is over: its memory is no longer in use."""
-        if not self.is_memory_noted:
-            return
-        self.is_memory_noted = False
-        graph_memory.subtract(self.addresses)
-        for address in self.addresses:
-            if graph_memory[address] <= 0:
-                del graph_memory[address]
 
     def run(self) -> None:
         if profiler._is_profiler_enabled:  # its timeline shows where a replay is cut, and where the host's part is

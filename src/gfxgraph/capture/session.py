@@ -575,7 +575,7 @@ class Session:
         """Keep what replays need: inputs pinned unless they lie in a graph pool, reads that were asked."""
         program = self.program
         program.generators = self.generators.states()
-        graph_memory = self.state.graph_memory
+        graph_memory = set[int]().union(*list(self.state.graph_memory.values()))
         ranges = pool_ranges(tuple(self.pool_id)) if self.has_users_pool else []
         for value, tensor in self.recorder.externals.items():
             in_pool, address = False, value.address

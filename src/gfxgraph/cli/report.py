@@ -42,7 +42,7 @@ def command(folder: Path, out: str, bench_file: Path | None, as_json: bool) -> N
     # lazily: help does without
     from gfxgraph.reporting import left, page
 
-    found = left.read(folder)
+    found = [table for table in left.read(folder) if page.is_readable(table)]
     if not found:
         _contract.refuse("no_report_data", folder=folder)
     if as_json:

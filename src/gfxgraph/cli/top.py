@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from gfxgraph import config
 from gfxgraph.cli import _contract
 
 VARIABLE = "GFXGRAPH_REPORT"
@@ -69,12 +70,14 @@ def _read(pid: int) -> dict[str, Any]:
     named = dict(part.decode("utf-8", "replace").partition("=")[::2] for part in variables if part)
     if not named.get(VARIABLE):
         raise ValueError(f"it was started without {VARIABLE}=FOLDER (and GFXGRAPH_COVERAGE=1 for coverage)")
-    folder = Path(f"/proc/{pid}/cwd", named[VARIABLE])
+    # lazily: help does without
+    from gfxgraph.reporting import left
+
+    folder = Path(f"/proc/{pid}/cwd", config.load(named).report)
     path = folder / f"gfxgraph-{pid}.json"
     if not path.exists():
         raise ValueError("it has written nothing yet: it writes every five seconds, once torch is in use")
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    return left.read_one(folder, path.name)
 
 
 def shown(table: dict[str, Any], before: dict[str, Any] | None) -> str:

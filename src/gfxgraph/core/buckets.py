@@ -307,7 +307,7 @@ class BucketPlan:
             seen = Counter({tuple(map(int, row["sizes"])): int(row["calls"]) for row in data["seen"]})
             if any(len(sizes) != len(dims) for sizes in seen):
                 raise ValueError(f"a call in it has not {len(dims)} sizes")
-        except (ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, ConfigError) as error:
             problem = error.fields["problem"] if isinstance(error, ConfigError) else _problem(error)
             raise ConfigError("bucket_plan_unreadable", path=path, problem=problem) from error
         return cls(dims, seen)

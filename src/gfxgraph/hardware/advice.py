@@ -159,7 +159,7 @@ def environment_report() -> str:
         ("support", device.support),
         ("ROCm", show(environment.rocm) if environment.rocm else "not found"),
         ("PyTorch", str(torch["message"])),
-        *environment.environ.items(),
+        *config.reported(environment.environ).items(),
     ]
     rows += [
         ("bad setting", f"{problem.variable}={problem.value}, allowed: {problem.allowed}")

@@ -38,7 +38,7 @@ class Environment:
     source: str = "given"
 
     def as_dict(self) -> dict[str, object]:
-        """Plain data, which ``from_dict`` takes back."""
+        """Plain data for others, which ``from_dict`` takes back: of the variables those that a report may show."""
         return {
             "platform": self.platform,
             "hip": versions.show(self.hip) if self.hip else "",
@@ -46,7 +46,7 @@ class Environment:
             "torch": versions.show(self.torch) if self.torch else "",
             "archs": list(self.archs),
             "n_gpus": self.n_gpus,
-            "environ": dict(self.environ),
+            "environ": config.reported(self.environ),
         }
 
 

@@ -242,7 +242,7 @@ def read_baseline(path: str) -> frozenset[str]:
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
         return frozenset(str(row["fingerprint"]) for row in data["findings"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise AuditError(f"{path}: not a baseline file ({error}); write one with --write-baseline") from error
 
 

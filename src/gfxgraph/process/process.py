@@ -7,7 +7,6 @@ import os
 import threading
 import time
 import weakref
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -96,9 +95,9 @@ class Process:
     """Coverage's metrics for Prometheus; None if it is off."""
     first_look: Any = None
     """Device memory at the first report of it, for what has grown since (reporting/memory.py)."""
-    graph_memory: Counter[int] = field(default_factory=Counter)
-    """Addresses where captures left results. Tensors there are not pinned by other captures: engines
-    count on a pool's memory being reused."""
+    graph_memory: dict[int, set[int]] = field(default_factory=dict)
+    """Addresses where captures left results, by the ``id`` of each program. Tensors there are not pinned by other
+    captures: engines count on a pool's memory being reused."""
 
     @property
     def is_watched(self) -> bool:

@@ -266,7 +266,7 @@ def provenance() -> dict[str, Any]:
         "runtime": f"{driver.name} {'.'.join(map(str, driver.version))}" if driver is not None else None,
         "python": platform.python_version(),
         "gfxgraph": gfxgraph.__version__,
-        "variables": config.gpu_variables(),
+        "variables": config.reported(config.gpu_variables()),
         "cpus": os.cpu_count(),
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }

@@ -31,6 +31,15 @@ def html(processes: Sequence[dict[str, Any]], benches: Sequence[dict[str, Any]] 
     return files("gfxgraph.reporting").joinpath("page.html").read_text(encoding="utf-8").replace("/*DATA*/", text)
 
 
+def is_readable(process: dict[str, Any]) -> bool:
+    """Whether a page can be made of what a file holds, which anybody may have written."""
+    try:
+        html([process]).encode()
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        return False
+    return True
+
+
 def write_report(path: str | Path) -> None:
     """Write what this process has captured so far, and counted where it is watched, as one HTML page.
 

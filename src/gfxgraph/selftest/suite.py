@@ -199,7 +199,7 @@ class Suite:
                 "not_passed": [result.name for result in results if result.is_bad],
                 "skipped": {r.name: r.reason for r in results if r.outcome is Outcome.SKIP},
             },
-            "environment": environment.as_dict() | {"environ": config.reported(environment.environ)},
+            "environment": environment.as_dict(),
             "device": self.device,
             "variables": config.reported(config.gpu_variables()),
             "defects": [{"id": row.id, "status": row.status} for row in defects.applicable(environment)],

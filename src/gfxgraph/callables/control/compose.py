@@ -28,6 +28,7 @@ import torch
 
 from gfxgraph.callables.facts import draws, is_opaque, launched, overlap, reads_of, span, writes_of
 from gfxgraph.capture import intercept, remedies
+from gfxgraph.capture.holdings import unbroken
 from gfxgraph.capture.walk import raw_graph
 from gfxgraph.errors import CaptureError, DriverError, first_line
 from gfxgraph.process import process
@@ -62,6 +63,7 @@ class Composition:
 
     # -- running --------------------------------------------------------------------------------------
 
+    @unbroken
     def replay(self) -> None:
         """Replay every graph on the current stream, each after those it depends on."""
         with self._lock:

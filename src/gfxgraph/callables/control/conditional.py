@@ -43,6 +43,7 @@ from gfxgraph.callables.signature import key_of
 from gfxgraph.callables.trace.dynamo import shield
 from gfxgraph.callables.trace.world import World
 from gfxgraph.callables.traced import TracedFunction, home, why_shared
+from gfxgraph.capture.holdings import unbroken
 from gfxgraph.errors import ReplayError
 
 Branch = Callable[..., Any]
@@ -158,6 +159,7 @@ class Conditional:
 
     # -- running --------------------------------------------------------------------------------------
 
+    @unbroken
     def __call__(self, which: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Run one branch on the arguments and return its results."""
         if is_compiling() or torch.cuda.is_current_stream_capturing():

@@ -39,6 +39,7 @@ from gfxgraph.callables.signature import key_of
 from gfxgraph.callables.trace.dynamo import shield
 from gfxgraph.callables.trace.world import World
 from gfxgraph.callables.traced import TracedFunction, why_shared
+from gfxgraph.capture.holdings import unbroken
 from gfxgraph.errors import CaptureError
 
 # So many launches may be queued whose flags have not arrived.
@@ -115,6 +116,7 @@ class WhileLoop:
         self.n_launches = 0
         """Graph launches of the last call; 0 where it ran eagerly."""
 
+    @unbroken
     def __call__(self, *state: Tensor) -> tuple[Tensor, ...]:
         """Run the loop from ``state``; returns the final state, as tensors of the caller's own."""
         _check_state(state, state)
@@ -254,6 +256,7 @@ class Unrolled:
         self.n_launches = 0
         """Graph launches of the last call."""
 
+    @unbroken
     def __call__(self, n: int, *state: Tensor) -> tuple[Tensor, ...]:
         """The state after ``n`` steps from ``state``, as tensors of the caller's own."""
         _check_state(state, state)

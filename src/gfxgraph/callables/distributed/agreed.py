@@ -58,6 +58,7 @@ from gfxgraph.callables.signature import (
     twins_of,
 )
 from gfxgraph.callables.trace.watch import Unwatchable
+from gfxgraph.capture.holdings import unbroken
 from gfxgraph.errors import CaptureError, DriverError, first_line
 from gfxgraph.types import OnUnsafe
 
@@ -160,6 +161,10 @@ class Agreed:
                 last.used_at = self._n_calls
                 self._n_replays += 1
                 return made
+        return self._slow(args, kwargs)
+
+    @unbroken
+    def _slow(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         place = arena()
         if place is None or torch.cuda.is_current_stream_capturing():
             return self.fn(*args, **kwargs)

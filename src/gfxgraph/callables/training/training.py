@@ -54,6 +54,7 @@ from gfxgraph.callables.facts import overlap, span, writes_of, written_inputs
 from gfxgraph.callables.outputs import copied
 from gfxgraph.callables.signature import RunEagerly, key_of
 from gfxgraph.callables.trace.watch import Unwatchable
+from gfxgraph.capture.holdings import unbroken
 from gfxgraph.capture.rollback import Rollback
 from gfxgraph.core.constants import NotConstant, constant_key
 from gfxgraph.errors import first_line
@@ -142,6 +143,7 @@ class TrainingStep:
         self._n_calls = self._n_new = self._n_changing = 0
         self._place: Arena | None = None
 
+    @unbroken
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Do one step."""
         given = tensors_of((args, kwargs))

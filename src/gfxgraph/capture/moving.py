@@ -137,18 +137,23 @@ class Moving:
         return self._mode is not None
 
     def _move(self, step: HostStep, given: list[Tensor]) -> None:
-        fixed = [tensor for tensor in given if self._step_of(tensor) is None]
+        others = [tensor for tensor in given if self._is_anothers(tensor)]
         made = [tensor for tensor in flat(step.out) if not any(tensor is each for each in given)]
         for tensor in made:
             if tensor.layout is not torch.strided:
                 continue
-            if is_view := any(_share_memory(tensor, each) for each in fixed):
+            if is_view := any(_share_memory(tensor, each) for each in others):
                 step.views.add(id(tensor))
             if tensor.dim() or is_view:
                 step.moving.add(id(tensor))
                 self._steps[id(tensor)] = weakref.ref(tensor), step
                 homes.note(tensor, step)
         self._expect_gradients(step, made, self.among([*given, *made], {}))
+
+    def _is_anothers(self, tensor: Tensor) -> bool:
+        """Whether its memory is that of a tensor that stays: its own, or one that it is, in its place, a part of."""
+        step = self._step_of(tensor)
+        return step is None or id(tensor) in step.views
 
     def _expect_gradients(self, step: HostStep, made: list[Tensor], moving: list[Tensor]) -> None:
         """A backward through these goes by the sizes and the memory that C++ has kept: it ends their moving."""

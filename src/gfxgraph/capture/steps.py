@@ -229,7 +229,8 @@ class HostStep(Step):
         result = self._renewing(args, kwargs) if any(kept is not None for kept in self.saved) else None
         with below_autograd():  # inference mode, for the tensors may have been made under it
             if result is None:
-                result = self.func(*args, **kwargs)
+                # Such as an index past the end of what is shorter now.
+                result = computed(lambda: self.func(*args, **kwargs), self.name, self, "a result")
             wait_for_collective(result)
             self._store(self.out, result)
 
@@ -415,8 +416,8 @@ def leaves_of(out: Any) -> Iterator[Tensor]:
             yield from leaves_of(part)
 
 
-def computed(compute: Callable[[], Any], what: str, step: HostStep | ReadStep) -> Any:
-    """What the host computes from values read.
+def computed(compute: Callable[[], Any], what: str, step: HostStep | ReadStep, expected: str = "a number") -> Any:
+    """What the host computes from values read, or calls with them.
 
     Raises:
         GuardMismatch: it raised, as it did not in the capture; the program may have caught that.
@@ -429,7 +430,7 @@ def computed(compute: Callable[[], Any], what: str, step: HostStep | ReadStep) -
             "guard_mismatch",
             where=where_of(step.code, step.lasti),
             question=what,
-            expected="a number",
+            expected=expected,
             actual=f"{type(error).__name__}: {error}",
         ) from error
 

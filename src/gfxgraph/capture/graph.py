@@ -30,7 +30,7 @@ from gfxgraph.capture import above, countdown, intercept, remedies, turns, valid
 from gfxgraph.capture.holdings import unbroken
 from gfxgraph.capture.hooks import one_replay
 from gfxgraph.capture.modes import leave_modes
-from gfxgraph.capture.places import place
+from gfxgraph.capture.places import Place, place
 from gfxgraph.capture.program import Program
 from gfxgraph.capture.session import Session, shown
 from gfxgraph.capture.torchs_graph import (
@@ -210,6 +210,7 @@ class BridgedGraph(_TorchsGraph):
     def _ended(self, session: Session, program: Program) -> None:
         """The capture has ended well: replay its program from now on."""
         self._program = program
+        program.begun_at = Place(session.begun_at)
         program.note_memory(self._state.graph_memory)
         self._session = None
         self._state.counters.add("capture")

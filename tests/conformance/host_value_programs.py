@@ -87,6 +87,14 @@ def parts_of_a_chosen_row(x):
 
 
 @right
+def a_number_of_what_a_chosen_row_gave(x):
+    rows = x.clone().view(3, 2)
+    i = x[0].long().clamp(0, 2).item()
+    weights = (rows @ rows[i]).softmax(0)
+    return weights[i] * 2, weights
+
+
+@right
 def chained_arithmetic(x):
     a, b = x.max().item(), x.min().item()
     return (x - b) / (a - b + 1e-9) + (a * b) // 3 + abs(a - b) ** 0.5 + (-a) % 7

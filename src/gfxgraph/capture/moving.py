@@ -9,6 +9,8 @@ go on from there.
 Calls are seen by a ``TorchFunctionMode``: above C++, which would have taken a size and gone on with it as a constant.
 What Python reads of a moving tensor (its shape, its length) is checked again at each replay.
 
+Parts of tensors move whatever their dimensions: to copy another part to where one lay would overwrite the whole.
+
 Invariant: whatever uses a moving tensor in another way (a backward, an operation that no call was seen for, a
 pointer) fixes it first: then its step copies into the captured memory, and raises where the shape is another.
 """
@@ -30,7 +32,7 @@ from gfxgraph.capture.memory import Layout, memory_of
 from gfxgraph.capture.modes import put_below, take_off
 from gfxgraph.capture.numbers import plain
 from gfxgraph.capture.places import place
-from gfxgraph.capture.steps import HostStep, ReadStep, Step
+from gfxgraph.capture.steps import HostStep, ReadStep, Step, share_memory
 from gfxgraph.capture.structure import flat, written
 from gfxgraph.core.unsafe import Kind, UnsafeOp, When
 from gfxgraph.errors import GuardMismatch
@@ -142,9 +144,9 @@ class Moving:
         for tensor in made:
             if tensor.layout is not torch.strided:
                 continue
-            if is_view := any(_share_memory(tensor, each) for each in others):
+            if any(share_memory(tensor, each) for each in others):
                 step.views.add(id(tensor))
-            if tensor.dim() or is_view:
+            if tensor.dim() or any(share_memory(tensor, each) for each in given):
                 step.moving.add(id(tensor))
                 self._steps[id(tensor)] = weakref.ref(tensor), step
                 homes.note(tensor, step)
@@ -308,7 +310,7 @@ class Saved:
     def apart_from(self, others: list[Tensor]) -> list[Tensor | None]:
         """What was kept, in order; None in place of what lies in the memory of ``others``."""
         return [
-            None if any(each is other or _share_memory(each, other) for other in others) else each
+            None if any(each is other or share_memory(each, other) for other in others) else each
             for each in self.found
         ]
 
@@ -361,12 +363,6 @@ def _depends_on_data(row: UnsafeOp, name: str, args: Any) -> bool:
     if row.when is When.HOST_OR_MASK_INDEX:
         return any(isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) for index in args[1])
     return True
-
-
-def _share_memory(one: Tensor, other: Tensor) -> bool:
-    if other.layout is not torch.strided or one.device != other.device or not one.numel():
-        return False
-    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
 def _is_getter(func: Any) -> bool:

@@ -1,7 +1,7 @@
 """What kills captures without being an operation, on a real GPU: each in a process that has done none of it before.
 
-Every program captures plain graphs under the bridge, in the two modes that refuse such calls, and checks replays. What
-another thread does is in test_threads_gpu.py.
+Every program captures plain graphs under the bridge, in the two modes that refuse such calls, and checks
+replays. What another thread does is in test_threads_gpu.py.
 """
 
 from __future__ import annotations

@@ -194,9 +194,6 @@ def _patch_modules(sim: Simulator, undo: Restore) -> None:
     undo.set(cuda, "device_count", lambda: 1)
     undo.set(cuda, "is_available", lambda: True)
     undo.set(torch.backends.cuda, "is_built", lambda: True)
-    # Optimizers that cannot be captured ask these; a torch for CPUs knows of no accelerator.
-    undo.set(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device("cuda"))
-    undo.set(torch.accelerator, "current_stream", lambda device=None: cuda.current_stream())
     undo.set(cuda.nvtx, "_nvtx", nvtx_module())
     undo.set(torch, "Generator", GeneratorName)
     undo.set(torch.UntypedStorage, "__new__", storage_constructor(sim))

@@ -16,7 +16,8 @@ With ``--stock-from REPORT`` only gfxgraph's half runs: which tests there are, a
 is taken from an earlier report of the same machine and torch. A test skipped under gfxgraph counts as skipped
 on stock, and the report says if that gives another number of passes than the earlier one had.
 
-Exit status: 0 if none is lost other than those that pass under ``raise``, 1 otherwise, 3 if nothing ran.
+Exit status: 0 if none is lost other than those that pass under ``raise``, 1 otherwise, 3 if nothing ran because
+a file could not be collected.
 """
 
 from __future__ import annotations
@@ -191,8 +192,9 @@ def compare(runs: Runs, n_processes: int, earlier: Mapping[str, Any] | None = No
     """
     tests = list(earlier["tests"]) if earlier is not None and "tests" in earlier else runs.collect()
     print(f"{len(tests)} tests selected", flush=True)
-    if not tests:
-        return {"tests": {}, "lost": [], "n_selected": 0}
+    missing_files = [name for name in FILES if not any(test.startswith(name) for test in tests)]
+    if missing_files:  # one that cannot be imported would else count as a file in which nothing is lost
+        return {"tests": {}, "not_collected": missing_files, "n_selected": len(tests)}
     if earlier is None:
         with ThreadPoolExecutor(len(CONFIGURATIONS)) as pool:
             started = {c: pool.submit(runs.together, c, tests, n_processes) for c in CONFIGURATIONS}

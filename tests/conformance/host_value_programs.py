@@ -79,6 +79,22 @@ def clip_by_norm(x):
 
 
 @right
+def parts_of_a_chosen_row(x):
+    rows = x.clone().view(3, 2)
+    order = rows[:, 0].argsort()
+    row = rows[order[0]]
+    return row[0] - row[1], rows[order[1:]] * 2
+
+
+@right
+def a_number_of_what_a_chosen_row_gave(x):
+    rows = x.clone().view(3, 2)
+    i = x[0].long().clamp(0, 2).item()
+    weights = (rows @ rows[i]).softmax(0)
+    return weights[i] * 2, weights
+
+
+@right
 def chained_arithmetic(x):
     a, b = x.max().item(), x.min().item()
     return (x - b) / (a - b + 1e-9) + (a * b) // 3 + abs(a - b) ** 0.5 + (-a) % 7
@@ -319,6 +335,21 @@ def printed(x):
     message = f"value {v}" + str(v)
     print(message, file=_NULL)
     return x + 1
+
+
+@guarded
+def an_index_past_the_end(x):
+    n = x[0].long().item()
+    try:
+        return x[n] * 2
+    except IndexError:
+        return x[0] - 1
+
+
+@guarded
+def the_text_of_a_tensor(x):
+    text = repr(x[:1])
+    return x * 2 if "0." in text else x * 3
 
 
 @guarded

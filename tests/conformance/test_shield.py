@@ -128,6 +128,79 @@ def test_the_collector_waits(platform):
         gc.enable()
 
 
+@pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
+def test_a_graph_is_destroyed_by_the_collector(runtime, monkeypatch, mode):
+    """A graph in a cycle, dropped and collected inside a capture, is destroyed when the capture is over."""
+    from gfxgraph.simulator.torch_classes import _Holdings
+
+    destroyed, give_back = [], _Holdings.give_back
+
+    def noting(holdings):
+        destroyed.append(len(intercept._holders))
+        give_back(holdings)
+
+    class Owner:
+        def __init__(self):
+            self.me, self.graph, x = self, torch.cuda.CUDAGraph(), torch.ones(4, device="cuda")
+            with torch.cuda.graph(self.graph):
+                self.out = x + 7
+            self.graph.replay()
+
+    Owner()
+    monkeypatch.setattr(_Holdings, "give_back", noting)
+
+    def body():
+        gc.collect()
+        assert destroyed == []
+
+    gc.disable()
+    try:
+        capture(body, mode)
+    finally:
+        gc.enable()
+    assert destroyed[:1] == [0]
+
+
+@pytest.mark.parametrize("mode", ["global", "thread_local"])
+def test_memory_of_others_is_freed_by_a_finalizer(runtime, mode):
+    """Nobody knows that finalizer: collected, it frees in relaxed mode; at the last reference it ends the capture,
+    whose part then runs from the tape. Right both times, and the next capture is plain again."""
+
+    class Owner:
+        def __init__(self):
+            self.me = self
+
+        def __del__(self):
+            try:
+                runtime("free")
+                freed.append(True)
+            except RuntimeError:
+                freed.append(False)
+
+    freed, bag = [], [Owner(), Owner()]
+    bag[1].me = None
+
+    def collected():
+        del bag[0]
+        gc.collect()
+
+    capture(collected, mode)
+    assert freed == [True]
+    graph, x = torch.cuda.CUDAGraph(), torch.ones(4, device="cuda")
+    with torch.cuda.graph(graph, capture_error_mode=mode):
+        y = x + 1
+        bag.clear()
+        y = y * 2
+    for value in (1.0, 5.0):
+        x.fill_(value)
+        graph.replay()
+        assert y.tolist() == [2 * (value + 1)] * 4
+    assert freed == [True, False]
+    assert [event for event in gfxgraph.stats()["events"] if event["kind"] == "fallback"]
+    gfxgraph.reset_stats()
+    capture(lambda: None, mode)
+
+
 def test_a_threads_first_product(platform, monkeypatch):
     """It is captured, though it makes the thread's BLAS handle: in relaxed mode, and on HIP the handle is there."""
     if platform == "gpu":
@@ -168,6 +241,30 @@ def test_a_threads_first_product(platform, monkeypatch):
     thread.start()
     thread.join()
     assert results == expected
+
+
+@pytest.mark.parametrize(("name", "is_compiled"), [("bessel_j0", True), ("sinc", True), ("expit", False)])
+def test_a_kernel_that_torch_compiles_itself(runtime, monkeypatch, name, is_compiled):
+    """Compiled and loaded at the first launch for a dtype: in relaxed mode each time."""
+    from gfxgraph import simulator
+
+    device, modes = simulator.active().device, []
+    record = device.record
+
+    def noting(*args, **kwargs):
+        modes.append(device.threads.mode)
+        return record(*args, **kwargs)
+
+    x = torch.ones(4, device="cuda")
+
+    def body():
+        with monkeypatch.context() as patch:
+            patch.setattr(device, "record", noting)
+            getattr(torch.special, name)(x)
+            getattr(torch.special, name)(x.double())
+
+    capture(body)
+    assert (modes[0], modes[-1]) == (("relaxed",) * 2 if is_compiled else ("global",) * 2)
 
 
 def test_the_watchdog_is_waited_for(platform, monkeypatch):

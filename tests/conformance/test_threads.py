@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.capture import intercept, turns
+from gfxgraph.capture import draws, intercept, turns
 from gfxgraph.process import process
 
 MODES = ["global", "thread_local", "relaxed"]
@@ -211,6 +211,31 @@ def test_a_replay_of_random_numbers_waits(platform):
         threading.Timer(0.05, go_on.set).start()
         graph.replay()
     assert torch.equal(y, expected[1]) and no_event("fallback")
+
+
+def test_a_capture_waits_for_a_draw_that_has_begun(platform):
+    """Or the generator would be in capture mode before the draw asks for it."""
+    begun, go_on, is_captured = threading.Event(), threading.Event(), threading.Event()
+
+    def slow(x):
+        begun.set()
+        while not go_on.is_set():
+            sum(range(100))
+        assert not is_captured.is_set()
+        return torch.rand_like(x)
+
+    threads = [
+        threading.Thread(target=draws._waiting(slow), args=(torch.ones(4, device="cuda"),)),
+        threading.Thread(target=lambda: (captured(), is_captured.set())),
+    ]
+    threads[0].start()
+    assert begun.wait(60)
+    threads[1].start()
+    assert not is_captured.wait(0.5)
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert is_captured.is_set()
 
 
 def test_a_capture_that_waits_for_a_capturing_thread(platform):

@@ -59,6 +59,9 @@ def captured(body):
     return graph, out
 
 
+graph_begins = captured.__code__.co_firstlineno + 2
+
+
 def test_a_capture_that_does_not_end(watched, reports):
     """Reported while it lasts, once, with its line and the stack of the thread it waits in; then it ends well."""
     x = torch.ones(4, device="cuda")
@@ -93,8 +96,31 @@ def test_a_replay_that_does_not_end(watched, reports, monkeypatch, where):
     assert reports.is_told.wait(60)
     text = reports.texts[0]
     assert text.startswith("replay_hang: ") and "(replay 2)" in text and "thread MainThread" in text
+    assert f"test_watch.py:{graph_begins}" in text.splitlines()[1]
+    assert 'steps.py",' not in text and ("in the call" != where or "frames of gfxgraph, the last" in text)
     torch.cuda.synchronize()
     assert y.tolist() == [2.0] * 4
+
+
+def test_the_node_is_named(platform, watched, reports):
+    """Where nodes are walked: its number, its kernel and its source line, as the supervisor names it."""
+    if platform == "gpu":
+        pytest.skip("a kernel that waits for this test is the simulator's")
+    from gfxgraph import simulator
+
+    state = process.require()
+    state.settings = replace(state.settings, guard=GuardTier.LOCALIZE)
+    x = torch.ones(4, device="cuda")
+
+    def body():
+        y = x + 1
+        simulator.launch_opaque("spins", lambda _: reports.is_told.wait(60), y)
+        return y
+
+    graph, _ = captured(body)
+    graph.replay()
+    node = re.search("last node begun: (.*)", reports.texts[0]).group(1)
+    assert node.startswith("1 (spins)") and "test_watch.py" in node and node.endswith("(of 2)")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ With ``--stock-from REPORT`` only gfxgraph's half runs: which tests there are, a
 is taken from an earlier report of the same machine and torch. A test skipped under gfxgraph counts as skipped
 on stock, and the report says if that gives another number of passes than the earlier one had.
 
-Exit status: 0 if none is lost other than those that pass under ``raise``, 1 otherwise, 3 if nothing ran.
+Exit status: 0 if none is lost other than those that pass under ``raise``, 1 otherwise, 3 if nothing ran because
+a file could not be collected.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class Runs:
             deadline,
             test_timeout_s,
         )
+        self.not_collected: list[str] = []
         (scratch / "pytest.ini").write_text("[pytest]\n")
 
     def environment(self, configuration: str, outcomes: Path, **more: str) -> dict[str, str]:
@@ -113,7 +115,9 @@ class Runs:
         listing = self.scratch / "collected.log"
         environment = self.environment("stock", self.scratch / "unused.jsonl")
         self.pytest(environment, ["--collect-only", *FILES], listing, 180)
-        ids = [line.strip() for line in listing.read_text(errors="replace").splitlines() if "::" in line]
+        lines = listing.read_text(errors="replace").splitlines()
+        self.not_collected = [name for name in FILES if any(line.startswith(f"ERROR {name}") for line in lines)]
+        ids = [line.strip() for line in lines if "::" in line]
         return [test for test in ids if SELECTED.search(test) and not test.startswith("ERROR")]
 
     def together(self, configuration: str, tests: list[str], n_processes: int) -> dict[str, dict[str, Any]]:
@@ -191,8 +195,8 @@ def compare(runs: Runs, n_processes: int, earlier: Mapping[str, Any] | None = No
     """
     tests = list(earlier["tests"]) if earlier is not None and "tests" in earlier else runs.collect()
     print(f"{len(tests)} tests selected", flush=True)
-    if not tests:
-        return {"tests": {}, "lost": [], "n_selected": 0}
+    if not tests or runs.not_collected:  # a file that cannot be imported is none in which nothing is lost
+        return {"tests": {}, "not_collected": runs.not_collected, "n_selected": len(tests)}
     if earlier is None:
         with ThreadPoolExecutor(len(CONFIGURATIONS)) as pool:
             started = {c: pool.submit(runs.together, c, tests, n_processes) for c in CONFIGURATIONS}

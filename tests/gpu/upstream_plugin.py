@@ -1,4 +1,4 @@
-"""A pytest plugin for upstream.py: notes every outcome as it comes, and fills in what an older torch lacks.
+"""A pytest plugin for upstream.py: notes every outcome as it comes, and fills in what another torch lacks.
 
 Outcomes are appended line by line, so that what is known survives a run that is cut off.
 """
@@ -34,9 +34,11 @@ ADDED = {
     "torch.testing._internal.common_cuda": {
         "blas_library_context": blas_library_context,
         "PLATFORM_SUPPORTS_WORKQUEUE_CONFIG": False,
-    }
+    },
+    # Its name until torch 2.9.
+    "torch.testing._internal.inductor_utils": {"HAS_CUDA": lambda module: module.HAS_CUDA_AND_TRITON},
 }
-"""Names that the tests of a newer torch import from its own test helpers; none is about graphs."""
+"""Names that the tests of another torch import from its own test helpers; none is about graphs."""
 
 
 def pytest_sessionstart(session):
@@ -67,7 +69,7 @@ def fill_in():
             continue
         for name, value in names.items():
             if not hasattr(module, name):
-                setattr(module, name, value)
+                setattr(module, name, value(module) if name == "HAS_CUDA" else value)
 
 
 class Recorder:

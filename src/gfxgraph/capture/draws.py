@@ -2,7 +2,7 @@
 
 Problem: torch registers the default generator with every capture, and until that ends a draw in any other thread is
 an error ("Offset increment outside graph capture encountered unexpectedly"). Idea: while captures run and other
-threads exist, torch's functions that draw check first whether another thread captures with it.
+threads exist, torch's functions that draw wait until no other thread captures with it, and a capture waits for them.
 
 Those that compiled code is guarded on stay as they are, for Dynamo would compile it anew. They, and draws below
 Python (autograd, compiled code), keep torch's error.
@@ -73,7 +73,8 @@ def _waiting(original: Callable[..., Any]) -> Callable[..., Any]:
     def draw(*args: Any, **kwargs: Any) -> Any:
         # While Dynamo traces it, this is only the call below.
         if not torch.compiler.is_compiling() and _is_on_device(args, kwargs):
-            turns.wait_until_none_draws()
+            with turns.held(only_drawing=True):
+                return original(*args, **kwargs)
         return original(*args, **kwargs)
 
     # Not a file of this room: Dynamo is told to skip those, and is to look through this function.

@@ -155,6 +155,12 @@ class HostValues:
         value, ref, where = self._read(lambda: to_list(tensor), use)
         self.escaped(ref, value, use, where)
 
+    def read_text(self, show: Callable[[], str]) -> str:
+        """The text of a tensor, by which the program goes: it is pinned."""
+        text, ref, where = self._read(show, "Tensor.__repr__")
+        self.escaped(ref, text, "text that the program goes by", where)
+        return text  # type: ignore[no-any-return]
+
     def read_copies(self, save: Callable[[], object], use: str) -> object:
         """A call that itself copies device memory to the host and passes it to C code: the copies are pinned."""
         session = self._capturing()

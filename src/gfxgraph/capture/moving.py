@@ -9,6 +9,8 @@ go on from there.
 Calls are seen by a ``TorchFunctionMode``: above C++, which would have taken a size and gone on with it as a constant.
 What Python reads of a moving tensor (its shape, its length) is checked again at each replay.
 
+Parts of tensors move whatever their dimensions: to copy another part to where one lay would overwrite the whole.
+
 Invariant: whatever uses a moving tensor in another way (a backward, an operation that no call was seen for, a
 pointer) fixes it first: then its step copies into the captured memory, and raises where the shape is another.
 """
@@ -30,7 +32,7 @@ from gfxgraph.capture.memory import Layout, memory_of
 from gfxgraph.capture.modes import put_below, take_off
 from gfxgraph.capture.numbers import plain
 from gfxgraph.capture.places import place
-from gfxgraph.capture.steps import HostStep, ReadStep, Step
+from gfxgraph.capture.steps import HostStep, ReadStep, Step, share_memory
 from gfxgraph.capture.structure import flat, written
 from gfxgraph.core.unsafe import Kind, UnsafeOp, When
 from gfxgraph.errors import GuardMismatch
@@ -137,18 +139,23 @@ class MovingTensors:
         return self._mode is not None
 
     def _move(self, step: HostStep, given: list[Tensor]) -> None:
-        fixed = [tensor for tensor in given if self._step_of(tensor) is None]
+        others = [tensor for tensor in given if self._is_anothers(tensor)]
         made = [tensor for tensor in flat(step.out) if not any(tensor is each for each in given)]
         for tensor in made:
             if tensor.layout is not torch.strided:
                 continue
-            if is_view := any(_share_memory(tensor, each) for each in fixed):
+            if any(share_memory(tensor, each) for each in others):
                 step.views.add(id(tensor))
-            if tensor.dim() or is_view:
+            if tensor.dim() or any(share_memory(tensor, each) for each in given):
                 step.moving.add(id(tensor))
                 self._steps[id(tensor)] = weakref.ref(tensor), step
                 homes.note(tensor, step)
         self._expect_gradients(step, made, self.among([*given, *made], {}))
+
+    def _is_anothers(self, tensor: Tensor) -> bool:
+        """Whether its memory is that of a tensor that stays: its own, or one that it is, in its place, a part of."""
+        step = self._step_of(tensor)
+        return step is None or id(tensor) in step.views
 
     def _expect_gradients(self, step: HostStep, made: list[Tensor], moving: list[Tensor]) -> None:
         """A backward through these goes by the sizes and the memory that C++ has kept: it ends their moving."""
@@ -303,7 +310,7 @@ class Saved:
     def apart_from(self, others: list[Tensor]) -> list[Tensor | None]:
         """The saved tensors, in order; None for those that share memory with ``others``."""
         return [
-            None if any(each is other or _share_memory(each, other) for other in others) else each
+            None if any(each is other or share_memory(each, other) for other in others) else each
             for each in self.found
         ]
 
@@ -356,12 +363,6 @@ def _depends_on_data(row: UnsafeOp, name: str, args: Any) -> bool:
     if row.when is When.HOST_OR_MASK_INDEX:
         return any(isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) for index in args[1])
     return True
-
-
-def _share_memory(one: Tensor, other: Tensor) -> bool:
-    if other.layout is not torch.strided or one.device != other.device or not one.numel():
-        return False
-    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
 def _is_getter(func: Any) -> bool:

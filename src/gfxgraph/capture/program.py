@@ -29,6 +29,8 @@ class Program:
 
     launch: Callable[[Any], None]
     """Replays one torch graph object, and does nothing else."""
+    begun_at: object = ""
+    """Where the capture began; worded when somebody asks."""
     steps: list[Step] = field(default_factory=list)
     externals: dict[TapeValue, Tensor | Layout] = field(default_factory=dict)
     """Inputs: the tensor itself (pinned), or only its place where it lies in a graph pool."""

@@ -4,7 +4,8 @@
     a memory pool or an IPC handle dies and frees device memory   put off likewise
     a kernel is loaded at its first launch                        in relaxed mode
     a thread's first product makes its BLAS handle; a new plan    in relaxed mode; on HIP the handles are made
-    of an FFT, a convolution, a decomposition takes memory        before the thread's first capture
+    of an FFT, a convolution, a decomposition takes memory;       before the thread's first capture
+    torch compiles a kernel of its own and loads it
     the collector is switched on                                  put off; called, it runs in relaxed mode, and
                                                                   graphs that die wait (intercept.py)
     NCCL's watchdog asks an event of the capturing stream         waited for before, where the defect table says so
@@ -41,6 +42,7 @@ _LOAD = (
     (*_STATIC, "load_kernel"),
     (*_STATIC_OLD, "load_kernel"),
     ("torch.cuda._utils", "", "_cuda_load_module"),
+    ("torch.cuda.jiterator", "_JittedFunction", "__call__"),
 )
 # Operations that make a handle in each thread that calls one, and those that may take memory beside torch each time.
 _HANDLES = frozenset(
@@ -48,7 +50,9 @@ _HANDLES = frozenset(
     for name in "mm addmm bmm baddbmm linear mv addmv dot vdot addbmm _scaled_mm _int_mm _addmm_activation".split()
 )
 _PLANS = re.compile(
-    r"aten::(_?convolution|cudnn_|miopen_|_cudnn|_fft_|_?linalg_|cholesky|_?lu|ormqr|triangular_|geqrf)"
+    r"aten::(_?convolution|cudnn_|miopen_|_cudnn|_fft_|_?linalg_|cholesky|_?lu|ormqr|triangular_|geqrf"
+    # torch compiles these at the first launch for each dtype, and loads what it has compiled (jiterator).
+    r"|special_|gcd|lcm|digamma|polygamma|lgamma|i0|sinc|kaiser_window)"
 )
 # ProcessGroupNCCL looks every 100 ms at what is not done yet.
 WATCHDOG_SLEEPS_S = 0.25

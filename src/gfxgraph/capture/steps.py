@@ -229,7 +229,8 @@ class HostStep(Step):
         result = self._renewing(args, kwargs) if any(kept is not None for kept in self.saved) else None
         with below_autograd():  # inference mode, for the tensors may have been made under it
             if result is None:
-                result = self.func(*args, **kwargs)
+                # Such as an index past the end of what is shorter now.
+                result = computed(lambda: self.func(*args, **kwargs), self.name, self, "a result")
             wait_for_collective(result)
             self._store(self.out, result)
 
@@ -271,7 +272,7 @@ class HostStep(Step):
                 self._differs(shape_of(out, result), shape_of(result, out))
             if _lies_alike(out, result):
                 return
-            if id(out) in self.views:
+            if id(out) in self.views or share_memory(out, result):
                 self._differs("one part of a tensor", "another part")
             _refresh(out, result)
         elif isinstance(out, (tuple, list)):
@@ -329,6 +330,13 @@ def _lies_alike(out: Tensor, result: Tensor) -> bool:
     if out.layout is not torch.strided or not out.numel():
         return False
     return result.data_ptr() == out.data_ptr() and result.stride() == out.stride()
+
+
+def share_memory(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are parts of one: to copy to where one lies would change the other, or the whole."""
+    if other.layout is not torch.strided or one.device != other.device or not one.numel():
+        return False
+    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
 def _owns_memory(tensor: Tensor) -> bool:
@@ -415,8 +423,8 @@ def leaves_of(out: Any) -> Iterator[Tensor]:
             yield from leaves_of(part)
 
 
-def computed(compute: Callable[[], Any], what: str, step: HostStep | ReadStep) -> Any:
-    """What the host computes from values read.
+def computed(compute: Callable[[], Any], what: str, step: HostStep | ReadStep, expected: str = "a number") -> Any:
+    """What the host computes from values read, or calls with them.
 
     Raises:
         GuardMismatch: it raised, as it did not in the capture; the program may have caught that.
@@ -429,7 +437,7 @@ def computed(compute: Callable[[], Any], what: str, step: HostStep | ReadStep) -
             "guard_mismatch",
             where=where_of(step.code, step.lasti),
             question=what,
-            expected="a number",
+            expected=expected,
             actual=f"{type(error).__name__}: {error}",
         ) from error
 

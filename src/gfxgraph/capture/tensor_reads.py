@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.capture import scaler
+from gfxgraph.capture import scaler, texts
 from gfxgraph.capture.number_functions import by_number
 from gfxgraph.capture.numbers import TrackedNumber, holds_numbers
 from gfxgraph.capture.stock import STOCK, Targets, session_here
@@ -147,8 +147,14 @@ def _repr(self: Tensor, *args: Any, **kwargs: Any) -> str:
     if session is None:
         return STOCK["repr"](self, *args, **kwargs)  # type: ignore[no-any-return]
     repr_of = STOCK["repr"]
+
+    def show() -> str:
+        return repr_of(self, *args, **kwargs)  # type: ignore[no-any-return]
+
+    if texts.decides(sys._getframe(1)):
+        return session.values.read_text(show)  # type: ignore[no-any-return]
     # Printed, not decided on: nothing to repeat at replay.
-    return session.host_call("aten::item", lambda: repr_of(self, *args, **kwargs), repeat=False)  # type: ignore[no-any-return]
+    return session.host_call("aten::item", show, repeat=False)  # type: ignore[no-any-return]
 
 
 def _format(self: Tensor, spec: str) -> str:

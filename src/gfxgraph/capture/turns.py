@@ -86,11 +86,15 @@ def give(turn: Turn) -> None:
 
 
 @contextmanager
-def held() -> Iterator[bool]:
-    """A turn for one call; False where another thread's turn could not be waited for."""
-    turn = Turn()
+def held(only_drawing: bool = False) -> Iterator[bool]:
+    """A turn for one call; False where another thread's turn could not be waited for.
+
+    Args:
+        only_drawing: for a draw, which only captures that have the default generator disturb; none begins meanwhile.
+    """
+    turn = Turn(draws=not only_drawing)
     with _changed:
-        is_alone = _wait()
+        is_alone = _wait(only_drawing)
         _turns.append(turn)
     try:
         yield is_alone

@@ -16,7 +16,9 @@ If it is off, there is nothing: no thread, no event, no look at the store. Nothi
 
 from __future__ import annotations
 
+import itertools
 import logging
+import os
 import sys
 import threading
 import time
@@ -29,6 +31,7 @@ from typing import Any
 
 import torch
 
+import gfxgraph
 from gfxgraph.capture import intercept, turns
 from gfxgraph.capture.above import rooms
 from gfxgraph.capture.peers import Peers, peers_of_process
@@ -43,13 +46,15 @@ LOOKS_IN_LIMIT = 4
 MOST_UNDERWAY = 64
 """Replays that have an event at one time; those queued behind them are found by the ones before."""
 MOST_FRAMES = 12
+_OURS = (os.path.dirname(gfxgraph.__file__) + os.sep, "<gfxgraph ")
 
 
 @dataclass(eq=False, slots=True)
 class Replaying:
     """A replay that has begun and has not been seen to end."""
 
-    where: str
+    where: object
+    """Where its graph was captured; worded when somebody asks."""
     number: int
     thread: int = field(default_factory=threading.get_ident)
     begun: float = field(default_factory=time.monotonic)
@@ -88,8 +93,7 @@ class Deadline:
     def replaying(self, graph: Any) -> Iterator[None]:
         """One replay, from its call to the end of its work on the device."""
         program = graph._program
-        segments = program.segments
-        this = Replaying(str(segments[0].where) if segments else "(nothing)", graph.n_replays)
+        this = Replaying(program.begun_at, graph.n_replays)
         if graph.n_replays <= 1:
             self._compare(program)
         self._underway.append(this)
@@ -115,8 +119,10 @@ class Deadline:
         theirs = peers.exchange(f"captured/{number}", mine.lines, self.limit_s)
         difference = first_difference(theirs)
         if difference:
-            self._state.report("ranks_differ", difference, where=str(program.segments[0].where))
-            process.log.warning("%s", render("ranks_differ", {"n": number, "difference": difference}, self._lang))
+            where = str(program.begun_at)
+            self._state.report("ranks_differ", difference, where=where, level=logging.DEBUG)
+            fields = {"n": number, "difference": difference, "where": where}
+            process.log.warning("%s", render("ranks_differ", fields, self._lang))
 
     @property
     def _lang(self) -> str:
@@ -217,9 +223,20 @@ def stacks(first: int) -> str:
     parts = []
     for ident in sorted(frames, key=lambda ident: ident != first):
         if ident != threading.get_ident():
-            lines = "".join(traceback.format_stack(frames[ident])[-MOST_FRAMES:])
+            lines = "".join(_without_ours(traceback.extract_stack(frames[ident]))[-MOST_FRAMES:])
             parts.append(f"thread {names.get(ident, '?')} ({ident}):\n{lines}")
     return "\n".join(parts)
+
+
+def _without_ours(frames: list[traceback.FrameSummary]) -> list[str]:
+    """The lines of a stack, with each run of frames of gfxgraph's own as one line: the program's are to be seen."""
+    lines: list[str] = []
+    for is_ours, run in itertools.groupby(frames, key=lambda frame: frame.filename.startswith(_OURS)):
+        rows = list(run)
+        last = rows[-1]
+        own = f"  ({len(rows)} frames of gfxgraph, the last {last.filename}:{last.lineno}, in {last.name})\n"
+        lines += [own] if is_ours else traceback.format_list(rows)
+    return lines
 
 
 def _line(frame: Any) -> str:

@@ -69,6 +69,9 @@ class NodeInfo:
     def title(self) -> str:
         return self.kernel or self.kind
 
+    def __str__(self) -> str:
+        return f"{self.position} ({self.title}), {self.op} at {self.where}"
+
 
 @dataclass(frozen=True, slots=True)
 class RuntimeWords:

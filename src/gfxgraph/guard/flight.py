@@ -112,9 +112,13 @@ def recorder() -> FlightRecorder | None:
 def running_node() -> str:
     """The node that this process is at, where graphs are walked; else ""."""
     page = _recorder.page if _recorder is not None else None
-    if page is None or page.phase is not Phase.RUNNING:
+    if _recorder is None or page is None or page.phase is not Phase.RUNNING:
         return ""
-    return f"{page.node + 1} of {page.n_nodes}, graph {page.graph}, replay {page.replay}"
+    try:
+        table = json.loads(files.read(_recorder.folder / flight.graph_file(page.graph, page.segment)))
+        return f"{NodeInfo.from_dict(table['nodes'][page.node])} (of {page.n_nodes})"
+    except (OSError, ValueError, LookupError):
+        return f"{page.node} of {page.n_nodes}"
 
 
 def _home() -> tuple[Path, bool]:

@@ -87,7 +87,7 @@ class ProcessRecord:
 
     def _node_text(self) -> str:
         node = self.node()
-        return f"{node.position} ({node.title}), {node.op} at {node.where}" if node is not None else ""
+        return str(node) if node is not None else ""
 
 
 def recordings(home: Path) -> list[ProcessRecord]:

@@ -90,3 +90,14 @@ def test_a_run_that_is_not_what_it_should_be_proves_nothing(sandbox):
     done = sandbox.python(RUNNER, "--tests", sandbox.folder / "tests", "--out", "report.json", "--processes", 1)
     assert done.returncode == 1
     assert json.loads((sandbox.folder / "report.json").read_text())["lost"] == ["test_cuda.py::TestCuda::test_graph"]
+
+
+def test_a_file_that_cannot_be_imported_proves_nothing(sandbox):
+    """Nothing runs, and the report names it: the other file's tests are not all that there are."""
+    sandbox.torch("cuda")
+    sandbox.script("class TestCuda:\n def test_graph(self): pass\n", "tests/test_cuda.py")
+    sandbox.script("from torch import no_such_name\n", "tests/inductor/test_cudagraph_trees.py")
+    done = sandbox.python(RUNNER, "--tests", sandbox.folder / "tests", "--out", "report.json", "--processes", 1)
+    report = json.loads((sandbox.folder / "report.json").read_text())
+    assert done.returncode == 3 and report["not_collected"] == ["inductor/test_cudagraph_trees.py"]
+    assert "lost" not in report and "no_such_name" in done.stdout

@@ -30,7 +30,7 @@ from gfxgraph.capture import above, intercept, remedies, turns, validate
 from gfxgraph.capture.holdings import settle, unbroken
 from gfxgraph.capture.hooks import one_replay
 from gfxgraph.capture.modes import leave_modes
-from gfxgraph.capture.places import Place, place, shown
+from gfxgraph.capture.places import SourcePlace, place, shown
 from gfxgraph.capture.program import Program
 from gfxgraph.capture.session import Session
 from gfxgraph.capture.torchs_graph import (
@@ -205,7 +205,7 @@ class BridgedGraph(_TorchsGraph):
     def _ended(self, session: Session, program: Program) -> None:
         """The capture has ended well: replay its program from now on."""
         self._program = program
-        program.begun_at = Place(session.begun_at)
+        program.begun_at = SourcePlace(session.begun_at)
         self._state.graph_memory[id(program)] = program.addresses
         self._session = None
         self._state.counters.add("capture")

@@ -39,5 +39,11 @@ def folded(lines: Sequence[str]) -> list[str]:
     return [line if n == 1 else f"{line} ({n} signatures)" for line, n in Counter(lines).items()]
 
 
+def table(rows: Sequence[tuple[int, str, str]]) -> list[str]:
+    """Lines of a table: how many calls ran which way, and why."""
+    lines = [f"{'calls':>7}  way         why"]
+    return lines + [f"{n:>7}  {way:<10}  {why}".rstrip() for n, way, why in rows]
+
+
 def _is_number(structure: Any) -> bool:
     return isinstance(structure, tuple) and len(structure) == 2 and structure[0] in (int, float)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gfxgraph.callables.advice import advice, folded
+from gfxgraph.callables.advice import advice, folded, table
 from gfxgraph.callables.route import REFUSED
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _ways(graphed: Graphed) -> list[str]:
         rows.append((n, "eager", why + sizes))
     for why in set(refused) - set(graphed._eager):
         rows.append((0, "eager", f"{why} ({', '.join(refused[why])})"))
-    lines = [f"  {'calls':>7}  way         why"] + [f"  {n:>7}  {way:<10}  {why}".rstrip() for n, way, why in rows]
+    lines = [f"  {line}" for line in table(rows)]
     if n_in_pieces:
         lines.append("  in pieces: Python runs at each call, each graph between is captured on its own")
     return lines

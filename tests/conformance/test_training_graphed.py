@@ -669,3 +669,43 @@ def test_gradients_that_a_function_of_autograd_leaves_out(platform):
         graphed(a, b)[number % 2].sum().backward()
         assert (a.grad is None, b.grad is None) == (number % 2 == 1, number % 2 == 0)
     assert any("set_materialize_grads" in why for why in graphed.stats()["pieces"])
+    # Nothing was captured, so nothing is said to run in pieces with graphs between.
+    assert "6  eager       it calls ctx.set_materialize_grads()" in graphed.explain()
+
+
+def test_gradients_that_the_program_keeps_are_its_own(platform):
+    """A step's gradients kept from step to step keep their values; of one kept as a view the step is eager."""
+    for keep in (lambda grad: grad, lambda grad: grad.view(-1)):
+        kept = []
+        for wrap in (lambda f: f, TrainingStep):
+            net, optimizer = simple()
+            net.eval()
+
+            def body(x):
+                optimizer.zero_grad()
+                net(x).square().mean().backward()
+                optimizer.step()
+
+            step, mine = wrap(body), []
+            for number in range(9):
+                step(torch.full((3, 4), 1.0 + number, device="cuda"))
+                mine.append(keep(net[0].weight.grad))
+            kept.append(mine)
+        assert all(torch.equal(a, b) for a, b in zip(*kept))
+        is_view = keep(kept[0][0]) is not kept[0][0]
+        assert step.n_captures == 1 and step.n_replays == (1 if is_view else 6)
+        assert ("clone what is kept" in step.why_eager) == is_view
+
+
+def test_several_gradients_at_once(platform):
+    """torch.autograd.grad with is_grads_batched: eager's Jacobian, and the reason is counted."""
+    torch.manual_seed(0)
+    net = torch.nn.Linear(4, 3).cuda()
+    graphed = gfxgraph.graphed(lambda x: net(x).tanh())
+    for number in range(5):
+        x = torch.full((4,), 0.1 + number, device="cuda", requires_grad=True)
+        eye = torch.eye(3, device="cuda")
+        (got,) = torch.autograd.grad(graphed(x), x, eye, is_grads_batched=True)
+        (want,) = torch.autograd.grad(net(x).tanh(), x, eye, is_grads_batched=True)
+        assert torch.equal(got, want)
+    assert any("at once" in why for why in graphed.stats()["eager"])

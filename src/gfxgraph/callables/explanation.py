@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from gfxgraph.callables.advice import advice, folded, table
@@ -59,14 +60,17 @@ def _ways(graphed: Graphed) -> list[str]:
     for label, found in graphed._padding.refusals.items():
         refused.setdefault(f"{REFUSED}: {found.reason}", []).append(label)
     rows = [(graphed._n_replays(), "by a graph", "")]
-    n_in_pieces = sum(graphed._pieces.values())
-    rows += [(n, "in pieces", why) for why, n in graphed._pieces.most_common()]
+    stats = graphed.stats()
+    has_graphs = bool(stats["captures"])
+    rows += [(n, "in pieces" if has_graphs else "eager", why) for why, n in graphed._pieces.most_common()]
     for why, n in graphed._eager.most_common():
         sizes = f" ({', '.join(refused[why])})" if why in refused else ""
         rows.append((n, "eager", why + sizes))
+    of_pieces = Counter(stats["eager"]) - graphed._eager
+    rows += [(n, "a piece", f"eager: {why}") for why, n in of_pieces.most_common()]
     for why in set(refused) - set(graphed._eager):
         rows.append((0, "eager", f"{why} ({', '.join(refused[why])})"))
     lines = [f"  {line}" for line in table(rows)]
-    if n_in_pieces:
+    if graphed._pieces and has_graphs:
         lines.append("  in pieces: Python runs at each call, each graph between is captured on its own")
     return lines

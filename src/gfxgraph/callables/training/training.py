@@ -30,6 +30,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -54,7 +55,7 @@ from gfxgraph.callables.captured_function import (
 )
 from gfxgraph.callables.depends import HostEffects, Snapshot, Unwatchable
 from gfxgraph.callables.facts import overlap, reads_of, span, writes_of, written_inputs
-from gfxgraph.callables.outputs import copied
+from gfxgraph.callables.outputs import copied, use_count
 from gfxgraph.callables.signature import key_of
 from gfxgraph.capture.holdings import unbroken
 from gfxgraph.capture.rollback import Rollback
@@ -67,6 +68,7 @@ _SETS_NUMBERS = "it changes its optimizers' numbers itself; call the scheduler's
 _NUMBERS = ("param_groups", "_step_count", "last_epoch", "_last_lr")
 """Where optimizers and schedulers keep theirs."""
 
+_GRADIENT_KEPT = "the program still has a view of a gradient that a replay left; clone what is kept"
 _NO_GPU = "there is no GPU, or gfxgraph cannot use it"
 _CAPTURED = "it was called inside a capture, and is part of that graph"
 WARM_UP = "warm-up"
@@ -85,6 +87,37 @@ MAX_UNSETTLED = 8
 
 
 @dataclass
+class _Made:
+    """A gradient in the graph's memory, which the next replay overwrites: who has it besides us?"""
+
+    parameter: Tensor
+    grad: Tensor
+    n_names: int = 0
+    """Of ours: references to the tensor, and tensors over its memory."""
+    n_views: int = 0
+    is_elsewhere: bool = False
+    """Another graph builds on it, by its address."""
+
+    def count(self) -> tuple[int, int]:
+        """References to it but the parameter's, and tensors over its memory."""
+        n_names = sys.getrefcount(self.grad) - (self.parameter.grad is self.grad)
+        return n_names, use_count(self.grad.untyped_storage()._cdata)
+
+    def release(self) -> bool:
+        """Give the program, where it has kept the gradient, memory of its own; False where that cannot be."""
+        n_names, n_views = self.count()
+        if n_names <= self.n_names and n_views <= self.n_views:
+            return True
+        if n_views > self.n_views or self.is_elsewhere:
+            return False
+        kept, self.grad = self.grad, self.grad.detach()
+        kept.data = kept.clone()
+        if self.parameter.grad is kept:
+            self.parameter.grad = self.grad
+        return True
+
+
+@dataclass
 class _Captured:
     """One graph of the step and what it stands on."""
 
@@ -95,7 +128,9 @@ class _Captured:
     snapshot: Snapshot
     """The state that it was captured in."""
     grads: list[tuple[Tensor, Tensor | None]] = field(default_factory=list)
-    """Gradients of the parameters, where the graph leaves them."""
+    """Gradients of the parameters that the graph leaves as it found them, or None."""
+    made: list[_Made] = field(default_factory=list)
+    """Those that it makes."""
     needs: list[tuple[Tensor, Tensor | None]] = field(default_factory=list)
     """Gradients that the graph takes as it finds them: it adds to them, or was captured where there were none."""
     written: list[int] = field(default_factory=list)
@@ -293,6 +328,8 @@ class TrainingStep:
         return self._place
 
     def _replay(self, known: _Captured, given: list[Tensor], args: Any, kwargs: Any) -> Any:
+        if not all([each.release() for each in known.made]):
+            return self._eagerly(args, kwargs, _GRADIENT_KEPT)
         try:
             replay(known.graph)
         except RunEagerly as failed:
@@ -302,6 +339,9 @@ class TrainingStep:
         for parameter, grad in known.grads:
             if parameter.grad is not grad:  # an eager step, another graph or the program put another one there
                 parameter.grad = grad
+        for each in known.made:
+            if each.parameter.grad is not each.grad:
+                each.parameter.grad = each.grad
         with torch.no_grad():
             for at in known.written:
                 given[at].copy_(known.inputs[at])
@@ -321,6 +361,8 @@ class TrainingStep:
         static = [like(leaf) if isinstance(leaf, Tensor) else leaf for leaf in flat]
         known = _Captured(None, pytree.tree_unflatten(static, spec), tensors_of(static), None, now)
         copy_in(known.inputs, tensors_of((args, kwargs)))
+        others = [each for many in self._captured.values() for one in many for each in one.made]
+        counts = [each.count() for each in others]
         before = self._python_state()
         grads = [(p, p.grad) for p in self._parameters()]
         # Weights that an autocast around the step has cast and kept belong to no graph.
@@ -347,7 +389,13 @@ class TrainingStep:
             return None
         known.graph = graph
         known.written = written_inputs(graph, known.inputs)
-        known.grads = [(p, p.grad) for p in self._parameters()]
+        found = {p: p.grad for p in self._parameters()}
+        was = dict(grads)
+        for p, grad in found.items():
+            if grad is None or grad is was.get(p) or grad.layout is not torch.strided:
+                known.grads.append((p, grad))
+            else:
+                known.made.append(_Made(p, grad))
         # A gradient that the graph neither leaves nor touches was replaced, whatever it was; else it builds on it,
         # also where it gives it up afterwards (accumulated, used and set to None).
         touched = [span(place) for place in (*reads_of(graph), *writes_of(graph))]
@@ -359,8 +407,17 @@ class TrainingStep:
             or before.layout is not torch.strided
             or overlap([span(before)], touched)
         ]
+        del found, was, grad
         held.append(known)
         del held[:-MAX_KEPT]
+        del before, grads
+        for each in known.made:
+            each.n_names, each.n_views = each.count()
+        for each, (n_names, n_views) in zip(others, counts):
+            names, views = each.count()
+            each.is_elsewhere = each.is_elsewhere or (names, views) != (n_names, n_views)
+            each.n_names += names - n_names
+            each.n_views += views - n_views
         return known
 
     def _parameters(self) -> list[Tensor]:

@@ -389,25 +389,7 @@ class TrainingStep:
             return None
         known.graph = graph
         known.written = written_inputs(graph, known.inputs)
-        found = {p: p.grad for p in self._parameters()}
-        was = dict(grads)
-        for p, grad in found.items():
-            if grad is None or grad is was.get(p) or grad.layout is not torch.strided:
-                known.grads.append((p, grad))
-            else:
-                known.made.append(_Made(p, grad))
-        # A gradient that the graph neither leaves nor touches was replaced, whatever it was; else it builds on it,
-        # also where it gives it up afterwards (accumulated, used and set to None).
-        touched = [span(place) for place in (*reads_of(graph), *writes_of(graph))]
-        known.needs = [
-            (p, before)
-            for p, before in grads
-            if before is None
-            or p.grad is before
-            or before.layout is not torch.strided
-            or overlap([span(before)], touched)
-        ]
-        del found, was, grad
+        self._note_gradients(known, grads)
         held.append(known)
         del held[:-MAX_KEPT]
         del before, grads
@@ -419,6 +401,27 @@ class TrainingStep:
             each.n_names += names - n_names
             each.n_views += views - n_views
         return known
+
+    def _note_gradients(self, known: _Captured, grads: list[tuple[Tensor, Tensor | None]]) -> None:
+        """What a capture has made of the gradients, which were ``grads`` before it."""
+        found = {p: p.grad for p in self._parameters()}
+        was = dict(grads)
+        for p, grad in found.items():
+            if grad is None or grad is was.get(p) or grad.layout is not torch.strided:
+                known.grads.append((p, grad))
+            else:
+                known.made.append(_Made(p, grad))
+        # A gradient that the graph neither leaves nor touches was replaced, whatever it was; else it builds on it,
+        # also where it gives it up afterwards (accumulated, used and set to None).
+        touched = [span(place) for place in (*reads_of(known.graph), *writes_of(known.graph))]
+        known.needs = [
+            (p, before)
+            for p, before in grads
+            if before is None
+            or p.grad is before
+            or before.layout is not torch.strided
+            or overlap([span(before)], touched)
+        ]
 
     def _parameters(self) -> list[Tensor]:
         own = [p for optimizer in self.optimizers for group in optimizer.param_groups for p in group["params"]]

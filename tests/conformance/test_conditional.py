@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
 from pathlib import Path
@@ -371,6 +372,39 @@ def test_a_loop_whose_step_changes_its_state_says_what_it_became(platform):
 
 
 # -- several steps in one launch ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["while loop", "steps"])
+@torch.enable_grad()
+def test_loops_leave_gradients_as_eager_does(platform, kind):
+    """A body with weights, and a state that needs gradients: both get them, in every call, and the loop says so."""
+    torch.manual_seed(0)
+    net = torch.nn.Linear(4, 4).cuda()
+    found = []
+    for is_loop in (False, True):
+        if kind == "steps":
+            loop = gfxgraph.unroll(lambda x, n: (net(x).tanh(), n + 1), 2)
+            call = functools.partial(loop, 3)
+        else:
+            call = loop = gfxgraph.while_loop(lambda x, n: n < 3, lambda x, n: (net(x).tanh(), n + 1), max_steps=9)
+        for number in range(4):
+            x = torch.full((2, 4), 0.1 + number, device="cuda", requires_grad=number % 2 == 1)
+            y, n = x, torch.zeros((), device="cuda")
+            if is_loop:
+                y, n = call(x, n)
+            else:
+                for _ in range(3):
+                    y = net(y).tanh()
+            net.zero_grad()
+            y.sum().backward()
+            found.append((y.detach(), x.grad, net.weight.grad.clone()))
+    for want, got in zip(found[:4], found[4:]):
+        assert all(a is b if a is None else torch.equal(a, b) for a, b in zip(want, got))
+    assert "gradients" in loop.why_eager
+    with torch.no_grad():
+        for _ in range(2):
+            y, _ = call(x, torch.zeros((), device="cuda"))
+    assert torch.equal(y, found[3][0]) and loop.n_launches > 0 and not loop.why_eager
 
 
 def test_unrolled_steps_equal_single_ones(platform):

@@ -158,6 +158,69 @@ def simple(n=6, **kw):
     return net, torch.optim.AdamW(net.parameters(), lr=0.1, capturable=True)
 
 
+def test_gradients_gathered_over_calls_and_given_up_in_one_of_them(platform):
+    """Steps that add to gradients, every second one of which uses them and sets them to None: eager's weights."""
+    results = []
+    for wrap in (lambda f: f, TrainingStep):
+        net, optimizer = simple()
+        net.eval()
+
+        def body(x, is_last):
+            net(x).square().mean().backward()
+            if is_last:
+                optimizer.step()
+                optimizer.zero_grad()
+
+        step, seen = wrap(body), []
+        for number in range(14):
+            step(torch.full((3, 4), 1.0 + number, device="cuda"), number % 2 == 1)
+            seen.append([p.detach().clone() for p in net.parameters()])
+        results.append(seen)
+    assert all(torch.equal(a, b) for want, got in zip(*results) for a, b in zip(want, got))
+    assert step.n_replays >= 4
+
+
+def test_every_call_is_counted_with_why_it_was_eager(platform):
+    """A scheduler that changes a number at each call: what changed is named from the first such call on."""
+    net, optimizer = simple()
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+
+    @TrainingStep
+    def step(x):
+        optimizer.zero_grad()
+        net(x).square().mean().backward()
+        optimizer.step()
+
+    x = torch.ones(3, 4, device="cuda")
+    for number in range(14):
+        step(x)
+        if number < 7:
+            scheduler.step()
+        if 3 <= number < 7:
+            assert "['lr'] has changed" in step.why_eager and "tensor" in step.why_eager, number
+    found = step.stats()
+    assert found["replays"] + sum(found["eager"].values()) == 14 and found["replays"] >= 4
+    assert step.why_eager == "" and "['lr'] has changed" in step.explain()
+    step(torch.ones(3, 4, device="cuda", requires_grad=True))
+    assert step.why_eager == "an argument needs gradients or is a host tensor"
+
+
+def test_an_optimizer_that_has_no_capturable_is_named(platform):
+    """Adagrad counts on the host and cannot do otherwise: the advice is not to pass what it does not take."""
+    net, _ = simple()
+    optimizer = torch.optim.Adagrad(net.parameters(), lr=0.1)
+
+    @TrainingStep
+    def step(x):
+        optimizer.zero_grad()
+        net(x).square().mean().backward()
+        optimizer.step()
+
+    for _ in range(5):
+        step(torch.ones(3, 4, device="cuda"))
+    assert "Adagrad" in step.why_eager and step.stats()["eager"][step.why_eager] >= 2
+
+
 def test_a_scheduler_inside_the_step_is_refused(platform):
     """Python that computes a learning rate inside the step would run once: the step stays eager and says so."""
     nets = []
@@ -583,3 +646,66 @@ def test_results_that_nobody_differentiates_give_no_gradients(platform):
             layers.zero_grad()
     torch.testing.assert_close(found[1], found[0])
     assert call.stats()["replays"] >= 6, call.explain()
+
+
+class _Unmaterialized(torch.autograd.Function):
+    """Tells a gradient that is not wanted from one of zeros."""
+
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.set_materialize_grads(False)
+        return a * 2, b * 3
+
+    @staticmethod
+    def backward(ctx, grad_a, grad_b):
+        return grad_a if grad_a is None else grad_a * 2, grad_b if grad_b is None else grad_b * 3
+
+
+def test_gradients_that_a_function_of_autograd_leaves_out(platform):
+    """ctx.set_materialize_grads(False), which Dynamo forgets: None where eager has None."""
+    graphed = gfxgraph.graphed(lambda a, b: _Unmaterialized.apply(a, b))
+    for number in range(6):
+        a, b = (torch.ones(4, device="cuda", requires_grad=True) for _ in "ab")
+        graphed(a, b)[number % 2].sum().backward()
+        assert (a.grad is None, b.grad is None) == (number % 2 == 1, number % 2 == 0)
+    assert any("set_materialize_grads" in why for why in graphed.stats()["pieces"])
+    # Nothing was captured, so nothing is said to run in pieces with graphs between.
+    assert "6  eager       it calls ctx.set_materialize_grads()" in graphed.explain()
+
+
+def test_gradients_that_the_program_keeps_are_its_own(platform):
+    """A step's gradients kept from step to step keep their values; of one kept as a view the step is eager."""
+    for keep in (lambda grad: grad, lambda grad: grad.view(-1)):
+        kept = []
+        for wrap in (lambda f: f, TrainingStep):
+            net, optimizer = simple()
+            net.eval()
+
+            def body(x):
+                optimizer.zero_grad()
+                net(x).square().mean().backward()
+                optimizer.step()
+
+            step, mine = wrap(body), []
+            for number in range(9):
+                step(torch.full((3, 4), 1.0 + number, device="cuda"))
+                mine.append(keep(net[0].weight.grad))
+            kept.append(mine)
+        assert all(torch.equal(a, b) for a, b in zip(*kept))
+        is_view = keep(kept[0][0]) is not kept[0][0]
+        assert step.n_captures == 1 and step.n_replays == (1 if is_view else 6)
+        assert ("clone what is kept" in step.why_eager) == is_view
+
+
+def test_several_gradients_at_once(platform):
+    """torch.autograd.grad with is_grads_batched: eager's Jacobian, and the reason is counted."""
+    torch.manual_seed(0)
+    net = torch.nn.Linear(4, 3).cuda()
+    graphed = gfxgraph.graphed(lambda x: net(x).tanh())
+    for number in range(5):
+        x = torch.full((4,), 0.1 + number, device="cuda", requires_grad=True)
+        eye = torch.eye(3, device="cuda")
+        (got,) = torch.autograd.grad(graphed(x), x, eye, is_grads_batched=True)
+        (want,) = torch.autograd.grad(net(x).tanh(), x, eye, is_grads_batched=True)
+        assert torch.equal(got, want)
+    assert any("at once" in why for why in graphed.stats()["eager"])

@@ -64,15 +64,18 @@ def _ways(graphed: Graphed) -> list[str]:
     for label, found in graphed._padding.refusals.items():
         refused.setdefault(f"{REFUSED}: {found.reason}", []).append(label)
     rows = [(graphed._n_replays(), "by a graph", "")]
-    n_in_pieces = sum(graphed._pieces.values())
-    rows += [(n, "in pieces", why) for why, n in graphed._pieces.most_common()]
+    stats = graphed.stats()
+    has_graphs = bool(stats["captures"])
+    rows += [(n, "in pieces" if has_graphs else "eager", why) for why, n in graphed._pieces.most_common()]
     for why, n in graphed._eager.most_common():
         sizes = f" ({', '.join(refused[why])})" if why in refused else ""
         rows.append((n, "eager", why + sizes))
+    of_pieces = Counter(stats["eager"]) - graphed._eager
+    rows += [(n, "a piece", f"eager: {why}") for why, n in of_pieces.most_common()]
     for why in set(refused) - set(graphed._eager):
         rows.append((0, "eager", f"{why} ({', '.join(refused[why])})"))
-    lines = [f"  {'calls':>7}  way         why"] + [f"  {n:>7}  {way:<10}  {why}".rstrip() for n, way, why in rows]
-    if n_in_pieces:
+    lines = [f"  {line}" for line in table(rows)]
+    if graphed._pieces and has_graphs:
         lines.append("  in pieces: Python runs at each call, each graph between is captured on its own")
     return lines
 
@@ -103,6 +106,12 @@ def advice(fn: Callable[..., Any], calls: Sequence[Any]) -> list[str]:
 def folded(lines: Sequence[str]) -> list[str]:
     """The lines, equal ones once, with how often."""
     return [line if n == 1 else f"{line} ({n} signatures)" for line, n in Counter(lines).items()]
+
+
+def table(rows: Sequence[tuple[int, str, str]]) -> list[str]:
+    """Lines of a table: how many calls ran which way, and why."""
+    lines = [f"{'calls':>7}  way         why"]
+    return lines + [f"{n:>7}  {way:<10}  {why}".rstrip() for n, way, why in rows]
 
 
 def _is_number(structure: Any) -> bool:

@@ -121,7 +121,7 @@ class WhileLoop:
         """Run the loop from ``state``; returns the final state, as tensors of the caller's own."""
         _check_state(state, state)
         place = _place_of(self)
-        with place.lock if place is not None else nullcontext(), torch.no_grad():
+        with place.lock if place is not None else nullcontext():
             if place is None or torch.cuda.is_current_stream_capturing():
                 return self._eagerly(*state)
             place.follow(torch.cuda.current_stream())
@@ -135,11 +135,7 @@ class WhileLoop:
                 return made  # type: ignore[no-any-return]
             if why_shared(worlds, state, ()):
                 return beside(place, self._eagerly, state, {})  # type: ignore[no-any-return]
-            memory, piece, may_lead = known
-            memory.begin(state, self.condition(*state))
-            self._launch(memory, piece, may_lead)
-            self._last = memory.steps, memory.holds
-            return tuple(t.clone() for t in memory.current)
+            return self._replay(state, *known)
 
     @property
     def why_eager(self) -> str:
@@ -168,6 +164,13 @@ class WhileLoop:
 
     # -- inside -------------------------------------------------------------------------------------------
 
+    @torch.no_grad()
+    def _replay(self, state: Sequence[Tensor], memory: _Memory, piece: CapturedFunction, may_lead: bool) -> Any:
+        memory.begin(state, self.condition(*state))
+        self._launch(memory, piece, may_lead)
+        self._last = memory.steps, memory.holds
+        return tuple(t.clone() for t in memory.current)
+
     def _launch(self, memory: _Memory, piece: CapturedFunction, may_lead: bool) -> None:
         """Launch steps until a flag that has arrived says that the loop is over."""
         self.n_launches = 0
@@ -195,6 +198,7 @@ class WhileLoop:
         self._last = n_steps, holds
         return tuple(t.clone() for t in state)
 
+    @torch.no_grad()
     def _capture(self, place: Arena, state: Sequence[Tensor]) -> tuple[_Memory, CapturedFunction, bool]:
         memory = _Memory(state)
         memory.begin(state, self.condition(*state))
@@ -261,7 +265,7 @@ class Unrolled:
         """The state after ``n`` steps from ``state``, as tensors of the caller's own."""
         _check_state(state, state)
         place = _place_of(self)
-        with place.lock if place is not None else nullcontext(), torch.no_grad():
+        with place.lock if place is not None else nullcontext():
             self.n_launches = 0
             if place is None or torch.cuda.is_current_stream_capturing():
                 return self._eagerly(n, *state)
@@ -275,12 +279,13 @@ class Unrolled:
                     _keep(self._known, _key(worlds, state), self._capture(place, state))
                 return made  # type: ignore[no-any-return]
             memory, pieces = known
-            copy_in(memory, state)
-            for k, times in ((self.k, n // self.k), (1, n % self.k)):
-                for _ in range(times):
-                    pieces[k].run()
-                    self.n_launches += 1
-            return tuple(t.clone() for t in memory)
+            with torch.no_grad():
+                copy_in(memory, state)
+                for k, times in ((self.k, n // self.k), (1, n % self.k)):
+                    for _ in range(times):
+                        pieces[k].run()
+                        self.n_launches += 1
+                return tuple(t.clone() for t in memory)
 
     def upload(self) -> None:
         """Move the graphs to the device before their first launch, where the runtime can."""
@@ -298,6 +303,7 @@ class Unrolled:
         """Why the steps run eagerly; "" where they may be graphs."""
         return self._traced.why_eager
 
+    @torch.no_grad()
     def _capture(self, place: Arena, state: Sequence[Tensor]) -> tuple[list[Tensor], dict[int, CapturedFunction]]:
         memory = [like(t) for t in state]
         copy_in(memory, state)
@@ -367,6 +373,8 @@ def _worlds(functions: Sequence[TracedFunction], state: Sequence[Tensor]) -> tup
     """The worlds that the functions are in; () where one is no graph, or not traced yet."""
     key = key_of(state)
     found = [each.world(key, tuple(state), {}) for each in functions]
+    if torch.is_grad_enabled() and any(t.requires_grad for t in state):
+        return ()  # a loop of no turns returns what it was given
     return tuple(world for world in found if world is not None) if None not in found else ()
 
 

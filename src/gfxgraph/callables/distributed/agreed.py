@@ -168,8 +168,7 @@ class Agreed:
         place = arena()
         if place is None or torch.cuda.is_current_stream_capturing():
             return self.fn(*args, **kwargs)
-        has_grad = torch.is_grad_enabled()
-        with place.lock, torch.no_grad():
+        with place.lock:
             if place is not self._place:
                 self.reset()
                 self._place = place
@@ -182,8 +181,7 @@ class Agreed:
             if self.buckets is None:
                 self._last = bucket
                 if bucket.has_graph and bucket.fast is never:
-                    with torch.set_grad_enabled(has_grad):
-                        self._make_fast(bucket, args, kwargs)
+                    self._make_fast(bucket, args, kwargs)
             return made
 
     @property
@@ -255,7 +253,8 @@ class Agreed:
         bucket, made = self._run(place, replace(args, widen), replace(kwargs, widen))
         for i, (given, wide, version) in enumerate(wider):
             if wide is not given and (wide._version != version or i in bucket.written):
-                given.copy_(wide[:rows])
+                with torch.no_grad():
+                    given.copy_(wide[:rows])
         return replace(made, lambda t: t[:rows].clone() if t.dim() and t.size(0) == size else t)
 
     def _run(self, place: Arena, args: Args, kwargs: Kwargs) -> tuple[_Bucket, Any]:
@@ -271,8 +270,9 @@ class Agreed:
         if not why:
             assert entry is not None and entry.first is not None
             try:
-                entry.fill(tensors)
-                entry.replay(entry.first)
+                with torch.no_grad():
+                    entry.fill(tensors)
+                    entry.replay(entry.first)
             except RunEagerly as failed:
                 bucket.fast, bucket.failed = never, f"its replay failed: {first_line(failed.__cause__ or failed)}"
                 place.state.report("fallback", f"{bucket.failed}; it runs eagerly", f"{self.name} {bucket.label}")
@@ -282,9 +282,10 @@ class Agreed:
             return bucket, self.fn(*args, **kwargs)
         assert entry is not None and entry.first is not None
         bucket.written |= set(entry.mutates)
-        entry.give_back_mutated(tensors)
         self._n_replays += 1
-        return bucket, entry.first.outputs.give(tensors, None, True)
+        with torch.no_grad():
+            entry.give_back_mutated(tensors)
+            return bucket, entry.first.outputs.give(tensors, None, True)
 
     def _why_eager(self, place: Arena, bucket: _Bucket, args: Args, kwargs: Kwargs, tensors: Sequence[Tensor]) -> str:
         """Why a call is not a replay, "" where it is; what the ranks decide together at this call is decided here."""
@@ -362,6 +363,8 @@ class Agreed:
             bucket.objection = effects.found
             if before.key != after.key:
                 bucket.objection = f"it changes {before.differs(after)} itself"
+        if any(tensor.requires_grad for tensor in tensors_of(made)):
+            bucket.objection = "its result needs gradients"
         return made
 
     def _look(self, bucket: _Bucket) -> Snapshot | None:
@@ -385,6 +388,7 @@ class Agreed:
         bucket.snapshot = now  # watched anew
         return ""
 
+    @torch.no_grad()
     def _capture(self, place: Arena, bucket: _Bucket, args: Args, kwargs: Kwargs, tensors: Sequence[Tensor]) -> bool:
         """Capture on every rank or on none."""
         held = sorted((b for b in self._known.values() if b.entry is not None), key=lambda b: b.used_at)

@@ -64,6 +64,8 @@ def look(graph: Any) -> Found:
     if any(wait in str(node.target) for node in graph.graph.nodes for wait in ("wait_stream", "wait_event")):
         # In an FX graph what runs on another stream is only a note.
         raise torch._dynamo.exc.SkipFrame("it works on several streams; assume_pure=True captures them")
+    if any("set_materialize_grads" in code.co_names for code in output.tracing_context.traced_code):
+        raise torch._dynamo.exc.SkipFrame("it calls ctx.set_materialize_grads(), which Dynamo forgets")
     for each in output.side_effects.keepalive:
         if type(each) is collections.deque and each.maxlen is not None:
             known = output.side_effects.id_to_variable.get(id(each))

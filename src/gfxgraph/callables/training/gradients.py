@@ -42,6 +42,8 @@ from gfxgraph.capture.rollback import Rollback
 from gfxgraph.errors import first_line
 from gfxgraph.process import bridge
 
+_BATCHED = (torch._C._functorch.is_batchedtensor, torch._C._functorch.is_legacy_batchedtensor)
+"""What tells of tensors that stand for several, without memory: those of torch.func, and of is_grads_batched."""
 MAX_BACKWARDS = 4
 """Sets of results whose gradients arrive that have a backward of their own; others run the function itself."""
 
@@ -189,6 +191,10 @@ class Gradients:
         with self._lock, torch.no_grad():
             came = list(compress(grads, self._needs))
             arrivals = tuple(grad is not None for grad in came)
+            if any(grad is not None and is_one(grad) for grad in came for is_one in _BATCHED):
+                self.eager["several gradients at once arrive (is_grads_batched, vmap)"] += 1
+                with self._as_then(states):
+                    return self._grad(given, grads, create_graph=False)
             if arrivals not in self._backwards:
                 return self._backward_itself(states, given, grads, arrivals)
             if number != self._number:

@@ -30,6 +30,8 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -50,8 +52,9 @@ from gfxgraph.callables.captured_function import (
     tensors_of,
 )
 from gfxgraph.callables.depends import HostEffects, Snapshot
-from gfxgraph.callables.facts import overlap, span, writes_of, written_inputs
-from gfxgraph.callables.outputs import copied
+from gfxgraph.callables.explanation import table
+from gfxgraph.callables.facts import overlap, reads_of, span, writes_of, written_inputs
+from gfxgraph.callables.outputs import copied, use_count
 from gfxgraph.callables.signature import RunEagerly, key_of
 from gfxgraph.callables.trace.watch import Unwatchable
 from gfxgraph.capture.holdings import unbroken
@@ -64,7 +67,13 @@ _SETS_NUMBERS = "it changes its optimizers' numbers itself; call the scheduler's
 _NUMBERS = ("param_groups", "_step_count", "last_epoch", "_last_lr")
 """Where optimizers and schedulers keep theirs."""
 
+_GRADIENT_KEPT = "the program still has a view of a gradient that a replay left; clone what is kept"
+_NO_GPU = "there is no GPU, or gfxgraph cannot use it"
+_CAPTURED = "it was called inside a capture, and is part of that graph"
+WARM_UP = "warm-up"
+
 _ON_THE_HOST = "its optimizer counts steps in host memory; make it with capturable=True"
+_ALWAYS_ON_THE_HOST = "its {} counts steps in host memory, always; take an optimizer that has capturable=True"
 
 # So many captures of one step; past them it runs eagerly.
 MAX_CAPTURES = 16
@@ -74,6 +83,37 @@ MAX_CHANGING = 3
 """Steps one after another, behind the warm-up, that each changed what they read."""
 MAX_UNSETTLED = 8
 """Calls one after another that each found another state than any before."""
+
+
+@dataclass
+class _Made:
+    """A gradient in the graph's memory, which the next replay overwrites: who has it besides us?"""
+
+    parameter: Tensor
+    grad: Tensor
+    n_names: int = 0
+    """Of ours: references to the tensor, and tensors over its memory."""
+    n_views: int = 0
+    is_elsewhere: bool = False
+    """Another graph builds on it, by its address."""
+
+    def count(self) -> tuple[int, int]:
+        """References to it but the parameter's, and tensors over its memory."""
+        n_names = sys.getrefcount(self.grad) - (self.parameter.grad is self.grad)
+        return n_names, use_count(self.grad.untyped_storage()._cdata)
+
+    def release(self) -> bool:
+        """Give the program, where it has kept the gradient, memory of its own; False where that cannot be."""
+        n_names, n_views = self.count()
+        if n_names <= self.n_names and n_views <= self.n_views:
+            return True
+        if n_views > self.n_views or self.is_elsewhere:
+            return False
+        kept, self.grad = self.grad, self.grad.detach()
+        kept.data = kept.clone()
+        if self.parameter.grad is kept:
+            self.parameter.grad = self.grad
+        return True
 
 
 @dataclass
@@ -87,7 +127,9 @@ class _CapturedStep:
     snapshot: Snapshot
     """The state that it was captured in."""
     grads: list[tuple[Tensor, Tensor | None]] = field(default_factory=list)
-    """Gradients of the parameters, where the graph leaves them."""
+    """Gradients of the parameters that the graph leaves as it found them, or None."""
+    made: list[_Made] = field(default_factory=list)
+    """Those that it makes."""
     needs: list[tuple[Tensor, Tensor | None]] = field(default_factory=list)
     """Gradients that the graph takes as it finds them: it adds to them, or was captured where there were none."""
     written: list[int] = field(default_factory=list)
@@ -111,7 +153,7 @@ class TrainingStep:
         modules: likewise.
         pool: memory to share with other captures.
 
-    A step that cannot be captured runs eagerly, and `why_eager` says why.
+    A step that cannot be captured runs eagerly, and `why_eager` says why; `stats()` counts every call.
     """
 
     def __init__(
@@ -133,8 +175,9 @@ class TrainingStep:
         self.scalers = list(scalers) if scalers is not None else _of_kind(named, torch.amp.GradScaler)
         self.schedulers = _of_kind(named, torch.optim.lr_scheduler.LRScheduler)
         self.modules = list(modules) if modules is not None else _of_kind(named, torch.nn.Module)
-        self.n_captures = 0
-        self.why_eager = ""
+        self.n_captures = self.n_replays = 0
+        self._why_for_good = self._why_last = ""
+        self._eager: Counter[str] = Counter()
         self._pool = pool
         self._captured: dict[Any, list[_CapturedStep]] = {}
         """By arguments: one graph for each state."""
@@ -149,6 +192,7 @@ class TrainingStep:
         given = tensors_of((args, kwargs))
         place = arena()
         if place is None:
+            self._count(_NO_GPU)
             return self.step(*args, **kwargs)
         with place.lock:
             if place is not self._place:
@@ -157,22 +201,24 @@ class TrainingStep:
                 self._settled.clear()
                 self._n_calls = 0
             place.follow(torch.cuda.current_stream())
-            if self.why_eager or torch.cuda.is_current_stream_capturing():
-                return self._eagerly(args, kwargs)
+            if torch.cuda.is_current_stream_capturing():
+                self._count(_CAPTURED)
+                return self.step(*args, **kwargs)
+            if self._why_for_good:
+                return self._eagerly(args, kwargs, self._why_for_good)
             if any(t.requires_grad or not t.is_cuda for t in given):
-                self._fall_back("an argument needs gradients or is a host tensor")
-                return self._eagerly(args, kwargs)
+                return self._eagerly(args, kwargs, self._fall_back("an argument needs gradients or is a host tensor"))
             changing = _not_constant((args, kwargs))
             if changing:
-                self._fall_back(f"an argument is a {changing}, whose content may change unseen")
-                return self._eagerly(args, kwargs)
+                why = self._fall_back(f"an argument is a {changing}, whose content may change unseen")
+                return self._eagerly(args, kwargs, why)
             key = key_of(args, kwargs)
             held = self._captured.setdefault(key, [])
             known = next((each for each in held if each.snapshot.is_same() and each.fits()), None)
             if known is None:
                 self._n_calls += 1
                 if self._n_calls < self.warmup:
-                    return self._eagerly(args, kwargs)
+                    return self._eagerly(args, kwargs, WARM_UP)
                 known = self._known(held, args, kwargs)
                 if known is None:
                     return self._settle(args, kwargs)
@@ -180,12 +226,30 @@ class TrainingStep:
             copy_in(known.inputs, given)
             return self._replay(known, given, args, kwargs)
 
+    @property
+    def why_eager(self) -> str:
+        """Why the last call ran eagerly, or why all from now on will; "" after a replay and in the warm-up."""
+        return self._why_for_good or self._why_last
+
+    def stats(self) -> dict[str, Any]:
+        """``captures``, ``replays``, ``eager`` (calls by reason); the last two make all calls. New in 2.0."""
+        return {"captures": self.n_captures, "replays": self.n_replays, "eager": dict(self._eager)}
+
+    def explain(self) -> str:
+        """How its calls ran, and why, as a table. New in 2.0."""
+        how = self._why_for_good and f"eager from now on: {self._why_for_good}"
+        graphs = sum(map(len, self._captured.values()))
+        rows = [(self.n_replays, "by a graph", ""), *((n, "eager", why) for why, n in self._eager.most_common())]
+        return "\n".join([f"{self._name}: {how or f'{graphs} graphs'}", *(f"  {line}" for line in table(rows))])
+
     # -- inside ---------------------------------------------------------------------------------------
 
     def _known(self, held: list[_CapturedStep], args: Any, kwargs: Any) -> _CapturedStep | None:
         """The graph for the state of now, captured where a step has left that state alone."""
-        if self._counts_on_the_host():
-            self._fall_back(_ON_THE_HOST, for_good=True)
+        counting = self._counts_on_the_host()
+        if counting is not None:
+            why = _ON_THE_HOST if "capturable" in counting.defaults else _ALWAYS_ON_THE_HOST
+            self._fall_back(why.format(type(counting).__name__), for_good=True)
             return None
         now = self._look()
         if now is None:
@@ -200,11 +264,13 @@ class TrainingStep:
 
     def _settle(self, args: Any, kwargs: Any) -> Any:
         """An eager step that tells whether the step leaves the state that it reads alone."""
-        before = self._look() if not self.why_eager else None
+        before = self._look() if not self._why_for_good else None
         if before is None:
-            return self._eagerly(args, kwargs)
+            return self._eagerly(args, kwargs, self._why_for_good)
+        what = self._settled[-1].differs(before) if self._settled else ""
+        advice = "; a number that changes often belongs in a tensor" if _is_number(what) else ""
         with HostEffects() as effects:
-            result = self._eagerly(args, kwargs)
+            result = self._eagerly(args, kwargs, f"{what} has changed{advice}" if what else WARM_UP)
         after = self._look()
         if after is None:
             return result
@@ -212,7 +278,6 @@ class TrainingStep:
             self._fall_back(effects.found, for_good=True)
         elif after.key == before.key:
             self._n_changing, self._n_new = 0, self._n_new + 1
-            what = self._settled[-1].differs(after) if self._settled else ""
             self._settled = [*(each for each in self._settled if each.key != after.key), after][-2:]
             if self._n_new > MAX_UNSETTLED:
                 self._fall_back(
@@ -222,9 +287,8 @@ class TrainingStep:
             # The first steps make the optimizer's state.
             self._n_changing += 1
             what = before.differs(after)
-            is_number = any(f".{name}" in what for name in _NUMBERS) and "hooks" not in what
             if self._n_changing >= MAX_CHANGING:
-                self._fall_back(_SETS_NUMBERS if is_number else f"it changes {what} itself", for_good=True)
+                self._fall_back(_SETS_NUMBERS if _is_number(what) else f"it changes {what} itself", for_good=True)
         return result
 
     def _is_settled(self, state: Snapshot) -> bool:
@@ -254,9 +318,8 @@ class TrainingStep:
         kinds = {"optimizers": self.optimizers, "scalers": self.scalers, "modules": self.modules}
         return {"step": self.step, **kinds, **every}
 
-    def _eagerly(self, args: Any, kwargs: Any) -> Any:
-        if torch.cuda.is_current_stream_capturing():
-            return self.step(*args, **kwargs)
+    def _eagerly(self, args: Any, kwargs: Any, why: str) -> Any:
+        self._count(why)
         return pytree.tree_map_only(Tensor, Tensor.detach, beside(self._arena, self.step, args, kwargs))
 
     @property
@@ -265,14 +328,20 @@ class TrainingStep:
         return self._place
 
     def _replay(self, known: _CapturedStep, given: list[Tensor], args: Any, kwargs: Any) -> Any:
+        if not all([each.release() for each in known.made]):
+            return self._eagerly(args, kwargs, _GRADIENT_KEPT)
         try:
             replay(known.graph)
         except RunEagerly as failed:
-            self._fall_back(f"its replay failed ({failed.why})")
-            return self._eagerly(args, kwargs)
+            return self._eagerly(args, kwargs, self._fall_back(f"its replay failed ({failed.why})"))
+        self.n_replays += 1
+        self._why_last = ""
         for parameter, grad in known.grads:
             if parameter.grad is not grad:  # an eager step, another graph or the program put another one there
                 parameter.grad = grad
+        for each in known.made:
+            if each.parameter.grad is not each.grad:
+                each.parameter.grad = each.grad
         with torch.no_grad():
             for at in known.written:
                 given[at].copy_(known.inputs[at])
@@ -292,6 +361,8 @@ class TrainingStep:
         static = [like(leaf) if isinstance(leaf, Tensor) else leaf for leaf in flat]
         known = _CapturedStep(None, pytree.tree_unflatten(static, spec), tensors_of(static), None, now)
         copy_in(known.inputs, tensors_of((args, kwargs)))
+        others = [each for many in self._captured.values() for one in many for each in one.made]
+        counts = [each.count() for each in others]
         before = self._python_state()
         grads = [(p, p.grad) for p in self._parameters()]
         # Weights that an autocast around the step has cast and kept belong to no graph.
@@ -305,7 +376,7 @@ class TrainingStep:
             problem = _SETS_NUMBERS if self._sets_numbers(graph) else _why_no_result(graph, made)
             after = self._look()
             if not problem and (after is None or after.key != now.key):
-                problem = self.why_eager if after is None else f"its capture changes {now.differs(after)}"
+                problem = self._why_for_good if after is None else f"its capture changes {now.differs(after)}"
             known.snapshot = after or now
         except RuntimeError as error:
             problem = first_line(error)
@@ -318,12 +389,39 @@ class TrainingStep:
             return None
         known.graph = graph
         known.written = written_inputs(graph, known.inputs)
-        known.grads = [(p, p.grad) for p in self._parameters()]
-        # A gradient that is another tensor now was replaced, whatever it was; else the graph builds on it.
-        known.needs = [(p, before) for p, before in grads if before is None or p.grad is before]
+        self._note_gradients(known, grads)
         held.append(known)
         del held[:-MAX_KEPT]
+        del before, grads
+        for each in known.made:
+            each.n_names, each.n_views = each.count()
+        for each, (n_names, n_views) in zip(others, counts):
+            names, views = each.count()
+            each.is_elsewhere = each.is_elsewhere or (names, views) != (n_names, n_views)
+            each.n_names += names - n_names
+            each.n_views += views - n_views
         return known
+
+    def _note_gradients(self, known: _Captured, grads: list[tuple[Tensor, Tensor | None]]) -> None:
+        """What a capture has made of the gradients, which were ``grads`` before it."""
+        found = {p: p.grad for p in self._parameters()}
+        was = dict(grads)
+        for p, grad in found.items():
+            if grad is None or grad is was.get(p) or grad.layout is not torch.strided:
+                known.grads.append((p, grad))
+            else:
+                known.made.append(_Made(p, grad))
+        # A gradient that the graph neither leaves nor touches was replaced, whatever it was; else it builds on it,
+        # also where it gives it up afterwards (accumulated, used and set to None).
+        touched = [span(place) for place in (*reads_of(known.graph), *writes_of(known.graph))]
+        known.needs = [
+            (p, before)
+            for p, before in grads
+            if before is None
+            or p.grad is before
+            or before.layout is not torch.strided
+            or overlap([span(before)], touched)
+        ]
 
     def _parameters(self) -> list[Tensor]:
         own = [p for optimizer in self.optimizers for group in optimizer.param_groups for p in group["params"]]
@@ -350,14 +448,13 @@ class TrainingStep:
         found.save_other(put_back)
         return found
 
-    def _counts_on_the_host(self) -> bool:
-        """True where an optimizer keeps numbers in host tensors: a replay would not count them on."""
-        return any(
-            isinstance(value, Tensor) and not value.is_cuda
-            for optimizer in self.optimizers
-            for state in optimizer.state.values()
-            for value in state.values()
-        )
+    def _counts_on_the_host(self) -> torch.optim.Optimizer | None:
+        """An optimizer that keeps numbers in host tensors: a replay would not count them on."""
+        for optimizer in self.optimizers:
+            kept = (value for state in optimizer.state.values() for value in state.values())
+            if any(isinstance(value, Tensor) and not value.is_cuda for value in kept):
+                return optimizer
+        return None
 
     def _sets_numbers(self, graph: Any) -> bool:
         """True where the step itself writes the optimizers' numbers, which Python computed."""
@@ -366,11 +463,16 @@ class TrainingStep:
         held = [v for o in self.optimizers for g in o.param_groups for v in g.values() if isinstance(v, Tensor)]
         return overlap([span(t) for t in held if t.is_cuda], map(span, writes_of(graph)))
 
-    def _fall_back(self, reason: str, *, for_good: bool = False) -> None:
-        """Report that a step runs eagerly, and why."""
+    def _count(self, why: str) -> None:
+        self._eager[why] += 1
+        self._why_last = "" if why == WARM_UP else why
+
+    def _fall_back(self, reason: str, *, for_good: bool = False) -> str:
+        """Report that a step runs eagerly, and why, which is returned."""
         if for_good:
-            self.why_eager = reason
+            self._why_for_good = reason
         self._arena.state.report("fallback", f"a training step runs eagerly: {reason}", self._name)
+        return reason
 
 
 # -- gradient scalers -----------------------------------------------------------------------------------------
@@ -411,6 +513,11 @@ def _why_no_result(graph: Any, made: Any) -> str:
     if is_read and any(isinstance(leaf, (int, float, complex)) for leaf in pytree.tree_leaves(made)):
         return "it returns a number that it reads from the device; return the tensor"
     return ""
+
+
+def _is_number(path: str) -> bool:
+    """Whether what has changed is one of the numbers of an optimizer or a scheduler."""
+    return any(f".{name}" in path for name in _NUMBERS) and "hooks" not in path
 
 
 def _not_constant(tree: Any) -> str:

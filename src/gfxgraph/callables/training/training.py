@@ -402,7 +402,7 @@ class TrainingStep:
             each.n_views += views - n_views
         return known
 
-    def _note_gradients(self, known: _Captured, grads: list[tuple[Tensor, Tensor | None]]) -> None:
+    def _note_gradients(self, known: _CapturedStep, grads: list[tuple[Tensor, Tensor | None]]) -> None:
         """What a capture has made of the gradients, which were ``grads`` before it."""
         found = {p: p.grad for p in self._parameters()}
         was = dict(grads)

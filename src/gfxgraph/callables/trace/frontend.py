@@ -35,6 +35,7 @@ import torch
 from torch import Tensor
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
+from gfxgraph.callables.trace import corrections
 from gfxgraph.callables.trace.found import BROKEN, Found, look, said, with_random_states
 from gfxgraph.callables.trace.watch import PACKAGES, reads_state
 from gfxgraph.callables.trace.world import Granted, World, asks_by_name, catches, is_of_mappings
@@ -589,7 +590,7 @@ def _errors() -> Iterator[list[Exception]]:
 @contextlib.contextmanager
 def _as_needed() -> Iterator[None]:
     """With Dynamo's rules changed that would give another answer, or leave more to Python."""
-    with _breaking_in_loops(), _corrected():
+    with _breaking_in_loops(), _corrected(), corrections.corrected():
         yield
 
 

@@ -148,7 +148,7 @@ def _guard_identity(key: Any) -> None:
     match = torch._dynamo.guards.GuardBuilder.ID_MATCH
 
     def guard(variable: Any) -> None:
-        if _is_object(variable) and variable.source and type(variable.value).__eq__ is object.__eq__:
+        if _is_object(variable) and variable.source and type(variable.value).__eq__ is _SAME:
             torch._dynamo.variables.base.install_guard(variable.source.make_guard(match))
 
     torch._dynamo.variables.base.VariableTracker.visit(guard, key)
@@ -170,6 +170,7 @@ def _of_closure(is_of_closure: Any) -> Any:
     return lambda source: is_of_closure(source) and name_of(source).endswith(".cell_contents")
 
 
+_SAME: Any = object.__eq__
 _SETTLED = {*sys.stdlib_module_names, "torch"}
 
 

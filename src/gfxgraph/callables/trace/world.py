@@ -96,7 +96,8 @@ class Granted:
             for each in watch.mappings
             if does_catch or hasattr(type(each), "__missing__") or isinstance(each, OrderedDict) and len(each) > 1
         ]
-        self._keys += [(each, list(each)) for each in (*in_order, *watch.sets)]
+        self._keys += [(each, list(each)) for each in in_order]
+        self._keys += [(each, list(each)) for each in watch.sets]
         if not named.isdisjoint(_READS_ALL):
             self._tables += [(each, list(vars(each))) for each, _ in watch.kinds if hasattr(each, "__dict__")]
         for name in sorted(named.intersection(_OF_ONE_TENSOR)):

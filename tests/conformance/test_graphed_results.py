@@ -330,3 +330,61 @@ def test_a_training_step_writes_to_its_callers_arguments():
         part.fill_(7)
         assert whole[1:].eq(7).all()
     assert total == 8 and step.n_captures == 1
+
+
+def lazy_cases():
+    def by_hand(x):
+        y = x * 2
+        yield y
+        yield y + STATE["k"]
+
+    def inside(x):
+        return {"now": x + 1, "later": (x * i * STATE["k"] for i in range(3))}
+
+    async def awaited(x):
+        return x * STATE["k"]
+
+    def ended(coroutine):
+        with pytest.raises(StopIteration) as end:
+            coroutine.send(None)
+        return [end.value.value]
+
+    return {"by hand": (by_hand, list), "inside": (inside, lambda r: list(r["later"])), "awaited": (awaited, ended)}
+
+
+STATE = {"k": 1.0}
+
+
+@pytest.mark.parametrize("name", lazy_cases())
+def test_what_runs_later_runs_later(name):
+    """A generator or a coroutine that is returned reads what is there when it is asked, not when it was made."""
+    fn, consume = lazy_cases()[name]
+    g = gfxgraph.graphed(fn)
+    for i in range(N_CALLS):
+        mine, real = g(X(i)), fn(X(i))
+        STATE["k"] += 1
+        assert plain(consume(mine)) == plain(consume(real))
+
+
+def test_a_generator_used_inside_is_in_the_graph():
+    """Only one that outlives the call is left to Python."""
+    g = gfxgraph.graphed(lambda x: sum(x * i for i in range(3)))
+    for i in range(N_CALLS):
+        assert plain(g(X(i))) == plain(X(i) * 3)
+    assert g.stats()["replays"] > 2
+
+
+def test_attributes_given_to_tensors_are_there_each_time():
+    """To one that the function makes, and to the caller's own."""
+
+    def fn(x):
+        y = x * 2
+        y.tag = "made"
+        x.seen = True
+        return y
+
+    g = gfxgraph.graphed(fn)
+    for i in range(N_CALLS):
+        x = X(i)
+        assert g(x).tag == "made"
+        assert x.seen

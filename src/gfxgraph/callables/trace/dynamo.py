@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
+from gfxgraph.callables.trace.corrections import rules
 from gfxgraph.callables.trace.found import (
     Found,
     asks_by_name,
@@ -166,7 +167,7 @@ class Configured:
         settings = {name: value for name, value in wanted.items() if hasattr(known, name)}
         errors: list[Exception] = []
         noted = torch._dynamo.convert_frame, "format_error_msg", _noting(errors)
-        standing_in = _standing_in([*_without_logs(), *_corrections(), noted])
+        standing_in = _standing_in([*_without_logs(), *_corrections(), *rules(), noted])
         with known.patch(settings), _unshielded(), _quiet(), _uncollected(), standing_in:
             made = self._callback(*args, **kwargs)
         reason = getattr(made, "skip_reason", None)
@@ -190,15 +191,24 @@ def _for_symbols(front: Frontend) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _standing_in(others: Iterable[StandIn]) -> Iterator[None]:
-    """With others in the place of some of Dynamo's functions and settings."""
-    replaced = [(owner, name, getattr(owner, name), make) for owner, name, make in others]
+    """With others in the place of some of Dynamo's functions, settings and entries of tables."""
+    replaced: list[tuple[Any, str, Any]] = []
     try:
-        for owner, name, own, make in replaced:
-            setattr(owner, name, make(own))
+        for owner, name, make in others:
+            own = owner[name] if isinstance(owner, dict) else getattr(owner, name)
+            replaced.append((owner, name, own))
+            _put(owner, name, make(own))
         yield
     finally:
-        for owner, name, own, _ in replaced:
-            setattr(owner, name, own)
+        for owner, name, own in reversed(replaced):
+            _put(owner, name, own)
+
+
+def _put(owner: Any, name: str, value: object) -> None:
+    if isinstance(owner, dict):
+        owner[name] = value
+    else:
+        setattr(owner, name, value)
 
 
 def _without_logs() -> Iterator[StandIn]:

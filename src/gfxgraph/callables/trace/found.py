@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dis
 import functools
+import inspect
 import operator
 import re
 import types
@@ -52,6 +53,7 @@ def _is_outside(source: str) -> bool:
 
 
 _IN_BRACKETS = re.compile(r"\[[^\[\]]*\]")
+_WAITS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 def look(graph: Any) -> Found:
@@ -72,12 +74,17 @@ def look(graph: Any) -> Found:
             bound = getattr(known, "maxlen", None)
             if bound is None or bound.as_python_constant() != each.maxlen:
                 raise torch._dynamo.exc.SkipFrame("it uses a deque with a bound, which Dynamo does not know")
+    code = list(output.tracing_context.traced_code)
+    if any(each.co_flags & _WAITS for each in code):
+        raise torch._dynamo.exc.SkipFrame(
+            "it is asynchronous, or calls what is; give graphed() the part without await"
+        )
     sources = []
     for node in graph.graph.nodes:
         if node.op == "placeholder":
             argument = node.meta.get("grapharg")
-            sources.append(_name_of(argument.source) if argument is not None else "")
-    found = Found(output.root_tx.f_code, graph, sources, code=list(output.tracing_context.traced_code))
+            sources.append(name_of(argument.source) if argument is not None else "")
+    found = Found(output.root_tx.f_code, graph, sources, code=code)
     found.outside = [i for i, source in enumerate(sources) if _is_outside(source)]
     found.why_eager = _why_eager(graph)
     found.may_raise = _arithmetic(graph)
@@ -100,17 +107,19 @@ def _effects(found: Found, effects: Any) -> str:
     """Note constants that the frame stores; "" where that is all it changes, else what a graph cannot repeat."""
     # lazily: Dynamo takes seconds to import, and is there when it calls this
     from torch._dynamo.side_effects import AttributeMutationNew, ValueMutationNew
-    from torch._dynamo.variables import ConstantVariable
+    from torch._dynamo.variables import ConstantVariable, TensorVariable
 
     for each in list(effects.id_to_variable.values()):
+        if isinstance(each, TensorVariable) and each.source is None and effects.store_attr_mutations.get(each):
+            return "it gives a tensor that it makes an attribute"
         if isinstance(each.mutation_type, AttributeMutationNew | ValueMutationNew) or not effects.is_modified(each):
             continue
         stored = effects.store_attr_mutations.get(each)
         is_constant = stored and all(isinstance(value, ConstantVariable) for value in stored.values())
-        if each.source is None or not is_constant:
-            return f"it changes {_name_of(each.source) if each.source is not None else type(each).__name__}"
+        if each.source is None or not is_constant or name_of(each.source).startswith(("L['args']", "L['kwargs']")):
+            return f"it changes {name_of(each.source) if each.source is not None else type(each).__name__}"
         for name, value in stored.items():
-            found.stores.append((_name_of(each.source), name, value.as_python_constant()))
+            found.stores.append((name_of(each.source), name, value.as_python_constant()))
     return "it registers hooks on tensors" if effects.tensor_hooks or effects.save_for_backward else ""
 
 
@@ -132,9 +141,9 @@ def _from_outside(tx: Any) -> tuple[list[str], str]:
         if variable.source is None or isinstance(variable, UserDefinedClassVariable):
             return
         if isinstance(variable, TensorVariable | SymNodeVariable):
-            tensors.append(_name_of(variable.source))
+            tensors.append(name_of(variable.source))
         elif isinstance(variable.mutation_type, ValueMutationExisting | AttributeMutationExisting):
-            others.append(_name_of(variable.source))
+            others.append(name_of(variable.source))
 
     if tx.stack:
         VariableTracker.visit(look_at, tx.stack[-1], seen)
@@ -221,7 +230,7 @@ def _unseen(node: Any) -> Any:
     return None
 
 
-def _name_of(source: Any) -> str:
+def name_of(source: Any) -> str:
     name = source.name
     return str(name() if callable(name) else name)
 

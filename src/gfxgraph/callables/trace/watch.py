@@ -72,6 +72,10 @@ class GuardWalk:
         self.held: list[Any] = []
         self.mappings: list[dict[Any, Any]] = []
         """Dicts that were read, but for those of objects."""
+        self.tensors: list[Tensor] = []
+        """Read from outside; they may be given attributes."""
+        self.sets: list[set[Any]] = []
+        """Sets of more than constants."""
         self.zeros: list[tuple[Any, str, float]] = []
         """0.0 and -0.0 that were read: what holds them, under which name or at which place, and which they are."""
         self.kinds: list[tuple[Any, type]] = []
@@ -235,6 +239,8 @@ class GuardWalk:
             self.functions.add(value)
         if isinstance(value, type):
             self.classes.add(value)
+        if isinstance(value, Tensor):
+            self.tensors.append(value)
         if isinstance(value, _FIXED) or isinstance(value, type | Tensor | types.CellType | types.FunctionType):
             return
         self.classes.add(type(value))
@@ -250,6 +256,8 @@ class GuardWalk:
             self._items(value)
         elif isinstance(value, set):
             self._compare(("set", id(value)), value, frozenset(value), "{0} != {1}")
+            if not all(isinstance(each, _FIXED) for each in value):  # Dynamo guards how many there are
+                self.sets.append(value)
         elif type(value) is object:
             return
         elif hasattr(value, "__dict__") or hasattr(type(value), "__slots__"):

@@ -58,8 +58,9 @@ class Granted:
         """Functions and data of classes, defaults and code of functions: owner, name, value."""
         self._kinds: list[tuple[Any, type]] = []
         """Objects whose class may be set, and their classes."""
-        self._keys: list[tuple[dict[Any, Any], list[Any]]] = []
-        """Dicts, and their keys: which one is missing is not guarded where that is an error that the code catches."""
+        self._keys: list[tuple[dict[Any, Any] | set[Any], list[Any]]] = []
+        """Dicts, and their keys: which one is missing is not guarded where that is an error that the code catches.
+        Sets, and what they hold: of objects Dynamo guards the number."""
         self._tables: list[tuple[Any, list[str]]] = []
         """Objects whose dict the program reads as one, and its keys: Dynamo guards those alone that it finds."""
         self._absent: list[tuple[Any, frozenset[str]]] = []
@@ -90,8 +91,14 @@ class Granted:
         self.why_eager = self.why_eager or watch.why_eager
         does_catch = any(catches(each) for each in code)
         # Dynamo's guards look at the order in which an OrderedDict was filled, not at its own.
-        in_order = [each for each in watch.mappings if does_catch or isinstance(each, OrderedDict) and len(each) > 1]
+        # A ``__missing__`` stands for the error that a key's absence would be.
+        in_order = [
+            each
+            for each in watch.mappings
+            if does_catch or hasattr(type(each), "__missing__") or isinstance(each, OrderedDict) and len(each) > 1
+        ]
         self._keys += [(each, list(each)) for each in in_order]
+        self._keys += [(each, list(each)) for each in watch.sets]
         if not named.isdisjoint(_READS_ALL):
             self._tables += [(each, list(vars(each))) for each, _ in watch.kinds if hasattr(each, "__dict__")]
         for name in sorted(named.intersection(_OF_ONE_TENSOR)):
@@ -118,6 +125,8 @@ class Granted:
         kinds = {*watch.classes, *(cell.cell_contents for cell in _cells_of_classes(watch.functions))}
         bases = {base for kind in kinds if _is_programs(kind) for base in kind.__mro__ if _is_programs(base)}
         holders: list[Any] = [Tensor, *bases]
+        if any(asks_by_name(each) for each in code):
+            holders += watch.tensors
         for owner, kind in watch.kinds:
             asks_in_vain = getattr(kind, "__getattr__", nn.Module.__getattr__) is not nn.Module.__getattr__
             if (does_catch or asks_in_vain) and hasattr(owner, "__dict__"):

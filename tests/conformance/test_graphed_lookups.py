@@ -1,0 +1,197 @@
+"""What a function finds: by keys that it makes, by an ``__eq__`` of the program's, in sets, by classes it was given."""
+
+from __future__ import annotations
+
+import types
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+import gfxgraph
+
+pytestmark = pytest.mark.usefixtures("platform")
+N_CALLS = 4
+
+
+class Place:
+    """Equal to another of the same number."""
+
+    __slots__ = ("n",)
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __hash__(self) -> int:
+        return hash(self.n)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Place) and self.n == other.n
+
+
+class Thing:
+    """Equal to itself alone."""
+
+    def method(self) -> None:
+        """A bound method is another object each time, and equal to the last."""
+
+
+class Described:
+    """Keeps a number for each object."""
+
+    def __init__(self) -> None:
+        self.kept = weakref.WeakKeyDictionary()
+
+    def __get__(self, owner, kind=None):
+        return self.kept.get(owner, 1.0)
+
+    def __set__(self, owner, value):
+        self.kept[owner] = value
+
+
+def swapped(held, value):
+    """The set or list holds this alone, so it is as long as before."""
+    held.clear()
+    held.add(value)
+
+
+def weak_keys():
+    class Holder:
+        gain = Described()
+
+    holder = Holder()
+    changes = [lambda v=v: setattr(holder, "gain", v) for v in (2.0, 3.0)]
+    return (lambda x: x * holder.gain), changes
+
+
+def a_tuple_with_an_object():
+    thing, table = Thing(), {}
+    changes = [lambda: table.update({(thing, 4): 2.0}), table.clear, lambda: table.update({(thing, 4): 3.0})]
+    return (lambda x: x * table[(thing, 4)] if (thing, 4) in table else x - 1), changes
+
+
+def equal_keys():
+    table = {Place(3): 2.0}
+    changes = [lambda: table.update({Place(3): 5.0}), table.clear, lambda: table.update({Place(3): 7.0})]
+    return (lambda x: x * table.get(Place(3), 1.0)), changes
+
+
+def an_equal_key_that_is_held():
+    table, held = {Place(3): 2.0}, [Place(3)]
+    changes = [lambda: held.__setitem__(0, Place(4)), lambda: table.update({Place(4): 9.0})]
+    return (lambda x: x * table.get(held[0], 1.0)), changes
+
+
+def methods():
+    thing, table = Thing(), {}
+    changes = [lambda: table.update({thing.method: 2.0}), table.clear, lambda: table.update({thing.method: 3.0})]
+    return (lambda x: x * table.get(thing.method, 1.0)), changes
+
+
+def a_set_of_objects():
+    first, second = Thing(), Thing()
+    held = {first}
+    changes = [lambda: swapped(held, second), lambda: swapped(held, first)]
+    return (lambda x: x * 2 if second in held else x - 1), changes
+
+
+def a_set_of_equal_objects():
+    held = {Place(3)}
+    return (lambda x: x * 2 if Place(3) in held else x - 1), [lambda: swapped(held, Place(4))]
+
+
+def a_weak_set():
+    first, second = Thing(), Thing()
+    held = weakref.WeakSet([first])
+    return (lambda x: x * 2 if second in held else x - 1), [lambda: swapped(held, second), held.clear]
+
+
+def classes_in_a_tuple():
+    class First: ...
+
+    class Second(First): ...
+
+    held = {"value": First(), "kinds": (First,)}
+    changes = [lambda: held.update(kinds=(Second,)), lambda: held.update(value=Second())]
+    return (lambda x: x * 2 if isinstance(held["value"], held["kinds"]) else x - 1), changes
+
+
+def a_class_in_an_object():
+    config = types.SimpleNamespace(kind=nn.ReLU, kinds=[nn.Tanh])
+    changes = [lambda: setattr(config, "kind", nn.Sigmoid), lambda: config.kinds.__setitem__(0, nn.SiLU)]
+    return (lambda x: config.kind()(config.kinds[0]()(x))), changes
+
+
+def an_object_that_is_the_key():
+    first, second = Thing(), Thing()
+    table, held = {first: 2.0}, [second]
+    changes = [
+        lambda: held.__setitem__(0, first),
+        lambda: table.update({first: 5.0}),
+        lambda: held.__setitem__(0, second),
+    ]
+    return (lambda x: x * table.get(held[0], 1.0)), changes
+
+
+def objects_that_are_one():
+    first, second = Thing(), Thing()
+    held = {"left": first, "right": first}
+    changes = [lambda: held.update(left=second), lambda: held.update(right=second), lambda: held.update(left=first)]
+    return (lambda x: x * 2 if held["left"] is held["right"] else x - 1), changes
+
+
+def an_object_in_a_list():
+    first, second = Thing(), Thing()
+    held = {"one": second}
+    changes = [lambda: held.update(one=first), lambda: held.update(one=second)]
+    return (lambda x: x * 2 if held["one"] in [first] else x - 1), changes
+
+
+def a_class_that_says_what_its_instances_are():
+    answer = [True]
+
+    class Kind(type):
+        def __instancecheck__(cls, value):
+            return answer[0]
+
+    class Asked(metaclass=Kind): ...
+
+    return (lambda x: x * 2 if isinstance(answer, Asked) else x - 1), [lambda: answer.__setitem__(0, False)]
+
+
+def a_parameter_that_is_given_an_attribute():
+    weight = nn.Parameter(torch.ones(4, device="cuda"))
+    changes = [lambda: setattr(weight, "scale", 3.0), lambda: delattr(weight, "scale")]
+    return (lambda x: x * weight * (weight.scale if hasattr(weight, "scale") else 1.0)), changes
+
+
+CASES = [
+    an_object_that_is_the_key, objects_that_are_one, an_object_in_a_list, a_class_that_says_what_its_instances_are,
+    a_parameter_that_is_given_an_attribute,
+    weak_keys, a_tuple_with_an_object, equal_keys, an_equal_key_that_is_held, methods, a_set_of_objects,
+    a_set_of_equal_objects, a_weak_set, classes_in_a_tuple, a_class_in_an_object,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", CASES, ids=lambda make: make.__name__)
+def test_what_is_found_is_what_is_there_now(make):
+    """Between calls the key appears, goes, or has another value; the set, other members; the class is another."""
+    fn, changes = make()
+    g = gfxgraph.graphed(fn)
+    with torch.no_grad():
+        for change in (lambda: None, *changes):
+            change()
+            for i in range(N_CALLS):
+                x = torch.arange(4.0, device="cuda") + i - 2
+                assert g(x).tolist() == fn(x).tolist()
+
+
+@pytest.mark.parametrize("make", [a_tuple_with_an_object, a_set_of_objects, objects_that_are_one])
+def test_it_is_still_a_graph(make):
+    """What was made to be noticed does not cost the graph."""
+    fn, _ = make()
+    g = gfxgraph.graphed(fn)
+    for i in range(N_CALLS):
+        g(torch.ones(4, device="cuda") + i)
+    assert g.stats()["replays"] >= N_CALLS - 2

@@ -37,6 +37,8 @@ STARTS_IN_S = 0.05
 """A start of Python on the machine on which the limits were set."""
 LIMIT_S = 300
 """For one test there."""
+DEPTH = float(os.environ.get("GFXGRAPH_TEST_DEPTH", "1"))
+"""How many times as many random programs as `make test` runs."""
 SHORT_S = 20
 """Shorter limits are part of what a test is about."""
 _VARIABLE = "GFXGRAPH_TEST_PATIENCE"

@@ -11,6 +11,9 @@ nothing is to be kept: without that each start compiles all of gfxgraph again, f
 
 Many tests collect garbage, and each collection looks at all that the process has loaded: half a million objects, a
 quarter of a second. What is there when a file of tests begins is taken out of its sight.
+
+pytest, from 9.2 on, listens to loggers that hand nothing on, too. Where somebody listens to its logger of traces,
+Dynamo writes down each step of each of the thousands of traces, as JSON: 5 % of all the tests' time.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import functools
 import gc
 import inspect
 import json
+import logging
 import os
 import platform
 import subprocess
@@ -33,6 +37,8 @@ STARTS_IN_S = 0.05
 """A start of Python on the machine on which the limits were set."""
 LIMIT_S = 300
 """For one test there."""
+DEPTH = float(os.environ.get("GFXGRAPH_TEST_DEPTH", "1"))
+"""How many times as many random programs as `make test` runs."""
 SHORT_S = 20
 """Shorter limits are part of what a test is about."""
 _VARIABLE = "GFXGRAPH_TEST_PATIENCE"
@@ -87,6 +93,7 @@ with contextlib.suppress(ImportError):
     import torch
 
     torch.set_num_threads(1)
+    logging.getLogger("torch.__trace").propagate = True  # as torch has it, pytest would listen
 
 
 def pytest_terminal_summary(terminalreporter, exitstatus, config):

@@ -13,6 +13,7 @@ import gfxgraph
 from gfxgraph.callables.control.conditional import Conditional
 from gfxgraph.callables.control.loops import Unrolled, WhileLoop
 from gfxgraph.callables.training.training import TrainingStep
+from tests.conftest import DEPTH
 
 FACTOR = 2.0
 
@@ -421,7 +422,7 @@ def random_calls(seed):
             assert torch.allclose(mine[name](x), want[name](x), atol=1e-4, rtol=1e-4), (seed, turn, name)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(int(10 * DEPTH)))
 def test_random_changes_between_calls(simulated_once, seed):
     """Whatever changes between calls, in whatever order: eager's answers."""
     random_calls(seed)

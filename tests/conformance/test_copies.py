@@ -11,7 +11,9 @@ import gfxgraph
 from gfxgraph.callables.fast_path import copying, joining
 from gfxgraph.callables.signature import MISS
 from gfxgraph.process import process
-from tests.conformance.conftest import HAS_GPU
+from tests.conformance.conftest import HAS_GPU, on_both_platforms
+
+pytestmark = pytest.mark.any_platform
 
 MODES = ["standard", "hot"]
 
@@ -68,6 +70,7 @@ def same(got, want):
 
 
 @pytest.mark.parametrize("mode", MODES)
+@on_both_platforms
 def test_arguments_of_all_kinds_are_copied_in_one_launch(platform, way, mode):
     """Five dtypes and layouts at another address each call: eager's results, by one launch in, one out."""
     g = gfxgraph.graphed(step, mode=mode)
@@ -180,6 +183,7 @@ def test_arguments_that_are_written_to(platform, way):
 
 @pytest.mark.skipif(HAS_GPU, reason="refusals are planted in the simulator")
 @pytest.mark.parametrize("at", [1, 2])
+@on_both_platforms
 def test_a_refused_launch_is_made_up_for_and_counted(platform, at):
     """The first is the one of the arguments, the second that of the results; the next call is as before."""
     from gfxgraph import simulator
@@ -439,6 +443,7 @@ def test_streams_of_two_ways_to_one_capture(platform):
 @pytest.mark.skipif(HAS_GPU, reason="refusals are planted in the simulator")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("at", [1, 2])
+@on_both_platforms
 def test_a_refused_change_ends_joining_for_that_signature(platform, mode, at):
     """The call is made as without it, and so are all later ones; counted once."""
     from gfxgraph import simulator
@@ -471,6 +476,7 @@ def test_large_graphs_of_buckets_are_not_joined(platform, n_ops):
 
 
 @pytest.mark.skipif(HAS_GPU, reason="refusals are planted in the simulator")
+@on_both_platforms
 def test_a_refused_launch_goes_the_long_way(platform):
     """Once, with the right result; the next call is one launch again."""
     from gfxgraph import simulator

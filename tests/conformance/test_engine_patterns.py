@@ -23,6 +23,13 @@ SIZES = (1, 2, 4, 8)
 HIDDEN = 16
 
 
+@pytest.fixture(autouse=True)
+def unfrozen():
+    """vLLM has the collector look at everything again; each collection of a later test would take 250 ms."""
+    yield
+    gc.freeze()
+
+
 def weak(tensor):
     """A tensor over the same memory that does not own it, as the engines' weak_ref_tensor gives."""
     storage = torch._C._construct_storage_from_data_pointer(

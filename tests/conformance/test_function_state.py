@@ -20,6 +20,8 @@ from gfxgraph.callables.reads import Promised
 from tests.conformance.conftest import HAS_GPU
 from tests.warm_python import warm_python
 
+pytestmark = pytest.mark.any_platform
+
 FACTOR = 2.0
 MODEL = None
 

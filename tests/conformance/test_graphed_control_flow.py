@@ -12,6 +12,8 @@ from torch import nn
 
 import gfxgraph
 
+pytestmark = pytest.mark.any_platform
+
 
 def X(i: int = 0, *shape: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(i)

@@ -13,6 +13,8 @@ from torch import nn
 import gfxgraph
 from gfxgraph.callables.trace.frontend import MAX_RAISED, RAISED
 
+pytestmark = pytest.mark.any_platform
+
 WIDTH = 4
 Case = tuple[Callable[..., Any], Callable[[bool], tuple[Any, ...]]]
 

@@ -16,6 +16,9 @@ import gfxgraph
 from gfxgraph import simulator
 from gfxgraph.callables.arena import arena_of
 from gfxgraph.process import process
+from tests.conformance.conftest import on_both_platforms
+
+pytestmark = pytest.mark.any_platform
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +69,7 @@ def same(g, fn, *args):
 @pytest.mark.parametrize(
     ("call", "n"), [(c, n) for c in ("begin", "end", "instantiate", "launch") for n in (1, 2)] + [("op", 8)]
 )
+@on_both_platforms
 def test_failures_of_the_runtime(faults, call, n):
     """Whatever call of the runtime is refused, results stay right and a later function can be captured."""
     g = gfxgraph.graphed(chain)
@@ -82,6 +86,7 @@ def test_failures_of_the_runtime(faults, call, n):
 
 
 @needs_simulator
+@on_both_platforms
 def test_out_of_memory_in_a_capture(faults):
     """The call runs eagerly, other captures are given back, and later there is another attempt."""
     g = gfxgraph.graphed(lambda x: chain(x).cumsum(0))

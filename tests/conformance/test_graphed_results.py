@@ -13,7 +13,7 @@ from torch import nn
 
 import gfxgraph
 
-pytestmark = pytest.mark.usefixtures("platform")
+pytestmark = [pytest.mark.usefixtures("platform"), pytest.mark.any_platform]
 N_CALLS = 5
 
 

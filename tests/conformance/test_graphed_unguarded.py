@@ -22,6 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import gfxgraph
 
+pytestmark = pytest.mark.any_platform
+
 STATE = {"k": 2.0}
 
 

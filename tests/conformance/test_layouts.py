@@ -10,6 +10,8 @@ import torch
 import gfxgraph
 from gfxgraph.callables.inputs import dense_strides, dim_order
 
+pytestmark = pytest.mark.any_platform
+
 MODES = ["standard", "hot"]
 
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import gfxgraph
 from tests.conformance.conftest import PLATFORMS
+from tests.conftest import DEPTH
 
 DYNAMIC = {"x": {0: "n"}, "mask": {0: "n"}}
 WIDTH = 4
@@ -129,7 +130,10 @@ def step_of(program: list[tuple[str, int]]) -> Callable[..., tuple[torch.Tensor,
 
 @pytest.mark.parametrize("platform", PLATFORMS[:1], indirect=True)
 @settings(
-    max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=int(10 * DEPTH),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     program=programs,

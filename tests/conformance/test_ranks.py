@@ -10,12 +10,12 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.conformance.conftest import HAS_GPU
+from tests.warm_python import warm_python
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -39,7 +39,7 @@ def run_ranks(profile, size=2):
             "WORLD_SIZE": str(size),
             "OMP_NUM_THREADS": "1",
         }
-        command = [sys.executable, str(HERE / "rank_program.py"), profile]
+        command = [warm_python(), str(HERE / "rank_program.py"), profile]
         ranks.append(
             subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         )

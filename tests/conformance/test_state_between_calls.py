@@ -10,6 +10,8 @@ import torch
 import gfxgraph
 from tests.conformance import state_programs
 
+pytestmark = pytest.mark.any_platform
+
 
 @pytest.mark.parametrize("seed", range(6))
 def test_answers_and_state_are_eagers(platform, seed):

@@ -10,6 +10,8 @@ import gfxgraph
 from gfxgraph.callables.training.training import TrainingStep
 from tests.conformance.conftest import HAS_GPU
 
+pytestmark = pytest.mark.any_platform
+
 # The full measure on a GPU (tests/gpu/test_beyond_gpu.py runs this file's functions), a small one elsewhere.
 N_STEPS = 50 if HAS_GPU else 12
 

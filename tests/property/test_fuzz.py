@@ -1,7 +1,7 @@
 """Random programs captured through plain torch.cuda.graph: replay equals eager, capture computes nothing.
 
-2,000 programs under the simulator's CUDA and HIP profiles; tests/gpu/test_fuzz_gpu.py runs as many on a
-GPU. A failure is shrunk and printed as a script that runs as it stands.
+512 programs under the simulator's CUDA and HIP profiles, 2,048 with GFXGRAPH_TEST_DEPTH=4; tests/gpu/test_fuzz_gpu.py
+runs as many on a GPU. A failure is shrunk and printed as a script that runs as it stands.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 import gfxgraph
+from tests.conftest import DEPTH
 
-PROGRAMS = 2000
+PROGRAMS = int(512 * DEPTH)
 # (profile, how many parts of the programs): parts are separate tests, so that they spread over cores.
 PARTS = (("cuda", 5), ("hip", 7), ("hip-6.4", 2), ("hip-7.14", 2))
 N_PARTS = sum(n for _, n in PARTS)

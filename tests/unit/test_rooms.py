@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import gfxgraph
+from tests.warm_python import warm_python
 
 SOURCE = Path(gfxgraph.__file__).parent
 ROOT = Path(__file__).parents[2]
@@ -32,9 +33,9 @@ def test_graphed_is_the_function_whatever_was_imported():
         "    importlib.import_module('gfxgraph.' + name)\n"
         "assert gfxgraph.graphed is first and isinstance(first, types.FunctionType)\n"
     )
-    subprocess.run([sys.executable, "-c", program], check=True)
+    subprocess.run([warm_python(), "-c", program], check=True)
     late = "import gfxgraph.callables.graphed, types\nassert isinstance(gfxgraph.graphed, types.FunctionType)\n"
-    subprocess.run([sys.executable, "-c", late], check=True)
+    subprocess.run([warm_python(), "-c", late], check=True)
 
 
 def test_every_room_is_on_the_map():
@@ -104,7 +105,7 @@ def test_a_replayed_graph_needs_no_compiler():
         "torch.cuda.make_graphed_callables, gfxgraph.graphed, gfxgraph.Conditional\n"
         "print(*{'torch._dynamo', 'torch._inductor', 'torch.distributed.tensor', 'sympy'} & set(sys.modules))\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run([warm_python(), "-c", program], capture_output=True, text=True, check=True)
     assert not done.stdout.split(), done.stdout
 
 

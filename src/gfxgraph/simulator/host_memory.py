@@ -7,7 +7,6 @@ Stays out: what pinning means for a copy (special_kernels.py).
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -68,9 +67,6 @@ def factories_with_pinning(sim: Simulator) -> dict[str, Callable[..., Any]]:
 
     if not _wrapped:
         _wrapped.update({name: wrap(getattr(torch, name)) for name in _FACTORIES})
-        rules = sys.modules.get("torch._dynamo.trace_rules")
-        if rules is not None:
-            rules.get_torch_obj_rule_map.cache_clear()
     return dict(_wrapped)
 
 

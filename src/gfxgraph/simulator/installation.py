@@ -55,8 +55,8 @@ class Restore:
 
     def __init__(self) -> None:
         self._steps: list[Callable[[], object]] = []
-        self.replaced: list[tuple[Any, Any]] = []
-        """What ``set`` put in the place of what, in order."""
+        self.replaced: list[str] = []
+        """The names that ``set`` gave another value, in order."""
 
     def add(self, step: Callable[[], object]) -> None:
         self._steps.append(step)
@@ -75,7 +75,7 @@ class Restore:
         """Set ``owner.name``, to be restored."""
         before = vars(owner).get(name, _MISSING)
         setattr(owner, name, value)
-        self.replaced.append((before, value))
+        self.replaced.append(f"{owner.__name__}.{name}")
         if before is _MISSING:
             self.add(lambda: delattr(owner, name))
         else:
@@ -107,6 +107,7 @@ def install(profile: str = "cuda", *, total_memory: int = DEFAULT_MEMORY, **torc
         raise SimulatorError(
             "simulator_unsupported", feature="a simulated card beside a real one", where="this machine"
         )
+    _have_dynamo_look_first()
     undo = Restore()
     try:
         native = NativeDevice()
@@ -141,21 +142,30 @@ def _plant(sim: Simulator, plants: list[str]) -> None:
 
 
 def _tell_dynamo(undo: Restore) -> None:
-    """Give torch's functions that are other ones now Dynamo's rules for them: it knows them by identity.
+    """Give torch's functions that are other ones now Dynamo's rules for their names: it knows them by identity.
 
-    To clear its map would do the same, but looking up all of torch takes 60 ms, at each installation.
+    To clear its map would do the same, but looking up all of torch takes 25 ms, at each installation.
     """
     rules = sys.modules.get("torch._dynamo.trace_rules")
-    if rules is None or not rules.get_torch_obj_rule_map.cache_info().currsize:
+    if rules is None:
         undo.add(_have_dynamo_look_again)
         return
     known = rules.get_torch_obj_rule_map()
     added = []
-    for before, value in undo.replaced:
-        if callable(before) and callable(value) and before in known and value not in known:
-            known[value] = known[before]
+    for name in undo.replaced:
+        rule = next((by_name[name] for by_name in rules.torch_name_rule_map if name in by_name), None)
+        value = rule and rules.load_object(name)
+        if value is not None and value not in known:
+            known[value] = rule
             added.append(value)
     undo.add(lambda: [known.pop(each, None) for each in added])
+
+
+def _have_dynamo_look_first() -> None:
+    """Have Dynamo, where it is loaded, make its map of torch as it is before anything is replaced."""
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    if rules is not None:
+        rules.get_torch_obj_rule_map()
 
 
 def _have_dynamo_look_again() -> None:

@@ -93,7 +93,7 @@ def sandbox(tmp_path: Path) -> Sandbox:
         (package / room).mkdir(parents=True)
     for entry in (path for folder in (".", "process", "startup") for path in (REAL / folder).iterdir()):
         name = str(entry.relative_to(REAL))
-        if name not in ("process", "startup", *stand_ins) and entry.name != "__pycache__":
+        if name not in ("process", "startup", *stand_ins):  # compiled code, too
             (package / name).symlink_to(entry)
     for name, text in stand_ins.items():
         (package / name).write_text(text)

@@ -200,8 +200,9 @@ def test_prepared_processes(monkeypatch):
     assert suite.running == ["hanging"]
 
 
-def test_process_that_cannot_start():
+def test_process_that_cannot_start(monkeypatch):
     """Where not even the imports work, each case says why."""
+    monkeypatch.setattr(sys, "executable", warm_python())
     suite = Suite("hip", module="no_such_cases", crew=PreparedProcesses("no_such_cases"))
     result = suite._run(Listed("right", "", 60), "right")[0]
     suite.close()

@@ -79,6 +79,25 @@ def test_a_tensor_that_outlives_its_simulator_is_refused() -> None:
         undo.undo()
 
 
+def test_dynamo_finds_what_is_in_place_of_torchs_functions() -> None:
+    """Its map of torch stays, and has by each name the rule that one made anew would have; then it is as before."""
+    rules = pytest.importorskip("torch._dynamo.trace_rules")
+    simulator.install().undo()  # torch's own functions may be other objects once they were called
+    rules.get_torch_obj_rule_map.cache_clear()
+    known = rules.get_torch_obj_rule_map()
+    before = dict(known)
+    undo = simulator.install()
+    try:
+        assert rules.get_torch_obj_rule_map() is known
+        anew = rules.get_torch_obj_rule_map.__wrapped__()
+        for function in (torch.tensor, torch.cuda.is_available, torch._C._cuda_isCurrentStreamCapturing):
+            assert function in anew and function not in before
+        assert {each for each in anew if known.get(each) is not anew[each]} == set()
+    finally:
+        undo.undo()
+    assert rules.get_torch_obj_rule_map() is known and known == before
+
+
 def test_second_simulator_is_refused(sim: simulator.Simulator) -> None:
     """Two simulators in one process are an error, not a surprise."""
     with pytest.raises(simulator.SimulatorError) as caught:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from tests.warm_python import warm_python
 
 TOOL = Path(__file__).parents[3] / "tools" / "follow_call.py"
 sys.path.insert(0, str(TOOL.parent))
@@ -38,10 +38,9 @@ def test_a_function_is_followed_once_and_a_lower_room_not_below_its_first(tmp_pa
     assert walk.files == ["callables/graphed.py", "capture/graph.py"]
 
 
-@pytest.mark.timeout(60)
 def test_it_follows_up_to_the_launch() -> None:
     """The last file is the graph's, and the first the callable's."""
-    done = subprocess.run([sys.executable, str(TOOL), "--pure"], capture_output=True, text=True)
+    done = subprocess.run([warm_python(), str(TOOL), "--pure"], capture_output=True, text=True)
     lines = done.stdout.split()
     assert lines[0] == "callables/graphed.py", done.stderr
     assert "files," in lines and "callables/entry.py" in lines

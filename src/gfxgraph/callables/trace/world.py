@@ -39,7 +39,7 @@ import torch
 from torch import Tensor, nn
 
 from gfxgraph.callables.trace.dicts import HAS_TAGS, Watchers, watched
-from gfxgraph.callables.trace.found import catches
+from gfxgraph.callables.trace.found import asks_by_name, catches
 from gfxgraph.callables.trace.watch import PACKAGES, GuardWalk, Unwatchable, is_other_zero
 from gfxgraph.callables.trace.words import Words, tag_of, words_of
 from gfxgraph.config import environment_of

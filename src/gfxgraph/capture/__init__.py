@@ -14,6 +14,7 @@ Stays out: command line, engines, functions that are captured per signature.
     failures.py, recovery.py
                   a capture that cannot begin, cannot end or dies; cleaning torch up after it
     holdings.py, blocks.py
+    half_entered.py                blocks that an interrupt has left half entered, ended at once
                   what a capture holds of the process and gives back; blocks that an interrupt left
     rollback.py   what work changes outside its graph, saved and put back
     generators.py, streams.py, host_values.py

@@ -75,7 +75,7 @@ class Restore:
         """Set ``owner.name``, to be restored."""
         before = vars(owner).get(name, _MISSING)
         setattr(owner, name, value)
-        self.replaced.append(f"{owner.__name__}.{name}")
+        self.replaced.append(f"{getattr(owner, '__name__', owner)}.{name}")
         if before is _MISSING:
             self.add(lambda: delattr(owner, name))
         else:

@@ -18,23 +18,29 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 
 from gfxgraph.callables.trace.found import name_of
 
+Func = Callable[..., Any]
+Tracker = Any
+"""A variable of Dynamo's, or a part of Dynamo: its classes are as the installed torch has them."""
+StandIn = tuple[object, str, Callable[[Any], object]]
+"""Of whom, under which name, and what makes the other one of what is there."""
 
-def rules() -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
+
+def rules() -> Iterator[StandIn]:
     """Where a rule is, its name, and what to make of it."""
     variables = torch._dynamo.variables
-    dicts: Any = variables.ConstDictVariable
+    dicts: Tracker = variables.ConstDictVariable
     yield dicts, "install_dict_contains_guard", _asking_for_key
     for name in ("mp_subscript_impl", "getitem_const"):
         if name in vars(dicts):
             yield dicts, name, _taking_item
-    sets: Any = variables.SetVariable
+    sets: Tracker = variables.SetVariable
     if "install_set_contains_guard" in vars(sets):
         yield sets, "install_set_contains_guard", _asking_set
     yield getattr(dicts, "_HashableTracker", None) or variables.hashable.HashableTracker, "__eq__", _comparing_keys
@@ -42,7 +48,7 @@ def rules() -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
         yield torch._dynamo.symbolic_convert.compare_op_handlers, name, _comparing_objects
     if "iter_contains" in vars(variables.lists):
         yield variables.lists, "iter_contains", _looking_in_list
-    protocol: Any = getattr(variables, "object_protocol", None)
+    protocol: Tracker = getattr(variables, "object_protocol", None)
     if protocol is not None:
         yield protocol, "vt_identity_compare", _looking_for_object
     yield torch._dynamo.variables.builder, "is_from_closure_source", _of_closure
@@ -51,8 +57,8 @@ def rules() -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
     yield torch._dynamo.symbolic_convert.InstructionTranslator, "replace_tos_if_return_is_generator", _doing_nothing
 
 
-def _asking_for_key(ask: Any) -> Any:
-    def install_dict_contains_guard(self: Any, tx: Any, args: list[Any]) -> None:
+def _asking_for_key(ask: Func) -> Func:
+    def install_dict_contains_guard(self: Tracker, tx: Tracker, args: list[Tracker]) -> None:
         ask(self, tx, args)
         _guard_identity(args[0])
         is_named = args[0].source is not None or args[0].is_python_constant()
@@ -62,32 +68,32 @@ def _asking_for_key(ask: Any) -> Any:
     return install_dict_contains_guard
 
 
-def _asking_set(ask: Any) -> Any:
-    def install_set_contains_guard(self: Any, tx: Any, args: list[Any]) -> None:
+def _asking_set(ask: Func) -> Func:
+    def install_set_contains_guard(self: Tracker, tx: Tracker, args: list[Tracker]) -> None:
         ask(self, tx, args)
         _guard_identity(args[0])
 
     return install_set_contains_guard
 
 
-def _taking_item(take: Any) -> Any:
-    def take_item(self: Any, tx: Any, key: Any) -> Any:
+def _taking_item(take: Func) -> Func:
+    def take_item(self: Tracker, tx: Tracker, key: Tracker) -> Tracker:
         _guard_identity(key)
         return take(self, tx, key)
 
     return take_item
 
 
-def _comparing_objects(compare: Any) -> Any:
-    def compare_objects(tx: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _comparing_objects(compare: Func) -> Func:
+    def compare_objects(tx: Tracker, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         _guard_both(*args)
         return compare(tx, args, kwargs)
 
     return compare_objects
 
 
-def _looking_in_list(look: Any) -> Any:
-    def iter_contains(items: Any, search: Any, *more: Any, **options: Any) -> Any:
+def _looking_in_list(look: Func) -> Func:
+    def iter_contains(items: Iterable[Tracker], search: Tracker, *more: Tracker, **options: object) -> Tracker:
         items = list(items)
         for each in items:
             _guard_both(each, search)
@@ -96,15 +102,15 @@ def _looking_in_list(look: Any) -> Any:
     return iter_contains
 
 
-def _looking_for_object(compare: Any) -> Any:
-    def vt_identity_compare(left: Any, right: Any) -> Any:
+def _looking_for_object(compare: Func) -> Func:
+    def vt_identity_compare(left: Tracker, right: Tracker) -> Tracker:
         _guard_both(left, right)
         return compare(left, right)
 
     return vt_identity_compare
 
 
-def _guard_both(left: Any, right: Any) -> None:
+def _guard_both(left: Tracker, right: Tracker) -> None:
     """Guard two objects of one class; that others differ, their classes say."""
     kinds = [type(each.value) for each in map(_realized, (left, right)) if _is_object(each)]
     if len(kinds) == 2 and kinds[0] is kinds[1]:
@@ -112,27 +118,27 @@ def _guard_both(left: Any, right: Any) -> None:
         _guard_identity(right)
 
 
-def _realized(variable: Any) -> Any:
+def _realized(variable: Tracker) -> Tracker:
     return variable.realize()
 
 
-def _is_object(variable: Any) -> bool:
+def _is_object(variable: Tracker) -> bool:
     return isinstance(variable, torch._dynamo.variables.UserDefinedObjectVariable)
 
 
-def _guard_identity(key: Any) -> None:
+def _guard_identity(key: Tracker) -> None:
     """Objects that are equal to themselves alone are guarded to be the very ones."""
     match = torch._dynamo.guards.GuardBuilder.ID_MATCH
 
-    def guard(variable: Any) -> None:
+    def guard(variable: Tracker) -> None:
         if _is_object(variable) and variable.source and type(variable.value).__eq__ is _SAME:
             torch._dynamo.variables.base.install_guard(variable.source.make_guard(match))
 
     torch._dynamo.variables.base.VariableTracker.visit(guard, key)
 
 
-def _comparing_keys(are_equal: Any) -> Any:
-    def __eq__(self: Any, other: Any) -> bool:
+def _comparing_keys(are_equal: Func) -> Func:
+    def __eq__(self: Tracker, other: Tracker) -> bool:
         is_equal = bool(are_equal(self, other))
         if not is_equal and type(self) is type(other):
             if not (self.vt.is_python_constant() and other.vt.is_python_constant()):
@@ -142,7 +148,7 @@ def _comparing_keys(are_equal: Any) -> Any:
     return __eq__
 
 
-def _of_closure(is_of_closure: Any) -> Any:
+def _of_closure(is_of_closure: Func) -> Func:
     # Only what a cell itself holds; that is compared by ``world.Granted``.
     return lambda source: is_of_closure(source) and name_of(source).endswith(".cell_contents")
 
@@ -151,8 +157,8 @@ _SAME: Any = object.__eq__
 _SETTLED = {*sys.stdlib_module_names, "torch"}
 
 
-def _asking_for_class(ask: Any) -> Any:
-    def call_isinstance(self: Any, tx: Any, value: Any, kind: Any) -> Any:
+def _asking_for_class(ask: Func) -> Func:
+    def call_isinstance(self: Tracker, tx: Tracker, value: Tracker, kind: Tracker) -> Tracker:
         found = kind.as_python_constant()
         for each in found if isinstance(found, tuple) else (found,):
             check = getattr(type(each), "__instancecheck__", None)
@@ -163,12 +169,12 @@ def _asking_for_class(ask: Any) -> Any:
     return call_isinstance
 
 
-def _leaving_generator(finish: Any) -> Any:
-    def reconstruct(self: Any, codegen: Any) -> None:
+def _leaving_generator(finish: Func) -> Func:
+    def reconstruct(self: Tracker, codegen: Tracker) -> None:
         raise torch._dynamo.exc.SkipFrame("it returns or keeps a generator, which runs later; make it a list")
 
     return reconstruct
 
 
-def _doing_nothing(run_to_its_end: Any) -> Any:
+def _doing_nothing(run_to_its_end: Func) -> Func:
     return lambda self: None

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
-from gfxgraph.callables.trace.corrections import rules
+from gfxgraph.callables.trace.corrections import Func, StandIn, rules
 from gfxgraph.callables.trace.found import (
     Found,
     asks_by_name,
@@ -52,9 +52,6 @@ _CONFIG = {
     "recompile_limit": 64,
     "accumulated_recompile_limit": 1024,
 }
-Func = Callable[..., Any]
-StandIn = tuple[object, str, Callable[[Any], object]]
-"""Of whom, under which name, and what makes the other one of what is there."""
 _RESUMED = "torch_dynamo_resume_in"
 """The names of the code that Dynamo makes for what follows a break. Each turn of a loop is one more trace of it."""
 MAX_TRACES = 16

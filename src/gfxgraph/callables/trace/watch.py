@@ -226,21 +226,7 @@ class GuardWalk:
 
     def _itself(self, value: Any, manager: Any, source: str) -> None:
         """What may change in the object itself."""
-        if isinstance(value, types.MappingProxyType) and not source.endswith(".__dict__"):
-            view = "it reads a view of a dict (types.MappingProxyType); read the dict itself"
-            self.why_eager = self.why_eager or view
-        if isinstance(value, random.Random):
-            self.why_eager = self.why_eager or "it draws from a random.Random object"
-        if isinstance(value, types.MethodType):
-            self.classes.add(type(value.__self__))
-            if isinstance(value.__func__, types.FunctionType):
-                self.functions.add(value.__func__)
-        if isinstance(value, types.FunctionType):
-            self.functions.add(value)
-        if isinstance(value, type):
-            self.classes.add(value)
-        if isinstance(value, Tensor):
-            self.tensors.append(value)
+        self._note_kind(value, source)
         if isinstance(value, _FIXED) or isinstance(value, type | Tensor | types.CellType | types.FunctionType):
             return
         self.classes.add(type(value))
@@ -258,20 +244,40 @@ class GuardWalk:
             self._compare(("set", id(value)), value, frozenset(value), "{0} != {1}")
             if not all(isinstance(each, _FIXED) for each in value):  # Dynamo guards how many there are
                 self.sets.append(value)
-        elif type(value) is object:
-            return
-        elif hasattr(value, "__dict__") or hasattr(type(value), "__slots__"):
-            self._word("type", value, type(value), "type({0}) is not {1}")
-            self.kinds.append((value, type(value)))
-            own = self._told(value)
-            for leaf in _leaves(manager, "NO_HASATTR"):
-                lacking = [found.group(1) for part in leaf.verbose_code_parts() if (found := _LACKS.search(part))]
-                if not lacking:
-                    raise Unwatchable(f"{source} {leaf.verbose_code_parts()}")
-                for name in lacking:
-                    self._lacks(value, own, name)
-        else:
+        elif type(value) is not object:
+            self._object(value, manager, source)
+
+    def _note_kind(self, value: Any, source: str) -> None:
+        """Note classes, functions and tensors, and what no watch is known for."""
+        if isinstance(value, types.MappingProxyType) and not source.endswith(".__dict__"):
+            view = "it reads a view of a dict (types.MappingProxyType); read the dict itself"
+            self.why_eager = self.why_eager or view
+        elif isinstance(value, random.Random):
+            self.why_eager = self.why_eager or "it draws from a random.Random object"
+        elif isinstance(value, types.MethodType):
+            self.classes.add(type(value.__self__))
+            if isinstance(value.__func__, types.FunctionType):
+                self.functions.add(value.__func__)
+        elif isinstance(value, types.FunctionType):
+            self.functions.add(value)
+        elif isinstance(value, type):
+            self.classes.add(value)
+        elif isinstance(value, Tensor):
+            self.tensors.append(value)
+
+    def _object(self, value: Any, manager: Any, source: str) -> None:
+        """An object's class, and which attributes it lacks."""
+        if not (hasattr(value, "__dict__") or hasattr(type(value), "__slots__")):
             raise Unwatchable(f"{source}, a {type(value).__qualname__}")
+        self._word("type", value, type(value), "type({0}) is not {1}")
+        self.kinds.append((value, type(value)))
+        own = self._told(value)
+        for leaf in _leaves(manager, "NO_HASATTR"):
+            lacking = [found.group(1) for part in leaf.verbose_code_parts() if (found := _LACKS.search(part))]
+            if not lacking:
+                raise Unwatchable(f"{source} {leaf.verbose_code_parts()}")
+            for name in lacking:
+                self._lacks(value, own, name)
 
     def _note_zero(self, parent: Any, source: str, value: Any) -> None:
         if type(value) is float and value == 0.0:

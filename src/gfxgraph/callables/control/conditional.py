@@ -39,7 +39,7 @@ from gfxgraph.callables.captured_function import (
 from gfxgraph.callables.control import flags
 from gfxgraph.callables.control.rehearse import rehearse
 from gfxgraph.callables.facts import written_inputs
-from gfxgraph.callables.signature import key_of
+from gfxgraph.callables.signature import Args, Kwargs, key_of
 from gfxgraph.callables.trace.dynamo import shield
 from gfxgraph.callables.trace.world import World
 from gfxgraph.callables.traced import TracedFunction, home, why_shared
@@ -159,12 +159,15 @@ class Conditional:
 
     # -- running --------------------------------------------------------------------------------------
 
-    @unbroken
     def __call__(self, which: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Run one branch on the arguments and return its results."""
         if is_compiling() or torch.cuda.is_current_stream_capturing():
             # Part of somebody's graph: the branch taken now is recorded, the choice is guarded.
             return self.branches[self._choose_inside(which)](*args, **kwargs)
+        return self._chosen(which, args, kwargs)
+
+    @unbroken  # not the call itself: a trace of ours goes through that
+    def _chosen(self, which: Any, args: Args, kwargs: Kwargs) -> Any:
         name = self.branch_of(which)
         place = self._at()
         if place is None:

@@ -195,3 +195,26 @@ def test_it_is_still_a_graph(make):
     for i in range(N_CALLS):
         g(torch.ones(4, device="cuda") + i)
     assert g.stats()["replays"] >= N_CALLS - 2
+
+
+def test_what_others_compile_keeps_dynamos_rules():
+    """Neither has the rules of the other, whichever is traced first: Dynamo keeps its handlers of builtins."""
+
+    class Kind(type):
+        def __instancecheck__(cls, value):
+            return True
+
+    class Asked(metaclass=Kind): ...
+
+    held = [True]
+
+    def fn(x):
+        return x * 2 if isinstance(held, Asked) else x - 1
+
+    x = torch.ones(4, device="cuda")
+    for _ in range(2):
+        torch._dynamo.reset()
+        torch.compile(lambda x: fn(x), backend="eager", fullgraph=True)(x)
+        graphed = gfxgraph.graphed(lambda x: fn(x))
+        graphed(x), graphed(x)
+        assert any("__instancecheck__" in why for why in graphed.stats()["pieces"]), graphed.explain()

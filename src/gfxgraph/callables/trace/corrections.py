@@ -32,6 +32,10 @@ StandIn = tuple[object, str, Callable[[Any], object]]
 """Of whom, under which name, and what makes the other one of what is there."""
 
 
+_handlers: dict[object, object] = {}
+"""Dynamo's handlers of calls of builtins, which keep the rule that they were made with: ours, and others' not."""
+
+
 def rules() -> Iterator[StandIn]:
     """Where a rule is, its name, and what to make of it."""
     variables = torch._dynamo.variables
@@ -53,6 +57,7 @@ def rules() -> Iterator[StandIn]:
         yield protocol, "vt_identity_compare", _looking_for_object
     yield torch._dynamo.variables.builder, "is_from_closure_source", _of_closure
     yield variables.BuiltinVariable, "call_isinstance", _asking_for_class
+    yield variables.BuiltinVariable, "call_function_handler_cache", lambda own: _handlers
     yield variables.functions.LocalGeneratorObjectVariable, "reconstruct", _leaving_generator
     yield torch._dynamo.symbolic_convert.InstructionTranslator, "replace_tos_if_return_is_generator", _doing_nothing
 

@@ -11,6 +11,7 @@ import torch
 
 import gfxgraph
 from gfxgraph.capture import shield
+from gfxgraph.process import process
 from gfxgraph.simulator import Faults
 from tests.conformance.bench import Bench, ProcessState, reserved, same, stripped
 
@@ -199,3 +200,30 @@ def test_second_segment(bench, call):
             assert error.code == "end_failed"
         else:
             assert error is None
+
+
+def test_interrupt_inside_torchs_capture_begin(platform, monkeypatch, caplog):
+    """torch then knows no device yet, and its capture_end names that in an error which is no text."""
+    base = process.require().base
+
+    def struck(*_, **__):
+        raise KeyboardInterrupt
+
+    def unnamed(*_):
+        raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+
+    x, stream = torch.ones(4, device="cuda"), torch.cuda.Stream()
+    with monkeypatch.context() as planted:
+        planted.setattr(base, "capture_begin", struck)
+        planted.setattr(base, "capture_end", unnamed)
+        with pytest.raises(KeyboardInterrupt), torch.cuda.graph(torch.cuda.CUDAGraph(), stream=stream):
+            pass
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
+    with torch.cuda.stream(stream):
+        assert not torch.cuda.is_current_stream_capturing()
+        (x + torch.rand_like(x)).sum().item()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        doubled = x * 2 + torch.rand_like(x) * 0
+    graph.replay()
+    assert doubled.tolist() == [2.0] * 4

@@ -23,6 +23,7 @@ from tests.conformance.bench import Bench, ProcessState, reserved, same  # noqa:
 
 import gfxgraph  # noqa: E402
 from gfxgraph.capture import walk  # noqa: E402
+from gfxgraph.capture.rollback import Rollback  # noqa: E402
 from gfxgraph.process import process  # noqa: E402
 from gfxgraph.types import CaptureStatus  # noqa: E402
 
@@ -337,3 +338,20 @@ def test_exit_status(how, says):
     """A process whose capture died ends with status 0, another MemPool alive and all."""
     done = subprocess.run([sys.executable, "-c", EXIT, how], capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stdout.strip()) == (0, says), done.stderr
+
+
+def test_what_was_saved_on_another_stream_outlives_its_reading():
+    """Put back on a stream that is behind, the saved content is not given to the stream that saved it meanwhile."""
+    kept, side = torch.full((1 << 20,), 3.0, device="cuda"), torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        before = Rollback([kept])
+        kept.zero_()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda._sleep(200_000_000)
+    before.put_back()
+    del before
+    with torch.cuda.stream(side):
+        others = [torch.full((1 << 20,), 7.0, device="cuda") for _ in range(4)]
+    torch.cuda.synchronize()
+    assert bool((kept == 3).all()) and len(others) == 4

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph.capture import intercept
-from gfxgraph.capture.memory import Layout, overwrite, tensor_of
+from gfxgraph.capture.memory import Layout, overwrite, tensor_of, used_on
 
 
 class Rollback:
@@ -93,6 +93,10 @@ class Rollback:
             for tensor, saved in zip(reversed(self.tensors), reversed(self.contents)):
                 try:
                     overwrite(tensor, saved)
+                    if (
+                        saved.is_cuda
+                    ):  # saved on another stream perhaps, where its memory is used again once it is free
+                        used_on(saved, torch.cuda.current_stream(saved.device))
                 except RuntimeError as error:
                     failed = failed or error
             for generator, state in reversed(self._states):

@@ -167,7 +167,7 @@ class Conditional:
         return self._chosen(which, args, kwargs)
 
     @unbroken  # not the call itself: a trace of ours goes through that
-    def _chosen(self, which: Any, args: Args, kwargs: Kwargs) -> Any:
+    def _chosen(self, which: object, args: Args, kwargs: Kwargs) -> Any:
         name = self.branch_of(which)
         place = self._at()
         if place is None:
@@ -259,7 +259,7 @@ class Conditional:
             copy_in([given[at]], [known.inputs[at]])
         return made if self.hands_out_static else _owned(made, captured.itself, given)
 
-    def _beside(self, place: Arena, traced: TracedFunction, args: Any, kwargs: Any) -> Any:
+    def _beside(self, place: Arena, traced: TracedFunction, args: Args, kwargs: Kwargs) -> Any:
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors_of((args, kwargs))):
             return traced.run(*args, **kwargs)  # backward runs where forward ran
         return beside(place, traced.run, args, kwargs)

@@ -21,6 +21,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -43,12 +44,13 @@ _REFUSED_BY_GENERATOR = ("Cannot prepare for replay during capturing stage", "Of
 _STREAMS_PER_POOL = 32  # c10/cuda/CUDAStream: the 33rd stream is the first one again
 
 _changed = threading.Condition()
-_turns: list[Turn] = []
+_turns: list[weakref.ref[Turn]] = []
+"""Weak: an interrupt at any line of the holder's may prevent `give`, but not that the holder's frame ends."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Turn:
-    """One thread's time to do what others must not disturb."""
+    """One thread's time to do what others must not disturb, until it is given or nobody holds this object."""
 
     thread: int = field(default_factory=threading.get_ident)
     begun: float = 0.0
@@ -63,7 +65,7 @@ def take(turn: Turn) -> None:
     with _changed:
         is_alone = _wait()
         turn.begun = monotonic()
-        _turns.append(turn)
+        _turns.append(weakref.ref(turn))
     if not is_alone:
         process.require().report(
             "capture_not_serialized",
@@ -75,13 +77,13 @@ def take(turn: Turn) -> None:
 
 def underway() -> list[Turn]:
     """The captures of all threads that have a turn."""
-    return [turn for turn in list(_turns) if turn.where]
+    return [turn for turn in _all() if turn.where]
 
 
 def give(turn: Turn) -> None:
     """The turn is over; from any thread, and more than once."""
-    with _changed, suppress(ValueError):
-        _turns.remove(turn)
+    with _changed:
+        _turns[:] = [each for each in _turns if each() not in (turn, None)]
         _changed.notify_all()
 
 
@@ -95,7 +97,7 @@ def held(only_drawing: bool = False) -> Iterator[bool]:
     turn = Turn(draws=not only_drawing)
     with _changed:
         is_alone = _wait(only_drawing)
-        _turns.append(turn)
+        _turns.append(weakref.ref(turn))
     try:
         yield is_alone
     finally:
@@ -109,7 +111,7 @@ def held_at_once() -> Iterator[bool]:
     with _changed:
         is_alone = not _others(only_drawing=False)
         if is_alone:
-            _turns.append(turn)
+            _turns.append(weakref.ref(turn))
     try:
         yield is_alone
     finally:
@@ -119,7 +121,7 @@ def held_at_once() -> Iterator[bool]:
 def is_held_here() -> bool:
     """True while this thread captures."""
     me = threading.get_ident()
-    return any(turn.thread == me for turn in _turns)
+    return any(turn.thread == me for turn in _all())
 
 
 def wait_until_none_draws() -> bool:
@@ -133,10 +135,15 @@ def is_worth_another_try(error: RuntimeError) -> bool:
     return any(text in str(error) for text in _REFUSED_BY_GENERATOR) and wait_until_none_draws()
 
 
-def _others(only_drawing: bool) -> list[Turn]:
+def _all() -> list[Turn]:
+    return [turn for each in list(_turns) if (turn := each()) is not None]
+
+
+def _others(only_drawing: bool) -> list[int]:
+    """The other threads that have a turn; not the turns, which whoever waits would keep alive."""
     me = threading.get_ident()
     alive = set(sys._current_frames()) if _turns else ()  # no frames: they, this one too, would be a cycle
-    return [t for t in _turns if t.thread != me and t.thread in alive and (t.draws or not only_drawing)]
+    return [t.thread for t in _all() if t.thread != me and t.thread in alive and (t.draws or not only_drawing)]
 
 
 def _wait(only_drawing: bool = False) -> bool:
@@ -145,7 +152,7 @@ def _wait(only_drawing: bool = False) -> bool:
     seen: dict[int, tuple[object, int]] = {}
     while others := _others(only_drawing):
         _changed.wait(_LOOK_EVERY_S)
-        seen = {t.thread: _look(t.thread, seen.get(t.thread)) for t in others}
+        seen = {thread: _look(thread, seen.get(thread)) for thread in others}
         if monotonic() > deadline or all(n > _LOOKS_UNTIL_BLOCKED for _, n in seen.values()):
             return False
     return True

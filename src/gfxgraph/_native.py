@@ -1,10 +1,10 @@
 """_native: finding and loading the companion's libraries.
 
 Enters: a path from the settings, ctypes.
-Stays out: torch, and loading anything before it is asked for.
+Stays out: torch, and loading anything before it is needed.
 
-The order of the search, for the C API's library (``libhipgraph_bridge.so``): GFXGRAPH_LIB, where set, and
-nothing else then; the installed companion package; a build folder of this checkout, where it is one of gfxgraph.
+Search order for the C API's library (``libhipgraph_bridge.so``): GFXGRAPH_LIB alone, if set; else the installed
+companion package; then a build folder, if this is a checkout of gfxgraph.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ABI_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Whether the C API can be used from here, and why not."""
+    """Whether the C API can be used, and why not."""
 
     loads: bool
     library: str = ""
@@ -37,11 +37,11 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """One function of libcudart and what stands behind it."""
+    """One function of libcudart and the HIP function behind it."""
 
     name: str
     how: str  # mapped, bridged or refused
-    to: str = ""  # empty also where several HIP functions stand behind it
+    to: str = ""  # also empty if several HIP functions implement it
     present: bool = False  # in the libamdhip64 of this process
     calls: int = 0
     failures: int = 0
@@ -56,7 +56,7 @@ class SymbolReport:
     symbols: tuple[Symbol, ...] = field(default=())
 
     def count(self, how: str) -> int:
-        """How many functions are answered in one way.
+        """Count the functions handled in one way. Returns the count.
 
         Args:
             how: ``mapped``, ``bridged`` or ``refused``.
@@ -64,7 +64,7 @@ class SymbolReport:
         return sum(symbol.how == how for symbol in self.symbols)
 
     def lines(self) -> Iterator[str]:
-        """The report as a person reads it."""
+        """The report as readable lines."""
         yield f"HIP {self.hip}: {self.library}" if self.library else "no HIP runtime is here"
         counts = ", ".join(f"{self.count(how)} {how}" for how in ("mapped", "bridged", "refused"))
         yield f"{len(self.symbols)} functions of libcudart 12 and 13: {counts}"
@@ -79,7 +79,7 @@ class SymbolReport:
 
 
 def library_path(name: str = BRIDGE) -> Path | None:
-    """Return the installed companion package's ``lib{name}.so``, or None where there is none."""
+    """Return the installed companion package's ``lib{name}.so``, or None if there is none."""
     if importlib.util.find_spec(COMPANION) is None:
         return None
     found: Path | None = importlib.import_module(COMPANION).library_path(name)
@@ -87,7 +87,7 @@ def library_path(name: str = BRIDGE) -> Path | None:
 
 
 def candidates(name: str = BRIDGE) -> Iterator[str]:
-    """Yield what is tried, in order: folders of ours alone, unless the user has named a library."""
+    """Yield the places to try, in order: only folders of ours, unless the user has named a library."""
     wanted = config.load().lib
     if name == BRIDGE and wanted:
         yield wanted
@@ -107,7 +107,7 @@ def open_library(name: str = BRIDGE) -> tuple[ctypes.CDLL, str]:
     """Return the library and where it was found.
 
     Raises:
-        GfxGraphError: `native_library_unusable`, with every place tried and why it was not that.
+        GfxGraphError: `native_library_unusable`, with every place tried and what was wrong with it.
     """
     problems: list[str] = []
     tried: list[str] = []
@@ -141,7 +141,7 @@ def state() -> State:
 
 
 def call_older(name: str) -> int:
-    """Call one of 1.1.0's ``hgb_*`` functions that take nothing; its status, -1 where there is no library."""
+    """Call one of 1.1.0's ``hgb_*`` functions without arguments; return its status, -1 without a library."""
     try:
         library, _ = open_library()
     except GfxGraphError:
@@ -150,10 +150,10 @@ def call_older(name: str) -> int:
 
 
 def symbol_report() -> SymbolReport:
-    """Return what libcudagraph_compat makes of each graph function of libcudart.
+    """Return how libcudagraph_compat handles each graph function of libcudart.
 
     Raises:
-        GfxGraphError: `native_library_unusable`, where the companion package is not installed.
+        GfxGraphError: `native_library_unusable`, if the companion package is not installed.
     """
     library, _ = open_library(COMPAT)
     ask = library.gfxgraph_compat_report
@@ -166,17 +166,17 @@ def symbol_report() -> SymbolReport:
 
 
 def read_symbol_report(text: str) -> SymbolReport:
-    """Read what ``symbol_report`` gives, also as a program wrote it to GFXGRAPH_COMPAT_REPORT.
+    """Parse the output of ``symbol_report``, or a file that a program wrote to GFXGRAPH_COMPAT_REPORT.
 
     Args:
         text: the report, as JSON.
 
     Returns:
-        The report: each function and what stands behind it.
+        The report: each function and what implements it.
 
     Raises:
-        ValueError: the text is no JSON.
-        KeyError: it is JSON of something else.
+        ValueError: the text is not JSON.
+        KeyError: it is another kind of JSON.
     """
     told = json.loads(text)
     symbols = tuple(Symbol(name=name, **facts) for name, facts in told["symbols"].items())

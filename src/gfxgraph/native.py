@@ -1,4 +1,4 @@
-"""native: where the companion package's libraries are, how to preload one, and what it reported.
+"""native: finds the companion package's libraries, preloads one, and reads its report.
 
 Enters: paths, an environment to extend, the report's JSON.
 Stays out: torch, drivers, the libraries themselves.
@@ -48,7 +48,7 @@ def library_path(name: str = PRELOAD) -> Path | None:
         name: without ``lib`` and ``.so``; the preload library by default.
 
     Returns:
-        ``lib{name}.so`` beside GFXGRAPH_LIB, or the companion package's; None where there is neither.
+        ``lib{name}.so`` beside GFXGRAPH_LIB, or the companion package's; None if there is neither.
     """
     beside = config.load().lib
     if beside:
@@ -65,13 +65,13 @@ def preload_environment(environ: Mapping[str, str], report: Path, library: Path 
     """Return ``environ`` with the preload library set up.
 
     Args:
-        environ: of the process to be started; left as it is.
-        report: the file that each process writes at its end. A ``%p`` in its name becomes the process id, so that
+        environ: of the process to be started; not modified.
+        report: the file that each process writes when it exits. A ``%p`` in its name becomes the process id, so that
             every process has a file of its own.
-        library: the preload library; the one that ``library_path`` finds where None.
+        library: the preload library; by default the one that ``library_path`` finds.
 
     Raises:
-        GfxGraphError: `native_library_unusable`, where the companion package is not installed.
+        GfxGraphError: `native_library_unusable`, if the companion package is not installed.
     """
     path = library or library_path()
     if path is None or not path.exists():
@@ -79,7 +79,7 @@ def preload_environment(environ: Mapping[str, str], report: Path, library: Path 
     others = environ.get("LD_PRELOAD", "")
     return {
         **environ,
-        # First, so that it is asked before other preloaded libraries.
+        # First, so that it is searched before other preloaded libraries.
         "LD_PRELOAD": f"{path}:{others}" if others else str(path),
         REPORT: str(report),
     }
@@ -88,15 +88,15 @@ def preload_environment(environ: Mapping[str, str], report: Path, library: Path 
 def preload_settings(
     modes: Mapping[str, str | None], update_budget: int | None, node_limit: int | None, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return what the preload library must be told of known defects; what ``environ`` says goes before it.
+    """Return the preload library's settings for known defects; settings in ``environ`` take precedence.
 
     Args:
-        modes: capture modes as programs ask for them, and what to use instead; None leaves one alone.
-        update_budget: updates of an exec before it is made anew.
-        node_limit: larger graphs are run node by node.
+        modes: capture modes that programs ask for, and what to use instead; None leaves one alone.
+        update_budget: updates of an exec before it is rebuilt.
+        node_limit: larger graphs run node by node.
         environ: the user's own settings.
     """
-    # Some releases ignore updates, and the budget is 0: an exec that is made anew each time is right.
+    # Some releases ignore updates, and the budget is 0: rebuilding the exec each time is right.
     budget = None if update_budget is None else max(update_budget, 1)
     changed = ",".join(f"{asked}:{used}" for asked, used in modes.items() if used)
     wanted = {CAPTURE_MODE: changed or None, UPDATE_BUDGET: budget, NODE_LIMIT: node_limit}
@@ -128,7 +128,7 @@ class Report:
     namespaces: tuple[str, ...] = ()
 
     def lines(self) -> Iterator[str]:
-        """The report as a person reads it, most important first."""
+        """The report as readable lines, most important first."""
         yield from self._unseen()
         if not self.runtime:
             yield "no graph call was seen"
@@ -162,10 +162,11 @@ class Report:
             yield f"failed: {failure['api']} with {what}, {_times(failure['times'])}"
 
     def n_calls(self, name: str) -> int:
-        """Calls of every form of a function.
+        """The number of calls of every form of a function.
 
         Args:
-            name: without ``hip`` or ``cu``, as in ``GraphLaunch``; a prefix counts every function that begins so.
+            name: without ``hip`` or ``cu``, as in ``GraphLaunch``; a prefix counts every function that starts with
+            it.
         """
         return sum(call["calls"] for call in self._forms(name))
 
@@ -205,7 +206,7 @@ def _version(runtime: str, number: int) -> tuple[int, ...]:
 
 
 def read_report(path: Path) -> Report | None:
-    """Return what was written to ``path``; None where the process had nothing to report."""
+    """Return what was written to ``path``; None if the process had nothing to report."""
     if not path.exists():
         return None
     told = files.read_json(path)
@@ -226,6 +227,6 @@ def read_report(path: Path) -> Report | None:
         calls=told["calls"],
         failures=tuple(told["failures"]),
         execs=tuple(told["execs"]),
-        # A companion older than these has none.
+        # Reports of older companions do not have these.
         **{name: tuple(told.get(name, ())) for name in ("deepbind_cleared", "deepbind_kept", "namespaces")},
     )

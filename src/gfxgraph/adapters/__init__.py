@@ -1,16 +1,16 @@
-"""adapters: engines that bring their own graphs, one file per engine.
+"""adapters: engines with graphs of their own, one file per engine.
 
 Enters: the engine's own classes, tensors, streams.
-Stays out: the command line; engines that are not asked for.
+Stays out: the command line; engines that were not requested.
 
-    base.py          what an adapter is: install, uninstall, and what becomes of one that is refused
-    _needs.py        what adapters need of their engines, and whether it is there
-    _downgrade.py    one of an engine's graphs that could not be captured, run eagerly into the same memory
+    base.py          the adapter interface: install, uninstall, refusal
+    _needs.py        what adapters need from their engines, and checking that it exists
+    _downgrade.py    runs one of an engine's graphs eagerly, into the same memory, if it could not be captured
     _metrics.py      counters as text for Prometheus
 
-    _announce.py     what an engine's log says of gfxgraph as it starts
+    _announce.py     announces gfxgraph in an engine's log at start
 
-Every other file is an engine's, and holds ``ADAPTER``. Nothing else needs editing for a new one.
+Every other file is one engine's and defines ``ADAPTER``. A new engine needs no other change.
 
     vllm.py, sglang.py
                      in every process of a server
@@ -18,21 +18,21 @@ Every other file is an engine's, and holds ``ADAPTER``. Nothing else needs editi
     onnxruntime.py   sessions whose provider captures graphs itself
     transformers.py  ``model.generate`` with its decoding steps as graphs:
     _transformers_model.py
-                     one accelerated model, and which decoder takes a call
+                     one accelerated model, and which decoder serves a call
     _transformers_decode.py, _transformers_loop.py
-                     generation as two graphs; when to stop, what a streamer gets
+                     generation as two graphs; stopping and streaming
     _transformers_cache.py, _transformers_masks.py, _transformers_attention.py
                      keys and values at fixed addresses; masks; attention over shared heads
     _transformers_choice.py
-                     processors and stopping criteria that a graph can hold
+                     logits processors and stopping criteria that graphs can contain
     _transformers_compile.py
-                     a compiled step that changes no bit
+                     a compiled step with bitwise identical results
     _transformers_trial.py
-                     whether this transformers' own tokens come out, tried on tiny models
+                     checks on tiny models that this version's tokens come out
 
     import gfxgraph.adapters as adapters
-    adapters.install("vllm")       # raises where the engine lacks what the adapter needs, and says what
-    adapters.uninstall("vllm")     # everything as it was
+    adapters.install("vllm")       # raises if the engine lacks what the adapter needs, and names it
+    adapters.uninstall("vllm")     # restores everything
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NOT_ENGINES = frozenset({"base"})
 
 
 def names() -> list[str]:
-    """The engines there are adapters for, sorted; installed or not."""
+    """The engines that have adapters, sorted; they need not be installed."""
     found = (module.name for module in pkgutil.iter_modules(__path__))
     return sorted(name for name in found if not name.startswith("_") and name not in _NOT_ENGINES)
 
@@ -68,7 +68,7 @@ def get(name: str) -> Adapter:
 
 
 def install(name: str) -> None:
-    """Put gfxgraph under an engine in this process; once more does nothing.
+    """Install an engine's adapter in this process; does nothing if it is installed.
 
     Args:
         name: one of ``names()``.
@@ -80,7 +80,7 @@ def install(name: str) -> None:
 
 
 def uninstall(name: str) -> None:
-    """Put back every object that ``install`` replaced.
+    """Restore every object that ``install`` replaced.
 
     Args:
         name: one of ``names()``.
@@ -92,5 +92,5 @@ def uninstall(name: str) -> None:
 
 
 def installed() -> list[str]:
-    """The engines whose adapters are in place in this process."""
+    """The engines whose adapters are installed in this process."""
     return [name for name in names() if get(name).is_installed]

@@ -1,4 +1,4 @@
-"""What an engine's log says of gfxgraph as the engine starts: that it is on and how, and whether graphs work here."""
+"""Announces gfxgraph in an engine's log at start: that it is on, how it is set up, and whether graphs work here."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ _told: set[str] = set()
 
 
 def announce(engine: str) -> None:
-    """Say it once in this process, through a logger below the engine's own; nothing where the bridge is off.
+    """Log the announcement once in this process, below the engine's own logger; does nothing if the bridge is off.
 
-    Called where the engine is about to capture its first graph: the GPU is up then, and a capture disturbs nothing.
+    Called when the engine is about to capture its first graph: the GPU is initialized, and a capture disturbs
+    nothing.
     """
     state = process.current()
     if engine in _told or state is None or not bridge.is_enabled():

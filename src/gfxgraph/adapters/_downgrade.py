@@ -1,11 +1,11 @@
-"""Eager stand-in for an engine's graph that could not be captured; results keep their memory.
+"""Eager replacement for an engine's graph that could not be captured; results keep their memory.
 
-Problem: an engine cuts a model into pieces and captures each; what one piece leaves in memory the next
-piece's graph reads at the address it saw when it was captured. A piece that runs eagerly leaves its
-results at a new address every time, and the graph after it would go on reading the old one, without an
-error. Idea: the tensors of its first eager run stay, and those of later runs are copied there.
+Problem: an engine cuts a model into pieces and captures each. The next piece's graph reads a piece's results
+at the address it saw when it was captured. A piece that runs eagerly puts its
+results at a new address every time, and the graph after it would silently go on reading the old one.
+Idea: the tensors of its first eager run are kept, and results of later runs are copied there.
 
-Invariant: the tensors that a caller gets have the same addresses at every call, as a graph's have.
+Invariant: the returned tensors have the same addresses at every call, like a graph's.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ class Downgraded:
 
 
 def hold_pool(pool: Any) -> Any:
-    """Keep a pool alive while a capture into it is tried; drop the result once the pool has a graph.
+    """Keep a pool alive during an attempt to capture into it; drop the result once the pool has a graph.
 
-    A pool whose only graphs failed is refused by torch from then on, and engines have one for all their graphs.
+    torch refuses a pool whose only graphs have failed, and engines use one pool for all their graphs.
 
     Returns:
-        None where there is no pool, or the bridge is off, or the pool cannot be held, as the capture will find too.
+        None if there is no pool, or the bridge is off, or the pool cannot be held, as the capture will find too.
     """
     state = process.current()
     if pool is None or state is None or tuple(pool) == (0, 0):
         return None
-    # lazily: adapters are listed and asked about where there is no torch
+    # lazily: adapters are listed and queried without torch, too
     import torch
 
     from gfxgraph.callables import engine
@@ -61,12 +61,12 @@ def hold_pool(pool: Any) -> Any:
         try:
             return engine.SharedPool(state, torch.cuda.Stream(), pool)
         except engine.CaptureDied:
-            torch.cuda.empty_cache()  # where its graphs were cleared a moment ago, the pool goes and is new again
+            torch.cuda.empty_cache()  # if its graphs were just cleared, the pool is freed and made anew
     return None
 
 
 def report(engine: str, graph: str, error: BaseException) -> None:
-    """Count and, the first time, log that one of an engine's graphs became eager."""
+    """Count that one of an engine's graphs became eager, and log it the first time."""
     state = process.current()
     reason = f"{engine}: a graph could not be captured; it runs eagerly ({first_line(error)})"
     if state is not None:
@@ -80,25 +80,25 @@ _reasons: set[str] = set()
 
 
 def ran_without_graph(engine: str, graph: str, why: str) -> None:
-    """Count that an engine ran a step without a graph that it could have used, by its own choice."""
+    """Count that an engine chose to run a step without a graph that it could have used."""
     state = process.current()
     if state is None:
         return
     if why not in _reasons and len(_reasons) >= MOST_REASONS:
-        why = "other batches"  # a prefill has a size of its own each time
+        why = "other batches"  # a prefill has a different size each time
     _reasons.add(why)
     state.report("engine_eager", f"{engine} ran a step without its graph: {why}", graph, level=logging.INFO)
 
 
 def any_rank_failed(group: Any, failed: bool) -> bool:
-    """Agreement among the ranks of an engine's group; a graph on one rank and eager on another may hang.
+    """Agree among the ranks of an engine's group: a graph on one rank and eager on another may hang.
 
     Args:
         group: has ``world_size`` and ``cpu_group``, as vLLM's and SGLang's coordinators do; None: one rank.
     """
     if getattr(group, "cpu_group", None) is None or group.world_size == 1:
         return failed
-    # lazily: adapters are listed and asked about where there is no torch
+    # lazily: adapters are listed and queried without torch, too
     import torch
 
     flag = torch.tensor(int(failed))
@@ -107,8 +107,8 @@ def any_rank_failed(group: Any, failed: bool) -> bool:
 
 
 def tensors_of(tree: Any) -> Iterator[Any]:
-    """The tensors of a result: containers, and the engines' own objects, attribute by attribute."""
-    # lazily: adapters are listed and asked about where there is no torch
+    """The tensors in a result: in containers, and in attributes of the engines' own objects."""
+    # lazily: adapters are listed and queried without torch, too
     import torch
 
     if isinstance(tree, torch.Tensor):
@@ -124,8 +124,8 @@ def tensors_of(tree: Any) -> Iterator[Any]:
 
 
 def _with(tree: Any, tensors: Iterator[Any]) -> Any:
-    """Rebuild the result with ``tensors`` in place of its own, in the order of ``tensors_of``."""
-    # lazily: adapters are listed and asked about where there is no torch
+    """Rebuild the result with ``tensors`` instead of its own, in the order of ``tensors_of``."""
+    # lazily: adapters are listed and queried without torch, too
     import torch
 
     if isinstance(tree, torch.Tensor):

@@ -1,8 +1,8 @@
-"""Counters where an engine's ``/metrics`` answers: through prometheus-client, where the engine uses it.
+"""Adds our counters to an engine's ``/metrics``, through prometheus-client if the engine uses it.
 
-With ``GFXGRAPH_METRICS=FOLDER`` each process keeps its counters there, and in every process that imports
-prometheus-client those of all of them are added to what it answers: to its default registry, and to what it
-collects from several processes (``PROMETHEUS_MULTIPROC_DIR``, as SGLang's server and vLLM's with several
+With ``GFXGRAPH_METRICS=FOLDER`` each process writes its counters there, and every process that imports
+prometheus-client adds the counters of all processes to its answers: to the default registry, and to what it
+collects from several processes (``PROMETHEUS_MULTIPROC_DIR``, as in SGLang's server and in vLLM's with several
 front ends). The library is the engine's; gfxgraph does not need it.
 """
 
@@ -27,7 +27,7 @@ _publishing: set[int] = set()
 
 
 def publish(folder: str) -> None:
-    """Keep this process's counters in ``folder``, and answer with everybody's; once more does nothing."""
+    """Write this process's counters to ``folder``, and publish those of all processes. Repeated calls do nothing."""
     if os.getpid() in _publishing:
         return
     _publishing.add(os.getpid())
@@ -58,8 +58,8 @@ def _keep_writing(folder: str) -> None:
     def end() -> None:
         if os.getpid() == owner:
             ended.set()
-            with contextlib.suppress(OSError):  # said where it was to be written
-                metrics.file_in(folder).unlink(missing_ok=True)  # its counters ended with it
+            with contextlib.suppress(OSError):  # the failure to write has already been reported
+                metrics.file_in(folder).unlink(missing_ok=True)  # its counters end with the process
 
     write()
     threading.Thread(target=run, name="gfxgraph-metrics", daemon=True).start()
@@ -67,7 +67,7 @@ def _keep_writing(folder: str) -> None:
 
 
 def collect(folder: str) -> Iterator[Any]:
-    """Every process's metrics, as prometheus-client's own objects; this one's as they are now."""
+    """The metrics of all processes as prometheus-client's objects; this process's are current."""
     core = import_module("prometheus_client.core")
     metrics.write(folder)
     kinds = {"counter": core.CounterMetricFamily, "gauge": core.GaugeMetricFamily}

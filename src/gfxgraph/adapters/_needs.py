@@ -1,11 +1,12 @@
-"""What an adapter needs of an engine: a few names as data, and the one function that looks for them.
+"""What an adapter needs from an engine: a few names as data, and the function that checks for them.
 
-Problem: an adapter stands on names inside an engine, and a version number does not say whether they are still
-there. Idea: each adapter lists the names that it replaces, calls or reads, with the arguments and attributes that
-it counts on; what an engine lacks of these is named, and an engine that has all of them is used, whatever its number.
+Problem: an adapter depends on names inside an engine, and a version number does not show whether they still
+exist. Idea: each adapter lists the names that it replaces, calls or reads, with the arguments and attributes that
+it relies on. What an engine lacks of these is reported, and an engine that has all of them is used, whatever its
+version.
 
-What a name means cannot be read off it. Where an adapter computes with an engine's parts, it compares results
-besides (`_transformers_trial`); where it only stands before a capture, a failure there is the engine's own.
+A name does not show its meaning. So an adapter that computes with an engine's parts also compares results
+(`_transformers_trial`); one that only wraps a capture needs no comparison, since a failure there is the engine's own.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ class NeededName:
     """A name in one of an engine's modules.
 
     Attributes:
-        name: below the module, as ``GenerationMixin._sample``.
-        takes: arguments that are passed or looked at by name, as in a list of words.
+        name: inside the module, such as ``GenerationMixin._sample``.
+        takes: arguments that are passed or read by name, separated by spaces.
         keeps: attributes that instances of the class have, likewise.
     """
 
@@ -33,7 +34,7 @@ class NeededName:
 
 
 def missing(part: object, needs: Iterable[NeededName]) -> list[str]:
-    """What a module lacks of what is needed, each in words; empty where it has everything."""
+    """What a module lacks of the needed names, as text; empty if it has everything."""
     return [lacking for need in needs for lacking in _lacking(part, need)]
 
 
@@ -51,7 +52,7 @@ def _lacking(part: Any, need: NeededName) -> Iterator[str]:
 def _not_taken(function: Any, names: list[str]) -> list[str]:
     try:
         parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):  # compiled: it does not say
+    except (TypeError, ValueError):  # a compiled function has no signature
         return []
     if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
         return []
@@ -59,7 +60,7 @@ def _not_taken(function: Any, names: list[str]) -> list[str]:
 
 
 def _kept(owner: type) -> set[str]:
-    """Names of attributes that a class, or a method of it, gives its instances."""
+    """Names of the attributes that a class, or one of its methods, sets on instances."""
     found: set[str] = set()
     for each in inspect.getmro(owner):
         found |= vars(each).keys() | set(inspect.get_annotations(each))

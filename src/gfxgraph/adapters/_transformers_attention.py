@@ -1,14 +1,14 @@
-"""Attention of a step over heads that share keys and values, without repeating those.
+"""Attention of one step with shared key and value heads, without repeating them.
 
-Problem: with a mask, transformers repeats keys and values for the query heads that share them, because torch's
-kernels that take both do not exist for every backend. In a step of one token that is most of attention's time.
-Idea: there are other ways to ask torch for the same numbers. They are tried on the device, at the very shapes,
-dtype and settings: what gives other bits than repeating is out, and the fastest of the rest is used.
+Problem: with a mask, transformers repeats keys and values for the query heads that share them, because not every
+backend of torch has kernels for both. In a step of one token that is most of attention's time. Idea: there are other
+ways to compute the same numbers with torch. They are tried on the device, with the same shapes, dtype and settings: a
+way whose bits differ from repeating is rejected, and the fastest of the rest is used.
 
 Invariants:
-  - a way is used only where every trial gave the bits that repeating gave;
-  - where repeating does not repeat itself from call to call (cuDNN, beyond 64 tokens and many rows), no bits can
-    be asked for: a trial of that length only has to be near, and at least one length must have been comparable.
+  - a way is used only if every trial gave the same bits as repeating;
+  - if repeating itself is not deterministic (cuDNN, beyond 64 tokens and many rows), bits cannot be compared: a trial
+  of that length only has to be close, and at least one length must have been comparable.
 
 Source: measured on an H100 (docs/decisions/0102).
 """
@@ -27,21 +27,21 @@ from gfxgraph.callables.signature import matmul_precision
 
 Way = Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]
 N_REPEATED = 4
-"""Calls by which it is found out whether repeating repeats itself."""
+"""Calls that check whether repeating is deterministic."""
 N_DOUBTED = 32
-"""Further ones, where a way gave other bits: what is done in another order on a busy device only is seen rarely."""
+"""Further calls if a way gave other bits: an order that changes only on a busy device is rarely seen."""
 N_TIMED, N_TURNS = 20, 8
 MOST_OF_MEMORY = 1 / 8
-"""Of what is free, for the keys and values of a trial."""
+"""The share of free memory that a trial's keys and values may take."""
 MET_A_CAPTURE = ("when stream is capturing", "previous error during capture")
-"""What CUDA's and HIP's statuses 900 and 901 say."""
+"""Texts of CUDA's and HIP's statuses 900 and 901."""
 
 _lock = threading.Lock()
 _chosen: dict[Any, str] = {}
 
 
 def _repeated(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """What transformers does."""
+    """What transformers computes."""
     n = q.shape[1] // k.shape[1]
     return F.scaled_dot_product_attention(
         q, k.repeat_interleave(n, 1), v.repeat_interleave(n, 1), attn_mask=mask, scale=scale
@@ -54,7 +54,7 @@ def _grouped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Ten
 
 
 def _packed(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """Heads that share keys, as that many queries of one head."""
+    """Heads that share keys, as several queries of one head."""
     batch, heads, _, width = q.shape
     n = heads // k.shape[1]
     made = F.scaled_dot_product_attention(
@@ -64,7 +64,7 @@ def _packed(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tens
 
 
 def _folded(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """Each key head as a row of the batch, whose heads all read the same memory."""
+    """Each key head as a row of the batch, whose query heads all read the same memory."""
     batch, heads, _, width = q.shape
     shared, length = k.shape[1], k.shape[2]
     rows, n = batch * shared, heads // shared
@@ -78,13 +78,13 @@ WAYS: dict[str, Way] = {"repeated": _repeated, "grouped": _grouped, "packed": _p
 
 
 def same_bits(one: Tensor, other: Tensor) -> bool:
-    """Bitwise equality in which NaN equals NaN."""
+    """Bitwise equality, with NaN equal to NaN."""
     size = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
     return bool((one.contiguous().view(size) == other.contiguous().view(size)).all())
 
 
 def kernel_settings() -> tuple[Any, ...]:
-    """Settings that torch chooses kernels by, besides the tensors: a graph keeps the kernels of its capture."""
+    """Settings by which torch chooses kernels, besides the tensors: a graph keeps the kernels of its capture."""
     backends = torch.backends.cuda
     return (
         backends.flash_sdp_enabled(),
@@ -117,7 +117,7 @@ def choose(q: Tensor, k: Tensor, mask: Tensor, scale: float) -> str:
 
 
 def lengths(most: int) -> list[int]:
-    """Numbers of tokens to try: about each power of two, where kernels change how they split their work."""
+    """Numbers of tokens to try: around each power of two, where kernels change how they split their work."""
     near = {5, most, most - 1, most // 2, most * 3 // 4}
     for power in range(4, most.bit_length()):
         near |= {2**power - 1, 2**power, 2**power + 1}
@@ -136,7 +136,7 @@ def _try(q: Tensor, k: Tensor, mask: Tensor, scale: float) -> str:
 
     given: tuple[Tensor, Tensor, Tensor] = random(q), random(k), random(k)
     left = {name: way for name, way in WAYS.items() if name != "repeated"}
-    # What is given may be Dynamo's, which has a shape and no numbers.
+    # The given tensors may be Dynamo's fakes, with a shape but no values.
     n_compared, bias = 0, torch.zeros(mask.shape, dtype=mask.dtype, device=mask.device)
     for length in lengths(mask.shape[-1]):
         bias.zero_()
@@ -155,13 +155,13 @@ def _try(q: Tensor, k: Tensor, mask: Tensor, scale: float) -> str:
     if not n_compared or not left:
         return "repeated"
     ways = ("repeated", *left)
-    # In turns: others use the device as well, and a busy moment must not decide.
+    # Alternating: others use the device as well, and a busy moment must not decide.
     took = [{name: _took(WAYS[name], (*given, bias, scale)) for name in ways} for _ in range(N_TURNS)]
     return min(ways, key=lambda name: min(turn[name] for turn in took))
 
 
 def repeats_itself(given: Any, wanted: Tensor, n: int) -> bool:
-    """True if ``n`` further calls of transformers' implementation give ``wanted`` bit for bit."""
+    """True if ``n`` further calls of transformers' implementation give exactly ``wanted``."""
     return all(same_bits(_repeated(*given), wanted) for _ in range(n))
 
 
@@ -180,7 +180,7 @@ def _agrees(way: Way, given: Any, wanted: Tensor, in_bits: bool) -> bool:
 def _took(way: Way, given: Any) -> float:
     """Milliseconds of `N_TIMED` calls on the device."""
     begun, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda._sleep(4_000_000)  # meanwhile all are queued: it is the device that is timed
+    torch.cuda._sleep(4_000_000)  # all calls are queued during the sleep, so only device time is measured
     begun.record()
     for _ in range(N_TIMED):
         way(*given)
@@ -198,7 +198,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float, way: str
 
 
 def source_of_repeated(node: Any) -> Any:
-    """The node whose heads ``node`` repeats, as transformers writes it; None where it is anything else."""
+    """The node whose heads ``node`` repeats, in the way transformers writes it; None for anything else."""
     if not _is_call(node, "reshape") or not _is_call(node.args[0], "expand"):
         return None
     picked = node.args[0].args[0]

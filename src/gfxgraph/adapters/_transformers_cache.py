@@ -1,13 +1,13 @@
-"""Keys and values at fixed addresses: transformers' static cache, made to be written by a graph.
+"""Keys and values at fixed addresses: a static cache of transformers that a graph can write.
 
-Problem: transformers' static cache keeps Python numbers that steer it (how much of a sliding window is
-filled) and a length tensor for every layer, so that a captured step would hold the numbers for good and
-spends three small kernels a layer on its lengths. Idea: its layers, in a subclass that, while a graph
-decodes, takes the place to write from one tensor that the whole model shares. The prompt goes through
-transformers' own code, and a step writes the same numbers to the same places: not a bit differs.
+Problem: transformers' static cache depends on Python numbers (how much of a sliding window is
+filled) and keeps a length tensor for every layer. A captured step would freeze the numbers, and
+spends three small kernels per layer on its lengths. Idea: use its layers in subclasses that, while a graph
+decodes, take the write position from one tensor shared by the whole model. The prompt goes through
+transformers' own code, and a step writes the same numbers to the same places: bitwise identical.
 
-A sliding window is in one of two states: filling, written like any other layer, or full, where each step
-moves it by one. Which one is known on the host; a decoder keeps a graph for each.
+A sliding window is either filling, and written like any other layer, or full, and moved by one at each
+step. The host knows which; a decoder keeps one graph for each state.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from transformers.cache_utils import DynamicCache, StaticCache, StaticLayer, Sta
 
 @dataclass(slots=True)
 class CachePosition:
-    """Where the next token goes; shared by all layers of a cache."""
+    """The position of the next token; shared by all layers of a cache."""
 
     position: Tensor
     """[1] int64, device: the index of the token that a step reads."""
     n_cached: int = 0
     """Tokens in the cache."""
     is_full: bool = False
-    """True where the next token pushes the oldest out of the windows; a compiled step is guarded on it."""
+    """True if the next token pushes the oldest out of the windows; a compiled step is guarded on it."""
     is_decoding: bool = False
-    """True inside a step of one token, False while the prompt is read."""
+    """True inside a step of one token, False while reading the prompt."""
 
 
 class FixedLayer(StaticLayer):  # type: ignore[misc]
@@ -52,7 +52,7 @@ class FixedLayer(StaticLayer):  # type: ignore[misc]
         return self.keys, self.values
 
     def get_seq_length(self) -> Any:
-        """Tokens seen: a number while the prompt is read, the device's own tensor in a step."""
+        """Tokens seen: a number while reading the prompt, a device tensor in a step."""
         return self.place.position if self.place.is_decoding else self.place.n_cached
 
 
@@ -84,14 +84,14 @@ class FixedSlidingLayer(StaticSlidingWindowLayer):  # type: ignore[misc]
         return self.max_cache_len, 0
 
     def get_seq_length(self) -> Any:
-        """Tokens seen; in a full window the query stands at its end."""
+        """Tokens seen; in a full window the query is at its end."""
         if not self.place.is_decoding:
             return self.place.n_cached
         return self.max_cache_len - 1 if self.place.is_full else self.place.position
 
 
 class FixedCache(StaticCache):  # type: ignore[misc]
-    """A static cache over one `CachePosition`."""
+    """A static cache with one `CachePosition`."""
 
     def __init__(self, config: object, max_cache_len: int, place: CachePosition) -> None:
         super().__init__(config=config, max_cache_len=max_cache_len)
@@ -106,16 +106,16 @@ class FixedCache(StaticCache):  # type: ignore[misc]
 
     @property
     def full_windows(self) -> bool:
-        """True where the next token pushes the oldest out of the sliding windows."""
+        """True if the next token pushes the oldest out of the sliding windows."""
         return 0 < self.window <= self.place.n_cached
 
     @property
     def window(self) -> int:
-        """Width of the sliding windows; 0 where no layer has one."""
+        """Width of the sliding windows; 0 if no layer has one."""
         return max((layer.max_cache_len for layer in self.layers if layer.is_sliding), default=0)
 
     def reset(self) -> None:
-        """Clear the cache by overwriting, so that no stale value can leak through a mask."""
+        """Clear the cache by overwriting it, so that no stale value can leak through a mask."""
         self.place.n_cached, self.place.is_full, self.place.is_decoding = 0, False, False
         held = [t for layer in self.layers if layer.is_initialized for t in (layer.keys, layer.values)]
         lengths = [layer.cumulative_length for layer in self.layers]
@@ -127,7 +127,7 @@ class FixedCache(StaticCache):  # type: ignore[misc]
                 layer.cumulative_length_int = 0
 
     def handed_out(self, config: object, as_static: bool) -> Any:
-        """A copy for the caller to keep: of the kind that transformers would have returned."""
+        """A copy for the caller, of the kind that transformers would have returned."""
         n_cached = self.place.n_cached
         if not as_static:
             copy = DynamicCache(config=config)

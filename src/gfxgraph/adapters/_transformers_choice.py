@@ -1,9 +1,9 @@
-"""How the next token is chosen: which logits processors and stopping criteria a graph can hold.
+"""Choosing the next token: which logits processors and stopping criteria a graph can contain.
 
-A processor that looks at nothing but the scores can be captured with its numbers. One that looks at the
-tokens so far sees a tensor that grows, which no graph can hold; where the processor does not mind a
-token twice, it is given the whole buffer, its unused tail filled with the prompt's last token. The rest, and
-whatever is not transformers' own, runs between the graphs as it would without them.
+A processor that reads only the scores can be captured with its parameters. One that reads the
+tokens so far needs a tensor that grows, which no graph can contain; if the processor is not affected by
+duplicate tokens, it gets the whole buffer, with the unused tail filled with the prompt's last token. All other
+processors, and any that are not transformers' own, run between the graphs.
 """
 
 from __future__ import annotations
@@ -34,37 +34,37 @@ _LENGTH_ONLY = (processors.MinLengthLogitsProcessor, processors.MinNewTokensLeng
 
 @dataclass(frozen=True)
 class TokenChoice:
-    """What one call of generate asks for, as far as the next token is concerned."""
+    """What one call of generate asks for, regarding the next token."""
 
     processors: Any
     """transformers' LogitsProcessorList."""
     do_sample: bool
     eos: Any
-    """The EosTokenCriteria that a step itself looks at; None where there is none."""
+    """The EosTokenCriteria that the step itself evaluates; None if there is none."""
     pad: Tensor | None
-    """Token for rows that are finished; None where rows are not padded."""
+    """The token for finished rows; None if rows are not padded."""
     keeps_scores: bool
     outside: tuple[str, ...]
-    """Processors that no graph can hold; where there are any, the token is chosen between graphs."""
+    """Processors that no graph can contain; if there are any, the token is chosen between graphs."""
     parts: tuple[Any, ...]
-    """What a captured choice holds for, whatever the length."""
+    """The key of a captured choice, apart from the length."""
     thresholds: tuple[int, ...]
-    """Lengths from which on processors act otherwise."""
+    """Lengths at which processors start to behave differently."""
     ignored: Tensor | None = None
-    """[batch] int64: leading tokens of each row that the repetition penalty ignores; None: it ignores none."""
+    """[batch] int64: leading tokens of each row that the repetition penalty ignores; None if it ignores none."""
 
     def key(self, length: int) -> tuple[Any, ...]:
-        """What a captured choice holds for, for rows of ``length`` tokens."""
+        """The key of a captured choice for rows of ``length`` tokens."""
         return self.parts, tuple(length < threshold for threshold in self.thresholds)
 
     def scores(self, history: Tensor, length: int, logits: Tensor, ignored: Tensor) -> Tensor:
-        """What the processors make of ``logits`` in a graph.
+        """Apply the processors to ``logits`` in a graph.
 
         Args:
-            history: [batch, capacity] int64, device: the tokens so far, the rest any of these.
-            length: how many tokens there are; only compared with numbers.
+            history: [batch, capacity] int64, device: the tokens so far; the rest may be any of them.
+            length: number of tokens; only compared with numbers.
             logits: [batch, vocabulary] float32, device.
-            ignored: [batch] int64, device, static: what ``self.ignored`` says of this call.
+            ignored: [batch] int64, device, static: this call's ``self.ignored``.
         """
         for processor in self.processors:
             if _ignores_by_row(processor):
@@ -76,7 +76,7 @@ class TokenChoice:
 
 
 def choice_of(listed: Any, stops: Stops, do_sample: bool, pad: Tensor | None, keeps_scores: bool) -> TokenChoice:
-    """What a call asks for; reads small tensors, so it belongs before the prompt is queued."""
+    """Determine what a call asks for; reads small tensors, so call it before the prompt is queued."""
     pad = pad if stops.pads_finished else None
     parts = tuple((type(processor), _numbers(processor)) for processor in listed)
     eos = () if stops.eos is None else _plain(stops.eos.eos_token_id)
@@ -94,7 +94,7 @@ def _fits(processor: Any) -> bool:
 
 
 def _ignores_by_row(processor: object) -> bool:
-    """True for a repetition penalty that has one number a row; where they lie is the decoder's, so any will do."""
+    """True for a repetition penalty with one number per row; the decoder provides that tensor."""
     return isinstance(getattr(processor, "prompt_ignore_length", None), Tensor)
 
 
@@ -119,19 +119,19 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Stops:
-    """The stopping criteria of one call, by who looks at them."""
+    """The stopping criteria of one call, by where they are evaluated."""
 
     max_length: int | None
     eos: Any
-    """Looked at by the device in every step."""
+    """Evaluated on the device in every step."""
     on_host: tuple[Any, ...]
-    """Called after every step, as transformers calls them."""
+    """Called after every step, as by transformers."""
     pads_finished: bool
-    """transformers pads finished rows where any criterion has an ``eos_token_id``."""
+    """transformers pads finished rows if any criterion has an ``eos_token_id``."""
 
 
 def stops_of(listed: Sequence[Any]) -> Stops:
-    """Divide a StoppingCriteriaList."""
+    """Split a StoppingCriteriaList."""
     lengths = [c.max_length for c in listed if type(c) is criteria.MaxLengthCriteria]
     ends = [c for c in listed if type(c) is criteria.EosTokenCriteria]
     in_graph = ends[0] if len(ends) == 1 else None

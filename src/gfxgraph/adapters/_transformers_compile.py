@@ -1,13 +1,13 @@
-"""A compiled step that changes no bit.
+"""A compiled step with bitwise identical results.
 
-Problem: the graph of a step of Llama holds eight hundred kernels, most of them tiny; Inductor fuses them,
-but its kernels round differently, and in half precision another last bit soon is another token. Idea: let
-Inductor fuse only what cannot round differently (additions, products, casts, copies, each rounded as if it
-stood alone), and keep torch's own kernels for the rest: reductions, exponentials, matrix products,
-attention. Then compare: the compiled step is used only where its scores and what it writes into the cache
-are, bit for bit, what the model's own step gives.
+Problem: the graph of a Llama step has eight hundred kernels, most of them tiny. Inductor fuses them,
+but its kernels round differently, and in half precision a different last bit soon means a different token. Idea: let
+Inductor fuse only what cannot round differently (additions, products, casts, copies, each rounded as if
+alone), and keep torch's own kernels for the rest: reductions, exponentials, matrix products,
+attention. Then compare: the compiled step is used only if its scores and what it writes to the cache
+are bitwise identical to the model's own step.
 
-It is compiled in a thread, on a decoder of its own, while generation goes on with the model's own kernels.
+It is compiled in a thread, on a decoder of its own, while generation continues with the model's own kernels.
 Tokens do not change when it takes over, because no bit does.
 """
 
@@ -36,14 +36,16 @@ if TYPE_CHECKING:
     from gfxgraph.adapters._transformers_decode import Decoder
 
 N_COMPARED = 6
-"""Steps that are compared before a compiled one is used."""
+"""Steps to compare before a compiled one is used."""
 
 MOST_TRIES, WAIT_S = 5, 1.0
-"""A wait for the device, of which Inductor makes many, fails while another thread captures; then all is tried again,
-so often and after so many seconds. What Inductor has compiled it keeps."""
+"""Inductor waits for the device many times, which fails while another thread captures; then everything is tried
+again,
+this often and after this many seconds. What Inductor has compiled is cached.
+"""
 
 EXACT = {
-    "emulate_precision_casts": True,  # also keeps products and sums apart
+    "emulate_precision_casts": True,  # also keeps products and sums separate
     "eager_numerics.division_rounding": True,
     "pattern_matcher": False,
     "shape_padding": False,
@@ -51,26 +53,26 @@ EXACT = {
     "max_autotune": False,
     "coordinate_descent_tuning": False,
 }
-"""Inductor's settings for a compiled step, those of them that this torch has."""
+"""Inductor's settings for a compiled step; those that this torch does not have are left out."""
 
 _compiling = threading.Lock()
-"""One at a time: Inductor's settings and torch's stance on recompiling are the process's."""
+"""One compilation at a time: Inductor's settings and torch's recompilation stance are process-wide."""
 
 
 def start(decoder: Decoder, make: Callable[[], Decoder], mode: object, done: Callable[[Decoder, str], None]) -> Any:
     """Compile a decoder's step in a thread.
 
     Args:
-        decoder: the one at work; it says what the model is called with.
-        make: makes another one like it.
+        decoder: the active one; it knows the model's arguments.
+        make: makes another decoder like it.
         mode: True, or "any" for Inductor's own kernels without comparison.
-        done: gets the new decoder and "", or the one at work and why it stays.
+        done: gets the new decoder and "", or the active one and the reason to keep it.
     """
     model, extras, has_positions = decoder.model, dict(decoder.extras), decoder.has_positions
     n_threads = torch.get_num_threads()
 
     def work() -> None:
-        torch.set_num_threads(n_threads)  # a compiled function is guarded on it, and it is the thread's own
+        torch.set_num_threads(n_threads)  # thread-local, and a compiled function is guarded on it
         for n_left in reversed(range(MOST_TRIES)):
             try:
                 with _compiling, torch.cuda.device(model.device), torch.inference_mode(False), torch.no_grad():
@@ -94,7 +96,7 @@ def start(decoder: Decoder, make: Callable[[], Decoder], mode: object, done: Cal
 
 
 def _compile(twin: Decoder, model: object, extras: dict[str, Any], has_positions: bool, mode: object) -> str:
-    """Give ``twin`` a compiled step; returns the reason if it cannot have one."""
+    """Give ``twin`` a compiled step; return the reason if that is impossible."""
     _read_some_prompt(twin, model, extras, has_positions)
     compiled = compiled_step(model, exact=mode != "any")
     greedy = TokenChoice((), False, None, None, False, (), (), ())
@@ -124,24 +126,24 @@ def _read_some_prompt(twin: Decoder, model: Any, extras: dict[str, Any], has_pos
     stops = Stops(None, None, (), False)
     config = GenerationConfig()
     request = Request(ids.to(model.device), kwargs, config, choice, stops, twin.capacity)
-    # The stream that captures may be capturing, for the decoder at work.
+    # Not on the capture stream, which may be capturing for the active decoder.
     twin.read_prompt(request, as_graph=False)
     twin.choose(choice, twin.logits)
 
 
 def _written(decoder: Decoder) -> list[Tensor]:
-    """What a step has written into the cache."""
+    """What the last step wrote to the cache."""
     at = decoder.position
     return [held.index_select(2, at).clone() for layer in decoder.cache.layers for held in (layer.keys, layer.values)]
 
 
 def compiled_step(model: Any, exact: bool) -> Callable[..., Any]:
-    """The model's call, compiled for the shapes that it is first called with."""
+    """The model's call, compiled for the shapes of its first call."""
 
     def step(**inputs: object) -> Any:
         return model(**inputs, return_dict=True).logits
 
-    # A code object of its own: torch counts compilations, and gives up, by code object.
+    # Its own code object: torch counts compilations, and gives up, per code object.
     own = types.FunctionType(
         step.__code__.replace(co_name=f"step_{id(step):x}"), step.__globals__, "step", None, step.__closure__
     )
@@ -198,7 +200,7 @@ _library: Any = None
 
 
 def _define_ops() -> None:
-    """Register the operations, once in a process."""
+    """Register the operations, once per process."""
     global _library
     if _library is not None:
         return
@@ -220,7 +222,7 @@ def _define_ops() -> None:
 
 
 def keep_own_kernels(module: Any) -> int:
-    """Keep a captured module's reductions and exponentials torch's own; returns their number."""
+    """Replace a captured module's reductions and exponentials by torch's own; return how many."""
     _define_ops()
     n = 0
     for node in list(module.graph.nodes):

@@ -1,19 +1,19 @@
-"""Generation with a fixed cache: the step is two graphs, the model's and the choice of a token.
+"""Generation with a fixed cache: a step is two graphs, the model's and the choice of a token.
 
 Problem: a step of transformers' loop is a thousand small launches and grows its tensors by one token.
-Idea: everything a step touches has a fixed place, and a step is two launches: *forward* reads the token
-and leaves scores, *choose* picks the next token from them. They are apart because a program changes its
-sampling settings often and its model never: another temperature costs a capture of ten nodes.
+Idea: everything a step touches has a fixed address, and a step is two launches: *forward* reads the token
+and computes scores, *choose* picks the next token from them. They are separate because programs often change their
+sampling settings and never the model: a new temperature costs a capture of ten nodes.
 
 The first time, each part runs eagerly, as a real step, so that the first token waits for no capture;
 the second time it is captured, which computes nothing, and replayed. The host waits for the device only
-to learn that all rows are finished: for a group of steps while the next group is already queued. What
-was computed past the end is cut off, and the random generator put back to where it would have been.
+to learn whether all rows are finished: for one group of steps while the next group is already queued. What
+was computed past the end is cut off, and the random generator is set back accordingly.
 
 Invariants:
-  - a step runs the operations that transformers' own step runs, on the same values, in the same order;
+  - a step runs the operations of transformers' own step, on the same values, in the same order;
   - nothing that a graph reads or writes is freed or moved while the graph lives;
-  - the state of a decoder belongs to one call at a time (the caller holds the model's lock).
+  - a decoder's state belongs to one call at a time (the caller holds the model's lock).
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from gfxgraph.callables.captured_function import CapturedFunction, beside, copy_
 from gfxgraph.errors import first_line
 
 MAX_CHOICES = 16
-"""Captured ways of choosing that a decoder keeps."""
+"""Most captured ways of choosing that a decoder keeps."""
 MAX_PROMPTS, MAX_PROMPT_TOKENS = 4, 4096
-"""Captured shapes of prompts that a decoder keeps, and how large they may be: a long one gains nothing."""
+"""Most captured prompt shapes that a decoder keeps, and their largest size: a long prompt gains nothing."""
 COMPILING = "gfxgraph compile"
-"""Name of the thread that compiles a step. Inductor waits for the device there, which ends a capture here."""
+"""Name of the thread that compiles a step. There Inductor waits for the device, which ends a capture here."""
 MOST_TRIES, TRY_AGAIN_AFTER = 5, 64
-"""Captures that may fail meanwhile, and the eager runs from one to the next."""
+"""Captures that may fail during compilation, and the eager runs between them."""
 _OURS = frozenset({"attention_mask", "position_ids", "past_key_values"})
 
 
@@ -59,7 +59,7 @@ def is_compiling() -> bool:
 
 @dataclass(slots=True)
 class Part:
-    """A function of no arguments that runs eagerly at first, and from then on as a graph."""
+    """A function without arguments that first runs eagerly, then as a graph."""
 
     piece: CapturedFunction
     n_runs: int = 0
@@ -70,26 +70,26 @@ class Part:
 
     @property
     def n_nodes(self) -> int:
-        """Nodes of its graph; 0 where it has none, or they cannot be counted."""
+        """Nodes of its graph; 0 if it has none, or if they cannot be counted."""
         program = getattr(self.piece.graph, "_program", None)
         return 0 if program is None else sum(segment.n_nodes or 0 for segment in program.segments)
 
     @property
     def is_captured(self) -> bool:
-        """True where it runs as a graph."""
+        """True if it runs as a graph."""
         return self.piece.graph is not None
 
     def run(self) -> None:
-        """Run once; when it has run eagerly often enough it is captured first."""
+        """Run once; after enough eager runs it is captured first."""
         self.n_runs += 1
         if self.n_runs <= self.n_eager:
-            # On the stream that captures, where libraries make themselves a handle before the capture.
+            # On the capture stream, where libraries make their handles before the capture.
             beside(self.piece.place, self.piece.fn, (), {})
             return
         if self.n_runs == self.n_eager + 1:
             self.piece.pool = self.piece.place.pool
             if not self.piece.capture():
-                self.piece.place.renew()  # nothing is captured into the pool of a failed capture
+                self.piece.place.renew()  # the pool of a failed capture is not captured into again
                 if is_compiling() and self.n_tries < MOST_TRIES:
                     self.n_tries += 1
                     self.n_eager += TRY_AGAIN_AFTER
@@ -101,10 +101,10 @@ class Decoder:
 
     Args:
         model: a causal language model of transformers, on a GPU.
-        place: where its graphs keep their memory.
+        place: the arena of its graphs.
         batch: rows.
-        cache_len: tokens that the cache holds; one fewer than a result may have.
-        is_choosing: `gfxgraph.kernels` choose the tokens.
+        cache_len: tokens that the cache holds; one less than a result may have.
+        is_choosing: whether `gfxgraph.kernels` choose the tokens.
     """
 
     def __init__(self, model: Any, place: Arena, batch: int, cache_len: int, *, is_choosing: bool = False) -> None:
@@ -125,9 +125,9 @@ class Decoder:
         self.mask = zeros(batch, self.capacity, dtype=torch.bool)
         self.ignored, self.unfinished = zeros(batch), zeros(batch)
         self.alive = zeros(self.capacity)
-        """By token index: 0 where all rows were finished with that token."""
+        """By token index: 0 if all rows were finished with that token."""
         self.logits = self.scores = zeros(0)
-        """[batch, vocabulary] float32; the vocabulary is as large as the prompt's scores say."""
+        """[batch, vocabulary] float32; the vocabulary size is that of the prompt's scores."""
         self.in_window = torch.arange(self.cache.window, device=device) - (self.cache.window - 1)
         self.alive_seen = torch.zeros(self.capacity, dtype=torch.int64, pin_memory=True)
         self.tokens_seen = torch.zeros(self.capacity, batch, dtype=torch.int64, pin_memory=True)
@@ -135,7 +135,7 @@ class Decoder:
         self.forwards: dict[bool, Part] = {}
         self.choices: OrderedDict[Any, Part] = OrderedDict()
         self.compiled: Callable[..., Tensor] | None = None
-        """What gives the scores in place of the model's own call, while no window is full."""
+        """Computes the scores instead of the model's own call, while no window is full."""
         self.extras: dict[str, Any] = {}
         """Plain arguments that the model gets in every step."""
         self.has_positions = True
@@ -143,18 +143,18 @@ class Decoder:
 
     @property
     def model(self) -> Any:
-        """The model; the caller of its generate holds it."""
+        """The model; kept alive by the caller of its generate."""
         return self._model()
 
     # -- the two parts of a step --------------------------------------------------------------------
 
     def model_step(self, **inputs: object) -> Tensor:
-        """Scores by the model's own kernels."""
+        """Scores computed by the model's own kernels."""
         scores: Tensor = self.model(**inputs, return_dict=True).logits
         return scores
 
     def forward(self, step: Callable[..., Tensor]) -> None:
-        """Read the token; leave the scores of the next."""
+        """Read the token; compute the scores of the next one."""
         self.cache.place.is_decoding = True
         try:
             masks = to_add(self)
@@ -167,7 +167,7 @@ class Decoder:
         self.logits.copy_(scores[:, -1])
 
     def choose(self, choice: TokenChoice, scores: Tensor) -> None:
-        """Pick the next token and put it everywhere."""
+        """Pick the next token and store it everywhere."""
         self.position.add_(1)
         self.position_ids.add_(1)
         if choice.keeps_scores:
@@ -192,7 +192,7 @@ class Decoder:
         """Answer one call of generate.
 
         Returns:
-            What transformers' loop would have returned.
+            The result of transformers' loop.
         """
         self.read_prompt(request)
         loop = Loop(self, request)
@@ -211,7 +211,7 @@ class Decoder:
         return self._result(request, loop, length)
 
     def read_prompt(self, request: Request, *, as_graph: bool = True) -> None:
-        """Fill the cache from the prompt, leave the scores of the first token, and begin with the rest."""
+        """Fill the cache from the prompt, compute the scores of the first token, and initialize the other buffers."""
         ids, kwargs = request.input_ids, request.model_kwargs
         n_prompt = ids.shape[1]
         self.cache.reset()
@@ -220,7 +220,7 @@ class Decoder:
         )
         self._run_prompt(inputs, ids.numel() if as_graph else None)
         self.cache.place.n_cached = n_prompt
-        # The last token of the prompt: what a processor is to ignore stands at the prompt's beginning.
+        # Filled with the prompt's last token: what a processor must ignore is at the prompt's beginning.
         self.history.copy_(ids[:, -1:].expand_as(self.history))
         self.history[:, :n_prompt] = ids
         self.mask.fill_(True)
@@ -240,11 +240,11 @@ class Decoder:
             self.extras, self.has_positions = extras, has_positions
 
     def _run_prompt(self, inputs: dict[str, Any], n_tokens: int | None) -> None:
-        """Read the whole prompt; one whose shape has come back often enough as a graph.
+        """Read the whole prompt; as a graph if its shape has been seen often enough.
 
         Args:
-            inputs: what the model is called with.
-            n_tokens: in all rows; None where it is not to be a graph.
+            inputs: the model's arguments.
+            n_tokens: in all rows; None if it must not be a graph.
         """
 
         def read(given: dict[str, Any]) -> None:
@@ -293,7 +293,7 @@ class Decoder:
         self.cache.place.n_cached += 1
 
     def _run_compiled(self, part: Part) -> None:
-        """Run a compiled step that is not a graph yet; where it cannot be one, the model's own takes over."""
+        """Run a compiled step that is not a graph yet; if it cannot be one, use the model's own."""
         try:
             with torch.compiler.set_stance("fail_on_recompile"):
                 part.run()
@@ -331,12 +331,12 @@ class Decoder:
 
     @property
     def is_warm(self) -> bool:
-        """True where the next step of the model needs no capture first."""
+        """True if the next step of the model needs no capture first."""
         part = self.forwards.get(self.cache.full_windows)
         return part is not None and part.n_runs > part.n_eager
 
     def report(self) -> dict[str, Any]:
-        """Sizes, what is captured, and why what is not."""
+        """Sizes, what is captured, and why the rest is not."""
         parts = [*self.forwards.values(), *self.choices.values(), *(part for _, part in self.prompts.values())]
         held = [t for layer in self.cache.layers if layer.is_initialized for t in (layer.keys, layer.values)]
         return {

@@ -1,8 +1,8 @@
-"""What one call of generate knows beside the numbers: when to stop, what a streamer gets, what is kept of a step.
+"""The bookkeeping of one generate call: when to stop, what a streamer gets, what to keep of each step.
 
-The host asks the device in groups of steps whether all rows are finished, and takes the answer when the next
-group is queued already, so that the device never waits for the host. What was computed past the end is cut
-off, and the random generator put back to where it was after the last token that is kept.
+The host asks the device once per group of steps whether all rows are finished, and takes the answer when the next
+group is already queued, so that the device never waits for the host. What was computed past the end is cut
+off, and the random generator is set back to its state after the last token that is kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gfxgraph.adapters._transformers_decode import Decoder, Part
 
 GROUP = 4
-"""Steps between two looks at whether all rows are finished."""
+"""Steps between two checks whether all rows are finished."""
 
 
 @dataclass(slots=True)
@@ -46,16 +46,16 @@ class Tally:
 
     n_calls: int = 0
     n_tokens: int = 0
-    """Steps that are in results."""
+    """Steps whose tokens are in results."""
     n_past_end: int = 0
     """Steps that were cut off."""
     n_waits: int = 0
-    """Times that the host waited for the device."""
+    """How often the host waited for the device."""
 
 
 @dataclass(slots=True)
 class _PendingSteps:
-    """A group of steps whose outcome is on its way to the host."""
+    """A group of steps whose outcome is being copied to the host."""
 
     first: int
     end: int
@@ -66,7 +66,7 @@ class _PendingSteps:
 
 @dataclass
 class Loop:
-    """What one call's loop knows: when to stop, what to hand to a streamer, what to keep of each step."""
+    """The bookkeeping of one call's loop: when to stop, what to pass to a streamer, what to keep of each step."""
 
     decoder: Decoder
     request: Request
@@ -84,14 +84,14 @@ class Loop:
         keeps = config.return_dict_in_generate
         self.scores: Any = () if keeps and config.output_scores else None
         self.logits: Any = () if keeps and config.output_logits else None
-        # Nothing may be computed past the end where a criterion is the caller's own code, or where
+        # Nothing may be computed past the end if a criterion is the caller's own code, or if
         # the caller gets the cache.
         self.is_exact = bool(request.stops.on_host) or request.wants_cache
         self.group = 1 if self.is_exact or request.streamer is not None else GROUP
         self.generator = torch.cuda.default_generators[self.decoder.logits.device.index or 0]
 
     def is_over(self, length: int) -> bool:
-        """Look at the step that made rows ``length`` long; True where generation has ended by what is known."""
+        """Record the step that made rows ``length`` long; True if generation is known to have ended."""
         request, decoder = self.request, self.decoder
         if request.choice.do_sample:
             self.offsets.append(self.generator.get_offset())
@@ -105,14 +105,14 @@ class Loop:
             return False
         if length - self.unseen >= self.group:
             self._look(length)
-        # The next step is no matter of microseconds before it is a graph: a streamer need not wait for it.
+        # Before it is a graph, the next step takes much longer: a streamer need not wait for it.
         is_last = self.is_exact or (request.streamer is not None and not decoder.is_warm)
         while len(self.looks) > (0 if is_last else 1) and not self.stopped_at:
             self._take(self.looks.popleft())
         return self.stopped_at > 0
 
     def finish(self, length: int) -> int:
-        """Take in what is still on its way; returns the length of the result."""
+        """Collect pending outcomes; return the length of the result."""
         if self.looks_at_rows or self.request.streamer is not None:
             if length > self.unseen:
                 self._look(length)
@@ -131,13 +131,13 @@ class Loop:
 
     def _ask_on_host(self, length: int) -> None:
         decoder = self.decoder
-        rows = decoder.history[:, :length].clone()  # they may keep it
+        rows = decoder.history[:, :length].clone()  # a copy, because they may keep it
         done = StoppingCriteriaList(self.request.stops.on_host)(rows, self.scores)
         decoder.unfinished.copy_(decoder.unfinished & ~done)
         decoder.alive[length - 1] = decoder.unfinished.max()
 
     def _look(self, end: int) -> None:
-        """Send the outcome of the steps since the last look to the host."""
+        """Start copying the outcome of the steps since the last check to the host."""
         decoder, first = self.decoder, self.unseen
         if self.looks_at_rows:
             decoder.alive_seen[first:end].copy_(decoder.alive[first:end], non_blocking=True)
@@ -149,7 +149,7 @@ class Loop:
         self.unseen = end
 
     def _take(self, look: _PendingSteps) -> None:
-        """Wait for a look and act on it."""
+        """Wait for a pending outcome and act on it."""
         look.arrived.synchronize()
         self.decoder.tally.n_waits += 1
         for index in range(look.first, look.end):

@@ -1,9 +1,9 @@
 """Attention masks as transformers' own loop makes them, for steps and prompts that become graphs.
 
-Problem: transformers leaves a mask out where every token is seen, which it finds out by asking the device;
-inside a capture it cannot ask, and makes the mask. Attention with a mask is another kernel, with other last
+Problem: transformers omits a mask if every token is visible, which it checks on the device.
+Inside a capture it cannot check, and makes the mask. Attention with a mask is another kernel, with different last
 bits, and repeats keys and values for heads that share them. Idea: the loop has prepared the prompt's inputs
-outside, its masks among them; where it left them out, none are made while the prompt is read.
+outside the capture, including the masks; if it omitted them, none are made while the prompt is read.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, create_mask
 if TYPE_CHECKING:
     from gfxgraph.adapters._transformers_decode import Decoder
 
-_REPLACED = threading.RLock()  # a model may call another one's generate
+_REPLACED = threading.RLock()  # reentrant: a model may call another one's generate
 
 
 @contextmanager
 def none_made(config: Any) -> Iterator[None]:
-    """Models called from this thread inside make no masks: the caller has checked that none is needed.
+    """Models called by this thread in this block make no masks: the caller has checked that none is needed.
 
     Args:
         config: the model's text configuration.
@@ -36,7 +36,7 @@ def none_made(config: Any) -> Iterator[None]:
     if name not in made:
         yield
         return
-    with _REPLACED:  # for a handful of runs in a process; those of another thread wait
+    with _REPLACED:  # happens only a few times in a process; other threads wait
         usual, was_local = made[name], name in made._local_mapping
 
         def none(*args: object, **kwargs: object) -> Any:
@@ -72,7 +72,7 @@ def of_a_step(decoder: Decoder) -> Any:
 
     if not decoder.cache.place.is_full:
         return masks(decoder.mask)
-    # A full window ends at the query: it sees the same columns each step, of a mask that moves along.
+    # A full window ends at the query: it sees the same columns of a mask that moves along with it.
     seen = masks(decoder.mask.index_select(1, decoder.in_window + decoder.position))
     if not isinstance(seen, dict):
         return seen

@@ -1,4 +1,4 @@
-"""One accelerated model: which calls its decoders take, which decoder takes a call, and what becomes of them.
+"""One accelerated model: which calls its decoders serve, by which decoder, and the decoders' lifetime.
 
 Nothing here imports torch or transformers before a model generates.
 """
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from gfxgraph.adapters._transformers_decode import Decoder
 
 MAX_DECODERS = 4
-"""Pairs of batch size and cache length that a model keeps graphs and a cache for."""
+"""Most pairs of batch size and cache length for which a model keeps graphs and a cache."""
 MIN_TOKENS = 16
-"""Steps of a decoder after which it is worth compiling."""
+"""Steps after which a decoder is worth compiling."""
 _GRANULE = 64
 _IDLE_HOOKS = "transformers.utils.output_capturing"
-"""transformers' own hooks, which stay once a call has asked for hidden states, and do nothing in others."""
+"""transformers' own hooks, which stay after a call has asked for hidden states, and do nothing in other calls."""
 
 
 class Accelerated:
-    """One model: its decoders, and the decision which calls they take."""
+    """One model: its decoders, and the decision which calls they serve."""
 
     def __init__(self, model: object) -> None:
         self._model = weakref.ref(model)
@@ -36,27 +36,27 @@ class Accelerated:
         self.arena: Any = None
         self.decoders: OrderedDict[tuple[int, int], Decoder] = OrderedDict()
         self.seen: tuple[Any, ...] = ()
-        """The modules, where their weights are, and torch's settings, at this call."""
+        """The modules, the addresses of their weights, and torch's settings, at this call."""
         self.captured: tuple[Any, ...] = ()
-        """The same when the first of the present graphs was captured."""
+        """The same at the capture of the first of the present graphs."""
         self.left_alone: dict[str, int] = {}
         self.past: list[int] = [0, 0, 0, 0]
         self.compile: bool | str = False
         self.compiling: dict[tuple[int, int], Any] = {}
-        """Threads by the decoder they work for; None where one is done."""
+        """Threads by the decoder they compile for; None once a thread is done."""
         self.compiled: dict[tuple[int, int], tuple[Decoder, Decoder]] = {}
-        """Decoders to take over, each with the one that it takes over from."""
+        """Decoders ready to take over, each with the one that it replaces."""
         self.why_not_compiled: list[str] = []
         self.kernels: Any = None
-        """What `gfxgraph.kernels.apply` returned."""
+        """The result of `gfxgraph.kernels.apply`."""
 
     @property
     def model(self) -> Any:
-        """The model; the caller of its generate holds it."""
+        """The model; kept alive by the caller of its generate."""
         return self._model()
 
     def leave_alone(self, reason: str) -> None:
-        """Count a call that transformers' own loop answers."""
+        """Count a call that transformers' own loop serves."""
         self.left_alone[reason] = self.left_alone.get(reason, 0) + 1
         state = process.current()
         if state is not None:
@@ -65,7 +65,7 @@ class Accelerated:
             process.log.warning("generate runs without graphs: %s (%s)", reason, type(self.model).__name__)
 
     def sample(self, original: Callable[..., Any], *args: object, **kwargs: object) -> Any:
-        """Answer one call of the loop, by a decoder or by transformers."""
+        """Serve one call of the loop, with a decoder or with transformers."""
         given = inspect.signature(original).bind(self.model, *args, **kwargs)
         given.apply_defaults()
         call = given.arguments
@@ -80,7 +80,7 @@ class Accelerated:
         import torch
 
         try:
-            # Memory that graphs write must not be inference tensors, which nothing else may write then.
+            # Memory that graphs write must not be inference tensors, which nothing else could write then.
             with torch.inference_mode(False), torch.no_grad(), torch.cuda.device(self.model.device):
                 return self._generate(call)
         except _OutOfMemory as error:
@@ -130,7 +130,7 @@ class Accelerated:
         return result
 
     def _compile(self, decoder: Decoder) -> None:
-        """Begin to compile the decoder's step, once, after a call that was long enough to show it is used."""
+        """Start compiling the decoder's step, once, after a call long enough to show that it is used."""
         key = (decoder.batch, decoder.capacity - 1)
         if key in self.compiling or decoder.tally.n_tokens < MIN_TOKENS:
             return
@@ -143,7 +143,7 @@ class Accelerated:
         if self.arena.state.platform == "simulator":
             why = "the simulator compiles nothing"
         elif "grouped_mm" in self.model.get_experts_implementation().values():
-            why = "its experts work differently in a prompt and in a step"  # the thread would switch them too
+            why = "its experts work differently in a prompt and in a step"  # the thread would switch them as well
         if why:
             self.why_not_compiled.append(why)
             return
@@ -161,7 +161,9 @@ class Accelerated:
         )
 
     def use_kernels(self, is_wanted: bool) -> None:
-        """Put our kernels into the model's modules, or take them out; its classes tell graphs that they are old."""
+        """Install our kernels in the model's modules, or remove them; the changed classes show graphs that they are
+        outdated.
+        """
         if is_wanted and self.kernels is None:
             # lazily: adapters are listed and asked about where there is no torch
             from gfxgraph import kernels
@@ -176,7 +178,7 @@ class Accelerated:
         return self.kernels is not None and self.kernels.is_choosing
 
     def wait(self) -> None:
-        """Wait until nothing is being compiled."""
+        """Wait until no compilation is running."""
         for thread in list(self.compiling.values()):
             if thread is not None:
                 thread.join()
@@ -187,7 +189,7 @@ class Accelerated:
         )
 
     def _cache_len(self, call: dict[str, Any], max_length: int) -> int:
-        """Length of the cache: what transformers would have made it where it was asked for a static one."""
+        """Length of the cache; the same as transformers would use if asked for a static one."""
         needed = max_length - 1
         if _is_static(call["generation_config"]):
             return int(max(needed, self.model._previous_max_cache_length))
@@ -202,7 +204,7 @@ class Accelerated:
 
         model, state = self.model, bridge.process_for_callables()
         if self.arena is None or self.arena.state is not state or self.seen != self.captured:
-            self.free()  # graphs hold addresses of weights, and kernels chosen by settings, that are no more
+            self.free()  # graphs depend on old addresses of weights, and on kernels chosen by old settings
             self.captured = self.seen
         if self.arena is None:
             self.arena = Arena(state, model.device.index or 0)
@@ -230,7 +232,7 @@ class Accelerated:
             self.past[index] += n
 
     def free(self) -> None:
-        """Let go of all graphs and caches."""
+        """Free all graphs and caches."""
         for key in list(self.decoders):
             self._drop(key)
         self.compiling.clear()
@@ -238,7 +240,7 @@ class Accelerated:
         self.arena = None
 
     def report(self) -> dict[str, Any]:
-        """What `report` returns."""
+        """The result of `report`."""
         decoders = list(self.decoders.values())
         tallies = [(d.tally.n_calls, d.tally.n_tokens, d.tally.n_past_end, d.tally.n_waits) for d in decoders]
         calls, tokens, past_end, waits = (sum(column) for column in zip(self.past, *tallies))
@@ -254,10 +256,10 @@ class Accelerated:
             **extra,
         }
 
-    # -- which calls -----------------------------------------------------------------------------------
+    # -- which calls to serve -----------------------------------------------------------------------------
 
     def why_not(self, call: dict[str, Any]) -> str:
-        """Why a call is left to transformers; "" where a decoder takes it."""
+        """Why a call is left to transformers; "" if a decoder serves it."""
         reason = self._model_says() or self._modules_say() or self._call_says(call) or self._inputs_say(call)
         return reason or _transformers_trial.why_not(self.model.device)
 
@@ -286,7 +288,7 @@ class Accelerated:
         return caches.why_not(model.config.get_text_config(decoder=True))
 
     def _modules_say(self) -> str:
-        """Look at every module: what a graph would not call or could not follow, and where the weights are."""
+        """Check every module for what a graph would not call or could not follow, and note the weights' addresses."""
         # lazily: adapters are listed and asked about where there is no torch
         from torch.nn.modules import module as globally
 
@@ -339,7 +341,7 @@ class Accelerated:
         if ids.ndim != 2 or not ids.shape[1]:
             return "the prompt is not made of tokens"
         mask, positions = kwargs.get("attention_mask"), kwargs.get("position_ids")
-        # None stands for a mask of ones (transformers drops such a one from 5.18 on), or for a model that takes none.
+        # None means a mask of ones (transformers drops those from 5.18 on), or a model that takes none.
         if mask is None and "attention_mask" not in inspect.signature(self.model.forward).parameters:
             return "the model takes no attention mask"
         if mask is not None and mask.shape != ids.shape:
@@ -353,7 +355,7 @@ class Accelerated:
 
 
 class _OutOfMemory(Exception):
-    """There is no room for a decoder; nothing has been computed yet."""
+    """There is no memory for a decoder; nothing has been computed yet."""
 
 
 def _is_static(config: Any) -> bool:

@@ -1,9 +1,9 @@
-"""Whether decoding through graphs gives this transformers' own tokens: found out on tiny models, once a process.
+"""Checks on tiny models, once per process, that decoding through graphs gives this transformers' own tokens.
 
-Problem: decoding stands on what transformers' caches, masks and processors mean, which no name tells. Idea: in a
-version that was not tested, two models of one layer generate a few tokens in both ways before the
-first call is taken; where they differ, or anything is raised, all calls are left to transformers, with the reason.
-Versions that the tests have run with are asked for their names only, so that their first call costs no trial.
+Problem: decoding depends on the meaning of transformers' caches, masks and processors, which names do not show. Idea:
+with a version that was not tested, two models of one layer generate a few tokens in both ways before the
+first call is served. If they differ, or anything raises, all calls are left to transformers, with the reason.
+For versions that the tests have run with only names are checked, so that their first call needs no trial.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gfxgraph.adapters import base
 from gfxgraph.hardware.versions import may_match, parse
 
 TESTED = ">=5.17,<5.24"
-"""What `make test-matrix` has run (docs/versions.md)."""
+"""The versions that `make test-matrix` has run (docs/versions.md)."""
 _ANYTHING = (
     ArithmeticError,
     AssertionError,
@@ -42,11 +42,11 @@ _answers: dict[str, str] = {}
 
 
 def why_not(device: object) -> str:
-    """Why no call is taken in this process; "" where they may be."""
+    """Why no call is served in this process; "" if calls may be."""
     version = base.installed_version("transformers")
     with _lock:
         if version not in _answers:
-            _answers[version] = ""  # meanwhile: the tiny models' own calls are taken
+            _answers[version] = ""  # meanwhile, so that the tiny models' own calls are served
             reason = _try(version, device)
             _answers[version] = f"transformers {version} is not as the adapter needs it ({reason})" if reason else ""
         return _answers[version]
@@ -54,7 +54,7 @@ def why_not(device: object) -> str:
 
 def _try(version: str, device: object) -> str:
     try:
-        # lazily: what these import of transformers is what is asked for
+        # lazily: their imports from transformers are what is being tested
         from gfxgraph.adapters import _transformers_decode, _transformers_loop  # noqa: F401
 
         if may_match(parse(version), TESTED):
@@ -83,7 +83,7 @@ def _differences(device: object) -> Iterator[str]:
             model.ours = None
             wanted = model.generate(ids, **asked)
             model.ours = ours = _accelerated(model)
-            for _ in range(3):  # eagerly first, then as graphs
+            for _ in range(3):  # first eagerly, then as graphs
                 if not torch.equal(model.generate(ids, **asked), wanted):
                     yield f"a {owner.__name__} generates other tokens"
             yield from ours.left_alone
@@ -91,14 +91,14 @@ def _differences(device: object) -> Iterator[str]:
 
 
 def _accelerated(model: object) -> Any:
-    # lazily: it is what asks here
+    # lazily: the module calls this one
     from gfxgraph.adapters._transformers_model import Accelerated
 
     return Accelerated(model)
 
 
 def _in_two_ways(owner: Any) -> Any:
-    """The class with a loop of its own: transformers', or through graphs where an instance has ``ours``."""
+    """A subclass with its own loop: transformers', or through graphs if an instance has ``ours``."""
     original = getattr(owner._sample, "__wrapped__", owner._sample)
 
     @functools.wraps(original)

@@ -1,13 +1,13 @@
-"""What an adapter is: an engine's name, what it needs of the engine, and a way in and out.
+"""The adapter interface: an engine's name, what the adapter needs from it, install and uninstall.
 
-Problem: an adapter stands on names inside an engine, which moves with every release. Idea: it says what it
-needs, whatever the version (_needs.py), refuses an engine that lacks any of it before it touches anything, and
-keeps, for everything it replaces, the way back.
+Problem: an adapter depends on names inside an engine, which change with every release. Idea: it declares what it
+needs, whatever the version (_needs.py), refuses an engine that lacks any of it before it changes anything, and
+records the original of everything it replaces.
 
     absent ──install──> in place ──uninstall──> absent
-       └── refused: engine missing, or something that it needs: nothing was changed
+       └── refused: the engine, or something needed, is missing: nothing was changed
 
-The kit in tests/conformance/adapters runs on every adapter found.
+The test kit in tests/conformance/adapters runs on every adapter found.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ log = logging.getLogger("gfxgraph")
 
 
 class Replaced:
-    """What an adapter replaced, in order, and what stood there before."""
+    """What an adapter replaced, in order, with the originals."""
 
     def __init__(self) -> None:
         self._steps: list[Callable[[], None]] = []
 
     def replace(self, owner: object, name: str, new: object) -> None:
-        """Set an attribute; put back exactly what the owner itself had, an inherited one by removing ours."""
+        """Set an attribute; undoing restores the owner's own value, or removes ours if it was inherited."""
         own = vars(owner).get(name, _ABSENT)
         setattr(owner, name, new)
         self.add((lambda: delattr(owner, name)) if own is _ABSENT else (lambda: setattr(owner, name, own)))
@@ -50,7 +50,7 @@ class Replaced:
         self._steps.append(step)
 
     def all(self) -> None:
-        """Take back everything, the last first."""
+        """Undo everything, last first."""
         while self._steps:
             self._steps.pop()()
 
@@ -59,9 +59,9 @@ _ABSENT = object()
 
 
 def installed_version(module: str) -> str:
-    """The version of an installed engine, "" where it is not there; it is imported only if nothing else says.
+    """The version of an installed engine, "" if it is not installed; imports it only if there is no other way.
 
-    Asked is the package of the same name; builds under other names (onnxruntime-migraphx) say it themselves.
+    Looks for the package of the same name first; builds under other names (onnxruntime-migraphx) are imported.
     """
     with suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(module)
@@ -71,13 +71,13 @@ def installed_version(module: str) -> str:
 
 
 class Adapter(ABC):
-    """One engine. A subclass names it and puts its replacements in place.
+    """One engine. A subclass names it and installs its replacements.
 
     Attributes:
-        name: what users and the file are called.
+        name: the name for users, and of the file.
         module: what is imported.
-        needs: by each of the engine's modules that it replaces something in, what must be there.
-        optional: likewise, of modules that it can do without; one that lacks anything is left as it is.
+        needs: by module of the engine in which it replaces something: what must exist.
+        optional: the same for modules that it can do without; one that lacks anything is left alone.
         tested: the versions that `make test-matrix` and `make test-engines` ran; others are not refused.
     """
 
@@ -94,32 +94,32 @@ class Adapter(ABC):
 
     @property
     def is_installed(self) -> bool:
-        """True while it, or a part of it, is in place in this process."""
+        """True while it, or a part of it, is installed in this process."""
         return bool(self._done)
 
     def version(self) -> str:
-        """The engine's version, "" where it is not installed."""
+        """The engine's version, "" if it is not installed."""
         return installed_version(self.module)
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The engine's modules that it replaces something in."""
+        """The engine's modules in which it replaces something."""
         return (*self.needs, *self.optional)
 
     def available(self) -> bool:
-        """True where the engine is installed and, in so far as that is known yet, has what is needed."""
+        """True if the engine is installed and, as far as is known yet, has what is needed."""
         return bool(self.version()) and self.name not in _refused.values()
 
     def wanted(self, settings: Config) -> bool:
-        """Whether a process that was switched on is to install this adapter by itself.
+        """Whether enabling a process should install this adapter automatically.
 
         Args:
-            settings: what the process was switched on with.
+            settings: the process's settings.
         """
         return True
 
     def install(self) -> None:
-        """Put it in place, importing the engine; once more does nothing.
+        """Import the engine and install the adapter; does nothing if it is installed.
 
         Raises:
             ActivationError: `engine_missing`, `engine_layout`; nothing is changed then.
@@ -127,9 +127,9 @@ class Adapter(ABC):
         self._install(self.parts)
 
     def install_when_imported(self) -> None:
-        """Put each part in place as soon as the engine itself imports it; now, where it has.
+        """Install each part as soon as the engine imports it, or now if it has.
 
-        A refusal is a warning then, and counted: the engine's graphs still run on the bridge.
+        A refusal is then only a warning, and counted: the engine's graphs still run on the bridge.
         """
         for part in self.parts:
             then = partial(self._install_or_warn, part)
@@ -140,7 +140,7 @@ class Adapter(ABC):
                 watch(part, then)
 
     def uninstall(self) -> None:
-        """Put back every object that ``install`` replaced; does nothing where it is not in place."""
+        """Restore every object that ``install`` replaced; does nothing if it is not installed."""
         with self._lock:
             self._done.clear()
             self._undo.all()
@@ -149,10 +149,10 @@ class Adapter(ABC):
 
     @abstractmethod
     def put_in_place(self, undo: Replaced, part: object) -> None:
-        """Replace what is to be replaced in one of the engine's modules.
+        """Make the replacements in one of the engine's modules.
 
         Args:
-            undo: replaces, and remembers what was there.
+            undo: makes replacements and records the originals.
             part: the module, one of ``parts``.
         """
 
@@ -185,7 +185,7 @@ class Adapter(ABC):
             log.info("%s %s: adapter in place (%s)", self.name, version, ", ".join(left))
 
     def _optional(self, parts: Sequence[str]) -> Iterator[ModuleType]:
-        """Those of ``parts`` that it can do without, and that are there with what it needs."""
+        """The optional modules among ``parts`` that exist and have what is needed."""
         for part in parts:
             if part in self.optional:
                 try:
@@ -203,7 +203,7 @@ class Adapter(ABC):
             self.refuse(error)
 
     def refuse(self, error: ActivationError) -> None:
-        """Leave a part of the engine as it is: said in full once, and counted as a fallback of this process.
+        """Leave a part of the engine alone: reported in full once, and counted as a fallback of this process.
 
         Args:
             error: why its adapter does not fit; ``engine_layout`` or ``engine_missing``.
@@ -222,6 +222,6 @@ _refused: dict[str, str] = {}
 
 
 def count_refusals(torch: object, state: process.Process) -> None:
-    """What ``gfxgraph.enable`` calls: has the refusals so far in its statistics."""
+    """Called by ``gfxgraph.enable``: add earlier refusals to its statistics."""
     for why, name in _refused.items():
         state.counters.event("fallback", why, name)

@@ -1,23 +1,22 @@
 """MIGraphX: a compiled program captured whole at its first run, and launched as one graph from then on.
 
-``program.eval`` enqueues one launch an instruction, fifty and more for a step of a decoder. Its launches
-go to the stream that ``run_async`` is given, so they can be captured from outside, whole: which library
-launched them, and what they compute, plays no part.
+``program.eval`` enqueues one launch per instruction, fifty and more for a decoder step. Its launches go to the stream
+passed to ``run_async``, so they can be captured from outside as a whole, whichever library launches them and whatever
+they compute.
 
     off ─── MIGRAPHX_ENABLE_HIPGRAPH not set: ``run`` is the program's own bound method
     first run ──captured──> launched, because a capture computes nothing ──> its results are kept
-        └── refused: the program runs as ever, once more is tried at the next run, then no more
-    later run, same arguments ──> one launch, or eagerly where that was measured to be faster
+        └── refused: the program runs as before; one more attempt at the next run, then none
+    later run, same arguments ──> one launch, or eagerly if that was measured to be faster
     later run, other addresses ──> a graph for these too; addresses that keep changing are copied to fixed ones
-    later run, other shapes ──> a graph for these too; the one launched longest ago goes
+    later run, other shapes ──> a graph for these too; the least recently launched is dropped
 
 Invariants:
-  - a graph is launched only if every argument lies where it lay when the graph was captured, with the same
-    lengths, strides and type;
+  - a graph is launched only if every argument has the address, lengths, strides and type that it had at capture;
   - a launch waits for the one before it, on whichever stream that was: they share memory.
 
 Source: src/py/migraphx_py.cpp and src/program.cpp of ROCm/AMDMIGraphX f729a52f (2.16). MIGraphX exists on
-ROCm only and none was at hand: the tests run a stand-in with that interface whose programs launch real work.
+ROCm only and was not available: the tests run a stand-in with that interface whose programs launch real work.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ from gfxgraph.process import bridge, process
 __all__ = ["ADAPTER", "GraphedProgram", "migraphx_available"]
 
 MOST_GRAPHS = 4
-"""Sets of addresses and shapes that have a graph each; an argument that takes more addresses is copied."""
+"""Most sets of addresses and shapes with a graph each; an argument with more addresses is copied."""
 MOST_CAPTURES = 64
-"""Captures of one program; beyond, what has no graph runs eagerly."""
+"""Most captures of one program; beyond that, whatever has no graph runs eagerly."""
 MOST_TRIES = 2
 STREAM = "ihipStream_t"
 _DTYPES = {
@@ -69,7 +68,7 @@ class _ProgramGraph:
 
 @dataclass(slots=True)
 class _Fixed:
-    """Memory of ours for arguments that keep moving; those of one address share it."""
+    """Our memory for arguments that keep moving; those with the same address share it."""
 
     names: tuple[str, ...]
     memory: Any
@@ -77,7 +76,7 @@ class _Fixed:
     is_written: bool
 
     def take_shapes_of(self, params: Params) -> None:
-        """Lay arguments of other shapes than before over the memory; more of it where they are longer."""
+        """Adopt new shapes of the arguments, and allocate more memory if they are longer."""
         shapes = {name: params[name].get_shape() for name in self.names}
         if all(_about(shapes[name]) == _about(self.arguments[name].get_shape()) for name in self.names):
             return
@@ -92,11 +91,11 @@ class _Fixed:
 
 
 class GraphedProgram:
-    """A compiled ``migraphx.program`` with the same methods; ``run`` and ``run_async`` go by graph.
+    """A compiled ``migraphx.program`` with the same methods; ``run`` and ``run_async`` use a graph.
 
     Args:
-        program: compiled for the GPU with ``offload_copy=False``; with host copies inside it runs as ever.
-        enabled: None asks ``MIGRAPHX_ENABLE_HIPGRAPH``. Off, it is the program and nothing else.
+        program: compiled for the GPU with ``offload_copy=False``; with host copies inside, it runs without graphs.
+        enabled: None reads ``MIGRAPHX_ENABLE_HIPGRAPH``. If off, it only forwards to the program.
         policy: "adaptive" times both ways and keeps the faster; "graph" always launches the graph.
     """
 
@@ -113,7 +112,7 @@ class GraphedProgram:
         self._fixed: list[_Fixed] = []
         self._streams: dict[int, Any] = {}
         self._last: tuple[int, Any] | None = None
-        """The stream that a graph was last launched on, and an event recorded after it."""
+        """The stream of the last graph launch, and an event recorded after it."""
         self._choices: Any = None
         self._n_failed = 0
         self._is_looked_at = self._is_restless = False
@@ -122,19 +121,19 @@ class GraphedProgram:
             vars(self).update(run=program.run, run_async=program.run_async)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "program":  # not set yet, as while unpickling
+        if name == "program":  # not set yet, as during unpickling
             raise AttributeError(name)
         return getattr(self.program, name)
 
     def run(self, params: Params) -> list[Any]:
-        """As ``program.run``: results are complete after ``migraphx.gpu_sync()``; here on torch's current stream."""
+        """Like ``program.run``, on torch's current stream: results are complete after ``migraphx.gpu_sync()``."""
         torch = _torch()
         if torch is None or not torch.cuda.is_available():
             return self._fall_back("torch sees no GPU", lambda: self.program.run(params))
         return self._run(params, torch.cuda.current_stream(), lambda: self.program.run(params))
 
     def run_async(self, params: Params, stream: int, stream_name: str) -> list[Any]:
-        """As ``program.run_async``: in order on ``stream``, a handle."""
+        """Like ``program.run_async``: in order on ``stream``, a handle."""
         torch = _torch()
         plain: Callable[[], list[Any]] = lambda: self.program.run_async(params, stream, stream_name)  # noqa: E731
         if torch is None or not torch.cuda.is_available():
@@ -185,7 +184,7 @@ class GraphedProgram:
                         _report("fallback", why)
                     return plain()
                 return self._first(params, placed, stream, plain)
-            self._graphs[key] = captured  # the last launched is the last
+            self._graphs[key] = captured  # the most recently launched comes last
             if captured.n_unchecked:
                 return self._checked(params, captured, stream)
             if way is None:
@@ -199,7 +198,7 @@ class GraphedProgram:
         return lambda: self._launch(params, captured, lambda: self._eagerly(params, stream))
 
     def _eagerly(self, params: Params, stream: Any) -> list[Any]:
-        """Launch by launch, in order on ``stream``."""
+        """Run launch by launch, in order on ``stream``."""
         return list(self.program.run_async(params, stream.cuda_stream, STREAM))
 
     def _launch(self, params: Params, captured: _ProgramGraph, plain: Callable[[], list[Any]]) -> list[Any]:
@@ -211,7 +210,7 @@ class GraphedProgram:
 
         stream = torch.cuda.current_stream()
         if self._last is not None and self._last[0] != stream.cuda_stream:
-            # All its graphs share memory: the program's own scratch, and where moving arguments are copied to.
+            # All its graphs share memory: the program's scratch memory, and our copies of moving arguments.
             stream.wait_event(self._last[1])
         self._copy(params, back=False)
         try:
@@ -225,7 +224,7 @@ class GraphedProgram:
         return list(captured.results)
 
     def _fall_back(self, reason: str, plain: Callable[[], list[Any]]) -> list[Any]:
-        """Run as ever from now on, and report why; the first reason stays."""
+        """Run without graphs from now on, and report why; the first reason is kept."""
         if not self.why_eager:
             self.why_eager = reason
             self._graphs.clear()
@@ -236,7 +235,7 @@ class GraphedProgram:
     # -- capture ----------------------------------------------------------------------------------------
 
     def _first(self, params: Params, placed: Params, stream: object, plain: Callable[[], list[Any]]) -> list[Any]:
-        """Capture for these addresses, then do the run's work: a capture computes nothing."""
+        """Capture for these addresses, then do the run's work, because a capture computes nothing."""
         if len(self._graphs) >= MOST_GRAPHS:
             if self._fix_what_moves(params):
                 placed = self._into_place(params)
@@ -246,8 +245,8 @@ class GraphedProgram:
             _report("argument_moved", "an argument lies elsewhere; the program is captured again for its new address")
         captured, why_not = self._capture(placed, stream)
         if captured is None:
-            result = plain()  # first: where the arguments are wrong it says so, and nothing else happened
-            self._n_failed += 1  # what a library makes at its first use is there at the next
+            result = plain()  # first: wrong arguments raise here, before anything else happens
+            self._n_failed += 1  # what a library creates on first use exists by the next attempt
             if self._n_failed >= MOST_TRIES:
                 return self._fall_back(f"it cannot be captured ({why_not})", lambda: result)
             _report("fallback", f"a MIGraphX program could not be captured; once more is tried ({why_not})")
@@ -285,7 +284,7 @@ class GraphedProgram:
         return _ProgramGraph(made.graph, list(made.result), made.pool, _state().validate_replays), ""
 
     def _checked(self, params: Params, captured: _ProgramGraph, stream: object) -> list[Any]:
-        """Launch, then run eagerly on the same inputs, and compare; the eager results stay."""
+        """Launch, then run eagerly on the same inputs, and compare; the eager results stand."""
         captured.n_unchecked -= 1
         views = [_bytes(argument) for argument in _once(params.values())]
         before = [view.clone() for view in views]
@@ -303,7 +302,7 @@ class GraphedProgram:
     # -- arguments that move --------------------------------------------------------------------------------
 
     def _into_place(self, params: Params) -> Params:
-        """The arguments with ours in place of those that keep moving."""
+        """The arguments, with our memory for those that keep moving."""
         if not self._fixed or any(name not in params for fixed in self._fixed for name in fixed.names):
             return params
         if any(len({params[name].data_ptr() for name in fixed.names}) > 1 for fixed in self._fixed):
@@ -314,7 +313,7 @@ class GraphedProgram:
         return dict(params) | {name: fixed.arguments[name] for fixed in self._fixed for name in fixed.names}
 
     def _fix_what_moves(self, params: Params) -> bool:
-        """Give memory of ours to every argument that has had several addresses; False where none has."""
+        """Give our memory to every argument that has had several addresses; False if none has."""
         keys = [*self._graphs, _key(self._into_place(params))]
         found: dict[str, set[int]] = {}
         for key in keys:
@@ -345,7 +344,7 @@ class GraphedProgram:
             self._fixed.append(_Fixed(tuple(group), memory, made, any(map(_is_output, group))))
 
     def _copy(self, params: Params, *, back: bool) -> None:
-        """Copy arguments to our memory, or what the program wrote there to theirs."""
+        """Copy arguments to our memory, or what the program wrote there back to theirs."""
         # lazily: adapters are listed and asked about where there is no torch
         import torch
 
@@ -387,7 +386,7 @@ class GraphedProgram:
 
 
 class MigraphxAdapter(Adapter):
-    """Has every program's ``run`` and ``run_async`` go through a ``GraphedProgram``."""
+    """Routes every program's ``run`` and ``run_async`` through a ``GraphedProgram``."""
 
     name = "migraphx"
     module = "migraphx"
@@ -434,7 +433,7 @@ class _Own:
 
 
 class _Original:
-    """A program with the methods it had before they were replaced; holds it weakly."""
+    """A program with its original methods; holds it weakly."""
 
     def __init__(self, program: object, own: _Own) -> None:
         self._program = weakref.ref(program)
@@ -479,7 +478,7 @@ def _report(kind: str, reason: str, level: int = logging.INFO) -> None:
 
 
 def _key(params: Params) -> tuple[Any, ...]:
-    """Where the arguments lie, and what they are there."""
+    """The addresses and shapes of the arguments."""
     return tuple((name, params[name].data_ptr(), *_about(params[name].get_shape())) for name in sorted(params))
 
 
@@ -488,19 +487,19 @@ def _about(shape: Any) -> tuple[Any, ...]:
 
 
 def _is_output(name: str) -> bool:
-    """True for a parameter that MIGraphX made for a result: it writes there."""
+    """True for a parameter that MIGraphX added for a result, to which it writes."""
     return "#output_" in name or name == "output" or name.startswith("output_")
 
 
 def _no_graph(program: Any) -> str:
-    """Why no run of a program can be a graph; "" where it may."""
+    """Why no run of a program can be a graph; "" if it can."""
     if not any(_is_output(name) for name in program.get_parameter_names()):
         return "it copies to and from the host itself; compile it with offload_copy=False"
     return ""
 
 
 def _n_nodes(graph: object) -> int | None:
-    """How many nodes a graph has; None where the driver does not tell."""
+    """How many nodes a graph has; None if the driver does not tell."""
     # lazily: adapters are listed and asked about where there is no torch
     from gfxgraph.capture.walk import raw_graph
 
@@ -519,7 +518,7 @@ def _once(arguments: Iterable[Any]) -> list[Any]:
 
 
 def _bytes(argument: Any) -> Any:
-    """The argument's memory as a tensor of bytes that does not own it."""
+    """The argument's memory as a byte tensor that does not own it."""
     # lazily: adapters are listed and asked about where there is no torch
     import torch
 
@@ -532,7 +531,7 @@ def _bytes(argument: Any) -> Any:
 
 
 def _typed(argument: Any) -> Any:
-    """The same in the argument's own type, where torch has it."""
+    """The same in the argument's own type, if torch has it."""
     # lazily: adapters are listed and asked about where there is no torch
     import torch
 
@@ -541,7 +540,7 @@ def _typed(argument: Any) -> Any:
 
 
 def _worst(replayed: list[Any], eager: list[Any]) -> str:
-    """What differs by more than rounding; "" where nothing does."""
+    """What differs by more than rounding; "" if nothing does."""
     # lazily: adapters are listed and asked about where there is no torch
     from gfxgraph.capture.tolerance import compare
 

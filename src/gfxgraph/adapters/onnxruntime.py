@@ -1,14 +1,13 @@
-"""ONNX Runtime: sessions whose provider captures graphs itself, given what its graphs need.
+"""ONNX Runtime: sessions whose provider captures graphs itself, set up as its graphs require.
 
-The CUDA, ROCm and MIGraphX providers have graphs of their own, off by default, and they ask for three things that
-``session.run`` does not give: one size for each graph, the same memory at every run, and an option whose
-name differs by provider and build. A ``GraphedSession`` has ``run`` as an ``InferenceSession`` has, and
-underneath: buckets over the batch dimension, filled up with the last row; IOBinding with buffers that stay;
-the option, where the build knows it.
+The CUDA, ROCm and MIGraphX providers have graphs of their own, off by default. They need three things that
+``session.run`` does not provide: one size per graph, the same memory at every run, and an option whose name differs
+by provider and build. A ``GraphedSession`` has the same ``run`` as an ``InferenceSession``, and underneath: buckets
+over the batch dimension, padded with the last row; IOBinding with fixed buffers; the option, if the build has it.
 
-Padding is proved, not assumed: the first padded call of a bucket is compared with the same call unpadded;
-where its rows differ the model is run at the sizes it is given. Where graphs are off, or given up, everything
-else stays as it is. The CPU provider has no graphs and goes the same way otherwise.
+Padding is checked: the first padded call of a bucket is compared with the same call unpadded; if its rows differ the
+model runs at the sizes it is given. If graphs are off, or given up, everything else still applies, as for the CPU
+provider, which has no graphs.
 
 Source: onnxruntime 1.31.1's Python package; ``enable_cuda_graph`` and ``gpu_graph_id`` as its documentation and
 onnxruntime_run_options_config_keys.h say; ``migraphx_hip_graph_enable`` as ROCm's builds have it
@@ -36,7 +35,7 @@ from gfxgraph.hardware import defects, environment
 from gfxgraph.process import process
 
 LARGEST = 64
-"""The largest bucket where none are given."""
+"""The largest bucket by default."""
 NO_GRAPH = "-1"
 _MADE_OF = "_gfxgraph_made_of"
 _RELATIVE = {"float16": 1e-2, "float32": 2e-4, "float64": 1e-10}
@@ -44,13 +43,13 @@ _RELATIVE = {"float16": 1e-2, "float32": 2e-4, "float64": 1e-10}
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """How one provider is asked for graphs.
+    """How to enable graphs for one provider.
 
     Attributes:
         option: the name of its provider option.
         device, vendor: what its buffers are allocated on.
-        by_run: a run can be named, and a graph left out, by ``gpu_graph_id``.
-        from_arrays: it allocates only where it is given an array to copy.
+        by_run: ``gpu_graph_id`` can select the graph of a run, or none.
+        from_arrays: it allocates only from an array to copy.
     """
 
     option: str = ""
@@ -66,7 +65,7 @@ PROVIDERS = {
     "CUDAExecutionProvider": Provider("enable_cuda_graph", "cuda", by_run=True),
     "CPUExecutionProvider": Provider(),
 }
-"""In the order in which they are preferred."""
+"""In order of preference."""
 
 
 @dataclass(slots=True)
@@ -81,13 +80,13 @@ class Bucket:
     outputs: dict[str, Any]
     n_unchecked: int
     cut: frozenset[str] | None = None
-    """Outputs with a row for each row of the input, once a padded run has shown which."""
+    """Outputs with one row per input row, as shown by a padded run."""
     n_runs: int = 0
 
 
 @dataclass(slots=True)
 class Counts:
-    """What a session did."""
+    """What a session has done."""
 
     n_runs: int = 0
     n_padded_rows: int = 0
@@ -98,15 +97,15 @@ class Counts:
 
 
 class GraphedSession:
-    """An ONNX Runtime session that runs in buckets, on buffers that stay, by graph where its provider can.
+    """An ONNX Runtime session that runs in buckets, on fixed buffers, as a graph if its provider can.
 
     Args:
         model: path, bytes, as ``InferenceSession`` takes them.
         sess_options: likewise.
-        providers: names, or pairs of name and options, likewise; None: the best that this build has.
-        buckets: batch sizes; None for powers of two up to 64, () for the very sizes of the calls.
+        providers: names, or pairs of name and options, likewise; None for the best that this build has.
+        buckets: batch sizes; None for powers of two up to 64, () for the calls' own sizes.
         graphs: False leaves the provider's graphs off.
-        plain: a session of the same model without graphs, where one is there already.
+        plain: an existing session of the same model without graphs.
         ort: the module; for tests.
     """
 
@@ -132,7 +131,7 @@ class GraphedSession:
         self.why_no_graph = ""
         """Why the provider's graphs are off; "" while they are on."""
         self.why_exact = ""
-        """Why every run is at the size given, on memory of the moment; "" while buckets are used."""
+        """Why every run uses the given size and its own memory; "" while buckets are used."""
         self._made: dict[Any, Bucket] = {}
         self._n_checks = _n_checks()
         self.session = self._open(graphs)
@@ -146,9 +145,9 @@ class GraphedSession:
         return getattr(self.session, name)
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], run_options: Any = None) -> list[Any]:
-        """As ``InferenceSession.run``: numpy arrays in, the caller's own numpy arrays out.
+        """Like ``InferenceSession.run``: numpy arrays in, numpy arrays owned by the caller out.
 
-        With run options of the caller's own, the session runs as it would without us.
+        With the caller's own run options, the session runs as without us.
         """
         self.counts.n_runs += 1
         n = self._n_rows(feeds)
@@ -163,7 +162,7 @@ class GraphedSession:
         return [results[name] for name in wanted]
 
     def why(self) -> str:
-        """Provider, graphs on or off and why, what was run how often."""
+        """The provider, whether graphs are on and why, and the buckets."""
         graphs = f"no graphs: {self.why_no_graph}" if self.why_no_graph else "graphs on"
         return f"{self.provider}, {graphs}; buckets {sorted({bucket.size for bucket in self._made.values()})}"
 
@@ -187,7 +186,7 @@ class GraphedSession:
     # -- the session ------------------------------------------------------------------------------------
 
     def _open(self, graphs: bool) -> Any:
-        """The session, with the graph option of its first provider where the build takes it."""
+        """Open the session, with the graph option of its first provider if the build accepts it."""
         name, options = _parts(self._asked[0])
         provider = PROVIDERS.get(name, Provider())
         if not graphs or not provider.option:
@@ -207,7 +206,7 @@ class GraphedSession:
 
     def _make(self, providers: Sequence[Any]) -> Any:
         made = self._ort.InferenceSession(self._model, sess_options=self._sess_options, providers=list(providers))
-        vars(made).pop(_MADE_OF, None)  # where the adapter is in place: this one is run as it is
+        vars(made).pop(_MADE_OF, None)  # if the adapter is installed: this session must run unchanged
         return made
 
     def _no_graph(self, reason: str) -> None:
@@ -215,13 +214,13 @@ class GraphedSession:
         self._note(f"ONNX Runtime's graphs are off: {reason}")
 
     def _give_up(self, reason: str) -> None:
-        """From now on without graphs: another session, other buffers."""
+        """Run without graphs from now on: another session, other buffers."""
         self._no_graph(reason)
         self._made.clear()
         self.session = self._without_graphs()
 
     def _only_exactly(self, reason: str) -> None:
-        """From now on as ``InferenceSession.run`` does."""
+        """Run like ``InferenceSession.run`` from now on."""
         self.why_exact = reason
         self._made.clear()
         self._note(f"ONNX Runtime: {reason}; it runs at the sizes it is given, without a graph")
@@ -229,7 +228,7 @@ class GraphedSession:
     # -- running ------------------------------------------------------------------------------------------
 
     def _exactly(self, feeds: Mapping[str, Any], run_options: Any = None) -> dict[str, Any]:
-        """At the size given, on memory of the moment, without a graph where that can be said for one run."""
+        """Run at the given size with its own memory, without a graph if one run can be excluded."""
         self.counts.n_exact_runs += 1
         session = self.session
         if run_options is None and not self.why_no_graph:
@@ -250,7 +249,7 @@ class GraphedSession:
             results = self._bound(bucket, feeds, n)
         except self._failures as error:
             if self.why_no_graph:
-                results = self._exactly(feeds)  # first: where the inputs are wrong it says so
+                results = self._exactly(feeds)  # first: wrong inputs raise here
                 self._only_exactly(f"its outputs do not fit buffers that stay ({first_line(error)})")
                 return results
             self._give_up(f"a run failed with them ({first_line(error)})")
@@ -270,7 +269,7 @@ class GraphedSession:
             return found
         staging = {name: numpy.zeros(shape, feeds[name].dtype) for name, shape in shapes.items()}
         _fill(staging, feeds, n, self._batched)
-        # Outputs take the shapes that the model gives them: it is asked once, without buffers.
+        # Outputs take the shapes that the model gives them: found by one run without buffers.
         made = self._exactly(staging)
         self.counts.n_exact_runs -= 1
         if not all(hasattr(array, "dtype") for array in made.values()):
@@ -289,7 +288,7 @@ class GraphedSession:
         return found
 
     def _bound(self, bucket: Bucket, feeds: Mapping[str, Any], n: int) -> dict[str, Any]:
-        """One run on the bucket's buffers; results with all their rows."""
+        """Run once on the bucket's buffers; results have all their rows."""
         _fill(bucket.staging, feeds, n, self._batched)
         for name, value in bucket.inputs.items():
             value.update_inplace(bucket.staging[name])
@@ -302,7 +301,7 @@ class GraphedSession:
         return {name: value.numpy().copy() for name, value in bucket.outputs.items()}
 
     def _compared(self, bucket: Bucket, feeds: Mapping[str, Any], n: int, results: dict[str, Any]) -> dict[str, Any]:
-        """Compare with the same call unpadded and without a graph; its results are the ones handed out."""
+        """Compare with the same call unpadded and without a graph; return the results of that one."""
         right = self._exactly(feeds)
         self.counts.n_validated += 1
         cut = frozenset(name for name, array in right.items() if array.shape[:1] == (n,) != results[name].shape[:1])
@@ -312,7 +311,7 @@ class GraphedSession:
             if n < bucket.size:
                 bucket.cut = cut
         elif n < bucket.size and not _worst(self._bound(self._bucket(feeds, n, n), feeds, n), right):
-            # At its own size it is right, so it is the padding that its rows depend on.
+            # At its own size it is right, so its rows depend on the padding.
             self.buckets = None
             self._note(f"padding changes {worst}; this model runs at the sizes it is given")
         elif not self.why_no_graph:
@@ -324,7 +323,7 @@ class GraphedSession:
     # -- small things ---------------------------------------------------------------------------------------
 
     def _n_rows(self, feeds: Mapping[str, Any]) -> int | None:
-        """Rows of a call; None where its inputs do not agree, or are not arrays."""
+        """Rows of a call; None if its inputs do not agree, or are not arrays."""
         if not all(hasattr(value, "ndim") and hasattr(value, "dtype") for value in feeds.values()):
             return None
         rows = {feeds[name].shape[0] for name in self._batched if name in feeds and feeds[name].ndim}
@@ -358,7 +357,7 @@ class GraphedSession:
 
 
 class OnnxruntimeAdapter(Adapter):
-    """Has ``run`` of every ``InferenceSession`` made from then on go through a ``GraphedSession``."""
+    """Routes ``run`` of every ``InferenceSession`` made from then on through a ``GraphedSession``."""
 
     name = "onnxruntime"
     module = "onnxruntime"
@@ -381,7 +380,7 @@ class OnnxruntimeAdapter(Adapter):
     tested = "1.31.1"
 
     def wanted(self, settings: Config) -> bool:
-        return False  # it runs a model at other sizes than the program does: only where asked by name
+        return False  # it runs models at other sizes than the program does: only on request by name
 
     def put_in_place(self, undo: Replaced, part: Any) -> None:
         owner = part.InferenceSession
@@ -390,7 +389,7 @@ class OnnxruntimeAdapter(Adapter):
 
 
 def _noting(original: Callable[..., None]) -> Callable[..., None]:
-    """``InferenceSession.__init__``, keeping what the session was made from."""
+    """Wrap ``InferenceSession.__init__`` to remember what the session was made from."""
 
     @functools.wraps(original)
     def __init__(
@@ -411,7 +410,7 @@ def _noting(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _through_buckets(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``InferenceSession.run`` by way of a ``GraphedSession``, which has this session for runs without graphs."""
+    """Wrap ``InferenceSession.run`` with a ``GraphedSession``, which uses this session for runs without graphs."""
 
     @functools.wraps(original)
     def run(self: Any, output_names: Any, input_feed: Any, run_options: Any = None) -> Any:
@@ -430,7 +429,7 @@ def _through_buckets(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Session:
-    """A session with the ``run`` that it had before that was replaced."""
+    """A session with its original ``run``."""
 
     def __init__(self, session: Any, run: Callable[..., Any]) -> None:
         self._session, self._run = session, run
@@ -443,7 +442,7 @@ class _Session:
 
 
 def _best(ort: Any) -> list[str]:
-    """The first provider of ours that the build has, and the CPU behind it."""
+    """The first of our providers that the build has, followed by the CPU."""
     available = ort.get_available_providers()
     found = [name for name in PROVIDERS if name in available]
     return [found[0], *(["CPUExecutionProvider"] if found[0] != "CPUExecutionProvider" else [])]
@@ -454,13 +453,13 @@ def _parts(asked: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _batched(inputs: Iterable[Any]) -> frozenset[str]:
-    """Inputs whose first dimension is free; where the model names them, only those of the first such name."""
+    """Inputs with a free first dimension; if dimensions are named, only those with the first such name."""
     free = [(one.name, one.shape[0]) for one in inputs if one.shape and not isinstance(one.shape[0], int)]
     return frozenset(name for name, dim in free if dim == free[0][1])
 
 
 def _fill(staging: Mapping[str, Any], feeds: Mapping[str, Any], n: int, batched: frozenset[str]) -> None:
-    """Copy a call's inputs in, and its last row into every row that is left."""
+    """Copy a call's inputs, and repeat the last row in all remaining rows."""
     for name, array in staging.items():
         if name in batched:
             array[:n] = feeds[name]
@@ -470,7 +469,7 @@ def _fill(staging: Mapping[str, Any], feeds: Mapping[str, Any], n: int, batched:
 
 
 def _worst(results: Mapping[str, Any], right: Mapping[str, Any]) -> str:
-    """The name of the first output that differs by more than rounding; "" where none does."""
+    """The name of the first output that differs by more than rounding; "" if none does."""
     import numpy
 
     for name, wanted in right.items():
@@ -485,7 +484,7 @@ def _worst(results: Mapping[str, Any], right: Mapping[str, Any]) -> str:
 
 
 def _failures(ort: Any) -> tuple[type[Exception], ...]:
-    """What ONNX Runtime raises; its exceptions have no base class of their own."""
+    """The exceptions of ONNX Runtime, which have no base class of their own."""
     state = getattr(getattr(ort, "capi", None), "onnxruntime_pybind11_state", None)
     names = ("Fail", "RuntimeException", "InvalidArgument", "InvalidGraph", "EPFail", "NotImplemented", "EngineError")
     found = [getattr(state, name) for name in names if hasattr(state, name)]
@@ -493,7 +492,7 @@ def _failures(ort: Any) -> tuple[type[Exception], ...]:
 
 
 def _n_checks() -> int:
-    """How many first replays of each graph are compared: as the defect table says for this machine, or as asked."""
+    """How many first replays of each graph to compare: as requested, or by the defect table for this machine."""
     settings = config.load()
     if settings.validate_replays is not None:
         return settings.validate_replays

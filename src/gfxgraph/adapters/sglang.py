@@ -1,12 +1,11 @@
 """SGLang: in every process of a server, and a graph that cannot be captured becomes eager.
 
-SGLang's runners capture each shape through a backend and end the server where that raises. The backends
-(full, breakable) are taught to leave the shape out instead: their ``can_run`` then says no for it, and the
-runner goes the eager way that it has for unknown shapes. A piece of the torch.compile backend becomes
-eager by itself, into the same memory. Graphs of attention metadata, which SGLang captures while it serves, fail as
-torch's own do where a backend reads a value on the host: SGLang goes on eagerly then, and could not at a replay
-that refuses another value. Batches that SGLang itself runs without a graph come to its eager runner, where they are
-counted with the reason.
+SGLang's runners capture each shape through a backend and end the server if that raises. We make the backends (full,
+breakable) leave the shape out instead: their ``can_run`` is then False for it, and the runner takes its eager path
+for unknown shapes. A piece of the torch.compile backend becomes eager by itself, into the same memory. Graphs of
+attention metadata, which SGLang captures while it serves, fail like torch's own if a backend reads a value on the
+host: SGLang then continues eagerly, which it could not do at a replay that refuses another value. Batches that SGLang
+itself runs without a graph go to its eager runner, where they are counted with the reason.
 
 How a process gets here: SGLang calls ``plugin`` in each of its processes (entry point
 ``sglang.srt.plugins``), or ``gfxgraph run`` sees it import the backends. ``SGLANG_RDNA2_KERNELS=1`` asks for
@@ -39,11 +38,11 @@ _GLUE = "sglang.srt.model_executor.runner.metadata_glue_graph"
 _EAGER = "sglang.srt.model_executor.runner.eager_runner"
 
 N_WARMUPS = 2
-"""Times that both backends run the model before they capture it."""
+"""How often both backends run the model before they capture it."""
 
 
 class SglangAdapter(Adapter):
-    """Wraps what SGLang's backends capture with."""
+    """Wraps the calls with which SGLang's backends capture."""
 
     name = "sglang"
     module = "sglang"
@@ -88,7 +87,7 @@ class SglangAdapter(Adapter):
 
 
 def _leaving_out(original: Callable[..., None]) -> Callable[..., None]:
-    """``capture_one`` of a backend: a shape whose capture fails is left out, and runs eagerly."""
+    """Wrap ``capture_one`` of a backend: a shape whose capture fails is left out, and runs eagerly."""
 
     @functools.wraps(original)
     def capture_one(
@@ -123,7 +122,7 @@ def _leaving_out(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _leave_capture() -> None:
-    """Leave a breakable capture whose first segment could not be begun: its ``__exit__`` is never called then."""
+    """Leave a breakable capture whose first segment failed to begin: its ``__exit__`` is never called then."""
     module = sys.modules.get(f"{_UTILS}.breakable_cuda_graph")
     capture = module._current_capture_var.get() if module is not None else None
     if capture is not None:
@@ -132,7 +131,7 @@ def _leave_capture() -> None:
 
 
 def _surviving(original: Callable[..., Any], module: Any) -> Callable[..., Any]:
-    """``__call__`` of a compiled piece, with a way on after a capture that failed."""
+    """Wrap ``__call__`` of a compiled piece, so that it continues after a failed capture."""
 
     @functools.wraps(original)
     def __call__(self: Any, *args: object) -> Any:
@@ -170,7 +169,7 @@ def _surviving(original: Callable[..., Any], module: Any) -> Callable[..., Any]:
 
 
 def _refusing(original: Callable[..., None]) -> Callable[..., None]:
-    """``run`` of a glue graph: its capture raises at what no graph records, which SGLang catches."""
+    """Wrap ``run`` of a glue graph: its capture raises at unsafe operations, which SGLang catches."""
     # lazily: adapters are listed and asked about where there is no torch
     from gfxgraph.capture.graph import graphs_made
 
@@ -183,7 +182,7 @@ def _refusing(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _counting(original: Callable[..., object]) -> Callable[..., object]:
-    """``execute`` of the eager runner: where coverage is counted, each batch with why SGLang gave it no graph."""
+    """Wrap ``execute`` of the eager runner: if coverage is counted, count each batch with SGLang's reason."""
 
     @functools.wraps(original)
     def execute(self: object, forward_batch: object, *args: object, **kwargs: object) -> object:
@@ -196,7 +195,7 @@ def _counting(original: Callable[..., object]) -> Callable[..., object]:
 
 
 def _why_eager(eager: object, batch: Any) -> str:
-    """What SGLang chose, by its own objects; names that another version lacks are left out; "" where it was idle."""
+    """Why SGLang chose eager, from its own objects (missing names are omitted); "" if it was idle."""
     mode = batch.forward_mode
     if getattr(mode, "name", "") == "IDLE":
         return ""

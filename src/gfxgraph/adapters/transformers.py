@@ -4,15 +4,14 @@
     model = gfx.accelerate(model)
     model.generate(**inputs, max_new_tokens=128)     # same call, same tokens
 
-``generate`` prepares everything as before; what is replaced is the loop that it then calls. Greedy
-decoding and sampling run as graphs over a cache at fixed addresses (_transformers_decode). Whatever else
-is asked for (beam search, an assistant, a cache of the caller's own...) is left to transformers, counted
-as a fallback and logged once with its reason.
+``generate`` prepares everything as before; only the loop that it then calls is replaced. Greedy
+decoding and sampling run as graphs over a cache at fixed addresses (_transformers_decode). Anything else (beam
+search, an assistant, a cache of the caller's own...) is left to transformers, counted as a fallback and logged once
+with its reason.
 
-The one name replaced in transformers is the loop, ``GenerationMixin._sample``, and beside it those of
-beam search and assisted generation, to count them; for models that were not accelerated they go straight
-on to the originals. The last ``restore`` puts them back. ``GFXGRAPH_TRANSFORMERS=on`` (or ``compile``) has
-``gfxgraph.enable()`` do it for every model.
+In transformers only the loop, ``GenerationMixin._sample``, is replaced, and those of beam search and assisted
+generation, to count them; for models that were not accelerated they call the originals. The last ``restore`` puts the
+originals back. With ``GFXGRAPH_TRANSFORMERS=on`` (or ``compile``), ``gfxgraph.enable()`` does this for every model.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _LEFT_ALONE = {"_beam_search": "beam search is left to transformers",
 
 
 class TransformersAdapter(Adapter):
-    """Stands before transformers' loops; for all models where it was installed, else for those accelerated."""
+    """Replaces transformers' loops; for all models if it was installed, else for accelerated ones."""
 
     name = "transformers"
     module = "transformers"
@@ -59,14 +58,14 @@ class TransformersAdapter(Adapter):
 
     takes_all = False
     compile: bool | str = False
-    """For models that were not accelerated by name."""
+    """The setting for models that were not accelerated by name."""
 
     def wanted(self, settings: Config) -> bool:
         self.compile = settings.transformers is Transformers.COMPILE
         return settings.transformers is not Transformers.OFF
 
     def install(self) -> None:
-        """Have every model's ``generate`` decode through graphs.
+        """Make every model's ``generate`` decode through graphs.
 
         Raises:
             ActivationError: `engine_missing`, `engine_layout`.
@@ -79,11 +78,11 @@ class TransformersAdapter(Adapter):
         super().install_when_imported()
 
     def install_for_some(self) -> None:
-        """Stand before the loops, for accelerated models only, unless it already does for all."""
+        """Replace the loops for accelerated models only, unless they are already replaced for all."""
         super().install()
 
     def uninstall(self) -> None:
-        """Put transformers back as it was; graphs and caches are freed."""
+        """Restore transformers; graphs and caches are freed."""
         self.takes_all = False
         for model in list(_accelerated):
             restore(model)
@@ -98,7 +97,7 @@ ADAPTER = TransformersAdapter()
 
 
 def beside_enable(torch: object, state: Any) -> Callable[[], None] | None:
-    """What ``gfxgraph.enable`` calls: puts the adapter in place where ``GFXGRAPH_TRANSFORMERS`` asks for it."""
+    """Called by ``gfxgraph.enable``: installs the adapter if ``GFXGRAPH_TRANSFORMERS`` asks for it."""
     if not ADAPTER.wanted(state.settings):
         return None
     ADAPTER.install_when_imported()
@@ -106,17 +105,17 @@ def beside_enable(torch: object, state: Any) -> Callable[[], None] | None:
 
 
 def accelerate(model: object, *, compile: bool | str | None = None, fast: bool | None = None) -> Any:
-    """Have ``model.generate`` decode through graphs. New in 2.0.
+    """Make ``model.generate`` decode through graphs. New in 2.0.
 
     Args:
-        model: a causal language model of transformers. Where it is not on a GPU, or its kind of
-            attention has no fixed cache, its calls go on as before, counted as fallbacks.
-        compile: False, the model's own kernels. True, Inductor fuses what cannot round differently; the
-            step is compiled in a thread while generation goes on, and used from a later call on if it gave
-            the same bits. "any", Inductor's own kernels, as in transformers' own compile: faster, and in
-            half precision sooner or later another token. By default what it was before, at first False.
-        fast: True, `gfxgraph.kernels` in the model's modules where they are faster on this device: nearly the same
-            numbers, so that sooner or later another token. By default what it was before, at first False.
+        model: a causal language model of transformers. If it is not on a GPU, or its kind of attention has no fixed
+        cache, its calls run as before, counted as fallbacks.
+        compile: False: the model's own kernels. True: Inductor fuses what cannot round differently; the step is
+        compiled in a thread while generation continues, and used from a later call on if it gave the same bits.
+        "any": Inductor's own kernels, as in transformers' own compile: faster, and in half precision sooner or later
+        a different token. By default unchanged, at first False.
+        fast: True: use `gfxgraph.kernels` in the model's modules where they are faster on this device: nearly the
+        same numbers, and so sooner or later a different token. By default unchanged, at first False.
 
     Returns:
         The model itself. Calling it again changes nothing.
@@ -155,10 +154,10 @@ def wait(model: object) -> Any:
 
 
 def restore(model: object = None) -> None:
-    """Undo `accelerate` for one model, or, without an argument, for all.
+    """Undo `accelerate` for one model or, without an argument, for all.
 
-    Its graphs and caches are freed. Where no accelerated model is left, and the adapter was not installed
-    for all, transformers is as it was.
+    Its graphs and caches are freed. If no accelerated model is left, and the adapter was not installed
+    for all, transformers is restored.
     """
     with _lock:
         for each in list(_accelerated) if model is None else [model]:
@@ -175,7 +174,7 @@ def _step_aside() -> None:
 
 
 def is_accelerated(model: object) -> bool:
-    """True where the model's ``generate`` decodes through graphs."""
+    """True if the model's ``generate`` decodes through graphs."""
     return model in _accelerated
 
 
@@ -186,8 +185,8 @@ def report(model: object) -> dict[str, Any]:
         ``calls``, ``tokens``, ``tokens_past_end`` (computed and cut off), ``waits`` (of the host for the
         device), ``left_alone`` (calls by reason), ``why_not_compiled`` and ``decoders``; each of these says
         ``batch``, ``cache_len``, ``cache_bytes``, how many ``forwards``, ``prompts`` and ``choices`` are
-        captured, the ``nodes`` of each forward, whether it ``is_compiled``, and ``why_eager``, the reasons
-        why parts of it do not run as graphs. With ``fast=True`` also ``kernels``, `Applied.report` of them.
+        captured, the ``nodes`` of each forward, whether it ``is_compiled``, and and ``why_eager``, the reasons why
+        parts do not run as graphs. With ``fast=True`` also ``kernels``, `Applied.report` of them.
     """
     found = _accelerated.get(model)
     return Accelerated(model).report() if found is None else found.report()
@@ -203,7 +202,7 @@ def _found(model: object) -> Accelerated | None:
 
 
 def _ours(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    # generate() reads the signature, which functools.wraps keeps.
+    # generate() reads the signature, which functools.wraps preserves.
     @functools.wraps(original)
     def loop(model: object, *args: object, **kwargs: object) -> Any:
         found = _found(model)

@@ -1,8 +1,8 @@
 """vLLM: in every process of a server, and a graph that cannot be captured becomes eager.
 
-vLLM captures while it starts. An exception there ends the engine core, and the server with it. The
-wrappers that capture (full, piecewise, breakable) are given a second way: the graph that failed is left
-out, its ranks agree on that, and what it would have held runs eagerly from then on.
+vLLM captures at start. An exception there ends the engine core, and the server with it. We give the wrappers that
+capture (full, piecewise, breakable) a fallback: the graph that failed is left out, its ranks agree on that, and its
+work runs eagerly from then on.
 
 How a process gets here: vLLM itself calls ``plugin`` in each of its processes (entry point
 ``vllm.general_plugins``), or ``gfxgraph run`` sees it import the wrappers.
@@ -58,7 +58,7 @@ class VllmAdapter(Adapter):
         else:
             wrapper, entries, graph = part.BreakableCUDAGraphWrapper, "entries", "capture"
             clean = partial(_forget_capture, part.BreakableCUDAGraphCapture)
-        # The names in the wrapper's own module: those that it calls itself.
+        # Names in the wrapper's own module, through which it makes these calls.
         undo.replace(wrapper, "__call__", _surviving(wrapper.__call__, part, entries, graph, clean))
         undo.replace(wrapper, "clear_graphs", _forgetting(wrapper.clear_graphs))
 
@@ -66,12 +66,12 @@ class VllmAdapter(Adapter):
 def _surviving(
     original: Callable[..., Any], contexts: object, entries_name: str, graph_name: str, clean: Callable[[], None]
 ) -> Callable[..., Any]:
-    """``__call__`` of a wrapper, with a way on after a capture that failed.
+    """Wrap ``__call__`` of a wrapper, so that it continues after a failed capture.
 
     Args:
         entries_name: where the wrapper keeps its graphs by batch.
-        graph_name: where one of those keeps its graph, None until it is captured.
-        clean: puts right what the engine leaves behind when a capture fails.
+        graph_name: where an entry keeps its graph, None until it is captured.
+        clean: cleans up what the engine leaves behind when a capture fails.
     """
 
     @functools.wraps(original)
@@ -94,7 +94,7 @@ def _surviving(
             result = original(self, *args, **kwargs)
         except RuntimeError as caught:
             entry = entries.get(key)
-            # Only a capture that had begun: vLLM notes the addresses right before.
+            # Only for a capture that had begun: vLLM notes the addresses right before.
             if entry is None or entry.input_addresses is None:
                 raise
             error = caught
@@ -112,7 +112,7 @@ def _surviving(
 
 
 def _forgetting(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``clear_graphs`` of a wrapper: graphs that became eager may be tried again."""
+    """Wrap ``clear_graphs`` of a wrapper: graphs that became eager may be tried again."""
 
     @functools.wraps(original)
     def clear_graphs(self: Any) -> None:
@@ -124,7 +124,7 @@ def _forgetting(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _key(wrapper: Any, contexts: Any, args: Any, kwargs: Any) -> Any:
-    """Under what the wrapper keeps the graph of this call; None where it passes the call through."""
+    """The key of this call's graph in the wrapper; None if it passes the call through."""
     if not contexts.is_forward_context_available():
         return None
     context = contexts.get_forward_context()
@@ -136,7 +136,7 @@ def _key(wrapper: Any, contexts: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _note_mode(wrapper: object, contexts: Any) -> None:
-    """Where coverage is counted: vLLM itself chose to run a step without its graph."""
+    """If coverage is counted: count that vLLM chose to run a step without its graph."""
     state = process.current()
     if state is None or state.coverage is None or not contexts.is_forward_context_available():
         return
@@ -147,11 +147,12 @@ def _note_mode(wrapper: object, contexts: Any) -> None:
 
 
 def _nothing() -> None:
-    """Nothing to put right: ``with torch.cuda.graph`` cleans up after itself."""
+    """Nothing to clean up: ``with torch.cuda.graph`` does it."""
 
 
 def _forget_capture(capture: Any) -> None:
-    # Where its first segment cannot be begun the capture stays "active" for good, and every later one is "nested".
+    # If its first segment fails to begin, the capture stays "active" for good, and every later one counts as
+    # "nested".
     capture._tls.active = None
 
 

@@ -1,15 +1,15 @@
-"""``adaptive``: each signature runs the way that was measured to be faster, and says why.
+"""``adaptive``: each signature runs as graph or eagerly, whichever was measured to be faster, and says why.
 
-Timings are taken while a signature is undecided, and then in one call out of many: a pair of events
-on the stream round the call. Nothing waits for them; whoever comes later and finds them passed
+Timings are taken while a signature is undecided, and afterwards in one call out of many: a pair of events
+on the stream around the call. Nothing waits for them; a later call that finds them completed
 reads the time. A call that is not timed pays for one comparison.
 
-Between two events on an idle stream lies what the caller waits for, launch overhead included; on a
-busy stream, what the device needs. Both are what matters there.
+On an idle stream the time between two events is what the caller waits for, launch overhead included; on a
+busy stream, what the device needs. Both are what matters in their case.
 
-What was decided is kept in the user's state folder by torch, ROCm or CUDA, device, function and
-signature, so that the next process starts with it. A file that cannot be read or written is no
-reason to fail: it is reported once and left alone.
+Decisions are stored in the user's state folder by torch, ROCm or CUDA, device, function and
+signature, so that the next process starts with them. A file that cannot be read or written is not
+an error: it is reported once and left alone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gfxgraph.process import process
 
 VERSION = 1
 LOOK_AGAIN_EVERY = 8192
-"""Calls of a decided signature between two looks at whether it still holds."""
+"""After this many calls of a decided signature, it is timed again."""
 MOST_ROWS = 4096
 MOST_WAITING = 64
 
@@ -50,7 +50,7 @@ class Store:
         self._rows: dict[str, dict[str, Any]] | None = None
 
     def get(self, key: str) -> Decision | None:
-        """The decision kept under a key, if it can be read."""
+        """The decision stored under a key, if it can be read."""
         if self._rows is None:
             self._rows = self._read()
         row = self._rows.get(key)
@@ -60,7 +60,7 @@ class Store:
             return None
 
     def put(self, key: str, decision: Decision, about: dict[str, str]) -> None:
-        """Keep a decision; what other processes have kept meanwhile stays."""
+        """Store a decision; what other processes have stored meanwhile is kept."""
         if self.path is None:
             return
         rows = self._read()
@@ -91,8 +91,8 @@ class Adaptive:
     """The choices of one graphed callable.
 
     Args:
-        fn: the function, for its name and its code: another body is another function.
-        device_index: whose timings these are.
+        fn: the function, identified by its name and its code, so that a changed body gets new timings.
+        device_index: the device whose timings these are.
     """
 
     def __init__(self, fn: Callable[..., Any], device_index: int, store: Store) -> None:
@@ -101,7 +101,7 @@ class Adaptive:
         self._choices: dict[Any, _Timed] = {}
 
     def of(self, signature: str) -> _Timed:
-        """The choice for one signature; known from an earlier run where one is kept."""
+        """The choice for one signature, taken from an earlier run if one is stored."""
         timed = self._choices.get(signature)
         if timed is None:
             about = {**self.about, "signature": signature}
@@ -110,13 +110,13 @@ class Adaptive:
         return timed
 
     def why(self) -> str:
-        """One line a signature: what was decided and from what."""
+        """One line per signature: what was decided, and from which timings."""
         lines = [f"{signature}: {timed.why()}" for signature, timed in self._choices.items()]
         return "\n".join(lines) or "no signature has been captured yet"
 
 
 class _Timed:
-    """One signature: which way its next call goes, and the events not read yet."""
+    """One signature: how its next call runs, and the events not read yet."""
 
     def __init__(self, store: Store, key: str, about: dict[str, str]) -> None:
         self._store, self._key, self._about = store, key, about
@@ -128,7 +128,7 @@ class _Timed:
         self._waiting: deque[tuple[Way, Any, Any]] = deque()
 
     def decided(self, n_calls: int = 1) -> Way | None:
-        """The way of a call that need not be timed; None where this one is.
+        """How to run a call that need not be timed; None if this one is to be timed.
 
         Args:
             n_calls: how many calls this one stands for.
@@ -147,7 +147,7 @@ class _Timed:
         return decision.way if decision is not None else None
 
     def next_way(self) -> Way:
-        """The way that the next timed call goes."""
+        """How the next timed call runs."""
         return self.choice.next_way(self._n_timed)
 
     def timed(self, way: Way, run: Callable[[], Any]) -> Any:
@@ -162,7 +162,7 @@ class _Timed:
         return result
 
     def collect(self) -> None:
-        """Read the events that have passed; wait for none."""
+        """Read the completed events without waiting for any."""
         if is_capturing_anywhere():
             return
         while self._waiting and self._waiting[0][2].query():
@@ -188,7 +188,7 @@ def _platform(device_index: int) -> dict[str, str]:
 
 
 def _function(fn: Any) -> str:
-    """The function's name and a digest of what it does; for a module, of its class and parameters."""
+    """The function's name and a digest of its code; for a module, of its class and parameters."""
     if isinstance(fn, torch.nn.Module):
         kinds = sorted(f"{name}:{list(p.shape)}:{p.dtype}" for name, p in fn.named_parameters())
         layers = [type(module).__qualname__ for module in fn.modules()]
@@ -216,7 +216,7 @@ def _digest(parts: list[str]) -> str:
 
 
 def _kept_at(row: Any) -> float:
-    """When a decision was kept; a row that somebody else wrote counts as the oldest."""
+    """When a decision was stored; a malformed row counts as the oldest."""
     at = row.get("at", 0) if isinstance(row, dict) else 0
     return at if isinstance(at, (int, float)) else 0
 

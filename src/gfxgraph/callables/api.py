@@ -1,4 +1,4 @@
-"""``gfxgraph.graphed``: the function that users call, and the callables that it may give."""
+"""``gfxgraph.graphed``, the function that users call, and the callables that it returns."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from gfxgraph.types import MovedInput, ReplayMode
 
 
 class GraphedPerThread:
-    """A graphed callable whose every thread has captures, buffers and a pool of its own."""
+    """A graphed callable with separate captures, buffers and pool for every thread."""
 
     def __init__(self, fn: Callable[..., Any], options: Options) -> None:
         self._fn = fn
         self._options = options
         self._local = threading.local()
         self._every: weakref.WeakSet[Graphed] = weakref.WeakSet()
-        """Those of all threads that are there."""
+        """Those of all living threads."""
         if not isinstance(fn, torch.nn.Module):
             functools.update_wrapper(self, fn, updated=())
 
     @property
     def mine(self) -> Graphed:
-        """This thread's."""
+        """This thread's callable."""
         found: Graphed | None = getattr(self._local, "graphed", None)
         if found is None:
             owner = threading.get_ident()
@@ -50,7 +50,7 @@ class GraphedPerThread:
         return self.mine(*args, **kwargs)
 
     def stats(self) -> dict[str, Any]:
-        """``Graphed.stats``, summed over the threads that are there."""
+        """``Graphed.stats``, summed over all living threads."""
         total: dict[str, Any] = self.mine.stats()
         for each in [each for each in list(self._every) if each is not self.mine]:
             for name, n in each.stats().items():
@@ -58,7 +58,7 @@ class GraphedPerThread:
         return total
 
     def explain(self) -> str:
-        """``Graphed.explain`` of each thread that is there and has called it."""
+        """``Graphed.explain`` of each living thread that has called it."""
         every = [each.explain() for each in list(self._every) if each is not self.mine]
         return "\n".join([self.mine.explain(), *every])
 
@@ -105,33 +105,33 @@ def graphed(
             of these by dim name.
         above: a call larger than every bucket runs "eager" or in "chunks".
         budget: limits for learned buckets.
-        pad: what padding holds: "zero", "last" (the last row again), a number that the function ignores,
-            or one of these by argument; by default zero, or last where zero would be noticed.
-        mode: "standard", "adaptive" or "hot"; by default GFXGRAPH_REPLAY_MODE; ``policy`` is another name
-            for it. In "adaptive" each signature runs as was measured to be faster. In "hot" the results are
-            the graph's own buffers, handed out again only when nobody can see them any more.
-        moved: what is done about arguments at another address: "copy" them into buffers; "relocate" large
-            ones, by telling the graph's kernels where they are; "recapture", which reads and writes the
-            caller's tensors in place, in a graph for each address.
-        threads: "serial", one call at a time, or "clones", captures for each thread.
+        pad: what padding holds: "zero", "last" (the last row again), a number that the function ignores, or one of
+        these by argument; by default zero, or last if zeros would change the result.
+        mode: "standard", "adaptive" or "hot"; by default GFXGRAPH_REPLAY_MODE; ``policy`` is another name for it. In
+        "adaptive" each signature runs in the way measured to be faster. In "hot" the results are the graph's own
+        buffers, reused only when nothing refers to them any more.
+        moved: what to do with arguments at a new address: "copy" them into buffers; "relocate" large ones, by
+        patching their address into the graph's kernels; "recapture", which reads and writes the caller's tensors in
+        place, with one graph per address.
+        threads: "serial", one call at a time, or "clones", separate captures for each thread.
         warmup: eager calls of a signature before it is captured.
-        max_graphs: captured signatures of this callable; the least recently used goes first.
-        strict: raise instead of running eagerly where a call cannot be captured.
+        max_graphs: most captured signatures of this callable; the least recently used is evicted first.
+        strict: raise, instead of running eagerly, if a call cannot be captured.
         ranks: True, or a ``Ranks``: under torch.distributed the ranks decide together which bucket runs,
             which captures are kept, and when a graph is given up (``Agreed``); every rank makes the same
             calls. ``buckets`` is then a list of sizes of the first dimension, and padding is not proved.
 
         assume_pure: do not trace. The caller promises that the function reads its arguments, its modules'
-            parameters and buffers, and nothing that changes. No wait for a trace and a cheaper call.
+            parameters and buffers, and nothing else that changes. Saves the trace and makes calls cheaper.
 
     Returns:
-        The callable, a `Graphed` (`Agreed` where ``ranks``), with ``fn``'s signature; without ``fn``, the decorator
+        The callable, a `Graphed` (`Agreed` with ``ranks``), with ``fn``'s signature; without ``fn``, the decorator
         that makes one.
 
     Raises:
         ArgumentError: `bad_argument`.
         ConfigError: `bad_buckets`, `bucket_plan_unreadable`.
-        CaptureError (where strict): `graphed_not_captured`, `graphed_other_device`, `graphed_result_changes`,
+        CaptureError (if ``strict``): `graphed_not_captured`, `graphed_other_device`, `graphed_result_changes`,
             `graphed_unknown_object`, `vram_cap_exceeded`.
     """
     if fn is None:
@@ -163,7 +163,7 @@ def graphed(
 
 
 def _sizes_for_ranks(options: Options, alone: dict[str, bool]) -> Any:
-    """The buckets that ranks agree on; refuses at once what they do not decide together."""
+    """The buckets that ranks agree on; raises at once for options that ranks cannot decide together."""
     sizes = options.buckets
     if sizes is not None and (isinstance(sizes, str) or not all(isinstance(size, int) for size in sizes)):
         raise ValueError(f"with ranks, buckets is a list of sizes that every rank has, not {sizes!r}")

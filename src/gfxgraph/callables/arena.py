@@ -1,11 +1,11 @@
-"""The arena: where captured callables keep their memory. One for each device.
+"""The arena: the memory of captured callables. One per device.
 
-Problem: a pool for each graph costs a graph's whole working memory each time, 70 MB for 32 small
-graphs; and the allocator keeps its blocks by stream, so that captures on different streams do not
+Problem: a pool per graph costs a graph's whole working memory each time, 70 MB for 32 small
+graphs. And the allocator keeps its blocks by stream, so captures on different streams do not
 reuse each other's memory even in one pool. Idea: one pool, one capture stream, one lock.
 
 Invariants:
-  - work of one arena is in one order: a call on another stream than the last first waits for that one;
+  - work of one arena is ordered: a call on a new stream first waits for the stream used before;
   - what a graph leaves in the pool is copied out before another graph of the arena runs, or it is
     held (``hot``), so captures may reuse each other's memory freely;
   - the pool of a failed capture is never captured into again.
@@ -31,10 +31,10 @@ _lock = threading.RLock()
 
 
 def arena_of(state: process.Process, device_index: int, owner: int = 0) -> Arena:
-    """The arena of a device; another one after the bridge was switched off and on.
+    """The arena of a device; a new one after the bridge was switched off and on.
 
     Args:
-        owner: 0 for the one that all share, else a thread that has its own.
+        owner: 0 for the one that all share, else the id of a thread that has its own.
     """
     with _lock:
         key = (device_index, owner)
@@ -45,7 +45,7 @@ def arena_of(state: process.Process, device_index: int, owner: int = 0) -> Arena
 
 
 class Tenant(Protocol):
-    """What keeps memory in an arena and can be made to give it back (entry.py)."""
+    """Something that keeps memory in an arena and can be evicted (entry.py)."""
 
     used_at: int
 
@@ -60,7 +60,7 @@ class Tenant(Protocol):
 
 
 class Arena:
-    """Pool, capture stream, order of work and budget of one device."""
+    """Pool, capture stream, order of work and memory budget of one device."""
 
     def __init__(self, state: process.Process, device_index: int) -> None:
         self.state = state
@@ -72,20 +72,22 @@ class Arena:
         self._pool: weakref.ref[engine.SharedPool] | None = None
         self.last_stream: Any = None
         self.last_raw = -1
-        """Handle of the stream that the arena's last work went to."""
+        """Handle of the stream that ran the arena's last work."""
         self.limit: int | None = None
-        """Bytes that graphs may take; None: what the cap leaves of the device."""
+        """Bytes that graphs may take; None for what the cap leaves of the device."""
         self.renew()
 
     def renew(self) -> None:
-        """Another pool and stream for captures to come; graphs made so far keep theirs."""
+        """Use a new pool and stream for future captures; existing graphs keep theirs."""
         with torch.cuda.device(self.device_index):
             self._pool = None
             self.stream = torch.cuda.Stream()
 
     @property
     def pool(self) -> engine.SharedPool:
-        """Where captures go. Held by them: when the last has gone its memory goes back, and the next gets another."""
+        """The pool for captures. They hold it: when the last is gone its memory is freed, and the next capture makes
+        a new one.
+        """
         pool = self._pool() if self._pool is not None else None
         if pool is None:
             pool = self.new_pool()
@@ -93,23 +95,24 @@ class Arena:
         return pool
 
     def new_pool(self) -> engine.SharedPool:
-        """A pool that nothing else shares."""
+        """A pool that nothing else uses."""
         with torch.cuda.device(self.device_index):
             return engine.SharedPool(self.state, self.stream)
 
     # -- order of work ----------------------------------------------------------------------------
 
     def follow(self, stream: Any) -> None:
-        """Have ``stream`` wait for what other streams were last given by this arena."""
+        """Make ``stream`` wait for the arena's last work, and record it as the latest."""
         if self.last_stream is not None and self.last_stream.cuda_stream != stream.cuda_stream:
             stream.wait_stream(self.last_stream)
         self.last_stream = stream
         self.last_raw = stream.cuda_stream
 
     def wait_for_all(self) -> None:
-        """Wait until nothing of the arena is running: each use waits for the one before, so for the last.
+        """Wait until no work of the arena is running: each use waits for the one before, so waiting for the last is
+        enough.
 
-        Not for the device: that is refused while anybody captures on it, and ends that capture.
+        Does not wait for the device: that is refused while anybody captures on it, and ends that capture.
         """
         for stream in (self.stream, self.last_stream):
             if stream is None:
@@ -120,14 +123,14 @@ class Arena:
                 wait_for(self.state, stream)
 
     def use(self, entry: Tenant) -> None:
-        """Note that an entry was used just now."""
+        """Mark an entry as just used."""
         self.n_uses += 1
         entry.used_at = self.n_uses
 
     # -- budget -----------------------------------------------------------------------------------
 
     def reserved(self) -> int:
-        """Bytes that torch's allocator has taken from the device."""
+        """Bytes that torch's allocator has reserved on the device."""
         return int(torch._C._cuda_memoryStats(self.device_index)["reserved_bytes"]["all"]["current"])
 
     def graph_nbytes(self) -> int:
@@ -135,22 +138,22 @@ class Arena:
         return sum(entry.nbytes for entry in list(self.entries))
 
     def cap(self) -> int:
-        """The most that graphs may take: the limit, and never more than GFXGRAPH_VRAM_CAP leaves."""
+        """The most bytes that graphs may take: the limit, and never more than GFXGRAPH_VRAM_CAP leaves."""
         free, total = torch.cuda.mem_get_info(self.device_index)
         stats = torch._C._cuda_memoryStats(self.device_index)
-        # What torch keeps without using it goes back when it is needed; some of it may be the graphs' own.
+        # What torch caches without using it is freed when needed; some of it may be the graphs' own.
         cached = stats["reserved_bytes"]["all"]["current"] - stats["allocated_bytes"]["all"]["current"]
         others = max(0, total - free - max(self.graph_nbytes(), cached))
         cap = max(0, int(total * self.state.settings.vram_cap) - others)
         return cap if self.limit is None else min(cap, self.limit)
 
     def nominal_cap(self) -> int:
-        """``cap()`` if nobody else used the device; asks no driver, so that any thread may."""
+        """``cap()`` if nobody else used the device; calls no driver, so any thread may call it."""
         cap = int(torch.cuda.get_device_properties(self.device_index).total_memory * self.state.settings.vram_cap)
         return cap if self.limit is None else min(cap, self.limit)
 
     def report(self) -> list[dict[str, Any]]:
-        """Every capture's memory, the largest first."""
+        """Memory of every capture, largest first."""
         return sorted((entry.report() for entry in list(self.entries)), key=lambda row: -row["pool_bytes"])
 
     def labels(self) -> dict[int, str]:
@@ -158,15 +161,15 @@ class Arena:
         return {id(graph): name for entry in list(self.entries) for graph, name in entry.named_graphs()}
 
     def padding(self) -> list[dict[str, Any]]:
-        """Calls and padding by function and bucket, of the callables that have buckets."""
+        """Calls and padding by function and bucket, for callables with buckets."""
         owners = {id(each): each for entry in list(self.entries) if (each := entry.owner()) is not None}
         return [row for each in owners.values() for row in each.padding()]
 
     def make_room(self, needed: int, keep: Tenant | None = None) -> bool:
-        """Drop the least recently used captures until ``needed`` bytes fit under the cap.
+        """Evict the least recently used captures until ``needed`` bytes fit under the cap.
 
         Returns:
-            False where they do not fit even so; then nothing was dropped.
+            False if they cannot fit; then nothing was evicted.
         """
         cap, used = self.cap(), self.graph_nbytes()
         if needed <= cap - used:
@@ -181,22 +184,22 @@ class Arena:
         for key in to_evict(held, needed, cap - used):
             entries[key].evict("to make room under the memory limit")
         if not any(entry.is_captured for entry in list(self.entries)):
-            torch.cuda.empty_cache()  # nothing is left in the pool: its memory goes back to the device
+            torch.cuda.empty_cache()  # the pool is empty: return its memory to the device
         return True
 
     def account(self, needed: int) -> dict[str, str]:
-        """What `vram_cap_exceeded` says."""
+        """The fields of `vram_cap_exceeded`."""
         return {"needed": shown(needed), "cap": shown(self.cap()), "used": shown(self.graph_nbytes())}
 
     def drop_all(self) -> None:
-        """Give back everything: a capture ran out of memory."""
+        """Evict everything, because a capture ran out of memory."""
         for entry in list(self.entries):
             entry.evict("a capture ran out of memory")
         self.renew()
         torch.cuda.empty_cache()
 
     def predict(self, captures: Sequence[Callable[[Any], Any]]) -> Prediction:
-        """What captures will take, from the first two of them made in a pool that is thrown away.
+        """Predict what captures will take, by making the first two in a pool that is thrown away.
 
         Args:
             captures: largest first; each takes a pool, captures into it and returns what holds the graph.

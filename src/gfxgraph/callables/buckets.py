@@ -2,10 +2,10 @@
 
 Declared as for ``torch.export``: ``dynamic={"ids": {0: "batch"}, "mask": {0: "batch", 1: "seq"}}``, by
 the parameter's name (or ``batch.ids``, ``layers[0]`` inside trees); a ``torch.export.Dim`` stands for
-its name. Or inferred: the dims in which the first two different calls differ, those that went from
-the same size to the same size being one dim.
+its name. Or inferred: the dims in which the first two different calls differ; dims that changed
+from the same size to the same size are one dim.
 
-A call's size of each name is replaced by the bucket that holds it, and only then is the call looked up:
+A call's size of each name is rounded up to its bucket, and only then is the call looked up:
 all sizes of one bucket share a capture.
 """
 
@@ -28,7 +28,7 @@ from gfxgraph.callables.typed import Picks
 class Bucketed:
     """A call with dynamic dims, rounded up.
 
-    ``sizes`` gives each tensor's size in the bucket, None where it is the tensor's own; ``actual`` and
+    ``sizes`` gives each tensor's size in the bucket, None if it is the tensor's own; ``actual`` and
     ``bucket`` the size of each named dim.
     """
 
@@ -64,14 +64,14 @@ class Dims:
         self._inferred: dict[Any, dict[int, dict[int, str]]] = {}
 
     def bucketed(self, structure: Any, tensors: Sequence[Tensor], where: Callable[[], list[str]]) -> Bucketed | None:
-        """The call rounded up to its bucket.
+        """Round the call up to its bucket.
 
         Args:
-            structure: the call's tree; what is inferred holds for one tree.
+            structure: the call's tree; inferred dims hold for one tree.
             where: gives each tensor's path.
 
         Returns:
-            None where the call has no dynamic dims, or where a name has two sizes in it.
+            None if the call has no dynamic dims, or if a name has two different sizes in it.
 
         Raises:
             AboveAll: a dim is larger than every bucket.
@@ -104,14 +104,14 @@ class Dims:
     def of(
         self, structure: Any, tensors: Sequence[Tensor], where: Callable[[], list[str]]
     ) -> dict[int, dict[int, str]]:
-        """The dynamic dims by position of the tensor, counted from the front."""
+        """The dynamic dims by position of the tensor, as non-negative dims."""
         found = self._dims_of(structure, tensors, where)
         return {i: {dim % tensors[i].dim(): name for dim, name in dims.items()} for i, dims in found.items()}
 
     def all_buckets(
         self, structure: Any, tensors: Sequence[Tensor], where: Callable[[], list[str]]
     ) -> list[Bucketed]:
-        """Every bucket that calls of this tree can go to, largest first; none where they have no end."""
+        """Every bucket that calls of this tree can use, largest first; empty if there is no limit."""
         by_tensor = self._dims_of(structure, tensors, where)
         names = sorted({name for dims in by_tensor.values() for name in dims.values()})
         choices = []
@@ -158,9 +158,9 @@ class Dims:
 
 
 def argument_paths(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
-    """Each tensor's path, in the order in which ``flatten((args, kwargs))`` meets them."""
+    """Each tensor's path, in the order of ``flatten((args, kwargs))``."""
     named: list[str] = []
-    fn = getattr(fn, "forward", fn)  # a module's own signature says no more than *args
+    fn = getattr(fn, "forward", fn)  # a module's own signature is only *args
     try:
         parameters = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):

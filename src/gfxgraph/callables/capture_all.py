@@ -39,7 +39,7 @@ def capture_all(graphed: Graphed, args: Args, kwargs: Kwargs) -> dict[str, int]:
         buckets = graphed._dims.all_buckets(structure, tensors, where)
         try:
             world = graphed._worlds.of(call)
-            if world is None:  # the example itself, so that it is known what the function does
+            if world is None:  # run the example itself, to learn what the function does
                 graphed._warmed(arena, call, graphed._worlds.trace(arena, call))
                 world = graphed._worlds.of(call)
             if world is None:
@@ -105,7 +105,7 @@ def _capture(graphed: Graphed, arena: Arena, todo: list[Todo], call: Call) -> di
 
 
 def _is_warm(graphed: Graphed, call: Call, entry: Captures, bucketed: Bucketed, content: list[Content]) -> bool:
-    """Static inputs of the bucket's size, and the warm-up on the example; False where that is no single graph."""
+    """Make static inputs of the bucket's size and warm up on the example; False if that is not a single graph."""
     entry.prepare(call.args, call.kwargs, call.tensors, bucketed.sizes)
     _fill(entry, call, content)
     entry.world = call.world
@@ -122,7 +122,7 @@ def _is_warm(graphed: Graphed, call: Call, entry: Captures, bucketed: Bucketed, 
 
 
 def _fill(entry: Captures, call: Call, content: list[Content]) -> None:
-    """The example's values, cut to the bucket's size; captures share their inputs, so before each one again."""
+    """Copy the example's values, cut to the bucket's size; captures share inputs, so this precedes each one."""
     entry.arena.stream.wait_stream(torch.cuda.current_stream(entry.arena.device_index))
     with torch.cuda.stream(entry.arena.stream):
         fits = [t.detach()[tuple(slice(0, n) for n in s.tensor.size())] for t, s in zip(call.tensors, entry.statics)]

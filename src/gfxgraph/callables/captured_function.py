@@ -1,13 +1,13 @@
-"""One function captured over inputs that stay in place: a graph, with eager execution behind it.
+"""One function captured over static inputs: a graph, with eager execution as its fallback.
 
-Problem: conditionals, loops and compositions all need the same small thing, a function whose inputs
-and outputs keep their addresses and that can be run again by one launch. Idea: the inputs are given,
-already in place; the outputs are written to buffers that are given too, or stay where the capture put
-them. Whatever goes wrong at capture or replay, the function itself runs on the same inputs, into the
+Problem: conditionals, loops and compositions all need the same small thing: a function whose inputs
+and outputs keep their addresses and that can be run again by one launch. Idea: the caller passes inputs
+that are already in place; outputs are written to buffers that the caller passes too, or stay where the capture put
+them. If capture or replay fails, the function itself runs on the same inputs, into the
 same outputs, and that is counted.
 
-Invariant: a replay that failed half-way is undone before the function runs instead, so that nothing
-happens twice. `replay` sees to it for everything in this room that launches a graph by itself.
+Invariant: a replay that fails half-way is undone before the function runs instead, so that nothing
+happens twice. `replay` does this for everything in this room that launches a graph by itself.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from gfxgraph.types import OnUnsafe
 
 
 def arena() -> Arena | None:
-    """The arena of the current device; None where there is no GPU, and functions just run."""
+    """The arena of the current device; None without a GPU, where functions just run."""
     state = bridge.process_for_callables()
     return None if state is None else arena_of(state, torch.cuda.current_device())
 
 
 @unbroken
 def record(place: Arena, pool: Any, call: Callable[[], Any], on_unsafe: OnUnsafe | None = None) -> tuple[Any, Any]:
-    """Capture ``call`` on the arena's stream; returns the graph object and what the call returned.
+    """Capture ``call`` on the arena's stream; return the graph object and the call's result.
 
     Raises:
-        RuntimeError: the capture failed; the process is as before, the pool not to be captured into again.
+        RuntimeError: the capture failed; the process is as before, but the pool must not be captured into again.
     """
     graph = engine.graph_class(place.state)(on_unsafe=on_unsafe)
     place.stream.wait_stream(torch.cuda.current_stream())
-    # Weights that autocast has cast and kept must neither come into the graph nor out of it.
+    # Weights cached by autocast must neither enter the graph nor leave it.
     torch.clear_autocast_cache()
     with torch.cuda.stream(place.stream):
         try:
@@ -68,7 +68,7 @@ def record(place: Arena, pool: Any, call: Callable[[], Any], on_unsafe: OnUnsafe
 
 @contextmanager
 def on_stream(stream: Any) -> Iterator[None]:
-    """Work between on ``stream``, in order with the current stream before and after."""
+    """Run the block on ``stream``, in order with the current stream before and after."""
     current = torch.cuda.current_stream()
     if current == stream:
         yield
@@ -80,7 +80,7 @@ def on_stream(stream: Any) -> Iterator[None]:
 
 
 def beside(place: Arena, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Run a function on the stream that captures, as part of the current stream's work.
+    """Run a function on the capture stream, as part of the current stream's work.
 
     Some libraries make a handle for each stream, which must exist before the capture.
     """
@@ -89,7 +89,7 @@ def beside(place: Arena, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         made = fn(*args, **kwargs)
     for tensor in tensors_of(made):
         if tensor.is_cuda:
-            used_on(tensor, current)  # made there, used here: not to be reused there meanwhile
+            used_on(tensor, current)  # made on one stream, used on the other: it must not be reused meanwhile
     return made
 
 
@@ -98,16 +98,16 @@ def tensors_of(tree: Any) -> list[Tensor]:
 
 
 def copy_in(buffers: Sequence[Tensor], given: Sequence[Tensor]) -> None:
-    """Copy what is not in place already; all in one launch where torch can."""
+    """Copy tensors that are not already in place, in one launch if torch can."""
     pairs = [(b, g) for b, g in zip(buffers, given) if b.data_ptr() != g.data_ptr() or b.stride() != g.stride()]
     if pairs:
-        # Below autograd: a buffer is memory, whoever it belonged to when it was made.
+        # Below autograd: a buffer is plain memory, whatever it belonged to when it was made.
         with torch.no_grad():
             torch._foreach_copy_([b for b, _ in pairs], [g.detach() for _, g in pairs])
 
 
 def like(tensor: Tensor) -> Tensor:
-    """Fresh memory without gaps, its dims in the tensor's order."""
+    """Fresh dense memory, with dims in the tensor's order."""
     if tensor.layout is not torch.strided:
         return torch.empty_like(tensor, requires_grad=False)
     strides = dense_strides(tensor.size(), dim_order(tensor))
@@ -115,13 +115,13 @@ def like(tensor: Tensor) -> Tensor:
 
 
 def replay(graph: BridgedGraph, writes: Iterable[Tensor | Layout] | None = None) -> None:
-    """Launch a graph; where that fails half-way, undo it and leave the call to the function.
+    """Launch a graph; if that fails half-way, undo it and leave the call to the function.
 
     Args:
-        writes: what is to be put back; by default all that somebody may look at, the graph's results included.
+        writes: what to restore; by default everything visible outside, the graph's results included.
 
     Raises:
-        GuardMiss: a value that the capture read has changed; with the old one the graph may be replayed again.
+        GuardMiss: a value that the capture read has changed; with the old value the graph can be replayed again.
         RunEagerly: the launch failed.
     """
     program = getattr(graph, "_program", None)
@@ -140,23 +140,23 @@ def replay(graph: BridgedGraph, writes: Iterable[Tensor | Layout] | None = None)
 
 
 class CapturedFunction:
-    """A function over inputs in place, as a graph where it can be one.
+    """A function over static inputs, run as a graph if possible.
 
-    1. Warm-up: whoever has it runs the function, `beside` the captures.
-    2. Record: `capture`; where that fails it is 4 until it is captured again.
+    1. Warm-up: the owner runs the function, with `beside`.
+    2. Record: `capture`; if that fails it stays in 4 until it is captured again.
     3. Replay: `run` launches the graph. A replay that fails is undone, and 4 does the run.
     4. Eager: the function itself on the same inputs, into the same outputs. `fall_back` reports why: for this run
-       where a value that the capture read has changed, for good where the graph failed.
+       if a value that the capture read has changed, for good if the graph failed.
 
     Args:
-        place: the arena whose stream captures; its lock is held by whoever calls.
-        fn: what is captured.
+        place: the arena whose stream captures; the caller holds its lock.
+        fn: the function to capture.
         args, kwargs: its arguments; their tensors are the static inputs.
-        pool: memory shared with other captures, another piece's or as ``graph_pool_handle()`` gives it.
+        pool: memory shared with other captures: another piece's, or a ``graph_pool_handle()``.
         into: buffers for the tensors among the results, in order; None leaves them in the pool.
-        name: what messages call it.
-        on_unsafe: what its capture does with operations that no graph records; None as everywhere.
-        keeps_grad_mode: run in the caller's; its results are known to need no gradients.
+        name: its name in messages.
+        on_unsafe: what its capture does with unsafe operations; None for the process's default.
+        keeps_grad_mode: run in the caller's grad mode; its results are known to need no gradients.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class CapturedFunction:
         self.outputs: Any = None
 
     def capture(self) -> bool:
-        """Record the function; False where that failed and it will run eagerly."""
+        """Record the function; False if that failed and it will run eagerly."""
 
         def call() -> Any:
             with self._mode():
@@ -204,7 +204,7 @@ class CapturedFunction:
         return True
 
     def run(self) -> Any:
-        """Run once, by the graph or else eagerly; the results are where ``outputs`` says."""
+        """Run once, by graph or eagerly; the results are in ``outputs``."""
         if self.graph is None:
             self.run_eagerly()
             return self.outputs
@@ -228,7 +228,7 @@ class CapturedFunction:
                 copy_in(tensors_of(self.outputs), tensors_of(made))
 
     def upload(self) -> None:
-        """Move the graph to the device before its first launch, where the runtime can."""
+        """Upload the graph to the device before its first launch, if the runtime can."""
         driver = self.place.state.driver
         if self.graph is not None and driver is not None and "upload" not in driver.missing:
             driver.upload(self.graph.raw_cuda_graph_exec(), torch.cuda.current_stream().cuda_stream)
@@ -242,7 +242,7 @@ class CapturedFunction:
         return pytree.tree_unflatten([next(buffers) if isinstance(leaf, Tensor) else leaf for leaf in flat], spec)
 
     def fall_back(self, reason: str, error: BaseException | None, *, for_good: bool = False) -> None:
-        """Report that the function runs eagerly, and why; from now on where that is for good."""
+        """Report that the function runs eagerly, and why; with ``for_good``, from now on."""
         said = first_line(error) if error is not None else ""
         if for_good:
             self.graph, self.why_eager = None, f"{reason}: {said}"

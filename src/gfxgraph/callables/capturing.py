@@ -1,7 +1,7 @@
-"""How a graphed callable captures: warm-up, room, attempts, and what a capture says of the next.
+"""How a graphed callable captures: warm-up, memory, attempts, and what one capture tells about the next.
 
-warm-up, eager ──> room under the limit ──> attempt ──> captured
-                                               ├─ out of memory: everything else is given back, once more
+warm-up, eager ──> memory under the limit ──> attempt ──> captured
+                                               ├─ out of memory: free everything else, try once more
                                                └─ it cannot be captured: eager for good, with the reason
 """
 
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from gfxgraph.callables.trace.frontend import Frontend
 
 TRY_AGAIN_AFTER = 64
-"""Eager calls after a capture found no memory, before the next attempt."""
+"""Eager calls before the next attempt, after a capture found no memory."""
 MOST_VARIANTS = 3
-"""Captures of one signature, beside the first, for values that steer it; more of them run eagerly."""
+"""Most captures of one signature, besides the first, for values that it branches on; more of them run eagerly."""
 
 
 class Capturer:
@@ -47,11 +47,11 @@ class Capturer:
 
     Args:
         fn: the function.
-        run: it as it is captured, by way of Dynamo where that traces it.
-        front: Dynamo; None where nothing is traced.
-        name: what reports call it.
+        run: the function as it is captured, through Dynamo if Dynamo traces it.
+        front: Dynamo; None if nothing is traced.
+        name: its name in reports.
         eager: calls without a graph, by reason; one is added for each warm-up.
-        entries: every signature; those that are captured may have to make room.
+        entries: every signature; captured ones may be evicted to make room.
     """
 
     def __init__(
@@ -76,17 +76,17 @@ class Capturer:
         """By kind of call: whether its first recorded capture was one plain segment."""
         self.n_captures = 0
         self.buffers = Buffers()
-        """Where the static inputs of all signatures lie."""
+        """The memory of all signatures' static inputs."""
 
     def forget(self) -> None:
-        """The bridge was switched on or off: nothing is known of captures any more."""
+        """Forget everything about captures, because the bridge was switched on or off."""
         self.buffers = Buffers()
         self._is_clean.clear()
 
     def warm_up(self, arena: Arena, entry: Captures, call: Call) -> Any:
-        """The call itself, eagerly, on the stream that will capture: libraries keep handles by stream.
+        """Run the call itself, eagerly, on the capture stream: libraries keep handles per stream.
 
-        A call that may be differentiated stays on its own: backward runs where forward ran.
+        A call that may be differentiated stays on its own stream: backward runs where forward ran.
         """
         current = torch.cuda.current_stream(arena.device_index)
         stream = current if torch.is_grad_enabled() else arena.stream
@@ -108,7 +108,7 @@ class Capturer:
         return result
 
     def look_at(self, entry: Captures, result: Any, current: Any) -> None:
-        """What an eager result, made on the capture's stream, says of captures to come."""
+        """Learn from an eager result, made on the capture's stream, what captures will return."""
         made: list[Tensor] = []
         try:
             entry.warm_structure = flatten(result, made)
@@ -119,7 +119,7 @@ class Capturer:
         entry.result_nbytes = sum(t.nbytes for t in made if t.layout is torch.strided)
         for tensor in made:
             if tensor.is_cuda and tensor.layout is torch.strided:
-                used_on(tensor, current)  # it was made on another stream than it will be used on
+                used_on(tensor, current)  # used on another stream than it was made on
         if any(t.requires_grad and (torch.is_grad_enabled() or t.grad_fn is not None) for t in made):
             entry.why_eager = "its result needs gradients"
 
@@ -133,7 +133,7 @@ class Capturer:
         if len(captured) >= self._options.max_graphs:
             min(captured, key=lambda e: e.used_at).evict("more signatures than max_graphs")
         entry.world = call.world
-        # At least its arguments and results; what its like have taken says more.
+        # At least its arguments and results; what similar captures have taken is a better estimate.
         needed = sum(t.nbytes for t in call.tensors) + entry.result_nbytes
         self._make_room(arena, entry, max([needed, *(e.nbytes for e in captured)]))
         current = torch.cuda.current_stream(arena.device_index)
@@ -157,7 +157,7 @@ class Capturer:
         self.learn(call, entry, instance)
         if self._options.moved is MovedInput.RELOCATE:
             self._relocate(entry, call, instance, bucketed)
-        if arena.graph_nbytes() > arena.cap():  # it took more than was predicted
+        if arena.graph_nbytes() > arena.cap():  # it took more than predicted
             try:
                 self._make_room(arena, entry, 0)
             except RunEagerly:
@@ -165,13 +165,13 @@ class Capturer:
                 raise
 
     def _attempt_twice(self, arena: Arena, entry: Captures, call: Call, sizes: Sequence[Any]) -> Instance | None:
-        """An attempt, and where memory runs out another with everything else given back."""
+        """Attempt a capture; if memory runs out, free everything else and attempt once more."""
         for _ in range(2):
             try:
                 return self._attempt(arena, entry, call, sizes)
             except torch.OutOfMemoryError:
                 pass
-            # Out here nothing holds the frames of the attempt, and what they had allocated, any more.
+            # Outside the except block nothing holds the attempt's frames, and what they had allocated, any more.
             entry.let_go_of_inputs()
             self.buffers.clear()
             arena.drop_all()
@@ -180,7 +180,7 @@ class Capturer:
         raise RunEagerly("out of memory in a capture")
 
     def _relocate(self, entry: Captures, call: Call, instance: Instance, bucketed: Bucketed | None) -> None:
-        """Have the graph read large arguments where they lie, where that is understood."""
+        """Make the graph read large arguments in place, if its kernels are understood."""
         try:
             if self._options.mode is ReplayMode.HOT:
                 raise NotRelocatable("in hot mode arguments are copied")
@@ -202,12 +202,12 @@ class Capturer:
             raise RunEagerly("a capture would go over the memory limit", error)
 
     def _attempt(self, arena: Arena, entry: Captures, call: Call, sizes: Sequence[Any]) -> Instance | None:
-        """One capture, recorded where need be; None where the entry is eager from now on."""
+        """Make one capture, recorded if needed; None if the entry is eager from now on."""
         for recorded in (False, True) if self.may_go_unrecorded(arena, call) else (True,):
             entry.prepare(call.args, call.kwargs, call.tensors, sizes)
             entry.fill(call.tensors)
             if self._front is not None:
-                # In a capture nothing may be traced: Dynamo must have code for the entry's own buffers.
+                # Nothing may be traced inside a capture: Dynamo must already have code for the entry's own buffers.
                 world = self._front.find(entry.args, entry.kwargs)
                 if world is None or world.why_pieces or self._front.has_moved(world, entry.args, entry.kwargs):
                     entry.fall_back("what was traced does not hold for the buffers that a graph would read")
@@ -226,17 +226,17 @@ class Capturer:
         return None
 
     def learn(self, call: Call, entry: Captures, instance: Instance) -> None:
-        """What the first recorded capture of a kind of call says of the others: only sizes differ."""
+        """Apply what the first recorded capture of a kind of call shows to the others, which differ only in sizes."""
         if instance.is_recorded and call.kind not in self._is_clean:
             self._is_clean[call.kind] = instance.is_plain and not instance.has_guards
         entry.is_clean = self.may_go_unrecorded(entry.arena, call)
 
     def may_go_unrecorded(self, arena: Arena, call: Call) -> bool:
-        if self._options.moved is MovedInput.RELOCATE:  # the nodes are to be named
+        if self._options.moved is MovedInput.RELOCATE:  # relocation needs the nodes' names
             return False
         if not self._is_clean.get(call.kind, False):
             return False
-        # Only where the driver itself refuses what no graph can hold, and nothing asks for a tape.
+        # Only if the driver itself refuses what no graph can hold, and nothing needs a tape.
         state = arena.state
         is_cuda = state.platform == "cuda" or (state.platform == "simulator" and state.settings.simulate == "cuda")
         return is_cuda and state.validate_replays == 0 and state.settings.on_unsafe is not OnUnsafe.RAISE
@@ -244,11 +244,11 @@ class Capturer:
     def of_ring(
         self, entry: Captures, stream: Any, tensors: list[Tensor], content: Sequence[Content] | None
     ) -> tuple[Instance, bool]:
-        """In hot mode: the graph to launch, and whether its results are to be copied out."""
+        """In hot mode: the graph to launch, and whether its results must be copied out."""
         assert entry.first is not None
         chosen = next((i for i in entry.ring if not i.outputs.in_use()), None)
         if chosen is None and len(entry.ring) < RING and not entry.ring_failed:
-            # A capture that is split runs its parts, and the inputs hold what another call left there.
+            # A capture that is split runs its parts, and the inputs still hold another call's values.
             entry.fill(tensors, content)
             entry.arena.stream.wait_stream(stream)
             try:
@@ -263,12 +263,12 @@ class Capturer:
             entry.all_held = True
             return entry.first, True
         if chosen.stream is not None and chosen.seen_on != stream.cuda_stream:
-            stream.wait_stream(chosen.stream)  # there the last results may still be read
+            stream.wait_stream(chosen.stream)  # its last results may still be read there
         chosen.stream, chosen.seen_on = stream, stream.cuda_stream
         return chosen, False
 
     def variant(self, arena: Arena, entry: Captures) -> Instance:
-        """A replay of another capture of the same signature, made with the values at hand.
+        """Replay another capture of the same signature, made for the present values.
 
         Raises:
             RunEagerly: there is none, and no room for more.

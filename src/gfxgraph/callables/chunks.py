@@ -1,9 +1,10 @@
-"""A call larger than every bucket, in pieces that fit.
+"""A call larger than every bucket, split into chunks that fit.
 
-Only a function that treats rows singly gives in pieces what it gives at once. That is judged from its graph as
-padding is (padding/by_row.py); the first call of a size then runs whole, eagerly, and in pieces, and the results
-must agree. Along which dim the pieces of a result are put together is found by comparing their sizes with the
-whole's: the verdict says that there is one, or that the result does not depend on the rows.
+Only a function that treats rows independently gives the same results in chunks. That is decided from its graph, as
+for padding (padding/by_row.py). The first call of a size then runs both whole, eagerly, and in chunks, and the
+results
+must agree. The dim along which a result's chunks are joined is found by comparing their sizes with the
+whole's: the verdict guarantees that there is one, or that the result does not depend on the rows.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Dims = Mapping[int, Mapping[int, str]]
 
 
 class TooLarge:
-    """A call above the largest bucket: which dim, every dim's size, and how pieces are joined, once known."""
+    """A call above the largest bucket: the dim, every dim's size, and how chunks are joined, once known."""
 
     __slots__ = ("dims", "joints", "name", "pieces", "refusal", "sizes")
 
@@ -38,11 +39,11 @@ class TooLarge:
 
 
 class NotInPieces(Exception):
-    """Results of the pieces cannot be put together; ``args[0]`` says why."""
+    """The results of the chunks cannot be joined; ``args[0]`` says why."""
 
 
 def split(tensors: Sequence[Tensor], dims: Dims, name: str, sizes: Sequence[int]) -> list[list[Tensor]]:
-    """The call's tensors, piece by piece; those without the dim whole in each."""
+    """Split the call's tensors into chunks; tensors without the dim are passed whole."""
     pieces: list[list[Tensor]] = []
     begin = 0
     for size in sizes:
@@ -58,7 +59,7 @@ def split(tensors: Sequence[Tensor], dims: Dims, name: str, sizes: Sequence[int]
 
 
 def joints(whole: Sequence[Sequence[int]], parts: Sequence[Sequence[Tensor]]) -> list[int]:
-    """For each result the dim along which its pieces lie; -1 where every piece gave the whole.
+    """For each result the dim along which to join its chunks; -1 if every chunk gave the whole.
 
     Raises:
         NotInPieces: for the first result that is neither.
@@ -77,7 +78,7 @@ def joints(whole: Sequence[Sequence[int]], parts: Sequence[Sequence[Tensor]]) ->
 
 
 def join(results: Sequence[Any], dims: Sequence[int]) -> Any:
-    """The whole result from those of the pieces."""
+    """Join the results of the chunks."""
     parts: list[list[Tensor]] = []
     for result in results:
         made: list[Tensor] = []

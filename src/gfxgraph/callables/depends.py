@@ -1,18 +1,18 @@
 """What a training step, or a function with collectives, reads in Python besides its arguments, at one moment.
 
-Problem: a whole step cannot be one trace, ``backward()`` and the optimizer are calls that Dynamo leaves to Python,
-and what Python reads between two traces has no guards; and Dynamo puts other operations in the place of collectives,
-on whichever rank it traces. Idea: everything that the step's own code can name is looked
-at instead: from the step function along closures, globals and attributes to modules, optimizers, tensors and hooks.
+Problem: a whole step cannot be one trace: ``backward()`` and the optimizer are calls that Dynamo leaves to Python,
+and what Python reads between two traces has no guards. And Dynamo replaces collectives by other operations,
+on whichever rank it traces. Idea: instead, inspect everything that the step's own code can name:
+from the step function along closures, globals and attributes to modules, optimizers, tensors and hooks.
 
     the step's functions   their code, closures, defaults, and the globals that they name
     modules, optimizers    everything: their dicts, parameters, state, param_groups, hooks
     the user's objects     the attributes that some reached function names
-    tensors                which one, where, its layout, ``requires_grad``; small ones of the host by value
-    torch and installed packages   are taken for what they are: their functions are not looked into
+    tensors                identity, address, layout, ``requires_grad``; small host tensors by value
+    torch and installed packages   assumed constant: their functions are not inspected
 
-Two snapshots with equal keys are the same state. What cannot be looked at (an iterator, a generator of the host's
-random numbers, an object of a C extension) raises ``Unwatchable``, and the step runs eagerly.
+Two snapshots with equal keys are the same state. What cannot be inspected (an iterator, a host random generator,
+an object of a C extension) raises ``Unwatchable``, and the step runs eagerly.
 
 Invariant: ``is_same`` is True only if a snapshot taken now would have the same key. Source: decision 0113.
 """
@@ -44,7 +44,7 @@ MOST_SMALL = 16
 """Host tensors up to this size are compared by value."""
 _PACKAGES = re.compile(r"[/\\](site-packages|dist-packages|lib[/\\]python3\.\d+|gfxgraph)[/\\]")
 _SEES_ALL = frozenset(["getattr", "setattr", "vars", "__dict__", "eval", "exec", "globals", "locals", "attrgetter"])
-"""Names with which code may read attributes that it does not name."""
+"""Names through which code may read attributes that it does not name."""
 _BY_IDENTITY = (
     types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
     types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType, types.CodeType,
@@ -54,10 +54,10 @@ _BY_IDENTITY = (
 )  # fmt: skip
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _UNSEEN = {"_per_optimizer_states"}
-"""Of gradient scalers, between a step and its update."""
+"""Ignored: gradient scalers use it between a step and its update."""
 _NOTHING = object()
 _OF_OURS = ("fn", "_fn", "step", "branches", "condition", "body")
-"""What our own callables run."""
+"""Attributes of our own callables that hold the functions they run."""
 
 
 class Snapshot:
@@ -67,7 +67,7 @@ class Snapshot:
         roots: where to begin, by name.
 
     Raises:
-        Unwatchable
+        Unwatchable: something reachable cannot be inspected.
     """
 
     def __init__(self, roots: dict[str, Any]) -> None:
@@ -77,7 +77,7 @@ class Snapshot:
             walk.all(roots)
             if walk.names <= names:
                 break
-            names = frozenset(walk.names)  # attributes that were passed over may be named after all
+            names = frozenset(walk.names)  # attributes that were skipped may turn out to be named
         self._tokens = walk.tokens
         self.key = tuple(walk.tokens.items())
         self.found = [each for each in walk.held if isinstance(each, nn.Module | torch.optim.Optimizer)]
@@ -99,7 +99,7 @@ class Snapshot:
             ).check
 
     def is_same(self) -> bool:
-        """True where nothing can have changed; False: take another snapshot and compare."""
+        """True if nothing can have changed; if False, take another snapshot and compare."""
         if self._dicts is None or not self._dicts.is_same():
             return False
         for owner, name, value in self._items:
@@ -125,7 +125,7 @@ class Snapshot:
         )
 
     def differs(self, other: Snapshot) -> str:
-        """The first thing that is not as in the other."""
+        """The first path whose value differs from the other snapshot's."""
         for path, token in self._tokens.items():
             if other._tokens.get(path, _NOTHING) != token:
                 return path
@@ -133,7 +133,7 @@ class Snapshot:
 
 
 def _by_name(attributes: list[tuple[Any, str, Any]]) -> list[tuple[Callable[[Any], Any], list[Any], list[Any]]]:
-    """Attributes to compare, those of one name together: read and compared without Python in between."""
+    """Attributes to compare, grouped by name: each group is read and compared without Python code in between."""
     found: dict[str, tuple[list[Any], list[Any]]] = {}
     for thing, name, value in attributes:
         things, values = found.setdefault(name, ([], []))
@@ -143,7 +143,7 @@ def _by_name(attributes: list[tuple[Any, str, Any]]) -> list[tuple[Callable[[Any
 
 
 class _Walk:
-    """One way through the objects; attributes of the user's objects only where ``named`` has them."""
+    """One walk through the objects; of the user's objects it visits only attributes in ``named``."""
 
     def __init__(self, named: frozenset[str]) -> None:
         self._named = named
@@ -171,7 +171,7 @@ class _Walk:
                 raise Unwatchable("more objects than can be looked at")
 
     def _token(self, path: str, value: Any) -> Any:
-        """What tells the value from others; what it leads to is put on the list."""
+        """A key that identifies the value; what it refers to is queued."""
         if value is None or type(value) in (bool, int, float, str):
             return constant_key(value)
         if type(value) is not tuple and not isinstance(value, type | types.FunctionType):
@@ -194,7 +194,7 @@ class _Walk:
         return token
 
     def _into(self, path: str, value: Any) -> None:
-        """Put what an object leads to on the list."""
+        """Queue what an object refers to."""
         if isinstance(value, types.FunctionType):
             self._function(path, value)
         elif isinstance(value, dict):
@@ -366,7 +366,7 @@ class _Walk:
 
 @functools.cache
 def _of_torch() -> frozenset[str]:
-    """Attributes that torch's own code reads of every module and optimizer."""
+    """Attributes that torch's own code reads on every module and optimizer."""
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(()))])
     return frozenset([*vars(nn.Module()), *vars(optimizer), "step"])
 
@@ -387,7 +387,7 @@ def _content(cell: Any) -> Any:
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """A function's code and that of the functions it makes."""
+    """A function's code and that of its nested functions."""
     yield code
     for const in code.co_consts:
         if isinstance(const, types.CodeType):
@@ -396,7 +396,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 @functools.lru_cache(4096)
 def _read_by(code: types.CodeType) -> frozenset[str]:
-    """Names that the code reads, not those that it only sets."""
+    """Names that the code reads, without those that it only sets."""
     stores = ("STORE_ATTR", "STORE_NAME", "STORE_GLOBAL", "DELETE_ATTR")
     found = dis.get_instructions(code)
     return frozenset(i.argval for i in found if i.opname not in stores and i.argval in code.co_names)
@@ -419,7 +419,7 @@ def _is_packages(module: types.ModuleType) -> bool:
 
 
 def _is_of_torch_or_lock(value: Any) -> bool:
-    """Objects of C code of torch, and locks: which one it is says all."""
+    """Objects of torch's C code, and locks: identity is all there is to compare."""
     module = type(value).__module__
     return module in ("_thread", "threading") or module.startswith("torch._C")
 
@@ -428,7 +428,7 @@ def _is_of_torch_or_lock(value: Any) -> bool:
 
 
 class HostEffects:
-    """What a block does that a replay would not: it prints, logs, or draws random numbers of the host."""
+    """Detects what a replay would not repeat: printing, logging, drawing host random numbers."""
 
     def __init__(self) -> None:
         self.found = ""

@@ -1,14 +1,15 @@
-"""What one eager run of a function did that a replay has to know: which arguments it wrote to, what it drew.
+"""Effects of one eager run that a replay must know: which arguments it wrote to, and whether it drew random numbers.
 
-`ArgumentWrites` compares content before and after. torch counts the writes of its own operations; a kernel launched
-past it (Triton's, an extension's) and a collective in place (``dist.all_reduce(x)``) leave no trace in that count,
-and a graph whose buffers they write would keep from the caller what they wrote.
+`ArgumentWrites` compares contents before and after. torch counts the writes of its own operations; a kernel launched
+outside it (Triton's, an extension's) and an in-place collective (``dist.all_reduce(x)``) are not counted,
+and a replay that writes only its own buffers would not show such writes to the caller.
 
-`Draws` watches for random numbers of the device's default generator. torch tags operations that may take some
-(``nondeterministic_seeded``). A run without one of them takes none, whatever other threads take meanwhile. Attention
-is tagged for its dropout: there, in others' operations, and in compiled code, which no dispatch mode sees into, the
-generator's offset tells, and a draw of another thread counts as one of the function's. The host's default generator
-likewise.
+`Draws` watches for random numbers of the device's default generator. torch tags operations that may draw
+(``nondeterministic_seeded``). A run without any of them draws nothing, whatever other threads draw meanwhile.
+Attention
+is tagged because of its dropout. There, for operations of others, and in compiled code, which no dispatch mode sees,
+the generator's offset decides, and another thread's draw counts as the function's. The same holds for the host's
+default generator.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gfxgraph.callables.inputs import is_dense
 
 LARGEST_NBYTES = 4 << 20
-"""Of larger tensors the sum of their bits is compared: a copy of them takes memory that the function may need."""
+"""For larger tensors the sum of their bits is compared: a copy would take memory that the function may need."""
 
 
 class ArgumentWrites:
-    """Tensors to be looked at again after a call; made on the stream that the call follows.
+    """Compares tensors before and after a call; make it on the stream on which the call follows.
 
     Args:
-        tensors: of any kind; only torch's own over dense memory of a device are compared.
+        tensors: of any kind; only plain dense device tensors are compared.
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
@@ -44,7 +45,7 @@ class ArgumentWrites:
                     self._before[i] = _kept(tensor)
 
     def found(self) -> set[int]:
-        """Positions of those that hold something else now. Waits for the device."""
+        """Positions of tensors whose content has changed. Waits for the device."""
         found = set()
         with torch.inference_mode(False), torch.no_grad(), suppress(torch.OutOfMemoryError):
             for i, before in self._before.items():
@@ -60,7 +61,7 @@ def _can_be_seen(tensor: Tensor) -> bool:
 
 
 def _kept(tensor: Tensor, for_now: bool = False) -> Tensor:
-    """A tensor's bits, copied unless they are only looked at now; of a large one their sum."""
+    """A tensor's bits, copied unless only compared right now; for a large tensor their sum."""
     bits = tensor.detach()
     if bits.is_complex():
         bits = torch.view_as_real(bits.resolve_conj())
@@ -72,7 +73,7 @@ def _kept(tensor: Tensor, for_now: bool = False) -> Tensor:
             return bits.sum(dtype=torch.int64)
         flat = bits.as_strided((bits.numel(),), (1,)).view(torch.uint8)
         n = flat.numel() // 8 * 8 if flat.data_ptr() % 8 == 0 else 0
-        # Eight bytes at a time, because the sum of anything shorter is computed on a copy eight bytes wide.
+        # Eight bytes at a time, because torch sums shorter types on a copy eight bytes wide.
         return flat[:n].view(torch.int64).sum() + flat[n:].sum()
     return bits if for_now else bits.clone()
 
@@ -82,10 +83,10 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Draws(TorchDispatchMode):
-    """Watches the run inside; then ``none`` says that it took no random numbers, ``of_host`` that it took the host's.
+    """Watches a run; afterwards ``none`` means that it drew no random numbers, ``of_host`` that it drew the host's.
 
     Args:
-        is_opaque: the run is of compiled code.
+        is_opaque: the run is compiled code.
     """
 
     supports_higher_order_operators = True

@@ -1,8 +1,8 @@
-"""Capture of one function on one set of static inputs, through the bridge's own machinery.
+"""Capture of one function on one set of static inputs, with the bridge's own machinery.
 
 A graphed callable needs no ``enable()``: it makes graph objects of the bridged class and patches
-nothing that outlives a capture. The first capture of a function is recorded whole, tape and all.
-Where that showed one plain segment, later captures of the same function (its other shapes) are made
+nothing beyond the capture. The first capture of a function is recorded, tape and all.
+If that gave one plain segment, later captures of the same function (its other shapes) are made
 without the recorder on CUDA, which refuses an unsafe operation by itself; HIP may not, so there
 every capture is recorded (docs/decisions/0006).
 """
@@ -36,7 +36,7 @@ _classes: dict[type, type] = {}
 
 
 def graph_class(state: process.Process) -> Any:
-    """The bridged class over the torch, or the simulator, now in force."""
+    """The bridged class over the torch, or the simulator, now in use."""
     if bridge.is_enabled():
         return torch.cuda.CUDAGraph
     found = _classes.get(state.base)
@@ -47,13 +47,13 @@ def graph_class(state: process.Process) -> Any:
 
 
 class SharedPool:
-    """A memory pool for several captures. Whoever has captured into it, or means to, holds this object.
+    """A memory pool for several captures. Everyone who captures into it, or is going to, holds this object.
 
-    torch refuses an id whose graphs are all gone (``use_count > 0``), and gives a pool's memory back only
-    when they are. So an empty graph keeps the pool in being, and dies with the last holder.
+    torch refuses an id whose graphs are all gone (``use_count > 0``), and frees a pool's memory only
+    when they are. So an empty graph keeps the pool alive, and is freed with the last holder.
 
     Args:
-        pool_id: somebody else's pool; a new one where None.
+        pool_id: an existing pool; None for a new one.
 
     Raises:
         CaptureDied: not even the empty graph could be captured.
@@ -83,7 +83,7 @@ class CaptureDied(RuntimeError):
 
 @dataclass(slots=True)
 class CaptureResult:
-    """One captured graph, what the function returned while it was captured, and what is known of it."""
+    """One captured graph, what the function returned during capture, and what is known about it."""
 
     graph: Any
     result: Any
@@ -100,11 +100,11 @@ def capture(
     is_drawless: bool = False,
     on_unsafe: OnUnsafe | None = None,
 ) -> CaptureResult:
-    """Capture ``call`` on ``stream`` into ``pool``; nothing of it is executed.
+    """Capture ``call`` on ``stream`` into ``pool``; nothing is executed.
 
     Args:
-        is_drawless: it takes no random numbers, so that other threads may go on taking theirs.
-        on_unsafe: in place of the settings'.
+        is_drawless: it draws no random numbers, so other threads may go on drawing.
+        on_unsafe: overrides the settings'.
 
     Raises:
         CaptureDied: the capture failed, whatever the reason; the process is as before.
@@ -115,8 +115,8 @@ def capture(
     if policy is OnUnsafe.SPLIT:
         policy = OnUnsafe.PIN
     capturing = _recorded if recorded else _unrecorded
-    # Copies of weights that autocast keeps must neither come into the graph nor out of it: outside they
-    # are freed with the context, inside they are computed by replays only.
+    # Weights cached by autocast must neither enter the graph nor leave it: outside, they are freed with
+    # the context; inside, only replays compute them.
     torch.clear_autocast_cache()
     try:
         with torch.cuda.stream(stream), drawless(is_drawless):
@@ -148,7 +148,7 @@ def _abandon(graph: Any) -> None:
 
 
 def _unrecorded(pool: SharedPool, policy: OnUnsafe, stream: Any, call: Callable[[], Any]) -> CaptureResult:
-    """As ``_recorded``, without a tape: the graph's program is one segment that only a launch can run."""
+    """Like ``_recorded``, without a tape: the graph's program is one segment that only a launch can run."""
     state = pool.state
     base, graph = state.base, graph_class(state)(on_unsafe=policy)
     workspaces.note(stream, graph)
@@ -182,13 +182,13 @@ def _unrecorded(pool: SharedPool, policy: OnUnsafe, stream: Any, call: Callable[
 
 
 def n_nodes_of(call: Callable[[], object], stream: torch.cuda.Stream, pool: SharedPool) -> int | None:
-    """How many graph nodes ``call`` makes, by a capture that is thrown away: nothing of it is executed.
+    """Count the graph nodes that ``call`` makes, with a capture that is thrown away: nothing is executed.
 
     Args:
-        call: it has run before, so that libraries are set up, and draws no random numbers.
+        call: must have run before, so that libraries are set up, and draw no random numbers.
 
     Returns:
-        None where it cannot be captured, whatever the reason; the process is as before.
+        None if it cannot be captured, whatever the reason; the process is as before.
     """
     state = process.require()
     graph = state.base()
@@ -213,8 +213,8 @@ def n_nodes_of(call: Callable[[], object], stream: torch.cuda.Stream, pool: Shar
 
 @contextmanager
 def _refusing_waits() -> Iterator[None]:
-    """Have torch refuse to wait for the device before the driver hears of it: the capture can then be ended."""
-    if threading.active_count() > 1:  # the mode is the process's: other threads may wait for their own work
+    """Make torch refuse waits for the device before the driver sees them, so that the capture can still be ended."""
+    if threading.active_count() > 1:  # process-wide: other threads may wait for their own work
         yield
         return
     saved = torch.cuda.get_sync_debug_mode()
@@ -242,6 +242,6 @@ def _end_dead(state: process.Process, graph: Any, stream: Any) -> None:
 
 
 def kind_and_line(error: BaseException) -> str:
-    """An error's kind and the first line of its text."""
+    """An error's type and the first line of its text."""
     text = str(error)
     return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__

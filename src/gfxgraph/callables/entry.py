@@ -1,11 +1,11 @@
-"""One captured signature: its static inputs, its graphs, one replay; and the routes of calls to it.
+"""One captured signature: its static inputs, its graphs, its replay; and the routes of calls to it.
 
     new ──warm-up calls, eager──> ready ──capture──> captured <──evicted, captured again── evicted
                                     └──> eager (it cannot be captured; the reason is kept)
 
-A captured entry has one graph, whose results are copied out; in ``hot`` mode also a small ring of them
+A captured entry has one graph, whose results are copied out. In ``hot`` mode it also has a small ring of graphs
 over the same inputs, whose results are handed out: while the caller still holds those of one, the next
-call uses another; when all are held, the first graph's are copied out.
+call uses another; if all are held, the first graph's results are copied out.
 """
 
 from __future__ import annotations
@@ -51,26 +51,28 @@ class Instance:
         self.has_guards = program.n_guards > 0
         self.is_plain = program.is_plain
         self.is_opaque = any(step.tape.opaque for step in program.segments)
-        """It launches what torch did not make: what that reads and writes is not known."""
+        """It has launches outside torch: what these read and write is unknown."""
         self.mutated = [place for step in program.steps for place in step.mutated]
         self.generators = program.generators
         self.moving: RelocatedInputs | None = None
-        """Where arguments are read in place of buffers; None where all are copied."""
+        """Arguments read in place instead of from buffers; None if all are copied."""
         self.draws: bool | None = None
-        """A replay advances a random generator, which only torch's own replay does; None before the first."""
+        """Whether a replay advances a random generator, which only torch's own replay does; None before the first."""
         self.joined: JoinedCall | None = None
-        """The graph with the copies of a call before and after it, launched as one."""
+        """The graph with a call's copies before and after it, launched as one."""
         self.twin: JoinedCall | None = None
-        """Another, where results are copied out: who keeps one result until the next has two places in turn."""
+        """A second one, for results that are copied out: a caller that keeps each result until the next alternates
+        between two.
+        """
         self.n_trials = 0
-        """Replays whose result nobody was given."""
+        """Replays whose result went to no caller."""
         self.seen_on = -1
         self.stream: Any = None
         """The stream on which the results were last handed out."""
 
 
 def label_of(tensors: Sequence[Tensor]) -> str:
-    """A signature for people: dtypes and shapes."""
+    """A readable signature: dtypes and shapes."""
     shown = [f"{str(t.dtype).removeprefix('torch.')}{list(t.size())}" for t in tensors]
     return ", ".join(shown) or "no tensors"
 
@@ -79,10 +81,10 @@ class Captures:
     """The captures of one function for one signature.
 
     Args:
-        label: for people: the shapes.
+        label: readable signature: the shapes.
         function: its name.
-        buffers: where the static inputs lie.
-        in_place: the caller's tensors are read and written where they are.
+        buffers: the memory of static inputs.
+        in_place: read and write the caller's tensors in place.
     """
 
     def __init__(
@@ -92,7 +94,7 @@ class Captures:
         self.buffers = buffers
         self.in_place = in_place
         self.is_clean = False
-        """Further captures need not be recorded."""
+        """Whether further captures need not be recorded."""
         self.error: CaptureError | None = None
         self.warm_structure: Any = None
         self.on_evict: Callable[[], Callable[[], None] | None] = lambda: None
@@ -103,22 +105,22 @@ class Captures:
         self.args: Args = ()
         self.kwargs: Kwargs = {}
         self.on_unsafe: OnUnsafe | None = None
-        """What its captures do with operations that no graph records; None as graphed callables do everywhere."""
+        """What its captures do with unsafe operations; None for the default of graphed callables."""
         self.is_drawless = False
-        """The warm-up took no random numbers from the device's default generator."""
+        """Whether the warm-up drew nothing from the device's default generator."""
         self.twins: list[int] = []
-        """For each argument the first that is the same tensor."""
+        """For each argument the position of the first one that is the same tensor."""
         self.first: Instance | None = None
         self.ring: list[Instance] = []
         self.ring_failed = False
         self.all_held = False
-        """A caller held the results of all that the ring may have: then they are copied out."""
+        """Whether a caller held the results of the whole ring: from then on results are copied out."""
         self.variants: list[Instance] = []
-        """Captures made with other values; the one that fitted last is ``first``."""
+        """Captures made for other values; the one that fitted last is ``first``."""
         self.result_nbytes = 0
         self.why_eager = ""
         self.why_copied = ""
-        """Why large arguments are copied where they were to be read in place."""
+        """Why large arguments are copied, though they should be read in place."""
         self.world: Any = None
         """What the captured function reads besides its arguments."""
         self.n_seen = 0
@@ -128,12 +130,12 @@ class Captures:
         self.n_gone = 0
         self.warm: list[weakref.ref[Tensor]] = []
         self.can_join = True
-        """False after a change of a joined graph was refused."""
+        """False after an update of a joined graph was refused."""
         self.why_not_joined = ""
-        """Why a call's copies are launched on their own."""
+        """Why a call's copies are launched separately."""
         self.written: set[int] = set()
-        """Positions of arguments that held something else after a warm-up."""
-        self.was_looked_at = False  # around a replay: of an unseen kernel a warm-up may show no write
+        """Positions of arguments whose content changed in a warm-up."""
+        self.was_looked_at = False  # around a replay: a warm-up may miss writes of unknown kernels
         self.mutates: tuple[int, ...] = ()
         """Positions of arguments that the function writes to."""
         self.bucket: Mapping[str, int] = {}
@@ -146,7 +148,7 @@ class Captures:
 
     @property
     def nbytes(self) -> int:
-        """Memory that the entry took; of what it shares with others, what it was the first to take."""
+        """Memory allocated by this entry; shared memory counts for the entry that allocated it first."""
         return self.input_nbytes + self.pool_nbytes if self.is_captured else 0
 
     def report(self) -> dict[str, Any]:
@@ -163,7 +165,7 @@ class Captures:
         }
 
     def n_replays(self) -> int:
-        """Replays that gave a caller's result."""
+        """Replays that produced a caller's result."""
         return self.n_gone + sum(i.graph.n_replays - i.n_trials for i in self.instances())
 
     def instances(self) -> list[Instance]:
@@ -182,7 +184,7 @@ class Captures:
             else StaticInput.like(t, size, self.buffers, i)
             for i, (t, size) in enumerate(zip(tensors, sizes))
         ]
-        # One tensor given twice is one inside, too: the trace took it for that.
+        # One tensor passed twice is one tensor inside, too: the trace relied on it.
         self.twins = twins_of(tensors)
         self.statics = [self.statics[first] for first in self.twins]
         self.input_nbytes += sum(s.new_nbytes for i, s in enumerate(self.statics) if self.twins[i] == i)
@@ -201,7 +203,7 @@ class Captures:
             self.warm = [weakref.ref(t) for t in made]
 
     def add_to_ring(self, *, recorded: bool) -> Instance:
-        """One more graph, whose results can be handed out; raises as ``capture``."""
+        """Capture one more graph whose results can be handed out; raises as ``capture``."""
         assert self.first is not None
         kind = self.first.outputs
         buffers = kind.buffers()
@@ -220,12 +222,12 @@ class Captures:
         """Capture the function once more on the static inputs.
 
         Args:
-            pool: another one than the arena's.
-            copy_results: called with the function's result, inside the capture; what it gives is the result.
+            pool: to use instead of the arena's.
+            copy_results: called with the function's result inside the capture; returns the result to use.
 
         Raises:
             CaptureDied: it could not be captured.
-            NotATree: its result cannot be taken apart.
+            NotATree: its result has an unknown structure.
             torch.OutOfMemoryError: there was no memory.
         """
         arena = self.arena
@@ -258,7 +260,9 @@ class Captures:
         return instance
 
     def _recorded_writes(self, instance: Instance) -> set[int]:
-        """Positions of static inputs that a recorded capture wrote to: a collective's writes are counted nowhere."""
+        """Positions of static inputs that a recorded capture wrote to, collectives included, which torch does not
+        count.
+        """
         if not instance.is_recorded:
             return set(self.mutates)
         if not instance.mutated:
@@ -278,22 +282,22 @@ class Captures:
         return found
 
     def args_over(self, others: Mapping[int, Tensor]) -> tuple[Args, Kwargs]:
-        """The static arguments, with some tensors in place of others, by position."""
+        """The static arguments, with the tensors at some positions replaced."""
         given = iter([others.get(i, static.tensor) for i, static in enumerate(self.statics)])
         return replace(self.args, lambda _: next(given)), replace(self.kwargs, lambda _: next(given))
 
     def capture_over(self, others: Mapping[int, Tensor]) -> Instance:
-        """One more capture, recorded, over other buffers; raises as ``capture``."""
+        """Make one more recorded capture over other buffers; raises as ``capture``."""
         args, kwargs, mutates = self.args, self.kwargs, self.mutates
         self.args, self.kwargs = self.args_over(others)
         try:
             return self.capture(recorded=True)
         finally:
-            # What the function writes to was seen on the entry's own buffers, which this capture does not touch.
+            # What the function writes was seen on the entry's own buffers, which this capture does not touch.
             self.args, self.kwargs, self.mutates = args, kwargs, mutates
 
     def fall_back(self, why: str, error: CaptureError | None = None) -> None:
-        """Never be captured again, and report why; ``error`` is what ``strict`` raises then."""
+        """Run eagerly for good, and report why; ``error`` is what ``strict`` raises then."""
         self.why_eager = why
         self.error = error or CaptureError(
             "graphed_not_captured", function=self.function, signature=self.label, reason=why
@@ -302,7 +306,7 @@ class Captures:
 
     def evict(self, why: str) -> None:
         """Drop the graphs; the next call captures again."""
-        self.arena.wait_for_all()  # what is being dropped may still be running
+        self.arena.wait_for_all()  # a graph being dropped may still be running
         self.arena.state.report("eviction", why, self.function, self.label, logging.INFO)
         self.n_gone = self.n_replays()
         self.first = None
@@ -316,7 +320,7 @@ class Captures:
             forget_fast()
 
     def owner(self) -> Any:
-        """The callable whose captures these are; None where no eviction is reported."""
+        """The callable that owns these captures; None if evictions are not reported."""
         return getattr(self.on_evict(), "__self__", None)
 
     def let_go_of_inputs(self) -> None:
@@ -337,8 +341,8 @@ class Captures:
         """Copy a call's tensors into the static inputs.
 
         Args:
-            content: what the padding of each is to hold; None for zeros.
-            filled_for: the call's route; where the padding is still that of the same route it is left.
+            content: what the padding of each must hold; None for zeros.
+            filled_for: the call's route; padding already filled for the same route is left.
         """
         moving = self.first.moving if self.first is not None else None
         pads_again = filled_for is None or self.buffers.filled_for is not filled_for
@@ -367,14 +371,14 @@ class Captures:
                     repeat_last(static.tensor.detach(), given.size())
 
     def replay(self, instance: Instance) -> None:
-        """Launch; where a guard or a launch fails, undo and leave the call to the function.
+        """Launch; if a guard or a launch fails, undo it and leave the call to the function.
 
         Raises:
-            RunEagerly: nothing of the replay is left.
+            RunEagerly: the replay was undone completely.
         """
         generators, drawn = [], []
         if instance.draws is None and not instance.has_guards:
-            # A capture that was not recorded names no generators; torch's default one is all that it can have.
+            # An unrecorded capture names no generators; it can only use torch's default one.
             generators = [*instance.generators, torch.cuda.default_generators[self.arena.device_index]]
             drawn = [g.get_offset() for g in generators]
         writes = None
@@ -392,7 +396,7 @@ class Captures:
             instance.draws = drawn != [g.get_offset() for g in generators]
 
     def replay_variant(self) -> Instance | None:
-        """Launch the captures made with other values until one fits; that one is ``first`` then."""
+        """Try the captures made for other values until one fits, which becomes ``first``."""
         for k, variant in enumerate(self.variants):
             try:
                 self.replay(variant)
@@ -404,14 +408,14 @@ class Captures:
         return None
 
     def add_variant(self) -> None:
-        """Capture the function once more, with the values that the inputs hold now; raises as ``capture``."""
+        """Capture the function once more, for the values now in the inputs; raises as ``capture``."""
         known = self.mutates
         variant = self.capture(recorded=True)
         self.mutates = tuple(sorted({*known, *self.mutates}))
         self.variants.insert(0, variant)
 
     def give_back_mutated(self, tensors: Sequence[Tensor]) -> None:
-        """Copy what the function wrote to its arguments to the caller's own."""
+        """Copy what the function wrote to its arguments back to the caller's tensors."""
         moving = self.first.moving if self.first is not None else None
         with torch.no_grad():
             for i in self.mutates:
@@ -426,7 +430,7 @@ REFUSED = "padding refused"
 
 
 class Route:
-    """Where calls of one exact signature go."""
+    """How calls of one exact signature run."""
 
     __slots__ = (
         "bucketed", "content", "entry", "fast", "fast_of", "has_views", "mark", "padded", "result_sizes", "too_large",
@@ -440,21 +444,21 @@ class Route:
         self.fast: Fast | None = None
         self.fast_of: tuple[object, ...] = ()
         self.mark = object()
-        """Stands for the route where a reference to it would be a cycle."""
+        """A token for the route, where a reference to the route itself would be a cycle."""
         self.padded: Padded | None = None
-        """How the bucket serves this size; None until that is known, and where nothing is padded."""
+        """How the bucket serves this size; None until known, and if nothing is padded."""
         self.content: Sequence[Content] | None = None
         """What the padding of each argument holds."""
         self.result_sizes: Sequence[Sequence[int] | None] | None = None
         self.too_large: TooLarge | None = None
         self.has_views = True
-        """Whether a result may be a view of an argument that lies differently than the bucket's buffer."""
+        """Whether a result may be a view of an argument with another layout than the bucket's buffer."""
 
     def cut_to(self, entry: Captures) -> None:
-        """Make out how a replay's results are cut to the call's size.
+        """Determine how a replay's results are cut to the call's size.
 
         Raises:
-            RunEagerly: they cannot be.
+            RunEagerly: they cannot be cut.
         """
         assert self.padded is not None and entry.first is not None
         results = entry.results
@@ -471,10 +475,10 @@ class Route:
         self.result_sizes = sizes
 
     def look_for_views(self, entry: Captures, tensors: Sequence[Tensor]) -> None:
-        """See whether results are views of arguments, which the strides of other calls in the bucket do not fit.
+        """Refuse results that are views of arguments if the call's strides differ from the buffer's.
 
         Raises:
-            RunEagerly: one is.
+            RunEagerly: one does.
         """
         for result in entry.results:
             if result.of_input >= 0 and not result.layout[0]:

@@ -1,4 +1,4 @@
-"""What a graphed callable says of itself: every signature, and how its calls ran, and why."""
+"""``explain()`` and ``why()`` of a graphed callable: every signature, how its calls ran, and why."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gfxgraph.callables.graphed import Graphed
 
 MANY_CONSTANTS = 6
-"""So many values of one constant argument, and it belongs in a tensor."""
+"""With this many values of one constant argument, advise to pass it in a tensor."""
 
 
 def explain(graphed: Graphed) -> str:
@@ -52,14 +52,14 @@ def why(graphed: Graphed) -> str:
 
 
 def regions(graphed: Graphed) -> list[Any]:
-    """What captures the pieces of calls that are not one graph."""
+    """The regions that capture the pieces of calls that are not a single graph."""
     if graphed._front is None or not graphed._pieces:
         return []
     return [piece.region for _, piece in graphed._front.graphs]
 
 
 def _ways(graphed: Graphed) -> list[str]:
-    """A table: how many calls ran which way, and why not by a graph of their own."""
+    """A table of how many calls ran in which way, and why not by their own graph."""
     refused: dict[str, list[str]] = {}
     for label, found in graphed._padding.refusals.items():
         refused.setdefault(f"{REFUSED}: {found.reason}", []).append(label)
@@ -81,7 +81,7 @@ def _ways(graphed: Graphed) -> list[str]:
 
 
 def advice(fn: Callable[..., Any], calls: Sequence[Any]) -> list[str]:
-    """Arguments that are another constant at each call, by name.
+    """Names of arguments that are a different constant in each call.
 
     Args:
         calls: the structures of the calls seen (signature.py).
@@ -104,12 +104,12 @@ def advice(fn: Callable[..., Any], calls: Sequence[Any]) -> list[str]:
 
 
 def folded(lines: Sequence[str]) -> list[str]:
-    """The lines, equal ones once, with how often."""
+    """The lines without duplicates, each with its count."""
     return [line if n == 1 else f"{line} ({n} signatures)" for line, n in Counter(lines).items()]
 
 
 def table(rows: Sequence[tuple[int, str, str]]) -> list[str]:
-    """Lines of a table: how many calls ran which way, and why."""
+    """Format a table: how many calls ran in which way, and why."""
     lines = [f"{'calls':>7}  way         why"]
     return lines + [f"{n:>7}  {way:<10}  {why}".rstrip() for n, way, why in rows]
 

@@ -1,4 +1,4 @@
-"""What is known about a captured graph: what it reads, writes and draws, from its tape."""
+"""Facts about a captured graph, from its tape: what it reads, writes and draws."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gfxgraph.core.tape import leaves
 
 
 def writes_of(graph: Any) -> list[Tensor | Layout]:
-    """External tensors that a replay of a captured graph writes, by place."""
+    """External tensors that a replay of a captured graph writes, as tensors or layouts."""
     program = graph._program
     return [place for step in program.steps for place in step.mutated]
 
@@ -33,7 +33,7 @@ def reads_of(graph: Any) -> list[Tensor | Layout]:
 
 
 def draws(graph: Any) -> bool:
-    """True where a replay takes random numbers, as far as the tape tells."""
+    """True if a replay draws random numbers, as far as the tape shows."""
     program = graph._program
     return any(step.tape.generators for step in program.segments) or any(
         True for step in program.steps for _ in step.random_states()
@@ -41,7 +41,7 @@ def draws(graph: Any) -> bool:
 
 
 def is_opaque(graph: Any) -> bool:
-    """True where launches were captured that torch did not make: what they read and write is not known."""
+    """True if the graph has launches outside torch: what these read and write is unknown."""
     return any(step.tape.opaque for step in graph._program.segments)
 
 
@@ -58,7 +58,7 @@ def overlap(one: Iterable[tuple[int, int]], other: Iterable[tuple[int, int]]) ->
 
 @contextmanager
 def launched(graphs: Iterable[Any]) -> Iterator[None]:
-    """torch's replay hooks around a launch that replays all of ``graphs`` at once."""
+    """Run torch's replay hooks around a launch that replays all of ``graphs`` at once."""
     with ExitStack() as stack:
         for graph in graphs:
             stack.enter_context(one_replay(graph))
@@ -66,6 +66,6 @@ def launched(graphs: Iterable[Any]) -> Iterator[None]:
 
 
 def written_inputs(graph: Any, inputs: list[Tensor]) -> list[int]:
-    """Numbers of the static inputs that a replay writes."""
+    """Positions of the static inputs that a replay writes."""
     places = [span(place) for place in writes_of(graph)]
     return [at for at, tensor in enumerate(inputs) if overlap([span(tensor)], places)]

@@ -1,9 +1,9 @@
 """``gfxgraph.graphed``: a function or module that is captured per signature and replayed.
 
-The way of one call:
+The path of one call:
 
-    fast path: same signature, same world as a call before ── copy in, replay, results
-    slow path: tree -> signature -> world ── new: one eager call by way of Dynamo, which tells what was read
+    fast path: same signature, same world as an earlier call ── copy in, replay, results
+    slow path: tree -> signature -> world ── new: one eager call through Dynamo, which shows what was read
                                           ── one graph: route ── new: eager (warm-up), then capture
                                           │                   └─ known: copy in, replay, results
                                           ── Python between graphs, or gradients: Dynamo's code, its pieces
@@ -11,9 +11,9 @@ The way of one call:
                                           └─ neither: eager, with the reason kept
     a new size in a bucket ── verdict on the graph, one comparison ── replays from now on
                            └─ refused: eager, with the operation named
-    above every bucket     ── in pieces, where the verdict allows it; else eager
+    above every bucket     ── in chunks, if the verdict allows it; else eager
 
-Every way that is not a replay is the function itself, called with the caller's own arguments, so
+Every path that is not a replay is the function itself, called with the caller's own arguments, so
 that an error inside it is its own and a side effect happens once.
 """
 
@@ -79,33 +79,33 @@ from gfxgraph.process import bridge, process
 from gfxgraph.types import MovedInput, ReplayMode
 
 MakePiece = Callable[..., Any]
-"""Given what Dynamo found and a name: a callable for the FX graph (pieces/piece.py)."""
+"""Given what Dynamo found and a name, makes a callable for the FX graph (pieces/piece.py)."""
 MAX_ROUTES = 4096
 MAX_ENTRIES = 1024
-"""Signatures remembered; beyond, those that were never captured are forgotten."""
+"""Signatures remembered; beyond that, those that were never captured are forgotten."""
 SAMPLED_IN_ADAPTIVE = 512
-"""One call in so many asks whether it is time to look at a decision again."""
+"""One call in this many checks whether a decision is due to be measured again."""
 
 
 class Graphed:
     """A captured callable; made by ``gfxgraph.graphed``.
 
-    What a signature goes through, one call after another; a call that cannot go on runs eagerly, with the reason:
+    The stages of a signature, one call after another; a call that cannot proceed runs eagerly, with the reason:
 
-    1. Trace: the call by way of Dynamo, eagerly, which tells what it reads (`Worlds.trace`). Not where
-       ``assume_pure`` is given.
-    2. Warm-up: the call, eagerly, on the stream that captures, ``warmup`` times (`Capturer.warm_up`). A call
-       that its bucket is to serve is compared with a padded run meanwhile (`_judge`).
+    1. Trace: the call runs eagerly through Dynamo, which shows what it reads (`Worlds.trace`). Skipped with
+    ``assume_pure``.
+    2. Warm-up: the call runs eagerly on the capture stream, ``warmup`` times (`Capturer.warm_up`). A call to be
+    served by a larger bucket is also compared with a padded run (`_judge`).
     3. Record: the function is captured over static inputs (`Capturer.capture`).
-    4. Replay: copy in, launch, results (`_replay`); from the second on by a function made for such calls (`_fast`).
-       A value that the capture read has changed: another capture of the signature, or this call eagerly.
-    5. Eager for good: `Captures.fall_back` has said why. A change of what 1 has seen starts again at 1.
+    4. Replay: copy in, launch, results (`_replay`); from the second on by a function generated for such calls
+    (`_fast`). If a value that the capture read has changed: another capture of the signature, or this call eagerly.
+    5. Eager for good: `Captures.fall_back` has reported why. If something that 1 saw has changed, start again at 1.
 
     Args:
         fn: the function, method or module.
         options: what ``gfxgraph.graphed`` was asked for.
-        owner: whose arena: 0 the process's, else a thread's own.
-        make_piece: makes a callable of each graph that Dynamo finds; where None, the function is not traced.
+        owner: the arena: 0 for the process's, else the id of a thread with its own.
+        make_piece: makes a callable from each graph that Dynamo finds; None to not trace the function.
     """
 
     def __init__(
@@ -115,10 +115,12 @@ class Graphed:
         self._options = options
         self._make_piece = make_piece
         self._owner = owner
-        """Whose arena: 0 the process's, else a thread's own."""
+        """The arena: 0 for the process's, else the id of a thread with its own."""
         self._name = getattr(fn, "__qualname__", type(fn).__qualname__)
         self._is_in_place = options.moved is MovedInput.RECAPTURE
-        """The caller's tensors are read and written where they are, so where they lie is part of a signature."""
+        """Whether the caller's tensors are read and written in place, which makes their addresses part of a
+        signature.
+        """
         self._fast: Fast = never
         self._near: dict[Any, Route] = {}
         """The last route of calls with this tree and these shapes; its fast path checks everything itself."""
@@ -126,7 +128,7 @@ class Graphed:
         self._entries: dict[Any, Captures] = {}
         self._eager: Counter[str] = Counter()
         self._n_gone = 0
-        """Replays of signatures that have been forgotten."""
+        """Replays of forgotten signatures."""
         is_dynamic = options.dynamic is not None or options.buckets is not None
         declared = dict(options.dynamic) if isinstance(options.dynamic, Mapping) else None
         self._planned = Planned(BucketSizes(options.buckets, options.above, options.budget))
@@ -135,7 +137,7 @@ class Graphed:
         self._dims = Dims(declared, self._planned.sizes) if is_dynamic else None
         self._front: Frontend | None = None
         self._run: Callable[..., Any] = fn
-        """What is warmed up and captured."""
+        """The function that is warmed up and captured."""
         if not options.assume_pure and make_piece is not None:
             self._front = Frontend(fn, functools.partial(make_piece, name=self._name), dynamic=is_dynamic)
             if not is_compiled(fn):
@@ -155,7 +157,7 @@ class Graphed:
     # -- one call ---------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling():  # Dynamo reads this as True: part of what the frontend traces
+        if is_compiling():  # Dynamo reads this as True: the call becomes part of its trace
             return self._fn(*args, **kwargs)
         result = self._fast(args, kwargs)
         return result if result is not MISS else self._slow(args, kwargs)
@@ -164,7 +166,7 @@ class Graphed:
     def _slow(self, args: Args, kwargs: Kwargs) -> Any:
         state = bridge.process_for_callables()
         if state is not None and (torch.cuda.is_current_stream_capturing() or torch.compiler.is_compiling()):
-            return self._fn(*args, **kwargs)  # part of what is being captured
+            return self._fn(*args, **kwargs)  # part of the outer capture
         try:
             if state is None:
                 raise RunEagerly("there is no GPU")
@@ -173,7 +175,7 @@ class Graphed:
             assert self._front is not None
             self._pieces[pieces.why] += 1
             return self._front.pieces(*args, **kwargs)
-        except DriverError as error:  # before anything was launched: a launch's own failure is a ReplayError
+        except DriverError as error:  # before any launch: a failed launch raises ReplayError
             self._eager["a call of the driver's failed"] += 1
             if state is not None:
                 why = "a call of the driver's failed; the call ran eagerly"
@@ -185,10 +187,10 @@ class Graphed:
         return self._fn(*args, **kwargs)
 
     def _graphed(self, state: process.Process, args: Args, kwargs: Kwargs) -> Any:
-        """The call by a graph, or one of the eager calls on the way to it.
+        """Run the call as a graph, or as one of the eager calls that lead to it.
 
         Raises:
-            RunEagerly: the call is for the function itself.
+            RunEagerly: the function itself must run.
         """
         self._at(state)
         mode = foreign_mode()
@@ -239,7 +241,7 @@ class Graphed:
             return result
 
     def _more_than_a_tree(self, args: Args, kwargs: Kwargs, what: str) -> RunEagerly | InPieces:
-        """The way of a call with an argument that cannot be compared."""
+        """How to run a call with an argument that cannot be compared."""
         front = self._front
         if front is None:
             problem = CaptureError("graphed_unknown_object", function=self._name, kind=what)
@@ -257,7 +259,7 @@ class Graphed:
             self._state = state
 
     def _warmed(self, arena: Arena, call: Call, result: Any) -> None:
-        """The trace of a call that is one graph is a warm-up, too."""
+        """A traced call that is a single graph also counts as a warm-up."""
         if call.world is None:
             return
         assert self._front is not None
@@ -268,7 +270,7 @@ class Graphed:
             self._capturer.look_at(route.entry, result, torch.cuda.current_stream(arena.device_index))
 
     def _evict_world(self, world: World | None) -> None:
-        """What was captured in a world, or in any, reads tensors that are no more, and would keep them."""
+        """Evict what was captured in a world (None: in any): it reads, and would keep, tensors that were replaced."""
         which: Callable[[Captures], bool] = lambda entry: world is None or entry.world is world  # noqa: E731
         for entry in self._entries.values():
             if which(entry) and entry.is_captured:
@@ -276,7 +278,7 @@ class Graphed:
         self._forget(which)
 
     def _route(self, arena: Arena, call: Call) -> Route:
-        """Where calls of this exact signature go: to their bucket's entry, or one of their own."""
+        """The route of calls with this exact signature: to their bucket's entry, or to one of their own."""
         if len(self._routes) >= MAX_ROUTES:
             self._routes.clear()
             self._near.clear()
@@ -347,7 +349,7 @@ class Graphed:
         instance, own = entry.first, True
         if self._options.mode is ReplayMode.HOT and not instance.outputs.is_shared:
             instance, own = self._capturer.of_ring(entry, stream, tensors, route.content)
-        # What the function writes to its arguments it writes to their padding too.
+        # What the function writes to its arguments it also writes to their padding.
         entry.fill(tensors, route.content, None if entry.mutates else route.mark)
         try:
             entry.replay(instance)
@@ -361,7 +363,7 @@ class Graphed:
         return instance.outputs.give(tensors, route.result_sizes, own)
 
     def _fast_for(self, route: Route, entry: Captures, call: Call) -> Fast:
-        """The fast path of calls like this one; made once, and again when the entry was captured or watched anew."""
+        """The fast path of calls like this one; remade after the entry was captured or its world watched again."""
         graphs = (*entry.instances(), entry.can_join, entry.all_held, entry.world.is_same)
         if route.fast is None or route.fast_of != graphs:
             try:
@@ -378,7 +380,7 @@ class Graphed:
                     self._sample_every(),
                     self._front is not None and self._front.does_ask_by_name,
                 )
-            except DriverError as error:  # the call itself is done; those to come take the long way
+            except DriverError as error:  # this call is done; later ones take the slow path
                 why = "no short way for such calls: a call of the driver's failed"
                 entry.arena.state.report("fallback", why, self._name, engine.kind_and_line(error))
                 made = None
@@ -388,7 +390,7 @@ class Graphed:
     # -- buckets ----------------------------------------------------------------------------------
 
     def _judge(self, arena: Arena, route: Route, call: Call) -> Any:
-        """The call itself, eagerly; and whether its bucket would have given the same."""
+        """Run the call eagerly, and find out whether its bucket would have given the same result."""
         entry = route.entry
         assert entry is not None
         current = torch.cuda.current_stream(arena.device_index)
@@ -404,7 +406,7 @@ class Graphed:
         return result
 
     def _count(self, route: Route) -> None:
-        """One more call of this size; where other buckets were learned, the old ones' captures go."""
+        """Count one more call of this size; if new buckets were learned, evict the old ones' captures."""
         is_gone = self._planned.count(route)
         if is_gone is not None:
             for entry in self._entries.values():
@@ -412,24 +414,24 @@ class Graphed:
                     entry.evict("another plan of buckets was learned")
             self._forget(is_gone)
 
-    # -- how often the slow way is taken, and eager or graph ------------------------------------------
+    # -- how often to take the slow path, and eager or graph ------------------------------------------
 
     def _is_trusted(self, entry: Captures) -> bool:
-        """Whether enough replays have gone the slow way for the short one to be taken."""
+        """Whether enough replays took the slow path for the fast one to be used."""
         least = process.require().settings.trusted_replay_threshold
         if process.log.isEnabledFor(logging.DEBUG):
             return False  # each replay is logged
         return least is None or self._options.mode is ReplayMode.HOT or entry.n_replays() >= least
 
     def _sample_every(self) -> int:
-        """One replay in so many takes the slow way again; 0: none."""
+        """One replay in this many takes the slow path again; 0 for none."""
         if self._options.mode is ReplayMode.ADAPTIVE:
             return SAMPLED_IN_ADAPTIVE
         every = process.require().settings.trusted_replay_sample_interval
         return every or 0 if self._options.mode is ReplayMode.STANDARD else 0
 
     def _the_faster(self, arena: Arena, entry: Captures, route: Route, call: Call) -> tuple[Any, bool]:
-        """The call by the way measured to be faster, or by the one to be timed next; whether that is settled.
+        """Run the call in the way measured to be faster, or to be timed next; also return whether that is settled.
 
         Raises:
             RunEagerly: eager was measured to be faster.
@@ -475,20 +477,20 @@ class Graphed:
         self._forget_fast()
 
     def _forget_fast(self) -> None:
-        """Fast paths hold graphs: none may outlive an eviction."""
+        """Drop the fast paths: they hold graphs, so none may outlive an eviction."""
         self._fast = never
         self._near.clear()
         for route in self._routes.values():
             route.fast, route.fast_of = None, ()
 
-    # -- what users ask ---------------------------------------------------------------------------
+    # -- public queries -------------------------------------------------------------------------------
 
     def capture_all(self, *args: Any, **kwargs: Any) -> dict[str, int]:
         """Capture every bucket now, largest first.
 
         The function runs ``warmup`` times in each bucket, on the example's values with zeros for padding.
-        What all of it will take is predicted from two captures in a pool that is thrown away; buckets that
-        would go over the limit are left to be captured when they are called for.
+        The total memory is predicted from two captures in a pool that is thrown away; buckets that
+        would exceed the limit are left to be captured on demand.
 
         Args:
             args: an example of the function's arguments, of any size.
@@ -502,7 +504,7 @@ class Graphed:
     def stats(self) -> dict[str, Any]:
         """``captures``, ``replays``, ``eager`` (calls by reason), ``pieces`` (likewise), ``signatures``.
 
-        ``replays`` counts graphs, those of pieces among them: one call in pieces may replay several.
+        ``replays`` counts graph replays, including those of pieces: one call in pieces may replay several.
         ``eager`` counts calls of the function, and of its pieces, that ran without a graph.
         """
         captures, replays, eager = self._capturer.n_captures, self._n_replays(), Counter(self._eager)
@@ -528,18 +530,18 @@ class Graphed:
         return explanation.why(self)
 
     def plan(self) -> BucketPlan:
-        """The buckets in force and the sizes seen; printed, a table."""
+        """The current buckets and the sizes seen; prints as a table."""
         return self._planned.plan()
 
     def padding(self) -> list[dict[str, Any]]:
-        """Calls and elements by bucket so far, as plain data. It changes nothing, so any thread may ask."""
+        """Calls and elements by bucket so far, as plain data. Changes nothing, so any thread may call it."""
         return self._planned.by_bucket(self._name)
 
     def save_plan(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan where ``graphed(..., buckets="plan.json")`` reads it.
+        """Write the plan to a file for ``graphed(..., buckets="plan.json")``.
 
         Args:
-            path: the file, JSON; one that is there is replaced.
+            path: the JSON file; an existing one is replaced.
 
         Raises:
             OSError: it cannot be written.
@@ -547,7 +549,7 @@ class Graphed:
         files.write(Path(path), self.plan().to_json())
 
     def reset(self) -> None:
-        """Drop every capture; the next calls begin anew."""
+        """Drop every capture; the next calls start again."""
         for entry in list(self._entries.values()):
             if entry.is_captured:
                 entry.evict("reset by the program")
@@ -558,19 +560,19 @@ class Graphed:
         return self._n_gone + sum(entry.n_replays() for entry in self._entries.values())
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """As a method: each object has captures of its own."""
+        """As a method: each object has its own captures."""
         if instance is None:
             return self
         name = f"_gfxgraph_{self._name}_{id(self)}"
         kept = vars(instance) if hasattr(instance, "__dict__") else {}
         bound = kept.get(name)
-        if bound is None or bound._fn.__self__ is not instance:  # a copy of the object has the other's
+        if bound is None or bound._fn.__self__ is not instance:  # a copied object still has the original's
             method = types.MethodType(self._fn, instance)
             bound = kept[name] = Graphed(method, self._options, make_piece=self._make_piece)
         return bound
 
     def __reduce__(self) -> Any:
-        # Copies and pickles are the callable and what was asked for; captures are this process's.
+        # Copies and pickles keep the callable and its options; captures belong to this process.
         return functools.partial(Graphed, make_piece=self._make_piece), (self._fn, self._options)
 
     def __getattr__(self, name: str) -> Any:

@@ -1,10 +1,10 @@
-"""Static inputs: buffers whose address never changes, and how a call's tensors get into them.
+"""Static inputs: buffers whose address never changes, and how a call's tensors are copied into them.
 
-A buffer has its argument's dtype and layout, so that the captured function meets what it would meet
-eagerly. Where a dim is dynamic the buffer is as large as the bucket, dense, its dims in the argument's
+A buffer has its argument's dtype and layout, so that the captured function sees the same as in eager
+execution. If a dim is dynamic the buffer is as large as the bucket, dense, with its dims in the argument's
 order (``dim_order``); a call fills the front of it and the rest is padding.
 
-Copies are one call: torch's fused copy for several tensors, the driver's own for one or two small
+Copies are one call: torch's fused copy for several tensors, the driver's own copy for one or two small
 ones, where that is cheaper than torch's dispatcher (docs/decisions/0007).
 """
 
@@ -20,7 +20,7 @@ from torch import Tensor
 
 
 def is_dense(tensor: Tensor) -> bool:
-    """True where every element has its own place and there are no gaps."""
+    """True if the elements fill the memory without gaps or overlaps."""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.size())):
         if size == 1:
@@ -32,7 +32,7 @@ def is_dense(tensor: Tensor) -> bool:
 
 
 def dim_order(tensor: Tensor) -> tuple[int, ...]:
-    """The dims from the outermost to the innermost: 0, 2, 3, 1 for channels last; as numbered where it has gaps."""
+    """The dims from the outermost to the innermost: 0, 2, 3, 1 for channels last; in their own order if not dense."""
     dims = range(tensor.dim())
     if tensor.layout is not torch.strided or tensor.is_contiguous() or not is_dense(tensor):
         return tuple(dims)
@@ -40,7 +40,7 @@ def dim_order(tensor: Tensor) -> tuple[int, ...]:
 
 
 def dense_strides(size: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a tensor without gaps, its dims in ``order``."""
+    """Strides of a dense tensor with its dims in ``order``."""
     strides, step = [0] * len(size), 1
     for dim in reversed(order):
         strides[dim] = step
@@ -49,21 +49,21 @@ def dense_strides(size: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
 
 
 def is_one_copy(target: Tensor, source: Tensor) -> bool:
-    """True where copying all bytes in their order copies every element to its own place."""
+    """True if copying the bytes in order copies every element to its own position."""
     if target.size() != source.size() or target.dtype != source.dtype or not is_dense(source):
         return False
     return all(a == b for a, b, n in zip(target.stride(), source.stride(), target.size()) if n > 1)
 
 
 def span(tensor: Tensor) -> int:
-    """Elements from the first to past the last."""
+    """Number of elements from the first to the last, gaps included."""
     if tensor.numel() == 0:
         return 0
     return 1 + sum((n - 1) * s for n, s in zip(tensor.size(), tensor.stride()))
 
 
 class Buffers:
-    """Memory of the static inputs of one callable: one stretch for each argument, as long as its largest.
+    """Memory of one callable's static inputs: one flat tensor per argument, as long as its largest use.
 
     Captures of different sizes share it, since only one of them runs at a time.
     """
@@ -71,10 +71,10 @@ class Buffers:
     def __init__(self) -> None:
         self._flat: dict[tuple[Any, ...], Tensor] = {}
         self.filled_for: Any = None
-        """Whose padding it holds: the route of the last call."""
+        """The route whose padding the buffers hold: that of the last call."""
 
     def take(self, position: int, numel: int, example: Tensor) -> tuple[Tensor, int]:
-        """``numel`` elements for an argument, and the bytes that this took anew."""
+        """``numel`` elements for an argument, and the number of bytes newly allocated for it."""
         key = (position, example.dtype, example.device)
         flat = self._flat.get(key)
         new = 0
@@ -85,7 +85,7 @@ class Buffers:
         return flat[:numel], new
 
     def clear(self) -> None:
-        """Give up all memory; graphs captured over it keep theirs."""
+        """Release all memory; graphs captured over it keep theirs."""
         self._flat.clear()
         self.filled_for = None
 
@@ -96,8 +96,8 @@ class StaticInput:
 
     Args:
         tensor: what the captured function sees.
-        span: its memory as one dimension, where the layout has gaps or repeats; else None.
-        new_nbytes: memory that was taken for it.
+        span: its memory as one flat dimension, if the layout has gaps or repeats; else None.
+        new_nbytes: memory newly allocated for it.
     """
 
     tensor: Tensor
@@ -106,7 +106,7 @@ class StaticInput:
 
     @classmethod
     def like(cls, example: Tensor, size: Sequence[int] | None, buffers: Buffers, position: int) -> StaticInput:
-        """A buffer for tensors like ``example``; with a ``size`` for all whose dims are in its order."""
+        """A buffer for tensors like ``example``; with a ``size``, for all whose dims are in the same order."""
         with torch.inference_mode(False), torch.no_grad():
             wanted = tuple(size) if size is not None else tuple(example.size())
             if size is not None or is_dense(example):
@@ -124,7 +124,7 @@ class StaticInput:
         return holder.numel() * holder.element_size()
 
     def target(self, given: Tensor) -> tuple[Tensor, Tensor]:
-        """Where to copy and what, for a call's tensor: both of the same size."""
+        """The target and the source of the copy for a call's tensor, both of the same size."""
         if self.span is not None:
             return self.span, given.as_strided(self.span.size(), (1,), given.storage_offset())
         static = self.tensor.detach()
@@ -135,7 +135,7 @@ class StaticInput:
 
 
 def copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
-    """One fused copy."""
+    """Copy all tensors in one fused call."""
     with torch.no_grad():
         if len(targets) == 1:
             targets[0].copy_(sources[0], non_blocking=True)
@@ -154,7 +154,7 @@ def pad(static: Tensor, size: Sequence[int], value: float) -> None:
 
 
 def device_copier(driver: Any) -> Callable[[int, int, int, int], int] | None:
-    """The driver's copy, ``copy(to, from, nbytes, stream)``; None where it has none."""
+    """The driver's copy, ``copy(to, from, nbytes, stream)``; None if it has none."""
     if driver is None or "device_copier" in driver.missing:
         return None
     return driver.device_copier()  # type: ignore[no-any-return]

@@ -1,13 +1,13 @@
-"""The names of gfxgraph 1.x and of its documents, over what stands behind them now.
+"""The API of gfxgraph 1.x and of its documents, implemented with today's.
 
     ShapeBucketPool(model, buckets=[1, 4, 8])(x)          graphed(model, buckets=...)
     ConditionalGraph().add_branch(...).capture(x).run     Conditional({...})
     CUDAGraphWrapper(model, inputs).capture(...).replay   one captured function
     BridgedCUDAGraph().capture(...) / .replay(...)        any of these
 
-They keep their signatures and what they were said to do. Where 1.x gave wrong results (views of results
-overwritten by later calls, padding that leaked into a mean, a replay that returned None) they give right
-ones. As there, everything runs without gradients.
+They keep their signatures and their documented behaviour. Where 1.x gave wrong results (views of results overwritten
+by later calls, padding that leaked into a mean, a replay that returned None) they give correct ones. As in 1.x,
+everything runs without gradients.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ShapeBucketPool:
     Args:
         model_fn: the function.
         buckets: sizes; inputs are padded up to one, larger ones run eagerly.
-        warmup: capture every bucket at the first call, largest first, rather than each when it is needed.
+        warmup: capture every bucket at the first call, largest first, instead of on demand.
 
     Raises:
         CaptureError: `older_capture`, without a function.
@@ -63,7 +63,7 @@ class ShapeBucketPool:
 
     @unbroken
     def __call__(self, input_tensor_or_size: Tensor | int) -> Any:
-        """Run on a tensor; with a number, on the first so many rows of the last one.
+        """Run on a tensor; with a number, on that many rows of the last tensor.
 
         Raises:
             CaptureError: `older_capture`, for a number before the first tensor.
@@ -86,7 +86,7 @@ class ShapeBucketPool:
 
     @unbroken
     def warmup(self, example: Tensor) -> None:
-        """Capture every bucket for inputs like ``example``, largest first; nothing it does stays done.
+        """Capture every bucket for inputs like ``example``, largest first; its side effects are undone.
 
         Args:
             example: [rows, ...], any dtype, on the device.
@@ -95,7 +95,7 @@ class ShapeBucketPool:
             self._graphed.capture_all(example)
 
     def select_bucket(self, size: int) -> int:
-        """The smallest bucket that holds ``size`` rows; the largest where none does."""
+        """The smallest bucket that holds ``size`` rows; the largest if none does."""
         return next((bucket for bucket in self.buckets if bucket >= size), self.buckets[-1])
 
     def route_bucket(self, input_size: int) -> tuple[int, int]:
@@ -105,7 +105,7 @@ class ShapeBucketPool:
             input_size: rows of an input.
 
         Returns:
-            The bucket, and 0 where it is captured, 1 where it is to be captured, 2 where it runs eagerly.
+            The bucket, and its state: 0 captured, 1 not yet captured, 2 runs eagerly.
         """
         bucket = self.select_bucket(input_size)
         if bucket in self.failed_buckets or input_size > bucket:
@@ -120,7 +120,7 @@ class ShapeBucketPool:
 
     @property
     def failed_buckets(self) -> list[int]:
-        """Buckets of which calls run eagerly for good: not captured, or padding would show."""
+        """Buckets whose calls run eagerly for good: not captured, or padding would change results."""
         failed = {entry.bucket.get("batch") for entry in self._entries() if entry.why_eager}
         routes = self._graphed._routes.values()
         failed |= {route.bucketed.bucket["batch"] for route in routes if route.why_eager and route.bucketed}
@@ -150,7 +150,7 @@ class ConditionalGraph:
         """Register a branch; before ``capture``.
 
         Args:
-            name: of the branch; another function of that name is replaced.
+            name: of the branch; replaces a branch of the same name.
             fn: takes the input tensor.
         """
         self._branches[name] = fn
@@ -160,11 +160,11 @@ class ConditionalGraph:
         """Capture all branches. A branch that cannot be captured runs eagerly.
 
         Args:
-            example_input: of the shape, dtype and device that ``run`` will be given.
+            example_input: with the shape, dtype and device of the inputs to ``run``.
 
         Raises:
-            TypeError: it is no tensor.
-            CaptureError: `older_capture`, where no branch was added.
+            TypeError: it is not a tensor.
+            CaptureError: `older_capture`, if no branch was added.
         """
         if not isinstance(example_input, Tensor):
             raise TypeError(f"example_input must be a tensor, got {type(example_input).__name__}")
@@ -172,7 +172,7 @@ class ConditionalGraph:
             raise CaptureError("older_capture", problem="no branch was added before capture()")
         self._chosen = Conditional(self._branches)
         self._last = example_input
-        with torch.no_grad():  # as run()
+        with torch.no_grad():  # as in run()
             self._chosen.capture(example_input)
 
     @unbroken
@@ -181,7 +181,7 @@ class ConditionalGraph:
 
         Args:
             branch: its name or index.
-            input_tensor: shape and dtype as at ``capture``; the last tensor that was given where None.
+            input_tensor: shape and dtype as at ``capture``; None for the last tensor passed.
 
         Returns:
             What the branch returns.
@@ -208,7 +208,7 @@ class ConditionalGraph:
 
 
 class CUDAGraphWrapper:
-    """A model with manual capture and replay, as documents on graphs under ROCm write it out.
+    """A model with manual capture and replay, as documents on graphs under ROCm write it.
 
     Args:
         model: a module or function, compiled or not.
@@ -254,11 +254,11 @@ class CUDAGraphWrapper:
         """Run the model on new inputs.
 
         Args:
-            new_inputs: for the first of the static inputs, in order; the others keep their values. Where a shape or
-                dtype is another one, the model runs eagerly.
+            new_inputs: replace the first static inputs, in order; the others keep their values. If a shape or dtype
+            differs, the model runs eagerly.
 
         Returns:
-            The model's result, whose tensors are the caller's own.
+            The model's result, in tensors owned by the caller.
 
         Raises:
             ReplayError: `replay_before_capture`.
@@ -277,7 +277,7 @@ class CUDAGraphWrapper:
 
     @property
     def graph(self) -> Any:
-        """The graph object, None before ``capture`` and where it failed."""
+        """The graph object; None before ``capture`` and if it failed."""
         return self._piece.graph if self._piece is not None else None
 
     @property
@@ -292,7 +292,7 @@ class CUDAGraphWrapper:
 
 
 class OlderCapture:
-    """What ``BridgedCUDAGraph.capture(...)`` gives: a context manager, and the way of ``replay(...)`` after it."""
+    """The result of ``BridgedCUDAGraph.capture(...)``: a context manager that also handles ``replay(...)``."""
 
     def __init__(
         self,
@@ -314,7 +314,7 @@ class OlderCapture:
 
     @property
     def records_the_block(self) -> bool:
-        """True where the block itself is captured; with buckets or branches it just runs."""
+        """True if the block itself is captured; with buckets or branches it just runs."""
         return self.pool is None and self.chosen is None
 
     def __enter__(self) -> OlderCapture:
@@ -342,7 +342,7 @@ class OlderCapture:
 
     @unbroken
     def replay(self, graph: Any, batch_size: Any, branch: Any, input_tensor: Any) -> Any:
-        """What ``replay(batch_size=, branch=, input_tensor=)`` gives."""
+        """The result of ``replay(batch_size=, branch=, input_tensor=)``."""
         with torch.no_grad():
             if self.chosen is not None and branch is not None:
                 return self.chosen(branch, *(() if input_tensor is None else (input_tensor,)))
@@ -360,5 +360,5 @@ class OlderCapture:
 
 
 def fill() -> None:
-    """Have ``BridgedCUDAGraph.capture`` give what this file makes of it."""
+    """Install ``OlderCapture`` as the result of ``BridgedCUDAGraph.capture``."""
     above.rooms.older_capture = OlderCapture

@@ -1,4 +1,4 @@
-"""What ``graphed`` was asked for, and what it refuses."""
+"""The options of ``graphed``, and their validation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TOP = re.compile(r"[.\[]")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What ``graphed`` was asked for."""
+    """The options of ``graphed``."""
 
     dynamic: Any = None
     buckets: Any = None
@@ -39,7 +39,7 @@ class Options:
 
 
 def check(fn: Callable[..., Any], options: Options, threads: str, ranks: Any) -> None:
-    """Refuse arguments of ``graphed`` that would be accepted and then do nothing, or fail at the first call.
+    """Refuse arguments of ``graphed`` that would have no effect, or fail only at the first call.
 
     Raises:
         ArgumentError: `bad_argument`.
@@ -83,7 +83,7 @@ def _check_dynamic(fn: Callable[..., Any], dynamic: Any) -> None:
 
 
 def _parameters(fn: Callable[..., Any]) -> list[str] | None:
-    """The names of the parameters, None where not all are known."""
+    """The names of the parameters; None if not all are known."""
     try:
         found = inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn).parameters.values()
     except (TypeError, ValueError):

@@ -1,19 +1,19 @@
-"""Results of a replay: whose memory they are.
+"""Results of a replay, and who owns their memory.
 
-``own`` (the default): each result is copied, in one fused call, into memory of the caller's, taken
-from torch's allocator as eager execution would. ``hot``: the graph's own buffers are handed out, and
-the next replay may only write to them when nobody can see them any more.
+``own`` (the default): each result is copied, in one fused call, into memory owned by the caller, allocated
+from torch's allocator as in eager execution. ``hot``: the graph's own buffers are handed out, and
+the next replay may write to them only if nothing refers to them any more.
 
-Those buffers lie outside the pool, and the graph's last nodes copy into them: in the pool they would lie
-where graphs captured earlier keep what they compute on the way, and a replay of one of those would
+Those buffers are outside the pool, and the graph's last nodes copy into them. In the pool they could share
+memory with intermediate results of graphs captured earlier, and a replay of one of those would
 overwrite what a caller holds.
 
-Who can see a buffer: each hand-out is a new tensor over it, so the storage's own count of holders
-tells of every view, alias and saved-for-backward reference, in Python or C++. What it cannot tell of
-is a bare address somebody kept.
+Whether a buffer is in use: each hand-out is a new tensor over it, so the storage's use count
+includes every view, alias and saved-for-backward reference, in Python or C++. It does not include
+a bare address that somebody kept.
 
-A result that is one of the arguments, or a view of one, is given as the same of the caller's own
-argument; one that the function returns from outside (a parameter) is that very tensor.
+A result that is one of the arguments, or a view of one, is returned as the same view of the caller's own
+argument; one that the function returns from outside (a parameter) is that same tensor.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ use_count: Callable[[int], int] = torch._C._storage_Use_Count
 class GraphOutput:
     """One tensor of the captured result.
 
-    Exactly one of ``made`` (the graph's buffer), ``of_input`` (position of the argument it is a view
-    of) and ``outside`` (a tensor from before) is set.
+    Exactly one of ``made`` (the graph's buffer), ``of_input`` (position of the argument that it is a view
+    of) and ``outside`` (a tensor that existed before) is set.
     """
 
     made: Tensor | None = None
@@ -56,9 +56,9 @@ class Outputs:
 
     Args:
         result: what it returned.
-        statics: the inputs, to know what is a view of one.
-        warm: the tensors of an eager call's result; one that comes again is from outside.
-        homes: addresses of storages outside the arguments; a result there is from outside, too.
+        statics: the inputs, to recognize views of them.
+        warm: the tensors of an eager call's result; one that is returned again comes from outside.
+        homes: addresses of storages outside the arguments; a result in one of them comes from outside, too.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class Outputs:
         inside = [r for r in self.results if r.made is not None and r.made.numel() and not r.is_host]
         made = [r.made for r in inside if r.made is not None]
         self.is_shared = len({storage_address(t) for t in made}) < len(made)
-        """Results share memory with each other, and the caller's are to do so as well."""
+        """Results share memory with each other, and the caller's results must do so as well."""
         first: dict[int, int] = {}
         self._twins = [first.setdefault(id(t), i) for i, t in enumerate(tensors)]
-        """For each result the first that is the same tensor."""
-        # Copied out before anything else runs in the pool: later captures may have the memory.
+        """For each result the position of the first that is the same tensor."""
+        # Copied out before anything else runs in the pool: later captures may reuse the memory.
         for found, tensor, whole in zip(inside, made, storages_at(made)):
             found.made = typed(whole, tensor)
         self._count_holders()
@@ -91,11 +91,13 @@ class Outputs:
         self.idle = [use_count(handle) for handle in self.handles]
 
     def buffers(self) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Memory outside the pool like the results: for each what to hand out, where to copy, what is there now."""
+        """Memory outside the pool like the results: for each the tensor to hand out, the copy's target, and its
+        source.
+        """
         return [_place_for(tensor, False) for tensor in self.made]
 
     def into(self, buffers: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Callable[[Any], Any]:
-        """A function that copies another result of the same kind into ``buffers``, and gives it back."""
+        """A function that copies another result of the same kind into ``buffers``, and returns that result."""
         targets = [to for _, to, _ in buffers]
         positions = [i for i, r in enumerate(self.results) if r.made is not None and not r.is_host]
 
@@ -109,7 +111,7 @@ class Outputs:
         return copy
 
     def hand_out(self, buffers: Sequence[tuple[Tensor, Tensor, Tensor]]) -> None:
-        """From now on the results are ``buffers``."""
+        """Use ``buffers`` as results from now on."""
         fresh = iter(buffers)
         for result in self.results:
             if result.made is not None and not result.is_host:
@@ -121,7 +123,7 @@ class Outputs:
         return sum(span(tensor) * tensor.element_size() for tensor in self.made)
 
     def in_use(self) -> bool:
-        """True while somebody else can see one of the buffers."""
+        """True while something else refers to one of the buffers."""
         for handle, idle in zip(self.handles, self.idle):
             if use_count(handle) > idle:
                 return True
@@ -135,8 +137,8 @@ class Outputs:
 
         Args:
             args: the call's tensors.
-            sizes: for each result the size to cut it to, None where it is whole.
-            own: copy, so that the memory is the caller's.
+            sizes: for each result the size to cut it to; None if it is whole.
+            own: copy, so that the caller owns the memory.
         """
         given: list[Tensor] = []
         targets: list[Tensor] = []
@@ -164,7 +166,7 @@ class Outputs:
         return self.rebuild([given[i] for i in self._twins])
 
     def _sharing(self, given: list[Tensor], sizes: Sequence[Sequence[int] | None] | None) -> list[Tensor]:
-        """The results again, those that share memory in the graph over one copy of it."""
+        """The results again; those that share memory in the graph share one copy of it."""
         copies: dict[int, Tensor] = {}
         for i, result in enumerate(self.results):
             made = result.made
@@ -183,7 +185,7 @@ class Outputs:
 
 
 def builder(value: Any) -> Callable[[Iterator[Any]], Any]:
-    """A function that builds the same tree again, around other tensors taken from an iterator."""
+    """A function that rebuilds the same tree around other tensors, taken from an iterator."""
     kind = type(value)
     if kind is Tensor or isinstance(value, Tensor):
         return next
@@ -219,14 +221,14 @@ def copied(tree: Any) -> Any:
 
 
 def typed(memory: Tensor, like: Tensor, n: int = -1) -> Tensor:
-    """A tensor over the storage of ``memory``, of the type and layout of ``like``, or flat with ``n`` elements."""
+    """A tensor over the storage of ``memory``, with dtype and layout of ``like``, or flat with ``n`` elements."""
     made = torch.empty(0, dtype=like.dtype, device=memory.device)
     size, stride, offset = (like.size(), like.stride(), like.storage_offset()) if n < 0 else ((n,), (1,), 0)
     return made.set_(memory.untyped_storage(), offset, size, stride)
 
 
 def _cut(tensor: Tensor, size: Sequence[int] | None) -> Tensor:
-    """The part of a padded result that is the call's; all of it where ``size`` is None."""
+    """The call's part of a padded result; all of it if ``size`` is None."""
     for dim, n in enumerate(size or ()):
         tensor = tensor.narrow(dim, 0, n)
     return tensor
@@ -271,9 +273,9 @@ def _from_before(result: GraphOutput, args: Sequence[Tensor]) -> Tensor:
 
 
 def _place_for(static: Tensor, is_cut: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """A tensor of the caller's like ``static``; where to copy, and what."""
+    """A caller-owned tensor like ``static``; the copy's target, and its source."""
     if is_cut:
-        fresh = torch.empty_like(static)  # without gaps, its dims in the same order
+        fresh = torch.empty_like(static)  # dense, with dims in the same order
         return fresh, fresh, static
     if is_dense(static):
         fresh = torch.empty_strided(static.size(), static.stride(), dtype=static.dtype, device=static.device)

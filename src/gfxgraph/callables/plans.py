@@ -1,10 +1,10 @@
-"""What one graphed callable knows of sizes: which were seen, and which buckets they give.
+"""The sizes that one graphed callable has seen, and the buckets learned from them.
 
     sizes seen ──learn──> buckets ──pick──> (size, bucket) ──judge──> content of the padding, cut of results
                                                              └──> refused: eager, with the reason
 
 "auto" begins with powers of two, which need no knowledge, and learns from the sizes seen after 64 calls,
-then after three times as many, and so on: each time only where the new buckets save enough to be worth
+then after three times as many, and so on: each time only if the new buckets save enough to justify
 new captures.
 """
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 LEARN_AFTER = 64
 LEARN_AGAIN = 3
 WORTH = 0.002
-"""New buckets must save this share of the work before graphs are captured again for them."""
+"""The share of work that new buckets must save before graphs are captured again for them."""
 
 
 class Unbounded:
-    """Powers of two without end: what "auto" begins with."""
+    """Powers of two without limit: the initial buckets of "auto"."""
 
     def pick(self, n: int, /) -> int | None:
         return 1 << max(0, n - 1).bit_length()
@@ -42,8 +42,8 @@ class BucketSizes(Mapping[str, Any]):
     """The buckets of every dynamic dim, by its name, and the sizes that calls have had.
 
     Args:
-        given: as the user wrote it: sizes, "auto", "powers", "ladder", a ``BucketPlan``, what has ``pick``, a
-            path of a saved plan, or one of these by dim name.
+        given: as the user wrote it: sizes, "auto", "powers", "ladder", a ``BucketPlan``, an object with ``pick``, the
+        path of a saved plan, or one of these by dim name.
         above: what happens to calls above the largest bucket.
         budget: limits for learned buckets.
     """
@@ -67,9 +67,9 @@ class BucketSizes(Mapping[str, Any]):
         self.is_auto = given is None or given == "auto"
         self._by_name: dict[str, Any] = {}
         for rule in given.values() if isinstance(given, Mapping) else [given]:
-            _rule(rule, above)  # a mistake is refused where it was made, not at the first call
+            _rule(rule, above)  # raises here for a mistake, not at the first call
 
-    # -- Mapping: Dims asks by name -----------------------------------------------------------------
+    # -- Mapping: Dims looks up names ----------------------------------------------------------------
 
     def __getitem__(self, name: str) -> Any:
         if self.learned is not None and name in self.learned.dims:
@@ -94,7 +94,7 @@ class BucketSizes(Mapping[str, Any]):
     # -- learning -----------------------------------------------------------------------------------
 
     def note(self, actual: Mapping[str, int], n_calls: int = 1) -> None:
-        """Calls of these sizes came."""
+        """Count calls of these sizes."""
         names = tuple(actual)
         if min(actual.values(), default=0) < 1:
             return
@@ -102,12 +102,12 @@ class BucketSizes(Mapping[str, Any]):
             if not self.names:
                 self.names = names
             elif set(names) != set(self.names):
-                return  # a tree with other dims: it is not what the plan is about
+                return  # a tree with other dims, which the plan does not cover
         self.seen[tuple(actual[name] for name in self.names)] += n_calls
         self._n_seen += n_calls
 
     def look(self) -> bool:
-        """Learn, when it is time; True where the buckets are others now."""
+        """Learn if it is time to; True if the buckets have changed."""
         if not self.is_auto or not self._next_look or self._n_seen < self._next_look:
             return False
         self._next_look *= LEARN_AGAIN
@@ -125,7 +125,7 @@ class BucketSizes(Mapping[str, Any]):
         return True
 
     def plan(self) -> BucketPlan:
-        """The buckets in force, with the sizes seen."""
+        """The current buckets, with the sizes seen."""
         dims = {}
         for axis, name in enumerate(self.names):
             rule = self.get(name)
@@ -143,18 +143,20 @@ class Planned:
     """The sizes of one callable's calls.
 
     Args:
-        sizes: the buckets in force, and what has been seen.
+        sizes: the current buckets, and the sizes seen.
     """
 
     def __init__(self, sizes: BucketSizes) -> None:
         self.sizes = sizes
         self.refused: list[Mapping[str, int]] = []
-        """Sizes whose bucket does not serve them."""
+        """Sizes that their bucket cannot serve."""
         self.last: tuple[Mapping[str, int], Captures, int] | None = None
-        """The sizes of the last slow call, its entry, and how often that had been replayed."""
+        """The sizes of the last slow call, its entry, and that entry's number of replays then."""
 
     def count(self, route: Route) -> Callable[[Captures], bool] | None:
-        """One more call of this size; where buckets were learned, which entries are in none of them."""
+        """Count one more call of this size; if buckets were learned, return a test for entries that belong to none of
+        them.
+        """
         actual = route.too_large.sizes if route.too_large is not None else None
         if route.bucketed is not None:
             actual = route.bucketed.actual
@@ -175,7 +177,7 @@ class Planned:
         return is_gone
 
     def count_fast_calls(self) -> None:
-        """Calls that took the fast path since the last slow one: all were of that one's size."""
+        """Count the calls that took the fast path since the last slow one: all had its size."""
         if self.last is not None:
             actual, entry, n = self.last
             self.last = None
@@ -184,14 +186,14 @@ class Planned:
                 self.sizes.note(actual, n_fast)
 
     def plan(self) -> BucketPlan:
-        """The buckets in force and the sizes seen; printed, a table."""
+        """The current buckets and the sizes seen; prints as a table."""
         self.count_fast_calls()
         found = self.sizes.plan()
         refused = frozenset(tuple(sizes.get(name, 0) for name in found.dims) for sizes in self.refused)
         return replace_in(found, refused=refused)
 
     def by_bucket(self, name: str) -> list[dict[str, Any]]:
-        """Calls and elements by bucket so far, as plain data. It changes nothing, so any thread may ask."""
+        """Calls and elements by bucket so far, as plain data. Changes nothing, so any thread may call it."""
         found = self.sizes.plan()
         seen = Counter(found.seen)
         last = self.last
@@ -212,7 +214,7 @@ class Planned:
 
 
 def refusal(found: PaddingRefusal, bucket: Mapping[str, int]) -> ConfigError:
-    """The refusal in words; made for its text, not raised."""
+    """The refusal as an error, made for its text and not raised."""
     return ConfigError(
         "padding_refused",
         bucket=", ".join(f"{name}={n}" for name, n in bucket.items()),

@@ -1,8 +1,9 @@
 """What a captured function reads besides its arguments: as a trace found it, or as the caller promised.
 
-A ``World`` (trace/world.py) knows all that a traced function read. Under ``assume_pure`` nothing is traced: the
+A ``World`` (trace/world.py) knows everything that a traced function read. Under ``assume_pure`` nothing is traced:
+the
 caller promises that the function reads its arguments, the parameters and buffers of its modules, and nothing that
-changes; then the modules' tensors are what is looked at, so that weights that are replaced are noticed.
+changes. Then only the modules' tensors are checked, to notice replaced weights.
 """
 
 from __future__ import annotations
@@ -22,23 +23,25 @@ class Reads(Protocol):
     """What a graph reads besides its arguments."""
 
     token: int
-    """Another number for other tensors or another trace: part of a call's key."""
+    """Changes with the tensors or the trace: part of a call's key."""
 
     @property
     def written_homes(self) -> frozenset[int]:
         """Addresses of storages outside the arguments that the function writes to."""
 
     homes: frozenset[int]
-    """Addresses of the storages of all tensors that it takes from outside the arguments."""
+    """Addresses of the storages of all external tensors that it reads."""
 
     def is_same(self) -> bool:
-        """False where something may have changed."""
+        """False if something may have changed."""
 
 
 class Promised:
-    """The modules of a pure function: their parameters and buffers by identity, and by address two a call, in turn.
+    """The modules of a pure function: parameters and buffers are compared by identity, and two addresses per call, in
+    turn.
 
-    All addresses at each call would cost more than the replay: after a step none of them is in the CPU's caches.
+    Comparing all addresses in each call would cost more than the replay: after a step none of them is in the CPU's
+    caches.
     """
 
     def __init__(self, fn: Any) -> None:
@@ -52,7 +55,7 @@ class Promised:
     def is_same(self) -> bool:
         if self._dicts is not None and not self._dicts.is_same():
             return False
-        tensors, addresses = self._in_turn  # in one piece: another thread may look while this one asks
+        tensors, addresses = self._in_turn  # read as one object: another thread may replace it meanwhile
         if tensors:
             i = self._next
             if i >= len(tensors):
@@ -63,7 +66,7 @@ class Promised:
         return True
 
     def look(self) -> None:
-        """Take what is there now as what is read; another token where a tensor is another one."""
+        """Note what is read now; the token changes if a tensor was replaced."""
         before = [(id(t), a) for t, a in zip(*self._in_turn)]
         self._look()
         if before != [(id(t), a) for t, a in zip(*self._in_turn)]:

@@ -1,25 +1,25 @@
-"""Arguments read where they lie: the graph's kernels are told a new address, and nothing is copied.
+"""Arguments read in place: new addresses are patched into the graph's kernels, and nothing is copied.
 
 Problem: a call's tensors lie elsewhere each time, and copying a large one into its buffer costs more
-than telling a few kernels where it is. But a kernel's arguments are bytes; which of them are addresses
-in that tensor nobody says.
+than telling a few kernels where it is. But a kernel's arguments are bytes, and nothing says which of them are
+addresses in that tensor.
 
-Idea: the function is captured once more over other buffers, and the two graphs are compared word by
-word. A word that lies in the argument in the one graph, and as far into its twin in the other, is an
-address to be moved. Any other difference that is not memory of the graphs' own pool means that
-something depends on the address in a way that is not understood, and so does a node that is no kernel.
-Then the first graph is moved to the twins, its old buffers are spoiled, and it must give what the
-second graph and the function itself give.
+Idea: the function is captured again over other buffers, and the two graphs are compared word by
+word. A word that points into the argument in one graph, and to the same offset in its twin in the other, is an
+address to patch. Any other difference, except memory of the graphs' own pool, means that
+something depends on the address in an unknown way, as does a node that is not a kernel.
+Then the first graph is moved to the twins, its old buffers are overwritten, and its results must equal those of the
+second graph and of the function itself.
 
 Invariants:
-  - a place whose address could not be written everywhere has no known address, and is written anew
+  - an argument whose address could not be patched everywhere has no known address, and is patched again
     before the next launch;
-  - kernels may have been chosen for how an address is aligned: one that is aligned otherwise is not
-    moved to, the tensor is copied to the buffer;
-  - the tape would read the buffer, so it never stands in for a graph whose arguments move.
+  - kernels may have been chosen for an address's alignment: a tensor with another alignment is
+    copied to the buffer instead;
+  - the tape would read the buffer, so it never replaces a graph whose arguments move.
 
-On AMD's runtime each change of a node takes memory that comes back only with the graph exec: after as
-many changes as the defect table allows, the graph is instantiated anew.
+On AMD's runtime each update of a node takes memory that is freed only with the graph exec: after as
+many updates as the defect table allows, the graph is instantiated again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from gfxgraph.callables.entry import Captures, Instance
 
 LEAST_NBYTES = 1 << 18
-"""Smaller arguments are copied: that costs no more than two changed kernels."""
+"""Smaller arguments are copied: that costs no more than updating two kernels."""
 ALIGNMENT = 256
 
 
@@ -57,19 +57,19 @@ class NotRelocatable(Exception):
 
 @dataclass(slots=True)
 class KernelSlots:
-    """Where the kernels of one graph look for one argument."""
+    """The places in one graph's kernels that hold one argument's address."""
 
     home: int
-    """Its buffer: where it was captured."""
+    """Its buffer's address at capture."""
     address: int
-    """Where it is now; -1 where a change of it failed half-way."""
+    """Its present address; -1 if an update failed half-way."""
     words: list[tuple[Patcher, int, int, int]] = field(default_factory=list)
-    """For each address in it: the kernel, the argument, the offset there, and how far into the tensor it points."""
+    """For each address: the kernel, its argument, the offset there, and the offset into the tensor."""
     patchers: list[Patcher] = field(default_factory=list)
 
 
 class RelocatedInputs:
-    """The arguments of one graph that are read where they lie."""
+    """The arguments that one graph reads in place."""
 
     def __init__(self, instance: Instance, driver: GraphDriver, base: Any, homes: dict[int, int]) -> None:
         self.graph = instance.graph
@@ -77,7 +77,7 @@ class RelocatedInputs:
         self.base = base
         self.places = {i: KernelSlots(home, home) for i, home in homes.items()}
         self.budget: int | None = None
-        """Changes of nodes that one graph exec may have; None for no limit."""
+        """Node updates that one graph exec may have; None for no limit."""
         self.words: list[tuple[int, int, KernelParams, int, int, int]] = []
         """(argument of the function, node, its launch, argument of the kernel, offset there, offset in the tensor)"""
         self.n_moves = 0
@@ -85,7 +85,7 @@ class RelocatedInputs:
         self.n_renewed = 0
 
     def prepare(self) -> None:
-        """Ready every kernel for the graph exec that there is now; all arguments are at home in it."""
+        """Prepare every kernel for the present graph exec, in which all arguments are at their buffers."""
         graph_exec = int(self.base.raw_cuda_graph_exec(self.graph))
         patchers: dict[int, Patcher] = {}
         for place in self.places.values():
@@ -108,7 +108,7 @@ class RelocatedInputs:
         return place is not None and place.address == address
 
     def move(self, i: int, address: int) -> bool:
-        """Have the kernels look for argument ``i`` at ``address``; False where they cannot."""
+        """Make the kernels read argument ``i`` at ``address``; False if they cannot."""
         place = self.places[i]
         if place.address == address:
             return True
@@ -130,7 +130,7 @@ class RelocatedInputs:
             for patcher in place.patchers:
                 self.n_changes += 1
                 patcher.apply()
-        except RuntimeError:  # the driver's refusal is one
+        except RuntimeError:  # also the driver's refusal
             return False
         place.address = address
         self.n_moves += 1
@@ -138,7 +138,7 @@ class RelocatedInputs:
 
 
 def learn(entry: Captures, instance: Instance, tensors: Sequence[Tensor]) -> RelocatedInputs:
-    """Find out how the large arguments of a graph just captured can be moved, and prove it.
+    """Find out how the large arguments of a newly captured graph can be moved, and test it.
 
     Raises:
         NotRelocatable: they cannot.
@@ -169,12 +169,12 @@ def learn(entry: Captures, instance: Instance, tensors: Sequence[Tensor]) -> Rel
     try:
         _prove(entry, instance, second, moving, twins)
     except BaseException:
-        state.base.instantiate(instance.graph)  # at home again, whatever was changed of it
+        state.base.instantiate(instance.graph)  # back to the buffers, whatever was updated
         raise
-    # Its tape reads the buffers. An opaque launch is what a tape may not stand in for.
+    # Its tape reads the buffers. A tape with an opaque launch cannot replace the graph.
     for segment in instance.graph._program.segments:
         segment.tape.opaque.append(Opaque(len(segment.tape.entries)))
-    instance.graph._unvalidated = 0  # against the function itself it was, just now
+    instance.graph._unvalidated = 0  # it has just been compared with the function itself
     instance.graph._choose_path()
     return moving
 
@@ -190,10 +190,10 @@ def _is_large(static: StaticInput, tensor: Tensor) -> bool:
 def _words(
     entry: Captures, first: Instance, second: Instance, twins: dict[int, Tensor]
 ) -> Iterator[tuple[int, int, KernelParams, int, int, int]]:
-    """Every address of a moving argument, as ``RelocatedInputs.words`` has it.
+    """Every address of a moving argument, as in ``RelocatedInputs.words``.
 
-    Words that differ without being such an address are results in the pool, or what a compiler left in the gaps of
-    a struct; should one matter, the proof shows it, for the buffers are empty then.
+    Other words that differ are results in the pool, or what a compiler left in the padding of
+    a struct. If one mattered, the test would show it, since the buffers are overwritten then.
     """
     mine, theirs = _kernels(first), _kernels(second)
     if [k.kernel for k, _ in mine] != [k.kernel for k, _ in theirs]:
@@ -215,7 +215,7 @@ def _words(
 
 
 def _pairs(one: bytes, other: bytes) -> Iterable[tuple[int, int, int]]:
-    """(offset, word, word) of every aligned word; what is left over must be the same."""
+    """(offset, word, word) of every aligned word; remaining bytes must be the same."""
     end = len(one) // 8 * 8
     if len(one) != len(other) or one[end:] != other[end:]:
         yield end, 0, 1
@@ -241,13 +241,13 @@ def _shown(node: SegmentNode) -> str:
     return (f"the kernel {node.kernel}" if node.kernel else f"a {node.kind} node") + place
 
 
-# -- the proof ----------------------------------------------------------------------------------------
+# -- the test -----------------------------------------------------------------------------------------
 
 
 def _prove(
     entry: Captures, first: Instance, second: Instance, moving: RelocatedInputs, twins: dict[int, Tensor]
 ) -> None:
-    """Moved to the twins, the first graph gives what the second gives and what the function gives."""
+    """Check that the first graph, moved to the twins, gives the results of the second and of the function."""
     launch = bare_launch(entry.arena.state.base)
     homes = [entry.statics[i].tensor.detach() for i in twins]
     data = [twin.detach() for twin in twins.values()]

@@ -1,10 +1,10 @@
-"""Arguments and results as trees, what makes two calls the same, and one call understood.
+"""Arguments and results as trees, the cache key of a call, and one call with its key.
 
 A tree is walked once: tensors come out as a list, everything else, constants included, becomes part
 of a hashable structure. Two calls with equal structures and equal tensor keys can share a capture.
 
-Invariant: nothing that could steer the function is left out of the key. What cannot be compared by
-value (an object of a class that nobody described) makes the call eager, never a guess.
+Invariant: nothing that could change the function's control flow is left out of the key. What cannot be compared by
+value (an object of an unknown class) makes the call eager; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TENSOR = "T"
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 Fast = Callable[[Args, Kwargs], Any]
-"""A way for calls like one before (fast_path/): their result, or `MISS` where anything is not as it was then."""
+"""A fast path (fast_path/): returns a call's result, or `MISS` if anything differs from the call it was made for."""
 MISS: Any = type("Miss", (), {"__repr__": lambda self: "MISS"})()
 HOST_CONSTANT_NUMEL = 16
 """CPU tensors up to this size are constants, compared by content."""
@@ -43,7 +43,7 @@ def never(args: Args, kwargs: Kwargs) -> Any:
 
 
 class RunEagerly(Exception):
-    """This call is for the function itself.
+    """Raised for a call that the function itself must run.
 
     Args:
         why: the reason, counted in ``stats()``.
@@ -57,11 +57,11 @@ class RunEagerly(Exception):
 
 
 class GuardMiss(RunEagerly):
-    """A value read inside the function is another one than during the capture."""
+    """A value read inside the function differs from the one at capture."""
 
 
 class InPieces(Exception):
-    """This call is for Dynamo's code, whose graphs are captured one by one.
+    """Raised for a call that Dynamo's code must run, whose graphs are captured one by one.
 
     Args:
         why: why it is not one graph.
@@ -73,11 +73,11 @@ class InPieces(Exception):
 
 
 class NotATree(Exception):
-    """A value that can be neither compared nor rebuilt; ``args[0]`` says which, for people."""
+    """A value that can be neither compared nor rebuilt; ``args[0]`` describes it."""
 
 
 class Unguarded(NotATree):
-    """A value of which Dynamo guards too little; ``args[0]`` says what, for people."""
+    """A value that Dynamo does not guard completely; ``args[0]`` describes it."""
 
 
 def flatten(value: Any, tensors: list[Tensor]) -> Any:
@@ -105,7 +105,7 @@ def flatten(value: Any, tensors: list[Tensor]) -> Any:
 
 
 def containers_in(value: Any) -> list[object]:
-    """Every list, dict and object of the tree that could be changed, each as often as it stands there."""
+    """Every list, dict and object in the tree that could be changed, once for each occurrence."""
     kind = type(value)
     if isinstance(value, Tensor):
         return []
@@ -116,7 +116,7 @@ def containers_in(value: Any) -> list[object]:
 
 
 def why_in_pieces(result: object, made: list[Tensor]) -> str:
-    """Why one graph cannot give such a result; "" where it can. Its tensors are appended to ``made``."""
+    """Why one graph cannot return such a result; "" if it can. Its tensors are appended to ``made``."""
     try:
         flatten(result, made)
     except NotATree as error:
@@ -128,7 +128,7 @@ def why_in_pieces(result: object, made: list[Tensor]) -> str:
 
 
 def what_changed(before: Sequence[tuple[object, ...]], after: Sequence[tuple[object, ...]]) -> str:
-    """What a call has changed of its arguments that a replay would not, by their `tensor_key`; "" for nothing."""
+    """What a call changed about its arguments that a replay would not, by their `tensor_key`; "" for nothing."""
     if list(before) == list(after):
         return ""
     if [key[:-1] for key in before] == [key[:-1] for key in after]:
@@ -141,11 +141,11 @@ _UNGUARDED: dict[type, tuple[str, str]] = {
     defaultdict: ("the default_factory", "a dict"),
     deque: ("the bound", "a list"),
 }
-"""What Dynamo does not guard of an argument, and what to pass instead."""
+"""What Dynamo does not guard about an argument, and what to pass instead."""
 
 
 def skeleton(structure: Any) -> Any:
-    """A structure without the values of its constants: kinds, keys, lengths."""
+    """A structure without the values of its constants: types, keys, lengths."""
     if type(structure) is not tuple:
         return structure
     if len(structure) == 2 and structure[0] in _CONSTANTS:
@@ -182,7 +182,7 @@ def _key(value: Any) -> Any:
 
 
 def children_of(value: Any) -> tuple[Any, list[Any], Callable[[list[Any]], Any]] | None:
-    """Context, parts, and how to put parts together again, for trees other than tuple, list and dict."""
+    """Context, parts, and a function that rebuilds it from parts, for trees other than tuple, list and dict."""
     kind = type(value)
     if kind is torch.Size:
         return None
@@ -195,7 +195,7 @@ def children_of(value: Any) -> tuple[Any, list[Any], Callable[[list[Any]], Any]]
     if dataclasses.is_dataclass(value) and not isinstance(value, type | enum.Enum):
         names = [field.name for field in dataclasses.fields(value)]
         if not set(names).issuperset(getattr(value, "__dict__", ())):
-            return None  # attributes of its own
+            return None  # it has attributes of its own
 
         def rebuild(parts: list[Any]) -> Any:
             made = object.__new__(kind)
@@ -208,7 +208,7 @@ def children_of(value: Any) -> tuple[Any, list[Any], Callable[[list[Any]], Any]]
 
 
 def zeros_in(structure: object) -> tuple[str, ...]:
-    """The constants that are 0.0 or -0.0, which ``==`` takes for the same."""
+    """The constants 0.0 and -0.0, which are equal under ``==``."""
     if type(structure) is not tuple:
         return ()
     if len(structure) == 2 and structure[0] is float and structure[1] in _ZEROS:
@@ -220,21 +220,21 @@ _ZEROS = ((0.0).hex(), (-0.0).hex())
 
 
 def tensor_key(tensor: Tensor) -> tuple[object, ...]:
-    """What a capture assumes about one tensor argument."""
+    """Key of one tensor argument: what a capture assumes about it."""
     return (type(tensor), tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad)
 
 
 def copied_key(tensor: Tensor, size: Sequence[int] | None = None) -> tuple[object, ...]:
-    """What a capture assumes about one that is copied into a buffer, of ``size`` or its own: no strides."""
+    """Key of a tensor that is copied into a buffer, of ``size`` or its own: without strides."""
     size = tuple(tensor.size()) if size is None else size
     about = tensor.dtype, tensor.device, tensor.layout, tensor.requires_grad
     return (type(tensor), size, dim_order(tensor), *about)
 
 
 def key_of(*trees: object) -> tuple[object, ...]:
-    """What makes two calls the same where every tensor is copied in: `copied_key`, constants, `mode_key`.
+    """Key of a call whose tensors are all copied in: `copied_key`, constants, `mode_key`.
 
-    Anything else among the leaves is itself alone: whoever keeps the key holds it, so that no other gets its address.
+    Any other leaf is compared by identity: the holder of the key keeps it alive, so that no other gets its address.
     """
     leaves, spec = _pytree.tree_flatten(trees)
     return (
@@ -253,13 +253,13 @@ def _leaf_key(leaf: object) -> tuple[object, ...]:
 
 
 def twins_of(tensors: Sequence[Tensor]) -> list[int]:
-    """For each argument the first that is the same tensor."""
+    """For each argument the position of the first that is the same tensor."""
     first: dict[int, int] = {}
     return [first.setdefault(id(t), i) for i, t in enumerate(tensors)]
 
 
 def mode_key() -> tuple[object, ...]:
-    """What a capture assumes about torch's settings."""
+    """Key of torch's settings: what a capture assumes about them."""
     autocast = torch.is_autocast_enabled("cuda")
     return (
         torch.is_grad_enabled(),
@@ -274,7 +274,7 @@ def mode_key() -> tuple[object, ...]:
 
 
 def function_modes() -> tuple[object, ...]:
-    """The modes through which torch's functions go: a default device is one."""
+    """The stack of torch function modes; a default device is one."""
     n = _n_function_modes()
     return tuple(_mode_key(torch._C._get_function_stack_at(i)) for i in range(n)) if n else ()
 
@@ -287,7 +287,7 @@ def _mode_key(mode: object) -> object:
 
 
 def foreign_mode() -> str:
-    """A mode that looks at each operation: a replay would show it none. "" where there is none."""
+    """A mode that intercepts each operation, which a replay would not show it; "" if there is none."""
     modes = [torch._C._get_function_stack_at(i) for i in range(_n_function_modes())]
     modes += [_dispatch._get_dispatch_stack_at(i) for i in range(torch._C._len_torch_dispatch_stack())]
     if torch._C._functorch.peek_interpreter_stack() is not None:
@@ -303,18 +303,18 @@ def foreign_mode() -> str:
     )
 
 
-# Our own modes, and those that AOTAutograd has about the code it compiled.
+# Our own modes, and AOTAutograd's around the code that it compiled.
 _NOT_THE_PROGRAMS = ("gfxgraph.", "torch._functorch.")
 
 
 def matmul_precision() -> str:
-    """How float32 matrices are multiplied. torch's older names of it raise once a program has used the newer."""
+    """How float32 matrices are multiplied. torch's older names for it raise once a program has used the newer one."""
     newer = getattr(torch.backends.cuda.matmul, "fp32_precision", None)  # torch 2.9 and later
     return newer or torch.get_float32_matmul_precision()
 
 
 def paths(value: Any, name: str = "") -> list[str]:
-    """Where each tensor of the tree stands, as a user would write it: ``batch.ids``, ``layers[0]``."""
+    """The path of each tensor in the tree, as a user would write it: ``batch.ids``, ``layers[0]``."""
     kind = type(value)
     if isinstance(value, Tensor):
         return [name]
@@ -343,7 +343,7 @@ def paths(value: Any, name: str = "") -> list[str]:
 
 @dataclasses.dataclass(slots=True)
 class Call:
-    """Arguments and what was understood of them.
+    """A call's arguments with its keys.
 
     ``kind`` is what all sizes of the same call share: the tree with its constants, torch's settings, the world
     that it was traced in. ``key`` is the exact signature.
@@ -360,7 +360,7 @@ class Call:
     world: Any = None
 
     def kind_with_dims(self, dims: Mapping[int, Mapping[int, str]]) -> tuple[Any, ...]:
-        """What calls share that differ in the dynamic ``dims`` alone: dtypes and all other sizes, too."""
+        """What calls share that differ only in the dynamic ``dims``: includes dtypes and all other sizes."""
         shapes = [
             (t.dtype, tuple(dims[i].get(dim, n) for dim, n in enumerate(t.size())) if i in dims else tuple(t.size()))
             for i, t in enumerate(self.tensors)
@@ -368,14 +368,16 @@ class Call:
         return (*self.kind, *shapes)
 
     def in_world(self, world: Reads) -> None:
-        """The world is part of what makes the call what it is."""
+        """Add the world to the call's keys."""
         self.world = world
         self.kind = (*self.kind, world.token)
         self.key = (*self.key, world.token)
 
     def for_dynamo(self) -> tuple[Args, Kwargs]:
-        """The arguments as a graph's buffers are, which Dynamo tells apart from others: copies of inference
-        tensors, and in place of a view a tensor over the same memory that is none."""
+        """The arguments in the form of a graph's buffers, which Dynamo would otherwise tell apart: copies of
+        inference
+        tensors, and for a view a tensor over the same memory that is not a view.
+        """
         given = [t for t in self.tensors if t.is_inference() or (t._is_view() and not t.requires_grad)]
         others = {id(t): _as_buffer(t) for t in given}
         if not others:
@@ -384,7 +386,9 @@ class Call:
         return replace(tuple(self.args), change), replace(dict(self.kwargs), change)
 
     def given_back(self, result: Any, args: Args, kwargs: Kwargs) -> Any:
-        """A result of a call with ``for_dynamo``'s arguments, as one of the call's own; what was written likewise."""
+        """Turn the result of a call with ``for_dynamo``'s arguments into the call's own result, and copy back what
+        was written.
+        """
         if args is self.args:
             return result
         copies: list[Tensor] = []
@@ -408,15 +412,15 @@ def understand(
     structure: Any,
     by_address: bool,
 ) -> Call:
-    """Put together what makes a call what it is.
+    """Build a `Call` with its keys.
 
     Args:
         function: its name.
         structure: the tree without its tensors.
-        by_address: where the tensors lie is part of the signature.
+        by_address: make the tensors' addresses part of the signature.
 
     Raises:
-        RunEagerly: the arguments are of a kind that no graph can take.
+        RunEagerly: no graph can take such arguments.
     """
     device = _device_of(function, tensors)
     host = tuple(repr(t.tolist()) for t in tensors if not t.is_cuda)
@@ -460,7 +464,7 @@ def _device_of(function: str, tensors: Sequence[Tensor]) -> int:
 
 
 def _aliases(tensors: Sequence[Tensor]) -> tuple[int, ...]:
-    """Which arguments are one, and which share memory: for each the first of its kind; () where none does."""
+    """Which arguments are the same tensor or share memory: for each the first such position; () if none do."""
     if len(tensors) < 2:
         return ()
     seen: dict[int, int] = {}

@@ -1,11 +1,11 @@
-"""A user's function on its way into a graph of a conditional, a loop or several ranks.
+"""A user's function that becomes a graph of a conditional, a loop or several ranks.
 
-    call ── new to Dynamo ──> ``run``: one eager call by way of Dynamo, which tells what was read
+    call ── new to Dynamo ──> ``run``: one eager call through Dynamo, which shows what was read
          ── whole ──────────> ``world``: a graph that was captured in it may be replayed while ``is_same()``
          ── in pieces ──────> ``run``: Dynamo's code, each of its graphs captured, Python between them
 
-What is captured is the function itself: a whole trace says that running it does nothing in Python but read what
-the world watches. So a capture asks no guards, and its static arguments need no trace of their own.
+The function itself is captured: a whole trace means that in Python the function only reads what
+the world watches. So a capture evaluates no guards, and its static arguments need no trace of their own.
 
 Invariant: a graph is replayed only in the world that it was captured in. Source: decision 0113.
 """
@@ -27,23 +27,23 @@ from gfxgraph.callables.trace.world import World
 from gfxgraph.process import bridge
 
 MAX_REBOUND = 4
-"""How often a tensor from outside may be another one before the function runs in pieces, where it is an input."""
+"""How often an external tensor may be replaced before the function runs in pieces, where it is an input."""
 MAX_KEYS = 256
 
 
 class TracedFunction:
-    """One function, the worlds that it was traced in, and why calls of it are no single graph.
+    """One function, the worlds that it was traced in, and why its calls are not a single graph.
 
     Args:
         fn: the function or module.
-        name: what reports call it.
+        name: its name in reports.
     """
 
     def __init__(self, fn: Callable[..., Any], name: str) -> None:
         self.fn = fn
         self.name = name
         self.why_eager = ""
-        """Why no call is one graph, as for the last call that was looked at; "" where it may be."""
+        """Why the last call examined was not one graph; "" if it may be."""
         self.not_whole: Counter[str] = Counter()
         """Calls without a graph of their own, by reason."""
         self._front = Frontend(fn, functools.partial(make_piece, name=name), dynamic=False)
@@ -52,7 +52,7 @@ class TracedFunction:
         self._reported: set[str] = set()
 
     def world(self, key: Any, args: Args, kwargs: Kwargs) -> World | None:
-        """The world of this call, if it is one graph there; None for a call that ``run`` has to make.
+        """The world of this call if it is one graph there; None for a call that needs ``run``.
 
         Args:
             key: the same for calls of the same shapes, constants and modes.
@@ -74,7 +74,7 @@ class TracedFunction:
         return None if self.why_eager else world
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """The call without a graph for the whole of it."""
+        """Run the call without a graph for the whole of it."""
         if torch.cuda.is_current_stream_capturing():
             return self.fn(*args, **kwargs)
         if self._front.keeps:
@@ -102,7 +102,7 @@ class TracedFunction:
             self._front.rebind(world, args, kwargs)
             if world.n_rebound > MAX_REBOUND:
                 world.why_pieces = "a tensor that it reads from outside is another one again and again"
-        for owner, name, value in world.stores:  # a replay leaves them alone
+        for owner, name, value in world.stores:  # a replay does not set them
             if getattr(owner, name, None) is not value:
                 setattr(owner, name, value)
         return world
@@ -142,19 +142,19 @@ class TracedFunction:
 
 
 def first_line_of(why: str) -> str:
-    """The reason without Dynamo's explanations below it."""
+    """The reason, without Dynamo's explanations below it."""
     return why.partition("\n")[0]
 
 
 def report(reason: str, name: str) -> None:
-    """Count and report a call that is no replay."""
+    """Count and report a call that is not a replay."""
     state = bridge.process_for_callables()
     if state is not None:
         state.report("fallback", reason, name)
 
 
 def why_shared(worlds: Iterable[World], given: Iterable[Tensor], written: Iterable[Tensor]) -> str:
-    """Why a graph cannot stand for a call with these arguments: memory that it knows by another name; else "".
+    """Why a graph cannot serve these arguments: they share memory that it reads or writes in another way; else "".
 
     Args:
         given: the call's tensors; a graph reads copies of them.
@@ -173,7 +173,7 @@ def why_shared(worlds: Iterable[World], given: Iterable[Tensor], written: Iterab
 
 
 def home(tensor: Tensor) -> int:
-    """Where a tensor's memory begins, whatever part of it the tensor is."""
+    """Address of a tensor's storage, whatever part of it the tensor is."""
     return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else id(tensor)
 
 

@@ -1,7 +1,8 @@
-"""What type checkers know of ``gfxgraph.graphed``: the parameters and the result of the function that it was given.
+"""Types of ``gfxgraph.graphed`` for type checkers: the parameters and the result of the given function.
 
-``Graphed`` itself takes anything, because a call must cost microseconds; these protocols say what it means. torch is
-not imported: where it is absent they hold as well.
+``Graphed`` itself accepts anything, because a call must cost microseconds; these protocols describe it precisely.
+torch
+is not imported, so they also work where it is absent.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ S = TypeVar("S")
 
 
 class Picks(Protocol):
-    """What the sizes of one dim are rounded up by (``core.buckets.Buckets``)."""
+    """The rule by which sizes of one dim are rounded up (``core.buckets.Buckets``)."""
 
     def pick(self, n: int, /) -> int | None:
         """The smallest bucket holding ``n``; None above the largest."""
 
 
 class GraphedOptions(TypedDict, total=False):
-    """The keyword arguments of ``graphed``; its docstring says what they mean."""
+    """The keyword arguments of ``graphed``; documented in its docstring."""
 
     dynamic: Mapping[str, Mapping[int, object] | Sequence[object] | str] | Literal["infer"] | None
     buckets: (
@@ -57,7 +58,7 @@ class GraphedOptions(TypedDict, total=False):
 
 
 class GraphedStats(TypedDict):
-    """What ``stats()`` of a graphed callable gives."""
+    """The result of ``stats()`` of a graphed callable."""
 
     captures: int
     replays: int
@@ -67,7 +68,7 @@ class GraphedStats(TypedDict):
 
 
 class GraphedCallable(Protocol[P, R_co]):
-    """The function that was given, with the same parameters and result, and what it tells of its graphs."""
+    """The given function, with the same parameters and result, plus information about its graphs."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
 
@@ -76,7 +77,7 @@ class GraphedCallable(Protocol[P, R_co]):
     ) -> GraphedCallable[Q, R_co]: ...
 
     def capture_all(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, int]:
-        """Capture every bucket now, the largest first."""
+        """Capture every bucket now, largest first."""
         ...
 
     def stats(self) -> GraphedStats:
@@ -92,19 +93,19 @@ class GraphedCallable(Protocol[P, R_co]):
         ...
 
     def plan(self) -> BucketPlan:
-        """The buckets in force and the sizes seen."""
+        """The current buckets and the sizes seen."""
         ...
 
     def save_plan(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan where ``buckets="plan.json"`` reads it."""
+        """Write the plan to a file for ``buckets="plan.json"``."""
         ...
 
     def reset(self) -> None:
-        """Drop everything captured."""
+        """Drop every capture."""
         ...
 
 
 class GraphedDecorator(Protocol):
-    """``graphed(...)`` without a function: to be put before one."""
+    """``graphed(...)`` without a function: a decorator."""
 
     def __call__(self, fn: Callable[P, R]) -> GraphedCallable[P, R]: ...

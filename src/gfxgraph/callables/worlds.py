@@ -1,8 +1,8 @@
 """What the calls of one callable read besides their arguments, and which of them are one graph.
 
-promised ── the caller vouches for it (``assume_pure``): only whether its modules' tensors were replaced
-known    ── a world that a call was traced in, and in which nothing has changed
-new      ── one call by way of Dynamo, which tells what it read; from then on its world is known
+promised ── ``assume_pure``: only checks whether its modules' tensors were replaced
+known    ── a world in which a call was traced, and in which nothing has changed
+new      ── one call through Dynamo, which shows what it reads; from then on its world is known
 in pieces, or eager for good: the reason is raised
 """
 
@@ -32,9 +32,9 @@ from gfxgraph.callables.trace.world import World
 from gfxgraph.capture.memory import used_on
 
 MAX_WORLDS = 4096
-"""Signatures whose world is remembered."""
+"""Most signatures whose world is remembered."""
 MAX_REBOUND = 4
-"""How often a tensor from outside may be another one before it is an input like an argument."""
+"""How often an external tensor may be replaced before it becomes an input like an argument."""
 
 
 class Worlds:
@@ -42,11 +42,11 @@ class Worlds:
 
     Args:
         fn: the function.
-        front: Dynamo; None where the caller has promised that the function is pure.
+        front: Dynamo; None if the caller has promised that the function is pure.
         eager: calls without a graph, by reason.
         pieces: calls in pieces, likewise.
-        evict: a weak reference to who is told of a world whose graphs read tensors that are no more; of None where
-            all graphs do.
+        evict: a weak reference to a function to call for a world whose graphs read tensors that were replaced; for
+            None if all graphs do.
     """
 
     def __init__(
@@ -63,12 +63,12 @@ class Worlds:
         self._pieces = pieces
         self._evict = evict
         self._known: dict[Any, World] = {}
-        """By signature: the world that the last call of it was in."""
+        """By signature: the world of its last call."""
         self._untraceable = self._changing = ""
 
     @property
     def structures(self) -> list[Any]:
-        """The calls seen, without their tensors."""
+        """The structures of the calls seen."""
         return [key[0] for key in self._known]
 
     def _forget(self, world: World | None) -> None:
@@ -77,10 +77,10 @@ class Worlds:
             evict(world)
 
     def of(self, call: Call) -> Reads | None:
-        """What a graph for this call reads besides its arguments; None for a call that is to be traced.
+        """What a graph for this call reads besides its arguments; None for a call that must be traced.
 
         Raises:
-            InPieces, RunEagerly: the call is not for one graph.
+            InPieces, RunEagerly: the call cannot be one graph.
         """
         if self._promised is not None:
             if not self._promised.is_same():
@@ -90,7 +90,7 @@ class Worlds:
                     self._forget(None)
             return self._promised
         assert self._front is not None
-        if self._front.keeps:  # asked first: a call in pieces may have been the one that found it
+        if self._front.keeps:  # checked first: a call in pieces may have found it
             raise RunEagerly(self._front.keeps)
         if self._untraceable:
             raise InPieces(self._untraceable)
@@ -112,7 +112,7 @@ class Worlds:
         return world
 
     def _find(self, call: Call) -> World | None:
-        """The world in which the call was traced before; its graphs are void where it reads other tensors now."""
+        """The world in which the call was traced before; its graphs become invalid if it now reads other tensors."""
         assert self._front is not None
         if len(self._known) >= MAX_WORLDS:
             self._known.clear()
@@ -136,7 +136,7 @@ class Worlds:
         return world
 
     def trace(self, arena: Arena, call: Call) -> Any:
-        """The call itself, eagerly, by way of Dynamo; where it is one graph its world is the call's from now on.
+        """Run the call eagerly through Dynamo; if it is one graph, its world is the call's from now on.
 
         Raises:
             RunEagerly: it was traced too often; nothing has run.
@@ -180,7 +180,7 @@ class Worlds:
         return result
 
     def _never_the_same(self, why: str, call: Call) -> str:
-        """Why tracing has been given up, and what differs from call to call."""
+        """Why tracing was given up, and what differs from call to call."""
         if not self._changing:
             assert self._front is not None
             self._changing = why

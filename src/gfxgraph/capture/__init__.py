@@ -7,44 +7,45 @@ Stays out: command line, engines, functions that are captured per signature.
     above.py      what it asks of the rooms above
     countdown.py  the lines of a replay that has nothing to check
     torchs_graph.py
-                  what torch's CUDAGraph says and takes, by torch's version
+                  messages and arguments of torch's CUDAGraph, by version of torch
     session.py    one capture: segments, splits, undo; turns.py: captures of several threads
-    watch.py      reports captures and replays that do not come to an end
-    shield.py     what kills captures without being an operation
+    watch.py      reports captures and replays that hang
+    shield.py     guards against calls that invalidate a capture without being operations
     failures.py, recovery.py
-                  a capture that cannot begin, cannot end or dies; cleaning torch up after it
+                  a capture that fails to begin or to end, or is invalidated; cleaning up torch after it
     holdings.py, blocks.py
-    half_entered.py                blocks that an interrupt has left half entered, ended at once
-                  what a capture holds of the process and gives back; blocks that an interrupt left
-    rollback.py   what work changes outside its graph, saved and put back
+    half_entered.py  ends ``with`` blocks that an interrupt left half entered
+                  process-wide state that a capture changes, and how it is restored
+    rollback.py   saves and restores what the captured work changes outside its graph
     generators.py, streams.py, host_values.py
-                  what a session keeps: each in a file of its own
+                  the parts of a session
     random_state.py, draws.py
                   ``get_rng_state`` and other threads' draws while a capture runs
-    scaler.py     ``GradScaler.step``, the one branch of which both ways are known
+    scaler.py     ``GradScaler.step``, the one branch that is captured both ways
     peers.py      the other ranks of a job, asked through torch.distributed's store
     recorder.py   the dispatch mode that writes the tape
     overloads.py, bindings.py, fused_recording.py
-                  what is known of an operation, how it is called, and which ones are not taken apart
+                  facts about each operation, torch's bindings for it, and operations recorded whole
     places.py     which line of the program is running
-    modes.py      standing on torch's stack of dispatch modes, and leaving it; autocasting.py: asked from there
+    modes.py      entering and leaving torch's stack of dispatch modes; autocasting.py: autocast's state inside a mode
     source.py, texts.py, uses.py
-                  what the source says of a value: a text that decides, a number that must be plain
+                  what the source code does with a value: text that a branch depends on, numbers that must be plain
     intercept.py, stock.py
-                  host reads and waits that no dispatch mode sees
+                  patches for host reads and waits that no dispatch mode sees
     tensor_reads.py, waits.py
-                  what stands in their place
+                  the functions that replace them
     numbers.py    what ``.item()`` hands out inside a capture
     number_functions.py, symbols.py
-                  such numbers in functions written in C, and as torch's symbolic scalars
+                  such numbers passed to C functions, and as torch's symbolic scalars
     moving.py, homes.py
                   tensors whose shape depends on data, and other captures that use them
     program.py    a captured program; steps.py: what a replay of it does, step by step
     walk.py       a program's nodes, launched one by one
     execute.py    running a tape eagerly
     validate.py   replay against eager
-    tolerance.py  how near two runs must be
+    tolerance.py  tolerances for comparing two runs
     memory.py     tensors over memory that a graph uses
-    structure.py, conditions.py: what is read of calls
-    hooks.py      torch's replay hooks; remedies.py, workspaces.py: what torch and its libraries need around captures
+    structure.py, conditions.py: conditions on an operation's arguments
+    hooks.py      torch's replay hooks; remedies.py, workspaces.py: workarounds for torch and its libraries during
+    captures
 """

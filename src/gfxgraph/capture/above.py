@@ -1,8 +1,8 @@
-"""What a graph asks of the rooms above this one, which fill it in: imports point down only.
+"""Hooks through which a graph calls the rooms above this one: imports point down only.
 
-``guard.for_capture.fill()`` and ``callables.older.fill()`` do so where graphs are made for programs
-(startup/activation.py) or for graphed callables (callables/engine.py); ``reporting.inspect.fill()``
-where for programs.
+``guard.for_capture.fill()`` and ``callables.older.fill()`` fill them in when graphs are made for programs
+(startup/activation.py) or for graphed callables (callables/engine.py); ``reporting.inspect.fill()`` only for
+programs.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from gfxgraph.capture.program import Program
 
 
 class Pointers(Protocol):
-    """What a guard knows of memory that a graph points into."""
+    """What a guard knows about the memory that a graph's kernels point to."""
 
     @property
     def is_dirty(self) -> bool: ...
 
 
 class GraphGuard(Protocol):
-    """What guards one captured graph (guard/guard.py)."""
+    """The guard of one captured graph (guard/guard.py)."""
 
     @property
     def pointers(self) -> Pointers: ...
@@ -34,7 +34,7 @@ class GraphGuard(Protocol):
 
 
 class AllocationGuard(Protocol):
-    """A capture whose allocations get memory of their own (guard/guard.py)."""
+    """The guard of a capture at the "deep" tier: each of its allocations gets red zones (guard/guard.py)."""
 
     @property
     def zones(self) -> Any: ...
@@ -43,7 +43,7 @@ class AllocationGuard(Protocol):
 
 
 class Rooms:
-    """One function for each question; who fills it in says what it does."""
+    """One hook per question; the room that fills it in documents it."""
 
     deep_capture: Callable[[], AllocationGuard]
     guard_for: Callable[[Any, Program, Any, str, Any], GraphGuard | None]

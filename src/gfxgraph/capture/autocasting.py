@@ -24,7 +24,7 @@ _stock: Any = None
 
 
 class _Here(threading.local):
-    """This thread's followers, and what autocast is on for."""
+    """This thread's active modes, and the device types for which autocast is on."""
 
     followers: frozenset[int] = frozenset()
     enabled: frozenset[str] = frozenset()
@@ -34,7 +34,7 @@ _here = _Here()
 
 
 def follow(holder: object) -> None:
-    """A mode begins in this thread, outside of every handler."""
+    """Start tracking autocast for a mode that begins in this thread. Call it outside every handler."""
     global _stock
     if not _here.followers:
         _here.enabled = frozenset(kind for kind in _KEYS if torch.is_autocast_enabled(kind))
@@ -47,7 +47,7 @@ def follow(holder: object) -> None:
 
 
 def leave(holder: object) -> None:
-    """The mode is over; nothing happens where it is known already."""
+    """Stop tracking for a mode that has ended. May be called more than once."""
     _here.followers -= {id(holder)}
     with _lock:
         _followers.discard(id(holder))
@@ -63,7 +63,7 @@ def _set_enabled(*args: Any) -> None:
 
 
 def as_outside() -> Any:
-    """For the parts of a composite operation: autocast as it is outside of the handler."""
+    """Context manager for the parts of a composite operation: autocast as it is outside the handler."""
     keys = [_KEYS[kind] for kind in _here.enabled if kind in _KEYS]
     if not keys:
         return nullcontext()
@@ -74,7 +74,7 @@ def as_outside() -> Any:
 
 
 def as_now(func: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of torch's as it is called here, to be called where autocast is off."""
+    """Wrap ``func`` so that it runs under the autocast settings of now, wherever it is called."""
     if not torch.is_autocast_enabled("cuda"):
         return func
     dtype = torch.get_autocast_dtype("cuda")

@@ -1,11 +1,11 @@
-"""``with torch.cuda.graph(...)``: a block that is left by an error or an interrupt leaves nothing open.
+"""``with torch.cuda.graph(...)``: clean up when an error or an interrupt leaves the block.
 
 Problem: up to torch 2.14 an error in ``capture_begin`` or ``capture_end`` leaves the capture stream current. And
-an interrupt may strike before the first line of ``__exit__``: then nothing ends the capture, and all that the
+an interrupt may strike before the first line of ``__exit__``: then nothing ends the capture, and everything that the
 program does afterwards goes into it.
 
-Idea: the context manager holds a watch. Entered and left as usual it does nothing; where the manager is dropped
-without having been left, which is when the interrupt has been handled, it ends the capture.
+Idea: the context manager holds a watch, which does nothing if the block is entered and left as usual. If the manager
+is dropped without having been left, which happens once the interrupt has been handled, the watch ends the capture.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gfxgraph.process import process
 
 
 class _Watch:
-    """What one block opened."""
+    """Ends the capture of one block that was never left."""
 
     _is_over = True
 
@@ -34,7 +34,7 @@ class _Watch:
         self._is_over = False
 
     def close(self) -> None:
-        """End the block's capture and those begun inside it, innermost first; leave the thread as it was found."""
+        """End the block's capture and any begun inside it, innermost first, and restore the thread's state."""
         self.leave()
         self._around.put_back()
 
@@ -45,12 +45,12 @@ class _Watch:
     def __del__(self) -> None:
         if self._is_over or self._thread != threading.get_ident() or sys.is_finalizing():
             return
-        if getattr(self._graph, "_session", None) in process.sessions():  # else an outer block has ended it
+        if getattr(self._graph, "_session", None) in process.sessions():  # otherwise an outer block has ended it
             self.close()
 
 
 def enter_of_graph(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``torch.cuda.graph.__enter__`` under watch."""
+    """Wrap ``torch.cuda.graph.__enter__`` so that the block is watched."""
 
     def __enter__(self: Any) -> Any:
         watch = _Watch(self.cuda_graph)
@@ -66,7 +66,7 @@ def enter_of_graph(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def exit_of_graph(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``torch.cuda.graph.__exit__`` under watch."""
+    """Wrap ``torch.cuda.graph.__exit__`` so that the watch is released."""
 
     def __exit__(self: Any, *args: Any) -> Any:
         try:

@@ -12,7 +12,7 @@ from gfxgraph.core.unsafe import When
 
 
 def always(args: Any, kwargs: Any) -> bool:
-    # A host tensor's own value needs no device.
+    # Reading a tensor that is on the host needs no device.
     first = args[0] if args else None
     if isinstance(first, Tensor):
         return first.is_cuda
@@ -39,7 +39,7 @@ def crosses_device(args: Any, kwargs: Any) -> bool:
     to_device = torch.device(device).type != "cpu"
     if to_device == first.is_cuda:
         return False
-    # To the host, torch takes pinned memory for a non-blocking copy by itself.
+    # For a non-blocking copy to the host, torch allocates pinned memory itself.
     return not (kwargs.get("non_blocking") and (first.is_cuda or first.is_pinned()))
 
 
@@ -59,7 +59,7 @@ def host_or_mask_index(args: Any, kwargs: Any) -> bool:
     if hosts:
         return True
     if values is not None and not values.is_cuda:
-        # torch turns this one into masked_fill, which records.
+        # torch turns this one into masked_fill, which can be captured.
         accumulate = kwargs.get("accumulate", args[3] if len(args) > 3 else False)
         return not (values.numel() == 1 and masks and not others and not accumulate)
     return masks > 0
@@ -85,6 +85,6 @@ CONDITIONS: dict[When, Callable[[Any, Any], bool]] = {
     When.NO_OUTPUT_SIZE: no_output_size,
     When.TENSOR_STD: tensor_std,
     When.DIFFERENT_TENSORS: different_tensors,
-    When.FOREIGN_GENERATOR: never,  # asked through the operation's schema
-    When.RECORDED_NOTHING: never,  # asked after the operation has run
+    When.FOREIGN_GENERATOR: never,  # checked through the operation's schema
+    When.RECORDED_NOTHING: never,  # checked after the operation has run
 }

@@ -1,10 +1,11 @@
-"""The replay that costs what torch's costs: a graph counts ``_left`` down and is launched; at 0 it is checked.
+"""The replay fast path: count ``_left`` down and launch; at 0, do the checked replay.
 
-Problem: a replay with nothing to check may cost no more than a subtraction beyond the launch, and it stands in three
-places: in the class that users hold, in the same under guard, and inside the fast path of a graphed callable, where
-a call of ``replay`` would be a tenth of a launch. Idea: its lines are written here once, as text.
+Problem: a replay with nothing to check may cost no more than one subtraction besides the launch. It is needed in
+three
+places: in the class that users hold, in the guarded variant, and inside the fast path of a graphed callable, where
+calling ``replay`` would cost a tenth of a launch. Idea: its lines are written once, here, as source text.
 
-Invariants: ``_left`` is kept before the launch, so that a launch that fails has been counted once.
+Invariant: ``_left`` is stored before the launch, so that a launch that fails is counted exactly once.
 """
 
 from __future__ import annotations
@@ -14,22 +15,22 @@ from typing import Any
 
 
 def taken(graph: str) -> str:
-    """The source line that takes one replay of ``graph``; ``left < 0`` means that none was granted."""
+    """The source line that takes one replay off the count; ``left < 0`` means that none was left."""
     return f"left = {graph}._left - 1"
 
 
 def kept(graph: str) -> str:
-    """The source line that accounts for the replay taken."""
+    """The source line that stores the new count."""
     return f"{graph}._left = left"
 
 
 def lines(graph: str, checked: str, unless: str = "") -> list[str]:
-    """A replay of ``graph``, in a namespace that has ``launch``.
+    """The source lines that replay ``graph``, for a namespace that has ``launch``.
 
     Args:
         graph: the expression that names it.
-        checked: the statement that stands for the replay where none is granted.
-        unless: a condition under which none is granted either.
+        checked: the statement to run instead when the count is used up.
+        unless: a condition that also leads to ``checked``.
     """
     return [
         taken(graph),
@@ -42,12 +43,12 @@ def lines(graph: str, checked: str, unless: str = "") -> list[str]:
 
 
 def replay(launch: Callable[[object], None]) -> Callable[..., None]:
-    """``replay`` of a graph that ``launch`` launches."""
+    """Make the ``replay`` method of a graph that is launched by ``launch``."""
     return _method("def replay(self):", lines("self", "self._checked_replay()"), launch)
 
 
 def guarded_replay(launch: Callable[[object], None]) -> Callable[..., Any]:
-    """The same, with a check for freed memory first; takes the keywords of gfxgraph 1.x, too."""
+    """Like ``replay``, but check for freed memory first; also accepts the keywords of gfxgraph 1.x."""
     found = lines("self", "self._checked_replay()", "self._guard.pointers.is_dirty")
     return _method("def replay(self, **older):", ["if older: return self._replay_older(**older)", *found], launch)
 
@@ -61,7 +62,7 @@ _DOC = '''"""Replay the captured work on the current stream.
 
 
 def _method(signature: str, body: list[str], launch: Callable[[object], None]) -> Callable[..., Any]:
-    # A function inside one, so that ``launch`` is a cell of it: a global would be looked up at each replay.
+    # A nested function, so that ``launch`` is a closure cell: a global would be looked up at every replay.
     inner = "\n        ".join([signature, _DOC, *body])
     source = f"def make(launch):\n    {inner}\n    return replay\n"
     names: dict[str, Any] = {"__name__": __name__}

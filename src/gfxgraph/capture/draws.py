@@ -1,11 +1,12 @@
-"""Another thread's random draws wait while a capture uses the default generator.
+"""Make other threads' random draws wait while a capture uses the default generator.
 
-Problem: torch registers the default generator with every capture, and until that ends a draw in any other thread is
-an error ("Offset increment outside graph capture encountered unexpectedly"). Idea: while captures run and other
-threads exist, torch's functions that draw wait until no other thread captures with it, and a capture waits for them.
+Problem: torch registers the default generator with every capture, and until the capture ends a draw in any other
+thread is an error ("Offset increment outside graph capture encountered unexpectedly"). Idea: while captures run and
+other threads exist, torch's drawing functions wait until no other thread's capture uses the generator, and a capture
+waits for draws in progress.
 
-Those that compiled code is guarded on stay as they are, for Dynamo would compile it anew. They, and draws below
-Python (autograd, compiled code), keep torch's error.
+Functions that compiled code has guards on are left alone, because Dynamo would recompile that code. They, and draws
+below Python (autograd, compiled code), keep torch's error.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _found: dict[str, Any] = {}
 
 
 def targets() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-    """(owner, attribute, what waits in its place), of every function that may be replaced now."""
+    """(owner, attribute, replacement) for every function that may be replaced now."""
     guarded = _guarded()
     if guarded is None:
         return
@@ -47,7 +48,7 @@ def targets() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
 
 
 def _guarded() -> frozenset[int] | None:
-    """By ``id``, what compiled code is guarded on; None where this Dynamo does not tell."""
+    """The ``id`` of everything that compiled code has guards on; None if this version of Dynamo does not tell."""
     frames: Any = sys.modules.get("torch._dynamo.convert_frame")
     if frames is None or not frames.FRAME_COUNTER:
         return frozenset()
@@ -71,13 +72,13 @@ def _identities(seen: list[Any] | None) -> frozenset[int] | None:
 
 def _waiting(original: Callable[..., Any]) -> Callable[..., Any]:
     def draw(*args: Any, **kwargs: Any) -> Any:
-        # While Dynamo traces it, this is only the call below.
+        # While Dynamo traces this function, only the plain call at the end counts.
         if not torch.compiler.is_compiling() and _is_on_device(args, kwargs):
             with turns.held(only_drawing=True):
                 return original(*args, **kwargs)
         return original(*args, **kwargs)
 
-    # Not a file of this room: Dynamo is told to skip those, and is to look through this function.
+    # Not a file of this room: Dynamo is told to skip those, and must be able to trace this function.
     draw.__code__ = draw.__code__.replace(co_filename="<gfxgraph>")
     return functools.update_wrapper(draw, original)
 

@@ -1,8 +1,8 @@
-"""Running a tape eagerly: the reference that replay is compared with, and the fallback for it.
+"""Running a tape eagerly: the reference for validation, and the fallback for replay.
 
-Entries were recorded below autograd and autocast, so they run there again. Inputs are looked up:
-made earlier in this run, held from outside, or lying at a fixed address that an earlier segment
-wrote. Results of this run live in fresh memory until they are copied out.
+Entries were recorded below autograd and autocast, so they run there again. An input comes from earlier in this run,
+from a held external tensor, or from a fixed address that an earlier segment wrote. Results live in fresh memory until
+they are copied out.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ Env = dict[TapeValue, Any]
 
 @contextmanager
 def below_autograd() -> Iterator[None]:
-    """Eager execution as the recorder saw it: no autograd, no autocast, in-place on anything."""
+    """Run eagerly in the recorder's setting: no autograd, no autocast, in-place writes allowed anywhere."""
     with torch.inference_mode(), torch._C._DisableAutocast():
         yield
 
 
 @contextmanager
 def states_of(tape: Tape) -> Iterator[Callable[[Any, Any], None]]:
-    """Lets generators draw from the states that the graph draws from, and gives theirs back at the end.
+    """Make generators draw from the states that the graph draws from; restore their own states at the end.
 
-    A graph keeps to the state that a generator had when the operation was captured, whatever
-    ``graphsafe_set_state`` has given the generator since.
+    A graph keeps using the state that a generator had at capture, even if ``graphsafe_set_state`` has given the
+    generator
+    another one since.
     """
     own: dict[int, tuple[Any, Any]] = {}
 
@@ -48,7 +49,7 @@ def states_of(tape: Tape) -> Iterator[Callable[[Any, Any], None]]:
 
 
 def last_uses(tape: Tape, keep: set[TapeValue]) -> list[list[TapeValue]]:
-    """For each entry, the values that nothing later needs."""
+    """For each entry, the values that are not needed after it."""
     seen: set[TapeValue] = set(keep)
     drop: list[list[TapeValue]] = [[] for _ in tape.entries]
     alias_base: dict[int, list[TapeValue]] = {}
@@ -114,10 +115,11 @@ def run_tape(
 
 
 def wait_for_collective(result: Any) -> None:
-    """Wait for a collective that was called by its operation: it comes back before it has happened.
+    """Wait for a collective that was called as an operation: it returns before it has completed.
 
-    Programs wait by calling ``wait`` on what ``torch.distributed`` gives them, which no dispatcher sees.
-    On the device the wait is the stream's, not the host's.
+    Programs wait by calling ``wait`` on the object that ``torch.distributed`` returns, which no dispatch mode sees.
+    On the
+    device it is the stream that waits, not the host.
     """
     for part in result if isinstance(result, (tuple, list)) else (result,):
         if isinstance(part, torch.ScriptObject) and part._has_method("wait"):
@@ -125,7 +127,7 @@ def wait_for_collective(result: Any) -> None:
 
 
 def bind(spec: Any, result: Any, env: Env) -> None:
-    """Give each value of an output structure its tensor."""
+    """Store the tensors of ``result`` in ``env`` under the values named in ``spec``."""
     kind = type(spec)
     if kind is TapeValue:
         if not spec.is_external:

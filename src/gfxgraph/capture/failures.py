@@ -1,12 +1,12 @@
-"""Preconditions of a capture, and recovery of one that dies.
+"""Preconditions of a capture, and recovery when one fails.
 
-    busy stream or pool  refused before torch has touched anything: cleaning up would end the other capture
-    begin or end failed  torch stopped half-way: allocations, random numbers and streams are brought out of it
-    an operation failed  a tape that knows everything is run eagerly in the segment's place, and the capture goes
-                         on after it; otherwise the user is told which operation it was
+    busy stream or pool  refused before torch is called: cleaning up would end the other capture
+    begin or end failed  torch stopped half-way: allocation routing, generators and streams are reset
+    an operation failed  if the tape is complete it is run eagerly in place of the segment, and the capture goes on
+                         after it; otherwise the error names the operation
 
-``recovery.py`` knows how torch and the driver are cleaned; this file knows what of a session that concerns.
-Functions, not an object: what held a session would keep its tensors until the collector comes.
+``recovery.py`` knows how to clean up torch and the driver; this file knows what that means for a session. These are
+functions, not an object: an object that held a session would keep its tensors alive until the collector runs.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from gfxgraph.types import CaptureStatus
 if TYPE_CHECKING:
     from gfxgraph.capture.session import Session
 
-# torch's own refusals that leave the capture alive: the operation can be split out.
+# torch's own refusals that leave the capture alive: the graph can be split at the operation.
 _REFUSALS = (
     "called a synchronizing CUDA operation",
     "Cannot copy between CPU and CUDA tensors during CUDA graph capture",
     "not permitted when stream is capturing",
 )
-# A random operation with a generator that was not registered with the graph; asking beforehand is
-# not possible, since a generator's current state can be exchanged (graphsafe_set_state).
+# A random operation whose generator was not registered with the graph. It cannot be detected beforehand,
+# because a generator's current state can be exchanged (graphsafe_set_state).
 _UNREGISTERED = "not in capture mode"
-# Of status 901, which says that the capture was dead before the operation came.
+# Part of the text of status 901: the capture was already dead before this operation.
 _WAS_DEAD = "due to a previous error during capture"
 
 
 def refuse_busy_stream(session: Session) -> None:
-    """Raise if the stream is in another capture: cleaning up a failed begin would end that one."""
+    """Raise if the stream is in another capture: cleaning up after a failed begin would end that one."""
     own = session.streams.own
     handle = own.cuda_stream
     if session.state.driver is None or session.state.driver.capture_info(handle).status is CaptureStatus.NONE:
@@ -54,7 +54,9 @@ def refuse_busy_stream(session: Session) -> None:
 
 
 def refuse_busy_pool(session: Session) -> None:
-    """Raise where another capture fills the pool: cleaning up after a refusal would end that one's routing."""
+    """Raise if another capture is using the pool: cleaning up after a refusal would end that one's allocation
+    routing.
+    """
     other = session.state.recording.get(tuple(session.pool_id)) if session.has_users_pool else None
     if other is not None and other is not session:
         raise CaptureError(
@@ -66,13 +68,15 @@ def refuse_busy_pool(session: Session) -> None:
 
 
 def op_failed(session: Session, info: Any, func: Any, args: Any, kwargs: Any, error: RuntimeError) -> Any:
-    """An operation raised inside the capture: unsafe, a bug of the user's, or the end of it."""
+    """Handle an error raised by an operation inside the capture: an unsafe operation, a user's bug, or a dead
+    capture.
+    """
     if isinstance(error, torch.OutOfMemoryError):
         session.state.counters.add("out_of_memory")
         try:
             raise error
         finally:
-            del error  # with its traceback, which holds this frame, a cycle: what the frames hold would stay
+            del error  # its traceback holds this frame, a cycle that would keep everything in the frames alive
     if session.streams.status() is not CaptureStatus.ACTIVE:
         return recover(session, info.name, error, lambda row: session.unsafe_op(row, func, args, kwargs))
     text = str(error)
@@ -88,7 +92,7 @@ def op_failed(session: Session, info: Any, func: Any, args: Any, kwargs: Any, er
 
 
 def call_failed(session: Session, name: str, error: RuntimeError, again: Callable[[], Any]) -> Any:
-    """A call outside the dispatcher failed: either its own error, or the first sign of a dead capture."""
+    """Handle a failed call outside the dispatcher: raise its error, or recover a dead capture and repeat the call."""
     if session.streams.status() is CaptureStatus.ACTIVE:
         raise error
     recover(session, name, error, lambda row: session.split(row, name, lambda: (None, None)))
@@ -108,7 +112,7 @@ def end_error(session: Session, error: RuntimeError) -> CaptureError:
 
 
 def has_ended(session: Session, graph: Any) -> bool:
-    """Whether torch has ended the open segment after all: an interrupt may come before that is noted."""
+    """Whether torch has in fact ended the open segment: an interrupt may come before we have noted it."""
     if not session.end_was_tried:
         return False
     try:
@@ -134,7 +138,7 @@ def end_or_heal(session: Session, graph: Any) -> None:
 
 
 def heal(session: Session, end_was_refused: bool = False) -> bool:
-    """Clean up after the open capture has failed to begin or to end; False where its stream is lost."""
+    """Clean up after the open capture has failed to begin or to end; False if its stream is unusable."""
     base, driver, graph = session.state.base, session.state.driver, session.segment_graph
     streams = session.streams
     session.end_was_tried = True
@@ -142,12 +146,12 @@ def heal(session: Session, end_was_refused: bool = False) -> bool:
     healed = heal_capture(base, graph, streams.own, driver, side_streams=sides, end_was_refused=end_was_refused)
     if not healed and is_lost(streams.own, driver):
         session.state.lost_streams[streams.own.cuda_stream] = "hipErrorStreamCaptureUnjoined (904)"
-        # What is still to do (putting back external state) needs a stream that works.
+        # What remains to be done (restoring external state) needs a working stream.
         streams.own = torch.cuda.Stream(session.device_index)
         with torch.cuda.stream(streams.own):
             clean_by_hand(session.device_index, _pool_in_use(session), session.generators.all())
             session.generators.take_new_states(session.rollback)
-    elif not healed:  # torch had not got as far as sending allocations to the pool, so it stops short of this
+    elif not healed:  # torch had not begun routing allocations to the pool, so there is nothing to end
         clean_by_hand(session.device_index, None, session.generators.all())
         session.generators.take_new_states(session.rollback)
     for side in sides:
@@ -158,7 +162,7 @@ def heal(session: Session, end_was_refused: bool = False) -> bool:
 
 
 def _pool_in_use(session: Session) -> tuple[int, int] | None:
-    """The pool of the open capture; torch tells it only of captures that ended well."""
+    """The pool of the open capture; torch reports it only for captures that ended well."""
     if session.pool_id is not None:
         return tuple(session.pool_id)
     for segment in all_segments():
@@ -170,7 +174,7 @@ def _pool_in_use(session: Session) -> tuple[int, int] | None:
 
 
 def explain_devices(session: Session, name: str, args: Any, kwargs: Any, error: RuntimeError) -> None:
-    """Raise `wrong_device` where torch refused tensors of two devices; the capture lives on."""
+    """Raise `wrong_device` if torch refused tensors of two devices; the capture stays alive."""
     here = torch.device("cuda", session.device_index)
     strangers = [t for t in flat(args, kwargs) if t.device != here]
     if strangers and "device" in str(error):
@@ -185,7 +189,7 @@ def explain_devices(session: Session, name: str, args: Any, kwargs: Any, error: 
 
 
 def recover(session: Session, name: str, error: BaseException, again: Callable[[UnsafeOp], Any]) -> Any:
-    """The capture is dead: run its tape eagerly into the same addresses, and go on after it."""
+    """Recover from a dead capture: run its tape eagerly into the same addresses, and continue after it."""
     tape = session.recorder.tape
     where = where_of(*place())
     if _WAS_DEAD in str(error):

@@ -1,18 +1,18 @@
-"""``linear`` and ``scaled_dot_product_attention`` recorded whole: one row of the tape in place of many.
+"""Records ``linear`` and ``scaled_dot_product_attention`` as single tape entries.
 
-Problem: every operation that comes to a dispatch mode costs as much as launching its kernel, and torch makes
-four of one ``linear`` (a transpose, a view, the product, a view) and five or more of one attention with a mask.
-They are a third of a language model's step. Idea: while a capture runs, the two functions of
-``torch.nn.functional`` hand their arguments to the recorder itself, which calls the original with dispatch modes
-off and notes ``aten::linear``.
+Problem: every operation that reaches a dispatch mode costs as much as launching its kernel, and torch turns one
+``linear`` into four (a transpose, a view, the product, a view) and one attention with a mask into five or more. That
+is a third of a language model's step. Idea: while a capture runs, these two functions of ``torch.nn.functional`` pass
+their arguments directly to the recorder, which calls the original with dispatch modes off and records
+``aten::linear``.
 
-Where the parts matter, or could be others, it goes the usual way: gradients or forward-mode AD, autocast,
+If the parts matter, or could be different ones, the usual path is taken: gradients or forward-mode AD, autocast,
 functorch, another mode on torch's stack, subclasses, arguments that are not on the device, guarded memory,
-dropout. Which kernel attention takes depends on switches of the process; the tape runs it under those that
-held in the capture (``AsCaptured``).
+dropout. Which attention kernel torch picks depends on process-wide switches; the tape runs the operation under the
+switches that held at capture (``AsCaptured``).
 
-Dynamo guards compiled code on the very functions: put in their place for a moment, all of it would be compiled
-anew inside the capture (seen on torch 2.11 to 2.15). So nothing is put there once Dynamo has compiled anything.
+Dynamo puts guards on these very functions: replacing them even briefly would recompile all compiled code inside the
+capture (seen on torch 2.11 to 2.15). So nothing is replaced once Dynamo has compiled anything.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _has_grad = torch.is_grad_enabled
 _has_autocast = torch.is_autocast_enabled
 _TYPES = frozenset({Tensor, torch.nn.Parameter})
 _PLAIN = frozenset({bool, int, float, type(None)})
-# The switches by which torch chooses attention's kernel, of which each version has some.
+# The switches by which torch chooses attention's kernel; not every version of torch has all of them.
 _SWITCHES: list[tuple[Any, Any]] = [
     (getattr(torch._C, f"_get_{get}"), getattr(torch._C, f"_set_{put}"))
     for get, put in (
@@ -56,19 +56,19 @@ _SWITCHES: list[tuple[Any, Any]] = [
 
 
 def owner_of(name: str) -> Any:
-    """``torch.nn.functional``, where no compiled code can be guarded on its function ``name``; else None."""
+    """``torch.nn.functional``, or None if compiled code may have a guard on its function ``name``."""
     functional = torch.nn.functional
     return functional if has_compiled_nothing() and getattr(functional, name) is getattr(torch._C._nn, name) else None
 
 
 def has_compiled_nothing() -> bool:
-    """True as long as Dynamo can have guarded no code on a function that a capture would replace."""
+    """True as long as no compiled code can have a guard on a function that a capture would replace."""
     frames: Any = sys.modules.get("torch._dynamo.convert_frame")
     return frames is None or bool(frames.FRAME_COUNTER == 0)
 
 
 def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
-    """Stands in for ``torch.nn.functional.linear`` while a capture runs in some thread."""
+    """Replaces ``torch.nn.functional.linear`` while any thread captures."""
     recorder = None if torch.compiler.is_compiling() else _recorder()
     if (
         recorder is None
@@ -90,7 +90,7 @@ def attention(
     is_causal: Any = False,
     **named: Any,
 ) -> Tensor:
-    """Stands in for ``torch.nn.functional.scaled_dot_product_attention`` likewise."""
+    """Replaces ``torch.nn.functional.scaled_dot_product_attention`` while any thread captures."""
     recorder = None if torch.compiler.is_compiling() else _recorder()
     if (
         recorder is None
@@ -107,7 +107,7 @@ def attention(
 
 
 def _recorder() -> OngoingRecording | None:
-    """The recorder of this thread's capture, where it takes operations whole."""
+    """The recorder of this thread's capture if it can record operations whole now, else None."""
     session = process.active_session()
     if session is None:
         return None
@@ -131,7 +131,7 @@ def _is_plain(tensor: Any) -> bool:
 
 
 class AsCaptured:
-    """An overload that is called under the switches that held when it was captured; else that very overload."""
+    """Calls an overload under the switches that held when it was captured; otherwise behaves like the overload."""
 
     def __init__(self, func: Any, switches: tuple[Any, ...]) -> None:
         self._func = func
@@ -164,7 +164,7 @@ def _switch(settings: tuple[Any, ...]) -> None:
 
 
 def _whole(overload: Any, original: Any, func: Any) -> object:
-    """What to give to a recorder in place of the overload; ``func`` is what its tape will call."""
+    """Make the object that the recorder receives as the overload; ``func`` is what the tape will call."""
 
     def call(*args: Any, **kwargs: Any) -> Tensor:
         with torch._C._DisableTorchDispatch():
@@ -173,14 +173,14 @@ def _whole(overload: Any, original: Any, func: Any) -> object:
     info = OpInfo(overload)
     info.func = func
     info.is_composite = info.is_watched = False
-    info.draws = False  # attention does without dropout here
+    info.draws = False  # attention is recorded whole only without dropout
     info.has_effects = bool(info.mutates)
     info.call = info.binding = quiet(info.name, call)
     return known_as(info)
 
 
 def _attention_now() -> object:
-    """Attention under the switches as they are."""
+    """The attention overload, bound to the current switches."""
     switches = _switches()
     found = _ATTENTION.get(switches)
     if found is None:

@@ -1,7 +1,7 @@
 """The random generators of one capture: the device's own, and those registered with the graph.
 
-A generator's state can be exchanged under it (``graphsafe_set_state``), and a graph keeps the state
-that was there when it was registered. So states are held by handles on them, not by generators.
+A program can exchange a generator's state (``graphsafe_set_state``), while a graph keeps the state that the generator
+had when it was registered. So this file keeps handles on states, not on generators.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ class Generators:
         return [self.default, *(generator for generator, _ in self._registered)]
 
     def find(self, generator: Any) -> Any:
-        """The generator that the dispatcher handed on, None for one that the graph does not know."""
-        # It is wrapped anew each time: only what is inside can be compared.
+        """The generator that the dispatcher passed on; None if the graph does not know it."""
+        # The dispatcher wraps it anew each time: only the C++ object inside can be compared.
         for known in self.all():
             if generator._cdata == known._cdata:
                 return known
         return None
 
     def foreign_states(self, args: Any, kwargs: Any) -> list[Any]:
-        """Handles on the states of the device's generators among an operation's arguments."""
+        """Handles on the states of the device generators among an operation's arguments."""
         given = [g for g in (*args, *kwargs.values()) if isinstance(g, torch._C.Generator)]
         found = [self._base.generator_of(g) if hasattr(self._base, "generator_of") else g for g in given]
         return [g.graphsafe_get_state() for g in found if g.device.type == "cuda"]
 
     def take_new_states(self, saved: Rollback) -> None:
-        """The generators have states that no capture has touched: what was saved belongs to those now."""
+        """Adopt the generators' new, unused states, and move what was saved for the old states to them."""
         old = self.states()
         self._default_state = self.default.graphsafe_get_state()
         self._registered[:] = [(g, g.graphsafe_get_state()) for g, _ in self._registered]
@@ -64,18 +64,20 @@ _drawless = _Drawless()
 
 
 def is_drawless() -> bool:
-    """Whether captures of this thread draw no random numbers now."""
+    """Whether captures in this thread draw no random numbers now."""
     return _drawless.is_now
 
 
 def be_drawless(is_so: bool) -> None:
-    """Captures of this thread draw none from now on, where ``is_so``."""
+    """Set whether captures in this thread draw no random numbers from now on."""
     _drawless.is_now = is_so
 
 
 @contextmanager
 def drawless(is_so: bool) -> Iterator[None]:
-    """Captures of this thread inside draw no random numbers, where ``is_so``: others may go on drawing."""
+    """Within this block, captures in this thread draw no random numbers if ``is_so``: other threads may go on
+    drawing.
+    """
     before, _drawless.is_now = _drawless.is_now, is_so
     try:
         yield
@@ -84,11 +86,11 @@ def drawless(is_so: bool) -> Iterator[None]:
 
 
 _loans: dict[int, tuple[Any, Any, int]] = {}
-"""By device: the default generator's own state, the one it was lent, and where it stood."""
+"""By device: the default generator's own state, the state it was lent, and the lent state's initial offset."""
 
 
 def end_loans(device_index: int) -> None:
-    """Give the default generator its own state again; draws that came in between are carried over."""
+    """Restore the default generator's own state, and carry over draws made on the lent one."""
     loan = _loans.get(device_index)
     if loan is None:
         return
@@ -103,10 +105,11 @@ def end_loans(device_index: int) -> None:
 
 @contextmanager
 def kept_out(device_index: int) -> Iterator[None]:
-    """Where the capture about to begin is drawless: have it register another state than the default generator's.
+    """If the capture about to begin draws nothing, let it register another state than the default generator's.
 
-    torch registers the default generator with every capture, and until that ends a draw in any other thread is an
-    error ("Offset increment outside graph capture"). Draws that come in between the two exchanges are carried over.
+    torch registers the default generator with every capture, and until the capture ends a draw in any other thread is
+    an
+    error ("Offset increment outside graph capture"). Draws made between the two exchanges are carried over.
     """
     if not _drawless.is_now:
         yield

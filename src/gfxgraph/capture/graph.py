@@ -48,7 +48,7 @@ from gfxgraph.errors import CaptureError, ReplayError, member
 from gfxgraph.process import process
 from gfxgraph.types import GuardTier, OnUnsafe
 
-# One replay in so many is timed; the others take no clock.
+# One in this many replays is timed; the others read no clock.
 SAMPLE_INTERVAL = 256
 _asked: ContextVar[OnUnsafe | None] = ContextVar("on_unsafe", default=None)
 
@@ -77,13 +77,13 @@ class BridgedGraph(_TorchsGraph):
     """A CUDA graph that survives unsafe operations, checks itself and explains its failures.
 
     States, in their order; ``capture_begin`` may be called again after ``reset``:
-      1. nothing: no session, no program.
+      1. empty: no session, no program.
       2. capturing: ``_session``, from ``capture_begin`` to ``capture_end``.
-      3. captured: ``_program``. A replay counts ``_left`` down and launches (countdown.py) where the program is plain
-         and nothing is to be checked; every other replay, and each 256th of those, is a `_checked_replay`.
+      3. captured: ``_program``. A replay counts ``_left`` down and launches (countdown.py) if the program is plain
+      and nothing has to be checked; every other replay, and each 256th of those, is a `_checked_replay`.
       4. reset: neither, and ``_was_reset``.
 
-    What `bridged_class` (bridged_class.py) adds is what depends on the base: its launch.
+    `bridged_class` (bridged_class.py) adds what depends on the base: its launch.
     """
 
     _launch: Callable[[BridgedGraph], None]
@@ -102,7 +102,7 @@ class BridgedGraph(_TorchsGraph):
         self._program: Program | None = None
         self._session: Session | None = None
         self._older: Any = None
-        # Each with a handle on the state it had: programs swap states with graphsafe_set_state.
+        # Each with a handle on its state at registration: programs swap states with graphsafe_set_state.
         self._generators: list[tuple[Any, Any]] = []
         # A replay on the fast path only counts down; see _grant.
         self._left = self._granted = self._counted = 0
@@ -111,17 +111,17 @@ class BridgedGraph(_TorchsGraph):
         self._is_instantiated = False
         self._was_reset = False
         self._is_between_halves = False
-        # What was being handled when the capture began: an engine may retry inside its except block.
+        # The exception being handled when the capture began: an engine may retry inside its except block.
         self._begun_while = 0
         self._guard: above.GraphGuard | None = None
         self._deep: above.AllocationGuard | None = None
-        self._state = state  # the last: an object without it has nothing to take down
+        self._state = state  # last: an object without it has nothing to clean up
         state.graphs.add(self)
 
     # -- capture ----------------------------------------------------------------------------------
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global", *args: Any, **kwargs: Any) -> None:
-        """Begin capturing on the current stream; arguments as torch's, unknown ones pass through.
+        """Begin capturing on the current stream. Arguments are torch's; unknown ones are passed through.
 
         Raises:
             CaptureError: `overlapping_captures`, `capture_on_default_stream`, `wrong_pool`,
@@ -139,14 +139,14 @@ class BridgedGraph(_TorchsGraph):
         pool = checked_pool(pool)
         mode = self._state.capture_error_mode if capture_error_mode == "global" else None
         if capture_error_mode == "global" and mode is None and self._policy is not OnUnsafe.RAISE:
-            mode = "thread_local"  # other threads' calls are kept away where they would do harm (turns.py)
+            mode = "thread_local"  # other threads' calls are blocked only where they would do harm (turns.py)
         if capture_error_mode == "relaxed":
             mode = self._state.decisions.relaxed_capture_mode
         extra = without_liveness_check(args, kwargs)
         if self._state.settings.guard is GuardTier.DEEP:
             pool = self._begin_deep(pool)
         session = Session(self, pool, mode or capture_error_mode, extra, self._generators, self._policy)
-        self._begun_while = id(sys.exc_info()[1])  # held, it would hold the frames that hold this graph
+        self._begun_while = id(sys.exc_info()[1])  # only the id: a reference would hold frames that hold this graph
         self._session = session
         try:
             session.begin()
@@ -162,8 +162,8 @@ class BridgedGraph(_TorchsGraph):
         """End the capture; afterwards ``replay`` may be called.
 
         Raises:
-            CaptureError: `capture_ended_elsewhere`, `end_failed`, `instantiate_failed`, or what
-                made the capture fail, unless that error is on its way to the caller already.
+            CaptureError: `capture_ended_elsewhere`, `end_failed`, `instantiate_failed`, or the error that
+                made the capture fail, unless that one is already propagating to the caller.
         """
         leave_modes()
         self._refuse_in_child("capture_end()")
@@ -203,7 +203,7 @@ class BridgedGraph(_TorchsGraph):
             process.log.error("while another error was on its way: %s", str(error))
 
     def _ended(self, session: Session, program: Program) -> None:
-        """The capture has ended well: replay its program from now on."""
+        """Store the program of a capture that ended well."""
         self._program = program
         program.begun_at = SourcePlace(session.begun_at)
         self._state.graph_memory[id(program)] = program.addresses
@@ -235,7 +235,7 @@ class BridgedGraph(_TorchsGraph):
         self.__class__ = self._guarded_class
 
     def _is_unwinding(self) -> bool:
-        """True when an error raised since capture_begin is on its way to the caller, who must see that one."""
+        """True while an error raised since capture_begin propagates to the caller: it must not be masked."""
         error = sys.exc_info()[1]
         return error is not None and id(error) != self._begun_while
 
@@ -250,7 +250,7 @@ class BridgedGraph(_TorchsGraph):
         )
 
     def instantiate(self) -> None:
-        """Make the executable graph; for users of ``keep_graph=True``, as in torch."""
+        """Make the graph exec; for users of ``keep_graph=True``, as in torch."""
         self._refuse_in_child("instantiate()")
         if self._program is None:
             self._ask("instantiate()", super().instantiate)
@@ -269,13 +269,13 @@ class BridgedGraph(_TorchsGraph):
     def enable_debug_mode(self) -> None:
         super().enable_debug_mode()
         if TORCH_VERSION >= (2, 14):
-            self._keeps_graph = True  # it means keep_graph=True there
+            self._keeps_graph = True  # torch 2.14's debug mode implies keep_graph=True
 
     # -- replay ------------------------------------------------------------------------------------
 
     @unbroken
     def _checked_replay(self) -> None:
-        """Every replay of a graph that has something to check, and the sampled ones of the others."""
+        """Replay with checks, timing and validation; the fast path comes here when its count is used up."""
         program = self._program
         leave_modes()
         self._refuse_in_child("replay()")
@@ -333,7 +333,9 @@ class BridgedGraph(_TorchsGraph):
             self._replay_failed(error)
 
     def _retire(self) -> None:
-        """Retire a graph that replays wrongly: from now on its tape runs, counted as a fallback each time."""
+        """Retire a graph that replays wrongly: from now on its tape runs eagerly, and each run is counted as a
+        fallback.
+        """
         self._state.counters.add("retired")
         assert self._program is not None
         for segment in self._program.segments:
@@ -345,13 +347,13 @@ class BridgedGraph(_TorchsGraph):
         program = self._program
         plain = program is not None and program.is_plain and self._is_instantiated
         plain = plain and (self._guard is None or not self._guard.is_slow)
-        # The first replay is timed, so that there is an average; where each is logged each comes by here.
+        # The first replay is timed, so that there is an average; with debug logging each replay is logged here.
         checked = self._unvalidated or self._state.decisions.join_copies or not self._is_timed
         checked = checked or self._state.is_watched or process.log.isEnabledFor(logging.DEBUG)
         self._grant(SAMPLE_INTERVAL - 1 if plain and not checked else 0)
 
     def _grant(self, n: int) -> None:
-        """Let the next ``n`` replays go straight to torch; account for those that have."""
+        """Let the next ``n`` replays take the fast path; account for those already taken."""
         self._counted += self._granted - self._left
         self._granted = self._left = n
 
@@ -381,14 +383,14 @@ class BridgedGraph(_TorchsGraph):
     # -- the rest of the surface ----------------------------------------------------------------------
 
     def reset(self) -> None:
-        """Drop the captured graph and give its memory back; the object can capture again."""
+        """Drop the captured graph and free its memory; the object can capture again."""
         self._refuse_in_child("reset()")
         if self._session is not None:
             self._session.abort(None)
             self._session = None
         self._tell_of_end()
         self._was_reset = self._program is not None or self._was_reset
-        with turns.held(), turns.unnoticed():  # HIP destroys no graph beside a capture
+        with turns.held(), turns.unnoticed():  # HIP cannot destroy a graph while another thread captures
             self._let_go_of_program()
             self._is_instantiated = False
             super().reset()
@@ -419,7 +421,7 @@ class BridgedGraph(_TorchsGraph):
         return self._ask("pool()", super().pool)
 
     def _ask(self, call: str, answer: Callable[[], Any]) -> Any:
-        """torch's answer; before a capture, torch's error with an explanation."""
+        """Return torch's answer; if nothing was captured, raise torch's error with an explanation."""
         try:
             return answer()
         except RuntimeError as error:
@@ -459,10 +461,10 @@ class BridgedGraph(_TorchsGraph):
             return
         is_ours = state is process.current() and state is not None and state.pid == os.getpid()
         if program is not None and is_ours and not sys.is_finalizing():
-            # Here and not in C++'s destructor, before which another thread could begin to capture.
+            # Reset here, not in C++'s destructor: another thread could begin a capture before that runs.
             with turns.held_at_once() as is_alone:
                 if is_alone:
-                    with suppress(RuntimeError, AttributeError):  # no reset in a CPU build whose simulator has gone
+                    with suppress(RuntimeError, AttributeError):  # a CPU build whose simulator is gone has no reset
                         super().reset()
                 elif intercept.keep_until_captures_end((self, program)):
                     return
@@ -504,7 +506,7 @@ class BridgedGraph(_TorchsGraph):
 
     @contextmanager
     def _another_replay(self, call: str) -> Iterator[Program]:
-        """The program, to be replayed once in another way than ``replay`` does; counted as one."""
+        """Yield the program for one replay by another way than ``replay``; it is counted as one."""
         self._refuse_in_child(call)
         if self._program is None:
             raise self._nothing_to_replay()
@@ -522,25 +524,27 @@ class BridgedGraph(_TorchsGraph):
         return verdict
 
     def _replay_by_nodes(self) -> None:
-        """Replay once node by node, so that a fault is named; see gfxgraph.localize_fault."""
+        """Replay once node by node, so that a fault can be attributed; see gfxgraph.localize_fault."""
         with self._another_replay("replay()") as program:
             above.rooms.replay_by_nodes(self._guard, program, super().pool())
 
     def bisect(self, path: str | os.PathLike[str] | None = None) -> Any:
-        """Find the first operation whose graphed result differs from eager; None where none does.
+        """Find the first operation whose graphed result differs from eager; None if there is none.
 
         Args:
-            path: where the smallest script that shows it goes; by default the working directory.
+            path: where to write the smallest script that shows the difference; by default the working directory.
         """
         with self._another_replay("bisect()") as program:
             return above.rooms.bisect_program(program, Path(path).absolute() if path is not None else None)
 
     def explain(self) -> Any:
-        """What a replay of this graph does, as ``gfxgraph.inspect`` gives it; ``str()`` of it is for people."""
+        """Describe what a replay of this graph does, like ``gfxgraph.inspect``; ``str()`` of the result is readable
+        text.
+        """
         return above.rooms.inspect(self)
 
     def steps_text(self) -> str:
-        """What a replay does, one line a step."""
+        """Describe what a replay does, one step per line."""
         if self._program is None:
             return "nothing captured"
         return "\n".join(f"{i}. {step}" for i, step in enumerate(self._program.steps, 1))

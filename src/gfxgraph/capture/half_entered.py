@@ -1,13 +1,14 @@
-"""Blocks that an interrupt has left half entered or half left, ended at once.
+"""Ends ``with`` blocks that an interrupt has left half entered or half left.
 
-Problem: a ``with`` statement leaves only what it has entered, and an interrupt may strike inside a manager's
-``__enter__`` or ``__exit__`` where these are Python: ``torch.inference_mode`` holds a guard of C++ by then,
-``@contextmanager`` a generator that waits in its ``try``. Only the traceback still knows it. When that goes, after
-all else was put back, the guard makes the thread's autograd and dispatch keys what they were when it came, those of
-a capture that is long over.
+Problem: a ``with`` statement only leaves what it has fully entered, and an interrupt may strike inside a manager's
+``__enter__`` or ``__exit__`` if these are Python. By then ``torch.inference_mode`` holds a C++ guard, and
+``@contextmanager`` a generator suspended in its ``try``. Only the traceback still refers to them. When the traceback
+is
+freed, after everything else was restored, the guard sets the thread's autograd state and dispatch keys to what they
+were when the block was entered: the state of a capture that is long over.
 
-Idea: whoever cleans up looks through the traceback first and ends what stands in it. That holds for the program's own
-blocks and for torch's as for ours.
+Idea: clean-up code first searches the traceback for such blocks and ends them. This covers the program's own blocks,
+torch's and ours.
 
 Source: tests/property/faults.py, ``signals``; docs/decisions/0201.
 """
@@ -50,11 +51,14 @@ ENDS: dict[CodeType, tuple[str, Callable[..., bool]]] = {
     torch.inference_mode.__enter__.__code__: ("self", _leave_inference_mode),
     torch.inference_mode.__exit__.__code__: ("self", _leave_inference_mode),
 }
-"""Functions that enter or leave a block: the variable that holds its manager, and what ends it, if it is entered."""
+"""Functions that enter or leave a block: the variable that holds its manager, and the function that ends an entered
+one.
+"""
 
 
 def end_half_entered(error: BaseException | None) -> bool:
-    """End the blocks in whose entry or exit ``error``, or one that was handled when it came, has struck.
+    """End blocks whose ``__enter__`` or ``__exit__`` was interrupted by ``error`` or by an earlier error in its
+    context chain.
 
     Returns:
         Whether there was one.
@@ -68,7 +72,7 @@ def end_half_entered(error: BaseException | None) -> bool:
 
 
 def _frames(error: BaseException | None) -> Iterator[FrameType]:
-    """Of the oldest error first, the innermost first: blocks end in the opposite order of their beginning."""
+    """Frames of the oldest error first, innermost first: blocks must end in the reverse order of their beginning."""
     chain: list[BaseException] = []
     while error is not None and error not in chain:
         chain.append(error)

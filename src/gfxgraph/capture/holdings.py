@@ -1,14 +1,14 @@
-"""What a capture holds of its process and its thread, and how all of it is given back.
+"""Process-wide and thread-wide state that a capture changes, and how it is restored.
 
-Problem: an interrupt or a failing call may strike between any two lines, those of a clean-up included. What a
+Problem: an interrupt or a failing call may strike between any two lines, including those of a clean-up. What a
 capture has changed for the whole process (torch's names, the collector, the stack of modes, autograd's threads)
 must not stay changed because of that.
 
-Idea: whatever is taken is noted under the holder's name *before* it is taken, and to give back what is not held
-does nothing. So a clean-up is a list of steps each of which may run again; ``settle`` runs them all, and whoever
-was interrupted runs the list once more.
+Idea: every change is noted under its holder's name *before* it is made, and restoring something that was not changed
+does nothing. So a clean-up is a list of steps, each of which may run again. ``settle`` runs them all and repeats a
+step that was interrupted.
 
-Invariant: nothing here counts. A counter that an interrupt has left one too high stays so for good.
+Invariant: nothing here counts. A counter that an interrupt leaves one too high would stay wrong for good.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from gfxgraph.capture.modes import Standing, enter_mode, forget_mode, leave_mode
 from gfxgraph.process import process
 
 TRIES = 2
-"""How often a step is run that something struck."""
+"""How often to run a step that was interrupted or failed."""
 
 
 def settle(steps: Iterable[Callable[[], object]]) -> list[Exception]:
-    """Run every step, whatever strikes meanwhile; one that was struck is run once more.
+    """Run every step, even if some are interrupted or fail; such a step is run once more.
 
-    What an interrupt has left half entered is ended first: it would put its own state back, later.
+    Blocks that an interrupt left half entered are ended first: they would restore their own state later.
 
     Returns:
-        What steps raised that failed twice. An interrupt is put off until all have run, and raised then.
+        The errors of steps that failed twice. An interrupt is deferred until all steps have run, and raised then.
     """
     problems: list[Exception] = []
     interrupt: BaseException | None = None
@@ -47,7 +47,7 @@ def settle(steps: Iterable[Callable[[], object]]) -> list[Exception]:
             try:
                 step()
                 break
-            except Exception as error:  # noqa: BLE001  # given to the caller
+            except Exception as error:  # noqa: BLE001  # returned to the caller
                 end_half_entered(error)
                 if attempt:
                     problems.append(error)
@@ -60,7 +60,7 @@ def settle(steps: Iterable[Callable[[], object]]) -> list[Exception]:
 
 
 class Holdings:
-    """What one capture holds."""
+    """The state that one capture has changed."""
 
     def __init__(self, recorder: Any) -> None:
         self._recorder = recorder
@@ -69,11 +69,11 @@ class Holdings:
         self._is_recording = False
 
     def take_process(self, where: object) -> None:
-        """Before the first segment: a collection of garbage after its begin could destroy a graph inside it."""
+        """Call before the first segment opens: garbage collected inside it could destroy a graph."""
         intercept.enter(self, where, draws=not generators.is_drawless())
 
     def take_thread(self) -> None:
-        """Once the first segment is open: record what this thread does."""
+        """Call once the first segment is open: start recording this thread."""
         self._multithreading = torch.autograd.is_multithreading_enabled()
         torch._C._set_multithreading_enabled(False)
         autocasting.follow(self)
@@ -81,7 +81,7 @@ class Holdings:
         self._is_recording = True
 
     def give_back(self) -> list[Callable[[], None]]:
-        """The steps that give everything of this thread back, to be settled before ``give_turn``."""
+        """The steps that restore this thread's state; settle them before ``give_turn``."""
         return [
             self._stop_recording,
             self.allow_waits,
@@ -90,7 +90,7 @@ class Holdings:
         ]
 
     def give_turn(self) -> None:
-        """Other threads may capture, collect garbage and draw; the last step that touches what all share."""
+        """Let other threads capture, collect garbage and draw; the last step that touches shared state."""
         intercept.leave(self)
 
     def _stop_recording(self) -> None:
@@ -103,7 +103,7 @@ class Holdings:
             over.append(recorder)
         leave_modes()
         if not self._is_recording:
-            forget_mode(recorder)  # it may not have got as far as the stack
+            forget_mode(recorder)  # it may not have reached torch's stack yet
         self._recorder = None
 
     def _free_autograd(self) -> None:
@@ -112,13 +112,13 @@ class Holdings:
             self._multithreading = None
 
     def refuse_waits(self) -> None:
-        """Have torch raise at hidden waits before they reach the driver."""
+        """Make torch raise at hidden waits before they reach the driver."""
         if self._debug_mode is None:
             self._debug_mode = torch.cuda.get_sync_debug_mode()
         _set_debug_mode(2)
 
     def allow_waits(self) -> None:
-        """Have torch treat waits as before the capture."""
+        """Make torch treat waits as before the capture."""
         if self._debug_mode is not None:
             _set_debug_mode(self._debug_mode)
             self._debug_mode = None
@@ -126,12 +126,12 @@ class Holdings:
 
 def _set_debug_mode(mode: int) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the mode is a prototype
+        warnings.simplefilter("ignore")  # torch warns that the mode is a prototype
         torch._C._cuda_set_sync_debug_mode(mode)
 
 
 class ThreadState:
-    """What a call of ours finds in its thread, and leaves there whatever happens to it."""
+    """The thread's state at the start of one of our calls, to be restored if the call fails."""
 
     def __init__(self) -> None:
         self._stream = torch.cuda.current_stream()
@@ -143,7 +143,7 @@ class ThreadState:
         self._autograd = _Autograd()
 
     def put_back(self) -> None:
-        """Make it so again: what an interrupt has left behind is ended."""
+        """Restore the state: end whatever an interrupt has left behind."""
         begun = [session for session in process.sessions() if session not in self._sessions]
         settle(
             [
@@ -160,13 +160,13 @@ class ThreadState:
         )
 
     def _allow_waits(self) -> None:
-        # Never the other way: an outer capture that refused waits may be over by now.
+        # Only ever lower the mode: an outer capture that refused waits may be over by now.
         if torch.cuda.get_sync_debug_mode() > self._debug_mode:
             _set_debug_mode(self._debug_mode)
 
 
 class _Autograd:
-    """What autograd keeps of this thread."""
+    """Autograd's settings in this thread."""
 
     def __init__(self) -> None:
         self._has_grad = torch.is_grad_enabled()
@@ -176,13 +176,13 @@ class _Autograd:
 
     def put_back(self) -> None:
         if torch.is_inference_mode_enabled() != self._is_inference:
-            # Never left: torch has no other way to set the mode, and leaving it would undo that.
+            # This guard is never left: torch has no other way to set the mode, and leaving would undo it.
             guard = torch._C._InferenceMode(self._is_inference)
             _for_good.append(guard)
             guard.__enter__()
         torch._C._set_grad_enabled(self._has_grad)
         torch._C._set_fwd_grad_enabled(self._has_forward_grad)
-        if self._has_threads:  # never the other way: the capture that has none may be over by now
+        if self._has_threads:  # only switch on: the capture that switched it off may be over by now
             torch._C._set_multithreading_enabled(True)
 
 
@@ -190,7 +190,7 @@ _for_good: list[object] = []
 
 
 def unbroken(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a call that is left by an error or an interrupt leave its thread as it was."""
+    """Wrap a call so that it restores its thread's state when an error or an interrupt leaves it."""
 
     @functools.wraps(call)
     def guarded(*args: object, **kwargs: object) -> Any:

@@ -1,11 +1,11 @@
 """Moving tensors that other captures use.
 
-Problem: a replay points a moving tensor (moving.py) at other memory when its shape changes, while another graph that
-was captured with it goes on with the memory of its capture: silently wrong, and freed meanwhile. Idea: the other
-capture remembers where each such tensor lay, and keeps that memory as a *home* of the tensor. A result of the home's
-shape is copied there, so that graph reads it; for any other shape that graph's replay raises GuardMismatch.
+Problem: when the shape of a moving tensor (moving.py) changes, a replay points it at other memory. Another graph that
+was captured with it goes on using the old memory: silently wrong, and possibly freed. Idea: the other capture
+remembers where each such tensor lay, and keeps that memory as a *home* of the tensor. A result of the home's shape is
+copied there, so that graph reads it; for any other shape that graph's replay raises GuardMismatch.
 
-Invariant: a moving tensor whose shape is that of a home lies there.
+Invariant: a moving tensor that has the shape of a home lies there.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _moving: dict[int, tuple[weakref.ref[Tensor], weakref.ref[HostStep]]] = {}
 
 
 def note(tensor: Tensor, step: HostStep) -> None:
-    """``step`` makes ``tensor``, which moves."""
+    """Register ``tensor`` as one that ``step`` makes and moves."""
     key = id(tensor)
     _moving[key] = weakref.ref(tensor, lambda _: _moving.pop(key, None)), weakref.ref(step)
 
 
 def watch(steps: list[Step], externals: dict[TapeValue, Tensor]) -> list[Step]:
-    """A program's steps, each segment after a look at the tensors it uses that another program moves."""
+    """A program's steps, with a check inserted before each segment that uses a tensor moved by another program."""
     others = [
         (tensor, made)
         for tensor, made in _alive()
@@ -60,24 +60,26 @@ def _used(step: SegmentStep) -> set[TapeValue]:
 
 
 def _is_among(tensor: Tensor, used: Iterable[Tensor]) -> bool:
-    """True where a segment uses the tensor, or another view of its memory."""
+    """True if a segment uses the tensor, or another view of its memory."""
     start = storage_address(tensor)
     return any(each is tensor or (start and each.is_cuda and storage_address(each) == start) for each in used)
 
 
 class AtHome(Step):
-    """Before a segment that was captured with a moving tensor of another program: it must lie where it lay then."""
+    """Checks, before a segment that uses another program's moving tensor, that the tensor lies where it lay at
+    capture.
+    """
 
     def __init__(self, tensor: Tensor, made: HostStep) -> None:
         self._tensor = weakref.ref(tensor)
         self._home = tensor.detach()
         self._made = made.name, where_of(made.code, made.lasti)
-        if id(tensor) not in made.views:  # what others own is not to be copied into
+        if id(tensor) not in made.views:  # memory owned by others must not be copied into
             made.homes.setdefault(id(tensor), []).append(self._home)
 
     def run(self, program: Any) -> None:
         tensor = self._tensor()
-        if tensor is None:  # nothing can see another value of it
+        if tensor is None:  # the tensor is gone, so nothing can see another value of it
             return
         home = self._home
         if tensor.size() == home.size() and tensor.data_ptr() == home.data_ptr():

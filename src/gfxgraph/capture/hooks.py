@@ -1,7 +1,7 @@
-"""Replays and torch's replay hooks (2.14 and later): the hooks run once per replay, however many parts it has.
+"""Runs torch's replay hooks (2.14 and later) once per replay, however many segments it has.
 
-torch's ``CUDAGraph.replay`` runs the hooks around the launch of one graph. A program may launch
-several, or none where its tape runs, so its steps use the bare launch and the hooks stand here.
+torch's ``CUDAGraph.replay`` runs the hooks around the launch of one graph. A program may launch several, or none if
+its tape runs, so its steps use the bare launch, and the hooks are run here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gfxgraph.process.process import Process
 
 
 def bare_launch(base: type) -> Callable[[Any], None]:
-    """torch's replay of one instantiated graph without anything around it."""
+    """torch's replay of one instantiated graph, without hooks."""
     bound = getattr(torch._C, "_CUDAGraph", None)
     if bound is not None and issubclass(base, bound) and hasattr(bound, "replay"):
         return bound.replay  # type: ignore[no-any-return]
@@ -25,7 +25,7 @@ def bare_launch(base: type) -> Callable[[Any], None]:
 
 @contextmanager
 def one_replay(graph: Any, is_compared: bool = False) -> Iterator[None]:
-    """Run what torch runs before and after a replay of ``graph``, as torch does it.
+    """Run the hooks that torch runs before and after a replay of ``graph``, as torch does.
 
     Args:
         is_compared: the replay is compared with eager, so its launches do not count.
@@ -48,7 +48,7 @@ def one_replay(graph: Any, is_compared: bool = False) -> Iterator[None]:
 
 @contextmanager
 def uncounted(state: Process | None) -> Iterator[None]:
-    """Launches in this block are gfxgraph's own and do not count."""
+    """Do not count launches in this block: they are gfxgraph's own."""
     watch = state.watch if state is not None else None
     if watch is not None:
         watch.checking_begins()

@@ -1,8 +1,8 @@
 """Values that leave the device inside a capture, and what the program does with them.
 
-A read (``.item()``, ``.tolist()``, an index, a size) is a split; the number that it hands out carries its
-expression (numbers.py). Questions asked of it become guards of the read; operations that take it become steps
-that run with the fresh value; what cannot be seen is pinned. Host tensors that came out of device work are
+A read (``.item()``, ``.tolist()``, an index, a size) splits the graph; the number that it returns carries its
+expression (numbers.py). A comparison of it becomes a guard of the read; an operation that takes it becomes a step
+that runs with the fresh value; any other use pins the value. Host tensors computed from device values are
 *tainted*: computing with them is a host step, not a constant.
 """
 
@@ -35,15 +35,15 @@ from gfxgraph.process import process
 from gfxgraph.process.process import OngoingRecording
 from gfxgraph.types import OnUnsafe
 
-# What keeps one value one value: allowed where computing with values is refused.
+# Rounding keeps one value one value: it is allowed even if computing with values is refused.
 _ROUNDING = frozenset({"abs", "neg", "pos", "round", "real", "imag"})
 _HANDED_OUT = frozenset({"Tensor.item", "Tensor.tolist"})
 _MOST_NUMBERS = 4096
-"""A list of more is pinned as a whole."""
+"""A longer list is pinned as a whole."""
 
 
 class Splitting(Protocol):
-    """What `HostValues` needs of the capture it belongs to."""
+    """What `HostValues` needs from its capture."""
 
     policy: OnUnsafe
     program: Program
@@ -63,7 +63,7 @@ class Splitting(Protocol):
 
 
 def _here() -> HostValues | None:
-    """Those of this thread's capture, where it is recording."""
+    """The host values of this thread's capture, or None while nothing is recorded."""
     session: Any = process.active_session()
     return session.values if session is not None and not session.recorder.paused else None
 
@@ -72,7 +72,7 @@ class HostValues:
     """The values that one capture read on the host."""
 
     def __init__(self, session: Splitting) -> None:
-        # Weakly: numbers outlive their capture, and a session that is over must not wait for the collector.
+        # A weak reference: numbers outlive their capture, and a finished session must not wait for the collector.
         self._session = weakref.ref(session)
         self.numbers = Expressions()
         self._reads: dict[int, ReadStep] = {}
@@ -83,7 +83,7 @@ class HostValues:
         self.has_symbols = False
         """Whether an operation may have been given a symbolic scalar."""
         self.tainted: dict[int, Any] = {}
-        """Host memory that holds values of the device, by ``memory_of``: a view of it holds them, too."""
+        """Host memory that holds device values, by ``memory_of``, so that views of it are found too."""
 
     # -- host tensors -------------------------------------------------------------------------------
 
@@ -114,7 +114,7 @@ class HostValues:
             self.asked(ref, "is true", None, value, where)
             return value
         if not self.has_numbers and isinstance(value, int) and texts.stands_in_call(sys._getframe(1), SIZED):
-            self.escaped(ref, value, "a size", where)  # the function that it goes to has been looked up already
+            self.escaped(ref, value, "a size", where)  # the function that receives it has already been looked up
             return value
         if name in _HANDED_OUT and uses.wants_plain(sys._getframe(1)):
             self.escaped(ref, value, "a plain number", where)
@@ -162,7 +162,7 @@ class HostValues:
         return text  # type: ignore[no-any-return]
 
     def read_copies(self, save: Callable[[], object], use: str) -> object:
-        """A call that itself copies device memory to the host and passes it to C code: the copies are pinned."""
+        """Pin the copies made by a call that itself copies device memory to the host and passes it to C code."""
         session = self._capturing()
         n_before = len(session.program.steps)
         made = save()
@@ -174,7 +174,7 @@ class HostValues:
         return made
 
     def read_below_python(self, func: Any, args: Any) -> Any:
-        """A value that C++ reads: an index, a size. Its use cannot be tracked."""
+        """A value that C++ reads (an index, a size), whose use cannot be tracked."""
         tensor = args[0]
         value, ref, where = self._read(lambda: func(tensor), "aten::_local_scalar_dense")
         if tensor.dtype is torch.bool:
@@ -184,7 +184,7 @@ class HostValues:
         return value
 
     def decided(self, read: Callable[[], Any], outcome: bool, name: str, where: Any) -> ReadStep:
-        """An operation whose result is a bool that the program branches on (``torch.equal``)."""
+        """Guard an operation whose bool result the program branches on (``torch.equal``)."""
         ref, step = self.new_read(read, outcome, name, where)
         self.asked(ref, "is true", None, outcome, where)
         return step
@@ -254,7 +254,7 @@ class HostValues:
             return captured
 
     def _own(self, item: Any) -> Any:
-        """Arguments with the numbers of other captures as reads of this one: their values at the time of a replay."""
+        """Replace other captures' numbers by reads of this capture: their values at replay time."""
         kind = type(item)
         if kind is list or kind is tuple:
             return kind(self._own(part) for part in item)
@@ -272,7 +272,7 @@ class HostValues:
         return self._imports[id(item)][1]
 
     def computed(self, name: str, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """``func`` of numbers, of which some are tracked: a number that carries its expression."""
+        """Call ``func`` on numbers, some of them tracked; return a number that carries the expression."""
         here = _here()
         if here is None:
             return func(*plain(args, name))
@@ -282,7 +282,7 @@ class HostValues:
         try:
             value = func(*map(now, args))
         except (ArithmeticError, ValueError, TypeError):
-            plain(args, name)  # that it cannot be computed is what the program goes by
+            plain(args, name)  # policy forbids computing with it, so the plain value is pinned
             raise
         refs, _ = refs_and_values(args)
         ref = here.numbers.apply(name, func, refs, value)
@@ -294,7 +294,7 @@ class HostValues:
         return here.give(value, ref)
 
     def passed(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """A call of a torch function with tracked numbers among its arguments."""
+        """Call a torch function that has tracked numbers among its arguments."""
         name = getattr(func, "__name__", str(func))
         here = _here()
         if here is None or here._capturing().policy is not OnUnsafe.SPLIT:
@@ -312,13 +312,13 @@ class HostValues:
 
         try:
             return func(*symbolic(args, has_done_nothing), **symbolic(kwargs, has_done_nothing))
-        except (WantsNumber, TypeError, RuntimeError):  # no symbolic scalar is taken there
+        except (WantsNumber, TypeError, RuntimeError):  # the function accepts no symbolic scalar
             if not has_done_nothing() or session.is_over:
                 raise
             return session.moving.by_number(func, args, kwargs)
 
     def resolved_call(self, args: Any, kwargs: Any) -> tuple[Any, Any, Any, Any]:
-        """As ``resolved``, for a Python call, where numbers are still tracked."""
+        """As ``resolved``, for a Python call, whose arguments still hold tracked numbers."""
         if not holds_numbers((args, kwargs)):
             return args, kwargs, args, kwargs
         spec_args, args = refs_and_values(self._own(args))
@@ -326,7 +326,9 @@ class HostValues:
         return args, kwargs, spec_args, spec_kwargs
 
     def resolved(self, args: Any, kwargs: Any) -> tuple[Any, Any, Any, Any]:
-        """An operation's arguments as they are now, and as a step keeps them: numbers by their rows."""
+        """An operation's arguments: with current values, and as a step stores them, with numbers as references to
+        reads.
+        """
         if not self.has_symbols:
             return args, kwargs, args, kwargs
         spec_args, args = refs_and_values(numbers_of(args, leave=False))
@@ -334,7 +336,7 @@ class HostValues:
         return args, kwargs, spec_args, spec_kwargs
 
     def host_tensor(self, make: Callable[..., Tensor], data: Any, name: str) -> Tensor:
-        """A host tensor made of numbers, some tracked: made again at each replay."""
+        """Make a host tensor from numbers, some of them tracked; each replay makes it again."""
         where = place()
         data = self._own(data)
         spec, values = refs_and_values(data)
@@ -347,7 +349,9 @@ class HostValues:
         return self._capturing().split(BY_NAME["aten::_local_scalar_dense"], name, step, where)  # type: ignore[no-any-return]
 
     def needed_reads(self, steps: list[Step]) -> set[int]:
-        """Rows of the reads that replays must make: for guards, operations, and numbers that outlive the capture."""
+        """Rows of the reads that replays must make: for guards, for operations, and for numbers that outlive the
+        capture.
+        """
 
         def wanted() -> Iterator[Ref]:
             for step in steps:
@@ -369,7 +373,7 @@ class HostValues:
     # -- questions ----------------------------------------------------------------------------------
 
     def compared(self, first: TrackedNumber, test: str, second: Any, answer: bool) -> None:
-        """The program branched on a tracked number of this capture, compared with another or by itself."""
+        """Note that the program branched on a tracked number, compared with another number or on its own."""
         here = _here()
         if here is not None:
             first, second = here._own(first), here._own(second)
@@ -380,14 +384,14 @@ class HostValues:
             self.asked(first._ref, test, second, answer)
 
     def asked(self, ref: Ref, test: str, operand: Any, answer: bool, where: Any = None) -> None:
-        """The program branched on the answer to a question: each replay checks it again."""
+        """Record a question whose answer the program branched on: each replay checks the answer again."""
         step = self._reads[max(self.numbers.reads_of((ref, *refs_in(operand))))]
         question = Question(ref, test, operand, answer, where_of(*(where or program_place())))
         if question not in step.questions:
             step.questions.append(question)
 
     def left(self, number: TrackedNumber, value: Any, use: str) -> None:
-        """A tracked number escapes tracking."""
+        """Note that a tracked number escapes tracking."""
         here = _here()
         if here is not None and here is not self:
             here.escaped(here._own(number)._ref, value, use)
@@ -395,10 +399,10 @@ class HostValues:
             self.escaped(number._ref, value, use)
 
     def escaped(self, ref: Ref, value: Any, use: str, where: Any = None) -> None:
-        """The value itself escapes tracking: it is pinned.
+        """Pin a value that escapes tracking.
 
         Raises:
-            CaptureError: `host_value_escaped`, where the policy is "strict".
+            CaptureError: `host_value_escaped`, if the policy is "strict".
         """
         session = self._session()
         used = where or program_place()

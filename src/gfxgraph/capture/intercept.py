@@ -1,12 +1,12 @@
-"""Host reads and waits that happen above or beside torch's dispatcher, caught while a capture runs.
+"""Catches host reads and waits that bypass torch's dispatcher, while a capture runs.
 
 A dispatch mode sees operations. It does not see ``torch.cuda.synchronize()``, an event's wait, or
-the number that ``.item()`` gives to Python. While at least one capture is underway these names are
-replaced by functions that ask whether *this thread* is capturing, and otherwise do what they did.
-They are put back when the last capture ends, so a program that captures nothing meets none of it. What stands in
-their place is in tensor_reads.py, waits.py, number_functions.py, draws.py and shield.py.
+the number that ``.item()`` gives to Python. While at least one capture is running, these names are
+replaced by functions that check whether *this thread* is capturing, and otherwise call the original.
+The originals are restored when the last capture ends, so a program that captures nothing is not affected. The
+replacements are in tensor_reads.py, waits.py, number_functions.py, draws.py and shield.py.
 
-Invariant: ``stock(name)`` is always torch's own, whatever is installed.
+Invariant: ``stock(name)`` is always torch's own function, whatever is installed.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from gfxgraph.process import process
 
 _lock = threading.RLock()
 _holders: dict[int, turns.Turn] = {}
-"""Captures underway by identity, with their turns: none is counted twice, one that is not there can be left."""
+"""Running captures by identity, with their turns. A dict, so that entering or leaving twice does no harm."""
 _undo: list[tuple[Any, str, Any]] = []
-"""Owner, attribute, and what stood there itself; None where it was inherited. The first entry is none of them."""
+"""Owner, attribute, and its own original; None if it was inherited. The first entry is a sentinel."""
 _collects = False
 _guards_draws = False
 _graveyard: list[Any] = []
@@ -46,7 +46,7 @@ def stock(name: str) -> Any:
 
 
 def original_of(func: Any) -> Any:
-    """torch's own function in place of what stands there while a capture runs."""
+    """torch's own function for ``func``, if ``func`` is a replacement; else ``func``."""
     for name, (_, _, replacement) in (_targets() | sized_targets(stock)).items():
         if replacement is func:
             return stock(name)
@@ -54,40 +54,40 @@ def original_of(func: Any) -> Any:
 
 
 def enter(holder: object, where: object, draws: bool = True) -> None:
-    """A capture begins in this thread, once those of other threads are over.
+    """Begin a capture in this thread; wait until those of other threads are over.
 
     Args:
         where: the line that begins it, for reports.
-        draws: whether it has the default generator, so that other threads cannot draw meanwhile.
+        draws: whether it uses the default generator, so that other threads cannot draw meanwhile.
     """
     global _collects
     shield.prepare(torch.cuda.current_device())
     turn = turns.Turn(where=where, draws=draws)
     with _lock:
-        _holders[id(holder)] = turn  # before it is taken: an interrupt may strike at any line
+        _holders[id(holder)] = turn  # noted before it is taken: an interrupt may strike at any line
     turns.take(turn)
     with _lock:
         if not _undo:
             _collects = gc.isenabled()
             _undo.append((None, "", None))
-            # A graph freed by the collector inside a capture invalidates it (torch since 2.9).
+            # A graph freed by the collector inside a capture invalidates that capture (torch since 2.9).
             gc.disable()
             _install()
 
 
 def leave(holder: object) -> None:
-    """A capture has ended in some thread; nothing happens where it is known already."""
+    """End a capture of any thread. May be called more than once."""
     _leave([id(holder)])
 
 
 def holders_here() -> frozenset[int]:
-    """This thread's captures."""
+    """The holders of this thread's captures."""
     me = threading.get_ident()
     return frozenset(holder for holder, turn in list(_holders.items()) if turn.thread == me)
 
 
 def leave_others(known: frozenset[int]) -> None:
-    """This thread's captures are over, but for those that are ``known``."""
+    """End this thread's captures, except those in ``known``."""
     others = holders_here() - known
     if others:
         _leave(others)
@@ -101,7 +101,7 @@ def _leave(gone: Iterable[int]) -> None:
                 _holders.pop(holder, None)
         if _holders or not _undo:
             return
-        while len(_undo) > 1:  # one that an interrupt stopped is done again
+        while len(_undo) > 1:  # restores that an interrupt stopped are done again
             owner, attribute, own = _undo[-1]
             if own is not None:
                 setattr(owner, attribute, own)
@@ -118,19 +118,19 @@ def _leave(gone: Iterable[int]) -> None:
 
 
 def _bury(dead: list[Any]) -> None:
-    """Let go of graphs while no other thread can begin to capture; where one has begun, when its capture ends."""
+    """Free graphs while no other thread can begin a capture; if one has begun, when its capture ends."""
     with turns.held_at_once() as is_alone, turns.unnoticed():
         if is_alone or not keep_until_captures_end(tuple(dead)):
             dead.clear()
 
 
 def is_capturing_anywhere() -> bool:
-    """True while any thread captures: then some calls, event queries among them, could break that capture."""
+    """True while any thread captures: some calls, such as event queries, could break that capture."""
     return bool(_holders)
 
 
 def keep_until_captures_end(held: Any) -> bool:
-    """Hold graphs that are being dropped while a capture is underway; False where none is."""
+    """If a capture is running, hold graphs that are being dropped until it ends; False if none is."""
     with _lock:
         if _holders:
             _graveyard.append(held)
@@ -150,7 +150,7 @@ def _install() -> None:
 
 
 def _guard_draws() -> None:
-    """Have other threads, of which there are some, wait before they draw."""
+    """Make other threads, now that there are some, wait before they draw."""
     global _guards_draws
     with _lock:
         if not _guards_draws:
@@ -160,7 +160,7 @@ def _guard_draws() -> None:
 
 
 def _put_named(targets: Targets) -> None:
-    """As ``_put``; torch's own is to be had from ``stock``."""
+    """Like ``_put``, but keep torch's originals for ``stock``."""
     for name, (owner, attribute, replacement) in targets.items():
         original = getattr(owner, attribute, None)
         if original is not None:
@@ -175,7 +175,7 @@ def _put(owner: Any, attribute: str, replacement: Any) -> None:
 
 
 def _collect(*args: Any, **kwargs: Any) -> int:
-    # It may be what finds and ends a capture that was dropped. What it frees is put off or freed in relaxed mode.
+    # It may find and end a dropped capture. What it frees is deferred, or freed in relaxed mode.
     with turns.unnoticed() if turns.is_held_here() else nullcontext():
         return stock("gc_collect")(*args, **kwargs)  # type: ignore[no-any-return]
 
@@ -194,25 +194,25 @@ def _start_thread(self: threading.Thread) -> None:
     for session in process.sessions():
         session.make_room_for_threads()
     _guard_draws()
-    stock("start_thread")(self)  # another thread may have ended the last capture since this one was called
+    stock("start_thread")(self)  # the original: another thread may have ended the last capture
 
 
 def watch_numbers() -> None:
-    """A capture hands out its first number: functions that would take it for a list of ints are to know it."""
+    """A capture returns its first number: patch the functions that would take it for a list of ints."""
     with _lock:
         if _holders and "sized.Tensor.view" not in STOCK:
             _put_named(sized_targets(stock))
 
 
 def watch_host_memory() -> None:
-    """A capture has its first host tensor with values of the device."""
+    """A capture has its first host tensor with device values: patch the functions that reach its memory."""
     with _lock:
         if _holders and "memory.data_ptr" not in STOCK:
             _put_named(tensor_reads.memory_targets(stock))
 
 
 def _targets() -> Targets:
-    """short name -> (owner, attribute, what stands in its place while a capture runs)."""
+    """Short name -> (owner, attribute, replacement while a capture runs)."""
     cuda = torch.cuda
     found = {**_targets_of(cuda.Stream, cuda.Event, cuda.get_rng_state, cuda.set_rng_state)}
     for name, attribute, stand_in in (
@@ -227,7 +227,7 @@ def _targets() -> Targets:
 
 @functools.lru_cache(maxsize=2)
 def _targets_of(stream: Any, event: Any, get_rng_state: Any, set_rng_state: Any) -> Targets:
-    """Made once for what stands there, which a simulated device exchanges."""
+    """Cached per set of torch classes, which a simulated device replaces."""
     return {
         **tensor_reads.targets(),
         **waits.targets(),

@@ -1,4 +1,4 @@
-"""Tensors over memory that a graph uses: by address, without owning it."""
+"""Tensors over memory that a graph uses: built from an address, without owning the memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where a tensor lies: enough to look at its memory again after the tensor is gone."""
+    """Where a tensor lies: enough to read its memory again after the tensor is gone."""
 
     address: int
     size: tuple[int, ...]
@@ -41,18 +41,18 @@ class Layout:
 
 
 def tensor_of(place: Tensor | Layout) -> Tensor:
-    """The tensor itself, or one over the memory that the layout names."""
+    """The tensor itself, or a tensor over the memory that the layout describes."""
     return place.tensor() if isinstance(place, Layout) else place
 
 
 def used_on(tensor: Tensor, stream: Any) -> None:
-    """``tensor.record_stream``, which torch cannot do for one whose conjugation or sign is pending."""
+    """``tensor.record_stream``, which torch refuses for tensors with a pending conjugation or negation."""
     plain = tensor.conj() if tensor.is_conj() else tensor
     (torch._neg_view(plain) if plain.is_neg() else plain).record_stream(stream)
 
 
 def overwrite(target: Tensor, source: Tensor) -> None:
-    """Copy into a tensor that may be expanded: what several elements share is written once."""
+    """Copy into a tensor that may be expanded: elements that share memory are written once."""
     for dim, (size, stride) in enumerate(zip(target.size(), target.stride())):
         if stride == 0 and size > 1:
             target, source = target.narrow(dim, 0, 1), source.narrow(dim, 0, 1)
@@ -77,7 +77,7 @@ def tensor_at(layout: Layout) -> Tensor:
 
 
 def storages_at(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """For each tensor one of bytes over all of its storage that any of them needs; owning none of it."""
+    """For each tensor, a byte tensor over the used part of its storage, which it does not own."""
     ends: dict[int, int] = {}
     for tensor in tensors:
         end = tensor.storage_offset() * tensor.element_size() + Layout.of(tensor).span_nbytes
@@ -87,19 +87,19 @@ def storages_at(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def storage_address(tensor: Tensor) -> int:
-    """Where the tensor's storage begins, 0 where there is none."""
+    """Address of the tensor's storage; 0 if it has none."""
     return tensor.untyped_storage().data_ptr()
 
 
 instantiated: list[Callable[[], None]] = []
-"""Called in the capturing thread when a graph exec was made."""
+"""Called in the capturing thread after each graph exec is made."""
 
 
-_storage_of = Tensor.untyped_storage  # as it is outside captures
+_storage_of = Tensor.untyped_storage  # the original, which captures replace
 
 
 def memory_of(tensor: Tensor) -> int:
-    """Whose memory it is: the same for all views, and unique while ``kept_identity`` is held."""
+    """Identity of the tensor's memory: the same for all views, and unique while ``kept_identity`` is held."""
     try:
         return _storage_of(tensor)._cdata
     except RuntimeError:  # it has no storage
@@ -107,7 +107,7 @@ def memory_of(tensor: Tensor) -> int:
 
 
 def kept_identity(tensor: Tensor) -> object:
-    """What keeps ``memory_of`` from becoming another tensor's, without keeping the memory."""
+    """An object that keeps ``memory_of`` from being reused for another tensor, without keeping the memory."""
     try:
         return StorageWeakRef(_storage_of(tensor))
     except RuntimeError:
@@ -115,10 +115,10 @@ def kept_identity(tensor: Tensor) -> object:
 
 
 def taken_from_device(make: Callable[[], object]) -> int | None:
-    """Device memory that ``make()`` took beside torch's allocator: what the runtime keeps for a graph exec.
+    """Device memory that ``make()`` took outside torch's allocator: what the runtime keeps for a graph exec.
 
-    The runtime takes memory in chunks, so the first of several execs pays for all; other processes' use shows, too.
-    None where the runtime does not say.
+    The runtime allocates in chunks, so the first of several execs pays for all. Other processes' use is included.
+    None if the runtime does not tell.
     """
     before = _free()
     make()
@@ -129,7 +129,7 @@ def taken_from_device(make: Callable[[], object]) -> int | None:
 
 
 def _free() -> int | None:
-    """Free bytes of the device; None where the runtime does not say just now."""
+    """Free bytes of the device; None if the runtime cannot tell just now."""
     try:
         return int(torch.cuda.mem_get_info()[0])
     except RuntimeError:
@@ -137,13 +137,13 @@ def _free() -> int | None:
 
 
 def pool_id(pool: Any) -> Any:
-    """The id of what a program passed as ``pool``; None where that means a new one."""
+    """The id of the ``pool`` that a program passed; None if it asks for a new one."""
     identity = getattr(pool, "id", pool)
     return None if identity == (0, 0) else identity
 
 
 def pool_of(graph: Any) -> tuple[int, int] | None:
-    """The id of a graph's memory pool; None where nothing was captured."""
+    """The id of a graph's memory pool; None if nothing was captured."""
     try:
         first, second = graph.pool()
     except RuntimeError:
@@ -155,7 +155,7 @@ def pool_ranges(pool: tuple[int, int]) -> list[tuple[int, int]]:
     """Address ranges of a private pool's segments, sorted."""
     try:
         segments = _snapshot(pool)
-    except TypeError:  # before torch took a pool here
+    except TypeError:  # an older torch, whose snapshot takes no pool
         segments = [s for s in all_segments() if tuple(s.get("segment_pool_id", (0, 0))) == pool]
     return sorted((s["address"], s["address"] + s["total_size"]) for s in segments)
 
@@ -163,8 +163,9 @@ def pool_ranges(pool: tuple[int, int]) -> list[tuple[int, int]]:
 def all_segments() -> list[dict[str, Any]]:
     """Every segment of the caching allocator, with its blocks.
 
-    Not by ``torch.cuda.memory_snapshot()``, which gives two references to the integer 0 away with each call (see
-    below): before Python 3.12 even that one is freed one day.
+    Avoids ``torch.cuda.memory_snapshot()``, which drops two references to the integer 0 on each call (see below):
+    before
+    Python 3.12 even that integer can be freed eventually.
     """
     found: list[dict[str, Any]] = torch.cuda.memory._snapshot()["segments"]
     return found
@@ -175,11 +176,12 @@ def is_within(address: int, ranges: list[tuple[int, int]]) -> bool:
 
 
 def _snapshot(pool: tuple[int, int]) -> Any:
-    """``torch.cuda.memory_snapshot(pool)``, which up to 2.14 drops a reference too many to each number of ``pool``.
+    """``torch.cuda.memory_snapshot(pool)`` without its bug: up to torch 2.14 it drops one reference too many to each
+    number.
 
-    Small integers bear it, for they are never freed. From the 257th pool of a process on, a live integer was freed,
-    and the process died later, anywhere (THCPModule_memorySnapshot takes what PyTuple_GetItem lends for its own;
-    seen on torch 2.11 to 2.14, not on 2.15).
+    Small integers survive this, because they are never freed. From the 257th pool of a process on, a live integer was
+    freed, and the process crashed later, anywhere (THCPModule_memorySnapshot releases references that PyTuple_GetItem
+    only lends; seen on torch 2.11 to 2.14, not on 2.15).
     """
     asked = tuple(pool)
     spare = [*asked, *asked]

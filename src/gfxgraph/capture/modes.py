@@ -1,13 +1,13 @@
 """Entering torch's stack of dispatch modes, and leaving it from the middle.
 
 Problem: torch keeps a stack of modes for each thread, and beside it process-wide flags that say "some
-mode is active". A mode sets the flags when it comes and puts back what it found when it goes, which
-is right only if modes leave in the opposite order. Recorders do not: a capture may begin under one
-mode and end under another, and two threads may capture at the same time. A flag that stays up makes
-compiled code take another way for the rest of the process.
+mode is active". A mode sets the flags when it comes and restores what it found when it goes, which is right only if
+modes leave in reverse order. Recorders do not: a capture may begin under one
+mode and end under another, and two threads may capture at the same time. A flag left set makes compiled code take
+another path for the rest of the process.
 
-Idea: a recorder is put on the stack and taken out of it here, wherever it is; the flags, and what the
-modes above it will put back, are then made what they would be had it never been there.
+Idea: this file puts a recorder on the stack and takes it out, wherever it is. It then sets the flags, and the values
+that the modes above it will restore, to what they would be if it had never been there.
 
 Source: torch/utils/_python_dispatch.py of torch 2.11 to 2.15, TorchDispatchMode.__enter__ and __exit__.
 """
@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, 
 
 from gfxgraph.process import process
 
-# Where torch keeps a flag, where each mode keeps what it was when the mode came, and what a mode adds to it.
+# For each flag: its name in torch, where each mode saves the value it found, and what a mode adds to it.
 # A recorder ignores what happens inside compiled code, so torch's third flag does not concern it.
 _FLAGS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("_is_in_torch_dispatch_mode", "old_dispatch_mode_flags", lambda mode: True),
@@ -57,11 +57,11 @@ def enter_mode(recorder: Any) -> None:
 
 
 def leave_modes() -> None:
-    """Take the recorders whose sessions are over off the stack of modes, wherever they are.
+    """Take the recorders of finished sessions off the stack of modes, wherever they are.
 
-    Modes pushed after them stay. One that ended its session while it handled an operation is off
-    the stack just then and comes back when the operation returns; it stays on the list, passes
-    everything through, and goes with the next call.
+    Modes pushed after them stay. A recorder whose session ended while it handled an operation is off
+    the stack at that moment and comes back when the operation returns; it stays on the list, passes
+    everything through, and is removed by the next call.
     """
     _take_off_late()
     over = process.leftover_modes()
@@ -71,7 +71,7 @@ def leave_modes() -> None:
     try:
         _take_out(over)
     except BaseException:
-        # Struck half-way: the program's own modes stand where they stood.
+        # Interrupted half-way: restore the program's own modes.
         while _get_current_dispatch_mode() is not None:
             _pop_mode()
         for mode in there:
@@ -81,13 +81,13 @@ def leave_modes() -> None:
 
 
 class Standing:
-    """The modes that this thread has on its stack."""
+    """The modes on this thread's stack at one moment."""
 
     def __init__(self) -> None:
         self._there = [dispatch._get_dispatch_stack_at(i) for i in range(dispatch._len_torch_dispatch_stack())]
 
     def put_back(self) -> None:
-        """Leave every mode that has come since. One that torch knows is left as its own exit leaves it."""
+        """Leave every mode entered since. A mode of torch's is left by its own ``__exit__``."""
         while dispatch._len_torch_dispatch_stack() > len(self._there):
             top = _get_current_dispatch_mode()
             if getattr(top, "old_dispatch_mode_flags", None):
@@ -124,7 +124,7 @@ def forget_mode(recorder: Any) -> None:
 
 
 def _tell_flags(above: list[Any]) -> None:
-    """Correct the flags after a mode left from under ``above`` (topmost first)."""
+    """Correct the flags after a mode was removed from below ``above`` (topmost first)."""
     below = [dispatch._get_dispatch_stack_at(i) for i in range(dispatch._len_torch_dispatch_stack())]
     for name, saved_as, adds in _FLAGS:
         if not hasattr(dispatch, name):
@@ -132,7 +132,7 @@ def _tell_flags(above: list[Any]) -> None:
         flag = bool(_recorders) or any(adds(mode) for mode in below)
         times = Counter(id(mode) for mode in above)
         for mode in reversed(above):
-            # A mode entered twice keeps one flag for each time, the oldest first.
+            # A mode entered twice has saved one flag per entry, the oldest first.
             saved = getattr(mode, saved_as, None)
             if saved and len(saved) >= times[id(mode)]:
                 saved[-times[id(mode)]] = flag
@@ -145,7 +145,7 @@ def _tell_flags(above: list[Any]) -> None:
 
 
 class _Late(threading.local):
-    """This thread's finished modes that were not on the stack when they were to be removed."""
+    """This thread's finished modes that were off the stack when they should have been removed."""
 
     def __init__(self) -> None:
         self.modes: list[object] = []
@@ -155,12 +155,12 @@ _late = _Late()
 
 
 def put_below(mode: object) -> None:
-    """Enter a mode below all others, so that each block pops the mode it pushed."""
+    """Enter a mode below all others, so that each ``with`` block still pops the mode it pushed."""
     _arrange([mode, *_entered()])
 
 
 def take_off(mode: object) -> None:
-    """Leave a mode, wherever it is. One that torch is calling comes back after that: it goes with ``leave_modes``."""
+    """Leave a mode, wherever it is. One that torch is calling comes back later: ``leave_modes`` removes it."""
     _late.modes.append(mode)
     _take_off_late()
 
@@ -181,7 +181,7 @@ def _entered() -> list[object]:
 def _arrange(modes: list[object]) -> None:
     try:
         _stack(modes)
-    except BaseException:  # an interrupt half-way: the program's own modes are not to be lost
+    except BaseException:  # an interrupt half-way must not lose the program's own modes
         _stack(modes)
         raise
 

@@ -1,18 +1,18 @@
 """Tensors whose shape depends on data, and what is computed with them inside a capture.
 
-Problem: ``x[mask]`` has as many rows as the mask has true elements, in each replay another number. What was recorded
-after it was sized for the captured count. Idea: such a tensor *moves*: a replay points the program's own tensor at
-the new result, and each call of torch's that takes it is a host step of its own, made again as a whole, with results
-that move in turn. Results without dimensions, and tensors from elsewhere that it wrote, stay where they are: graphs
-go on from there.
+Problem: ``x[mask]`` has as many rows as the mask has true elements, a different number in each replay. Everything
+recorded after it was sized for the captured count. Idea: such a tensor *moves*: a replay points the program's own
+tensor at the new result, and each torch call that takes it is a host step, repeated as a whole, with results
+that move in turn. Results without dimensions, and external tensors that the call wrote, stay in place: graphs
+can continue from there.
 
-Calls are seen by a ``TorchFunctionMode``: above C++, which would have taken a size and gone on with it as a constant.
+Calls are seen by a ``TorchFunctionMode``, above C++, which would read a size and use it as a constant.
 What Python reads of a moving tensor (its shape, its length) is checked again at each replay.
 
-Parts of tensors move whatever their dimensions: to copy another part to where one lay would overwrite the whole.
+Views move whatever their dimensions: copying a new view to where the old one lay would overwrite its base.
 
-Invariant: whatever uses a moving tensor in another way (a backward, an operation that no call was seen for, a
-pointer) fixes it first: then its step copies into the captured memory, and raises where the shape is another.
+Invariant: anything that uses a moving tensor in another way (a backward, an operation without a visible call, a
+pointer) fixes it first: then its step copies into the captured memory, and raises if the shape differs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _interpreter = torch._C._functorch.peek_interpreter_stack
 _MOVING = UnsafeOp(
     "moving tensor", Kind.DYNAMIC_SHAPE, "it computes with a tensor whose shape depends on data", When.ALWAYS
 )
-# What tells nothing that depends on the shape.
+# Attributes that reveal nothing about the shape.
 _HARMLESS = frozenset(
     "dim ndim dtype device is_cuda is_cpu layout requires_grad is_leaf grad_fn grad is_floating_point is_complex "
     "is_sparse is_quantized is_meta is_nested is_signed element_size itemsize names get_device is_inference "
@@ -51,12 +51,12 @@ _HARMLESS = frozenset(
 )
 _COUNTS = frozenset({"numel", "nelement", "size"})
 _ANSWERS = frozenset("shape stride __len__ storage_offset nbytes is_contiguous".split()) | _COUNTS
-# What hands out the tensor in a form that cannot be followed.
+# Calls that hand out the tensor in a form that cannot be followed.
 _FORMS = frozenset(
     "data_ptr untyped_storage storage numpy __array__ __dlpack__ set_ resize_ register_hook backward __iter__ "
     "__reduce_ex__ __deepcopy__ __contains__ requires_grad_ retain_grad share_memory_ pin_memory".split()
 )
-# What C++ does with a mask's result before it hands it out.
+# Operations that C++ applies to a mask's result before it returns it.
 _VIEWS = frozenset(f"aten::{name}" for name in "unbind select squeeze t transpose detach alias".split())
 
 
@@ -65,7 +65,7 @@ _UNKNOWN: Any = object()
 
 
 class MovingCapture(Protocol):
-    """What `MovingTensors` needs of its capture."""
+    """What `MovingTensors` needs from its capture."""
 
     policy: OnUnsafe
     program: Any
@@ -112,7 +112,7 @@ class MovingTensors:
         return found[1] if found is not None and found[0]() is tensor else None
 
     def fix(self, tensors: list[Tensor]) -> None:
-        """Fix these to their memory: a replay with another shape raises GuardMismatch."""
+        """Fix these tensors to their captured memory: a replay with another shape raises GuardMismatch."""
         for tensor in tensors:
             step = self._step_of(tensor)
             if step is not None:
@@ -120,7 +120,7 @@ class MovingTensors:
                 del self._steps[id(tensor)]
 
     def note(self, row: UnsafeOp, name: str, step: Step | None, args: Any, kwargs: Any) -> None:
-        """An unsafe operation became a step: do its results move?"""
+        """Decide whether the results of an unsafe operation that became a step move."""
         session = self._session()
         if not isinstance(step, HostStep) or session is None or session.policy is not OnUnsafe.SPLIT:
             return
@@ -130,9 +130,9 @@ class MovingTensors:
             self._move(step, flat(args, kwargs))
 
     def _starts(self) -> bool:
-        """See calls from now on; False where Dynamo would compile anew under a mode of ours."""
+        """Start seeing calls; False if Dynamo would recompile under a mode of ours."""
         if self._mode is None and fused_recording.has_compiled_nothing():
-            self._mode = Calls(self)  # known before it is entered, so that it is taken off whatever happens
+            self._mode = Calls(self)  # stored before it is entered, so that it is removed whatever happens
             put_below(self._mode)
             session: Any = self._session()
             session.recorder.is_wary = True
@@ -153,12 +153,12 @@ class MovingTensors:
         self._expect_gradients(step, made, self.among([*given, *made], {}))
 
     def _is_anothers(self, tensor: Tensor) -> bool:
-        """Whether its memory is that of a tensor that stays: its own, or one that it is, in its place, a part of."""
+        """Whether its memory belongs to a tensor that stays: not moving itself, or a view of one that stays."""
         step = self._step_of(tensor)
         return step is None or id(tensor) in step.views
 
     def _expect_gradients(self, step: HostStep, made: list[Tensor], moving: list[Tensor]) -> None:
-        """A backward through these goes by the sizes and the memory that C++ has kept: it ends their moving."""
+        """A backward uses the sizes and the memory that C++ saved: it fixes these tensors."""
         places = [(weakref.ref(tensor), Layout.of(tensor)) for tensor in moving]
         mine, made_by = weakref.ref(self), weakref.ref(step)
 
@@ -187,10 +187,12 @@ class MovingTensors:
             if step is not None:
                 step.saved_must_fit = True
 
-    # -- what is done with them -------------------------------------------------------------------------
+    # -- operations on moving tensors -------------------------------------------------------------------------
 
     def operation(self, name: str, args: Any, kwargs: Any) -> UnsafeOp | None:
-        """An operation without a Python call: a view of a moving result, or the end of its moving."""
+        """Handle an operation without a Python call: a view of a moving result stays moving; any other fixes its
+        arguments.
+        """
         found = self.among(args, kwargs)
         if found and name in _VIEWS and not any(tensor.requires_grad for tensor in found):
             return _MOVING
@@ -198,7 +200,7 @@ class MovingTensors:
         return None
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """A torch call inside the capture."""
+        """Handle a torch call inside the capture."""
         found = self.among(args, kwargs)
         name = getattr(getattr(func, "__self__", None), "__name__", "") if _is_getter(func) else func.__name__
         if not found or name in _HARMLESS:
@@ -214,7 +216,7 @@ class MovingTensors:
         return self._made(session, name, func, args, kwargs)
 
     def by_number(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """A torch call with an index or a size that was read: repeated with the fresh value, else pinned."""
+        """Handle a torch call with a tracked index or size: repeat it with the fresh value, or pin the value."""
         session: Any = self._session()
         tensors = flat(args, kwargs)
         name = func.__name__
@@ -228,7 +230,7 @@ class MovingTensors:
         return self._made(session, name, func, args, kwargs)
 
     def _answered(self, session: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any:
-        """An answer to Python that depends on the shape."""
+        """Record a read by Python that depends on the shape."""
         value = func(*args, **kwargs)
         step, ref = self._read(session, name, func, args, kwargs, value)
         session.add(step)
@@ -290,7 +292,7 @@ class Calls(TorchFunctionMode):
 
 
 class Saved:
-    """Collects what autograd saves of a call for its backward."""
+    """Collects what autograd saves during a call for its backward."""
 
     def __init__(self) -> None:
         self.found: list[Tensor] = []
@@ -316,7 +318,7 @@ class Saved:
 
 
 class WriteSaver(TorchDispatchMode):
-    """Saves tensors that existed before a call and that it writes."""
+    """Saves existing tensors before a call writes to them."""
 
     def __init__(self, session: Any) -> None:
         super().__init__()
@@ -336,9 +338,9 @@ class WriteSaver(TorchDispatchMode):
 
 
 def _can_be_made_again(tensors: list[Tensor], kwargs: Any) -> bool:
-    """True where a call means at a replay what it means here."""
+    """True if the call would mean the same at a replay."""
     return not (
-        "out" in kwargs  # it may be given other memory
+        "out" in kwargs  # a replay may pass other memory
         or torch.is_autocast_enabled("cpu")
         or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
         or _interpreter() is not None

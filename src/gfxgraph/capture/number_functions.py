@@ -1,9 +1,10 @@
-"""Functions that would read a tracked number in C, as they stand while a capture runs.
+"""Replacements, while a capture runs, for C functions that would read a tracked number.
 
-Those of Python's that take numbers (``min``, ``max``, ``math.sqrt``) keep the expression. Dynamo guards compiled code
-on them: once it has compiled anything, they stay as they are, and the number is pinned. Those of torch's that take
-sizes fail on any object but an int, so they are made again as a whole with the fresh number (moving.py); they are
-replaced only once a capture has numbers at all.
+Python's functions of numbers (``min``, ``max``, ``math.sqrt``) keep the expression. Dynamo puts guards on them: once
+it has compiled anything they are left alone, and the number is pinned. torch's functions that take sizes accept
+nothing but an int, so the call is repeated as a whole with the fresh number (moving.py); they are replaced only once
+a
+capture has tracked numbers.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from gfxgraph.capture.numbers import TrackedNumber, holds_numbers, is_number, pl
 from gfxgraph.process import process
 
 Targets = dict[str, tuple[Any, str, Any]]
-"""short name -> (owner, attribute, what stands in its place)."""
+"""Short name -> (owner, attribute, replacement)."""
 
 
 @functools.cache
 def number_targets() -> Targets:
-    """Functions of numbers."""
+    """Replacements for functions of numbers."""
     found: Targets = {f"builtins.{name}": (builtins, name, _least_or_most(name)) for name in ("min", "max")}
     found["builtins.pow"] = builtins, "pow", _of_numbers("pow", pow)
     for name, func in vars(math).items():
@@ -41,16 +42,16 @@ def number_targets() -> Targets:
     return found
 
 
-# Predicates have a place of their own (intercept.py); the others take one sequence.
+# Predicates are replaced in intercept.py; the others take one sequence.
 _OTHERS = frozenset({"isnan", "isfinite", "isinf", "fsum", "prod", "dist", "sumprod"})
 
 
 @functools.cache
 def waiting_targets(stock: Callable[[str], Any]) -> Targets:
-    """Functions that wait for as long as a number says: C takes nothing but ``float`` itself there.
+    """Replacements for functions that wait for a given time: C accepts only a real ``float`` there.
 
     Args:
-        stock: the function that stood there by its short name.
+        stock: gives the original function by its short name.
     """
     places = ((time, "sleep"), (threading.Condition, "wait"), (threading.Thread, "join"))
     return {f"waiting.{name}": (owner, name, _waiting(stock, f"waiting.{name}")) for owner, name in places}
@@ -78,7 +79,7 @@ def _of_numbers(name: str, func: Any) -> Any:
 
 
 def _least_or_most(name: str) -> Any:
-    """``min`` or ``max``; with a key, comparing asks its questions."""
+    """Replacement for ``min`` or ``max``; with a key, the comparisons themselves are recorded."""
     func = getattr(builtins, name)
     chosen = _of_numbers(name, func)
 
@@ -107,13 +108,13 @@ def _json_default(original: Any) -> Any:
 
 def _json_iterencode(original: Any) -> Any:
     def iterencode(self: Any, item: Any, *args: Any, **kwargs: Any) -> Any:
-        return original(self, plain(item, "JSON"), *args, **kwargs)  # keys and indented numbers ask no ``default``
+        return original(self, plain(item, "JSON"), *args, **kwargs)  # keys and indented numbers bypass ``default``
 
     return iterencode
 
 
 def by_number(func: Any, args: Any, kwargs: Any) -> Any:
-    """``func`` by an index or a size that is tracked."""
+    """Call ``func`` with a tracked index or size."""
     session: Any = process.active_session()
     if session is None:
         return func(*plain(args, "a size"), **plain(kwargs, "a size"))
@@ -122,10 +123,10 @@ def by_number(func: Any, args: Any, kwargs: Any) -> Any:
 
 @functools.cache
 def sized_targets(stock: Callable[[str], Any]) -> Targets:
-    """Functions that take ints in a row, or one int for a list.
+    """Replacements for functions that take ints in a row, or one int for a list.
 
     Args:
-        stock: torch's own function by its short name.
+        stock: gives torch's own function by its short name.
     """
     rooms = ((Tensor, _METHODS), (torch, _FUNCTIONS), (torch.nn.functional, _LAYERS))
     names = [(room, name, f"sized.{room.__name__}.{name}") for room, names in rooms for name in names.split()]
@@ -141,7 +142,7 @@ def _sized(stock: Callable[[str], Any], short: str) -> Any:
     return function
 
 
-# Those of torch's schemas with ``int[N]``, and those whose Python form takes ``*sizes``.
+# Functions whose schema has ``int[N]``, and those whose Python form takes ``*sizes``.
 _REDUCING = "amax amin logsumexp mean nanmean nansum norm roll std sum var"
 _BOTH = (
     f"{_REDUCING} narrow select topk chunk split tile flip repeat_interleave unflatten cumsum tril triu index_fill"

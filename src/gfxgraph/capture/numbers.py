@@ -1,16 +1,15 @@
-"""What ``.item()`` hands out inside a capture: a number that carries its expression.
+"""What ``.item()`` returns inside a capture: a number that carries its expression.
 
 Problem: a replay does not run Python, so a value that Python read at capture is a constant in
-everything computed from it. Idea: Python computes with an object that writes down what it was asked.
-Arithmetic gives another such number; comparing asks a question that each replay asks again; text is
-free, as nothing follows from it; an operation of torch's takes it as a symbolic scalar (symbols.py) and
-becomes a step that runs with the fresh value. Where the value leaves Python's sight (C code, a size, a
-hash), it is pinned: each replay compares it.
+everything computed from it. Idea: Python computes with an object that records what is done with it. Arithmetic gives
+another such number; a comparison becomes a question that each replay asks again; text is not guarded, because nothing
+follows from it; a torch operation takes it as a symbolic scalar (symbols.py) and becomes a step that runs with the
+fresh value. Where the value escapes tracking (C code, a size, a hash), it is pinned: each replay compares it.
 
-It is not a subclass of float: C code reads a float subclass directly, unseen, so
-``array("f", [value])`` would go silently wrong. Here every such use arrives at ``__float__`` or
+It is not a subclass of float: C code reads a float subclass directly, without a call, so
+``array("f", [value])`` would go silently wrong. Here every such use calls ``__float__`` or
 ``__index__``. ``isinstance(value, float)`` still holds, through ``__class__``. Values of dtype bool and
-outcomes of comparisons are plain bools, asked about at once: ``flag is True`` cannot be seen.
+results of comparisons are plain bools, guarded at once: ``flag is True`` cannot be observed.
 
 After the capture it shows the value of the latest replay.
 """
@@ -35,7 +34,7 @@ _PLAIN = (bool, int, float, complex)
 
 
 class Keeper(Protocol):
-    """The capture that a number was read in, as the number sees it (host_values.py)."""
+    """A number's view of the capture that it was read in (host_values.py)."""
 
     def latest(self, ref: Ref, captured: Any) -> Any: ...
     def left(self, number: Any, value: Any, use: str) -> None: ...
@@ -45,7 +44,7 @@ class Keeper(Protocol):
 
 
 class _TorchFunction:
-    """``__torch_function__`` as torch's C++ finds it; to ``is_tensor_like`` a number is no tensor."""
+    """Makes torch's C++ find ``__torch_function__``, but hides it from ``is_tensor_like``: a number is no tensor."""
 
     def __get__(self, number: Any, owner: Any) -> Any:
         if sys._getframe(1).f_code is is_tensor_like.__code__:
@@ -59,12 +58,12 @@ def _passed_to_torch(func: Any, types: Any, args: Any = (), kwargs: Any = None) 
 
 
 class TrackedNumber:
-    """A number computed from values that the host read; see the module's text."""
+    """A number computed from values that the host read; see the module's docstring."""
 
     __slots__ = ("__weakref__", "_captured", "_keeper", "_ref")
 
     def __new__(cls, keeper: Any, captured: Any = _MISSING, ref: Any = None) -> Any:
-        if captured is _MISSING:  # type(value)(other), as the statistics module writes it
+        if captured is _MISSING:  # called as type(value)(other), as the statistics module does
             return float(keeper)
         return object.__new__(cls)
 
@@ -81,7 +80,7 @@ class TrackedNumber:
     def _value(self) -> Any:
         return self._keeper.latest(self._ref, self._captured)
 
-    # -- asked and answered: guarded ------------------------------------------------------------
+    # -- comparisons: guarded -------------------------------------------------------------------
 
     def _ask(self, test: str, answer: bool) -> bool:
         self._keeper.compared(self, test, None, answer)
@@ -122,7 +121,7 @@ class TrackedNumber:
     def is_integer(self) -> bool:
         return self._ask("is an integer", float(self._value).is_integer())
 
-    # -- text: free, unless the program decides by it ------------------------------------------------
+    # -- text: not guarded, unless the program branches on it --------------------------------------------
 
     def __repr__(self) -> str:
         return self._shown(repr(self._value))
@@ -138,7 +137,7 @@ class TrackedNumber:
             self._leave("text that the program goes by")
         return text
 
-    # -- still an expression -----------------------------------------------------------------------------
+    # -- results that carry an expression ----------------------------------------------------------------
 
     def __round__(self, ndigits: Any = None) -> Any:
         return self._keeper.computed("round", round, (self,) if ndigits is None else (self, ndigits))
@@ -151,16 +150,16 @@ class TrackedNumber:
     def imag(self) -> Any:
         return self._keeper.computed("imag", operator.attrgetter("imag"), (self,))
 
-    # -- out of sight: pinned, or refused ------------------------------------------------------------------
+    # -- uses that cannot be tracked: pinned, or refused --------------------------------------------------
 
     def _leave(self, use: str) -> Any:
-        """The plain value, for something that cannot be seen."""
+        """The plain value, for a use that cannot be tracked."""
         value = self._value
         self._keeper.left(self, value, use)
         return value
 
     def _convert(self, kind: type, use: str, frame: FrameType) -> Any:
-        """``kind(value)``: what is pinned is the outcome, so that a value may change as long as that does not."""
+        """``kind(value)``; the result is pinned, so the value may change as long as the result does not."""
         if _formats_text(frame):
             if texts.decides(frame):
                 self._leave("text that the program goes by")
@@ -175,7 +174,7 @@ class TrackedNumber:
         return self._convert(int, "int()", sys._getframe(1))  # type: ignore[no-any-return]
 
     def __index__(self) -> int:
-        operator.index(self._value)  # TypeError, as the plain number raises it
+        operator.index(self._value)  # raises TypeError as the plain number would
         return self._convert(int, "an index, a size or C code", sys._getframe(1))  # type: ignore[no-any-return]
 
     def __complex__(self) -> complex:
@@ -197,7 +196,7 @@ class TrackedNumber:
         name = f"numpy.{ufunc.__name__}"
         is_numpys = str(sys._getframe(1).f_globals.get("__name__")).startswith(
             "numpy."
-        )  # goes on with NumPy's scalars
+        )  # and the result is one of NumPy's scalars
         if method == "__call__" and not kwargs and ufunc.nout == 1 and all(map(is_number, inputs)) and not is_numpys:
             return self._keeper.computed(name, ufunc, inputs)
         return getattr(ufunc, method)(*(plain(item, name) for item in inputs), **kwargs)
@@ -205,15 +204,15 @@ class TrackedNumber:
     __torch_function__ = _TorchFunction()
 
     def __getattr__(self, name: str) -> Any:
-        # bit_length, as_integer_ratio, hex...: whatever the plain number has.
+        # bit_length, as_integer_ratio, hex...: any attribute of the plain number.
         if name.startswith("__"):
             raise AttributeError(name)
-        getattr(self._value, name)  # AttributeError as the plain number would raise it
+        getattr(self._value, name)  # raises AttributeError as the plain number would
         return getattr(self._leave(f".{name}"), name)
 
 
 def is_number(item: Any) -> bool:
-    """True for plain numbers, NumPy's scalars and tracked ones: what an expression can hold."""
+    """True for plain numbers, NumPy's scalars and tracked numbers: everything an expression can hold."""
     if type(item) is TrackedNumber or isinstance(item, _PLAIN):
         return True
     numpy = sys.modules.get("numpy")
@@ -221,12 +220,12 @@ def is_number(item: Any) -> bool:
 
 
 def now(item: Any) -> Any:
-    """The number as it is, for computing beside the expression."""
+    """The current value, for computing alongside the expression."""
     return item._value if type(item) is TrackedNumber else item
 
 
 def plain(item: Any, use: str) -> Any:
-    """Arguments without tracked numbers, which leave their keepers' sight."""
+    """Replace tracked numbers in the arguments by plain ones; they escape tracking."""
     kind = type(item)
     if kind is TrackedNumber:
         return item._leave(use)
@@ -240,7 +239,7 @@ def plain(item: Any, use: str) -> Any:
 
 
 def _wants_plain(other: Any, method: str) -> bool:
-    """True where the operand's class is C's, and no number: it knows what to do with plain ones only."""
+    """True if the operand's class is written in C and is not a number: it can handle plain numbers only."""
     kind = type(other)
     found = getattr(kind, method, None)
     return (
@@ -272,7 +271,7 @@ def _binary(name: str, is_reflected: bool) -> Any:
         if not is_number(other):
             if _wants_plain(other, f"__{name}__" if is_reflected else f"__r{name}__"):
                 return func(*plain(args, name))
-            return NotImplemented  # a tensor: its own operator calls __torch_function__
+            return NotImplemented  # for a tensor, whose operator calls __torch_function__
         args += modulus
         return self._keeper.computed(func.__name__, func, args)
 
@@ -298,5 +297,5 @@ def _formats_text(frame: FrameType | None) -> bool:
     code = frame.f_code.co_code
     if not dis.opname[code[frame.f_lasti]].startswith("BINARY_OP"):
         return False
-    # NB_REMAINDER and NB_INPLACE_REMAINDER; number % number would arrive at __rmod__ instead.
+    # NB_REMAINDER and NB_INPLACE_REMAINDER; number % number would call __rmod__ instead.
     return opcodes._nb_ops[code[frame.f_lasti + 1]][0] in ("NB_REMAINDER", "NB_INPLACE_REMAINDER")  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What is known about an operation before it runs, found out once for each overload."""
+"""What is known about an operation before it runs, determined once per overload."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from gfxgraph.capture.structure import is_collective_in_place, written_arguments
 from gfxgraph.core.unsafe import BY_NAME, UnsafeOp
 
 identity = object.__hash__
-"""A number that no two live objects share, as ``id`` gives one; unlike ``id`` it raises no audit event.
+"""A number that no two live objects share, like ``id``, but without an audit event.
 
-With an audit hook in the process (filelock sets one, and transformers imports that) each ``id``, each
+With an audit hook in the process (filelock sets one, and transformers imports it) each ``id``, each
 ``sys._getframe`` and each ``frame.f_code`` costs 0.4 us more.
 """
 _EXACT = frozenset({torch.Tensor, torch.nn.Parameter})
@@ -25,7 +25,7 @@ _HOLDS_NO_TENSOR = re.compile(
     r"(Optional\[|List\[)*(int|float|bool|number|complex|str|Device|Layout|MemoryFormat|ScalarType|SymInt|SymFloat"
     r"|SymBool|Scalar|Generator|Stream)\]*"
 ).fullmatch
-"""Types of arguments, as schemas write them, among whose values no tensor can be."""
+"""Argument types, as schemas write them, whose values cannot contain a tensor."""
 
 
 class OpInfo:
@@ -73,10 +73,10 @@ class OpInfo:
         self.has_effects = bool(self.mutates) or self.draws
         may_hold = [i for i, a in enumerate(arguments) if not _HOLDS_NO_TENSOR(str(a.type))]
         self.tensors = tuple(i for i in may_hold if not arguments[i].kwarg_only)
-        """Positions of arguments that may be tensors, or hold some."""
+        """Positions of arguments that may be tensors or contain some."""
         self.names_tensors = len(may_hold) > len(self.tensors)
         self.n_tensors = (self.tensors[-1] + 1) if self.tensors else 0
-        # Inference mode hands over composite operations whole: their parts are looked at instead.
+        # Inference mode passes composite operations whole: their parts are recorded instead.
         has = torch._C._dispatch_has_kernel_for_dispatch_key
         full = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
         self.is_composite = has(full, "CompositeImplicitAutograd") and not has(full, "CUDA")
@@ -85,34 +85,34 @@ class OpInfo:
         self.makes_memory = not (
             is_collective_in_place(schema) or any(r.alias_info is not None for r in schema.returns)
         )
-        # A view launches nothing, so the graph need not be asked about it.
+        # A view launches nothing, so the graph is not queried after it.
         self.is_view = (
             bool(schema.returns)
             and not self.mutates
             and all(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
         )
-        # Torch ends a product, or a copy, with this one; the mode that fills new memory leaves it alone.
+        # torch ends a product, or a copy, with this operation.
         self.launches_nothing = self.is_view or schema.name == "aten::_unsafe_view"
         call = getattr(func, "_op", func)
         self.call = quiet(schema.name, call)
         self.binding = quiet(schema.name, BINDINGS.get(full, call))
-        """For positional arguments that begin with a tensor of torch's own type."""
+        """What to call with positional arguments only, the first of which is exactly a torch.Tensor."""
         self.takes, named = NAMED.get(full, ("", call))
         self.named_binding = quiet(schema.name, named)
-        """For such a tensor and one argument by the name of ``takes``."""
+        """What to call with one such tensor and the keyword argument named by ``takes``."""
 
     def by_name(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Callable[..., Any]:
-        """What to call with other arguments than positional ones that begin with a tensor of torch's own type."""
+        """What to call with any other arguments."""
         is_one = len(kwargs) == 1 == len(args) and self.takes in kwargs
         return self.named_binding if is_one and type(args[0]) in _EXACT else self.call
 
 
 OPS: dict[int, OpInfo] = {}
-"""By ``identity`` of the overload, which each holds: an overload's own hash is a call into Python."""
+"""By ``identity`` of the overload, which each entry holds: an overload's own hash is a call into Python."""
 
 
 def known_as(info: OpInfo) -> object:
-    """Something to give to a recorder in place of the overload, for it to be called as ``info`` says."""
+    """Make an object that the recorder accepts as an overload and calls as ``info`` says."""
     stand_in = info.stand_in = object()
     OPS[identity(stand_in)] = info
     return stand_in

@@ -1,6 +1,6 @@
-"""The other ranks of a job, asked through the store that torch.distributed was started with: no collective, no GPU.
+"""Asks the other ranks of a job through torch.distributed's store: no collective, no GPU.
 
-Every rank's watch answers for its rank, so a rank that hangs in a collective still reports.
+Every rank's watch thread answers for its rank, so a rank that hangs in a collective still reports.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ class Peers:
         self._n_answered = 0
 
     def exchange(self, topic: str, mine: Sequence[str], wait_s: float) -> list[list[str] | None]:
-        """Every rank's lines on ``topic``, by rank; None of those that were not there in time."""
+        """Exchange lines on ``topic`` with all ranks; by rank, None for those that did not answer in time."""
         self.store.set(f"{topic}/{self.rank}", json.dumps(list(mine)))
         return [json.loads(text) if text is not None else None for text in self._collect(topic, wait_s)]
 
     def ask(self, mine: str, wait_s: float) -> list[str]:
-        """Where every rank is; answered by the ranks' watches."""
+        """Ask every rank where it is; the ranks' watch threads answer."""
         number = self.store.add("asked", 1)
         self._say(number, mine)
         self._n_answered = number
         return [text if text is not None else NO_ANSWER for text in self._collect(f"answer/{number}", wait_s)]
 
     def answer(self, mine: str) -> None:
-        """Answer what other ranks have asked since the last time."""
+        """Answer the questions of other ranks since the last call."""
         asked = self.store.add("asked", 0)
         for number in range(self._n_answered + 1, asked + 1):
             self._say(number, mine)
@@ -48,7 +48,7 @@ class Peers:
         self.store.set(f"answer/{number}/{self.rank}", mine)
 
     def _collect(self, topic: str, wait_s: float) -> list[str | None]:
-        """What the ranks have set under ``topic``; the store itself waits only for keys that are there."""
+        """Poll what the ranks have stored under ``topic``; the store can only wait for keys that exist."""
         deadline = time.monotonic() + wait_s
         found: list[str | None] = [None] * self.size
         while True:
@@ -62,12 +62,12 @@ class Peers:
 
 
 def peers_of_process() -> Peers | None:
-    """The ranks of torch.distributed, once it is started with more than one."""
+    """The ranks of torch.distributed, once it has started with more than one."""
     dist = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() < 2:
         return None
     store = dist.distributed_c10d._get_default_store()
-    if hasattr(store, "clone"):  # a connection of its own: the program may be waiting on the other one
+    if hasattr(store, "clone"):  # a separate connection: the program may be waiting on the other one
         store = store.clone()
     store = dist.PrefixStore("gfxgraph/watch", store)
     store.set_timeout(timedelta(seconds=10))

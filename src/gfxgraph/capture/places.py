@@ -1,4 +1,4 @@
-"""Which line of the user's program is running: frames of torch and of this package are skipped."""
+"""Finds the running line of the user's program: frames of torch and of this package are skipped."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ SKIP: dict[str, bool] = {}  # by file name: hashing a code object reads all of i
 _OWN_DIR = __file__.rsplit("/", 2)[0]
 _STANDARD_DIR = types.__file__.rsplit("/", 1)[0] + "/"
 _TORCH_DIR = torch.__file__.rsplit("/", 1)[0]
-# Programs that come with the package: their lines are to be named as a user's are.
+# Programs that come with the package: their lines are reported like a user's.
 _PROGRAMS = (f"{_OWN_DIR}/examples/", f"{_OWN_DIR}/selftest/cases/")
 
 
 def is_library_code(code: CodeType) -> bool:
-    """True for frames of torch and of this package, which are never the user's line."""
+    """True for code of torch and of this package, which is never the user's line."""
     return is_library_file(code.co_filename)
 
 
@@ -39,7 +39,7 @@ def is_library_file(name: str) -> bool:
 
 
 def note_library(module: Any) -> None:
-    """Remember the module of a library's file, unless the name is one that a program may have too (``__main__``)."""
+    """Remember the module as a library's, unless a program may have the same name (``__main__``)."""
     if type(module) is str and module.startswith(("torch.", "gfxgraph.", "triton.")):
         LIBRARIES.add(module)
 
@@ -52,7 +52,7 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
 
 
 def program_place() -> tuple[CodeType | None, int]:
-    """As ``place``, but no line of Python's library or NumPy's, which read a number for the program."""
+    """Like ``place``, but skip Python's standard library and NumPy, which read a number for the program."""
     frame = user_frame(sys._getframe(1))
     while frame is not None and _is_standard(frame.f_code.co_filename):
         frame = user_frame(frame.f_back)
@@ -64,13 +64,13 @@ def _is_standard(name: str) -> bool:
 
 
 def place() -> tuple[CodeType | None, int]:
-    """Code object and instruction of the user's line, cheap to take and resolved when shown."""
+    """Code object and instruction of the user's line: cheap to take, resolved to a line when shown."""
     frame = user_frame(sys._getframe(1))
     return (frame.f_code, frame.f_lasti) if frame is not None else (None, -1)
 
 
 class SourcePlace:
-    """A place as ``place`` gives it, formatted on demand."""
+    """A result of ``place``, formatted on demand."""
 
     __slots__ = ("_where",)
 
@@ -82,5 +82,5 @@ class SourcePlace:
 
 
 def shown(where: Any) -> str:
-    """A place as ``place`` gives it, for people."""
+    """Format a result of ``place`` as text."""
     return str(where_of(*where))

@@ -1,7 +1,7 @@
-"""A captured program: its steps in order, what it reads from outside, and how it steps down.
+"""A captured program: its steps in order, what it reads from outside, and how it falls back.
 
 Fallback order at replay: the graph exec; the tape, eagerly, into the same outputs; node by node
-through the driver; the user's callable where one is known; else an error. Each step down is
+through the driver; the user's callable if one is known; else an error. Each fallback is
 counted with its reason.
 """
 
@@ -25,24 +25,24 @@ from gfxgraph.core.tape import TapeValue, leaves
 
 @dataclass(slots=True, eq=False)
 class Program:
-    """The steps of one capture. Held by its graph object, and holds what a replay reads."""
+    """The steps of one capture. Held by its graph object; holds what a replay reads."""
 
     launch: Callable[[Any], None]
-    """Replays one torch graph object, and does nothing else."""
+    """Launches one torch graph object, and does nothing else."""
     begun_at: object = ""
-    """Where the capture began; worded when somebody asks."""
+    """Where the capture began; formatted on demand."""
     steps: list[Step] = field(default_factory=list)
     externals: dict[TapeValue, Tensor | Layout] = field(default_factory=dict)
-    """Inputs: the tensor itself (pinned), or only its place where it lies in a graph pool."""
+    """Inputs: the tensor itself (pinned), or only its layout if it lies in a graph pool."""
     layouts: dict[TapeValue, Layout] = field(default_factory=dict)
     numbers: Expressions = field(default_factory=Expressions)
-    """What the host reads and computes from it."""
+    """Values that the host reads, and expressions computed from them."""
     generators: list[Any] = field(default_factory=list)
     """Handles on the random states that a replay advances: torch's default one and the registered ones."""
     addresses: set[int] = field(default_factory=set)
-    """Where this program's results lie, in the pool of its graph."""
+    """Addresses of this program's results in its graph's pool."""
     by_nodes: Callable[[SegmentStep, Program], None] | None = None
-    """Replays one segment node by node, where faults are to be localized."""
+    """Replays one segment node by node, if faults are to be localized."""
 
     @property
     def segments(self) -> list[SegmentStep]:
@@ -67,7 +67,7 @@ class Program:
         return self.layouts[value].tensor()
 
     def run(self) -> None:
-        if profiler._is_profiler_enabled:  # its timeline shows where a replay is cut, and where the host's part is
+        if profiler._is_profiler_enabled:  # so that a timeline shows the segments and the host steps
             for step in self.due_steps():
                 with profiler.record_function(f"gfxgraph: {step}"):
                     step.run(self)
@@ -76,7 +76,7 @@ class Program:
             step.run(self)
 
     def due_steps(self) -> Iterator[Step]:
-        """The steps of one replay in order, each after the one before it has run."""
+        """The steps of one replay in order; each is yielded after the previous one has run."""
         numbers = self.numbers
         numbers.forget()
         for step in self.steps:
@@ -84,12 +84,12 @@ class Program:
                 yield step
 
     def writes(self) -> Iterator[Tensor | Layout]:
-        """What a replay writes and others may look at: results, and tensors from outside."""
+        """What a replay writes and others may read: results, and external tensors."""
         for step in self.steps:
             yield from step.writes()
 
     def pool_inputs(self, segment: SegmentStep) -> list[Layout]:
-        """What the segment reads from graph memory that it did not write: it may reuse that memory itself."""
+        """Graph memory that the segment reads but did not write: it may itself reuse that memory."""
         found: dict[TapeValue, Layout] = {}
         for entry in segment.tape.entries:
             for value in (*leaves(entry.args), *leaves(entry.kwargs)):
@@ -105,10 +105,10 @@ class Program:
             yield from step.random_states()
 
     def launch_failed(self, segment: SegmentStep, error: RuntimeError) -> None:
-        """Give the segment's result another way, or raise.
+        """Produce the segment's result in another way, or raise.
 
         Raises:
-            ReplayError: `no_fallback_left`; what the attempts changed has been put back.
+            ReplayError: `no_fallback_left`; what the attempts changed has been restored.
         """
         ways: list[tuple[str, str, Callable[[], None]]] = []
         if segment.tape.is_complete:
@@ -125,7 +125,7 @@ class Program:
             except RuntimeError as second:
                 last = second
                 if before is not None:
-                    with suppress(RuntimeError):  # the device may be gone; the first error is the one to see
+                    with suppress(RuntimeError):  # the device may be gone; the first error is the one to report
                         before.put_back()
                 continue
             note_fallback(reason, "graph launch", segment.where, error)
@@ -134,10 +134,11 @@ class Program:
         raise no_fallback(tried, segment.where, error) from last
 
     def _by_tape(self, segment: SegmentStep) -> None:
-        """Run the tape with the generators where the failed launch found them.
+        """Run the tape with the generators in the state in which the failed launch found them.
 
-        torch advances them before it launches, by an amount that it does not expose: a run whose
-        results are dropped measures it, the first time.
+        torch advances them before it launches, by an amount that it does not expose. The first time, a run whose
+        results
+        are discarded measures it.
         """
         now = [generator.get_offset() for generator in self.generators]
         if segment.rng_increments is None:

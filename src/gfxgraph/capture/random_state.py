@@ -1,12 +1,12 @@
 """``torch.cuda.get_rng_state`` and ``set_rng_state`` while a capture runs, also from compiled code.
 
-Problem: Dynamo guards the code object of the functions that compiled code calls. With another function in their
-place the compiled code is compiled once more, inside the capture: torch up to 2.13 then reads and sets the random
-state there itself, which CUDA refuses, and from 2.14 it refuses to compile. Idea: the function in their place *is*
-torch's own code, with other names around it: where it asks the device's generator for its state, it asks ours.
+Problem: Dynamo guards the code object of the functions that compiled code calls. If they are replaced, the compiled
+code is recompiled inside the capture: torch up to 2.13 then reads and sets the random state there itself, which CUDA
+refuses, and from 2.14 it refuses to compile. Idea: the replacement *is* torch's own code object with different
+globals: where it asks the device's generator for its state, it asks ours.
 
 Dynamo itself saves the state before it traces and restores it afterwards (``convert_frame``, where it lives since
-2.9). Tracing draws nothing, and inside a capture neither is possible, so there neither is done.
+2.9). Tracing draws nothing, and neither is possible inside a capture, so both are skipped there.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 Handler = Callable[[Callable[[], Any]], Any]
-"""Does a call of torch's, or has it done by the capture."""
+"""Makes a torch call, or lets the capture make it."""
 
 
 class _Generator:
-    """Asked by torch's code in the place of the device's generator."""
+    """Replaces the device's generator in torch's code."""
 
     def __init__(self, real: Any, handle: Handler) -> None:
         self._real = real
@@ -66,12 +66,12 @@ class _Torch:
 
 
 def _at_once(call: Callable[[], Any], **kwargs: Any) -> None:
-    # torch's own holds a lock meanwhile, up to 2.14, that a compilation inside it would wait for.
+    # Up to 2.14 torch holds a lock here, for which a compilation inside the call would wait.
     call()
 
 
 def in_the_place_of(stock: Any, handle: Handler) -> Any:
-    """torch's function ``stock`` around which ``handle`` stands."""
+    """torch's function ``stock``, with its access to generators passed through ``handle``."""
     if not isinstance(stock, types.FunctionType):
         return stock
     names = {**stock.__globals__, "torch": _Torch(handle), "_lazy_call": _at_once}
@@ -80,7 +80,7 @@ def in_the_place_of(stock: Any, handle: Handler) -> Any:
 
 
 def _asks_dynamo() -> bool:
-    """True where the first caller that is not ``torch.cuda`` is Dynamo, and a capture is underway here."""
+    """True if the first caller outside ``torch.cuda`` is Dynamo and this thread is capturing."""
     frame: Any = sys._getframe(2)
     while frame is not None and frame.f_globals.get("__name__") in _ON_THE_WAY:
         frame = frame.f_back
@@ -93,10 +93,10 @@ _COMPILER = frozenset({"torch._dynamo.convert_frame", "torch._dynamo.utils"})
 
 
 def shield_from_dynamo() -> Callable[[], None]:
-    """Have Dynamo not compile torch's functions that get and set the state; returns what lets it again.
+    """Keep Dynamo from compiling torch's functions that get and set the state; return the undo.
 
-    Compiled code calls them after a break, and Dynamo then compiles what they call. Up to torch 2.14 that is a
-    function called under a lock, and Dynamo, restoring the state after it has traced, waits for that lock for ever.
+    Compiled code calls them after a graph break, and Dynamo then compiles what they call. Up to torch 2.14 that is a
+    function called under a lock, and Dynamo, restoring the state after tracing, waits for that lock forever.
     """
     frames = torch._C._dynamo.eval_frame
     if not hasattr(frames, "set_code_exec_strategy"):

@@ -1,17 +1,16 @@
 """The recorder: a dispatch mode that writes down every operation of a capture.
 
-Problem: a graph is a list of nodes without names, and a capture that meets an operation which no
-graph can hold is lost. Idea: stand at torch's dispatcher while the capture runs. Each operation
-goes on the tape, with the graph node it made last and the Python line it came from; nodes that
-appear between two operations were launched by other code (Triton, an extension) and are noted
-as opaque. Operations of the unsafe table never reach the driver: the session splits there.
+Problem: a graph is a list of nodes without names, and a capture that meets an operation which no graph can hold is
+lost. Idea: sit at torch's dispatcher while the capture runs. Each operation goes on the tape, with the last graph
+node it made and the Python line it came from. Nodes that appear between two operations were launched by other code
+(Triton, an extension) and are noted as opaque. Unsafe operations never reach the driver: the session splits there.
 
 Invariants: no tensor made inside the capture is kept alive (that would change which memory is
-reused, so the graph would differ from a stock capture); a tensor's value is one of the weak references
+reused, so the graph would differ from a stock capture). A tensor's value is one of the weak references
 to it, found through the tensor itself (``__weakref__``, the newest), which lives exactly as long as torch's
 tensor does.
 
-Source: DESIGN of dispatch modes under torch.compile measured on torch 2.11 and 2.13: without
+Source: dispatch modes under torch.compile, measured on torch 2.11 and 2.13: without
 ``ignore_compile_internals`` compiled code silently runs eagerly under the mode, and stays eager.
 """
 
@@ -52,7 +51,7 @@ def _no_reader() -> int:
 
 
 class Tainted(Protocol):
-    """Host tensors that hold values of the device, as a recorder asks about them."""
+    """What a recorder asks about host tensors that hold device values."""
 
     tainted: Any
     has_symbols: bool
@@ -62,7 +61,7 @@ class Tainted(Protocol):
 
 
 class RecordedCapture(Protocol):
-    """What a recorder asks of the capture that it watches: where it must not go on by itself."""
+    """What a recorder asks of the capture that it watches, wherever it cannot continue by itself."""
 
     state: Process
     device_index: int
@@ -80,7 +79,7 @@ class RecordedCapture(Protocol):
 
 
 class Recorder(TorchDispatchMode):
-    """Watches one session; see the module's text."""
+    """Records one session; see the module's docstring."""
 
     supports_higher_order_operators = True
 
@@ -92,9 +91,9 @@ class Recorder(TorchDispatchMode):
         self.rows = self.tape.rows
         self.owner = next(_numbers)
         self.outside: dict[int, TapeValue] = {}
-        """By ``identity``: values of tensors from outside, which ``externals`` holds."""
+        """By ``identity``: values of external tensors, which ``externals`` holds."""
         self.values: list[TapeValue] = []
-        """What the current segment's operations made."""
+        """Values made by the current segment's operations."""
         self.storages: dict[int, TapeValue] = {}
         self.externals: dict[TapeValue, Tensor] = {}
         self.mutated: dict[tuple[int, Any, Any], Tensor] = {}
@@ -106,11 +105,12 @@ class Recorder(TorchDispatchMode):
         self.raw_stream = torch._C._cuda_getCurrentRawStream
         self.is_hip_like = session.checks_for_escapes
         self.holds: list[Tensor] | None = None
-        """Where set, every result is held until the capture is over, so that no two share memory."""
+        """If set, every result is held until the capture is over, so that no two share memory."""
         self.segment = 0
         self.is_guarded = session.state.settings.guard > 0
         self.is_wary = self.is_guarded
-        """Whether operations are looked at that no table lists: for guards, or because host tensors hold values."""
+        """Whether to inspect operations that no table lists: for guards, or because host tensors hold device values.
+        """
         self.max_nodes = session.state.decisions.max_nodes or sys.maxsize
 
     @classmethod
@@ -132,7 +132,7 @@ class Recorder(TorchDispatchMode):
         self.frontiers = {0}
 
     def let_go(self) -> None:
-        """The session is over: hold nothing that would keep its graphs and tensors alive."""
+        """Release everything that would keep the finished session's graphs and tensors alive."""
         self.session = None  # type: ignore[assignment]
         self.readers.clear()
         self.reader = _no_reader
@@ -161,17 +161,18 @@ class Recorder(TorchDispatchMode):
         return bool(fresh)
 
     def note_opaque(self) -> None:
-        """Note nodes that came since the last operation, if any."""
+        """Note nodes that appeared since the last operation, if any."""
         frontier = self._find_reader()()
         if frontier not in self.frontiers and self._new_nodes(frontier):
             last = frontier if type(frontier) is int else frontier[-1]  # type: ignore[index]
             self.tape.opaque.append(Opaque(len(self.tape.rows), *place(), last))
 
     def note_opaque_of_the_dead(self, graph: int) -> None:
-        """Note what came since the last operation of a capture that has died: only its graph still tells.
+        """Note what appeared since the last operation of a dead capture: only its graph still tells.
 
         Args:
-            graph: its handle, from when it lived; good until the stream's capture is ended (seen on CUDA 13.0, and
+            graph: its handle, taken while it was alive; valid until the stream's capture is ended (seen on CUDA 13.0,
+            and
                 on AMD's emulator with HIP 6.4: tests/emulator/scenarios.py, read_a_dead_capture).
         """
         fresh = self._last_nodes_of_the_dead(graph)
@@ -179,7 +180,7 @@ class Recorder(TorchDispatchMode):
             self.tape.opaque.append(Opaque(len(self.tape.rows), *place(), fresh[-1]))
 
     def disown_nodes_of_the_dead(self, graph: int) -> None:
-        """Know what an operation left behind that ended the capture itself: it will be done again as a whole."""
+        """Ignore the nodes left by an operation that itself ended the capture: it will be repeated as a whole."""
         self._last_nodes_of_the_dead(graph)
 
     def _last_nodes_of_the_dead(self, graph: int) -> list[int]:
@@ -192,10 +193,10 @@ class Recorder(TorchDispatchMode):
         return fresh
 
     def disown_new_nodes(self) -> None:
-        """Attribute the nodes of an operation that was refused half-way to no operation.
+        """Ignore the nodes of an operation that was refused half-way.
 
-        Such an operation wrote only to temporary memory of its own, which went with it: what it left
-        in the graph matters to no later node, and need not be asked about.
+        Such an operation wrote only to temporary memory of its own, which is freed: the nodes that it left
+        in the graph affect no later node.
         """
         frontier = self._find_reader()()
         if frontier not in self.frontiers:
@@ -258,11 +259,11 @@ class Recorder(TorchDispatchMode):
                     frontiers.add(after)
                 else:
                     launched = self._new_nodes(after)
-        if type(out) is Tensor and out.is_cuda:  # what _made does for the others, without a call
+        if type(out) is Tensor and out.is_cuda:  # inlines _made, without a call
             made: Any = out.__weakref__
             if made is not None and (type(made) is not TapeValue or made.owner is not owner):
                 made = self.known(out)
-            if made is None:  # else in-place: the same value, changed
+            if made is None:  # an in-place operation returns the same value, changed
                 made = TapeValue(out)
                 made.owner = owner
                 made.made_by = position
@@ -314,10 +315,12 @@ class Recorder(TorchDispatchMode):
         return out
 
     def _looked_at(self, info: OpInfo, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
-        """What may not be one to record: its result, or `_TO_RECORD`, and the arguments to record it with."""
+        """Handle a call that may not be one to record: its result or `_TO_RECORD`, and the arguments to record it
+        with.
+        """
         func = info.func
         if info.is_composite:
-            with self, as_outside():  # torch's C++ parts, as eager runs them; Python's decompositions may differ
+            with self, as_outside():  # torch's C++ parts, as in eager; Python's decompositions may differ
                 return func._op_dk(_COMPOSITE, *args, **kwargs), args, kwargs
         if self.session.values.has_symbols and holds_symbols(args, kwargs):
             if not _makes_shape(info, args, kwargs):
@@ -331,12 +334,12 @@ class Recorder(TorchDispatchMode):
         return _TO_RECORD, args, kwargs
 
     def _repaired(self, info: OpInfo, args: Any, kwargs: Any) -> Any:
-        """The arguments of another library's kernel, as it assumes them to be."""
+        """Arguments adjusted to what another library's kernel assumes about them."""
         with self:  # the copies belong to the capture
             return above.rooms.repaired(args, kwargs, info.mutates)
 
     def _unsafe(self, info: OpInfo, args: Any, kwargs: Any) -> UnsafeOp | None:
-        """The row of the table that this call falls under, if any."""
+        """The row of the unsafe table that applies to this call, if any."""
         if info.unsafe is not None and info.applies(args, kwargs):  # type: ignore[misc]
             self.session.moving.operation(info.name, args, kwargs)
             return info.unsafe
@@ -344,14 +347,14 @@ class Recorder(TorchDispatchMode):
         moving = session.moving.operation(info.name, args, kwargs)
         if moving is not None:
             return moving
-        if not session.values.tainted or info.name == "aten::is_pinned":  # it asks about memory, not values
+        if not session.values.tainted or info.name == "aten::is_pinned":  # is_pinned reads memory, not values
             return None
         if session.values.reads_tainted(args, kwargs) and not self._is_pinned_copy(info, args):
             return _TAINTED
         return None
 
     def _is_pinned_copy(self, info: OpInfo, args: Any) -> bool:
-        """True for a copy to the device, which the table let pass, of what the graph itself copies to the host."""
+        """True for a copy back to the device of data that the graph itself copies to the host."""
         if info.unsafe is None:
             return False
         target, source = (args[0], args[1]) if info.mutates else (None, args[0])
@@ -371,12 +374,12 @@ class Recorder(TorchDispatchMode):
         return item
 
     def known(self, tensor: Tensor) -> TapeValue | None:
-        """The value of a tensor that this recorder has seen: the newest weak reference, unless others have some."""
+        """The value of a tensor that this recorder has seen, else None."""
         newest = tensor.__weakref__
         if newest is None:
             return None
         held = self.outside.get(identity(tensor))
-        # Weights may have a value of every graph that was ever captured: looked through only where ours may be.
+        # Weights may have a value from every graph ever captured: search them only if ours may be among them.
         if held is not None or (type(newest) is TapeValue and newest.owner < self.owner):
             return held
         return next((ref for ref in getweakrefs(tensor) if type(ref) is TapeValue and ref.owner == self.owner), None)
@@ -385,7 +388,7 @@ class Recorder(TorchDispatchMode):
         return self.known(tensor) or self.value_of_unknown(tensor)
 
     def value_of_unknown(self, tensor: Tensor) -> TapeValue:
-        """A tensor that no recorded operation made: an input, or another view of captured memory.
+        """Give a value to a tensor that no recorded operation made: an input, or another view of captured memory.
 
         Raises:
             NoStorage: it is sparse, and has no memory of its own that an address could name.
@@ -418,10 +421,12 @@ class Recorder(TorchDispatchMode):
     def _made_of(
         self, out: Any, position: int, info: OpInfo, args: Any, kwargs: Any, spec_args: list[Any], spec_kwargs: Any
     ) -> Any:
-        """What an operation made that is not one tensor on the device; `_HOST_WORK`: done once, as always."""
+        """Value of a result that is not one device tensor; `_HOST_WORK` if it was computed on the host once and for
+        all.
+        """
         if isinstance(out, Tensor):
             if not out.is_cuda and not self._on_device(spec_args, spec_kwargs):
-                return _HOST_WORK  # it depends on nothing from the device
+                return _HOST_WORK  # it does not depend on the device
             return self.known(out) or self._made(out, position, info, spec_args)
         if _is_host_work(args, kwargs, out):
             return _HOST_WORK
@@ -450,15 +455,15 @@ class Recorder(TorchDispatchMode):
         return value
 
     def _note_layout(self, tensor: Tensor, value: TapeValue) -> None:
-        """Where memory is guarded: how the result lies."""
+        """Where memory is guarded, store the result's layout."""
         value.layout = Layout.of(tensor) if tensor.layout is _STRIDED else None
         if self.holds is not None:
             self.holds.append(tensor)
 
     def _made_on_host(self, tensor: Tensor, position: int) -> TapeValue:
-        """A result in page-locked memory: each replay writes there, so the program holds it, as a graph does not.
+        """A result in page-locked memory: each replay writes there, so the program holds it, which a graph does not.
 
-        Host work with it is work with a value from the device.
+        Host work with it counts as work with a device value.
         """
         value = new_value(tensor, self.owner, position, self.tape.segment, 0, None)
         self.values.append(value)
@@ -467,14 +472,14 @@ class Recorder(TorchDispatchMode):
         return value
 
     def _on_device(self, args: Any, kwargs: Any) -> bool:
-        """True if a host tensor came out of device work (a pinned copy)."""
+        """True if a host tensor came from device work (a pinned copy)."""
         for item in (*args, *kwargs.values()):
             if type(item) is TapeValue and (item.address or item.root is not None):
                 return True
         return False
 
     def _note_effects(self, info: OpInfo, args: Any, kwargs: Any) -> None:
-        """What it wrote to of the outside, and that it drew random numbers."""
+        """Note which external tensors the operation wrote, and that it drew random numbers."""
         for position, name in info.mutates:
             target = args[position] if position < len(args) else kwargs.get(name)
             for tensor in (target,) if isinstance(target, Tensor) else flat(target):
@@ -489,7 +494,7 @@ class Recorder(TorchDispatchMode):
             self.session.note_draw(info.generator, args, kwargs)
 
     def live_values(self) -> list[tuple[TapeValue, Tensor]]:
-        """Values of the current segment whose tensors are alive, with those tensors; of two for one the later."""
+        """Values of the current segment whose tensors are alive, with the tensors; the newer if a tensor has two."""
         live = {
             identity(tensor): (value, tensor)
             for value in self.values
@@ -499,9 +504,9 @@ class Recorder(TorchDispatchMode):
 
 
 def _shield_from_dynamo() -> None:
-    """Take off what torch wraps each mode's ``__torch_dispatch__`` in.
+    """Remove the wrapper that torch puts around each mode's ``__torch_dispatch__``.
 
-    It costs 4 us an operation (H200 host) and imports Dynamo, seconds long, inside the first capture of a process.
+    It costs 4 us an operation (H200 host) and imports Dynamo, which takes seconds, inside a process's first capture.
     """
     plain = getattr(Recorder.__torch_dispatch__, "__wrapped__", None)
     if plain is not None and can_keep_from_dynamo:
@@ -513,20 +518,20 @@ _shield_from_dynamo()
 
 
 def _makes_shape(info: OpInfo, args: Any, kwargs: Any) -> bool:
-    """True where a symbolic scalar says where a view lies, or how large a result is."""
+    """True if a symbolic scalar determines where a view lies or how large a result is."""
     return info.is_view or any(
         isinstance(item, (list, tuple)) and holds_symbols(item, {}) for item in (*args, *(kwargs or {}).values())
     )
 
 
 def _is_host_work(args: Any, kwargs: Any, out: Any) -> bool:
-    """True where an operation has tensors, all in host memory."""
+    """True if an operation has tensors, and all are in host memory."""
     tensors = flat(args, kwargs, out)
     return bool(tensors) and not any(tensor.is_cuda for tensor in tensors)
 
 
 def _escaped(out: Any, info: OpInfo) -> bool:
-    """HIP only: device work that returned success and left no node behind."""
+    """HIP only: device work returned success but added no node to the graph."""
     tensors = flat(out)
     if not tensors or not all(t.is_cuda and t.numel() for t in tensors):
         return False

@@ -1,12 +1,12 @@
-"""Leaving the process clean after torch's own capture code has thrown half-way.
+"""Cleans up the process after torch's own capture code has thrown half-way.
 
 Problem: when a capture dies, torch's ``capture_end`` throws before it has taken the allocator, the
 pinned-memory allocator and the random generators out of capture: the pool can never be captured
 into again ("already recording to mempool_id"), every random operation fails, the pool's memory is
-not given back, and with another ``MemPool`` alive the process aborts at exit.
+not freed, and with another ``MemPool`` alive the process aborts at exit.
 
 Idea: end the dead capture through the driver, begin an empty one on the same stream in its place,
-and let torch's own ``capture_end`` succeed on that one. All of its cleaning then happens, in every
+and let torch's own ``capture_end`` succeed on that one. All of torch's clean-up then runs, in every
 version, without calling any of it by hand. On HIP 6.4 the same begin-and-end also frees a stream
 that stays invalidated.
 
@@ -27,7 +27,7 @@ from gfxgraph.errors import DriverError
 from gfxgraph.process import process
 from gfxgraph.types import CaptureStatus
 
-# capture_end's answer where capture_begin refused its arguments before it had touched anything.
+# capture_end's error if capture_begin refused its arguments before it changed anything.
 _NEVER_BEGAN = "Capture must end on the same stream it began on."
 
 
@@ -43,11 +43,11 @@ def heal_capture(
     """End a dead or half-begun capture of ``graph`` so that nothing of it is left.
 
     Args:
-        side_streams: forked from ``stream`` inside the capture; HIP leaves them as dead as it.
-        end_was_refused: torch's capture_end asked the runtime to end it, and was refused.
+        side_streams: forked from ``stream`` inside the capture; HIP leaves them just as dead.
+        end_was_refused: torch's capture_end asked the runtime to end the capture, and was refused.
 
     Returns:
-        True when torch's own cleaning ran to its end.
+        True if torch's own clean-up ran to its end.
     """
     if driver is None:
         return False
@@ -60,17 +60,18 @@ def heal_capture(
                 driver.abandon_capture(side.cuda_stream, end_was_refused=True)
         driver.begin_capture(handle)
         with torch.cuda.stream(stream), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # "the graph is empty": it is meant to be
+            warnings.simplefilter("ignore")  # "the graph is empty": intended
             base.capture_end(graph)
     except (DriverError, RuntimeError, UnicodeDecodeError) as error:
-        with suppress(DriverError):  # the empty capture is ours to take away
+        with suppress(DriverError):  # the empty capture is ours to end
             if driver.capture_info(handle).status is not CaptureStatus.NONE:
                 driver.abandon_capture(handle)
         if _NEVER_BEGAN in str(error):
             return True
         if isinstance(error, UnicodeDecodeError):
-            # An interrupt inside capture_begin: torch has begun with the generators and knows no device yet, and
-            # names it in this error by a character that is no text (seen on an H200, torch 2.11).
+            # An interrupt inside capture_begin: torch has started with the generators but has not set the device yet,
+            # and
+            # prints it in this error as an invalid character (seen on an H200, torch 2.11).
             return False
         # As text: a log record would keep the error's frames, and the graph with them.
         process.log.error("could not clean up after a failed capture: %s", str(error))
@@ -79,23 +80,23 @@ def heal_capture(
 
 
 def is_lost(stream: Any, driver: GraphDriver | None) -> bool:
-    """True for a stream that the runtime will not let out of a dead capture: work sent to it may vanish."""
+    """True if the runtime will not release the stream from a dead capture: work sent to it may vanish."""
     return driver is not None and driver.capture_info(stream.cuda_stream).status is not CaptureStatus.NONE
 
 
 def clean_by_hand(device_index: int, pool: tuple[int, int] | None, generators: Iterable[Any]) -> None:
-    """What torch's capture_end would have cleaned, where the stream is lost and it cannot be called.
+    """Do the clean-up of torch's capture_end by hand, when the stream is unusable and it cannot be called.
 
     Args:
-        pool: the capture's pool, None where nothing was allocated in it.
+        pool: the capture's pool, None if nothing was allocated in it.
     """
     if pool is not None:
-        # torch from 2.12 on has cleaned this itself, and says that nothing is being recorded.
+        # torch from 2.12 on has already done this, and complains that nothing is being recorded.
         with suppress(RuntimeError):
             torch._C._cuda_endAllocateToPool(device_index, pool)
             torch._C._cuda_releasePool(device_index, pool)
     for generator in generators:
-        # The same seed and offset in a state that no capture has touched.
+        # A new state with the same seed and offset, which no capture has touched.
         generator.graphsafe_set_state(generator.clone_state())
     if torch.cuda.graph.default_capture_stream is not None and is_lost(
         torch.cuda.graph.default_capture_stream, process.require().driver

@@ -1,11 +1,11 @@
-"""What the defect table asks of the runtime, where it takes effect.
+"""Workarounds for runtime defects, as the defect table asks for them.
 
 Each function acts on one of the table's answers (``hardware.defects.Decisions``), and does nothing
-where the table does not ask. What the table asks elsewhere: ``capture_error_mode`` and
+unless the table asks for it. Handled elsewhere: ``capture_error_mode`` and
 ``validate_replays`` in graph.py, ``node_walk`` in walk.py, ``max_nodes`` in recorder.py. Always done,
-whatever the table says: one capture at a time (turns.py), no collection of garbage inside a capture, a look at
-the capture after each operation on HIP, replays inside a capture as steps of their own, and cleaning after a
-failed capture (``ALWAYS``, which a test holds to the table).
+whatever the table says: one capture at a time (turns.py), no garbage collection inside a capture, a check of
+the capture after each operation on HIP, replays inside a capture as steps of their own, and cleaning up after a
+failed capture (``ALWAYS``, which a test compares with the table).
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ ALWAYS = {
     "conditional_nodes": "callables/control/conditional.py",
     "host_functions": "capture/walk.py",
 }
-"""What is done, or never used, whatever the table says, and where. No node of the last two kinds is ever made."""
+"""Workarounds that are always on, and where. The last two kinds of node are never made."""
 _kept: list[Any] = []
 
 
 def leave_stream(stream: Any) -> None:
-    """``fresh_stream_after_failure``: the next ``torch.cuda.graph()`` makes another stream."""
+    """``fresh_stream_after_failure``: make the next ``torch.cuda.graph()`` use a new stream."""
     default = torch.cuda.graph.default_capture_stream
     if process.require().decisions.fresh_stream_after_failure and default is not None and default == stream:
         torch.cuda.graph.default_capture_stream = None
 
 
 def before_replay() -> None:
-    """``join_copies``: let the graph wait for what the stream was given before it."""
+    """``join_copies``: make the graph wait for earlier work on the stream."""
     if process.require().decisions.join_copies:
         done = torch.cuda.Event()
         done.record()
@@ -48,7 +48,7 @@ def before_replay() -> None:
 
 
 def has_headroom() -> bool:
-    """``update_headroom_mib``: True if there is the free memory that an update of a graph exec needs."""
+    """``update_headroom_mib``: True if enough memory is free for an update of a graph exec."""
     needed = process.require().decisions.update_headroom_mib
     return not needed or torch.cuda.mem_get_info()[0] >= needed << 20
 
@@ -62,7 +62,7 @@ def keeps(graph: Any) -> bool:
 
 
 def after_destroy() -> None:
-    """``synchronize_after_destroy``: let a destroyed graph be gone before anything else starts."""
+    """``synchronize_after_destroy``: wait until a destroyed graph is gone before anything else starts."""
     state = process.current()
     if state is not None and state.decisions.synchronize_after_destroy and process.active_session() is None:
         with suppress(RuntimeError):
@@ -70,7 +70,7 @@ def after_destroy() -> None:
 
 
 def arrange_exit(state: process.Process) -> Any:
-    """``destroy_before_exit``: destroy graphs in order before the runtime unloads; gives the undo, if any."""
+    """``destroy_before_exit``: destroy graphs in order before the runtime unloads; return the undo, if any."""
     if not state.decisions.destroy_before_exit:
         return None
 

@@ -1,12 +1,11 @@
-"""What a stretch of work changes outside its graph: saved before it runs, put back after.
+"""Saves what some work changes outside its graph, and restores it.
 
-Tensors that it writes and that it did not make, random generators, and what else a caller names. Work that ran and
-does not count is undone by this, all over the package: a replay that stopped half-way, a reference run, a rehearsal,
-and what a capture had to execute so that real values exist (a plain capture computes nothing, and programs count on
-that).
+That is tensors that the work writes and did not make, random generators, and anything else a caller names. The whole
+package undoes work with this: a replay that stopped half-way, a reference run, a rehearsal, and what a capture had to
+execute to get real values (a plain capture computes nothing, and programs rely on that).
 
-Invariants: of one tensor saved twice the older content is put back; one that cannot be put back keeps none of the
-others from it.
+Invariants: if a tensor was saved twice, the older content is restored. A tensor that cannot be restored does not keep
+the others from being restored.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class Rollback:
     """State from before some work.
 
     Args:
-        places: tensors that the work writes, or where they lie.
+        places: tensors that the work writes, or their layouts.
         generators: every generator that it may draw from.
     """
 
@@ -36,7 +35,7 @@ class Rollback:
         self._states: list[tuple[torch.Generator, Tensor]] = []
         self._others: list[Callable[[], None]] = []
         self.n_failed = 0
-        """How often not every tensor could be put back."""
+        """How many times some tensor could not be restored."""
         self.save(places)
         self.save_states(generators)
 
@@ -47,7 +46,7 @@ class Rollback:
         """Save tensors that are about to be written; one saved before keeps its older content.
 
         Args:
-            stream: where they may be on their way to host memory; by default the current one.
+            stream: on which copies of them to the host may be pending; by default the current one.
         """
         fresh = {key: t for t in map(tensor_of, places) if (key := _key(t)) not in self._known}
         if not all(tensor.is_cuda for tensor in fresh.values()):
@@ -58,44 +57,42 @@ class Rollback:
         self._known.update(fresh)
 
     def save_states(self, generators: Iterable[torch.Generator]) -> None:
-        """Save random states, each by its generator or by a handle on it."""
+        """Save random states, given as generators or as handles on states."""
         self._states += [(generator, generator.get_state()) for generator in generators]
 
     def save_other(self, put_back: Callable[[], None]) -> None:
-        """Have ``put_back`` called when all is put back; it has to bear being called again."""
+        """Register ``put_back`` to be called on restore; it must tolerate being called again."""
         self._others.append(put_back)
 
     def rename_states(self, new: dict[int, torch.Generator]) -> None:
-        """What was saved belongs to other handles now.
+        """Assign the saved states to other handles.
 
         Args:
-            new: by the ``id`` of the old handle.
+            new: the new handle by the ``id`` of the old one.
         """
         self._states = [(new.get(id(state), state), saved) for state, saved in self._states]
 
     def has_drawn(self) -> bool:
-        """Whether a generator stands elsewhere than when it was saved."""
+        """Whether a generator's state differs from the saved one."""
         return not all(torch.equal(generator.get_state(), state) for generator, state in self._states)
 
     def put_back(self, stream: torch.cuda.Stream | None = None) -> None:
-        """Make everything as it was; may be called again after more work.
+        """Restore everything; may be called again after more work.
 
         Args:
-            stream: on which, waiting for it before and after; by default the current one, in its order.
+            stream: restore on it, and wait for it before and after; by default on the current one, in stream order.
 
         Raises:
-            RuntimeError: the first tensor that could not be put back; all else was.
+            RuntimeError: the first tensor that could not be restored; everything else was.
         """
         failed: RuntimeError | None = None
         _wait(stream, self.tensors)
         with torch.inference_mode(), torch.cuda.stream(stream) if stream is not None else nullcontext():
-            # Newest first: where two saved views overlap, the older content is the right one.
+            # Newest first: if two saved views overlap, the older content must win.
             for tensor, saved in zip(reversed(self.tensors), reversed(self.contents)):
                 try:
                     overwrite(tensor, saved)
-                    if (
-                        saved.is_cuda
-                    ):  # saved on another stream perhaps, where its memory is used again once it is free
+                    if saved.is_cuda:  # the copy may come from another stream, where its memory is reused once freed
                         used_on(saved, torch.cuda.current_stream(saved.device))
                 except RuntimeError as error:
                     failed = failed or error
@@ -113,7 +110,7 @@ class Rollback:
 def _wait(stream: torch.cuda.Stream | None, tensors: Iterable[Tensor]) -> None:
     if stream is not None:
         intercept.stock("stream_synchronize")(stream)
-    elif not all(tensor.is_cuda for tensor in tensors):  # a copy into pinned memory returns before it has happened
+    elif not all(tensor.is_cuda for tensor in tensors):  # a copy into pinned memory returns before it is done
         torch.cuda.current_stream().synchronize()
 
 

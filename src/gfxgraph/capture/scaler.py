@@ -1,7 +1,7 @@
-"""``torch.amp.GradScaler.step`` inside a capture: the one branch of which both ways are known.
+"""``torch.amp.GradScaler.step`` inside a capture: the one branch that is captured both ways.
 
-It reads on the host whether a gradient overflowed and leaves the optimizer's step out if so. Here the step is
-captured either way, behind a gate: a replay runs it where no gradient overflows in that replay.
+It reads on the host whether a gradient overflowed, and if so skips the optimizer's step. Here the step is always
+captured, behind a gate: a replay runs it only if no gradient overflows in that replay.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gfxgraph.types import OnUnsafe
 
 
 def maybe_opt_step(session: Any, stock: Any, scaler: Any, optimizer: Any, state: Any, args: Any, kwargs: Any) -> Any:
-    """``GradScaler._maybe_opt_step`` while ``session`` captures."""
+    """Replaces ``GradScaler._maybe_opt_step`` while ``session`` captures."""
     if session.policy is not OnUnsafe.SPLIT or session.gate is not None:
         return stock(scaler, optimizer, state, *args, **kwargs)
     found = sum(flag.item() for flag in state["found_inf_per_device"].values())

@@ -1,4 +1,4 @@
-"""One capture: its segments, its splits, what it must undo, and how it ends when it dies.
+"""One capture: its segments, its splits, what it must undo, and how it ends.
 
     open ──unsafe op──> outside ──> open (next segment)
      │ │
@@ -7,13 +7,13 @@
      ├── aborted: an error goes to the user, the process is as before the capture
      └── ended: a Program
 
-A plain capture computes nothing, and programs count on it. A split must launch what was recorded
-so that real values exist; what such launches change outside the graph is saved before and put
-back at the end, random generators too.
+A plain capture computes nothing, and programs rely on that. A split must launch what was recorded
+to get real values; what such launches change outside the graph is saved first and restored
+at the end, random generators too.
 
 Invariant: a session is open before torch or the driver begins the capture. Whatever is raised from
-then on, at whatever line, ``abort`` ends what is there and gives back what is held (holdings.py); it may be called
-any number of times, and goes on where an interrupt stopped it.
+then on, at any line, ``abort`` ends the capture and gives back what it holds (holdings.py). It may be called
+any number of times, and continues where an interrupt stopped it.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Session:
         self.moving = MovingTensors(self)
         self.program = Program(bare_launch(self.state.base), numbers=self.values.numbers)
         self.gate: Gate | None = None
-        """Under which steps come into the program, where that is the case."""
+        """If set, steps added to the program run only under this condition."""
         self._own_graph: Any = None
         self._dying: Any = None
         self.n_segments = 0
@@ -93,13 +93,13 @@ class Session:
         self.error: BaseException | None = None
         self.died_of: tuple[str, object] | None = None
         self.graph_handle = 0
-        """The driver's own handle of the graph that is being captured."""
+        """The driver's handle of the graph being captured."""
         self.is_open = False
-        """Torch may be capturing a segment: it has been asked to begin one, and is not known to have ended it."""
+        """Torch may be capturing a segment: it was asked to begin one, and is not known to have ended it."""
         self.has_begun = False
-        """torch has begun the open segment."""
+        """Torch has begun the open segment."""
         self.end_was_tried = False
-        """torch has been asked to end the open segment."""
+        """Torch has been asked to end the open segment."""
         self._was_opened = False
         self.outer: Any = None
         self.checks_for_escapes = self.state.driver is not None and self.state.driver.name != "cuda"
@@ -115,7 +115,7 @@ class Session:
         """Begin the first segment on the user's graph object."""
         try:
             for left in [session for session in process.sessions() if session.error is not None]:
-                left.abort(None)  # what an interrupt left of one that had failed
+                left.abort(None)  # an interrupt stopped the clean-up of a session that failed
             leave_modes()
             self.outer = process.active_session()
             process.sessions().append(self)
@@ -131,7 +131,7 @@ class Session:
             raise
 
     def end(self) -> Program:
-        """End the last segment; undo what splits executed; give the program."""
+        """End the last segment, undo what splits executed, and return the program."""
         try:
             with turns.unnoticed():
                 self._end_segment(final=True)
@@ -147,23 +147,23 @@ class Session:
     def _settle_random_states(self) -> None:
         """Wait until torch has cleared the graphs' seed and offset, which a begin does on the capture's stream.
 
-        Every graph reads them from the same memory, and a replay sets them on its own stream, which nothing
-        orders after that: on a busy GPU the next graph replayed could draw other numbers
+        All graphs read them from the same memory, and a replay sets them on its own stream, without any ordering
+        between the two: on a busy GPU the next graph replayed could draw other numbers
         (torch's CUDAGeneratorState::capture_prologue).
         """
-        if not self._was_opened:  # a stream that was refused may be another capture's
+        if not self._was_opened:  # a refused stream may be in another capture
             return
         end_loans(self.streams.own.device_index)
         wait_for(self.state, self.streams.own)
 
     @property
     def is_over(self) -> bool:
-        """True before the capture has begun and once it has ended, well or not."""
+        """True before the capture has begun and after it has ended, successfully or not."""
         return self.error is not None or not self._has_entered
 
     @property
     def segment_graph(self) -> Any:
-        """torch's graph object of the open segment. The user's is not held: dropping it ends the capture."""
+        """torch's graph object of the open segment. The user's own is not held: dropping it ends the capture."""
         return self._own_graph or self.graph_ref() or self._dying
 
     @segment_graph.setter
@@ -171,10 +171,10 @@ class Session:
         self._own_graph = graph if graph is not self.graph_ref() else None
 
     def abort(self, error: BaseException | None, dying: Any = None) -> None:
-        """Leave the process as it was before the capture. The error is raised by the caller.
+        """Restore the process to its state before the capture. The caller raises the error.
 
         Args:
-            dying: the user's graph object, where its finalizer asks.
+            dying: the user's graph object, if its finalizer calls.
         """
         if self._is_aborted or self._is_aborting:
             return
@@ -188,7 +188,7 @@ class Session:
             self.recorder.paused = True
             with turns.unnoticed():
                 problems = settle([self._discard_segment, *self._closing(), self._forget_graphs, self._leave_stream])
-            for second in problems:  # the first error is the one to see
+            for second in problems:  # the first error is the one to report
                 process.log.error("while leaving a failed capture: %s", str(second))
             self._is_aborted = True
         finally:
@@ -196,7 +196,7 @@ class Session:
             self._dying = None
 
     def _closing(self) -> list[Callable[[], None]]:
-        """The steps by which a capture is left, well or not; the session is known as open until the last."""
+        """The clean-up steps of a capture, successful or not; the session counts as open until the last one."""
         return [
             *self.holdings.give_back(),
             self.moving.stop,
@@ -209,7 +209,7 @@ class Session:
         ]
 
     def _put_back(self) -> None:
-        """Undo what the capture executed; asked for again where that failed, and then given up."""
+        """Undo what the capture executed; if that fails it is tried once more, then given up."""
         if not self.rollback:
             return
         try:
@@ -279,12 +279,12 @@ class Session:
         self.streams.fork()
 
     def _end_segment(self, final: bool = False) -> None:
-        """End the capture that is open and make it a step; a dead one becomes a step of its tape."""
+        """End the open capture and make it a step; a dead one becomes a step that runs its tape."""
         recorder = self.recorder
         base, graph = self.state.base, self.segment_graph
-        # At the end too: a fork that was never joined is a stream that some ROCm releases lose (904).
+        # At the end too: some ROCm releases lose a forked stream that is never joined (904).
         self.streams.join()
-        recorder.note_opaque()  # after joining: the last launch of a side stream may be one
+        recorder.note_opaque()  # after joining: the last launch on a side stream may be opaque
         if self.streams.status() is CaptureStatus.INVALIDATED:
             recorder.note_opaque_of_the_dead(self.graph_handle)
         live = [(value, Layout.of(tensor) if tensor.is_cuda else tensor) for value, tensor in recorder.live_values()]
@@ -321,17 +321,17 @@ class Session:
             step.step_down("the capture could not be ended; its tape runs instead", "capture_end")
         if tape.rows or tape.opaque or (final and self.n_segments == 1):
             self.add(step)
-        # An empty segment's graph dies with this call: once the next capture is open, an outer one
-        # included, its end would end that.
+        # An empty segment's graph is destroyed here: once the next capture is open, an outer one included, destroying
+        # it would end that capture.
         self.segment_graph = None
 
     def add(self, step: Step) -> None:
-        """A step of the program, after those that there are."""
+        """Append a step to the program."""
         step.gate = self.gate
         self.program.steps.append(step)
 
     def _is_over(self) -> None:
-        """The segment that was open is not any more, whatever its end gives."""
+        """Note that the open segment is open no more, however it ended."""
         self.is_open = False
         if self.has_users_pool:
             self.state.recording.pop(tuple(self.pool_id), None)
@@ -345,7 +345,7 @@ class Session:
             step.instantiate()
 
     def _discard_segment(self) -> None:
-        """End what torch may be capturing, from wherever its begin or its end was left."""
+        """End what torch may be capturing, wherever its begin or end was interrupted."""
         if not self.is_open:
             return
         self.holdings.allow_waits()
@@ -359,7 +359,7 @@ class Session:
         self._is_over()
 
     def grew(self) -> None:
-        """The graph has as many nodes as the defect table allows: go on in another one."""
+        """The graph has as many nodes as the defect table allows: continue in a new one."""
         limit = self.recorder.max_nodes
         reason = f"over {limit} nodes in one graph are not safe here; it goes on in another (gfxgraph doctor --why)"
         self.state.report("graph_cut", reason, where=shown(place()), level=logging.INFO)
@@ -367,7 +367,7 @@ class Session:
         self.resume()
 
     def suspend(self) -> None:
-        """Make room for a capture inside this one."""
+        """Close the segment to make room for a capture inside this one."""
         try:
             self.recorder.paused = True
             with self.streams.be_on_own():
@@ -392,10 +392,10 @@ class Session:
     # -- splits -------------------------------------------------------------------------------------
 
     def unsafe_op(self, row: UnsafeOp, func: Any, args: Any, kwargs: Any) -> Any:
-        """An operation of the table, seen at the dispatcher: do it on the host's side."""
+        """Handle an unsafe operation seen at the dispatcher: run it on the host's side."""
         name = func._schema.name
         if self.policy is OnUnsafe.RAISE:
-            # Nothing but the operation itself: its own error is what the program is to see.
+            # Nothing but the operation itself: the program must see its original error.
             return self._torchs_own(row, name, lambda: (func(*args, **kwargs), None), where_of(*place()))
         if name == "aten::_local_scalar_dense":
             return self.values.read_below_python(func, args)
@@ -426,10 +426,10 @@ class Session:
         return self.split(row, name, make, where)
 
     def split(self, row: UnsafeOp, name: str, make: Callable[[], tuple[Any, Step | None]], where: Any = None) -> Any:
-        """End the segment, run what is pending, do the host's part, open the next segment.
+        """End the segment, run what is pending, do the host's part, and open the next segment.
 
         Raises:
-            CaptureError: `unsafe_op_in_capture` where the policy is "raise".
+            CaptureError: `unsafe_op_in_capture`, if the policy is "raise".
         """
         where = where or place()
         shown = where_of(*where)
@@ -438,7 +438,7 @@ class Session:
         self.state.report("split", row.kind.value, name, shown, logging.INFO)
         try:
             self.recorder.paused = True
-            # The operation may stand on a side stream; a replay has only one, and so has the capture's end.
+            # The operation may run on a side stream; a replay has only one stream, and so has the capture's end.
             with self.streams.be_on_own():
                 self._end_segment()
                 self.execute_pending()
@@ -454,7 +454,7 @@ class Session:
         return out
 
     def _torchs_own(self, row: UnsafeOp, name: str, make: Callable[[], tuple[Any, Step | None]], where: Any) -> Any:
-        """The policy "raise": do what torch does inside the capture, and name the operation in its error."""
+        """For the policy "raise": do what torch does inside the capture, and name the operation in the error."""
         said = STOCK_TEXT
         self.recorder.paused = True
         try:
@@ -470,15 +470,15 @@ class Session:
         raise failure
 
     def execute_pending(self) -> None:
-        """Launch what was recorded and not yet run, so that real values exist."""
+        """Launch what was recorded but not yet run, to get real values."""
         steps = self.program.steps
         if not self.has_executed:
             self.has_executed = True
-            # Inputs may still be written by other streams; a capture never waited for them.
+            # Other streams may still be writing inputs; a capture does not wait for them.
             try:
                 turns.synchronize_device(intercept.stock("device_synchronize"))
             except RuntimeError:
-                intercept.stock("stream_synchronize")(self.streams.own)  # a capture outside gfxgraph
+                intercept.stock("stream_synchronize")(self.streams.own)  # for a capture outside gfxgraph
             self.rollback.save_states(self.generators.states())
         pending = steps[self.n_executed :]
         for step in pending:
@@ -502,18 +502,20 @@ class Session:
     # -- what an operation did -------------------------------------------------------------------------
 
     def op_failed(self, info: Any, func: Any, args: Any, kwargs: Any, error: RuntimeError) -> Any:
-        """An operation raised inside the capture: unsafe, a bug of the user's, or the end of it."""
+        """Handle an error raised by an operation inside the capture: an unsafe operation, a user's bug, or a dead
+        capture.
+        """
         try:
             return failures.op_failed(self, info, func, args, kwargs, error)
         finally:
-            del error  # what is raised holds this frame: a cycle, and what its frames hold would stay
+            del error  # its traceback holds this frame, a cycle that would keep what its frames hold
 
     def call_failed(self, name: str, error: RuntimeError, again: Callable[[], Any]) -> Any:
-        """A call beside the dispatcher was refused: its own error, or the first to notice a dead capture."""
+        """Handle a refused call outside the dispatcher: its own error, or the first sign of a dead capture."""
         return failures.call_failed(self, name, error, again)
 
     def note_draw(self, slot: tuple[int, str] | None, args: Any, kwargs: Any) -> None:
-        """The operation noted last draws: note from which generator, and a handle on the state it has now."""
+        """Note which generator the last operation draws from, with a handle on its current state."""
         generator = self.generators.default
         if slot is not None:
             position, name = slot
@@ -527,7 +529,7 @@ class Session:
     # -- waits, events, other graphs --------------------------------------------------------------------
 
     def host_call(self, name: str, call: Callable[[], Any], repeat: bool = True) -> Any:
-        """A wait or another host call that a capture refuses: split, make it, make it again at replay."""
+        """Split for a wait or another host call that a capture refuses: make it now, and again at each replay."""
         where = place()
 
         def make() -> tuple[Any, Step | None]:
@@ -536,7 +538,7 @@ class Session:
         return self.split(BY_NAME[name], name, make, where)
 
     def replay_inside(self, graph: Any) -> None:
-        """A graph replayed inside this capture becomes a step of the program."""
+        """Make a graph that is replayed inside this capture a step of the program."""
         name = "torch.cuda.CUDAGraph.replay"
         where = place()
 
@@ -562,17 +564,17 @@ class Session:
         return driver.frontier_reader(stream)
 
     def _refuse_waits(self) -> None:
-        # The mode is process-wide: where other threads run, they would be refused their own waits, so there the
-        # table of unsafe operations must do.
+        # The mode is process-wide and would refuse other threads their own waits: with other threads running, the
+        # table of unsafe operations must be enough.
         if threading.active_count() == 1 and self.policy is not OnUnsafe.RAISE:
             self.holdings.refuse_waits()
 
     def make_room_for_threads(self) -> None:
-        """A thread is about to be started inside the capture: it must be free to wait for its own work."""
+        """A thread is about to start inside the capture: it must be able to wait for its own work."""
         self.holdings.allow_waits()
 
     def _finish_program(self) -> None:
-        """Keep what replays need: inputs pinned unless they lie in a graph pool, reads that were asked."""
+        """Keep what replays need: inputs (pinned unless they lie in a graph pool) and the reads with guards."""
         program = self.program
         program.generators = self.generators.states()
         graph_memory = set[int]().union(*list(self.state.graph_memory.values()))
@@ -584,7 +586,7 @@ class Session:
                 in_pool = start in graph_memory or (bool(ranges) and is_within(address, ranges))
             program.externals[value] = Layout.of(tensor) if in_pool else tensor
         for step in program.segments:
-            # By address: the memory is pinned through ``externals``, or is a pool's and must not be.
+            # By address: the memory is pinned through ``externals``, or belongs to a pool and must not be pinned.
             step.mutated = tuple(Layout.of(t) if isinstance(t, Tensor) and t.is_cuda else t for t in step.mutated)
         program.addresses = {value.address for step in program.segments for value, _ in step.live if value.address}
         program.steps = homes.watch(program.steps, self.recorder.externals)

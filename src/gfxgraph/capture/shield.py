@@ -1,14 +1,15 @@
-"""What kills captures without being an operation: put off, done before, or done in relaxed mode.
+"""Guards against calls that invalidate a capture without being operations: deferred, done first, or done in relaxed
+mode.
 
-    a kernel of Triton or Inductor dies and unloads its module    put off until captures are over
-    a memory pool or an IPC handle dies and frees device memory   put off likewise
+    a kernel of Triton or Inductor dies and unloads its module    deferred until captures are over
+    a memory pool or an IPC handle dies and frees device memory   deferred likewise
     a kernel is loaded at its first launch                        in relaxed mode
     a thread's first product makes its BLAS handle; a new plan    in relaxed mode; on HIP the handles are made
     of an FFT, a convolution, a decomposition takes memory;       before the thread's first capture
     torch compiles a kernel of its own and loads it
-    the collector is switched on                                  put off; called, it runs in relaxed mode, and
+    the collector is switched on                                  deferred; called, it runs in relaxed mode, and
                                                                   graphs that die wait (intercept.py)
-    NCCL's watchdog asks an event of the capturing stream         waited for before, where the defect table says so
+    NCCL's watchdog queries an event of the capturing stream      waited for first, if the defect table asks for it
 
 Only modules that the program has imported are touched, and only while captures run.
 
@@ -44,24 +45,24 @@ _LOAD = (
     ("torch.cuda._utils", "", "_cuda_load_module"),
     ("torch.cuda.jiterator", "_JittedFunction", "__call__"),
 )
-# Operations that make a handle in each thread that calls one, and those that may take memory beside torch each time.
+# Operations that make a handle in each thread that calls one, and those that may allocate outside torch on any call.
 _HANDLES = frozenset(
     f"aten::{name}"
     for name in "mm addmm bmm baddbmm linear mv addmv dot vdot addbmm _scaled_mm _int_mm _addmm_activation".split()
 )
 _PLANS = re.compile(
     r"aten::(_?convolution|cudnn_|miopen_|_cudnn|_fft_|_?linalg_|cholesky|_?lu|ormqr|triangular_|geqrf"
-    # torch compiles these at the first launch for each dtype, and loads what it has compiled (jiterator).
+    # torch compiles and loads these at the first launch for each dtype (jiterator).
     r"|special_|gcd|lcm|digamma|polygamma|lgamma|i0|sinc|kaiser_window)"
 )
-# ProcessGroupNCCL looks every 100 ms at what is not done yet.
+# ProcessGroupNCCL checks unfinished work every 100 ms.
 WATCHDOG_SLEEPS_S = 0.25
 
 _has_handles = threading.local()
 
 
 class Later:
-    """A call that is made when this object dies; what it raises is told as of any finalizer."""
+    """Makes a call when it is destroyed; an error is reported as from any finalizer."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         self._call = call
@@ -71,10 +72,10 @@ class Later:
 
 
 def targets(put_off: Callable[[Later], bool]) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-    """(owner, attribute, what stands in its place while captures run).
+    """(owner, attribute, replacement while captures run).
 
     Args:
-        put_off: takes what is to be done when captures are over; False where none runs any more.
+        put_off: takes an object to destroy when captures are over; False if none is running any more.
     """
     for module, name in _FREE:
         owner = _found(module, name)
@@ -95,7 +96,8 @@ def _found(module: str, name: str) -> Any:
 
 def _dies_later(final: Callable[[Any], object] | None, put_off: Callable[[Later], bool]) -> Callable[[Any], None]:
     def __del__(self: Any) -> None:
-        # What is put off holds the object; a second finalizer is not called for it, so the first one is.
+        # The deferred call holds the object; Python does not finalize it twice, so the original finalizer is called
+        # here.
         if not put_off(Later(lambda: None if final is None else final(self))):
             return
 
@@ -119,7 +121,7 @@ def _relaxed(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def prepare(device_index: int) -> None:
-    """Make what a capture would otherwise make inside itself, before this thread's first one on a device."""
+    """Create what a capture would otherwise create inside itself, before this thread's first capture on a device."""
     if process.require().decisions.drain_watchdog:
         _wait_for_watchdog()
     known: set[tuple[float, int]] = _has_handles.__dict__.setdefault("devices", set())
@@ -127,9 +129,9 @@ def prepare(device_index: int) -> None:
     if torch.version.hip is None or device in known or torch.cuda.is_current_stream_capturing():
         return
     known.add(device)
-    # On the default stream, whose workspace a program with products has anyway; no dispatch mode may see it.
+    # On the default stream, whose workspace a program with products has anyway; hidden from dispatch modes.
     with (
-        suppress(RuntimeError),  # then the capture's own first product fails, or does not
+        suppress(RuntimeError),  # on failure the capture's first product decides
         turns.unnoticed(),
         _disable_current_modes(),
         torch._C.DisableTorchFunction(),
@@ -143,9 +145,9 @@ def prepare(device_index: int) -> None:
 
 
 def quiet(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    """``call``, which does the operation ``name``: inside a capture what it makes beside its work is not refused.
+    """Wrap ``call`` (operation ``name``) so that what it allocates besides its work is not refused inside a capture.
 
-    torch's operations work on the current stream alone, so nothing that a capture should refuse gets past it.
+    torch's operations work on the current stream only, so this lets nothing through that a capture should refuse.
     """
     if _PLANS.match(name):
         return _relaxed(call)
@@ -165,7 +167,7 @@ def quiet(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wait_for_watchdog() -> None:
-    """Let NCCL's watchdog find all collectives done, so that it asks no event while the capture runs."""
+    """Let NCCL's watchdog see that all collectives are done, so that it queries no event while the capture runs."""
     dist = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_initialized() or "nccl" not in str(dist.get_backend()):
         return

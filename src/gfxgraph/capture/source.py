@@ -1,4 +1,4 @@
-"""The syntax tree round an instruction that runs: what the program does with a value is read there."""
+"""Finds the syntax tree around a running instruction, to see what the program does with a value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _trees: dict[str, tuple[list[str], ast.Module | None]] = {}  # by file name, wit
 
 
 def path_at(tree: ast.Module | None, code: CodeType, lasti: int) -> list[ast.AST]:
-    """The nodes round an instruction, outermost first; none where there is no source."""
+    """The nodes around an instruction, outermost first; empty if there is no source."""
     position = next(islice(code.co_positions(), lasti // 2, None), (None,) * 4)
     line, end_line, column, end_column = position
     if tree is None or line is None or end_line is None or column is None or end_column is None:
@@ -27,7 +27,7 @@ def name_of(call: ast.Call) -> str:
 
 
 def tree_of(filename: str) -> ast.Module | None:
-    """The tree of what ``linecache`` holds for that name now: a name may get another source."""
+    """The tree of what ``linecache`` holds for that name now: a name may get new source."""
     lines = linecache.getlines(filename)
     if not lines:
         return None
@@ -37,14 +37,14 @@ def tree_of(filename: str) -> ast.Module | None:
             known = lines, ast.parse("".join(lines))
         except (SyntaxError, ValueError):
             known = lines, None
-    _trees[filename] = known  # the latest last
+    _trees[filename] = known  # the most recent comes last
     while len(_trees) > _MAX_TREES:
         _trees.pop(next(iter(_trees), filename), None)
     return known[1]
 
 
 def path_to(tree: ast.AST, start: tuple[int, int], end: tuple[int, int]) -> list[ast.AST]:
-    """The nodes round a stretch of source, outermost first."""
+    """The nodes around a stretch of source, outermost first."""
     path: list[ast.AST] = [tree]
     while True:
         for child in ast.iter_child_nodes(path[-1]):

@@ -1,8 +1,8 @@
 """What one replay does, step by step.
 
-Most graphs are one ``GraphStep`` and are launched without any of this. A capture that met unsafe
-operations is a list: launch, do the host's part, launch again. Each step says what a failure of
-it means and what it changes outside the graph.
+Most graphs are one ``SegmentStep`` and are launched without any of this. A capture that met unsafe
+operations is a list: launch, do the host's part, launch again. Each step knows what its failure
+means and what it changes outside the graph.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gfxgraph.process import process
 
 
 class Running(Protocol):
-    """What a step needs of its program (program.py)."""
+    """What a step needs from its program (program.py)."""
 
     @property
     def launch(self) -> Callable[[Any], None]: ...
@@ -45,7 +45,7 @@ class Running(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A condition on steps: they run only if a number's truth is ``is_open_at`` (a branch with both sides known)."""
+    """A condition on steps: they run only if a number's truth is ``is_open_at`` (a branch captured both ways)."""
 
     ref: Ref
     is_open_at: bool
@@ -66,11 +66,11 @@ class Step(ABC):
         """Do this part's work."""
 
     def writes(self) -> Iterator[Tensor | Layout]:
-        """Everything that running the step writes and that is visible outside it."""
+        """Everything visible outside the step that running it writes."""
         yield from self.mutated
 
     def random_states(self) -> Iterator[Any]:
-        """Handles on the random states that the step draws from besides the graph's own."""
+        """Handles on the random states that the step draws from, besides the graph's own."""
         return iter(())
 
     def __str__(self) -> str:
@@ -78,13 +78,13 @@ class Step(ABC):
 
 
 class SegmentStep(Step):
-    """A stretch of recorded work: launched as a graph, or run from its tape when that failed.
+    """A stretch of recorded work: launched as a graph, or run from its tape if that failed.
 
     Args:
-        owner: the torch graph object. The user's own is held weakly: it holds this step.
+        owner: the torch graph object. The user's own is held weakly, because it holds this step.
         is_users: whether ``owner`` is the user's.
-        live: values that outlive the segment, at the addresses where others will look for them; those in host
-            memory themselves, since nothing else may hold them.
+        live: values that outlive the segment, as layouts at fixed addresses; tensors in host memory are held
+            themselves, since nothing else may hold them.
     """
 
     def __init__(
@@ -106,24 +106,24 @@ class SegmentStep(Step):
         self.driver_nbytes: int | None = None
         """Device memory that its graph exec took in addition to torch's; None if not measured."""
         self.rng_increments: list[int] | None = None
-        """How far one run advances each generator of the program; None until it was measured."""
+        """How far one run advances each generator of the program; None until measured."""
 
     @property
     def where(self) -> object:
-        """Where the segment's work begins in the user's source."""
+        """Where the segment begins in the user's source."""
         return self.tape.entries[0].where if self.tape.rows else ""
 
     def step_down(self, reason: str, op: str, where: object = "") -> None:
-        """Run the tape from now on; counted now and at each replay."""
+        """Run the tape from now on; counted as a fallback now and at each replay."""
         self.is_launchable = False
         self.why_not = reason, op, where or self.where
         note_fallback(*self.why_not)
 
     def instantiate(self) -> None:
-        """Make the executable graph; where that fails the tape runs from now on.
+        """Make the graph exec; if that fails, run the tape from now on.
 
         Raises:
-            CaptureError: `instantiate_failed`, where the tape does not know all of the work.
+            CaptureError: `instantiate_failed`, if the tape is incomplete.
         """
         try:
             self.driver_nbytes = taken_from_device(lambda: process.require().base.instantiate(self.graph))
@@ -137,14 +137,14 @@ class SegmentStep(Step):
 
     @property
     def graph(self) -> Any:
-        """The torch graph object, None where it could not be made or has been retired."""
+        """The torch graph object; None if it could not be made or has been retired."""
         return self._owner() if self.is_launchable else None
 
     def run(self, program: Running) -> None:
         self.launch(program)
 
     def launch(self, program: Running) -> bool:
-        """Do the segment's work; False if another way than the graph did it."""
+        """Do the segment's work; False if it was not done by the graph."""
         if self.graph is None:
             self.run_tape(program)
             if self.why_not is not None:
@@ -156,7 +156,7 @@ class SegmentStep(Step):
             else:
                 program.launch(self.graph)
         except GfxGraphFault:
-            raise  # the device is gone: nothing that could be tried would run
+            raise  # the device is gone: no fallback would run
         except RuntimeError as error:
             if turns.is_worth_another_try(error):
                 return self.launch(program)
@@ -174,7 +174,7 @@ class SegmentStep(Step):
             yield place
 
     def run_tape(self, program: Running) -> None:
-        """Do the segment's work operation by operation, into the same addresses."""
+        """Do the segment's work operation by operation, writing to the same addresses."""
         env = self.compute(program)
         self.wait_for_host_results()
         with torch.inference_mode():
@@ -184,7 +184,7 @@ class SegmentStep(Step):
                     overwrite(target, made)
 
     def wait_for_host_results(self) -> None:
-        """A copy to page-locked memory returns before it has happened."""
+        """Wait for copies to page-locked memory, which return before they are done."""
         if any(isinstance(place, Tensor) for _, place in self.live):
             torch.cuda.current_stream().synchronize()
 
@@ -195,7 +195,7 @@ class SegmentStep(Step):
 
 @dataclass(slots=True, eq=False)
 class HostStep(Step):
-    """An operation that no graph holds, run eagerly at each replay into the same tensors."""
+    """An operation that no graph can hold, run eagerly at each replay into the same tensors."""
 
     func: Callable[..., Any]
     args: Any
@@ -208,34 +208,34 @@ class HostStep(Step):
     states: tuple[Any, ...] = ()
     """Handles on the states of generators among ``args`` that the graph does not know."""
     is_symbolic: bool = False
-    """Whether numbers of the program stand among the arguments, by their rows."""
+    """Whether the arguments contain tracked numbers, as references."""
     moving: set[int] = field(default_factory=set)
-    """Those of the results, by ``id``, whose shape or place depends on data (moving.py)."""
+    """``id`` of the results whose shape or memory depends on data (moving.py)."""
     views: set[int] = field(default_factory=set)
-    """Those that share memory with an argument that stays: not to be copied into."""
+    """``id`` of the results that share memory with an argument that stays: they must not be copied into."""
     homes: dict[int, list[Tensor]] = field(default_factory=dict)
-    """Where moving results lay, by ``id``, when another capture used them; see homes.py."""
+    """By ``id``: where moving results lay when another capture used them; see homes.py."""
     saved: list[Tensor | None] = field(default_factory=list)
-    """What autograd kept of the call besides its arguments and results, in order; see moving.py."""
+    """What autograd saved during the call besides its arguments and results, in order; see moving.py."""
     saved_must_fit: bool = False
-    """Whether a backward of the capture reads it."""
+    """Whether a backward inside the capture reads it."""
     has_stale: bool = False
-    """Whether the latest replay could not renew it."""
+    """Whether the latest replay could not refresh it."""
 
     def run(self, program: Running) -> None:
         args, kwargs = self.args, self.kwargs
         if self.is_symbolic:
             args, kwargs = computed(lambda: program.numbers.fill((args, kwargs)), self.name, self)
         result = self._renewing(args, kwargs) if any(kept is not None for kept in self.saved) else None
-        with below_autograd():  # inference mode, for the tensors may have been made under it
+        with below_autograd():  # inference mode: the tensors may have been made under it
             if result is None:
-                # Such as an index past the end of what is shorter now.
+                # For example an index past the end of a tensor that is shorter now.
                 result = computed(lambda: self.func(*args, **kwargs), self.name, self, "a result")
             wait_for_collective(result)
             self._store(self.out, result)
 
     def _renewing(self, args: Any, kwargs: Any) -> Any:
-        """The call with what autograd keeps of it, which goes where the captured call's was kept."""
+        """Repeat the call and copy what autograd saves to where the captured call's was saved."""
         fresh: list[Tensor] = []
         with (
             torch.inference_mode(False),
@@ -305,7 +305,7 @@ class HostStep(Step):
 
 
 def _trackable(item: Any) -> Any:
-    """Arguments as autograd takes them: in place of a tensor that a replay has made, another one over its memory."""
+    """Replace tensors that a replay has made by views of their memory that autograd accepts."""
     kind = type(item)
     if kind is list or kind is tuple:
         return kind(_trackable(part) for part in item)
@@ -319,21 +319,21 @@ def _trackable(item: Any) -> Any:
 
 
 def _refresh(out: Tensor, result: Tensor) -> None:
-    """Copy a replay's result to where it lay; as after a graph's launch, autograd takes it for unchanged."""
+    """Copy a replay's result in place, without bumping the version counter, as after a graph's launch."""
     has_version = not out.is_inference()
     with torch.inference_mode(), _unsafe_preserve_version_counter(out) if has_version else nullcontext():
         out.copy_(result)
 
 
 def _lies_alike(out: Tensor, result: Tensor) -> bool:
-    """Whether two tensors of one shape are the same elements of memory."""
+    """Whether two tensors of the same shape share all elements."""
     if out.layout is not torch.strided or not out.numel():
         return False
     return result.data_ptr() == out.data_ptr() and result.stride() == out.stride()
 
 
 def share_memory(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors are parts of one: to copy to where one lies would change the other, or the whole."""
+    """Whether two tensors share a storage: copying to one could change the other."""
     if other.layout is not torch.strided or one.device != other.device or not one.numel():
         return False
     return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
@@ -346,7 +346,7 @@ def _owns_memory(tensor: Tensor) -> bool:
 
 @dataclass(slots=True, eq=False)
 class ReadStep(Step):
-    """A value read by the host: read again at each replay, its guards checked again."""
+    """A value read by the host: each replay reads it again and checks its guards."""
 
     read: Callable[[], Any]
     index: int
@@ -376,7 +376,7 @@ class ReadStep(Step):
 
 @dataclass(slots=True, eq=False)
 class CallStep(Step):
-    """A host call that is repeated: a wait, a generator's state."""
+    """A host call that each replay repeats: a wait, a generator's state."""
 
     call: Callable[[], Any]
     name: str
@@ -392,7 +392,7 @@ class CallStep(Step):
 
 @dataclass(slots=True, eq=False)
 class ReplayStep(Step):
-    """A graph replayed inside the capture: replayed again, with everything that its program does."""
+    """A graph replayed inside the capture; replayed again with its whole program."""
 
     graph: Any
     name: str
@@ -424,10 +424,10 @@ def leaves_of(out: Any) -> Iterator[Tensor]:
 
 
 def computed(compute: Callable[[], Any], what: str, step: HostStep | ReadStep, expected: str = "a number") -> Any:
-    """What the host computes from values read, or calls with them.
+    """Run a computation of the host on values that it read.
 
     Raises:
-        GuardMismatch: it raised, as it did not in the capture; the program may have caught that.
+        GuardMismatch: it raised, though it did not in the capture; the program might have caught that error.
     """
     try:
         return compute()
@@ -443,7 +443,7 @@ def computed(compute: Callable[[], Any], what: str, step: HostStep | ReadStep, e
 
 
 def shape_of(tensor: Tensor, other: Tensor) -> object:
-    """The shape, or where the other's is the same, the dtype."""
+    """The shape, or the dtype if both shapes are the same."""
     return tuple(tensor.size()) if tensor.size() != other.size() else tensor.dtype
 
 
@@ -452,7 +452,7 @@ def describe(entry: Entry) -> str:
 
 
 def note_fallback(reason: str, op: str, where: object, error: BaseException | None = None) -> None:
-    """Count a fallback and log it once; the error itself at debug level."""
+    """Count a fallback and log it once; log the error itself at debug level."""
     state = process.require()
     state.report("fallback", reason, op, where)
     if error is not None:

@@ -14,12 +14,12 @@ from gfxgraph.types import CaptureStatus
 
 
 def wait_for(state: process.Process, stream: Any) -> None:
-    """Wait for what was sent to ``stream``. Captures go on, other threads' too; one of ``stream`` is not waited for.
+    """Wait for the work on ``stream`` without disturbing any capture; a stream that is being captured is skipped.
 
-    A device that has failed says so at the next call, too.
+    A failed device is not reported here: the next call reports it.
     """
     with suppress(RuntimeError):
-        if state.driver is not None:  # torch's own way ends captures of other threads
+        if state.driver is not None:  # torch's own call ends captures of other threads
             state.driver.synchronize_stream(stream.cuda_stream)
         else:
             intercept.stock("stream_synchronize")(stream)
@@ -34,12 +34,12 @@ class Streams:
     def __init__(self) -> None:
         self.own = torch.cuda.current_stream()
         self.side: dict[int, Any] = {}
-        # Held, not weakly: torch's event type does not clear weak references when it dies.
+        # Strong references: torch's event type does not clear weak references when it dies.
         self._events: dict[int, tuple[Any, int]] = {}
 
     @contextmanager
     def be_on_own(self) -> Iterator[None]:
-        """Make the stream current that the capture began on; what is done there disturbs no other capture."""
+        """Make the stream current on which the capture began, without disturbing other captures."""
         is_current = torch.cuda.current_stream().cuda_stream == self.own.cuda_stream
         with turns.unnoticed(), nullcontext() if is_current else torch.cuda.stream(self.own):
             yield
@@ -57,12 +57,12 @@ class Streams:
         self._events[id(event)] = (event, segment)
 
     def recorded_in(self, event: Any) -> int | None:
-        """The segment in which the event was last recorded, None where it was not recorded here."""
+        """The segment in which the event was last recorded; None if it was not recorded in this capture."""
         found = self._events.get(id(event))
         return found[1] if found is not None else None
 
     def fork(self) -> None:
-        """Let the side streams take part in the segment that has just been opened."""
+        """Make the side streams part of the segment that has just been opened."""
         if not self.side:
             return
         event = torch.cuda.Event()
@@ -71,18 +71,18 @@ class Streams:
             intercept.stock("wait")(event, stream)
 
     def join(self) -> None:
-        """Let the capture's own stream wait for the side streams."""
+        """Make the capture's own stream wait for the side streams."""
         for stream in self.side.values():
             if self.status(stream) is CaptureStatus.ACTIVE:
                 event = torch.cuda.Event()
                 try:
                     intercept.stock("record")(event, stream)
                     intercept.stock("wait")(event, self.own)
-                except RuntimeError as error:  # the capture is dead; its end says so
+                except RuntimeError as error:  # the capture is dead; ending it reports that
                     process.log.debug("could not join %s: %s", stream, error)
 
     def status(self, stream: Any = None) -> CaptureStatus:
-        """What the runtime says of a stream, the capture's own where none is given."""
+        """The runtime's capture status of a stream, by default the capture's own."""
         driver = process.require().driver
         if driver is None:
             return CaptureStatus.ACTIVE if torch.cuda.is_current_stream_capturing() else CaptureStatus.INVALIDATED

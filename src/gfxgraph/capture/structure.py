@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-# Operations that write to what their schemas call inputs: running statistics, in training only.
+# Operations that write to inputs without declaring it: running statistics, in training only.
 _UNDECLARED = frozenset(
     f"aten::{name}"
     for name in "native_batch_norm cudnn_batch_norm miopen_batch_norm batch_norm_update_stats "
@@ -15,7 +15,7 @@ _UNDECLARED = frozenset(
 
 
 def is_collective_in_place(schema: Any) -> bool:
-    """Whether an operation is one of c10d's that write to their first argument, which their schemas do not say."""
+    """Whether it is a c10d operation that writes to its first argument, which its schema does not say."""
     name: str = schema.name
     return name.startswith("c10d::") and name.endswith("_")
 

@@ -1,9 +1,9 @@
-"""Tracked numbers on their way through torch: symbolic scalars of torch's own.
+"""Passes tracked numbers through torch as torch's symbolic scalars.
 
-``torch.SymFloat`` and ``torch.SymInt`` carry an object of Python's through torch's argument parser, its
+``torch.SymFloat`` and ``torch.SymInt`` carry a Python object through torch's argument parser, its
 composite operations and autograd's formulas down to the dispatcher, where the recorder finds it again: in the
-forward operation and in each that its backward makes. Where C++ wants the number itself it asks here
-(``guard_float``, ``guard_int``), and the number is pinned.
+forward operation and in each operation of its backward. If C++ needs the number itself it calls
+``guard_float`` or ``guard_int`` here, and the number is pinned.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _WANTED = "an operation that wants the number itself"
 
 
 class WantsNumber(Exception):
-    """torch takes no symbolic scalar there."""
+    """torch accepts no symbolic scalar here."""
 
 
 class HostSymNode:
-    """What torch calls a SymNode: a number of ours, or one that torch computed from some.
+    """Our implementation of torch's SymNode: a tracked number, or one that torch computed from tracked numbers.
 
     Args:
-        is_refused: asked when C++ wants the number; where it says so, WantsNumber is raised.
+        is_refused: called when C++ needs the number; if it returns True, WantsNumber is raised.
     """
 
     def __init__(self, number: Any, is_refused: Callable[[], bool] | None = None) -> None:
@@ -139,7 +139,7 @@ for _name, _func in _FUNCTIONS.items():
 
 
 def symbolic(item: Any, is_refused: Callable[[], bool]) -> Any:
-    """Arguments with each tracked number as torch's symbolic scalar; complex ones escape tracking."""
+    """Replace each tracked number in the arguments by a symbolic scalar; complex ones escape tracking."""
     kind = type(item)
     if kind is TrackedNumber:
         if isinstance(item, float):
@@ -157,7 +157,7 @@ def symbolic(item: Any, is_refused: Callable[[], bool]) -> Any:
 
 
 def holds_symbols(args: Any, kwargs: Any) -> bool:
-    """True if a symbolic scalar of ours is among an operation's arguments."""
+    """True if an operation's arguments contain one of our symbolic scalars."""
     return any(map(_is_or_holds, args)) or any(map(_is_or_holds, kwargs.values()))
 
 
@@ -169,10 +169,10 @@ def _is_or_holds(item: Any) -> bool:
 
 
 def numbers_of(item: Any, leave: bool) -> Any:
-    """Arguments with each symbolic scalar replaced by its tracked number.
+    """Replace each symbolic scalar in the arguments by its tracked number.
 
     Args:
-        leave: as its plain value, which is pinned.
+        leave: replace it by its plain value instead, which is pinned.
     """
     kind = type(item)
     if kind is list or kind is tuple:
@@ -185,7 +185,7 @@ def numbers_of(item: Any, leave: bool) -> Any:
 
 
 def refs_and_values(item: Any) -> tuple[Any, Any]:
-    """Arguments as a step keeps them, numbers by their rows, and as they are now."""
+    """Arguments with references in place of tracked numbers, as a step stores them, and with current values."""
     kind = type(item)
     if kind is TrackedNumber:
         return Ref(item._ref.row), item._value

@@ -1,4 +1,6 @@
-"""Stand-ins for what reads or makes tensors from Python, while a capture runs: ``item``, ``tolist``, indices."""
+"""Replacements, while a capture runs, for functions that read or make tensors from Python: ``item``, ``tolist``,
+indices.
+"""
 
 from __future__ import annotations
 
@@ -93,10 +95,10 @@ _MEMORY = ("untyped_storage", "data_ptr", "__dlpack__")
 
 @functools.cache
 def memory_targets(stock: Callable[[str], Any]) -> Targets:
-    """What hands out the memory of a host tensor: pickling, DLPack and pointers read it unseen.
+    """Replacements for functions that expose a host tensor's memory: pickling, DLPack and pointers read it untracked.
 
     Args:
-        stock: torch's own function by its short name.
+        stock: gives torch's own function by its short name.
     """
     found = {f"memory.{name}": (Tensor, name, _handing_out(stock, f"memory.{name}")) for name in _MEMORY}
     return {**found, "memory.__deepcopy__": (Tensor, "__deepcopy__", _deep_copying(stock))}
@@ -120,7 +122,7 @@ def _handing_out(stock: Callable[[str], Any], short: str) -> Any:
     def function(self: Tensor, *args: Any, **kwargs: Any) -> Any:
         session = session_here()
         if session is not None and session.values.is_tainted(self) and not _is_ours(sys._getframe(1)):
-            # Pinned memory that a copy fills later holds nothing yet: its address is asked, not its content.
+            # Pinned memory that a later copy fills holds nothing yet: only its address is read.
             if name != "data_ptr" or not self.is_pinned():
                 session.values.read_contents(self, f"Tensor.{name}()")
         return stock(short)(self, *args, **kwargs)
@@ -130,7 +132,7 @@ def _handing_out(stock: Callable[[str], Any], short: str) -> Any:
 
 
 def _save(*args: object, **kwargs: object) -> object:
-    """``torch.save``, by which tensors are pickled, too."""
+    """Replaces ``torch.save``, through which tensors are also pickled."""
     session = session_here()
     if session is None:
         return STOCK["save"](*args, **kwargs)
@@ -153,7 +155,7 @@ def _repr(self: Tensor, *args: Any, **kwargs: Any) -> str:
 
     if texts.decides(sys._getframe(1)):
         return session.values.read_text(show)  # type: ignore[no-any-return]
-    # Printed, not decided on: nothing to repeat at replay.
+    # Printed, not branched on: nothing to repeat at replay.
     return session.host_call("aten::item", show, repeat=False)  # type: ignore[no-any-return]
 
 
@@ -177,7 +179,7 @@ def _asarray(data: Any, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def _made_on_host(short: str, data: Any, args: Any, kwargs: Any) -> Tensor:
-    """torch.tensor(..., device="cuda") copies below the dispatcher; do the copy where it is seen."""
+    """Make a tensor as torch.tensor does, with its copy to the device visible to the dispatcher."""
     make = STOCK[short]
     session = session_here()
     device = kwargs.get("device")
@@ -195,13 +197,13 @@ def _made_on_host(short: str, data: Any, args: Any, kwargs: Any) -> Tensor:
 def _default_device(session: Any) -> torch.device:
     session.recorder.paused = True
     try:
-        return torch.empty(0).device  # torch.get_default_device() may ask torch.tensor([]), which asks here
+        return torch.empty(0).device  # torch.get_default_device() may call torch.tensor([]), which calls this
     finally:
         session.recorder.paused = False
 
 
 def _of_numbers(session: Any, short: str, data: Any, args: Any, kwargs: Any) -> Tensor:
-    """torch.tensor of numbers that the host read: made again at each replay, and copied where it is seen."""
+    """Make a tensor from tracked numbers: each replay makes it again, with a copy that the dispatcher sees."""
     make = STOCK[short]
     device = kwargs.pop("device", None) or _default_device(session)
     grad = kwargs.pop("requires_grad", False)
@@ -246,7 +248,7 @@ def _setitem(self: Tensor, index: Any, value: Any) -> None:
 
 
 def _with_places(session: Any, index: Any) -> Any:
-    """An index with each tensor that is one whole number as that number, for as such C++ would read it."""
+    """Replace each one-element integer tensor in an index by its number, because C++ would read it as one."""
     if type(index) is tuple:
         return tuple(_with_places(session, part) if isinstance(part, Tensor) else part for part in index)
     if not isinstance(index, Tensor) or index.dim() or index.dtype not in _PLACES:
@@ -262,7 +264,7 @@ def _holds_number(index: Any) -> bool:
 
 
 def _host_indices(index: Any) -> Any:
-    """Lists in an index become host tensors here, so that the copy is seen at the dispatcher."""
+    """Turn lists in an index into host tensors, so that the dispatcher sees their copy."""
     if type(index) is list and index and not any(isinstance(i, (slice, type(None), type(...))) for i in index):
         return torch.tensor(index) if not any(isinstance(i, Tensor) for i in index) else index
     if type(index) is tuple:

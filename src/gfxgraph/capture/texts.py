@@ -1,9 +1,8 @@
-"""Whether a program goes by a text that it makes of a number.
+"""Whether a program branches on text that it makes from a number.
 
-Text is free: a log line may show what it likes, and nothing that is replayed follows from it. A text
-that serves as a key, is compared or is made a number again decides something, and a ``str`` carries no
-expression. So the expression that the text stands in is read: the syntax tree of the line that runs.
-Where there is no source to read, the answer is yes.
+Text is not guarded: a log line may show any value, and nothing replayed depends on it. Text that is used as a key,
+compared or converted back to a number does matter, and a ``str`` carries no expression. So the expression around the
+text is read: the syntax tree of the running line. Without source, the answer is yes.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from gfxgraph.capture.places import user_frame
 from gfxgraph.capture.source import SCOPES, name_of, path_at, path_to, tree_of
 
 _OUTPUT_MODULES = frozenset("logging warnings traceback pprint reprlib tqdm rich unittest _pytest".split())
-# The text goes through these and on.
+# Functions that return their text, perhaps changed.
 _GO_ON = frozenset(
     "str repr format ascii join strip lstrip rstrip ljust rjust center zfill upper lower title replace "
     "list tuple".split()
@@ -27,30 +26,30 @@ _OUTPUT = frozenset(
     "print info debug warning warn error exception critical log write writelines append extend".split()
 )
 _WRITING = frozenset("print write writelines writerow writerows append extend".split())  # what may be read back
-_KEEP = frozenset("add setdefault get pop update fromkeys".split())  # of a set or a dict: keys
+_KEEP = frozenset("add setdefault get pop update fromkeys".split())  # may be read back
 
 
 def decides(frame: FrameType | None) -> bool:
-    """True where something may follow from the text that the frame is making."""
+    """True if something may depend on the text that the frame is making."""
     while frame is not None:
         if frame.f_globals.get("__name__", "").partition(".")[0] in _OUTPUT_MODULES:
             return False
         answer = _answer(tree_of(frame.f_code.co_filename), frame.f_code, frame.f_lasti)
         if answer is not None:
             return answer
-        frame = frame.f_back  # it is what the function returns
+        frame = frame.f_back  # the function returns the text
     return True
 
 
 @functools.lru_cache(maxsize=512)
 def _answer(tree: ast.Module | None, code: CodeType, lasti: int) -> bool | None:
-    """None where the function returns the text."""
+    """None if the function returns the text."""
     path = path_at(tree, code, lasti)
     return _climb(path, 3) if path else True
 
 
 def stands_in_call(frame: FrameType | None, names: frozenset[str]) -> bool:
-    """True where the program's running call may be an argument of one to a function of these names."""
+    """True if the running call may be an argument of a call to one of the named functions."""
     frame = user_frame(frame)
     path = path_at(tree_of(frame.f_code.co_filename), frame.f_code, frame.f_lasti) if frame is not None else []
     calls = (node for node in path[:-1] if isinstance(node, ast.Call))
@@ -58,7 +57,7 @@ def stands_in_call(frame: FrameType | None, names: frozenset[str]) -> bool:
 
 
 def _climb(path: list[ast.AST], depth: int) -> bool | None:
-    """Follow the text from the node where it is made outwards."""
+    """Follow the text outwards from the node that makes it."""
     is_asked = False
     for index in range(len(path) - 1, 0, -1):
         node, parent = path[index], path[index - 1]
@@ -126,7 +125,7 @@ def _of_names(scope: ast.AST, names: set[str], depth: int, apart_from: list[ast.
 
 
 def _read_back(path: list[ast.AST], call: ast.Call, depth: int) -> bool | None:
-    """The text is put into a list or a file: what follows from what the function does with that?"""
+    """The text goes into a list or a file: follow what the function does with that."""
     if not depth:
         return True
     scope = next((node for node in reversed(path) if isinstance(node, SCOPES)), path[0])

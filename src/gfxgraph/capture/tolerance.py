@@ -1,8 +1,8 @@
-"""How near two runs must be: bit by bit for the same kernels, by dtype where another algorithm may have run.
+"""Tolerances for comparing runs: bitwise for the same kernels, by dtype if another algorithm may have run.
 
-A run of another shape, or of an operation that gives other bits each time, rounds otherwise, by more the larger its
-terms are: the allowance is a share of the largest magnitude, in the whole tensor or by row. By row is stricter, so
-that one giant row does not hide what is wrong in the others; it is for runs that have to give the same rows.
+A run with another shape, or of a nondeterministic operation, rounds differently, by more the larger its terms are.
+So the tolerance is relative to the largest magnitude, in the whole tensor or by row. By row is stricter: one huge row
+does not hide errors in the others. It is for runs that must give the same rows.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Relative to the largest magnitude: a few hundred units in the last place, as sums of a thousand
-# terms in another order give.
+# Relative to the largest magnitude: a few hundred units in the last place, as for sums of a thousand terms in
+# another order.
 RELATIVE = {
     torch.float64: 1e-10,
     torch.float32: 2e-4,
@@ -23,12 +23,12 @@ RELATIVE = {
     torch.complex128: 1e-10,
 }
 _ROW_FLOOR = 0.125
-"""A row counts as at least this share of the tensor's largest magnitude: its terms may have cancelled."""
+"""A row's magnitude counts as at least this share of the tensor's largest: its terms may have cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How far two tensors are apart, in the dtype's own measure."""
+    """The largest difference between two tensors, and the tolerance, in the dtype's own measure."""
 
     largest: float
     allowed: float
@@ -39,11 +39,11 @@ class Difference:
 
 
 def compare(one: Tensor, other: Tensor, exact: bool, *, by_row: bool = False) -> Difference:
-    """Compare two tensors of one shape and dtype; NaN equals NaN, an infinity itself.
+    """Compare two tensors of the same shape and dtype; NaN equals NaN, and an infinity equals itself.
 
     Args:
         exact: require the same bits (NaN payloads aside).
-        by_row: measure each row by its own magnitude; given is the difference that is most above its allowance.
+        by_row: measure each row by its own magnitude; return the difference that exceeds its tolerance most.
     """
     if one.numel() == 0:
         return Difference(0.0, 0.0)
@@ -73,7 +73,7 @@ def compare(one: Tensor, other: Tensor, exact: bool, *, by_row: bool = False) ->
 
 
 def is_near(one: Tensor, other: Tensor) -> bool:
-    """True where two tensors are of one dtype and size and agree by row."""
+    """True if two tensors have the same dtype and size and agree by row."""
     if one.dtype != other.dtype or one.size() != other.size():
         return False
     return compare(one, other, exact=False, by_row=True).is_match

@@ -1,4 +1,4 @@
-"""What torch's CUDAGraph says and takes, by torch's version: refusals word for word, arguments, replay."""
+"""torch's CUDAGraph by version: its error messages word for word, its arguments, its replay."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ STOCK_INSTANTIATE = "instantiate() is intended to be called by the user only whe
 
 
 def launch_of(base: Any) -> Any:
-    """torch's replay in its leanest form that loses nothing.
+    """torch's replay in its cheapest form that skips nothing.
 
-    Up to 2.12 ``CUDAGraph.replay`` only calls the C method; later ones check and run hooks.
+    Up to 2.12 ``CUDAGraph.replay`` only calls the C method; later versions check and run hooks.
     """
     return bare_launch(base) if TORCH_VERSION < (2, 13) else base.replay
 
@@ -39,8 +39,8 @@ def launch_of(base: Any) -> Any:
 def without_liveness_check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments of capture_begin without ``check_input_liveness`` (2.13 and later).
 
-    A capture of ours keeps its inputs alive, so there is nothing to find; and torch takes the check's
-    mode off the stack of modes by taking what is on top, which would be the recorder.
+    A capture of ours keeps its inputs alive, so the check would find nothing. And torch ends the check by popping the
+    top of the stack of modes, which would be the recorder.
     """
     if TORCH_VERSION < (2, 13):
         return args, kwargs
@@ -49,7 +49,7 @@ def without_liveness_check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tup
 
 
 def checked_pool(pool: Any) -> Any:
-    """The pool as torch takes it. Raises CaptureError `wrong_pool` for what it would abort on."""
+    """Return the pool in a form that torch accepts. Raises CaptureError `wrong_pool` if torch would abort on it."""
     if pool is None or hasattr(pool, "id"):
         return pool
     if not (isinstance(pool, tuple) and len(pool) == 2 and all(isinstance(part, int) for part in pool)):

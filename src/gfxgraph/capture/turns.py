@@ -1,16 +1,16 @@
-"""Captures of several threads: one at a time, and what would end one waits for it.
+"""Captures of several threads take turns; calls that would break a capture wait for it.
 
 Problem: torch allows one capture in a process, and the runtime lets calls of any thread end it: waiting for the
 whole device in every capture mode, destroying a graph on HIP, drawing random numbers (the default generator is in
-capture mode for all threads). Two threads that capture, or one that captures beside one that works, break each
+capture mode for all threads). Two threads that capture, or one that captures while another works, break each
 other.
 
 Idea: captures take turns. A thread's capture begins when those of other threads are over; another thread's call
-that a capture cannot bear waits in the same line. Captures of one thread never wait for each other.
+that would break a capture waits in the same queue. Captures of one thread never wait for each other.
 
-A capture may itself wait for the thread that waits for it (it started a thread and joins it). A turn whose thread
-sits in a lock, a queue or a join is therefore not waited for: better two captures at once, each in a mode that
-heeds its own thread only, than a hang.
+A capture may itself wait for the thread that waits for it (it started a thread and joins it). So a turn whose thread
+is blocked in a lock, a queue or a join is not waited for: two captures at once, each in a mode that concerns only its
+own thread, are better than a hang.
 
 Source: CUDA's documentation of cuThreadExchangeStreamCaptureMode; hipamd's sources as noted in
 simulator/profiles; docs/decisions/0138.
@@ -35,33 +35,36 @@ from gfxgraph.process import process
 from gfxgraph.types import CaptureStatus
 
 WAIT_FOR_CAPTURE_S = 120.0
-"""After so long two captures at once are the smaller harm."""
+"""After this long, two captures at once do less harm than waiting on."""
 _LOOK_EVERY_S = 0.02
-_LOOKS_UNTIL_BLOCKED = 20  # 0.4 s: a thread that a busy machine keeps waiting seems to sit in a lock, too
+_LOOKS_UNTIL_BLOCKED = 20  # 0.4 s: on a busy machine a starved thread looks blocked, too
 _WAITING_FILES = ("threading.py", "queue.py", "selectors.py", "concurrent/futures/_base.py", "multiprocessing/")
-# torch's CUDAGeneratorState, where the generator is in capture mode; the second since torch 2.11.
+# Errors of torch's CUDAGeneratorState while the generator is in capture mode; the second since torch 2.11.
 _REFUSED_BY_GENERATOR = ("Cannot prepare for replay during capturing stage", "Offset increment outside graph capture")
 _STREAMS_PER_POOL = 32  # c10/cuda/CUDAStream: the 33rd stream is the first one again
 
 _changed = threading.Condition()
 _turns: list[weakref.ref[Turn]] = []
-"""Weak: an interrupt at any line of the holder's may prevent `give`, but not that the holder's frame ends."""
+"""Weak references: an interrupt may skip `give`, but the turn still dies with its holder's frame."""
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Turn:
-    """One thread's time to do what others must not disturb, until it is given or nobody holds this object."""
+    """One thread's exclusive time: a capture, or a call that must not run during one.
+
+    It ends when it is given, or when nobody holds this object any more.
+    """
 
     thread: int = field(default_factory=threading.get_ident)
     begun: float = 0.0
     where: object = ""
     """The line that began it."""
     draws: bool = True
-    """Whether the default generator is in capture mode meanwhile, so that other threads cannot draw."""
+    """Whether the default generator is in capture mode during it, so that other threads cannot draw."""
 
 
 def take(turn: Turn) -> None:
-    """Begin a turn when those of other threads are over."""
+    """Begin a turn once those of other threads are over."""
     with _changed:
         is_alone = _wait()
         turn.begun = monotonic()
@@ -76,12 +79,12 @@ def take(turn: Turn) -> None:
 
 
 def underway() -> list[Turn]:
-    """The captures of all threads that have a turn."""
+    """The turns that are captures, of all threads."""
     return [turn for turn in _all() if turn.where]
 
 
 def give(turn: Turn) -> None:
-    """The turn is over; from any thread, and more than once."""
+    """End a turn; may be called from any thread, and more than once."""
     with _changed:
         _turns[:] = [each for each in _turns if each() not in (turn, None)]
         _changed.notify_all()
@@ -89,10 +92,11 @@ def give(turn: Turn) -> None:
 
 @contextmanager
 def held(only_drawing: bool = False) -> Iterator[bool]:
-    """A turn for one call; False where another thread's turn could not be waited for.
+    """Hold a turn for one call; yields False if another thread's turn could not be waited for.
 
     Args:
-        only_drawing: for a draw, which only captures that have the default generator disturb; none begins meanwhile.
+        only_drawing: for a draw, which conflicts only with captures that use the default generator; none begins
+        meanwhile.
     """
     turn = Turn(draws=not only_drawing)
     with _changed:
@@ -106,7 +110,7 @@ def held(only_drawing: bool = False) -> Iterator[bool]:
 
 @contextmanager
 def held_at_once() -> Iterator[bool]:
-    """A turn for one call, without waiting; False, and none, where another thread has one."""
+    """Hold a turn for one call without waiting; yields False, without a turn, if another thread has one."""
     turn = Turn()
     with _changed:
         is_alone = not _others(only_drawing=False)
@@ -125,13 +129,13 @@ def is_held_here() -> bool:
 
 
 def wait_until_none_draws() -> bool:
-    """Wait for captures of other threads that have the default generator; True where there was one, and is over."""
+    """Wait for other threads' captures that use the default generator; True if there was one and it is over."""
     with _changed:
         return bool(_others(only_drawing=True)) and _wait(only_drawing=True)
 
 
 def is_worth_another_try(error: RuntimeError) -> bool:
-    """True for a replay that was refused because another thread captured with the generator, and does no longer."""
+    """True if a replay was refused because another thread captured with the generator, and that capture is over."""
     return any(text in str(error) for text in _REFUSED_BY_GENERATOR) and wait_until_none_draws()
 
 
@@ -140,14 +144,14 @@ def _all() -> list[Turn]:
 
 
 def _others(only_drawing: bool) -> list[int]:
-    """The other threads that have a turn; not the turns, which whoever waits would keep alive."""
+    """The ids of other threads that have a turn. Not the turns: a waiting thread would keep them alive."""
     me = threading.get_ident()
-    alive = set(sys._current_frames()) if _turns else ()  # no frames: they, this one too, would be a cycle
+    alive = set(sys._current_frames()) if _turns else ()  # ids only: frames, this one included, would make a cycle
     return [t.thread for t in _all() if t.thread != me and t.thread in alive and (t.draws or not only_drawing)]
 
 
 def _wait(only_drawing: bool = False) -> bool:
-    """Wait, with the lock held, for the turns of other threads; False where that has no end."""
+    """Wait, with the lock held, for other threads' turns; False if waiting is pointless."""
     deadline = monotonic() + WAIT_FOR_CAPTURE_S
     seen: dict[int, tuple[object, int]] = {}
     while others := _others(only_drawing):
@@ -159,7 +163,7 @@ def _wait(only_drawing: bool = False) -> bool:
 
 
 def _look(thread: int, before: tuple[object, int] | None) -> tuple[object, int]:
-    """Where a thread stands, and how many looks have found it waiting there."""
+    """Where a thread is, and for how many looks it has been waiting there."""
     frame = sys._current_frames().get(thread)
     if frame is None:
         return None, 0
@@ -169,7 +173,7 @@ def _look(thread: int, before: tuple[object, int] | None) -> tuple[object, int]:
 
 
 def unnoticed() -> AbstractContextManager[Any]:
-    """What this thread calls here ends no capture of another thread, and is not refused for one's sake."""
+    """Calls of this thread in the block neither end a capture of another thread nor are refused because of one."""
     state = process.current()
     if state is None or state.driver is None or "relaxed" in state.driver.missing:
         return nullcontext()
@@ -181,10 +185,10 @@ def unnoticed() -> AbstractContextManager[Any]:
 
 
 def synchronize_device(wait: Any) -> Any:
-    """``wait`` for the device, between captures; where one cannot be waited for, for every stream it leaves free.
+    """Wait for the device between captures; if a capture cannot be waited for, wait for every stream outside it.
 
     Args:
-        wait: torch's own call. Every runtime refuses it while any capture is underway, and ends that capture.
+        wait: torch's own call. Every runtime refuses it while any capture is running, and ends that capture.
     """
     with held() as is_alone, unnoticed():
         if is_alone:
@@ -193,7 +197,7 @@ def synchronize_device(wait: Any) -> Any:
 
 
 def _synchronize_streams() -> None:
-    """Wait for the streams of torch that do not capture; streams that torch did not make are not known."""
+    """Wait for torch's streams that are not capturing; streams that torch did not make are unknown."""
     state = process.require()
     default, current = torch.cuda.default_stream(), torch.cuda.current_stream()
     streams = [default, current]

@@ -1,12 +1,12 @@
-"""Whether a number that is read goes to something that takes nothing but a plain number.
+"""Whether a number that is read goes to code that accepts nothing but a plain number.
 
-Problem: some code asks for ``float`` itself and nothing of a number that only behaves like one: ``Decimal(v)``, a
+Problem: some code requires ``float`` itself and not an object that behaves like one: ``Decimal(v)``, a
 lock's ``timeout=v``, ``sqlite3``, ``type(v) is float``. There a tracked number would raise where eager runs. Idea:
-it is followed through the source from where it is read: through arithmetic, containers, names, attributes,
-returns and functions written in Python, up to the calls that it is given to. Where one is C's, and not known to ask
-numbers by their protocol, the number is handed out plain; it is pinned, as it would be in that call.
+follow it through the source from where it is read: through arithmetic, containers, names, attributes,
+returns and functions written in Python, up to the calls that take it. If one of these is written in C, and not known
+to use the number protocol, the plain number is returned instead and pinned, as that call would pin it.
 
-Invariant: what cannot be resolved without running the program's code stays as it was, a number that flows.
+Invariant: a value whose use cannot be resolved without running the program's code stays a tracked number.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from gfxgraph.capture.places import is_library_code, user_frame
 from gfxgraph.capture.source import SCOPES, name_of, path_at, path_to, tree_of
 
 _UNKNOWN = object()
-_DEEPEST = 4  # functions that call or are called
+_DEEPEST = 4  # nested calls to follow, in either direction
 _MOST_ANSWERS = 512
-# Written in C, and asking a number by its protocol, passing it on, or keeping it.
+# Written in C, but using the number protocol, passing the number on, or keeping it.
 _SERVING = frozenset(
     "builtins math cmath operator itertools functools collections heapq bisect array struct ctypes json pickle "
     "copyreg zlib binascii types weakref gc sys io typing contextlib copy abc".split()
 )
-# Text is free (texts.py); torch's calls take the number as it is, or make the call again.
+# Text is not guarded (texts.py); torch's calls take the tracked number, or are repeated.
 _NOT_ENTERED = frozenset("torch gfxgraph logging warnings numpy".split())
 _NUMBERS = (float, int, complex, bool)
 _C_METHODS = (MethodDescriptorType, WrapperDescriptorType, ClassMethodDescriptorType)
-# Calls whose result holds the number, and those that put it into what they are called on.
+# Calls whose result holds the number, and those that put it into the object they are called on.
 _HOLDING = frozenset(
     "abs round min max sum pow divmod list tuple set dict sorted reversed zip enumerate map filter iter next".split()
 )
@@ -63,22 +63,22 @@ _answers: dict[tuple[CodeType, int], tuple[ast.Module | None, bool | None]] = {}
 
 
 def wants_plain(frame: FrameType | None) -> bool:
-    """True where the number that the program is reading here is needed plain."""
+    """True if the number that the program is reading is needed plain."""
     frame = user_frame(frame)
     for _ in range(_DEEPEST):
         if frame is None or is_library_code(frame.f_code):
             return False
         if any(name.startswith("__resume_at_") for name in frame.f_code.co_names):
-            return True  # Dynamo's code: it hands its numbers to what it compiles next, and knows none of ours
+            return True  # Dynamo's code: it passes the number to what it compiles next, untracked
         answer = _answer(frame)
         if answer is not None:
             return answer
-        frame = frame.f_back  # it is what the function returns
+        frame = frame.f_back  # the function returns the number
     return False
 
 
 def _answer(frame: FrameType) -> bool | None:
-    """None where the function returns the number."""
+    """None if the function returns the number."""
     tree, key = tree_of(frame.f_code.co_filename), (frame.f_code, frame.f_lasti)
     known = _answers.get(key)
     if known is None or known[0] is not tree:
@@ -99,14 +99,14 @@ def _looked_up(name: str, *rooms: dict[str, object]) -> object:
 
 @dataclass(frozen=True)
 class _Instance:
-    """Some object of a class, none in particular; ``super()`` is one whose class's first ones are left out."""
+    """Any object of a class; for ``super()``, without the first classes of its method resolution order."""
 
     bases: tuple[type, ...]
 
 
 @dataclass(frozen=True)
 class _Method:
-    """A function with its first argument."""
+    """A function with its first argument bound."""
 
     func: object
     first: object
@@ -116,10 +116,10 @@ class _Search:
     """Follows a number through one function's source.
 
     Args:
-        scope: the function's, or the module's.
-        tree: the module's, where attributes are looked for.
-        find: an object by its name, without running anything.
-        depth: how many functions may still be entered.
+        scope: the function's node, or the module's.
+        tree: the module's node, in which attributes are searched.
+        find: looks up an object by its name, without running anything.
+        depth: how many more functions may be entered.
     """
 
     def __init__(self, scope: ast.AST | None, tree: Any, find: Callable[[str], object], depth: int) -> None:
@@ -129,10 +129,10 @@ class _Search:
         self._depth = depth
         self._seen: set[tuple[int, str]] = set()
         self.returns = False
-        """Whether the function hands the number out."""
+        """Whether the function returns the number."""
 
     def name(self, scope: ast.AST, name: str) -> bool:
-        """Follow what a name holds; True where it is needed plain."""
+        """Follow what a name holds; True if it is needed plain."""
         if (id(scope), name) in self._seen:
             return False
         self._seen.add((id(scope), name))
@@ -146,7 +146,7 @@ class _Search:
         return any(self.climbs(_path_in(scope, node)) for node in nodes if isinstance(node.ctx, ast.Load))
 
     def climbs(self, path: list[ast.AST]) -> bool:
-        """Follow a value from its node outwards; True where it is needed plain."""
+        """Follow a value from its node outwards; True if it is needed plain."""
         for index in range(len(path) - 1, 0, -1):
             node, parent = path[index], path[index - 1]
             if isinstance(parent, ast.Call):
@@ -168,7 +168,7 @@ class _Search:
         return False
 
     def _put(self, target: ast.AST | None, path: list[ast.AST]) -> bool:
-        """The value is put somewhere: follow it from there."""
+        """Follow a value from where it is stored."""
         scope = _scope_of(path)
         if isinstance(target, ast.Name):
             return self.name(scope, target.id)
@@ -181,7 +181,7 @@ class _Search:
     # -- calls ------------------------------------------------------------------------------------------
 
     def _given(self, call: ast.Call, node: ast.AST, path: list[ast.AST]) -> bool | None:
-        """Whether the call's result holds the number that it is given; None where it needs it plain."""
+        """Whether the call's result holds the number passed to it; None if the call needs it plain."""
         func = self._resolved(call.func)
         if isinstance(call.func, ast.Subscript):  # kernel[grid](...): Triton takes plain numbers
             kernel = self._resolved(call.func.value)
@@ -205,7 +205,7 @@ class _Search:
         return name_of(call) in _HOLDING or getattr(func, "__module__", None) == "math"
 
     def _taken_by(self, func: Any, call: ast.Call, node: ast.AST) -> bool | None:
-        """Whether a function needs the number plain; None where it returns it."""
+        """Whether a function needs the number plain; None if it returns it."""
         n_bound, first = 0, None
         if func is type:
             return len(call.args) == 1
@@ -255,7 +255,7 @@ class _Search:
 
     @staticmethod
     def _needs_plain(func: object, n_bound: int = 0) -> bool:
-        """Of something written in C."""
+        """Whether something written in C needs the number plain."""
         if func is type or isinstance(func, FunctionType):
             return False
         owner: Any = getattr(func, "__objclass__", None)
@@ -276,7 +276,7 @@ class _Search:
     # -- names ------------------------------------------------------------------------------------------
 
     def _resolved(self, expression: ast.AST, depth: int = _DEEPEST) -> object:
-        """The object that an expression names, found without running anything of the program's."""
+        """The object that an expression names, found without running any of the program's code."""
         if not depth:
             return _UNKNOWN
         if isinstance(expression, ast.Name):
@@ -292,7 +292,7 @@ class _Search:
         return _UNKNOWN
 
     def _assigned(self, name: str, depth: int) -> object:
-        """What a name will hold that holds nothing yet, where one line of the function says so."""
+        """What a name without a value yet will hold, if exactly one line of the function assigns it."""
         values = [
             node.value
             for node in (ast.walk(self._scope) if isinstance(self._scope, SCOPES) else ())
@@ -303,7 +303,7 @@ class _Search:
 
 
 def _room(item: object) -> str:
-    """The first name of the module that something belongs to; ``_datetime`` is ``datetime``."""
+    """The top-level module that something belongs to; ``_datetime`` counts as ``datetime``."""
     return str(getattr(item, "__module__", None) or type(item).__module__).partition(".")[0].lstrip("_")
 
 
@@ -330,7 +330,7 @@ def _member(base: object, name: str) -> object:
 
 
 def _after(bases: tuple[type, ...], func: FunctionType) -> tuple[type, ...]:
-    """The classes that ``super()`` looks through in a method."""
+    """The classes that ``super()`` searches in a method."""
     index = next((i for i, each in enumerate(bases) if vars(each).get(func.__name__) is func), len(bases))
     return bases[index + 1 :]
 
@@ -338,7 +338,7 @@ def _after(bases: tuple[type, ...], func: FunctionType) -> tuple[type, ...]:
 def _contents(cell: CellType) -> object:
     try:
         return cell.cell_contents
-    except ValueError:  # empty yet
+    except ValueError:  # not assigned yet
         return _UNKNOWN
 
 
@@ -350,7 +350,7 @@ def _scope_of(path: list[ast.AST]) -> Any:
 
 
 def _targets_of(parent: ast.AST, node: ast.AST) -> list[ast.AST] | None:
-    """Where a statement or a loop puts a value; None where it is none of these."""
+    """The targets to which a statement or a loop assigns a value; None for any other node."""
     if isinstance(parent, ast.Assign):
         return [*parent.targets]
     if isinstance(parent, (ast.AnnAssign, ast.AugAssign, ast.NamedExpr)):
@@ -361,7 +361,7 @@ def _targets_of(parent: ast.AST, node: ast.AST) -> list[ast.AST] | None:
 
 
 def _holds(parent: ast.AST, node: ast.AST) -> bool:
-    """Whether the value of a node is in that of the one round it."""
+    """Whether a node's value contains the value of this child."""
     if isinstance(parent, ast.Attribute):
         return parent.attr in _CONTENTS
     if isinstance(parent, ast.Subscript):
@@ -376,7 +376,7 @@ def _path_in(scope: Any, node: Any) -> list[ast.AST]:
 
 
 def _loads(scope: ast.AST, name: str) -> Iterator[ast.Name]:
-    """Where a name is read, functions inside included that have no such name of their own."""
+    """Where a name is read, including nested functions that do not shadow it."""
     for child in ast.iter_child_nodes(scope):
         if isinstance(child, SCOPES) and name in _parameters(child):
             continue
@@ -392,7 +392,7 @@ def _parameters(scope: Any) -> list[str]:
 
 
 def _parameter(scope: Any, call: ast.Call, node: ast.AST, n_bound: int) -> str | None:
-    """The parameter that an argument of a call becomes."""
+    """The parameter that receives an argument of a call."""
     if isinstance(node, ast.keyword):
         return node.arg if node.arg in _parameters(scope) else getattr(scope.args.kwarg, "arg", None)
     position = next((i for i, each in enumerate(call.args) if each is node), -1)
@@ -403,7 +403,7 @@ def _parameter(scope: Any, call: ast.Call, node: ast.AST, n_bound: int) -> str |
 
 
 def _definition(tree: ast.Module, code: CodeType) -> Any:
-    """The function's definition, found by its name and its first line."""
+    """The function's definition, found by its name and first line."""
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == code.co_name:
             first = min([node.lineno, *(each.lineno for each in node.decorator_list)])

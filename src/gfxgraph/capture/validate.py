@@ -1,11 +1,11 @@
 """Validation: replay against eager execution on the same inputs.
 
 The reference is the tape, run operation by operation into fresh memory *before* the graph (the
-graph may reuse the memory of its own inputs), with external tensors and generators put back in
-between. Where the two agree the graph's effects stand; where they differ the eager ones do, the
-first operation that differs is looked for node by node, and the graph is retired.
+graph may reuse the memory of its own inputs), with external tensors and generators restored in between. If the two
+agree, the graph's effects stand; if they differ, the eager ones do, the first operation that differs is searched node
+by node, and the graph is retired.
 
-Where launches stand in the segment that the tape does not know, the node walk is the reference:
+If the segment has launches that the tape does not know, the node walk is the reference:
 the same kernels, one at a time. What could not be compared is reported as skipped, never as passed.
 
 Tolerances (tolerance.py): bitwise where every operation gives the same bits each time it runs on the
@@ -33,7 +33,7 @@ from gfxgraph.core.tape import Entry, TapeValue, leaves
 from gfxgraph.errors import DriverError, GfxGraphError, ValidationMismatch, first_line
 from gfxgraph.process import process
 
-# Operations that may give other bits in another run: algorithm choice, atomics, split sums.
+# Operations whose bits may differ between runs: algorithm choice, atomics, split sums.
 _VARIES = (
     "mm", "matmul", "bmm", "addmv", "mv", "dot", "vdot", "linear", "conv", "attention", "scatter", "index_add",
     "index_put", "index_reduce", "embedding", "cumsum", "cumprod", "rnn", "lstm", "gru", "batch_norm", "layer_norm",
@@ -44,17 +44,17 @@ _VARIES = (
 
 
 def is_exact(entries: list[Entry]) -> bool:
-    """True if every operation gives the same bits each time it runs on the same input."""
+    """True if every operation is deterministic: the same bits on each run with the same input."""
     return not any(word in entry.name for entry in entries for word in _VARIES)
 
 
 def replay_validated(program: Program, retire: Callable[[], None]) -> bool:
-    """Replay once with every graph segment compared; the results are right either way.
+    """Replay once and compare every graph segment; the results are right either way.
 
-    It counts as validated when every graph of the program was launched and compared.
+    It counts as validated if every graph of the program was launched and compared.
 
     Returns:
-        False when a segment differed (its eager result stands, the graph is retired).
+        False if a segment differed (its eager result stands, the graph is retired).
     """
     agreed = True
     n_compared = n_skipped = 0
@@ -87,7 +87,7 @@ def _segment(program: Program, step: SegmentStep) -> bool | None:
         )
         step.run(program)
         return None
-    # A segment after a split may write over what it reads from earlier ones, once that is used up.
+    # A segment after a split may overwrite memory that it reads from earlier ones, once it has used it.
     places = [*step.mutated, *program.pool_inputs(step)]
     before: Rollback | None = None
     try:
@@ -102,10 +102,10 @@ def _segment(program: Program, step: SegmentStep) -> bool | None:
         return None
     before.put_back()
     if not step.launch(program):
-        return None  # something else ran, and said so
+        return None  # a fallback ran, and was reported
     try:
         worst = _compared(program, step, reference, eager, before)
-    except torch.OutOfMemoryError as error:  # the replay is done; only looking at it needs more
+    except torch.OutOfMemoryError as error:  # the replay is done; only the comparison needs more memory
         _skipped(step, error)
         return None
     if worst.is_match:
@@ -130,7 +130,7 @@ def _skipped(step: SegmentStep, error: Exception) -> None:
 
 
 def _compared(program: Program, step: SegmentStep, reference: Env, eager: Rollback, before: Rollback) -> Difference:
-    """How far the replay's results and effects are from the reference's."""
+    """The largest difference between the replay and the reference, in results and effects."""
     exact = is_exact(step.tape.entries) if step.tape.is_complete else True
     step.wait_for_host_results()
     with torch.inference_mode():
@@ -154,9 +154,9 @@ def _is_undefined(entry: Entry) -> bool:
 def _defined(
     program: Program, step: SegmentStep, live: list[TapeValue], before: Rollback, pairs: list[tuple[Tensor, Tensor]]
 ) -> list[tuple[Tensor, Tensor]]:
-    """The pairs without what comes from uninitialized memory, which may differ between runs.
+    """The pairs without elements that come from uninitialized memory, which may differ between runs.
 
-    Such elements are found by running the tape with two fillings of fresh memory: they differ.
+    The tape is run twice with fresh memory filled differently: such elements differ.
     """
     runs: list[list[Tensor]] = []
     for filling in (0, 1):
@@ -183,7 +183,7 @@ def _by_tape(program: Program, step: SegmentStep) -> Env:
 
 
 def _by_walk(program: Program, step: SegmentStep) -> Env:
-    """The segment node by node; its results copied out of the graph's memory."""
+    """Run the segment node by node and copy its results out of the graph's memory."""
     walk(step, program)
     with torch.inference_mode():
         return {value: tensor_of(place).clone() for value, place in step.live}
@@ -281,7 +281,7 @@ def _written(entry: Entry) -> list[TapeValue]:
 
 
 def _never_written(entries: list[Entry]) -> set[TapeValue]:
-    """Memory that the segment took and never wrote: it holds whatever was there, alike in no two runs."""
+    """Memory that the segment allocated and never wrote: its content is arbitrary."""
     garbage: set[TapeValue] = set()
     for entry in entries:
         if _is_undefined(entry):
@@ -292,7 +292,7 @@ def _never_written(entries: list[Entry]) -> set[TapeValue]:
 
 
 def _by_outputs(program: Program, step: SegmentStep) -> dict[str, Any] | None:
-    """Without a walk: the first operation, in order, whose surviving result differs."""
+    """Without a node walk: the first operation, in order, whose surviving result differs."""
     reference = _by_tape(program, step) if step.tape.is_complete else {}
     by_position: dict[int, Difference] = {}
     garbage = _never_written(step.tape.entries)

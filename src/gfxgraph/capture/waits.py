@@ -1,4 +1,4 @@
-"""Stand-ins for waits, queries, seeds and the cache while a capture runs: split out, or kept from harming one."""
+"""Replacements, while a capture runs, for waits, queries, seeds and cache calls: split out, or made safe."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gfxgraph.capture.random_state import in_the_place_of
 from gfxgraph.capture.stock import STOCK, Targets, session_here
 
 EXTERNAL = "_gfxgraph_external"
-"""Attribute of events made with ``external=True``; torch's class does not tell afterwards."""
+"""Attribute set on events made with ``external=True``, which torch's class does not remember."""
 
 
 def event_new(original: Any) -> Any:
-    """Event.__new__ that remembers ``external=True``."""
+    """Wrap Event.__new__ to remember ``external=True``."""
 
     def __new__(cls: Any, *args: Any, **kwargs: Any) -> Any:
         event = original(cls, *args, **kwargs)
@@ -43,7 +43,7 @@ def _wait_for_device(short: str, *args: Any) -> Any:
 
 
 def _synchronize_current(synchronize: Any) -> Callable[[], Any]:
-    """Wait for the stream that is current when it is called: at replay, the one that replays."""
+    """Return a function that waits for the stream current at its call: at replay, the replaying one."""
     current_stream = torch.cuda.current_stream
     return lambda: synchronize(current_stream())
 
@@ -80,7 +80,7 @@ def _event_synchronize(self: Any) -> Any:
     if session is None:
         with turns.unnoticed():
             return STOCK["event_synchronize"](self)
-    if session.streams.recorded_in(self) is not None:  # everything up to here has to be done
+    if session.streams.recorded_in(self) is not None:  # wait for everything up to here
         return session.host_call("torch.cuda.Event.synchronize", _synchronize_current(STOCK["stream_synchronize"]))
     event_synchronize = STOCK["event_synchronize"]
     return session.host_call("torch.cuda.Event.synchronize", lambda: event_synchronize(self))
@@ -131,15 +131,15 @@ def _wait_event(self: Any, stream: Any = None) -> Any:
         return wait(self, stream)  # a node of its own, which waits at each replay
     if segment is None:
         if not session.streams.captures(stream):
-            return wait(self, stream)  # a stream that has nothing to do with the capture
-        # At replay the program's work is on whatever stream is current then.
+            return wait(self, stream)  # a stream outside the capture
+        # At replay the program's work is on whichever stream is current then.
         current_stream = torch.cuda.current_stream
         return session.host_call("torch.cuda.Stream.wait_event", lambda: wait(self, current_stream()))
     session.streams.note_side(stream)
     try:
         if segment == session.n_segments:
             return wait(self, stream)
-        # Recorded before a split: that work has been joined, so waiting for the new segment's start is enough.
+        # Recorded before a split: that work is joined, so waiting for the new segment's start is enough.
         fork = torch.cuda.Event()
         STOCK["record"](fork, session.streams.own)
         return wait(fork, stream)
@@ -152,7 +152,7 @@ def _empty_cache() -> None:
 
 
 def _host_empty_cache() -> None:
-    # torch.cuda.graph() calls it on entering: freeing pinned memory kills a capture underway.
+    # torch.cuda.graph() calls it on entry: freeing pinned memory kills a running capture.
     _wait_once("torch.cuda.empty_cache", "host_empty_cache")
 
 
@@ -160,7 +160,7 @@ def _wait_once(name: str, short: str) -> None:
     session = session_here()
     call = STOCK[short]
     if session is None:
-        with turns.held(), turns.unnoticed():  # torch gives no memory back while any capture is underway
+        with turns.held(), turns.unnoticed():  # torch frees no memory while any capture is running
             call()
     else:
         session.host_call(name, call, repeat=False)

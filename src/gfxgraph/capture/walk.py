@@ -1,12 +1,12 @@
 """Node walk: run a graph's nodes one at a time by enabling one, launching, and disabling it again.
 
-It runs the very kernels that were captured, closed-source and Triton ones included, and needs no
-struct layouts. Nodes that were disabled before stay disabled. Nodes that no runtime lets one disable
-(host functions, child graphs), and all of them where disabling is missing or broken, run as graphs
-of one node: a clone of the graph with the others taken out.
+It runs the same kernels that were captured, closed-source and Triton ones included, and needs no
+struct layouts. Nodes that were disabled before stay disabled. Nodes that no runtime can disable
+(host functions, child graphs), and all nodes if disabling is missing or broken, run as graphs
+of one node: a clone of the graph with the others removed.
 
-HIP 7.2.4 runs the nodes of the last launch again where as many are enabled as then: there a launch with all
-of them off comes before each node's.
+HIP 7.2.4 repeats the nodes of the last launch if the same number is enabled: there, a launch with all nodes
+off comes before each node's launch.
 
 Source: measured exact on an H200 (torch 2.11, 60 nodes, 36 us a node) and on real HIP 6.4.3 and
 7.15 under AMD's emulator for kernel, memcpy and memset nodes; HIP refuses child graph nodes.
@@ -28,13 +28,13 @@ from gfxgraph.process import process
 from gfxgraph.types import NodeKind
 
 _SWITCHABLE = frozenset({NodeKind.KERNEL, NodeKind.MEMCPY, NodeKind.MEMSET})
-# Only order: a walk, which waits after each node, keeps every order.
+# They only order other nodes: a walk, which waits after each node, keeps every order.
 _HARMLESS = frozenset({NodeKind.EMPTY, NodeKind.WAIT_EVENT, NodeKind.EVENT_RECORD})
 _ALONE = frozenset({NodeKind.HOST, NodeKind.CHILD_GRAPH})
 
 
 def raw_graph(graph: Any) -> int:
-    """Handle of the graph; ours are always kept, whatever the user asked for."""
+    """Handle of the graph; ours always keep it, whatever the user asked for."""
     return int(process.require().base.raw_cuda_graph(graph))
 
 
@@ -55,7 +55,7 @@ def can_walk(segment: SegmentStep) -> bool:
         return False
     if _can_switch() and not kinds & _ALONE:
         return True
-    # torch advances the generators as it launches; the nodes that cannot be switched off would run too.
+    # torch advances the generators when it launches, and nodes that cannot be switched off would run too.
     return "exec_of" not in driver.missing and not segment.tape.generators
 
 
@@ -76,13 +76,13 @@ def walk(
     """Run the segment node by node.
 
     Args:
-        first_advance: called once the generators have been advanced as one replay does; it may set
-            them to where they should start, and they are advanced again.
+        first_advance: called once the generators have been advanced as by one replay; it may reset
+            them to their starting point, and they are advanced again.
         after: called after each node with (position, node handle); True stops the walk.
         before: called before each node that runs.
-        around: called with each launch, which it makes; the wait for the node comes after.
+        around: called with each launch as a function to call; the wait for the node comes after it.
 
-    Positions count the nodes that do something, in the graph's order.
+    Positions count the nodes that do work, in the graph's order.
     """
     driver = process.require().driver
     assert driver is not None
@@ -104,7 +104,7 @@ def walk(
 
 
 def working_nodes(kinds: dict[int, NodeKind]) -> list[int]:
-    """Those of a graph's nodes that do something, in order."""
+    """The nodes that do work, in order."""
     return [node for node, kind in kinds.items() if kind not in _HARMLESS]
 
 
@@ -112,7 +112,7 @@ Runner = Callable[[int, int], None]
 
 
 def _disabled(segment: SegmentStep, kinds: dict[int, NodeKind]) -> frozenset[int]:
-    """Nodes that are switched off, as far as the runtime tells."""
+    """Nodes that are disabled, if the runtime can tell."""
     driver = process.require().driver
     assert driver is not None
     if "node_enabled" in driver.missing:
@@ -126,7 +126,7 @@ Around = Callable[[Callable[[], None]], None]
 
 
 def _launcher(around: Around | None) -> Runner:
-    """What launches an exec on a stream."""
+    """Return the function that launches an exec on a stream."""
     driver = process.require().driver
     assert driver is not None
     plain = driver.launch
@@ -140,7 +140,7 @@ def _launcher(around: Around | None) -> Runner:
 
 
 def _alone(graph: int, skipped: frozenset[int] = frozenset(), around: Around | None = None) -> Runner:
-    """Each node as a graph of its own."""
+    """Run each node as a graph of its own."""
     driver = process.require().driver
     assert driver is not None
     launch = _launcher(around)
@@ -164,7 +164,7 @@ def _by_switching(
     held: ExitStack,
     around: Around | None = None,
 ) -> Runner:
-    """Each node by enabling it alone; those that cannot be disabled as graphs of their own."""
+    """Run each node by enabling it alone; those that cannot be disabled run as graphs of their own."""
     driver = process.require().driver
     assert driver is not None
     graph_exec = raw_exec(segment.graph)
@@ -173,7 +173,7 @@ def _by_switching(
     stands_for = {node: node for node in switchable}
     has_loners = any(kind in _ALONE for kind in kinds.values())
     if has_loners:
-        # Every launch of the graph would run them.
+        # Every launch of the whole graph would run them.
         graph_exec, stands_for = held.enter_context(driver.exec_of(graph, set(switchable)))
     on = [stands_for[node] for node in switchable if node in enabled or has_loners]
     for node in on:
@@ -181,7 +181,7 @@ def _by_switching(
     held.callback(_switch_on, graph_exec, [] if has_loners else on)
     resets = process.require().decisions.node_walk_resets
     if not has_loners:
-        # With every node off: this advances the random generators once, as one replay does.
+        # With every node off: this advances the random generators once, as a replay does.
         program.launch(segment.graph)
         if first_advance is not None:
             first_advance()
@@ -205,5 +205,5 @@ def _by_switching(
 def _switch_on(graph_exec: int, nodes: list[int]) -> None:
     driver = process.require().driver
     assert driver is not None
-    # The device may be gone; the first error is the one to see.
+    # The device may be gone; the first error is the one to report.
     settle(partial(driver.set_node_enabled, graph_exec, node, True) for node in nodes)

@@ -1,17 +1,17 @@
-"""The watchdog: reports captures and replays that do not end, with all that is known of them.
+"""The watchdog: reports captures and replays that do not finish, with everything known about them.
 
-Problem: a hang says nothing. Idea: a thread of ours looks, a few times in each limit, at the captures underway
-(turns.py knows them) and at an event behind each replay. What is older than the limit is reported once: where the
-graph was captured, the node where one is known (the flight recorder's, under ``--guard 2``), the stack of every
-thread, and what the other ranks are about: those that wait in the same replay, and the one that is elsewhere.
+Problem: a hang says nothing. Idea: a thread of ours checks, a few times per limit, the captures in progress
+(from turns.py) and an event recorded after each replay. Whatever exceeds the limit is reported once: where the
+graph was captured, the node if known (from the flight recorder, under ``--guard 2``), the stack of every
+thread, and what the other ranks are doing: those that wait in the same replay, and the one that is elsewhere.
 
-Ranks that hang mostly captured different things, so graphs with collectives are compared before their first replay
-(``core/fingerprint.py``); a difference is named.
+Ranks that hang have usually captured different things, so graphs with collectives are compared before their first
+replay (``core/fingerprint.py``), and a difference is named.
 
-If it is off, there is nothing: no thread, no event, no look at the store. Nothing is ended here.
+Switched off, it costs nothing: no thread, no event, no access to the store. It never ends a capture or a replay.
 
-    GFXGRAPH_WATCH=60, gfxgraph run --watch    asked for
-    replay_timeout_s of the defect table       on by default where hangs are known
+    GFXGRAPH_WATCH=60, gfxgraph run --watch    switch it on
+    replay_timeout_s of the defect table       switches it on where hangs are known
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ from gfxgraph.types import GuardTier
 
 LOOKS_IN_LIMIT = 4
 MOST_UNDERWAY = 64
-"""Replays that have an event at one time; those queued behind them are found by the ones before."""
+"""Replays watched by an event at a time; later ones are covered by those queued before them."""
 MOST_FRAMES = 12
 _OURS = (os.path.dirname(gfxgraph.__file__) + os.sep, "<gfxgraph ")
 
 
 @dataclass(eq=False, slots=True)
 class Replaying:
-    """A replay that has begun and has not been seen to end."""
+    """A replay that has begun and is not known to have ended."""
 
     where: object
-    """Where its graph was captured; worded when somebody asks."""
+    """Where its graph was captured; formatted on demand."""
     number: int
     thread: int = field(default_factory=threading.get_ident)
     begun: float = field(default_factory=time.monotonic)
     done: Any = None
-    """The event behind its work; None while the call itself has not returned."""
+    """The event recorded after its work; None until the call itself has returned."""
     is_told: bool = False
 
     def describe(self) -> str:
@@ -69,7 +69,7 @@ class Replaying:
 class Deadline:
     """Args:
     limit_s: how long a capture or a replay may take.
-    peers: the other ranks; None where there are none, or as torch.distributed says once it is started.
+    peers: the other ranks; None to ask torch.distributed once it has started.
     """
 
     def __init__(self, state: process.Process, limit_s: float, peers: Peers | None = None) -> None:
@@ -87,11 +87,11 @@ class Deadline:
         """Stop watching."""
         self._is_over.set()
 
-    # -- what is watched ------------------------------------------------------------------------------------
+    # -- recording ------------------------------------------------------------------------------------------
 
     @contextmanager
     def replaying(self, graph: Any) -> Iterator[None]:
-        """One replay, from its call to the end of its work on the device."""
+        """Watch one replay, from its call to the end of its work on the device."""
         program = graph._program
         this = Replaying(program.begun_at, graph.n_replays)
         if graph.n_replays <= 1:
@@ -108,7 +108,7 @@ class Deadline:
                     self._underway.remove(this)
 
     def _compare(self, program: Any) -> None:
-        """Before a graph with collectives is replayed for the first time: have all ranks captured the same?"""
+        """Check, before a graph with collectives is replayed for the first time, that all ranks captured the same."""
         peers = self._others()
         if peers is None:
             return
@@ -133,14 +133,14 @@ class Deadline:
             self._peers = peers_of_process()
         return self._peers
 
-    # -- the look -----------------------------------------------------------------------------------------------
+    # -- checking -------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while not self._is_over.wait(self.limit_s / LOOKS_IN_LIMIT):
             self._look()
 
     def _look(self) -> None:
-        """Forget what is done, report what is late, tell other ranks where this one is if they ask."""
+        """Forget what is done, report what is late, and tell other ranks where this one is if they ask."""
         now = time.monotonic()
         late: tuple[str, str, Any] | None = None
         for turn in turns.underway():
@@ -158,7 +158,7 @@ class Deadline:
             self._peers.answer(self.whereabouts())
 
     def _forget_done(self) -> None:
-        # An event's query can end a capture on some releases; captures are short.
+        # On some releases querying an event can end a capture; captures are short.
         while self._underway and not intercept.is_capturing_anywhere():
             done = self._underway[0].done
             if done is None:
@@ -197,7 +197,7 @@ class Deadline:
 
 
 def fingerprint(state: process.Process, program: Any) -> Fingerprint:
-    """What a program does, line by line, as far as ranks must agree on it."""
+    """The parts of a program on which all ranks must agree, line by line."""
     made = Fingerprint()
     for segment in program.segments:
         for entry in segment.tape.entries:
@@ -217,7 +217,7 @@ def fingerprint(state: process.Process, program: Any) -> Fingerprint:
 
 
 def stacks(first: int) -> str:
-    """The stack of every thread, that of the thread ``first`` first."""
+    """The stack of every thread, starting with the thread ``first``."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     frames = sys._current_frames()
     parts = []
@@ -229,7 +229,7 @@ def stacks(first: int) -> str:
 
 
 def _without_ours(frames: list[traceback.FrameSummary]) -> list[str]:
-    """The lines of a stack, with each run of frames of gfxgraph's own as one line: the program's are to be seen."""
+    """The lines of a stack, with each run of gfxgraph's own frames as one line, so that the program's stand out."""
     lines: list[str] = []
     for is_ours, run in itertools.groupby(frames, key=lambda frame: frame.filename.startswith(_OURS)):
         rows = list(run)
@@ -244,7 +244,7 @@ def _line(frame: Any) -> str:
 
 
 def start(state: process.Process) -> Any:
-    """Watch this process if the settings or the defect table say so; returns what stops it, if started."""
+    """Watch this process if the settings or the defect table say so; return the function that stops it, else None."""
     asked = state.settings.watch
     limit = asked if asked is not None else state.decisions.replay_timeout_s
     if not limit:

@@ -1,13 +1,13 @@
-"""Workspaces of cuBLAS stay where they are while graphs point at them.
+"""Keeps cuBLAS workspaces in place while graphs point at them.
 
 Problem: torch keeps a workspace for each stream and handle, and a captured matrix product holds its address.
-Inductor's graph trees give all workspaces back round each of their captures, and ``torch.cuda.graph`` unmaps what
-is given back: a graph captured earlier then reads and writes memory that is gone, or that belongs to others. Idea:
-where workspaces are given back, the memory of those that graphs may point at is taken again at once, and held as
-long as there are graphs that were captured on its stream.
+Inductor's graph trees free all workspaces around each of their captures, and ``torch.cuda.graph`` unmaps what
+is freed: a graph captured earlier then reads and writes memory that is gone, or that belongs to others. Idea:
+whenever workspaces are freed, immediately allocate the memory of those that graphs may point at again, and hold it
+as long as there are graphs captured on its stream.
 
 Memory in a private pool that is not ours is left alone: it is mapped as long as the pool's graphs live, and graph
-trees count on having it back.
+trees rely on getting it back.
 
 Source: clear_cublas_manager in torch/_inductor/cudagraph_trees.py, torch.cuda.graph in torch/cuda/graphs.py;
 docs/decisions/0098.
@@ -31,16 +31,16 @@ from gfxgraph.capture.memory import all_segments
 from gfxgraph.process import process
 
 MOST_TRIES = 64
-"""Allocations that look for one block before it is given up."""
+"""Allocations to try for one block before giving up."""
 _NO_POOL = (0, 0)
 
 own_pools: set[tuple[int, int]] = set()
-"""Ids of the pools that callables capture into; nothing but our captures takes memory there."""
+"""Ids of the pools that callables capture into; only our captures allocate there."""
 
 
 @dataclass(slots=True)
 class _CaptureStream:
-    """A stream on which captures took place, and what is held for them."""
+    """A stream on which captures took place, and the memory held for them."""
 
     stream: Any
     graphs: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
@@ -49,7 +49,7 @@ class _CaptureStream:
 
 @dataclass(frozen=True, slots=True)
 class _HandedOut:
-    """Memory that the allocator has given out."""
+    """Memory that the allocator has handed out."""
 
     address: int
     nbytes: int
@@ -67,7 +67,7 @@ _in_place: Callable[[], Any] | None = None
 
 def note(stream: Any, graph: Any) -> None:
     """Remember that ``graph`` is being captured on ``stream``."""
-    start()  # where the bridge is off, and callables capture without it
+    start()  # for callables that capture without the bridge
     with _lock:
         found = _streams.get(stream.cuda_stream)
         if found is None:
@@ -77,13 +77,13 @@ def note(stream: Any, graph: Any) -> None:
 
 
 def n_held(stream: Any = None) -> int:
-    """Blocks that are held now, of one stream or of all."""
+    """Number of blocks held now, of one stream or of all."""
     chosen = [c for handle, c in _streams.items() if stream is None or handle == stream.cuda_stream]
     return sum(len(captured.held) for captured in chosen)
 
 
 def start() -> None:
-    """Notice from now on that workspaces are given back."""
+    """Hook torch's function that frees workspaces."""
     global _replaced, _in_place
     clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
     if clear is None or _in_place is not None:
@@ -98,7 +98,7 @@ def start() -> None:
 
 
 def stop(*, is_device_gone: bool = False) -> None:
-    """Put torch's own function back; what is held stays until its graphs are gone, or the simulated device is."""
+    """Restore torch's function. Held memory stays until its graphs are gone, or the simulated device is."""
     global _replaced, _in_place
     if is_device_gone:
         _streams.clear()
@@ -113,7 +113,7 @@ def _forget_the_dead() -> None:
 
 
 def _clear(clear: Callable[[], Any]) -> None:
-    """Give the workspaces back, all but the memory that graphs may point at."""
+    """Free the workspaces, except memory that graphs may point at."""
     with _lock:
         _forget_the_dead()
         wanted = dict(_streams)
@@ -139,7 +139,7 @@ def _clear(clear: Callable[[], Any]) -> None:
 
 
 def _blocks(streams: dict[int, _CaptureStream]) -> dict[int, _HandedOut]:
-    """What is given out on these streams, in memory that may be unmapped or used for something else, by address."""
+    """By address: blocks handed out on these streams whose memory could be unmapped or reused."""
     found = {}
     for segment in all_segments():
         pool = tuple(segment.get("segment_pool_id", _NO_POOL))
@@ -154,8 +154,8 @@ def _blocks(streams: dict[int, _CaptureStream]) -> dict[int, _HandedOut]:
 
 
 def _take_again(block: _HandedOut, stream: Any) -> list[Tensor] | None:
-    """Allocate until a block's memory is ours; None where it is not to be had."""
-    taken: list[Tensor] = []  # all of it is kept while looking, so that each try gives other memory
+    """Allocate until we own a block's memory again; None if we cannot get it."""
+    taken: list[Tensor] = []  # keeps failed tries allocated, so that each try gets other memory
     held: list[Tensor] = []
     n_missing = block.nbytes
     with _disable_current_modes(), torch.cuda.stream(stream), _routed(block):
@@ -174,7 +174,7 @@ def _take_again(block: _HandedOut, stream: Any) -> list[Tensor] | None:
 
 @contextlib.contextmanager
 def _routed(block: _HandedOut) -> Iterator[None]:
-    """Allocations between come from the block's pool."""
+    """Allocate from the block's pool inside this context."""
     if block.pool == _NO_POOL:
         yield
         return

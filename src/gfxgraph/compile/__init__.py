@@ -1,17 +1,17 @@
-"""compile: torch.compile with graphs of ours in the place of Inductor's.
+"""compile: torch.compile with our graphs instead of Inductor's.
 
-Enters: what Inductor compiled, and what it knows of it: which inputs stay in place, which are written.
+Enters: what Inductor compiled, and which inputs it knows to be static or written.
 Stays out: tracing and code generation, which are torch's; capture and replay, which are ``callables``'.
 
     backend.py    torch.compile(backend="gfxgraph")
     torch_compile_patch.py
-                  mode="reduce-overhead" after enable(): ours, and ROCm's safe settings
+                  mode="reduce-overhead" after enable(): our graphs, and safe settings for ROCm
     inductor_hook.py
-                  where Inductor hands over what is to be captured, in every torch that we know
-    calls.py      whole calls of compiled code as one graph, where that is asked for
-    simulated.py  Inductor where there is no device to generate code for
+                  receives Inductor's callables for capture, in every supported torch
+    calls.py      whole calls of compiled code as one graph, on request
+    simulated.py  Inductor without a device to generate code for
 
-A compiled callable that is captured and replayed is in callables/trace/region.py.
+A compiled callable that is captured and replayed is in callables/pieces/region.py.
 """
 
 from __future__ import annotations
@@ -22,5 +22,5 @@ from gfxgraph.callables.pieces import region
 
 
 def regions() -> list[Any]:
-    """Every compiled region of this process that is captured by us; ``explain()`` of each says how it runs."""
+    """Every live compiled region of this process that we capture; ``explain()`` of each says how it runs."""
     return region.living()

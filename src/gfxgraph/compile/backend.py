@@ -1,9 +1,9 @@
-"""``torch.compile(model, backend="gfxgraph")``: Inductor compiles, our graphs capture.
+"""``torch.compile(model, backend="gfxgraph")``: Inductor compiles, we capture.
 
     compiled = torch.compile(model, backend="gfxgraph")
     compiled = torch.compile(model, backend="gfxgraph", dynamic=True, options={"buckets": [1, 2, 4, 8]})
 
-Needs no ``enable()``. Where there is no GPU the compiled code just runs.
+Needs no ``enable()``. Without a GPU the compiled code just runs.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from gfxgraph.compile import calls, inductor_hook, simulated
 from gfxgraph.errors import ArgumentError
 
 OURS = ("buckets", "max_graphs")
-"""Options that are ours; every other is Inductor's."""
+"""Our own options; all others are Inductor's."""
 NAMES = ("gfxgraph", "hipgraph_bridge")
-"""What it is called; the second in gfxgraph 1.x."""
+"""Names of the backend; the second is from gfxgraph 1.x."""
 
 
 def gfxgraph(
@@ -36,7 +36,7 @@ def gfxgraph(
     Args:
         gm: what Dynamo traced.
         example_inputs: its inputs, faked.
-        mode: Inductor's, for example "max-autotune"; whether that asks for Inductor's own graphs does not matter.
+        mode: Inductor's, for example "max-autotune"; it does not matter whether it asks for Inductor's own graphs.
         options: Inductor's, and ours: ``buckets`` (as ``graphed`` takes them; for inference) and ``max_graphs``,
             captured signatures of each region.
     """
@@ -53,7 +53,7 @@ def gfxgraph(
 
 
 def _check_ours(asked: Mapping[str, Any]) -> None:
-    """Refuse here what would be refused at a call, in a region's own words."""
+    """Refuse invalid options now, which would otherwise be refused at a call, in a region's terms."""
     BucketSizes(asked.get("buckets"))
     most = asked.get("max_graphs", 1)
     if not isinstance(most, int) or isinstance(most, bool) or most < 1:
@@ -62,13 +62,13 @@ def _check_ours(asked: Mapping[str, Any]) -> None:
 
 
 def _inductors(mode: str | None, options: dict[str, Any]) -> dict[str, Any]:
-    """Inductor's configuration, checked as ``torch.compile`` checks it for Inductor itself."""
+    """Inductor's configuration, checked as ``torch.compile`` does for Inductor itself."""
     wrapper = torch._TorchCompileInductorWrapper(mode, options, None)
     return {**wrapper.config, **simulated.settings()}
 
 
 def register() -> None:
-    """Make the names known to Dynamo; the entry points do the same where the package is installed."""
+    """Register the names with Dynamo; for an installed package the entry points do the same."""
     # lazily: Inductor takes seconds to import
     from torch._dynamo.backends import registry
 

@@ -1,13 +1,15 @@
-"""Whole calls of compiled code as one graph: no guards of Dynamo's before a replay.
+"""Whole calls of compiled code as one graph, without Dynamo's guards before a replay.
 
-Problem: what a call of compiled code costs before anything is launched is Dynamo's: it compares everything that
-the function read when it was traced, and loads every parameter. For a Llama of 16 layers that is more than a
-hundred times a replay. Idea: where ``GFXGRAPH_COMPILE=calls`` asks for it, the compiled function is made a graphed
+Problem: before anything is launched, a call of compiled code spends its time in Dynamo: it compares everything that
+the function read when it was traced, and loads every parameter. For a 16-layer Llama that is more than a
+hundred times a replay. Idea: if ``GFXGRAPH_COMPILE=calls`` asks for it, the compiled function becomes a graphed
 callable, which compares its arguments and watches modules, and what the function itself names.
 
-That is less than Dynamo compares. So it is asked for, and it is done only for functions that Dynamo traced in one
-piece and found to change nothing in Python: no list grown, no attribute set. Any other keeps Dynamo's way, where
-each compiled region is a graph. A context variable that is set and set back does not count.
+That is less than Dynamo compares. So it must be requested, and it is done only for functions that Dynamo traced in
+one
+piece and found to change nothing in Python: no list grown, no attribute set. Any other function keeps Dynamo's path,
+in
+which each compiled region is a graph. A context variable that is set and reset does not count as a change.
 """
 
 from __future__ import annotations
@@ -22,17 +24,17 @@ from gfxgraph.callables.options import Options
 from gfxgraph.types import ReplayMode
 
 CONTEXT_VARIABLES = frozenset({"ContextVar", "CompileableContextVar"})
-"""Classes of objects that are set and set back by a call; the second is transformers'."""
+"""Classes of objects that a call sets and resets; the second is from transformers."""
 _running = threading.local()
 
 
 class CompiledCallable:
-    """The compiled function, and what is found out about it while Dynamo traces it."""
+    """The compiled function, and what is learned about it while Dynamo traces it."""
 
     def __init__(self, compiled: Callable[..., Any]) -> None:
         functools.update_wrapper(self, compiled, updated=())
         self._compiled = compiled
-        # What a graphed callable watches is what the function under the compiled one names.
+        # A graphed callable watches what the function inside the compiled one names.
         self._torchdynamo_orig_callable = getattr(compiled, "_torchdynamo_orig_callable", compiled)
         self.why_not = ""
         self.is_known = False
@@ -51,7 +53,7 @@ class CompiledCallable:
 
 
 class WholeCalls:
-    """A compiled function whose calls are replayed whole, where nothing speaks against it."""
+    """A compiled function whose calls are replayed whole if nothing prevents it."""
 
     def __init__(self, compiled: Callable[..., Any]) -> None:
         functools.update_wrapper(self, compiled, updated=())
@@ -71,7 +73,7 @@ class WholeCalls:
 
     @property
     def why_not(self) -> str:
-        """Why calls are not replayed whole; empty where they are."""
+        """Why calls are not replayed whole; empty if they are."""
         return self._traced.why_not
 
     def __getattr__(self, name: str) -> Any:
@@ -91,7 +93,9 @@ def _n_breaks() -> int:
 
 
 def note_what_is_traced() -> None:
-    """Called while Inductor compiles what Dynamo has just traced: does the function change anything in Python?"""
+    """Called while Inductor compiles what Dynamo has just traced: note whether the function changes anything in
+    Python.
+    """
     traced: CompiledCallable | None = getattr(_running, "traced", None)
     if traced is None or traced.why_not:
         return
@@ -112,7 +116,7 @@ def note_what_is_traced() -> None:
 
 
 def take_name(torch: Any, is_asked: Callable[[dict[str, Any]], bool]) -> Callable[[], None]:
-    """Let ``torch.compile`` give whole calls where graphs are asked for; returns what puts it back.
+    """Make ``torch.compile`` return `WholeCalls` if graphs are asked for; return the undo.
 
     Args:
         is_asked: whether these arguments of ``torch.compile`` ask for graphs.

@@ -1,16 +1,16 @@
-"""Where Inductor hands over a compiled callable to be captured.
+"""Receives Inductor's compiled callables for capture.
 
-Torch 2.12 made an official place for that: ``torch._inductor.config.cudagraph_policy``. It hands over the whole
-callable, also where Inductor has split it into partitions, between which operations stand that no graph can
-hold; so the policy takes the partitions one by one, as Inductor does for itself. Torch 2.11 has no such place,
-but looks ``compile_fx.cudagraphify`` up anew for each callable; there a function of ours stands before torch's.
+Torch 2.12 added an official hook for that: ``torch._inductor.config.cudagraph_policy``. It passes the whole
+callable, even if Inductor has split it into partitions around operations that no graph can
+hold; so the policy handles the partitions one by one, as Inductor does itself. Torch 2.11 has no such hook,
+but looks up ``compile_fx.cudagraphify`` anew for each callable; there we wrap torch's function.
 
-Whether a compilation is ours: by the policy that is in force while it runs (2.12), or by a mark that is set
-while it runs (2.11). The backward may be compiled long after, at the first ``backward()``, in a thread of
-autograd's; Inductor puts its configuration in force again for that, and our mark goes the same way.
+Whether a compilation is ours is decided by the policy in effect while it runs (2.12), or by a mark set
+while it runs (2.11). The backward may be compiled much later, at the first ``backward()``, in an autograd
+thread; Inductor restores its configuration for that, and so do we with our mark.
 
-Inductor also tells its own tree of graphs that a backward runs which could not be captured, and refuses to go
-on where the forward has made no tree. Where the forward is ours there is none to tell.
+Inductor also tells its own tree of graphs that a backward runs which could not be captured, and raises
+if the forward has made no tree. If the forward is ours there is no tree to tell.
 
 Source: torch 2.11, 2.12, 2.13, 2.14, 2.15, ``_inductor/output_code.py``; docs/decisions/0080.
 """
@@ -32,7 +32,7 @@ _is_standing = False
 
 
 def has_policy() -> bool:
-    """True where this torch has an official place for graphs of others."""
+    """True if this torch has an official hook for other graph implementations."""
     # lazily: Inductor takes seconds to import
     from torch._inductor import config
 
@@ -41,7 +41,7 @@ def has_policy() -> bool:
 
 @contextmanager
 def marked(wanted: RegionOptions) -> Iterator[None]:
-    """What is compiled between is handed over to us, by torch 2.11's way."""
+    """Everything compiled in this block is handed to us, in torch 2.11's way."""
     before = getattr(_mine, "wanted", None)
     _mine.wanted = wanted
     try:
@@ -51,7 +51,7 @@ def marked(wanted: RegionOptions) -> Iterator[None]:
 
 
 def patches(wanted: RegionOptions) -> dict[str, Any]:
-    """Configuration under which Inductor hands its callables over to us."""
+    """The configuration under which Inductor hands its callables to us."""
     stand()
     found: dict[str, Any] = {"triton.cudagraphs": True}
     if has_policy():
@@ -62,7 +62,7 @@ def patches(wanted: RegionOptions) -> dict[str, Any]:
 def compile_with(
     wanted: RegionOptions, compile_fx: Callable[..., Any], gm: Any, inputs: Any, config: dict[str, Any]
 ) -> Any:
-    """Inductor's compilation of ``gm``, what it makes handed over to us, now and when the backward is compiled."""
+    """Compile ``gm`` with Inductor, with its callables handed to us, now and when the backward is compiled."""
     config = {**config, **patches(wanted)}
     if has_policy():
         return compile_fx(gm, inputs, config_patches=config)
@@ -73,12 +73,12 @@ def compile_with(
         with marked(wanted):
             return compile_fx_inner(*args, **kwargs)
 
-    with marked(wanted):  # what comes from the cache passes no inner compilation
+    with marked(wanted):  # a result from the cache involves no inner compilation
         return compile_fx(gm, inputs, inner_compile=inner, config_patches=config)
 
 
 def stand() -> None:
-    """Put in place what is needed besides the policy. It changes nothing for compilations that are not ours."""
+    """Install what is needed besides the policy. It changes nothing for compilations that are not ours."""
     global _is_standing
     with _lock:
         if _is_standing:
@@ -141,7 +141,7 @@ def _region(
 
 
 def policy(wanted: RegionOptions) -> Any:
-    """Ours, for ``torch._inductor.config.cudagraph_policy``."""
+    """Our policy for ``torch._inductor.config.cudagraph_policy``."""
     # lazily: Inductor takes seconds to import
     from torch._inductor import config
     from torch._inductor.cudagraph_utils import CUDAGraphPolicy
@@ -173,7 +173,7 @@ def policy(wanted: RegionOptions) -> Any:
 def _for_partitions(
     graph: Any, static: Sequence[int], wanted: RegionOptions, known: dict[str, Any]
 ) -> list[Callable[[Any], Region]]:
-    """For each partition what makes it a region, with the whole's knowledge brought down to it."""
+    """For each partition a function that makes it a region, with the whole graph's facts mapped to it."""
     # lazily: Inductor takes seconds to import
     from torch._inductor.cudagraph_utils import CudagraphMetadata, get_partition_cudagraph_metadata
     from torch.utils._ordered_set import OrderedSet

@@ -1,9 +1,10 @@
-"""Inductor where there is no device to generate code for: the simulator.
+"""Inductor with the simulator, where there is no device to generate code for.
 
-Inductor goes all its ways (partitions, static inputs, its caches, the backward), but every operation is left to
-torch's own kernels, which the simulator has. Its scheduler asks for a Triton before it looks whether there is
-anything to generate; here it gets one that generates nothing. A way between devices, which Inductor keeps out of
-graphs by its own kind of node, is one of torch's operations here, and is kept out by name.
+Inductor takes all its usual paths (partitions, static inputs, its caches, the backward), but every operation is left
+to
+torch's own kernels, which the simulator has. Inductor's scheduler requires a Triton before it checks whether there is
+anything to generate; here it gets one that generates nothing. Copies between devices, which Inductor keeps out of
+graphs by a node type of its own, are torch operations here, and are kept out by name.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from gfxgraph.process import process
 
 
 def is_on() -> bool:
-    """True while the simulator stands in for a GPU."""
+    """True while the simulator is the device."""
     state = process.current()
     return state is not None and state.platform == "simulator"
 
 
 def settings() -> dict[str, Any]:
-    """Inductor's settings for it; empty elsewhere."""
+    """Inductor's settings for the simulator; empty otherwise."""
     if not is_on():
         return {}
     return {
@@ -56,7 +57,7 @@ def _stand() -> None:
     compilers_hash = _triton.triton_hash_with_backend
 
     def triton_hash_with_backend() -> str:
-        return "none" if is_on() else compilers_hash()  # it would look for the card's driver
+        return "none" if is_on() else compilers_hash()  # the original would look for the card's driver
 
     def create_backend(self: object, device: Any) -> Any:
         if not is_on() or device.type != "cuda":
@@ -64,7 +65,7 @@ def _stand() -> None:
         return _NoKernels(self)
 
     class _NoKernels(scheduler.BaseScheduling):  # type: ignore[misc]
-        """Of the scheduler's questions only those are asked that concern no kernel."""
+        """Answers the scheduler's questions that do not concern kernels."""
 
         def group_fn(self, sizes: Any) -> tuple[Any, ...]:
             # lazily: Inductor takes seconds to import

@@ -1,11 +1,11 @@
-"""After ``enable()``: graphs that torch.compile is asked for are ours, and on ROCm Inductor's settings are safe.
+"""After ``enable()``: torch.compile's graphs are ours, and on ROCm Inductor's settings are safe.
 
-Where a program says ``mode="reduce-overhead"``, ``"max-autotune"`` or sets ``triton.cudagraphs``, Inductor
-compiles as ever, and what it would have given to its own tree of graphs becomes regions of ours. Settings that
-the defect table asks for are in force while something is compiled, and only then: nothing has to be restored but
-two methods. What the user said in so many words stays: an option or mode of that ``torch.compile``, an assignment
-to ``torch._inductor.config``, ``GFXGRAPH_COMPILE_KEEP``, ``GFXGRAPH_COMPILE=0`` for all of it. On an NVIDIA GPU
-nothing changes unless ``GFXGRAPH_COMPILE`` asks for it; ``backend="gfxgraph"`` works everywhere.
+If a program uses ``mode="reduce-overhead"``, ``"max-autotune"`` or sets ``triton.cudagraphs``, Inductor
+compiles as always, and what it would have given to its own tree of graphs becomes our regions. Settings that
+the defect table asks for are in effect only while something is compiled: nothing has to be restored except
+two methods. Explicit choices of the user are kept: an option or mode of that ``torch.compile``, an assignment
+to ``torch._inductor.config``, ``GFXGRAPH_COMPILE_KEEP``, or ``GFXGRAPH_COMPILE=0`` to switch all of it off. On an
+NVIDIA GPU nothing changes unless ``GFXGRAPH_COMPILE`` asks for it; ``backend="gfxgraph"`` works everywhere.
 
 Nothing here imports Inductor before something is compiled: that takes seconds.
 """
@@ -25,7 +25,7 @@ from gfxgraph.process.process import Process, log
 
 
 def install(torch: Any, state: Process) -> Callable[[], None] | None:
-    """Patch ``torch.compile``'s Inductor backend if wanted; returns what undoes it."""
+    """Patch ``torch.compile``'s Inductor backend if wanted; return the undo."""
     ways = state.settings.compile
     if ways is CompileWays.OFF:
         return None
@@ -38,7 +38,7 @@ def install(torch: Any, state: Process) -> Callable[[], None] | None:
         return _compile(state, ways, compile_stock, self, model_, inputs_)
 
     def make(self: object, backend: object, *args: object, **kwargs: object) -> None:
-        if backend == "gfxgraph":  # also where the package is used without being installed
+        if backend == "gfxgraph":  # also if the package is used without being installed
             register()
         make_stock(self, backend, *args, **kwargs)
 
@@ -60,7 +60,7 @@ def install(torch: Any, state: Process) -> Callable[[], None] | None:
 def _compile(
     state: Process, ways: CompileWays, stock: Callable[..., Any], wrapper: Any, gm: object, inputs: object
 ) -> Any:
-    """What ``torch.compile`` with Inductor does with a traced graph."""
+    """Replaces what ``torch.compile`` with Inductor does with a traced graph."""
     # lazily: Inductor takes seconds to import
     from torch._inductor import config
 
@@ -69,7 +69,7 @@ def _compile(
     asked: Mapping[str, Any] = wrapper.config
     wants_graphs = asked.get("triton.cudagraphs", config.triton.cudagraphs)
     if getattr(config, "cudagraph_policy", None) is not None:
-        wants_graphs = False  # an explicit choice, which stands
+        wants_graphs = False  # an explicit choice by the user
     safe = _safe_settings(state, asked, config)
     if not wants_graphs and not safe:
         return stock(wrapper, gm, inputs)
@@ -88,7 +88,7 @@ def _compile(
 
 
 def _asks_for_graphs(arguments: Mapping[str, Any]) -> bool:
-    """True where these arguments of ``torch.compile`` ask for graphs."""
+    """True if these arguments of ``torch.compile`` ask for graphs."""
     if arguments.get("disable") or arguments.get("backend", "inductor") not in ("inductor", "gfxgraph"):
         return False
     if arguments.get("backend") == "gfxgraph" or arguments.get("mode") in ("reduce-overhead", "max-autotune"):
@@ -97,11 +97,11 @@ def _asks_for_graphs(arguments: Mapping[str, Any]) -> bool:
 
 
 def _safe_settings(state: Process, asked: Mapping[str, Any], config: Any) -> dict[str, Any]:
-    """Settings of the defect table that differ from what is in force and that the user did not choose."""
+    """Settings of the defect table that differ from the current ones and that the user did not choose."""
     wanted: Mapping[str, Any] = getattr(state.decisions, "inductor", {})
     found = {}
     for name, value in wanted.items():
-        # A default may come from the environment, as images set it; another value was assigned by the program.
+        # A default may come from the environment, as images set it; any other value was assigned by the program.
         is_assigned = getattr(config, name) != config._config[name].default
         is_chosen = name in asked or name in state.settings.compile_keep or is_assigned
         if not is_chosen and getattr(config, name) != value:

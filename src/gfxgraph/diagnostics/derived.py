@@ -1,8 +1,8 @@
-"""Files derived from the package's own TOML, so that a start need not parse it.
+"""Caches derived from the package's own TOML, so that it need not be parsed at start.
 
-Parsing takes tens of milliseconds. What was read is kept as JSON beside the bytecode, named by a
-fingerprint of its sources: adding or editing one makes a new file. Nothing breaks where it cannot
-be written; the start is slower then.
+Parsing takes tens of milliseconds. The result is stored as JSON beside the bytecode, named by a
+fingerprint of its sources: adding or editing one makes a new file. If the file cannot
+be written, only the start is slower.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ T = TypeVar("T")
 def load(
     name: str, version: int, folders: Sequence[Path], read: Callable[[], Any], understand: Callable[[Any], T]
 ) -> T:
-    """Return ``understand(plain)``, where ``plain`` is what ``read()`` returned for the sources as they are.
+    """Return ``understand(plain)``, where ``plain`` is the result of ``read()`` for the current sources.
 
     Args:
-        name: what the file is called.
-        version: raised by the caller when the form of ``plain`` changes.
-        folders: where the sources lie.
-        read: reads the sources and returns plain data, as JSON holds it.
+        name: the file's name.
+        version: increased by the caller when the format of ``plain`` changes.
+        folders: folders with the sources.
+        read: reads the sources and returns plain data that JSON can hold.
         understand: turns plain data into the caller's objects.
     """
     file_name = f"{name}.{_fingerprint(version, folders)}.json"
-    # Beside the bytecode; where that is read-only, in a folder that only this user can write.
+    # Beside the bytecode; if that is read-only, in a folder that only this user can write.
     places = [
         Path(__file__).parent / "__pycache__" / file_name,
         *([home / ".cache" / "gfxgraph" / file_name] if (home := _home()) is not None else []),
@@ -48,7 +48,7 @@ def load(
 
 
 def _home() -> Path | None:
-    """The user's home; None if it is not known."""
+    """The user's home; None if unknown."""
     try:
         return Path.home()
     except RuntimeError:
@@ -56,7 +56,7 @@ def _home() -> Path | None:
 
 
 def _fingerprint(version: int, folders: Sequence[Path]) -> str:
-    """Names, sizes and times of all files: enough to notice an edit, without reading them."""
+    """Names, sizes and times of all files: enough to notice an edit without reading them."""
     seen = " ".join([str(version), *map(_state, folders)])
     return f"{zlib.crc32(seen.encode()):08x}{len(seen):06x}"
 

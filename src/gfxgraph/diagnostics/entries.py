@@ -18,10 +18,10 @@ LANGUAGES = ("en", "zh")
 
 
 class EntryText(NamedTuple):
-    """An entry's words in one language.
+    """An entry's text in one language.
 
-    ``seen`` replaces what, why and do where the condition was recognised in a third party's
-    output, so that the fields of our own exception are not known.
+    ``seen`` replaces what, why and do if the condition was recognised in a third party's
+    output, so that the fields of our own exception are unknown.
     """
 
     title: str
@@ -33,14 +33,14 @@ class EntryText(NamedTuple):
 
 
 class Hint(NamedTuple):
-    """Advice that is given only where the log also holds ``when``, if that is not empty."""
+    """Advice that is given only if the log also contains ``when``, unless that is empty."""
 
     when: str
     words: Mapping[str, str]
 
 
 class Condition(NamedTuple):
-    """One condition: how it is recognised and what is said about it."""
+    """One condition: how to recognise it and what to say about it."""
 
     code: str
     since: str
@@ -52,7 +52,7 @@ class Condition(NamedTuple):
     sources: tuple[str, ...] = ()
 
     def text(self, lang: str) -> EntryText:
-        """The words in ``lang``, or in English where the language is unknown."""
+        """The text in ``lang``, or in English if the language is unknown."""
         return self.texts.get(lang) or self.texts["en"]
 
 
@@ -72,7 +72,7 @@ def entry(code: str) -> Condition:
     Raises:
         UnknownCodeError: there is no such file.
     """
-    # A code is also a file name: refuse what could leave the folder.
+    # A code is also a file name: refuse codes that could leave the folder.
     if not code.replace("_", "").isalnum():
         raise UnknownCodeError(code)
     try:

@@ -16,17 +16,17 @@ if TYPE_CHECKING:  # a code or a number is explained without searching anything
     from gfxgraph.diagnostics.scan import CodeHit, Scanner
 
 FamilyOf = Callable[[str], str]
-"""Turns ``gfx1030`` into ``RDNA2``; given by the hardware room, which stands above this one."""
+"""Turns ``gfx1030`` into ``RDNA2``; set by the hardware room, which is above this one."""
 
 _NUMBER = re.compile(r"[(\s]*(0x[0-9a-f]+|\d{1,5})[)\s]*", re.IGNORECASE)
 _STATUS_NAME = re.compile(r"(?:hip|cuda)Error[A-Z]\w*|HSA_STATUS_[A-Z_]+")
 _MOST_TEXT = 4 << 20
 _ENDS = 90
-"""Rank of the ways in which a process ends, which follow from something else."""
+"""Rank of the ways in which a process ends, which are consequences of something else."""
 _ANYBODYS = frozenset({"missing_shared_library", "symbol_version_mismatch"})
-"""Their weak signs are the loader's words for any library: they count where something names AMD."""
+"""Codes whose weak signs are the loader's words for any library: they count only if something names AMD."""
 _DEATHS = frozenset("illegal_address hsa_queue_abort gpu_hang launch_failure process_crashed process_aborted".split())
-"""They say how it ended and leave open whose code did it."""
+"""Codes that say how a process ended and not whose code did it."""
 
 
 def explain(subject: object, *, lang: str = "", family: str = "", family_of: FamilyOf | None = None) -> Explanation:
@@ -34,12 +34,12 @@ def explain(subject: object, *, lang: str = "", family: str = "", family_of: Fam
 
     Args:
         subject: a catalogue code, a status name (HIP's or CUDA's), a number, an exception, or text.
-        lang: ``en`` or ``zh``; the configured language where empty.
+        lang: ``en`` or ``zh``; by default the configured language.
         family: GPU family of this machine, for its notes.
-        family_of: how gfx names in the text become families.
+        family_of: maps gfx names in the text to families.
 
     Returns:
-        An Explanation, false where nothing was recognised.
+        An Explanation, false if nothing was recognised.
     """
     lang = lang or config.language_of()
     families = (family,) if family else ()
@@ -56,7 +56,7 @@ def explain(subject: object, *, lang: str = "", family: str = "", family_of: Fam
     if status:
         return Explanation((Match(status.entry, status=status),), families, lang)
     if _STATUS_NAME.fullmatch(word):
-        return Explanation(lang=lang)  # a name of a form that statuses have, but no status: a guess would mislead
+        return Explanation(lang=lang)  # it looks like a status but is not one: a guess would mislead
     number = _NUMBER.fullmatch(text)
     if number:
         return Explanation(_number(int(number[1], 0)), families, lang)
@@ -69,7 +69,7 @@ def explain(subject: object, *, lang: str = "", family: str = "", family_of: Fam
 
 
 def code_of(word: str) -> str:
-    """Return the code that ``word`` is, or is an alias of; '' where it is neither."""
+    """Return the code that ``word`` is, or is an alias of; '' if neither."""
     known = names()
     slug = word.strip().lower().replace("-", "_")
     return slug if slug in known.ranks else known.aliases.get(slug, "")
@@ -126,20 +126,20 @@ def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: F
 
 
 def order(hits: Iterable[CodeHit]) -> list[CodeHit]:
-    """Put the root cause first, drop weak hits beside better ones.
+    """Put the root cause first, and drop weak hits if there are better ones.
 
-    The rank in the catalogue says how near to the root a condition stands: a container without
+    The rank in the catalogue says how close to the root a condition is: a container without
     device files explains "no device", which explains a failed collective. Among equals the
     earliest line wins.
     """
     ranks = names().ranks
     found = list(hits)
-    # That a process died says nothing against a weak sign of why.
+    # That a process died does not contradict a weak sign of why.
     best = max((hit.strength for hit in found if ranks[hit.code] < _ENDS), default=0)
     if best > 0:
         found = [hit for hit in found if hit.strength > 0]
     # Our own errors already name the cause, whatever they quote. A bare status says less than a
-    # program's own words, so it stands a little further from the root.
+    # program's own words, so it ranks slightly lower.
     return sorted(found, key=lambda hit: (hit.strength < 3, ranks[hit.code] + 3 * (hit.strength == 1), hit.line))
 
 
@@ -158,7 +158,7 @@ def _exception(error: BaseException, lang: str, families: tuple[str, ...], famil
     # lazily: explain must start fast
     from gfxgraph.diagnostics.scan import Scanner
 
-    # The whole chain: engines wrap the error that says why.
+    # The whole chain: engines wrap the error that gives the reason.
     text = "".join(traceback.format_exception(error))
     scanner = Scanner()
     scanner.feed(text[-_MOST_TEXT:].encode("utf-8", "replace"))
@@ -166,14 +166,14 @@ def _exception(error: BaseException, lang: str, families: tuple[str, ...], famil
 
 
 def _named(archs: list[str], family_of: FamilyOf | None) -> tuple[str, ...]:
-    """The gfx targets that the text names most, each with its family."""
+    """The gfx targets named most often in the text, each with its family."""
     most = [arch for arch in archs[:2] if arch]
     families = [family_of(arch) if family_of else "" for arch in most]
     return tuple(f"{arch} ({family})" if family else arch for arch, family in zip(most, families))
 
 
 def _families(archs: list[str], family: str, family_of: FamilyOf | None) -> tuple[str, ...]:
-    """Families named by the text, the most frequent first; this machine's where the text names none."""
+    """Families named in the text, most frequent first; this machine's if the text names none."""
     if family_of:
         named = [family_of(arch) for arch in archs if arch]
         seen = tuple(dict.fromkeys(name for name in named if name))

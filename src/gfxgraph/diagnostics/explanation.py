@@ -1,4 +1,4 @@
-"""What is said about something that was recognised: plain data, text for people, JSON."""
+"""The explanation of something recognised: plain data, readable text, JSON."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ _UNKNOWN = "not_in_catalogue"
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """One recognised condition: its code and, where it came from a log, the line and how often.
+    """One recognised condition: its code and, if it came from a log, the line and number of occurrences.
 
-    ``component`` is the part of ROCm that an unknown sentence names, or that lines next to a crash name.
-    ``is_by_form`` says that the sentence is unknown and was taken for this by its form.
+    ``component`` is the part of ROCm named by an unknown sentence, or by lines next to a crash.
+    ``is_by_form`` means that the sentence is unknown and was classified by its form.
     """
 
     code: str
@@ -68,7 +68,7 @@ class Match:
 
 
 class Code(str):
-    """A slug that equals what it was called before: programs compare it with the older ones."""
+    """A slug that equals its former names: programs compare it with the older ones."""
 
     __slots__ = ()
 
@@ -78,19 +78,19 @@ class Code(str):
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    # Kept: dictionaries and sets know the present slug alone.
+    # Keeps the hash: dictionaries and sets know only the present slug.
     __hash__ = str.__hash__
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What was recognised, the root cause first. False where there is nothing to explain.
+    """What was recognised, the root cause first. False if there is nothing to explain.
 
-    ``situation`` says for which GPU and system the advice is filled in.
+    ``situation`` is the GPU and system for which the advice is filled in.
     ``families`` are the GPU families in play ("RDNA2"), from the log or from this machine: their
-    notes are shown. ``archs`` are the gfx targets that the log speaks of, with their families.
-    ``programs`` are those that the log speaks of and that have advice of their own.
-    ``n_rested`` says how often an expression was left out for a while, because the text was full of near misses.
+    notes are shown. ``archs`` are the gfx targets named in the log, with their families. ``programs`` are those named
+    in the log that have their own advice. ``n_rested`` is how often an expression was skipped for a while because the
+    text was full of near misses.
     """
 
     matches: tuple[Match, ...] = ()
@@ -103,7 +103,7 @@ class Explanation:
 
     @property
     def code(self) -> Code | None:
-        """The root cause's slug, or None. It equals the entry's older slugs too."""
+        """The root cause's slug, or None. It also equals the entry's older slugs."""
         return Code(self.matches[0].code) if self.matches else None
 
     def __bool__(self) -> bool:
@@ -113,7 +113,7 @@ class Explanation:
         return self.format()
 
     def format(self, lang: str = "") -> str:
-        """Return the text for people: the root cause in full, what follows from it in a line each."""
+        """Return the readable text: the root cause in full, and one line for each consequence."""
         lang = lang or self.lang
         words = _MORE_WORDS[lang]
         rested = [_indent(words["note"], words["rested"].format(count=self.n_rested))] if self.n_rested else []
@@ -154,9 +154,9 @@ class Explanation:
         found = entry(match.code)
         words = found.text(lang)
         general = words.seen or words
-        # Our own errors speak of values; here none are at hand, so their names stand for them.
+        # Our own errors' texts contain values; here none are available, so field names are shown instead.
         names = {name: f"<{name}>" for name in found.fields}
-        # What is not known leaves only the component's steps; what is known comes before a suspicion.
+        # For an unknown error only the component's steps are left; known steps come before suspected ones.
         is_unknown = match.code == _UNKNOWN
         return {
             "title": words.title,
@@ -180,7 +180,7 @@ class Explanation:
         }
 
     def _fitting(self, steps: Iterable[str]) -> list[str]:
-        """The steps for this situation, filled in."""
+        """The steps for this situation, with values filled in."""
         return [shown for step in steps if (shown := self.situation.advice(step))]
 
     def _full(self, match: Match, lang: str) -> str:
@@ -208,7 +208,7 @@ class Explanation:
         return "\n".join(lines)
 
     def _notes(self, found: Condition, lang: str) -> Iterable[tuple[str, str]]:
-        """The notes of the families in play; a note for RDNA holds for RDNA2 unless that has its own."""
+        """The notes for the GPU families in play; a note for RDNA applies to RDNA2 unless that has its own."""
         notes = found.text(lang).notes
         if self.situation.arch in notes:
             yield self.situation.arch, notes[self.situation.arch]

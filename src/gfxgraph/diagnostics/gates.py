@@ -1,8 +1,8 @@
-"""Tell failures from lines that only speak of failures, and AMD's from other vendors'.
+"""Separates failures from text that only mentions failures, and AMD's failures from other vendors'.
 
-Release notes, source code, lists of options and tests that passed hold the very sentences that programs
-print when they fail. They are told apart by their form. Whose GPU a text is about is told by the devices
-and packages that it names.
+Release notes, source code, lists of options and passed tests contain the same sentences that programs
+print when they fail. They are distinguished by their form. The devices and packages named in a text show whose
+GPU it is about.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 from gfxgraph.diagnostics.lazy import Expression
 
-AROUND = 4  # lines between which an item belongs to the same list
+AROUND = 4  # lines between items of the same list
 LONGEST_SECTION = 60  # lines
 
-# A list of changes speaks of failures that are no more: "- Fixed: bf16 was not supported (#123)".
-# A list of options speaks of failures that may be: "  --flash-attn  (not supported on all GPUs)".
+# A list of changes mentions fixed failures: "- Fixed: bf16 was not supported (#123)".
+# A list of options mentions possible failures: "  --flash-attn  (not supported on all GPUs)".
 _CHANGELOG = Expression(
     r"^\s*[-*+\u2022]\s+(?:\[?\w+\]?:? )?"
     r"(?:fix|add|remove|improve|update|drop|support|document|warn|allow|change|deprecate|resolve|enable|avoid"
@@ -31,7 +31,7 @@ _CHANGELOG = Expression(
     r"|^(?:commit [0-9a-f]{40}|Subject: \[PATCH|    (?:Merge|Revert|Signed-off-by|Reviewed-by)\b)",
     re.IGNORECASE,
 )
-# A program's own narration of its search, below its level of warnings; what passed; what was skipped.
+# A program's own narration of its search, below warning level; what passed; what was skipped.
 _NARRATION = Expression(
     r"\bMIOpen\(\w+\): (?:Info2?|Trace|Function|Command) \[|\blevel=(?:TRACE|DEBUG)\b"
     r"|\bINFO\b.{0,60}Unable to initialize backend|^I\d{4} \d\d:\d\d.{0,60}Unable to initialize backend"
@@ -55,7 +55,7 @@ _SOURCE_TOO = Expression(
     r"^\s+# |^# [A-Z].*[.,]$|^\s{2,}[rfb]*[\"'].*[\"'][\s,)\\]*$|\bis (?:not )?None\b|\\\s*$|^\s*\"\"\"|[\"']{3}\s*$"
     r"|^\s*\w+ = \w+(?:\.\w+)+$|^\s*\w+,$|^\s*\(?[\"'].*[\"'],|^\s*\w+\(.*\bconst \w+|^\s*\w+_t \w+\("
 )
-# What looks like code and is output: a time, a level, an exception, a compiler's finding.
+# Looks like code but is output: a time, a level, an exception, a compiler's finding.
 _PRINTED_ANYHOW = Expression(
     r"^\s*[\[(]?\d{2,4}[-:/.]\d\d|\b(?:ERROR|FATAL|CRITICAL|WARN(?:ING)?)\b|\b\w*(?:Error|Exception)\b: "
     r"|:\d+(?::\d+)?: (?:fatal )?(?:error|warning|note)\b|^\s*(?:E  |\[|:\d:|\{\")|kernel:|\bwhat\(\):|^\s*error:"
@@ -65,7 +65,7 @@ _PRINTED_ANYHOW = Expression(
 )
 _COMMIT = Expression(r"commit [0-9a-f]{7,40}$|(?:Author|Date|Merge): ")
 _BULLET = Expression(r"^\s*[-*+\u2022] ")
-# Under such a heading stands prose, until something that programs print.
+# Such a heading is followed by prose, until a line that programs print.
 _HEADING = re.compile(
     rb"^#{1,4} .{0,40}(?:changelog|release notes|known issues|resolved issues|what.s (?:new|changed)|bug fixes"
     rb"|compatibility|deprecat|limitations|added|fixed|changed|removed|optimi[sz]ed|upcoming|highlights)",
@@ -78,22 +78,22 @@ _PRINTED = Expression(
 TEST_BEGINS = "[ run      ]"
 TEST_PASSED = "[       ok ]"
 TEST_FAILED = "[  failed  ]"
-"""GoogleTest's marks: what stands between the first and the second was expected."""
+"""GoogleTest's marks: output between the first and the second was expected."""
 
 
 def is_source(line: str) -> bool:
-    """Whether ``line`` is a line of a program's text, not of its output."""
+    """Whether ``line`` is program text, not program output."""
     found = _SOURCE.search(line) or _SOURCE_TOO.search(line)
     return bool(found) and not _PRINTED_ANYHOW.search(line)
 
 
 def is_said(line: str) -> bool:
-    """Whether ``line`` speaks of failures without being one, as far as one line can tell."""
+    """Whether ``line`` mentions failures without being one, as far as one line can show."""
     return bool(_CHANGELOG.search(line) or _NARRATION.search(line)) or is_source(line)
 
 
 def is_head_of_commit(line: str) -> bool:
-    """Whether ``line`` is of the head that git prints above a commit's message."""
+    """Whether ``line`` belongs to the header that git prints above a commit's message."""
     return bool(_COMMIT.match(line))
 
 
@@ -105,12 +105,12 @@ def in_list(line: str, around: list[str]) -> bool:
 
 
 def section_end(line: bytes, number: int) -> int:
-    """Where the section of prose ends that a heading in line ``number`` opens; 0 if it opens none."""
+    """Where the prose ends that is opened by a heading in line ``number``; 0 if it opens none."""
     return number + LONGEST_SECTION if line.startswith(b"#") and _HEADING.match(line) else 0
 
 
 def is_printed(line: str) -> bool:
-    """Whether only programs write such a line: it ends a section of prose."""
+    """Whether only programs print such a line: it ends a section of prose."""
     return bool(_PRINTED.match(line))
 
 
@@ -147,12 +147,12 @@ _OTHER_PACKAGE = Expression(
     r"|torch\.version\.cuda\W+1\d|\bcu1[12]\d\b",
     re.IGNORECASE,
 )
-# Said on machines without an NVIDIA GPU by programs built for one, whatever packages the text lists.
+# Printed on machines without an NVIDIA GPU by programs built for one, whatever packages the text lists.
 _SAYS_NO_NVIDIA = frozenset({"framework_not_rocm", "not_rocm_cuda_torch", "no_device", "driver_library_not_found"})
 
 
 def is_of_others(lines: list[str]) -> Callable[[str], bool]:
-    """Return what tells of a code whether it is another vendor's failure in a text that holds ``lines``."""
+    """Return a function that tells for a code whether it is another vendor's failure in a text with ``lines``."""
     if any(map(names_amd, lines)):
         return lambda code: False
     if any(map(_OTHER_DEVICE.search, lines)):

@@ -1,8 +1,8 @@
 """Explanations where errors surface: uncaught exceptions, threads, asyncio, a block of code.
 
 Nothing is replaced. The original traceback is printed first, by its usual handler,
-and the explanation follows on stderr; ``diagnose`` adds it to the exception as a note and lets
-the very exception go on.
+and the explanation follows on stderr; ``diagnose`` adds it to the exception as a note and re-raises that same
+exception.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def install_diagnostics(how: Explain = explain) -> Callable[[], None]:
     one awaited them. GFXGRAPH_DIAG=0 makes it do nothing.
 
     Args:
-        how: what turns an exception into an explanation; the public name also knows this GPU.
+        how: turns an exception into an explanation; the public name also knows this GPU.
 
     Returns:
-        A function that takes everything back.
+        A function that undoes everything.
     """
     with _lock:
         if not _undo and config.load().diag:
@@ -47,14 +47,14 @@ def install_diagnostics(how: Explain = explain) -> Callable[[], None]:
 
 
 def uninstall_diagnostics() -> None:
-    """Take back what ``install_diagnostics`` did."""
+    """Undo ``install_diagnostics``."""
     with _lock:
         while _undo:
             _undo.pop()()
 
 
 def report(error: BaseException, file: TextIO | None = None, how: Explain = explain) -> Explanation:
-    """Write the explanation of ``error`` to stderr (or ``file``), where there is one; return it.
+    """Write the explanation of ``error``, if there is one, to stderr (or ``file``); return it.
 
     An exception that already carries its explanation as a note is not explained twice.
     """
@@ -62,7 +62,7 @@ def report(error: BaseException, file: TextIO | None = None, how: Explain = expl
         return Explanation()
     found = how(error)
     text = found.format() if found else ""
-    # Our own errors say all this themselves, with their values.
+    # Our own errors contain all this themselves, with their values.
     is_ours = hasattr(error, "fields")
     if text and not is_ours and text not in getattr(error, "__notes__", ()) and text not in str(error):
         (file or sys.stderr).write(f"\n{text}\n")
@@ -71,7 +71,7 @@ def report(error: BaseException, file: TextIO | None = None, how: Explain = expl
 
 @contextmanager
 def diagnose(label: str = "", how: Explain = explain) -> Iterator[None]:
-    """Explain what goes wrong in the block: the exception gets the explanation as a note.
+    """Explain errors in the block: the exception gets the explanation as a note.
 
     Args:
         label: what the block does; the note names it.
@@ -82,7 +82,7 @@ def diagnose(label: str = "", how: Explain = explain) -> Iterator[None]:
         if config.load().diag:
             found = how(error)
             text = found.format() if found else ""
-            # Our own errors say all this themselves.
+            # Our own errors contain all this themselves.
             if text and not hasattr(error, "fields"):
                 error.add_note(f"[{label}] {text}" if label else text)
         raise
@@ -123,7 +123,7 @@ def _hook_threads(how: Explain) -> Callable[[], None]:
 
 
 class _AsyncioHandler(logging.Handler):
-    """Sees what asyncio logs, after making sure that it is shown as it would have been."""
+    """Sees what asyncio logs, and makes sure that it is still shown as before."""
 
     def __init__(self, how: Explain) -> None:
         super().__init__(logging.ERROR)
@@ -132,7 +132,7 @@ class _AsyncioHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         logger = logging.getLogger("asyncio")
         others = [handler for handler in logger.handlers if handler is not self]
-        # Without any handler Python shows errors through its last resort; ours switches that off.
+        # Without any handler Python shows errors through its last resort, which ours would switch off.
         if not others and not (logger.propagate and logging.getLogger().handlers) and logging.lastResort:
             logging.lastResort.handle(record)
         if record.exc_info and record.exc_info[1] is not None:
@@ -140,7 +140,7 @@ class _AsyncioHandler(logging.Handler):
 
 
 def _hook_asyncio(how: Explain) -> Callable[[], None]:
-    # The logger, not the event loop: it also serves loops of other makers (uvloop).
+    # The logger, not the event loop: it also serves other implementations of loops (uvloop).
     handler = _AsyncioHandler(how)
     logger = logging.getLogger("asyncio")
     logger.addHandler(handler)

@@ -1,6 +1,6 @@
-"""Every pattern of the catalogue in a form that starts fast and searches fast.
+"""Every pattern of the catalogue, in a form that loads fast and searches fast.
 
-Reading all entries takes tens of milliseconds, so what matching needs is kept in a derived file.
+Reading all entries takes tens of milliseconds, so the data for matching is kept in a derived file.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from gfxgraph.diagnostics import derived, statuses
 from gfxgraph.diagnostics.entries import FOLDER, LANGUAGES
 
 VERSION = 40
-"""Raised when the form of the derived file changes."""
+"""Increased when the format of the derived file changes."""
 
 
 class Item:
-    """One expression and what its match says.
+    """One expression and the meaning of a match.
 
     ``kind`` is "strong", "weak", "status", "number", "own", "hint" or "combo"; ``number`` tells which hint,
-    or which part of which combination (the combination times 100 plus the part). A match holds one text of
-    each of ``needs``. Of the texts that are searched for, by number, it holds one of each of ``found_by``;
+    or which part of which combination (the combination times 100 plus the part). A match contains one text of
+    each of ``needs``. Of the texts that are searched for, by number, it contains one of each of ``found_by``;
     the rarest come first and lead to the item.
     """
 
@@ -38,7 +38,7 @@ class Item:
         self._needed: list[list[bytes]] | None = None
 
     def may_match(self, lower: bytes) -> bool:
-        """Whether ``lower``, a line in lower case, holds everything that a match needs."""
+        """Whether ``lower``, a line in lower case, contains everything that a match needs."""
         if self._needed is None:
             self._needed = [[text.encode() for text in texts] for texts in self.needs]
         for texts in self._needed:
@@ -62,10 +62,10 @@ class Item:
 
 
 class Index:
-    """All items, and what is needed to choose those to try and to order what they find.
+    """All items, with the data to choose which to try and to order what they find.
 
-    ``texts`` are searched for, and ``items_of`` leads from the number of one to the items to try; ``adding``
-    leads from a text to hints and parts of combinations, which add to what was found and do not find by
+    ``texts`` are searched for, and ``items_of`` maps the number of a text to the items to try; ``adding``
+    maps a text to hints and parts of combinations, which add to other findings and are not findings by
     themselves.
     """
 
@@ -89,7 +89,7 @@ _RARE = 0.3
 
 
 class EntryNames:
-    """What every entry is called: its rank, its older names, its title in each language."""
+    """The names of every entry: its rank, its older names, its title in each language."""
 
     def __init__(self, plain: dict[str, Any]) -> None:
         self.ranks: dict[str, int] = plain["ranks"]
@@ -114,7 +114,7 @@ def _names() -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def load() -> Index:
-    """Return the index, from the derived file where that is current."""
+    """Return the index, from the derived file if that is current."""
     return derived.load("catalogue", VERSION, [FOLDER, statuses.FOLDER], build, Index)
 
 
@@ -132,8 +132,7 @@ def build() -> dict[str, Any]:
     for status in statuses.every():
         if status.number == 0:
             continue
-        # Names of statuses are recognised wherever they stand; texts only after "error".
-        # "Not ready" is an answer, not a failure: traces of the runtime are full of it.
+        # Names of statuses are recognised anywhere; their texts only after "error".
         if status.name != "hipErrorNotReady":
             rows.append(_row(status.entry, "status", 0, rf"\b{re.escape(status.name)}\b"))
             if status.name.startswith("hipError"):  # XLA's spelling
@@ -183,12 +182,12 @@ def _rows_of(code: str, table: dict[str, Any]) -> Iterator[list[Any]]:
 
 def _row(code: str, kind: str, number: int, regex: str) -> list[Any]:
     # lazily: explain must start fast
-    from gfxgraph.diagnostics import patterns  # reads expressions; not needed where the derived file is current
+    from gfxgraph.diagnostics import patterns  # reads expressions; not needed if the derived file is current
 
     needs = patterns.requirements(regex)
     if not needs:
         raise ValueError(f"{code}: no literal text in pattern {regex!r}")
-    # The rarest texts lead here; where other rare ones are missing in a whole block, there is no search.
+    # The rarest texts lead here; if other rare ones are missing in a whole block, it is not searched.
     rare = [texts for place, texts in enumerate(needs) if place == 0 or patterns.rarity(texts) >= _RARE]
     found_by = [] if kind in _ADDING else [sorted(set(map(patterns.sharpest, texts))) for texts in rare]
     return [code, kind, number, regex, [list(texts) for texts in needs], found_by]

@@ -1,7 +1,7 @@
-"""An honest answer to what the catalogue does not know: which component failed, and where to look next.
+"""Handles errors unknown to the catalogue: names the component that failed, and where to look next.
 
-Only asked where nothing was recognised. A line counts when it is an error by its form, names a part of ROCm or
-an AMD device, and is not something that merely speaks of failures.
+Used only if nothing was recognised. A line counts if it has the form of an error, names a part of ROCm or
+an AMD device, and is not text that merely mentions failures.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FILE = Path(__file__).parent / "components.toml"
 
 
 class Component(NamedTuple):
-    """A part of ROCm or something above it: its name, by what it is recognised, what to do next by language."""
+    """A part of ROCm or something above it: its name, how to recognise it, and next steps by language."""
 
     name: str
     words: Expression
@@ -30,7 +30,7 @@ class Component(NamedTuple):
 
 @lru_cache(maxsize=1)
 def components() -> dict[str, Component]:
-    """Every component, the most particular first."""
+    """Every component, most specific first."""
     table = tomllib.loads(_FILE.read_text(encoding="utf-8"))
     return {
         row["name"]: Component(
@@ -40,7 +40,7 @@ def components() -> dict[str, Component]:
     }
 
 
-# How sure the form of a line makes it that something failed, the surest first.
+# How strongly a line's form indicates a failure, strongest first.
 _FAILURES = tuple(
     Expression(pattern)
     for pattern in (
@@ -84,7 +84,7 @@ _INSTALLER = Expression(r"Could not find a version that satisfies|No matching di
 
 
 def find(lines: Mapping[int, str]) -> tuple[str, int, str] | None:
-    """Return component, number and text of the line that says best what failed, or None."""
+    """Return component, number and text of the line that shows best what failed, or None."""
     best: tuple[int, int] | None = None
     found = None
     nearest = ""
@@ -93,7 +93,7 @@ def find(lines: Mapping[int, str]) -> tuple[str, int, str] | None:
     ours = ownwords.not_evidence(lines)
     in_commit = False
     for number, line in sorted(lines.items()):
-        # The message of a commit is indented below its head, however long it is.
+        # A commit's message is indented below its header, however long it is.
         in_commit = gates.is_head_of_commit(line) or (in_commit and (not line.strip() or line.startswith("    ")))
         if number in ours or in_commit:
             continue
@@ -104,28 +104,28 @@ def find(lines: Mapping[int, str]) -> tuple[str, int, str] | None:
         is_prose = number < prose_until and not gates.is_printed(line)
         surety = None if is_prose else _surety(line) if name else _END_OF_ALL
         if surety == _END_OF_ALL:
-            # An exception of the kind that runtimes raise, a few lines after something of AMD's.
+            # An exception of a kind that runtimes raise, a few lines after an AMD message.
             if number - seen > _FAR or not _FATAL.search(line) or _NOT_OURS.search(line) or gates.is_said(line):
                 continue
             name = nearest
-        # That the process died is known by other entries.
+        # Other entries cover the death of the process.
         if surety is None or _DIED.search(line):
             continue
-        # Among equals the first: what follows from a failure comes later.
+        # Among equals the first: consequences of a failure come later.
         if name and (best is None or (surety, number) < best):
             best, found = (surety, number), (name, number, line.strip())
     return found
 
 
 def component_of(line: str) -> str:
-    """The component that ``line`` names, '' where it names none."""
+    """The component that ``line`` names, '' if it names none."""
     if not gates.names_amd(line):
         return ""
-    # A line that names nothing but a device still is ROCm's to explain.
+    # A line that names only a device is still ROCm's to explain.
     return next((part.name for part in components().values() if part.words.search(line)), [*components()][-1])
 
 
-# What failed, as far as the form of a sentence tells in any program. The first that fits wins.
+# What failed, as far as the form of a sentence shows it in any program. The first match wins.
 _FORMS = tuple(
     (Expression(pattern, re.IGNORECASE), code)
     for pattern, code in (
@@ -168,15 +168,15 @@ _FORMS = tuple(
 
 
 def by_form(line: str) -> str:
-    """The code for which ``line`` speaks by its form alone; '' where the form tells nothing."""
+    """The code that ``line`` indicates by its form alone; '' if the form shows nothing."""
     return next((code for pattern, code in _FORMS if pattern.search(line)), "")
 
 
 def suspect(lines: Mapping[int, str], at: int) -> str:
-    """The library whose code ran when a process died at line ``at``; '' where the lines round it name none.
+    """The library whose code ran when a process died at line ``at``; '' if the lines around it name none.
 
-    A fault, a crash or a hang says where the process stood, not why. Only particular components count: that HIP or
-    the driver was involved is known already.
+    A fault, a crash or a hang shows where the process was, not why. Only specific components count: that HIP or
+    the driver was involved is already known.
     """
     particular = list(components())[:_PARTICULAR]
     parts = components()

@@ -1,4 +1,4 @@
-"""Regular expressions that are compiled when they are first needed, so that a start need not wait for them."""
+"""Regular expressions that are compiled on first use, so that they do not slow down the start."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 
 class Expression:
-    """Stands for ``re.compile(pattern, flags)``."""
+    """Like ``re.compile(pattern, flags)``."""
 
     __slots__ = ("pattern", "flags", "_compiled")
 
@@ -25,5 +25,5 @@ class Expression:
         return self.compiled.search(text)
 
     def match(self, text: str) -> re.Match[str] | None:
-        """Return the match at the beginning of ``text``, or None."""
+        """Return the match at the start of ``text``, or None."""
         return self.compiled.match(text)

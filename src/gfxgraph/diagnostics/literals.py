@@ -2,7 +2,7 @@
 
 Aho-Corasick visits each byte once, whatever the number of texts. A small automaton takes 4 ms to build and a
 large one, twice as fast, 60 ms; so the first kilobytes of a stream are searched text by text, the next megabytes
-by the small one. Text by text is also the way where no automaton can be had (a platform without a wheel of
+by the small one. Searching text by text is also the fallback without an automaton (a platform without a wheel of
 ``ahocorasick-rs``): same answers, a hundred times slower on large inputs.
 """
 
@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from typing import Any
 
 _LEAST_BYTES = 1 << 12
-"""An automaton is built when a stream has more than this."""
+"""An automaton is built for streams larger than this."""
 _MANY_BYTES = 1 << 25
-"""The large automaton is built when a stream has more than this."""
+"""The large automaton is built for streams larger than this."""
 
 
 class Finder:
-    """Finds ``texts``, which are in lower case, in blocks that are."""
+    """Finds ``texts``, given in lower case, in lower-case blocks."""
 
     def __init__(self, texts: Sequence[bytes]) -> None:
         self.texts = texts
@@ -50,10 +50,10 @@ class Finder:
 
 
 def _build(texts: Sequence[bytes], *, is_large: bool) -> Any:
-    """Return an automaton, or False where the library is not there."""
+    """Return an automaton, or False without the library."""
     if importlib.util.find_spec("ahocorasick_rs") is None:
         return False
     library = importlib.import_module("ahocorasick_rs")
-    # The DFA takes half a megabyte for each hundred texts.
+    # The DFA takes half a megabyte per hundred texts.
     kind = library.Implementation.DFA if is_large else library.Implementation.ContiguousNFA
     return library.BytesAhoCorasick(texts, implementation=kind)

@@ -1,7 +1,8 @@
-"""Blocks that gfxgraph itself printed: an error of ours is evidence, once; an explanation is none.
+"""Recognizes blocks printed by gfxgraph itself: one of our errors counts once as evidence; an explanation does not.
 
-An explained log is often kept and explained again. Its explanations quote messages and name statuses, which would be
-found as if they had happened. A block is a line ``code: title`` and the indented lines below it; one printed by
+An explained log is often stored and explained again. Its explanations quote messages and name statuses, which would
+be
+found as if they had occurred. A block is a line ``code: title`` and the indented lines below it; one printed by
 ``explain`` has lines that errors do not have ("seen:", "code:").
 
 Enters: lines of a log.
@@ -27,7 +28,7 @@ _OF_EXPLANATIONS = (
 
 
 def is_evidence(lines: Sequence[str], at: int, codes: Container[str]) -> bool:
-    """Whether ``lines[at]`` tells of something that happened: in a block of ours only an error's last line does."""
+    """Whether ``lines[at]`` reports something that happened: in one of our blocks only an error's last line does."""
     header = at
     while header > 0 and at - header < REACH and (not lines[header].strip() or lines[header].startswith("  ")):
         header -= 1
@@ -42,7 +43,7 @@ def is_evidence(lines: Sequence[str], at: int, codes: Container[str]) -> bool:
 
 
 def not_evidence(lines: Mapping[int, str]) -> set[int]:
-    """The numbers of the lines that lie in blocks of ours."""
+    """The numbers of the lines that are in our blocks."""
     if not any(line.startswith(_LABELS) for line in lines.values()):
         return set()
     codes = names().ranks

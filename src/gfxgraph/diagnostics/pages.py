@@ -41,7 +41,7 @@ _CONDITIONS = {
 
 
 def page(code: str, lang: str) -> str:
-    """Return one entry whole, for the terminal."""
+    """Return one whole entry for the terminal."""
     found = entry(code)
     text, words = found.text(lang), _WORDS[lang]
     what, why, do, _ = LABELS[lang]
@@ -92,7 +92,7 @@ def _sections(found: Condition, lang: str, labels: tuple[str, str, str]) -> Iter
 
 
 def _general(step: str, lang: str) -> str:
-    """A step for everybody: its conditions in brackets before it."""
+    """A step for all situations, with its conditions in brackets before it."""
     conditions, text = situation.general(step)
     shown = ", ".join(_CONDITIONS[lang].get(name, name) for name in conditions if not name.startswith("!"))
     return f"[{shown}] {text}" if shown else text

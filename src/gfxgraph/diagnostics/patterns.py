@@ -1,12 +1,12 @@
-"""What a regular expression cannot match without: the literal text inside it.
+"""The literal text that a regular expression requires for a match.
 
-Trying a thousand expressions on every line of a log is far too slow, and looking for fixed texts is
-very fast (``literals.Finder``). So each expression is stored with sets of texts: any match holds one text
+Trying a thousand expressions on every line of a log is far too slow, and searching for fixed texts is
+very fast (``literals.Finder``). So each expression is stored with sets of texts: any match contains one text
 of each set. The set that is rarest in ordinary text is searched for; the others are checked
 on the line found before the expression is compiled and tried.
 
-The expressions are read by Python's own parser. What is not understood here merely ends a literal, which
-makes the search less sharp and never wrong.
+The expressions are parsed by Python's own parser. Syntax that is not understood here only ends a literal, which
+makes the search less selective, never wrong.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-# The parser of the standard library, which has no public name.
+# The standard library's parser, which has no public name.
 ops: Any = importlib.import_module("re._constants")
 parser: Any = importlib.import_module("re._parser")
 
 LEAST = 3
-"""Shorter texts are in every line and tell nothing."""
+"""Shorter texts are in every line and are useless."""
 
 _LONGEST = 24
-"""Longer texts are looked for by a part."""
+"""Longer texts are searched by a part."""
 _MOST_TEXTS = 24
-"""A set of more texts than this is not spelled out."""
+"""A larger set of texts is not enumerated."""
 
 Texts = tuple[str, ...]
 
 
 def requirements(pattern: str) -> tuple[Texts, ...]:
-    """Return sets of lower-case texts: every match of ``pattern`` holds at least one text of each set.
+    """Return sets of lower-case texts: every match of ``pattern`` contains at least one text of each set.
 
-    The rarest set comes first; () where nothing of at least ``LEAST`` characters is certain.
+    The rarest set comes first; () if nothing of at least ``LEAST`` characters is certain.
     """
     exact, found = _walk(parser.parse(pattern))
     sets = [_reduced(texts) for texts in (*found, *([exact] if exact else [])) if min(map(len, texts)) >= LEAST]
@@ -44,16 +44,16 @@ def requirements(pattern: str) -> tuple[Texts, ...]:
 
 
 def weight(text: str) -> float:
-    """How rare ``text`` is, roughly: its words, of which the common ones count little, and that they meet."""
+    """Roughly how rare ``text`` is: its words, of which common ones count little, and their combination."""
     words = [*re.finditer(r"[^\W_]+", text)]
     return sum(_weight(word[0], word.start() == 0) for word in words) + 0.7 * (len(words) - 1)
 
 
 def _weight(word: str, open_before: bool) -> float:
-    """``word`` may be part of a longer one where it is open."""
+    """The weight of ``word``, which may be part of a longer word where it is open."""
     rare = max(0.5, len(word) - 2 + (not word.isalpha()))
     begins, ends = _common_words()
-    # A word that is closed on both sides is looked up among beginnings too: the difference is small.
+    # A word that is closed on both sides is also looked up among beginnings: the difference is small.
     return min(begins.get(word, rare), ends.get(word, rare) if open_before else rare)
 
 
@@ -72,7 +72,7 @@ def _common_words() -> tuple[dict[str, float], dict[str, float]]:
 
 
 def sharpest(text: str) -> str:
-    """The part of ``text`` to look for: whole words, few of them so that the automaton stays small, and rare."""
+    """The part of ``text`` to search for: whole words, few of them to keep the automaton small, and rare."""
     if len(text) <= _LONGEST:
         return text
     stops = [0, *(place for place, char in enumerate(text) if char == " "), len(text)]
@@ -83,12 +83,12 @@ def sharpest(text: str) -> str:
 
 def rarity(texts: Collection[str]) -> float:
     """How rare it is to find one of ``texts``."""
-    # A set is as sharp as its commonest text, and many texts cost more than few.
+    # A set is as selective as its most common text, and many texts cost more than few.
     return min(map(weight, texts)) - len(texts) / 20
 
 
 def _reduced(texts: Iterable[str]) -> Texts:
-    """Without the texts that hold another of the set."""
+    """The set without texts that contain another of its texts."""
     unique = sorted(set(texts), key=len)
     kept: list[str] = []
     for text in unique:
@@ -98,7 +98,7 @@ def _reduced(texts: Iterable[str]) -> Texts:
 
 
 def _walk(tree: Any) -> tuple[Texts | None, list[Texts]]:
-    """Return all texts that ``tree`` can match, where they are few, and the sets that any match holds."""
+    """Return all texts that ``tree`` can match, if they are few, and the sets that any match contains."""
     runs: Texts = ("",)
     whole = True
     found: list[Texts] = []
@@ -111,7 +111,7 @@ def _walk(tree: Any) -> tuple[Texts | None, list[Texts]]:
         runs = ("",)
 
     def extend(choices: Texts | None, inside: Iterable[Texts] = ()) -> None:
-        """Go on with one of ``choices``; where they are not known or many, with what is certain inside."""
+        """Continue with one of ``choices``; if they are unknown or many, with what is certain inside."""
         nonlocal runs
         if choices is None or len(choices) * len(runs) > _MOST_TEXTS:
             cut()
@@ -158,7 +158,7 @@ def _united(exact: list[Texts | None]) -> Texts | None:
 
 
 def _common(branches: list[tuple[Texts | None, list[Texts]]]) -> list[Texts]:
-    """The set that holds whichever branch matches: the rarest of each, together."""
+    """The set that applies whichever branch matches: the rarest of each branch, together."""
     best: list[str] = []
     for exact, inside in branches:
         sets = [texts for texts in (*inside, *([exact] if exact else [])) if min(map(len, texts)) >= LEAST]

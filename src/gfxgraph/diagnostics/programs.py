@@ -1,4 +1,4 @@
-"""What holds for the program that failed, beside what holds for the failure: its settings, its other backends."""
+"""Advice about the program that failed, in addition to the failure: its settings, its other backends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST = 2  # a log of a container names many programs
 
 
 class ProgramRule(NamedTuple):
-    """By what a program is recognised, for which codes it has something to say, and what, by language."""
+    """How to recognise a program, the codes for which it has advice, and the advice by language."""
 
     words: Expression
     codes: frozenset[str]
@@ -25,7 +25,7 @@ class ProgramRule(NamedTuple):
 
 @lru_cache(maxsize=1)
 def programs() -> dict[str, ProgramRule]:
-    """Every program by its name."""
+    """Every program by name."""
     table = tomllib.loads(_FILE.read_text(encoding="utf-8"))
     return {
         row["name"]: ProgramRule(
@@ -38,7 +38,7 @@ def programs() -> dict[str, ProgramRule]:
 
 
 def named(lines: Iterable[str], code: str) -> tuple[str, ...]:
-    """Names of the programs in ``lines`` that have something to say about ``code``."""
+    """Names of the programs in ``lines`` that have advice about ``code``."""
     text = "\n".join(lines)
     found = [name for name, program in programs().items() if code in program.codes and program.words.search(text)]
     return tuple(found[:_MOST])

@@ -1,4 +1,4 @@
-"""Turn an entry and its values into the text that people read.
+"""Renders an entry and its values as readable text.
 
 The first line never varies for a code, so that it can be searched for; values go below it.
 """
@@ -14,7 +14,7 @@ LINES = "\n\t"
 _PLACEHOLDER = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
 _UNKNOWN = {"en": "(not known)", "zh": "（未知）"}
 _GIVEN = frozenset({"path", "name", "script", "target"})
-"""Fields that hold user input: an empty one was typed empty."""
+"""Fields with user input: an empty one was entered empty."""
 LABELS = {
     "en": ("what: ", "why:  ", "do:   ", "more: "),
     "zh": ("现象：", "原因：", "处理：", "详情："),  # each as wide as the English one
@@ -26,7 +26,7 @@ def render(code: str, values: Mapping[str, object], lang: str = "en", quote: str
 
     Args:
         code: slug of a catalogue entry.
-        values: what the placeholders stand for; a missing one reads "(not known)".
+        values: values of the placeholders; a missing one reads "(not known)".
         lang: ``en`` or ``zh``.
         quote: a third party's message, shown verbatim after the reason, because programs
             search exceptions for it.
@@ -40,7 +40,7 @@ def render(code: str, values: Mapping[str, object], lang: str = "en", quote: str
 
 
 def render_entry(found: Condition, values: Mapping[str, object], lang: str = "en", quote: str = "") -> str:
-    """As ``render``, for an entry already at hand."""
+    """Like ``render``, for a loaded entry."""
     text = found.text(lang)
     why = fill(text.why, found, values, lang)
     if quote:
@@ -54,14 +54,14 @@ def render_entry(found: Condition, values: Mapping[str, object], lang: str = "en
 
 
 def visible(text: str, keep: str = "") -> str:
-    """``text`` with control characters written out, but for ``keep``: what is shown must not steer the terminal."""
+    """``text`` with control characters escaped, except ``keep``: displayed text must not control the terminal."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char in keep else repr(char)[1:-1] for char in text)
 
 
 def fill(template: str, found: Condition, values: Mapping[str, object], lang: str) -> str:
-    """Replace the entry's own placeholders; other braces (shell, JSON) stay as they are."""
+    """Replace the entry's own placeholders; other braces (shell, JSON) are kept."""
 
     def value(match: re.Match[str]) -> str:
         name = match[1]

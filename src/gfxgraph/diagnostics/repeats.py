@@ -1,9 +1,9 @@
-"""Leave out lines that differ only in numbers from many that were searched before.
+"""Skips lines that differ only in numbers from many lines searched before.
 
-Logs repeat: one line in a million ways. Searching costs most where each of them holds words of a message
-without being one, or is one. A form (a line without what numbers are written with) of which enough lines have
-been searched is settled: what they meant is counted for each further line, and the line is not searched. Forms
-are looked at only while blocks hold many texts, and left alone for a while where too little repeats.
+Logs repeat: one line in a million variations. Searching costs most if each of them contains words of a message
+without being one, or is one. A form (a line without the characters of numbers) of which enough lines have
+been searched is settled: its meaning is counted for each further line, and the line is not searched. Forms
+are used only while blocks contain many texts, and not for a while if too little repeats.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ Seen = tuple[tuple[str, int], ...]
 Found = list[tuple[int, int, int]]
 
 _NUMBERS = b"0123456789abcdefABCDEF"
-_MANY_TEXTS = 1200  # in a block: fewer are searched for faster than forms are made
+_MANY_TEXTS = 1200  # in a block: with fewer, searching is faster than computing forms
 _SETTLED = 64  # lines; a long one counts as several
 _LONG = 512  # bytes
-_MOST_FORMS = 1 << 16  # met; then all are forgotten and met anew
+_MOST_FORMS = 1 << 16  # beyond that all are forgotten
 _MOST_UNLIKE = 4  # blocks in which little repeats
 _PAUSE = 16  # blocks
 
 
 class Fresh:
-    """The lines of a block that are still to be searched, put together."""
+    """The lines of a block that still have to be searched, joined."""
 
     def __init__(self, block: bytes, forms: list[int], lines: list[int]) -> None:
         parts = block.split(b"\n")
@@ -37,7 +37,7 @@ class Fresh:
         self.text = b"\n".join(chosen)
 
     def placed(self, found: Found) -> Found:
-        """Return where in the whole block the texts stand that were found in ``text``."""
+        """Map positions of texts found in ``text`` to positions in the whole block."""
         placed = []
         for number, start, end in found:
             place = bisect_right(self._starts_in_text, start) - 1
@@ -46,16 +46,16 @@ class Fresh:
         return placed
 
     def form_at(self, start: int) -> int:
-        """Return the form of the line that holds this place of the block."""
+        """Return the form of the line at this position of the block."""
         return self._forms[bisect_right(self._starts, start) - 1]
 
     def forms(self) -> list[tuple[int, int]]:
-        """Return the form of each line that is searched, and its length."""
+        """Return the form and length of each line to be searched."""
         return [(self._forms[line], len(self._parts[line])) for line in self._lines]
 
 
 class Repeats:
-    """The forms met in a stream."""
+    """The forms seen in a stream."""
 
     def __init__(self) -> None:
         self._n_lines: dict[int, int] = {}
@@ -64,13 +64,13 @@ class Repeats:
         self._n_unlike = self._pause = 0
 
     def noted(self, n_texts: int) -> None:
-        """Look at forms from the next block on where this one held many texts."""
+        """Use forms from the next block on if this one contained many texts."""
         self._is_worth_it = n_texts > _MANY_TEXTS
 
     def fresh(self, block: bytes, known: Container[str]) -> tuple[Fresh, dict[Seen, int]] | None:
-        """Return the lines to be searched, and how many settled lines there are of each meaning.
+        """Return the lines to be searched, and the number of settled lines by meaning.
 
-        None where the whole block is to be searched. A form is searched again where not all of its codes are
+        None if the whole block must be searched. A form is searched again if not all of its codes are
         ``known`` (any more).
         """
         if self._pause or not self._is_worth_it:
@@ -97,7 +97,9 @@ class Repeats:
         return Fresh(block, forms, lines), counted
 
     def learn(self, fresh: Fresh, meanings: Collection[tuple[int, Seen | None]], n_texts: int) -> None:
-        """Take what the searched lines meant: place in the block and codes, None for what is never settled."""
+        """Record the meaning of the searched lines: position in the block and codes, None for lines that are never
+        settled.
+        """
         n_lines = self._n_lines
         for form, nbytes in fresh.forms():
             n_lines[form] = n_lines.get(form, 0) + 1 + nbytes // _LONG

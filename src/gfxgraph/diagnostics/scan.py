@@ -1,23 +1,23 @@
-"""Find catalogued conditions in a stream of log lines, at the speed of the pipe and in fixed memory.
+"""Finds catalogued conditions in a stream of log lines, as fast as the pipe and in fixed memory.
 
 Problem: more than a thousand expressions, fifty megabytes a second whatever the text, one core.
 
 Idea: no expression matches without some fixed text, so
 
-1. all fixed texts are looked for at once, in whole blocks (``literals``); most lines hold none;
-2. a line that holds one is looked up by its form, the line without digits: logs repeat, with other numbers;
-3. on the lines of a form not settled yet, the expressions that need the text are tried, after a look
-   whether everything else that they need is there too.
+1. all fixed texts are searched for at once, in whole blocks (``literals``); most lines contain none;
+2. a line that contains one is looked up by its form, the line without digits: logs repeat with other numbers;
+3. on lines of a form not settled yet, the expressions that need the text are tried, after a check
+   that everything else they need is there too.
 
-A long line is searched round the texts that it holds, so that its length costs no more than its size. What
-differs only in numbers may differ in meaning (a status), so the lines of a form are searched whole, up to a
-limit a form, and counted after that; while blocks are full of texts, settled forms are left out beforehand
-(``repeats``). What surrounds a failure (which GPU, which program, hints) is read from the head of the stream,
-its end, and round the first sight of each failure.
+A long line is searched around the texts that it contains, so that its cost is proportional to its size. Lines that
+differ only in numbers may differ in meaning (a status), so the lines of a form are searched whole, up to a
+limit per form, and counted after that; while blocks are full of texts, settled forms are skipped beforehand
+(``repeats``). The context of a failure (which GPU, which program, hints) is read from the head of the stream,
+its end, and around the first occurrence of each failure.
 
-Invariant: no line that an expression matches is passed over, except in a stream full of near misses: there an
-expression that was tried often in vain rests for a while (``n_rested`` counts that), but not in the last lines
-of the stream; and except after many lines of one form.
+Invariant: no line that an expression matches is missed, with two exceptions. In a stream full of near misses an
+expression that was often tried in vain rests for a while (``n_rested`` counts that), except in the last lines
+of the stream. And lines are skipped after many lines of one form.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gfxgraph.diagnostics.literals import Finder
 from gfxgraph.diagnostics.repeats import Repeats, Seen
 
 _DIGITS = b"0123456789"
-# Colours and cursor movements stand between the words of a message.
+# Colours and cursor movements may separate the words of a message.
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
 _ARCH = re.compile(r"gfx[0-9][0-9a-f]{2,3}\b")
 _HEAD = 200  # lines
@@ -41,23 +41,23 @@ _NEAR = 40  # lines
 _END = 300  # lines
 _PIECE = 1 << 17  # bytes searched at once
 _FEW_ITEMS = 8  # so few are checked before a line is looked up
-_FEW = 100  # texts found in a piece, which are not worth a look at all of them together
+_FEW = 100  # texts found in a piece, which are not worth checking together
 _LONGEST_NOTED = 600  # characters of a line
 _LONG = 2048  # a longer line is searched in windows
 _OVERLAP = 600  # bytes from window to window, and half the length of each
-_LONGEST_TAIL = 1 << 16  # a line without end is searched in pieces of this size, which overlap as windows do
-# Memory stays fixed: when a limit is reached, all are forgotten and met anew.
+_LONGEST_TAIL = 1 << 16  # a line without end is searched in pieces of this size, which overlap like windows
+# Memory stays fixed: when a limit is reached, everything is forgotten and starts again.
 _MOST_LINES_OF_A_FORM = 64
 _MOST_FORMS = 8192
-# Searches in vain after which expressions rest that were tried this often. A part is forgotten with each piece,
-# so that searches in vain cost a fixed share of the time, however long near misses go on.
+# Futile searches after which expressions rest that were tried this often. A part is forgotten with each piece,
+# so that futile searches cost a fixed share of the time, however long near misses continue.
 _MOST_IN_VAIN = 1000
 _RESTS_AFTER = 60
 _KEPT_IN_VAIN = 0.95
 _WINDOW_PART = 400  # bytes of a long line that count as one more search
-_END_BYTES = 1 << 16  # searched once more where something rests
+_END_BYTES = 1 << 16  # searched once more if something rests
 _MOST_SEARCHES = 1 << 20  # in vain, of these
-_COUNTED_BLINDLY = 64  # hits of a code, after which a line is no longer judged by what stands round it
+_COUNTED_BLINDLY = 64  # hits of a code, after which a line is no longer judged by its context
 
 _STRENGTH = {"own": 3, "strong": 2, "status": 1, "weak": 0}
 
@@ -71,12 +71,12 @@ class CodeHit:
         self.code, self.text, self.line, self.count, self.strength = code, text, line, count, strength
 
     def copy(self) -> CodeHit:
-        """Return an equal one."""
+        """Return a copy."""
         return CodeHit(self.code, self.text, self.line, self.count, self.strength)
 
 
 class _Form:
-    """The lines seen of one form, and what each means."""
+    """The lines seen of one form, and their meanings."""
 
     __slots__ = ("lines", "last")
 
@@ -86,7 +86,7 @@ class _Form:
 
 
 class Scanner:
-    """Feed it bytes; ask it what was found. One stream each."""
+    """Takes bytes and reports what was found. One per stream."""
 
     def __init__(self, index: Index | None = None) -> None:
         self.index = index or load()
@@ -117,13 +117,13 @@ class Scanner:
         self._new: list[str] = []
 
     def feed(self, data: bytes) -> list[CodeHit]:
-        """Take the next piece of the stream; return what was found for the first time."""
+        """Process the next piece of the stream; return what was found for the first time."""
         for begin in range(0, len(data), _PIECE):
             block, newline, tail = (self._tail + data[begin : begin + _PIECE]).rpartition(b"\n")
             if newline:
                 self._block(block)
                 self._n_lines += block.count(b"\n") + 1
-            # A line without end (a binary, a progress bar) must not grow without end.
+            # A line without end (a binary, a progress bar) must not grow forever.
             if len(tail) > _LONGEST_TAIL:
                 self._block(tail)
                 tail = tail[-_OVERLAP:]
@@ -131,7 +131,7 @@ class Scanner:
         return self._news()
 
     def finish(self) -> list[CodeHit]:
-        """Take what came after the last newline, read what surrounds failures, and complete combinations."""
+        """Process what came after the last newline, read the context of failures, and complete combinations."""
         if self._tail:
             self._block(self._tail)
             self._n_lines += 1
@@ -190,7 +190,7 @@ class Scanner:
             self._repeats.noted(n_texts)
 
     def _search_lines(self, block: _LineBlock, found: list[tuple[int, int, int]]) -> None:
-        """Search the lines that hold the texts found."""
+        """Search the lines that contain the texts found."""
         raw = block.raw
         place = begin = 0
         while place < len(found):
@@ -214,7 +214,7 @@ class Scanner:
                     self._text(block, begin, stop, texts, items)
 
     def _leading(self, present: Set[int]) -> set[int]:
-        """The texts in a block that belong to expressions all of whose rare texts are there."""
+        """The texts in a block whose expressions have all their rare texts there."""
         leading = set(present & self._marks)
         for number in {number for text in present for number in self._items_of[text]}:
             found_by = self.index.items[number].found_by
@@ -223,7 +223,7 @@ class Scanner:
         return leading
 
     def _items(self, texts: frozenset[int]) -> tuple[int, ...]:
-        """The expressions that can match a line in which exactly these texts are found."""
+        """The expressions that can match a line with exactly these texts."""
         known = self._items_for.get(texts)
         if known is None:
             if len(self._items_for) > _MOST_FORMS:
@@ -237,7 +237,7 @@ class Scanner:
         return known
 
     def _windows(self, block: _LineBlock, begin: int, stop: int, found: list[tuple[int, int, int]]) -> None:
-        """Search a long line that holds these texts, for each expression round the texts that lead to it."""
+        """Search a long line with these texts, for each expression around the texts that lead to it."""
         possible = set(self._items(frozenset([hit[0] for hit in found])))
         searched_to: dict[int, int] = {}
         for text, start, _ in found:
@@ -248,7 +248,7 @@ class Scanner:
                 self._text(block, first, last, frozenset(), tuple(items))
 
     def _wake(self) -> None:
-        """Forget a part of the searches in vain: an expression rests only as long as near misses go on."""
+        """Forget a part of the futile searches: an expression rests only as long as near misses continue."""
         if not self._in_vain:
             return
         self._in_vain = {n: count * _KEPT_IN_VAIN for n, count in self._in_vain.items() if count > 1}
@@ -259,7 +259,7 @@ class Scanner:
             self._rest = {number for number, count in self._in_vain.items() if count > _RESTS_AFTER}
 
     def _end_again(self) -> None:
-        """Search the last lines with what rested there: what ended a program stands at the end."""
+        """Search the last lines with the resting expressions: what ended a program is at the end."""
         counts = {code: hit.count for code, hit in self.hits.items()}
         self._rest.clear()
         self._in_vain.clear()
@@ -274,7 +274,7 @@ class Scanner:
             self.hits[code].count = counts[code]
 
     def _test(self, mark: int) -> None:
-        """What a test provoked and expected is no failure: forget it where the test passed."""
+        """A failure that a test provoked and expected does not count: forget it if the test passed."""
         if mark == 0:
             self._before_test = {code: hit.copy() for code, hit in self.hits.items()}
         elif mark == 1 and self._before_test is not None:
@@ -283,7 +283,7 @@ class Scanner:
             self._before_test = None
 
     def _text(self, block: _LineBlock, begin: int, stop: int, texts: frozenset[int], items: tuple[int, ...]) -> None:
-        """Take a line, or a window of one, that holds texts which these expressions need."""
+        """Process a line, or a window of one, that contains texts needed by these expressions."""
         if not self._marks.isdisjoint(texts):
             self._test(min(self._marks & texts) - self._first_mark)
             self._meant.append((begin, None))
@@ -312,17 +312,17 @@ class Scanner:
         for code, strength in seen:
             is_news = self._hit(code, raw, line.number, strength) or is_news
         if is_news:
-            # What stands round the first sight of a failure tells which program it is.
+            # The context of a failure's first occurrence shows which program it is.
             self._note(line.around(_NEAR))
 
     def _may_match(self, block: _LineBlock, begin: int, stop: int, items: tuple[int, ...]) -> list[int]:
-        """Those of ``items`` of which everything that they need is in the line, and that do not rest."""
+        """Those of ``items`` that have everything they need in the line, and that are not resting."""
         lower = block.lower[begin:stop]
         found = self.index.items
         return [number for number in items if number not in self._rest and found[number].may_match(lower)]
 
     def _search(self, raw: bytes, numbers: list[int]) -> Seen:
-        """Return the codes that this text stands for, each with the strength of the match."""
+        """Return the codes that this text indicates, each with the strength of the match."""
         text = _text(raw)
         lower = text.lower()
         seen: dict[str, int] = {}
@@ -344,7 +344,7 @@ class Scanner:
         return tuple(seen.items())
 
     def _tried_in_vain(self, number: int, cost: int) -> None:
-        """Count a search that told nothing new, and let the expression rest after many."""
+        """Count a search that found nothing new, and let the expression rest after many of them."""
         self._n_in_vain += cost
         count = self._in_vain[number] = self._in_vain.get(number, 0) + cost
         if count > _RESTS_AFTER and self._n_in_vain > _MOST_IN_VAIN and number not in self._rest:
@@ -352,9 +352,9 @@ class Scanner:
             self.n_rested += 1
 
     def _is_said(self, line: _Line) -> bool:
-        """Whether this line tells of failures without being one: release notes, lists of changes, source code."""
+        """Whether this line mentions failures without being one: release notes, lists of changes, source code."""
         raw = line.raw
-        # Of a window in a long line only the middle: the form of its ends says nothing.
+        # For a window in a long line only the middle: the form of its ends means nothing.
         text = _text(raw if len(raw) <= 2 * _OVERLAP else raw[_OVERLAP - 100 : _OVERLAP + 300])
         if gates.is_said(text):
             return True
@@ -372,7 +372,7 @@ class Scanner:
         return gates.in_list(text, [_text(other) for other in near[-2 * gates.AROUND - 1 :]])
 
     def _is_in_commit(self, line: _Line) -> bool:
-        """Whether ``line`` is of an indented text below the head that git prints above a commit's message."""
+        """Whether ``line`` belongs to an indented text below the header that git prints above a commit's message."""
         before = [near for number, near in line.around(gates.LONGEST_SECTION) if number < line.number]
         for near in reversed([*self._end, *before]):
             if near.strip() and not near.startswith(b"    "):
@@ -380,7 +380,7 @@ class Scanner:
         return False
 
     def _is_known(self, seen: Seen) -> bool:
-        """Whether these codes were met so often that this line adds nothing but a number."""
+        """Whether these codes were seen so often that this line adds nothing but a number."""
         hits = (self.hits.get(code) for code, _ in seen)
         return all(hit is not None and hit.count > _COUNTED_BLINDLY for hit in hits)
 
@@ -393,12 +393,12 @@ class Scanner:
             return True
         known.count += 1
         if strength > known.strength:
-            # The line that says it best is the one shown.
+            # Show the line that describes it best.
             known.text, known.line, known.strength = _text(raw).strip(), number, strength
         return False
 
     def _note(self, lines: list[tuple[int, bytes]]) -> None:
-        """Read what adds to a finding: hints, parts of combinations, names of GPUs."""
+        """Read additions to a finding: hints, parts of combinations, names of GPUs."""
         fresh = {number: _text(raw[:_LONGEST_NOTED]) for number, raw in lines if number not in self.context}
         self.context |= fresh
         everything = "\n".join(fresh.values()).lower()
@@ -413,7 +413,7 @@ class Scanner:
                 elif not gates.is_said(line):
                     self._parts.setdefault((item.code, item.number), (line, number))
             if "gfx" in lower:
-                # A line that names many targets is a list of what is supported.
+                # A line that names many targets is a list of supported ones.
                 named = set(_ARCH.findall(lower))
                 if len(named) <= 2:
                     for arch in named:
@@ -431,7 +431,7 @@ class Scanner:
 
 
 class _LineBlock:
-    """Bytes that begin with the line of this number, also in lower case."""
+    """Bytes that start with the line of this number, also in lower case."""
 
     __slots__ = ("raw", "lower", "_place", "_number")
 
@@ -439,7 +439,7 @@ class _LineBlock:
         self.raw, self.lower, self._place, self._number = raw, lower, 0, number
 
     def number_at(self, place: int) -> int:
-        """The number of the line that holds ``place``; later places are asked for later."""
+        """The number of the line that contains ``place``; call it with ascending places."""
         self._number += self.raw.count(b"\n", self._place, place)
         self._place = max(self._place, place)
         return self._number
@@ -458,7 +458,7 @@ class _Line:
         return self.block[self.begin : self.stop]
 
     def around(self, n_lines: int) -> list[tuple[int, bytes]]:
-        """This line and as many before and after it, as far as the block goes."""
+        """This line and this many lines before and after it, within the block."""
         reach = n_lines * 400
         before = self.block[max(0, self.begin - reach) : self.begin].split(b"\n")[:-1][-n_lines:]
         rest = self.block[self.stop + 1 : self.stop + reach]
@@ -466,7 +466,7 @@ class _Line:
         return list(enumerate([*before, self.raw, *after], self.number - len(before)))
 
     def headings(self) -> list[tuple[int, bytes]]:
-        """The lines before this one that begin with #, as far as a section of prose may reach."""
+        """The lines before this one that start with #, as far back as a section of prose may reach."""
         return [(number, near) for number, near in self.around(gates.LONGEST_SECTION) if near.startswith(b"#")]
 
 

@@ -1,7 +1,7 @@
-"""For whom advice is given: which GPU, which system, as far as a text tells.
+"""For whom advice is given: which GPU and which system, as far as a text shows.
 
-Advice in the catalogue may begin with a condition ("@windows: ...") and hold the placeholders ``{arch}`` and
-``{override}``. The hardware room, which stands above this one, adds what this machine knows.
+Advice in the catalogue may start with a condition ("@windows: ...") and contain the placeholders ``{arch}`` and
+``{override}``. The hardware room, which is above this one, adds what is known about this machine.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gfxgraph.diagnostics.lazy import Expression
 
 CONDITIONS = frozenset({"windows", "linux", "wsl", "container", "apu", "arch", "override", "cdna", "rdna"})
 ANY_ARCH = "gfxNNNN"
-"""Stands for the target where none is known."""
+"""Shown for the target if none is known."""
 
 _CONDITION = Expression(r"@(!?)([a-z]+): ")
 _SYSTEMS = {
@@ -27,7 +27,7 @@ _SYSTEMS = {
         r"|\w+@[0-9a-f]{6,12}:|distrobox|toolbx"
     ),
 }
-# Names under which GPUs are sold, where they say which target it is. In this order: "RX 6800M" is no RX 6800.
+# Product names of GPUs that identify the target. In this order: "RX 6800M" is not an RX 6800.
 _NAMES = tuple(
     (Expression(rf"\b(?:{names})\b", re.IGNORECASE), arch)
     for names, arch in (
@@ -54,7 +54,7 @@ _NAMES = tuple(
         ("RX ?5[67]00(?: ?XT)?", "gfx1010"),
         ("RX ?5[35]00(?: ?XT)?", "gfx1012"),
         ("RX ?(?:4[678]0|5[6789]0)", "gfx803"),
-        # What the driver and lspci call them; painters only after their maker.
+        # Names used by the driver and lspci; names of painters only after their vendor.
         ("Aldebaran", "gfx90a"),
         ("Arcturus", "gfx908"),
         ("Vega ?20", "gfx906"),
@@ -82,14 +82,14 @@ APUS = frozenset("gfx902 gfx90c gfx1033 gfx1035 gfx1036 gfx1103 gfx1150 gfx1151 
 
 
 class Situation(NamedTuple):
-    """``arch`` is a gfx target or '', ``override`` the version under which it runs a relative's code."""
+    """``arch`` is a gfx target or ''; ``override`` is the version under which it runs a related target's code."""
 
     arch: str = ""
     override: str = ""
     conditions: frozenset[str] = frozenset()
 
     def advice(self, step: str) -> str:
-        """``step`` filled in for this situation; '' where it is for another."""
+        """``step`` with values filled in for this situation; '' if it is for another one."""
         conditions = self.conditions | ({"arch"} if self.arch else set())
         while match := _CONDITION.match(step):
             if (match[2] in conditions) == bool(match[1]):
@@ -101,7 +101,7 @@ class Situation(NamedTuple):
 
 
 def general(step: str) -> tuple[list[str], str]:
-    """The conditions of ``step`` and its text, for pages that speak to everybody."""
+    """The conditions of ``step`` and its text, for pages that cover all situations."""
     conditions = []
     while match := _CONDITION.match(step):
         conditions.append(f"{match[1]}{match[2]}")
@@ -110,7 +110,7 @@ def general(step: str) -> tuple[list[str], str]:
 
 
 def read(lines: Iterable[str], archs: Iterable[str]) -> Situation:
-    """What ``lines`` tell; ``archs`` are the targets that the text names, the most frequent first."""
+    """The situation that ``lines`` show; ``archs`` are the targets named in the text, most frequent first."""
     text = "\n".join(lines)
     found = {name for name, pattern in _SYSTEMS.items() if pattern.search(text)}
     if "wsl" in found:

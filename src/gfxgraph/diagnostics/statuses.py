@@ -13,15 +13,15 @@ from gfxgraph.diagnostics import derived
 
 FOLDER = Path(__file__).parent / "codes"
 VERSION = 1
-"""Raised when the form of the derived file changes."""
+"""Increased when the format of the derived file changes."""
 
 
 class Status(NamedTuple):
     """One status: which interface, its name and number, the entry that explains it.
 
-    ``text`` is what the library's own error-string function says; ``aka`` are other names of the
+    ``text`` is the result of the library's own error-string function; ``aka`` are other names of the
     same status (CUDA's, older spellings); ``do`` is advice for programs that call the graph API
-    themselves, by language, where it differs from the entry's.
+    themselves, by language, if it differs from the entry's.
     """
 
     api: str
@@ -38,7 +38,7 @@ class Status(NamedTuple):
         return self.zh if lang == "zh" else self.en
 
     def shown_number(self) -> str:
-        """HSA and exit statuses as people meet them: hexadecimal for HSA, decimal elsewhere."""
+        """HSA and exit statuses as users see them: hexadecimal for HSA, decimal elsewhere."""
         return f"0x{self.number:x}" if self.api == "HSA" else str(self.number)
 
 
@@ -68,5 +68,5 @@ def by_name(name: str) -> Status | None:
 
 
 def by_number(number: int) -> list[Status]:
-    """Return every status with this number, HIP's first: a bare number does not say whose it is."""
+    """Return every status with this number, HIP's first: a bare number does not show its interface."""
     return [status for status in every() if status.number == number]

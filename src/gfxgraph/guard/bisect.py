@@ -1,8 +1,8 @@
-"""Which operation a graph gets wrong, and the smallest script that shows it.
+"""Finds the operation that a graph gets wrong, and the smallest script that reproduces it.
 
-The tape runs eagerly beside the graph, node by node; the first operation whose result differs is
-the culprit. Then scripts are tried, from that operation alone with made-up inputs to everything
-before it with the very values, each in a process of its own; the first that shows the fault is kept.
+The tape runs eagerly alongside the graph, node by node; the first operation whose result differs is
+at fault. Then scripts are tried, from that operation alone with made-up inputs up to everything
+before it with the original values, each in its own process; the first that reproduces the fault is kept.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ from gfxgraph.process import process
 if TYPE_CHECKING:
     from gfxgraph.capture.program import Program
 
-# More than this is not embedded as text.
+# Larger values are not embedded as text.
 _EMBED_NBYTES = 8 << 20
 _TRIAL_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Bisection:
-    """What bisecting found.
+    """The result of bisecting.
 
     Attributes:
-        kind: what is wrong.
-        op: the first operation that is.
+        kind: the kind of fault.
+        op: the first wrong operation.
         where: its source line.
-        detail: how far off, or the error.
-        script: a file that shows it; None where no script did.
+        detail: the difference, or the error.
+        script: a file that reproduces it; None if no script did.
         n_ops: operations in the script.
         n_ops_before: operations in the graph.
     """
@@ -85,21 +85,23 @@ Snapshot = Callable[[int, Sequence[TapeValue]], dict[TapeValue, Tensor]]
 
 
 class BisectProgress:
-    """Records what is about to run, so that a fault has a place; this one records nothing."""
+    """Records what is about to run, so that a fault can be attributed; this base class records nothing."""
 
     def at(self, stage: str, segment: int, position: int = -1, entry: Entry | None = None) -> None:
-        """An operation runs eagerly ("eager") or as a node ("walk"), or a segment as a graph ("launch")."""
+        """Called before an operation runs eagerly ("eager") or as a node ("walk"), or a segment as a graph
+        ("launch").
+        """
 
     def outside(self, segment: int, node: SegmentNode) -> None:
-        """A node runs that torch did not launch."""
+        """Called before a node runs that torch did not launch."""
 
 
 def bisect_program(
     program: Program, target: Path | None = None, progress: BisectProgress | None = None
 ) -> Bisection | None:
-    """Look for the first operation whose graphed result differs; None where graph and eager agree.
+    """Find the first operation whose graphed result differs; None if graph and eager agree.
 
-    The state that the program changes is as after one eager run.
+    Afterwards the state that the program changes is as after one eager run.
     """
     for number, step in enumerate(program.segments):
         if step.graph is None or not step.tape.is_complete:
@@ -131,13 +133,13 @@ def bisect_program(
 def _differs(
     program: Program, step: SegmentStep, number: int, progress: BisectProgress | None
 ) -> dict[str, Any] | None:
-    """What validation says of the first difference; the segment's eager results stand afterwards."""
+    """Validation's description of the first difference; the segment's eager results stand afterwards."""
     before = Rollback([*step.mutated, *program.pool_inputs(step)], program.generators)
     entries = step.tape.entries
 
     def after(position: int, entry: Entry, env: Env) -> None:
         if progress is not None:
-            torch.cuda.synchronize()  # a fault is to be seen before the next operation
+            torch.cuda.synchronize()  # a fault must show before the next operation
             if position + 1 < len(entries):
                 progress.at("eager", number, position + 1, entries[position + 1])
 
@@ -161,7 +163,7 @@ def _differs(
 
 
 def walk_program(program: Program, progress: BisectProgress) -> None:
-    """Run the program with its graphs node by node, telling before each whose it is."""
+    """Run the program's graphs node by node, and report the owner of each node before it runs."""
     for step in program.steps:
         if not isinstance(step, SegmentStep) or step.graph is None or not can_walk(step):
             step.run(program)
@@ -185,7 +187,7 @@ def walk_program(program: Program, progress: BisectProgress) -> None:
 def script_of_fault(
     program: Program, segment: int, position: int, target: Path
 ) -> tuple[Entry, tuple[Path, int] | None, int]:
-    """Run up to an operation that is known to fault: (it, its script and its length, the segment's length)."""
+    """Make a script for an operation known to fault: (operation, script and its length, the segment's length)."""
     at = program.segments[segment]
     for step in program.steps:
         if step is at:
@@ -193,21 +195,21 @@ def script_of_fault(
         step.run(program)
     entries = at.tape.entries
     found = None
-    if at.tape.is_complete:  # what launches outside torch did is not known
+    if at.tape.is_complete:  # otherwise the effects of launches outside torch are unknown
         reference = _Recorded(program, at.tape)
         found = write_script(FaultKind.FAULT, at.tape, position, reference.values_before, target)
     return entries[position], found, len(entries)
 
 
 class _Recorded:
-    """Values of a tape as an eager run sees them, taken when they are asked for."""
+    """Values of a tape during an eager run, computed on demand."""
 
     def __init__(self, program: Program, tape: Tape) -> None:
         self.program = program
         self.tape = tape
 
     def values_before(self, position: int, wanted: Sequence[TapeValue]) -> dict[TapeValue, Tensor]:
-        """Copies of ``wanted`` as they are before the operation at ``position`` runs."""
+        """Copies of ``wanted`` from before the operation at ``position`` runs."""
         taken: dict[TapeValue, Tensor] = {}
 
         def take(env: Env) -> None:
@@ -237,7 +239,7 @@ class _Recorded:
 
 
 def _copy(tensor: Tensor) -> Tensor:
-    """The content in the same layout, in memory of its own; plain memory where elements overlap."""
+    """A copy with the same layout; contiguous if elements overlap."""
     plain = tensor.detach()
     odd = oddities(tuple(tensor.size()), tuple(tensor.stride()))
     if Oddity.OVERLAPPING in odd or tensor.is_conj() or tensor.is_neg():
@@ -257,7 +259,7 @@ def write_script(
     target: Path | None,
     entries: Sequence[Entry] | None = None,
 ) -> tuple[Path, int] | None:
-    """Write the smallest script that shows the fault of one operation; (file, operations), None where none does."""
+    """Write the smallest script that reproduces one operation's fault; (file, operations), None if none does."""
     entries = list(entries if entries is not None else tape.entries)
     target = target or Path(f"gfxgraph-{kind.value}-{position}.py").absolute()
     for begin, exact in _attempts(position, kind):
@@ -295,7 +297,7 @@ _TITLES = {
 
 
 def _attempts(position: int, kind: FaultKind) -> Iterator[tuple[int, bool]]:
-    """(first operation, with the very values), from the smallest script to the largest."""
+    """(first operation, whether to use the original values), from the smallest script to the largest."""
     yield position, False
     yield position, True
     n = 2
@@ -307,7 +309,7 @@ def _attempts(position: int, kind: FaultKind) -> Iterator[tuple[int, bool]]:
 
 
 def _setups(kind: FaultKind) -> Iterator[list[str]]:
-    """Lines below the imports: torch alone first, gfxgraph if only that shows the fault."""
+    """Lines after the imports: torch alone first, then with gfxgraph in case only that reproduces the fault."""
     state = process.require()
     if state.platform == "simulator":
         profile = state.settings.simulate
@@ -332,7 +334,7 @@ class _TooLarge(Exception):
 
 
 def _source(tensor: Tensor, number: int, exact: bool) -> str:
-    """An expression that makes the tensor again, or one like it."""
+    """An expression that recreates the tensor, or one like it."""
     size, stride = tuple(tensor.size()), tuple(tensor.stride())
     form = f"{tensor.dtype}, {size}, {stride}"
     if not exact:
@@ -362,7 +364,7 @@ def _tolerance(values: dict[TapeValue, Tensor], entry: Entry) -> float:
 
 
 def _shows(text: str, kind: FaultKind) -> bool:
-    """Run a script in a process of its own; True where the fault shows."""
+    """Run a script in its own process; True if the fault shows."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trial.py"
         files.write(path, text)
@@ -389,5 +391,5 @@ def _plain_environment() -> dict[str, str]:
 
 
 def explained(error: BaseException) -> str:
-    """One line about an error that bisecting met."""
+    """One line about an error that occurred while bisecting."""
     return status_of(error) if is_fault(error) else (str(error).splitlines() or [type(error).__name__])[0]

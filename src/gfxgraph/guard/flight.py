@@ -1,11 +1,11 @@
-"""The flight recorder: a file that tells, after any death, which node of which graph was running.
+"""The flight recorder: a file that shows, however the process died, which node of which graph was running.
 
-A folder for each process, in the user's state directory: the recorder itself, mapped into memory so
-that writing it costs no system call and outlives SIGKILL, and the descriptions of graphs and memory
-as JSON. Removed at a clean end, by the process or by the supervisor that started it.
+Each process has a folder in the user's state directory with the recorder itself, mapped into memory so
+that writing costs no system call and survives SIGKILL, and the descriptions of graphs and memory
+as JSON. It is removed at a clean exit, by the process or by the supervisor that started it.
 
-``running`` and ``idle`` may be called from signal handlers: they assign to mapped memory and take
-no lock. Everything else writes files and may not.
+``running`` and ``idle`` may be called from signal handlers: they only assign to mapped memory, without a
+lock. Everything else writes files and may not.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class FlightRecorder:
     """This process's recorder."""
 
     def __init__(self, home: Path, *, is_supervised: bool) -> None:
-        # The time too: state directories are shared by machines and containers, process numbers are not.
+        # With the time, because state directories are shared by machines and containers, and process ids are not
+        # unique there.
         self.folder = home / f"{flight.PREFIX}{os.getpid()}-{time.time_ns():x}"
         self.is_supervised = is_supervised
         self._owner = os.getpid()
@@ -41,7 +42,7 @@ class FlightRecorder:
         files.new_folder(self.folder, 0o700)
         path = self.folder / flight.RECORDER_FILE
         files.write(path, b"\0" * flight.PAGE_NBYTES)
-        with path.open("r+b") as file:  # ours, made just now
+        with path.open("r+b") as file:  # created just now, by us
             self._map = mmap.mmap(file.fileno(), flight.PAGE_NBYTES)
         self.page = Page(self._owner)
         self._write(self.page)
@@ -50,30 +51,30 @@ class FlightRecorder:
         return next(self._numbers)
 
     def describe(self, graph: int, segment: int, nodes: Iterable[NodeInfo], where: str) -> None:
-        """Write what the nodes of a segment are."""
+        """Write the description of a segment's nodes."""
         table = {"where": where, "nodes": [node.as_dict() for node in nodes]}
         self._save(flight.graph_file(graph, segment), table)
 
     def remember(self, allocations: Iterable[Allocation]) -> None:
-        """Write what memory is whose."""
+        """Write which memory belongs to what."""
         self._save(flight.MEMORY_FILE, [allocation.as_dict() for allocation in allocations])
 
     def running(self, graph: int, segment: int, node: int, n_nodes: int, replay: int) -> None:
-        """A node is about to run."""
+        """Record that a node is about to run."""
         n, now = self.page.sequence + 1, time.monotonic_ns()
         self._write(Page(self._owner, Phase.RUNNING, graph, segment, node, n_nodes, replay, now, n))
 
     def idle(self) -> None:
-        """The replay is done."""
+        """Record that the replay is done."""
         self._write(replace(self.page, phase=Phase.IDLE, sequence=self.page.sequence + 1))
 
     def faulted(self, text: str) -> None:
-        """The process saw a fault and says so itself; ``text`` is what it says."""
+        """Record that the process saw a fault and reports it itself with ``text``."""
         self._save(flight.FAULT_FILE, {"text": text})
         self._write(replace(self.page, phase=Phase.FAULTED, sequence=self.page.sequence + 1))
 
     def close(self) -> None:
-        """A clean end: remove the folder, unless a supervisor will."""
+        """Clean exit: remove the folder, unless a supervisor will."""
         if os.getpid() != self._owner or self.is_supervised:
             return
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -91,7 +92,7 @@ _recorder: FlightRecorder | None = None
 
 
 def recorder() -> FlightRecorder | None:
-    """This process's recorder, made at the first call; None where the state directory cannot be written."""
+    """This process's recorder, made at the first call; None if the state directory is not writable."""
     global _recorder
     if _recorder is not None and _recorder._owner == os.getpid():
         return _recorder
@@ -110,7 +111,7 @@ def recorder() -> FlightRecorder | None:
 
 
 def running_node() -> str:
-    """The node that this process is at, where graphs are walked; else ""."""
+    """The node that this process is running, if graphs are walked; else ""."""
     page = _recorder.page if _recorder is not None else None
     if _recorder is None or page is None or page.phase is not Phase.RUNNING:
         return ""
@@ -122,17 +123,17 @@ def running_node() -> str:
 
 
 def _home() -> tuple[Path, bool]:
-    """Where the folder goes, and whether a supervisor asked for it there."""
+    """The folder's parent, and whether a supervisor asked for it."""
     own = config.state_folder()
     asked = config.load().flight
-    # Nothing is written outside the user's state directory, whatever a variable says.
+    # Nothing is written outside the user's state directory, whatever the variable says.
     if asked and Path(asked).resolve().is_relative_to(own.resolve()):
         return Path(asked), True
     return own / "flight", False
 
 
 def sweep(home: Path) -> None:
-    """Remove what processes left that are gone, a week after their end."""
+    """Remove leftovers of processes that ended a week ago."""
     for folder in home.glob(f"{flight.PREFIX}*"):
         number = folder.name.split("-")[1]
         if number.isdigit() and not Path(f"/proc/{number}").exists():

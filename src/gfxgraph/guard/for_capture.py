@@ -10,7 +10,7 @@ from gfxgraph.guard.layout import repaired
 
 
 def fill() -> None:
-    """Answer for this room from now on."""
+    """Install this room's hooks."""
     rooms.deep_capture = DeepCapture
     rooms.guard_for = guard_for
     rooms.replay_by_nodes = replay_by_nodes

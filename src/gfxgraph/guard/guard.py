@@ -1,4 +1,4 @@
-"""The guard of one captured graph: what is looked at before, during and after each of its replays."""
+"""The guard of one captured graph: its checks before, during and after each replay."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _guards: weakref.WeakSet[Guard] = weakref.WeakSet()
 
 
 class Guard:
-    """Made when a capture has ended; a graph captured at tier 0 has none."""
+    """Made when a capture has ended; graphs captured at tier 0 have none."""
 
     def __init__(
         self, program: Program, tier: GuardTier, pool: Any, where: str, zones: RedZones | None = None
@@ -70,11 +70,11 @@ class Guard:
 
     @property
     def is_slow(self) -> bool:
-        """True where every replay takes another way than the bare launch."""
+        """True if every replay does more than the bare launch."""
         return self.tier >= GuardTier.LOCALIZE
 
     def close(self) -> None:
-        """The graph is reset or gone."""
+        """Called when the graph is reset or freed."""
         _guards.discard(self)
         self.program.by_nodes = None
         memory_may_be_gone()
@@ -82,7 +82,7 @@ class Guard:
     # -- before ------------------------------------------------------------------------------------------
 
     def before_replay(self) -> None:
-        """Raise where the graph would touch memory that is gone.
+        """Raise if the graph would touch freed memory.
 
         Raises:
             ReplayError: `stale_pointer`.
@@ -111,7 +111,7 @@ class Guard:
         return [node.info(position) for position, node in enumerate(self._nodes.get(id(segment), ()))]
 
     def _remember_memory(self, names: TensorNames | None = None) -> None:
-        """Note what memory is whose, where that may have changed since."""
+        """Write which memory belongs to what, if that may have changed."""
         frees = torch._C._cuda_memoryStats(torch.cuda.current_device())["allocation"]["all"]
         now = frees["allocated"], frees["freed"]
         if now == self._frees:
@@ -122,7 +122,7 @@ class Guard:
             self._recorder.remember(self.memory)
 
     def walk(self, segment: SegmentStep, program: Program) -> None:
-        """Replay the segment node by node, noting each before it runs.
+        """Replay the segment node by node, recording each node before it runs.
 
         Raises:
             GfxGraphFault: `memory_fault`, `fault_before_replay`.
@@ -158,7 +158,7 @@ class Guard:
             self._recorder.idle()
 
     def _whole(self, segment: SegmentStep, program: Program, before: Any) -> None:
-        """The graph at once, where its nodes cannot be run singly; said once."""
+        """Launch the graph as a whole if its nodes cannot run one by one; reported once."""
         process.require().report(
             "guard_not_localized",
             "the graph's nodes cannot be run one by one: a fault will be known by graph, not by node",
@@ -172,7 +172,7 @@ class Guard:
     # -- after -------------------------------------------------------------------------------------------
 
     def after_replay(self) -> None:
-        """Tier 3: look at the red zones.
+        """At tier 3, check the red zones.
 
         Raises:
             GfxGraphFault: `red_zone_overwritten`.
@@ -183,7 +183,7 @@ class Guard:
 
 
 def guard_for(graph: Any, program: Program, pool: Any, where: str, zones: RedZones | None = None) -> Guard | None:
-    """The guard that the settings in force ask for; None at tier 0."""
+    """The guard that the current settings require; None at tier 0."""
     tier = process.require().settings.guard
     if tier is GuardTier.OFF:
         return None
@@ -191,7 +191,7 @@ def guard_for(graph: Any, program: Program, pool: Any, where: str, zones: RedZon
 
 
 def replay_by_nodes(guard: Guard | None, program: Program, pool: Any) -> None:
-    """One replay of a program with every fault localized, whatever tier it was captured at.
+    """Replay a program once with every fault localized, whatever tier it was captured at.
 
     Raises:
         GfxGraphFault: `memory_fault`, `fault_before_replay`.
@@ -209,7 +209,7 @@ def replay_by_nodes(guard: Guard | None, program: Program, pool: Any) -> None:
 
 
 def memory_may_be_gone() -> None:
-    """Memory was given back in bulk; costs nothing where no graph is guarded."""
+    """Tell all guards that memory was freed in bulk; costs nothing if no graph is guarded."""
     for guard in list(_guards):
         guard.pointers.memory_may_be_gone()
 
@@ -220,11 +220,11 @@ _prepared: list[GuardTier] = []
 def prepare_process(
     tier: GuardTier, replace: Callable[[Any, str, Any], None], undo: list[Callable[[], None]]
 ) -> None:
-    """What a guarded process needs: calls that give memory back noticed, lines of allocations remembered.
+    """Prepare a process for guarded graphs: notice bulk frees, and record the lines of allocations.
 
     Args:
-        replace: ``replace(owner, name, new)`` puts ``new`` in place, to be put back by ``disable``.
-        undo: what else ``disable`` is to call.
+        replace: ``replace(owner, name, new)`` installs ``new`` until ``disable``.
+        undo: further calls for ``disable`` to make.
     """
     if not _prepared:
         cuda = torch.cuda
@@ -252,10 +252,10 @@ def _noticing(call: Any) -> Any:
 
 
 class DeepCapture:
-    """What a capture at tier 3 has: a pool with red zones, no memory used twice, and the cache on.
+    """The setting of a capture at tier 3: a pool with red zones, no memory reuse, and the cache on.
 
-    Outside of captures the cache is off, so that memory which is given back is unmapped at once and
-    eager work faults where it errs. A capture cannot do without it.
+    Outside captures the cache is off, so that freed memory is unmapped at once and
+    faulty eager work faults immediately. A capture needs the cache.
     """
 
     def __init__(self) -> None:
@@ -268,7 +268,7 @@ class DeepCapture:
         use_cache(True)
 
     def pool(self, asked: Any) -> Any:
-        """The pool to capture into, whatever the program asked for."""
+        """The pool to capture into, overriding the program's choice."""
         return self.zones.pool.id if self.zones is not None else asked
 
     def ended(self) -> None:
@@ -276,7 +276,7 @@ class DeepCapture:
 
 
 def use_cache(on: bool) -> None:
-    """Have the caching allocator keep what is given back, or not."""
+    """Switch the caching allocator's cache on or off."""
     # Not torch.cuda.memory.caching_allocator_enable, which does nothing while the device is being initialized.
     torch._C._cuda_cudaCachingAllocator_enable(on)  # type: ignore[attr-defined]
 

@@ -1,7 +1,7 @@
-"""Tier 1: tensors that are plain memory of their own.
+"""Tier 1: tensors that own plain contiguous memory.
 
-Kernels that assume plain memory (Triton, extensions) read and write outside where a view has zero
-strides, gaps or foreign memory. Those are replaced by plain copies at the boundary, and counted.
+Kernels that assume such memory (Triton, extensions) read and write outside it if a view has zero
+strides, gaps or shared memory. Such tensors are replaced by contiguous copies at the boundary, and counted.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from gfxgraph.process import process
 
 
 def validate_layout(tensor: Tensor, name: str = "tensor", *, strict: bool = False) -> LayoutReport:
-    """Say what is unusual about a tensor's memory.
+    """Report what is unusual about a tensor's memory.
 
     Args:
         tensor: any shape, dtype and device; its values are not read.
         name: what the tensor is called in the report.
-        strict: raise where it is unusual.
+        strict: raise if it is unusual.
 
     Returns:
-        A report that is true where nothing is unusual.
+        A report that is true if nothing is unusual.
 
     Raises:
-        TypeError: no tensor.
-        CaptureError: `unsafe_layout`, where ``strict``.
+        TypeError: not a tensor.
+        CaptureError: `unsafe_layout`, if ``strict``.
     """
     if not isinstance(tensor, Tensor):
         raise TypeError(f"validate_layout() takes a tensor, not {tensor!r}")
@@ -57,7 +57,7 @@ def validate_layout(tensor: Tensor, name: str = "tensor", *, strict: bool = Fals
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """True for a tensor that is plain memory of its own; the quick form of ``validate_layout``."""
+    """True for a contiguous tensor that owns its memory; the fast form of ``validate_layout``."""
     if tensor.layout is not torch.strided:
         return True
     return (
@@ -70,20 +70,20 @@ def is_plain(tensor: Tensor) -> bool:
 
 
 def make_safe(value: Any) -> Any:
-    """Make every tensor plain memory of its own.
+    """Make every tensor own plain contiguous memory.
 
     Args:
         value: a tensor, or any nesting of containers with tensors.
 
     Returns:
-        The same structure. Tensors that are plain already are handed back as they are; others are copied, and
+        The same structure. Tensors that already do are returned as they are; others are copied, and
         counted in ``stats()["guard_repairs"]``.
     """
     return tree_map_only(Tensor, _plain, value)
 
 
 def make_capture_safe(*values: Any, **named: Any) -> Any:
-    """Arguments for a capture, each made safe.
+    """Make arguments for a capture safe.
 
     Args:
         values: tensors, nestings of them, or one callable.
@@ -119,10 +119,10 @@ def _plain(tensor: Tensor) -> Tensor:
 
 
 def repaired(args: Any, kwargs: Any, writes: Sequence[tuple[int, str]]) -> tuple[Any, Any]:
-    """Arguments of an operation that is not torch's, safe ones in place of those it only reads.
+    """Arguments of an operation that is not torch's, with safe copies of those that it only reads.
 
     Args:
-        writes: position and name of each argument that it writes, which must stay what it is.
+        writes: position and name of each argument that it writes, which must not be copied.
     """
     positions, names = {at for at, _ in writes}, {name for _, name in writes}
     safe = tuple(arg if at in positions else make_safe(arg) for at, arg in enumerate(args))

@@ -1,7 +1,7 @@
-"""Argument layouts of kernels that the runtime does not tell: from the code objects in the process.
+"""Argument layouts of kernels, read from the process's code objects where the runtime does not report them.
 
-Triton keeps each kernel's code object; libraries carry theirs in a section of the file that is
-mapped. Read when a runtime without ``hipKernelGetParamInfo`` (before ROCm 7.11) is asked.
+Triton keeps each kernel's code object; libraries carry theirs in a section of the mapped
+file. Used on runtimes without ``hipKernelGetParamInfo`` (before ROCm 7.11).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TORCHS = ("/torch/lib/", "/librocblas", "/libhipblaslt", "/libMIOpen", "/librcc
 
 
 def layout_of(kernel: str) -> Layout | None:
-    """(offset, nbytes) of each argument of ``kernel``, by its symbol name; None where no code object has it."""
+    """(offset, nbytes) of each argument of ``kernel``, by its symbol name; None if no code object has it."""
     if not kernel:
         return None
     found = _from_triton().get(kernel)
@@ -50,9 +50,9 @@ def _read(code: bytes) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def _from_files() -> dict[str, Any]:
-    """Kernels of every library with a fat binary that this process has mapped, torch's own left out.
+    """Kernels of every library with a fat binary that this process has mapped, except torch's own.
 
-    Those are launched by operations, whose tensors the tape knows; reading them takes a minute.
+    torch's are launched by operations, whose tensors the tape knows; reading them takes a minute.
     """
     found: dict[str, Any] = {}
     maps = Path("/proc/self/maps")
@@ -64,8 +64,8 @@ def _from_files() -> dict[str, Any]:
             continue
         try:
             with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
-                # A copy of the section alone: the views into it must be gone before the file is closed.
+                # A copy of the section only: views into it must be gone before the file is closed.
                 found |= kernels_in(bytes(fat_binary(view)))
-        except (OSError, ValueError):  # CodeObjectError is one
+        except (OSError, ValueError):  # includes CodeObjectError
             continue
     return found

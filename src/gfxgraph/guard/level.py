@@ -1,4 +1,4 @@
-"""Which guard tier is in force."""
+"""The current guard tier."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gfxgraph.types import GuardTier
 
 
 def guard_level(level: GuardTier | int | str | None = None) -> GuardTier:
-    """The guard tier in force; with an argument, set it for graphs captured from then on.
+    """The current guard tier; with an argument, set it for graphs captured from then on.
 
     Args:
         level: a tier by number or by one of ``GFXGRAPH_GUARD``'s words (``safe``, ``tier2``...).
@@ -43,10 +43,10 @@ def asked_tier(level: GuardTier | int | str) -> GuardTier:
 
 
 def watch_memory(tier: GuardTier) -> None:
-    """Prepare the process for graphs that are guarded at ``tier``; ``disable`` takes it back."""
+    """Prepare the process for graphs guarded at ``tier``; ``disable`` undoes it."""
     if tier is GuardTier.OFF:
         return
-    # lazily: needs torch, and the tier can be asked for without
+    # lazily: needs torch, and the tier can be queried without
     from gfxgraph.guard import guard
 
     guard.prepare_process(tier, bridge.replace, bridge.undo)

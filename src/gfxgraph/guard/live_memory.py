@@ -1,4 +1,4 @@
-"""What the caching allocator knows, at one moment: segments, blocks, and who asked for them."""
+"""A snapshot of the caching allocator: segments, blocks, and the code that allocated them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEFAULT_POOL: PoolId = (0, 0)
 
 @dataclass(frozen=True, slots=True)
 class LiveBlock:
-    """A stretch that the allocator handed out, or has to hand out."""
+    """A block of the allocator, in use or free."""
 
     address: int
     nbytes: int
@@ -46,7 +46,7 @@ class LiveMemory:
             self.segments.append((segment["address"], segment["address"] + segment["total_size"], pool))
             at = segment["address"]
             for block in segment["blocks"]:
-                # Some versions leave the address out: blocks stand in order.
+                # Some versions omit the address: blocks are in order.
                 at = block.get("address", at)
                 self.blocks.append(
                     LiveBlock(
@@ -63,7 +63,7 @@ class LiveMemory:
         self._starts = [block.address for block in self.blocks]
 
     def block_at(self, address: int) -> LiveBlock | None:
-        """The block with ``address`` in it, live or not; None where the memory is not the allocator's."""
+        """The block that contains ``address``, live or not; None if the memory is not the allocator's."""
         at = bisect_right(self._starts, address) - 1
         if at < 0 or self.blocks[at].end <= address:
             return None
@@ -71,7 +71,7 @@ class LiveMemory:
 
 
 def user_line(frames: Iterable[Any]) -> str:
-    """The innermost line among an allocation's frames that is neither torch's nor ours."""
+    """The innermost of an allocation's frames that is neither torch's nor ours."""
     for frame in frames:
         name = frame.get("filename", "")
         if name and name != "??" and not name.endswith((".cpp", ".h", ".so")) and not is_library_file(name):
@@ -80,13 +80,13 @@ def user_line(frames: Iterable[Any]) -> str:
 
 
 class Lines:
-    """Has the allocator note the Python line of each allocation, from when there is a device to allocate on.
+    """Makes the allocator record the Python line of each allocation, once there is a device.
 
-    torch must not be asked before: ``_cuda_isHistoryEnabled`` reads through a null pointer while CUDA is not
+    torch must not be asked earlier: ``_cuda_isHistoryEnabled`` reads through a null pointer while CUDA is not
     initialized (torch 2.11, H100), and ``_record_memory_history`` would initialize it.
 
     Args:
-        every_event: also sizes and lines of what has been given back since.
+        every_event: also record sizes and lines of memory freed since.
     """
 
     def __init__(self, *, every_event: bool = False) -> None:
@@ -100,7 +100,7 @@ class Lines:
             return
         asked = getattr(torch._C, "_cuda_isHistoryEnabled", None)
         if asked is not None and asked() and not self._every_event:
-            return  # recorded by another call
+            return  # already recorded on another's request
         self._is_ours = True
         record = torch.cuda.memory._record_memory_history
         if self._every_event:
@@ -109,7 +109,7 @@ class Lines:
             record("state", context="state", stacks="python")
 
     def forget(self) -> None:
-        """Take it back."""
+        """Stop recording."""
         self._is_wanted = False
         if self._is_ours:
             self._is_ours = False
@@ -117,18 +117,18 @@ class Lines:
 
 
 def when_there_is_a_device(call: Callable[[], None]) -> None:
-    """Call now where torch has initialized the device, else as it does."""
+    """Call now if torch has initialized the device, else when it does."""
     torch.cuda._lazy_call(call)  # type: ignore[no-untyped-call]
 
 
 def n_frees() -> tuple[int, int]:
-    """How many blocks and segments have been given back so far; some 20 us on a real device."""
+    """Number of blocks and segments freed so far; takes some 20 us on a real device."""
     stats = torch._C._cuda_memoryStats(torch.cuda.current_device())
     return stats["allocation"]["all"]["freed"], stats["segment"]["all"]["freed"]
 
 
 def allocations(memory: LiveMemory, tensors: Iterable[Tensor], names: TensorNames) -> list[Allocation]:
-    """Every live block, and in it every tensor, with names."""
+    """Every live block, and every tensor in it, with names."""
     found = [Allocation(block.address, block.requested, "", block.where) for block in memory.blocks if block.is_live]
     named: dict[tuple[int, int], Allocation] = {}
     for tensor in tensors:
@@ -139,7 +139,7 @@ def allocations(memory: LiveMemory, tensors: Iterable[Tensor], names: TensorName
         name = names.of(tensor)
         block = memory.block_at(address)
         key = address, nbytes
-        # Several tensors on one storage: the one with a name, and among those the largest, tells most.
+        # Of several tensors on one storage, take one with a name, and among those the largest.
         if key not in named or (name and not named[key].name):
             where = block.where if block is not None else ""
             named[key] = Allocation(address, nbytes, name, where, describe(tensor))

@@ -1,4 +1,4 @@
-"""Locate a fault: replay by node walk, and eager work operation by operation."""
+"""Locates a fault: replays by node walk, and eager work operation by operation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gfxgraph.guard.names import TensorNames, describe
 if TYPE_CHECKING:
     from gfxgraph.capture.steps import SegmentStep
 
-# Parts of the names that runtimes give to errors which leave the device unusable.
+# Parts of the runtimes' names for errors that leave the device unusable.
 _FAULTS = (
     "illegaladdress", "illegal_address", "launchfail", "launch_failed", "assert", "illegalinstruction",
     "illegal_instruction", "misaligned", "invalidaddressspace", "invalid_address_space", "invalidpc", "invalid_pc",
@@ -28,7 +28,7 @@ _FAULTS = (
 )  # fmt: skip
 
 
-# What torch itself says of an index, where it looks before a kernel does.
+# torch's own texts for an invalid index, if it checks before a kernel does.
 _OUTSIDE = ("out of bounds", "out of range")
 
 
@@ -52,13 +52,12 @@ Tensors = Sequence[tuple[str, object]] | Mapping[str, object] | Sequence[object]
 
 
 def named_fault(error: BaseException, *, op: str | None = None, tensors: Tensors | None = None) -> GfxGraphFault:
-    """The error to raise in place of ``error``: it names the operation, and the layout of its tensors.
+    """The error to raise instead of ``error``: it names the operation and the layout of its tensors.
 
     Args:
         error: what torch or the runtime raised.
-        op: what was being done.
-        tensors: its tensor arguments, as pairs or a mapping with names, or without names; other values are left
-            out of the text.
+        op: the operation that failed.
+        tensors: its tensor arguments, as pairs or a mapping with names, or without names; other values are omitted.
     """
     pairs = _with_names(tensors if tensors is not None else ())
     given = [(name, tensor) for name, tensor in pairs if isinstance(tensor, Tensor)]
@@ -90,7 +89,7 @@ def _with_names(tensors: Tensors) -> list[tuple[str, object]]:
 
 
 def is_fault(error: BaseException) -> bool:
-    """True for an error after which the device is unusable: an illegal access or the like."""
+    """True for an error after which the device is unusable, such as an illegal access."""
     if isinstance(error, GfxGraphFault):
         return True
     text = str(error.fields.get("status", "")) if isinstance(error, DriverError) else str(error)
@@ -98,7 +97,7 @@ def is_fault(error: BaseException) -> bool:
 
 
 def status_of(error: BaseException) -> str:
-    """The runtime's name of the error, else its first line."""
+    """The runtime's name for the error, else its first line."""
     if isinstance(error, DriverError):
         number = error.fields.get("number")
         return f"{error.fields.get('status')}{f' ({number})' if number is not None else ''}"
@@ -113,7 +112,7 @@ def fault_at(
     memory: list[Allocation],
     segment: SegmentStep,
 ) -> GfxGraphFault:
-    """The error for a node that faulted, or for a device that had faulted before the first node ran."""
+    """The error for a node that faulted, or for a device that had already faulted before the first node."""
     words = read_words(str(error))
     if node is None:
         return GfxGraphFault("fault_before_replay", status=status_of(error), where=segment.where, replay=replay)
@@ -122,7 +121,7 @@ def fault_at(
 
 
 class _OneByOne(TorchDispatchMode):
-    """Waits for the device after each operation, so that a fault has a name."""
+    """Waits for the device after each operation, so that a fault can be attributed to it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,7 +130,7 @@ class _OneByOne(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         self.n_ops += 1
-        # Before it runs: what it does in place may change them, and after a fault nothing can be asked.
+        # Before it runs: an in-place operation may change them, and after a fault nothing can be queried.
         tensors = _tensors((*args, *kwargs.values()))
         layouts = [f"{describe(tensor)} at {tensor.data_ptr():#x}" for tensor in tensors]
         try:
@@ -168,9 +167,9 @@ def _tensors(items: Any) -> list[Tensor]:
 
 
 def localize_fault(call: Callable[..., Any] | BaseException, *args: Any, **kwargs: Any) -> Any:
-    """Run a function so that an illegal access is named.
+    """Run a function so that an illegal access is attributed to an operation.
 
-    A captured graph is replayed node by node; anything else runs eagerly, and each operation is waited for. Kernels
+    A captured graph is replayed node by node; anything else runs eagerly, with a wait after each operation. Kernels
     that torch's dispatcher does not see (Triton, extensions) are attributed to the operation after them.
 
     Args:
@@ -198,7 +197,7 @@ def localize_fault(call: Callable[..., Any] | BaseException, *args: Any, **kwarg
 
 
 def _wait_for_rest(mode: _OneByOne) -> None:
-    """A launch after the last operation may still fault."""
+    """Wait for launches after the last operation, which may still fault."""
     try:
         torch.cuda.synchronize()
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""What a program calls its tensors, and which tensors hold an address; asked at captures and faults only."""
+"""The program's names for its tensors, and the tensors at an address; used only at captures and faults."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torch import Tensor
 
 from gfxgraph.capture.places import is_library_code
 
-# Before Python 3.13 a function's ``f_locals`` is a dictionary that its frame holds on to.
+# Before Python 3.13 a function's ``f_locals`` is a dictionary that its frame keeps.
 _LOCALS_ARE_COPIES = sys.version_info < (3, 13)
 _TORCH_MODULE = torch.nn.Module
 
 
 class TensorNames:
-    """Names of tensors as the program's frames, globals and modules know them, at one moment."""
+    """Names of tensors in the program's frames, globals and modules, at one moment."""
 
     def __init__(self, frame: FrameType | None = None) -> None:
         self._by_id: dict[int, str] = {}
@@ -37,7 +37,7 @@ class TensorNames:
         scope = frame.f_locals
         self._note(scope, "")
         if _LOCALS_ARE_COPIES and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-            # The frame keeps this copy, and it would keep every tensor alive that the function drops.
+            # The frame keeps this copy, which would keep every tensor alive that the function drops.
             scope.clear()
 
     def _note(self, scope: Any, prefix: str) -> None:
@@ -63,10 +63,10 @@ class TensorNames:
                         self._by_id.setdefault(id(tensor), f"{prefix}{name}.{attribute}")
 
     def of(self, tensor: Tensor, *, search: bool = False) -> str:
-        """The tensor's name; empty where no variable in sight holds it.
+        """The tensor's name; empty if no visible variable holds it.
 
         Args:
-            search: ask every object of the process, which takes up to 100 ms, for one that has it as attribute.
+            search: also search every object of the process for an attribute that holds it, which takes up to 100 ms.
         """
         known = self._by_id.get(id(tensor), "")
         if not known and search:
@@ -84,21 +84,22 @@ def _attribute(tensor: Tensor) -> str:
 
 
 def device_tensors() -> list[Tensor]:
-    """Every device tensor that a Python object stands for; some milliseconds in a large process."""
+    """Every device tensor that has a Python object; takes some milliseconds in a large process."""
     return [item for item in objects_of(_with_memory()) if item.is_cuda and _is_strided(item)]
 
 
 def objects_of(kinds: Collection[type]) -> list[Any]:
-    """Every object of exactly these types, which are classes made by Python: others their objects do not refer to.
+    """Every object of exactly these types, which must be Python classes: objects of C types do not refer to their
+    type.
 
-    Not from ``gc.get_objects()``: that list holds tuples that other threads are still making, and making one ends
-    in a SystemError while another reference exists. What refers to a type is found as fast.
+    Avoids ``gc.get_objects()``: its list holds tuples that other threads are still building, and building one raises
+    SystemError while another reference exists. Referrers of a type are found as fast.
     """
     return [item for item in gc.get_referrers(*kinds) if type(item) in kinds]
 
 
 def _with_memory() -> set[type]:
-    """torch's tensor class and those derived from it, as far as they stand for memory."""
+    """torch's tensor class and its subclasses that have real memory."""
     found: set[type] = set()
     pending: list[type] = [Tensor]
     while pending:
@@ -116,8 +117,8 @@ def _has_memory(kind: type) -> bool:
     known = _HAS_MEMORY.get(kind)
     if known is not None:
         return known
-    # By type first: isinstance asks odd objects (lazy modules, proxies) for their __class__. Subclasses with a
-    # dispatcher of their own (fake tensors) may stand for memory that is not there.
+    # By type first: isinstance reads ``__class__`` of odd objects (lazy modules, proxies). Subclasses with their own
+    # dispatcher (fake tensors) may have no memory.
     own = getattr(kind, "__torch_dispatch__", None)
     found = _HAS_MEMORY[kind] = issubclass(kind, Tensor) and own is torch._C._disabled_torch_dispatch_impl
     return found
@@ -126,12 +127,12 @@ def _has_memory(kind: type) -> bool:
 def _is_strided(tensor: Tensor) -> bool:
     try:
         return tensor.layout is torch.strided and tensor.untyped_storage().data_ptr() >= 0
-    except (RuntimeError, NotImplementedError):  # a wrapper of torch.func
+    except (RuntimeError, NotImplementedError):  # a torch.func wrapper
         return False
 
 
 def layout_text(size: Iterable[int], stride: Iterable[int] | None, dtype: object) -> str:
-    """``[4, 8] float32``, with the strides where they are not row-major."""
+    """``[4, 8] float32``, with the strides if they are not row-major."""
     size = tuple(size)
     text = f"[{', '.join(map(str, size))}] {str(dtype).removeprefix('torch.')}"
     if stride is None:

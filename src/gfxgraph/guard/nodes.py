@@ -1,4 +1,4 @@
-"""What each node of a captured segment is: kernel, operation, source line, and the tensors it works on."""
+"""What each node of a captured segment is: kernel, operation, source line, and its tensors."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PointerArgument:
-    """A word among a kernel's arguments that may be an address.
+    """A word in a kernel's arguments that may be an address.
 
     Args:
-        is_direct: it is an argument of its own, not a word inside a larger one.
+        is_direct: it is an argument by itself, not a word inside a larger one.
     """
 
     argument: int
@@ -38,7 +38,7 @@ class PointerArgument:
 
 @dataclass(slots=True)
 class SegmentNode:
-    """A node with what is needed to watch and to describe it."""
+    """A node with everything needed to watch and describe it."""
 
     handle: int
     kind: NodeKind
@@ -63,7 +63,7 @@ class SegmentNode:
             return str(self.entry.where)
         if self.opaque is None:
             return ""
-        # It was noticed at the next operation: it stands somewhere since the last one.
+        # It was noticed at the next operation, so it lies somewhere after the last one.
         after = str(self.opaque.where)
         return f"{self.previous} to {after}" if self.previous and self.previous != after else after
 
@@ -81,7 +81,7 @@ class SegmentNode:
 
 
 def nodes_of(segment: SegmentStep, program: Program, names: TensorNames | None = None) -> list[SegmentNode]:
-    """Describe every node of the segment that does something, in the order in which a walk runs them."""
+    """Describe every node of the segment that does work, in the order of a walk."""
     driver = process.require().driver
     if driver is None or segment.graph is None:
         return []
@@ -114,11 +114,11 @@ def _line_before(tape: Tape, opaque: Opaque) -> str:
 
 
 def owners_of(tape: Tape, order: list[int], graph: int) -> dict[int, Entry | Opaque]:
-    """Which operation, or launch between two, made each node.
+    """The operation, or the launch between two operations, that made each node.
 
-    Each mark is the last node that its owner made; what lies before it and after the mark before
-    is its own. The runtime may list nodes in another order than they were made in (HIP sorts
-    them topologically): then ancestors decide.
+    Each mark is the last node that its owner made; the nodes before it and after the previous mark
+    are its own. The runtime may list nodes in another order than they were made in (HIP sorts
+    them topologically): then their ancestors decide.
     """
     opaque_at: dict[int, list[Opaque]] = {}
     for opaque in tape.opaque:
@@ -174,7 +174,7 @@ def _kernel_name(node: int) -> str:
 
 
 def known_params(node: int, kernel: str) -> tuple[KernelParams | None, str]:
-    """How a kernel is launched, its arguments included; None and the reason where they are not known."""
+    """A kernel's launch parameters with its arguments; None and the reason if they are unknown."""
     driver = process.require().driver
     assert driver is not None
     if "param_layout" in driver.missing:
@@ -192,7 +192,7 @@ def known_params(node: int, kernel: str) -> tuple[KernelParams | None, str]:
 
 
 def _pointers(node: int, kernel: str) -> tuple[tuple[PointerArgument, ...], str]:
-    """The words of a kernel's arguments, and why they are not known where they are not."""
+    """The words of a kernel's arguments, and why they are unknown if they are."""
     params, why = known_params(node, kernel)
     if params is None:
         return (), why
@@ -205,7 +205,7 @@ def _pointers(node: int, kernel: str) -> tuple[tuple[PointerArgument, ...], str]
     return tuple(found), ""
 
 
-# Device memory never lies in the first pages; sizes, strides and flags do.
+# Device memory is never in the lowest pages; sizes, strides and flags look like such addresses.
 _LOWEST_ADDRESS = 1 << 16
 
 

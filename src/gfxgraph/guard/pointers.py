@@ -1,17 +1,17 @@
-"""Stale pointers: a graph whose kernels would touch memory that has been given back is refused.
+"""Stale pointers: refuse to replay a graph whose kernels would touch freed memory.
 
-At capture every pointer among kernel arguments is looked up. What the program pins, and what lies
-in the graph's own pool, cannot become stale. What remains is watched, without any cost to a replay
-as long as nothing dies:
+At capture every pointer among kernel arguments is looked up. Memory that the program pins, and memory
+in the graph's own pool, cannot become stale. The rest is watched, at no cost to a replay
+as long as nothing is freed:
 
-    memory of a tensor that Python knows   a finalizer on its storage: exact, at once
-    another graph's pool                   asked again when a graph is reset or a cache emptied
-    memory that only C++ knows             the same, and now and then (cuBLAS workspaces, for one)
+    memory of a tensor that Python knows   a finalizer on its storage: exact and immediate
+    another graph's pool                   checked again when a graph is reset or a cache emptied
+    memory that only C++ knows             the same, and periodically (cuBLAS workspaces, for one)
 
-Words inside larger arguments of torch's own kernels may be left-overs of other calls; of those only
-memory that no Python object stands for is watched. Everything else they name is on the tape.
+Words inside larger arguments of torch's own kernels may be left over from other calls; of those only
+memory without a Python object is watched. Everything else that they refer to is on the tape.
 
-Invariant: a finalizer only notes and marks; whatever needs torch happens at the next replay.
+Invariant: a finalizer only sets flags; whatever needs torch happens at the next replay.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from gfxgraph.process import process
 if TYPE_CHECKING:
     from gfxgraph.capture.program import Program
 
-# Memory that only C++ knows is looked for again at most so often.
+# Minimum interval between searches for memory that only C++ knows.
 _POLL_S = 0.5
-# For so many pointers every object of the process is asked for the tensor's name.
+# For this many pointers, every object of the process is searched for the tensor's name.
 _SEARCHES = 16
 
 
@@ -53,7 +53,7 @@ class Pointer:
     is_gone: bool = False
     has_block: bool = True
     references: list[Any] = field(default_factory=list)
-    """To the storages that Python knows there; gone when the last of them is."""
+    """To the storages at that address that Python knows; it is stale when the last of them is gone."""
 
     def error(self) -> ReplayError:
         return ReplayError(
@@ -73,15 +73,15 @@ class PointerGuard:
     """The watched pointers of one program.
 
     Attributes:
-        is_dirty: the next replay must look; set by finalizers, read by every replay.
-        unchecked: nodes whose arguments are not known.
+        is_dirty: the next replay must check; set by finalizers, read by every replay.
+        unchecked: nodes whose arguments are unknown.
     """
 
     watches: list[Pointer] = field(default_factory=list)
     unchecked: list[tuple[int, SegmentNode]] = field(default_factory=list)
     is_dirty: bool = False
     has_moved: bool = False
-    """Memory may have been given back that no finalizer tells of."""
+    """Whether memory may have been freed without a finalizer."""
     _polled_at: float = 0.0
     _frees: tuple[int, int] = (0, 0)
 
@@ -144,7 +144,7 @@ class PointerGuard:
         return any(not watch.references for watch in self.watches)
 
     def check(self) -> None:
-        """Before a launch.
+        """Check before a launch.
 
         Raises:
             ReplayError: `stale_pointer`.
@@ -171,14 +171,14 @@ class PointerGuard:
             if watch.is_gone or not watch.has_block:
                 continue
             block = memory.block_at(watch.address)
-            # In a graph's pool blocks are reused by design: only memory that left the pool is gone.
+            # Blocks in a graph's pool are reused by design: only memory that left the pool is gone.
             if block is None or block.pool != watch.pool:
                 watch.is_gone = True
             else:
                 watch.is_gone = watch.pool == DEFAULT_POOL and not block.is_live
 
     def memory_may_be_gone(self) -> None:
-        """Memory was freed in bulk: look at the next replay."""
+        """Memory was freed in bulk: check at the next replay."""
         if self.watches:
             self.has_moved = self.is_dirty = True
 
@@ -188,7 +188,7 @@ def _mark_when_gone(guard: PointerGuard, watch: Pointer) -> Any:
 
     def died(dead: object) -> None:
         alive = guard_ref()
-        # Not the first: a tensor that only aliases another's memory may go before its owner.
+        # Other references remain: a tensor that only aliases another's memory may go before its owner.
         if any(reference() is not None for reference in watch.references if reference is not dead):
             return
         watch.is_gone = True
@@ -199,7 +199,7 @@ def _mark_when_gone(guard: PointerGuard, watch: Pointer) -> Any:
 
 
 class Storages:
-    """Tensors by the memory of their storages: several may stand for the same."""
+    """Tensors by the memory of their storages, which several may share."""
 
     def __init__(self, tensors: Iterable[Tensor], memory: LiveMemory) -> None:
         self._by_block: dict[int, list[tuple[int, int, Tensor]]] = {}
@@ -208,18 +208,18 @@ class Storages:
             address = storage.data_ptr()
             if address:
                 block = memory.block_at(address)
-                # 0: memory that is not the caching allocator's.
+                # 0: memory outside the caching allocator.
                 key = block.address if block is not None else 0
                 self._by_block.setdefault(key, []).append((address, address + storage.nbytes(), tensor))
 
     def holding(self, address: int, block: LiveBlock | None) -> list[Tensor]:
-        """Those whose storage has ``address`` in it; ``block`` is where that lies."""
+        """Tensors whose storage contains ``address``; ``block`` is the block that contains it."""
         near = self._by_block.get(block.address if block is not None else 0, ())
         return [tensor for begin, end, tensor in near if begin <= address < end]
 
 
 def describe_arguments(nodes: list[SegmentNode], names: TensorNames) -> None:
-    """Say which tensors the launches that torch did not make work on, as far as their pointers tell."""
+    """Describe the tensors used by launches outside torch, as far as their pointers show."""
     if all(node.opaque is None for node in nodes):
         return
     on_tape = {use.address: use for node in nodes for use in node.uses}

@@ -1,11 +1,11 @@
 """Tier 3: red zones, bytes around every allocation of a graph that no kernel may write.
 
-Before each replay they hold a pattern; after it they are compared. One byte is enough. Where one
+Before each replay they are filled with a pattern; afterwards they are compared, to the byte. If one
 differs the graph runs again from the same state, node by node, and the node after which it differs
-is the one.
+is at fault.
 
-Extents come from the allocator's own history of the capture, so that memory which torch takes for
-itself (workspaces) is known too, by its requested size to the byte.
+Extents come from the allocator's own history of the capture, so that memory which torch allocates for
+itself (workspaces) is covered too, by its exact requested size.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PATTERN = 0xA5
 
 @dataclass(slots=True)
 class Zone:
-    """Bytes that must not be written, on one side of an allocation."""
+    """A range of bytes next to an allocation that must not be written."""
 
     owner: Allocation
     address: int
@@ -52,7 +52,7 @@ class Zone:
 
 @dataclass(frozen=True, slots=True)
 class Overrun:
-    """What was found in a zone.
+    """What was written in a zone.
 
     Args:
         offset: of the changed byte nearest to the allocation, from the allocation's start.
@@ -78,13 +78,13 @@ def look(zones: Sequence[Zone]) -> list[Overrun]:
     if not zones:
         return []
     with torch.inference_mode():
-        # One wait for all of them.
+        # A single wait for all of them.
         counts = torch.stack([(zone.tensor() != PATTERN).sum() for zone in zones]).tolist()
         found = []
         for zone, n_changed in zip(zones, counts):
             if n_changed:
                 changed = (zone.tensor() != PATTERN).nonzero()
-                # The byte nearest to the allocation: the last one before it, the first one behind it.
+                # The byte nearest to the allocation: the last one before it, or the first one after it.
                 nearest = changed[-1] if zone.address < zone.owner.address else changed[0]
                 found.append(Overrun(zone, zone.address + int(nearest.item()) - zone.owner.address, n_changed))
     return found
@@ -99,7 +99,7 @@ class RedZones:
         self._before: list[tuple[SegmentStep, Rollback]] = []
 
     def place(self, nodes: Sequence[SegmentNode]) -> None:
-        """Find the allocations of the capture, and what lies around each."""
+        """Find the allocations of the capture, and the zones around them."""
         uses = {use.address: (use, node) for node in nodes for use in node.uses if use.role == "output"}
         extents = _requested()
         for address, nbytes in self.pool.segments():
@@ -111,7 +111,7 @@ class RedZones:
             self.zones.append(Zone(owner, end, address + nbytes + width - end))
 
     def arm(self, program: Program) -> None:
-        """Before a replay: pattern in every zone, and the state from which it can be run again."""
+        """Before a replay: fill every zone, and save the state from which the replay can be repeated."""
         fill(self.zones)
         self._before = []
         for segment in program.segments:
@@ -119,10 +119,10 @@ class RedZones:
             self._before.append((segment, Rollback(places, program.generators)))
 
     def check(self, guard: Guard) -> None:
-        """After a replay.
+        """Check after a replay.
 
         Raises:
-            GfxGraphFault: `red_zone_overwritten`, with the replay that did it first.
+            GfxGraphFault: `red_zone_overwritten`, with the first replay that did it.
         """
         overruns = look(self.zones)
         if not overruns:
@@ -180,7 +180,7 @@ def _allocation(address: int, nbytes: int, where: str, known: tuple[TensorUse, S
 
 
 def _requested() -> dict[int, tuple[int, str]]:
-    """Largest size asked for at each address since its segment was made, and the line that asked."""
+    """The largest requested size at each address since its segment was made, and the line that requested it."""
     found: dict[int, tuple[int, str]] = {}
     traces: Any = torch._C._cuda_memorySnapshot(None)["device_traces"]
     device = torch.cuda.current_device()
@@ -200,17 +200,17 @@ class RedZone:
         size: the tensor's, in elements of each dim.
         dtype: of its elements.
         device: where it lies.
-        zone_nbytes: how many bytes on each side, rounded up to whole elements.
+        zone_nbytes: bytes on each side, rounded up to whole elements.
         name: what messages call it.
 
     Raises:
-        TypeError: another dtype than torch's.
-        ValueError: a negative size, or zones of no byte.
+        TypeError: not a torch dtype.
+        ValueError: a negative size, or zones of zero bytes.
 
     Example:
         zone = RedZone((4, 8), torch.float16)
         my_kernel(zone.tensor)
-        zone.check()        # raises GfxGraphFault where a byte outside was written
+        zone.check()        # raises GfxGraphFault if a byte outside was written
 
     Added in 2.0.
     """
@@ -234,7 +234,7 @@ class RedZone:
         for extent in shape:
             n *= extent
         pad = -(-zone_nbytes // dtype.itemsize)
-        pad += -pad % 32  # the tensor stays aligned as a fresh one is
+        pad += -pad % 32  # keeps the tensor aligned like a newly allocated one
         self.n_pad = pad
         self._dtype = dtype
         self._raw = torch.empty((n + 2 * pad) * dtype.itemsize, dtype=torch.uint8, device=device)
@@ -245,7 +245,7 @@ class RedZone:
         self.arm()
 
     def arm(self) -> None:
-        """Write the pattern into both zones."""
+        """Fill both zones with the pattern."""
         self._raw[: self._edge].fill_(PATTERN)
         self._raw[self._raw.numel() - self._edge :].fill_(PATTERN)
 
@@ -264,7 +264,7 @@ class RedZone:
         return found
 
     def check(self) -> None:
-        """Raise where a byte outside the tensor was written; the zones are armed again.
+        """Raise if a byte outside the tensor was written; the zones are filled again.
 
         Raises:
             GfxGraphFault: `buffer_overrun`.

@@ -1,10 +1,10 @@
-"""A memory pool whose every allocation has a segment of its own, with untouched bytes on both sides.
+"""A memory pool in which every allocation has its own segment, with unused bytes on both sides.
 
-torch's caching allocator packs tensors side by side, so that an overrun lands in a neighbour. Under
+torch's caching allocator packs tensors side by side, so that an overrun hits a neighbour. Under
 a ``MemPool`` it takes whole segments from an allocator of ours and, told not to split them, puts
-one allocation in each. What lies outside the allocation is unused.
+one allocation in each. The rest of the segment is unused.
 
-The pool object must outlive every graph that uses it: its destructor ends the process otherwise.
+The pool object must outlive every graph that uses it: otherwise its destructor ends the process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CALLS = {
 
 
 class SimulatedFences:
-    """Stands in for the allocator where the simulator is the device; its MemPool knows it."""
+    """Replaces the allocator if the simulator is the device; the simulator's MemPool knows it."""
 
     fence_nbytes = 4096
 
@@ -51,7 +51,7 @@ class ZonedPool:
         self.zone_nbytes = SimulatedFences.fence_nbytes if process.require().platform == "simulator" else ZONE_NBYTES
         self.id: tuple[int, int] = tuple(self.pool.id)
         self.made_under = process.require()
-        # Never by the interpreter's teardown: graphs may go after it.
+        # Kept from the interpreter's teardown: graphs may be freed after it.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.pool))
         _pools.append(self)
 
@@ -66,10 +66,10 @@ _pools: list[ZonedPool] = []
 
 
 def let_go_of_unused() -> None:
-    """Give back the pools whose graphs are gone."""
+    """Free the pools whose graphs are gone."""
     for zoned in list(_pools):
         if zoned.made_under.platform == "simulator" and zoned.made_under is not process.current():
-            _pools.remove(zoned)  # that device is gone, and there is nothing to give back to
+            _pools.remove(zoned)  # that device is gone, and so is its memory
         elif zoned.pool.use_count() == 1:
             _pools.remove(zoned)
             ctypes.pythonapi.Py_DecRef(ctypes.py_object(zoned.pool))
@@ -98,10 +98,10 @@ def _allocator() -> Any:
 
 
 def build() -> Path:
-    """Compile the allocator into the state directory, once for each version of its source.
+    """Compile the allocator into the state directory, once per version of its source.
 
     Raises:
-        CaptureError: `red_zones_unavailable`, with the compiler's words.
+        CaptureError: `red_zones_unavailable`, with the compiler's output.
     """
     source = SOURCE.read_bytes()
     folder = config.state_folder() / "build"

@@ -1,8 +1,8 @@
 """kernels: the operations of a decode step in Triton, and swapping them into models.
 
-Problem: a graph removes launches, and each small kernel still costs the device microseconds; a step of a small Llama
-launches several hundred. Idea: kernels that do what stands between two reads of weights: a norm is part of the
-linear layer behind it, a gate and a residual part of the one before.
+Problem: a graph removes launch overhead, but each small kernel still costs the device microseconds, and a step of a
+small Llama launches several hundred. Idea: kernels that do everything between two reads of weights: a norm is part of
+the linear layer after it, a gate and a residual part of the one before.
 
 Enters: torch, tensors, models.
 Stays out: graphs. torch and Triton are imported when a name is used; without Triton the operations are composed of
@@ -11,8 +11,8 @@ torch's own, counted (`fallbacks`).
 Files, in reading order: shapes.py, launching.py, eager.py, norms.py, gates.py, layers.py, attention.py, choice.py,
 then the kernels themselves (_norm_kernels.py, _gate_kernels.py, _linear_kernels.py, _attention_kernels.py).
 measured_shapes.py has sizes that were measured, in place of those that shapes.py derives; structure.py recognises
-modules by their parts, steps.py replaces their forwards, modules.py and trial.py put them into models; objects.py
-compiles the kernels for GPUs that are not here. What they reach is in docs/kernels.md. New in 2.0.
+modules by their parts, steps.py replaces their forwards, modules.py and trial.py install them in models; objects.py
+compiles the kernels for GPUs that are not present. Measurements are in docs/kernels.md. New in 2.0.
 """
 
 from __future__ import annotations

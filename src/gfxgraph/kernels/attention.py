@@ -15,7 +15,7 @@ from gfxgraph.kernels.measured_shapes import attention as how_to
 from gfxgraph.kernels.shapes import power_of_two
 
 MOST_HEADS = 16
-"""Of those that are turned, workgroups a unit; above it each turns several."""
+"""Rotated heads per compute unit; with more, each workgroup rotates several."""
 
 
 @torch.library.custom_op("gfxgraph_kernels::rotary_angles", mutates_args=())

@@ -1,7 +1,7 @@
-"""The end of a step as an operation of torch: which token is next. New in 2.0.
+"""The end of a step as a torch operation: choosing the next token. New in 2.0.
 
-``torch.ops.gfxgraph_kernels.choose``. The same number is chosen as torch chooses: the first of the highest; NaN is
-higher than all.
+``torch.ops.gfxgraph_kernels.choose``. It chooses the same token as torch: the first of the highest; NaN is higher
+than all.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def sample(scores: Tensor, temperature: float = 1.0, *, generator: torch.Generat
 
 @torch.library.custom_op("gfxgraph_kernels::choose", mutates_args=())
 def choose(scores: Tensor, noise: Tensor | None, temperature: float) -> Tensor:
-    """The operation behind `greedy` and `sample`."""
+    """The operation that implements `greedy` and `sample`."""
     if scores.dim() == 0 or not scores.shape[-1]:
         raise ValueError(f"nothing can be chosen from scores of {tuple(scores.shape)}")
     if why_not("choose", scores, noise):

@@ -1,6 +1,6 @@
-"""The operations composed of torch's own, in float32 and rounded once at the end, as the kernels compute.
+"""The operations composed of torch's own, in float32 and rounded once at the end, like the kernels.
 
-They answer where no kernel can, and are what the kernels are compared with.
+They are used if no kernel can be, and are the reference for the kernels.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def attention(
     if last is not None:
         unseen = torch.arange(keys.shape[2], device=q.device) > last
         scores = scores.masked_fill(unseen, -torch.inf)
-        vs = vs.masked_fill(unseen[:, None], 0.0)  # what lies there may be anything, and 0 times it must be 0
+        vs = vs.masked_fill(unseen[:, None], 0.0)  # unread entries may hold anything, and 0 times them must be 0
     return (torch.softmax(scores, -1) @ vs.repeat_interleave(n, 1)).to(q.dtype)
 
 

@@ -70,7 +70,7 @@ def activation(x: Tensor, kind: str) -> Tensor:
 
 @torch.library.custom_op("gfxgraph_kernels::gate", mutates_args=())
 def gated(gate: Tensor, up: Tensor | None, kind: str) -> Tensor:
-    """The operation behind the functions here."""
+    """The operation that implements the functions here."""
     if kind not in eager.ACTIVATIONS:
         raise ValueError(f"no activation {kind!r}; there are {', '.join(eager.ACTIVATIONS)}")
     if up is not None and up.shape != gate.shape:

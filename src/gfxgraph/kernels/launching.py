@@ -1,7 +1,7 @@
-"""Whether Triton's kernels can work on a tensor, and for which target; what could not is counted.
+"""Whether Triton's kernels can handle a tensor, and for which target; other calls are counted.
 
-A call whose tensors no kernel can take is answered by the same operation composed of torch's own (eager.py), and
-counted with its reason: `fallbacks` returns the counts, and where gfxgraph is enabled its statistics have them too.
+A call whose tensors no kernel can handle is computed by the same operation composed of torch's own (eager.py), and
+counted with its reason: `fallbacks` returns the counts, and gfxgraph's statistics include them if it is enabled.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _local = threading.local()
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A launch that was written down and not made: tensors may be on the meta device."""
+    """A launch that was recorded and not made: tensors may be on the meta device."""
 
     kernel: Any
     grid: tuple[int, ...]
@@ -41,7 +41,7 @@ class Launch:
 
 @contextlib.contextmanager
 def recorded(wanted: Target) -> Iterator[list[Launch]]:
-    """Inside, this thread's operations choose sizes for ``wanted``, and their launches are written down only."""
+    """In this block, this thread's operations choose sizes for ``wanted``, and their launches are only recorded."""
     before = getattr(_local, "recording", None)
     made: list[Launch] = []
     _local.recording = (wanted, made)
@@ -73,7 +73,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, num_warps: int, **fla
 
 @functools.cache
 def overlaps(index: int) -> bool:
-    """Whether a kernel may be put on the units while the one before it runs, to wait there: sm_90 and later."""
+    """Whether a kernel may be scheduled while the previous one runs, and wait there: sm_90 and later."""
     if torch.version.hip or torch.cuda.get_device_capability(index) < (9, 0):
         return False
     # lazily: Triton need not be there
@@ -90,7 +90,7 @@ def has_triton() -> bool:
 
 @functools.cache
 def is_interpreted() -> bool:
-    """Whether the kernels run in Triton's interpreter: TRITON_INTERPRET=1 when this was first asked."""
+    """Whether the kernels run in Triton's interpreter: whether TRITON_INTERPRET was 1 at the first call."""
     if not has_triton():
         return False
     # lazily: Triton takes a second to import, and need not be there
@@ -100,10 +100,10 @@ def is_interpreted() -> bool:
 
 
 def why_not(op: str, *tensors: Tensor | None) -> str:
-    """Why no kernel takes these; "" where one does. A reason is counted.
+    """Why no kernel handles these tensors; "" if one does. A reason is counted.
 
     Raises:
-        TypeError: a tensor is of no dtype that the kernels compute in.
+        TypeError: a tensor's dtype is none in which the kernels compute.
     """
     given = [tensor for tensor in tensors if tensor is not None]
     for tensor in given:
@@ -147,7 +147,7 @@ def fallbacks() -> dict[tuple[str, str], int]:
 
 
 def target(device: torch.device) -> Target:
-    """What the sizes for this device depend on."""
+    """The target on which the sizes for this device depend."""
     recording = getattr(_local, "recording", None)
     if recording is not None:
         return recording[0]  # type: ignore[no-any-return]
@@ -157,7 +157,7 @@ def target(device: torch.device) -> Target:
 @functools.cache
 def _target(index: int | None) -> Target:
     if index is None:
-        # The interpreter keeps bf16 as bare 16 bits and multiplies those as integers in tl.dot.
+        # The interpreter stores bf16 as raw 16 bits and multiplies them as integers in tl.dot.
         return Target(INTERPRETER, has_bf16_dot=False, n_units=2)
     found: Any = torch.cuda.get_device_properties(index)
     name = getattr(found, "gcnArchName", "") if torch.version.hip else f"sm_{found.major}{found.minor}"
@@ -165,12 +165,12 @@ def _target(index: int | None) -> Target:
 
 
 def flat_rows(x: Tensor) -> Tensor:
-    """[..., n] as [rows, n] with neighbours in memory; copied only where strides leave no other way."""
+    """[..., n] as [rows, n] with dense rows; copied only if the strides require it."""
     n = x.shape[-1]
     flat = x if x.dim() == 2 else x.reshape(-1, n) if n else x.reshape(x.shape[:-1].numel(), 0)
     return flat if flat.stride(-1) == 1 or n == 1 and flat.is_contiguous() else flat.contiguous()
 
 
 def dense(tensors: Iterable[Tensor | None]) -> list[Tensor | None]:
-    """One-dimensional tensors with neighbours in memory."""
+    """The one-dimensional tensors, made dense."""
     return [tensor if tensor is None else tensor.contiguous() for tensor in tensors]

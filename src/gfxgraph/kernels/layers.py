@@ -1,9 +1,9 @@
-"""Linear layers of few rows as operations of torch: what comes before and after is part of them. New in 2.0.
+"""Linear layers of few rows as torch operations that include what comes before and after. New in 2.0.
 
 ``torch.ops.gfxgraph_kernels.linear`` and ``.linear_three``. Sums are float32, results rounded once; the norm, the
-activation and the residual are taken on the unrounded sums. Against float64 a result is within 1e-5 (float32), 2e-3
-(float16) or 1.6e-2 (bfloat16) of the sum of its products' sizes. There is no backward: torch raises
-at one through them.
+activation and the residual use the unrounded sums. Against float64 a result is within 1e-5 (float32), 2e-3
+(float16) or 1.6e-2 (bfloat16) of the sum of its products' sizes. There is no backward: torch raises if one is
+attempted.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def fused_linear(
     norm_offset: float,
     has_norm: bool,
 ) -> Tensor:
-    """The operation behind `linear`."""
+    """The operation that implements `linear`."""
     _check_dtypes(x, weight, up)
     if why_not("linear", x, weight, bias, up, residual, norm_weight):
         return eager.linear(
@@ -217,7 +217,7 @@ def fused_three(
     has_norm: bool,
     counter: Tensor | None,
 ) -> Tensor:
-    """The operation behind `linear_three`; the three side by side."""
+    """The operation that implements `linear_three`; the three results side by side."""
     _check_dtypes(x, a, b, c)
     m, k, sizes = x.shape[:-1].numel(), x.shape[-1], (a.shape[0], b.shape[0], c.shape[0])
     if not m or not k or why_not("linear_three", x, a, b, c, bias_a, norm_weight):
@@ -253,12 +253,12 @@ def fused_three(
 
 
 def _as_float32(x: Tensor, at: Target) -> bool:
-    """Whether a product is of numbers converted first."""
+    """Whether inputs are converted to float32 before multiplying."""
     return x.dtype is torch.bfloat16 and not at.has_bf16_dot
 
 
 def _or(tensor: Tensor | None, other: Tensor) -> Tensor:
-    """A kernel takes a pointer, looked at or not."""
+    """A pointer for a kernel that may not read it."""
     return other if tensor is None else tensor
 
 

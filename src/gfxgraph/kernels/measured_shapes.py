@@ -1,9 +1,10 @@
-"""Sizes measured on NVIDIA's GPUs, in place of those that shapes.py derives; other GPUs use shapes.py's.
+"""Sizes measured on NVIDIA GPUs, used instead of those that shapes.py derives; other GPUs use shapes.py's.
 
-A layer has the sizes of that measured layer which is nearest in outputs and inputs, of as many rows or the next more.
+A layer uses the sizes of the measured layer that is nearest in outputs and inputs, with the same number of rows or
+the next larger.
 
 Enters: as in shapes.py.
-Stays out: AMD's sizes, which the committed table of code objects holds for (objects.source_digest).
+Stays out: AMD's sizes, to which the committed table of code objects applies (objects.source_digest).
 Source: benchmarks/tune_layers.py and benchmarks/tune_kernels.py on an H200 (docs/kernels.md).
 """
 
@@ -16,11 +17,11 @@ from gfxgraph.kernels import shapes
 from gfxgraph.kernels.shapes import INTERPRETER, Attention, Linear, Target, power_of_two
 
 AHEAD_NBYTES = 12 << 20
-"""A weight of less is fetched ahead, for one row. In a step with larger ones that took more time than it saved."""
+"""Smaller weights are prefetched, for one row. In a step with larger weights that took more time than it saved."""
 ROOMY = ("sm_90", "sm_100", "sm_103")
-"""Those with 227 KiB of shared memory for a workgroup; others have 99 or more."""
+"""Targets with 227 KiB of shared memory per workgroup; others have 99 or more."""
 LEAST_INPUTS = 256
-"""Fewer than that are as shapes.py has them."""
+"""Layers with fewer inputs use shapes.py."""
 
 ROWS = (1, 2, 4, 8, 32)
 MEASURED: dict[tuple[int, bool], dict[tuple[int, int], tuple[bool, int, int, int, int, int]]] = {
@@ -96,16 +97,16 @@ MEASURED: dict[tuple[int, bool], dict[tuple[int, int], tuple[bool, int, int, int
 }  # fmt: skip
 """By rows and whether it is a gate; by outputs and inputs: vector instructions or not, then as in `Linear`.
 
-Those of two models' layers are what their steps were fastest with; the others were measured alone.
+For two models' layers these gave the fastest steps; the others were measured separately.
 """
 
 
 def linear(m: int, n: int, k: int, target: Target, *, is_pair: bool = False, is_half: bool = True) -> Linear:
-    """As `shapes.linear`."""
+    """Like `shapes.linear`."""
     if not _is_nvidia(target):
         return shapes.linear(m, n, k, target, is_pair=is_pair, is_half=is_half)
     how = shapes.linear(m, n, k, target, is_pair=is_pair, is_half=is_half)
-    # Rows by vector instructions take hardly any shared memory, tiles up to 220 KiB.
+    # Rows by vector instructions need hardly any shared memory, tiles up to 220 KiB.
     if is_half and k >= LEAST_INPUTS and (m == 1 or target.name in ROOMY):
         how = _nearest(m, n, k, is_pair)
     return fetching_ahead(how, n, k, is_pair=is_pair, is_half=is_half)
@@ -121,7 +122,7 @@ def _nearest(m: int, n: int, k: int, is_pair: bool) -> Linear:
 
 
 def fetching_ahead(how: Linear, n: int, k: int, *, is_pair: bool = False, is_half: bool = True) -> Linear:
-    """The same, its weights fetched ahead if they are less than `AHEAD_NBYTES`."""
+    """The same sizes, with weights prefetched if they are smaller than `AHEAD_NBYTES`."""
     nbytes = n * k * (2 if is_half else 4) * (1 + is_pair)
     is_ahead = how.block_m == 1 and nbytes < AHEAD_NBYTES
     return replace(how, ahead=-(-n // how.block_n) if is_ahead else 0)
@@ -130,7 +131,7 @@ def fetching_ahead(how: Linear, n: int, k: int, *, is_pair: bool = False, is_hal
 def attention(
     batch: int, heads: int, shared: int, length: int, width: int, target: Target, *, is_half: bool = True
 ) -> Attention:
-    """As `shapes.attention`."""
+    """Like `shapes.attention`."""
     usual = shapes.attention(batch, heads, shared, length, width, target, is_half=is_half)
     if not _is_nvidia(target):
         return usual
@@ -148,7 +149,7 @@ def attention(
     else:
         while splits < 16 and n * splits < 3 * target.n_units and splits * 128 <= length:
             splits *= 2
-    # Two blocks of keys and of values are underway: 10.4 bytes an element of shared memory.
+    # Two blocks of keys and of values are in flight: 10.4 bytes of shared memory per element.
     block = max(16, min(block, (16384 if target.name in ROOMY else 8192) // usual.width))
     return replace(usual, group=max(group, 16), block=block, splits=splits, num_warps=warps, is_dot=True)
 

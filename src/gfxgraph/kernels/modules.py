@@ -1,9 +1,10 @@
-"""`apply`: our kernels in the modules of a model, where they match its own results and are faster on this device.
+"""`apply`: uses our kernels in a model's modules, where they match its own results and are faster on this device.
 
 A module keeps its weights, its name and its place; its class becomes a subclass with another ``forward``, which
-answers steps of one token (norms: any call) and hands everything else to the class's own. `Applied.undo` puts the
-classes back. What is a norm, an attention, a layer is seen from its parts (structure.py); each kind of each size is
-then run beside the model's own, and left alone where it lies outside of the tolerance or is not faster.
+handles steps of one token (norms: any call) and passes everything else to the class's own. `Applied.undo` restores
+the
+classes. Norms, attention and layers are recognised by their parts (structure.py); each kind of each size is
+then run against the model's own, and left alone if it is outside the tolerance or not faster.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ PROBE_TOKENS = 128
 
 @dataclass(eq=False)
 class Applied:
-    """What `apply` did to a model. A context: left, it undoes.
+    """What `apply` did to a model. As a context manager it undoes that on exit.
 
     Attributes:
-        swapped: by a module's name, what its forward became.
-        left: by a module's name, why it stayed as it is.
-        verdicts: by kind and size, what was measured; empty with ``choose="all"``.
-        skipped: by reason, calls that the module's own forward answered.
-        is_choosing: `greedy` and `sample` are to choose the tokens, too; who calls the model has to do it.
+        swapped: by module name, the new forward.
+        left: by module name, why it was left alone.
+        verdicts: by kind and size, the measurements; empty with ``choose="all"``.
+        skipped: by reason, calls that the module's own forward handled.
+        is_choosing: whether `greedy` and `sample` should choose the tokens, too; the model's caller has to do that.
     """
 
     _model: weakref.ref[Any]
@@ -54,7 +55,7 @@ class Applied:
         return self._model()
 
     def undo(self) -> None:
-        """Put every module's own class back. Idempotent."""
+        """Restore every module's own class. Idempotent."""
         while self._classes:
             held, made, before = self._classes.pop()
             module = held()
@@ -68,7 +69,7 @@ class Applied:
         self.undo()
 
     def report(self) -> dict[str, Any]:
-        """Plain data: how many modules became what, why others did not, what was measured."""
+        """Plain data: how many modules were changed to what, why others were not, and the measurements."""
         return {
             "swapped": dict(Counter(self.swapped.values())),
             "left": dict(Counter(self.left.values())),
@@ -80,14 +81,14 @@ class Applied:
         }
 
     def compare(self, input_ids: Tensor, max_new_tokens: int = 32) -> dict[str, Any]:
-        """Greedy tokens with the kernels and without: how many agree before the first difference.
+        """Compare greedy tokens with the kernels and without: how many agree before the first difference.
 
         Args:
             input_ids: [batch, tokens] int64, on the model's device.
-            max_new_tokens: tokens to make for each row, both times.
+            max_new_tokens: tokens to generate for each row, both times.
 
         Returns:
-            ``tokens``, new ones a row; ``same``, for each row how many of them before the first difference;
+            ``tokens``, new ones per row; ``same``, for each row how many of them before the first difference;
             ``logits_difference``, the largest between the scores of the last prompt token, read as a step of one
             token, relative to the largest score.
         """
@@ -123,23 +124,23 @@ class Applied:
 
 
 def apply(model: nn.Module, *, rows: int = 1, choose: str = "measured") -> Applied:
-    """Put our kernels into a model of transformers, or one built alike. New in 2.0.
+    """Use our kernels in a transformers model, or one built like it. New in 2.0.
 
     Layers whose parts are known (a norm before attention, one before a gated MLP: Llama's, Mistral's, Qwen's) are
-    taken whole; elsewhere (Gemma 2 and 3) attention and MLP are, and everywhere norms and the output layer.
+    replaced as a whole; elsewhere (Gemma 2 and 3) attention and MLP are, and everywhere norms and the output layer.
 
     Args:
-        model: on the device where it will run. Numbers change within `structure.TOLERANCE`; tokens can, therefore.
-        rows: sequences in a step, at most 32, for which the trials are held.
-        choose: "measured", only what is faster on this device; the verdicts are kept for later processes. "all",
-            whatever is within the tolerance.
+        model: on the device where it will run. Numbers change within `structure.TOLERANCE`, so tokens may change.
+        rows: sequences per step, at most 32, for which the trials run.
+        choose: "measured" for only what is faster on this device; the verdicts are stored for later processes. "all"
+        for everything within the tolerance.
 
     Returns:
-        What was done; its ``undo`` takes it back.
+        What was done, with an ``undo``.
 
     Raises:
-        TypeError: ``model`` is no module.
-        ValueError: ``rows`` or ``choose`` is something else; the model has been applied to already.
+        TypeError: ``model`` is not a module.
+        ValueError: ``rows`` or ``choose`` is something else; kernels were already applied to the model.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"apply() takes a module, not {type(model).__name__}")
@@ -162,7 +163,7 @@ def apply(model: nn.Module, *, rows: int = 1, choose: str = "measured") -> Appli
 
 
 def _rotated_width(model: nn.Module) -> int:
-    """How many elements of a head are rotated; 0 if not known."""
+    """How many elements of a head are rotated; 0 if unknown."""
     for module in model.modules():
         frequencies = getattr(module, "inv_freq", None)
         if isinstance(frequencies, Tensor):
@@ -236,7 +237,7 @@ class _Work:
         return "" if self._is_faster(kind, facts, sizes, like, ours, theirs) else "it is not faster on this device"
 
     def chooses(self, n_scores: int) -> bool:
-        """Whether `greedy` is the faster choice among so many scores."""
+        """Whether `greedy` is the faster choice for this many scores."""
         scores = structure.random(self.rows, n_scores, like=self.like, seed=5).float()
         return self._is_faster(
             "choice", None, [(tuple(scores.shape), str(scores.dtype))], scores,
@@ -313,13 +314,13 @@ class _ProbeCache:
 
 
 Way = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
-"""What a forward becomes: its result, or, as a text, why the module's own is to answer."""
+"""The new forward: returns its result, or a text that says why the module's own must handle the call."""
 Given = Callable[[Any, Tensor], tuple[tuple[Any, ...], dict[str, Any]]]
 """Arguments for a trial."""
 
 
 def _joined(made: Any) -> Tensor:
-    """The part of a result that is compared: a tensor, or of several the first and those of its shape."""
+    """The part of a result that is compared: a tensor, or of several the first and those with its shape."""
     if not isinstance(made, tuple):
         return made  # type: ignore[no-any-return]
     return torch.cat([each for each in made if isinstance(each, Tensor) and each.shape == made[0].shape])

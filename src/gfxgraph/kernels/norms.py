@@ -17,7 +17,7 @@ from gfxgraph.kernels.launching import dense, flat_rows, launch, target, why_not
 from gfxgraph.kernels.shapes import PIECE, power_of_two, rows
 
 MOST_PARTS = 64
-"""Programs of a backward that keep sums of their own for the weight."""
+"""Workgroups of a backward that keep separate sums for the weight."""
 
 
 def rms_norm(
@@ -104,7 +104,7 @@ def _check(x: Tensor, residual: Tensor | None, *of_columns: Tensor | None) -> No
 
 @torch.library.custom_op("gfxgraph_kernels::norm", mutates_args=())
 def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, offset: float, is_rms: bool) -> Tensor:
-    """The operation behind `rms_norm` and `layer_norm`."""
+    """The operation that implements `rms_norm` and `layer_norm`."""
     if why_not("norm", x, weight, bias):
         return eager.norm(x, weight, bias, eps, offset, is_rms).contiguous()
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -182,7 +182,7 @@ def norm_backward(
 
 @torch.library.custom_op("gfxgraph_kernels::softmax", mutates_args=())
 def softmax_rows(x: Tensor) -> Tensor:
-    """The operation behind `softmax`."""
+    """The operation that implements `softmax`."""
     if why_not("softmax", x):
         return eager.softmax(x).contiguous()
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -206,7 +206,7 @@ def softmax_rows(x: Tensor) -> Tensor:
     return y
 
 
-# -- what torch.compile, export and autograd know of them ----------------------------------------------
+# -- registrations for torch.compile, export and autograd ----------------------------------------------
 
 
 def _like(x: Tensor) -> Tensor:

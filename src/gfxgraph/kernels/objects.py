@@ -1,7 +1,8 @@
-"""What Triton makes of the kernels for GPUs that are not here: registers, LDS and spills, read from the code objects.
+"""What Triton makes of the kernels for GPUs that are not present: registers, LDS and spills, read from the code
+objects.
 
-The operations run as always, on tensors without memory, and their launches are written down (`launching.recorded`);
-each is then compiled for every target with the constants and alignments that a launch would have. Nothing runs.
+The operations run as usual, on tensors without memory, and their launches are recorded (`launching.recorded`);
+each is then compiled for every target with the constants and alignments of a real launch. Nothing runs.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ TARGETS = {
     "gfx906": 60, "gfx90a": 104, "gfx942": 304, "gfx950": 256,
     "gfx1030": 40, "gfx1100": 48, "gfx1151": 20, "gfx1201": 32,
 }  # fmt: skip
-"""Architectures, each with the compute units of a common device of it, which sizes depend on."""
+"""Architectures, each with the compute units of a common device, on which sizes depend."""
 LDS_KIB = 64
-"""Of a workgroup, where the architecture's table says nothing else."""
+"""Per workgroup, unless the architecture's table says otherwise."""
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 _NAMES = {
     torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.int64: "i64", torch.int32: "i32",
@@ -132,7 +133,7 @@ def _choose(has_noise: bool) -> Callable[[torch.dtype], Any]:
 
 
 def _inside(op: Any) -> Callable[..., Any]:
-    """The function of an operation: torch would answer for tensors without memory by its fake."""
+    """The function of an operation: for tensors without memory torch would call its fake implementation."""
     return op._init_fn  # type: ignore[no-any-return]
 
 
@@ -170,7 +171,7 @@ CASES = (
 
 
 def launches(case: CompiledCase, dtype: torch.dtype, target: Target) -> list[launching.Launch]:
-    """What an operation launches for a target."""
+    """The launches of an operation for a target."""
     with launching.recorded(target) as made:
         case.run(dtype)
     return made
@@ -178,11 +179,11 @@ def launches(case: CompiledCase, dtype: torch.dtype, target: Target) -> list[lau
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A launch as code.
+    """A compiled launch.
 
     Attributes:
-        lds_nbytes: that the launch asks for.
-        arguments: type and value of each; Triton's own two pointers follow them.
+        lds_nbytes: LDS that the launch requests.
+        arguments: type and value of each; followed by Triton's own two pointers.
     """
 
     code: bytes
@@ -223,7 +224,7 @@ def built(launch: launching.Launch, target: Target) -> Built:
     signature |= dict.fromkeys(launch.flags, "constexpr")
     source = ASTSource(launch.kernel, signature, constants, attributes)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what Triton says of its own defaults
+        warnings.simplefilter("ignore")  # Triton's warnings about its own defaults
         made = triton.compile(source, target=where, options={"num_warps": launch.num_warps})
     taken = ((signature[name], value) for name, value in zip(names, launch.args) if name not in constants)
     return Built(made.asm["hsaco"], made.metadata.name, made.metadata.shared, tuple(taken))
@@ -259,7 +260,7 @@ def compiled(launch: launching.Launch, target: Target) -> dict[str, Any]:
 def rows(
     targets: dict[str, int], dtypes: dict[str, torch.dtype], cases: tuple[CompiledCase, ...] = CASES
 ) -> Iterator[dict]:
-    """Compile every case for every target; a row each launch."""
+    """Compile every case for every target; one row per launch."""
     for name, n_units in targets.items():
         target = target_of(name, n_units)
         for case in cases:
@@ -269,13 +270,13 @@ def rows(
 
 
 def lds_limit(name: str) -> int:
-    """Bytes of LDS that a workgroup may have: 64 KiB, more only where the architecture has more."""
+    """Bytes of LDS per workgroup: 64 KiB, or more if the architecture has more."""
     known = architecture(name)
     return (known.lds_kib if known is not None and known.is_cdna else LDS_KIB) * 1024
 
 
 def source_digest() -> str:
-    """Of all that the table depends on beside Triton: a table of other sources is known by it."""
+    """Digest of everything that the table depends on besides Triton, to recognise an outdated table."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
         if path.name.endswith("_kernels.py") or path.name == "shapes.py":
@@ -284,7 +285,7 @@ def source_digest() -> str:
 
 
 def table(found: list[dict[str, Any]]) -> str:
-    """Rows for people: the largest numbers of each kernel for each target."""
+    """Readable rows: the largest numbers of each kernel for each target."""
     lines = [f"{'target':<9} {'kernel':<20} {'wavefront':>9} {'VGPRs':>6} {'SGPRs':>6} {'LDS':>7} {'spills':>7}"]
     for target in dict.fromkeys(row["target"] for row in found):
         for kernel in dict.fromkeys(row["kernel"] for row in found if row["target"] == target):
@@ -298,7 +299,7 @@ def table(found: list[dict[str, Any]]) -> str:
 
 
 def markdown(found: list[dict[str, Any]]) -> str:
-    """A table of kernels by targets: the most vector registers and LDS in KiB of any case; 0: not launched."""
+    """A table of kernels by targets: the most vector registers and LDS in KiB of any case; 0 if not launched."""
     targets = list(dict.fromkeys(row["target"] for row in found))
     lines = [f"| VGPRs, LDS | {' | '.join(targets)} |", "| --- |" + " --- |" * len(targets)]
     for kernel in dict.fromkeys(row["kernel"] for row in found):

@@ -1,6 +1,6 @@
-"""Steps of one token by our kernels: what replaces a layer's, an attention's, an MLP's own forward.
+"""Steps of one token with our kernels: the new forwards of a layer, an attention and an MLP.
 
-A step of a layer is five launches, six where the keys are divided: norm with query, key and value; rotary embedding,
+A step of a layer is five launches, six if the keys are split: norm with query, key and value; rotary embedding,
 write to the cache and attention; output and residual; norm with gate; down and residual.
 """
 
@@ -19,7 +19,7 @@ from gfxgraph.kernels.structure import AttentionModules, Layer, Mlp, Norm, has_h
 
 
 def why_not_rows(x: Tensor, weight: Tensor) -> str:
-    """Why rows are left to the module's own forward; "" where they are ours."""
+    """Why the module's own forward must handle these rows; "" if ours does."""
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
         return "gradients are wanted"
     if x.dtype is not weight.dtype or torch.is_autocast_enabled(x.device.type):
@@ -30,7 +30,7 @@ def why_not_rows(x: Tensor, weight: Tensor) -> str:
 
 
 def why_not_step(attention: nn.Module, x: Tensor, given: dict[str, Any]) -> str:
-    """Why a call of an attention, or of a layer with it, is left to its own forward; "" where it is ours."""
+    """Why an attention's, or its layer's, own forward must handle a call; "" if ours does."""
     reason = why_not_rows(x, attention.q_proj.weight)  # type: ignore[arg-type, union-attr]
     if reason:
         return reason
@@ -87,12 +87,12 @@ def _cut(mask: Tensor | None, keys: Tensor) -> Tensor | None:
 
 
 class TokenSlot(NamedTuple):
-    """Where a token goes in a cache of fixed length.
+    """A token's slot in a cache of fixed length.
 
     Attributes:
         keys, values: [batch, shared heads, length, width].
         position: [1] int64, the token's slot.
-        is_counted: each layer's own, to be increased with the step.
+        is_counted: each layer has its own position, to be increased with the step.
     """
 
     keys: Tensor
@@ -102,7 +102,7 @@ class TokenSlot(NamedTuple):
 
 
 def place_in(cache: object, index: int) -> TokenSlot | None:
-    """Where this token goes in a cache of fixed length; None for another, which updates itself."""
+    """This token's slot in a cache of fixed length; None for other caches, which update themselves."""
     layers = getattr(cache, "layers", None)
     if not isinstance(layers, list) or index >= len(layers):
         return None
@@ -110,7 +110,7 @@ def place_in(cache: object, index: int) -> TokenSlot | None:
     if not getattr(layer, "is_initialized", False):
         return None
     place = getattr(layer, "place", None)
-    if place is not None:  # of the graphs of generate(): one position for all layers
+    if place is not None:  # from the graphs of generate(): one position for all layers
         is_shifting = getattr(layer, "is_sliding", False) and place.is_full
         return (
             TokenSlot(layer.keys, layer.values, place.position, False)
@@ -123,7 +123,7 @@ def place_in(cache: object, index: int) -> TokenSlot | None:
 
 
 def mlp(facts: Mlp, module: Any, x: Tensor, before: Norm | None, weight: Tensor | None, residual: object) -> Tensor:
-    """A gated MLP, with the norm before and the sum after."""
+    """A gated MLP, with the norm before it and the sum after it."""
     inner = linear(
         x, module.gate_proj.weight, activation=facts.activation, up=module.up_proj.weight, norm_weight=weight,
         norm_eps=None if before is None else before.eps, norm_offset=0.0 if before is None else before.offset,

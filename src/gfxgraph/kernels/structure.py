@@ -1,7 +1,7 @@
-"""What modules of a model are, seen from their parts and from what they give: not from the names of their classes.
+"""Recognises the modules of a model by their parts and results, not by the names of their classes.
 
-A part is taken for what it looks like only after its numbers agreed with ours on random inputs; a norm that adds 1 to
-its weight, a layer that scales its residual or turns heads in another way shows itself there.
+A part is accepted as what it looks like only after its numbers agreed with ours on random inputs. That detects a norm
+that adds 1 to its weight, or a layer that scales its residual or rotates heads in another way.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from gfxgraph.kernels import eager
 
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 6e-2}
-"""How far a part may lie from the model's own, relative to its largest number: a few roundings of its dtype."""
+"""How much a part may differ from the model's own, relative to its largest number: a few roundings of its dtype."""
 ROTARIES = ("default", "linear", "llama3", "yarn")
-"""Kinds of transformers' that read their frequencies and never write them ("dynamic" and "longrope" do)."""
+"""Transformers' kinds that read their frequencies and never write them ("dynamic" and "longrope" do)."""
 _EPS = ("variance_epsilon", "eps")
 
 
@@ -64,13 +64,13 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Rotary:
-    """Cosines and sines of positions, by frequencies that stay as they are."""
+    """Cosines and sines of positions, with constant frequencies."""
 
     scaling: float
 
 
 def are_near(ours: Tensor, theirs: Tensor) -> bool:
-    """Within `TOLERANCE` of the largest number, and the same numbers finite."""
+    """True if within `TOLERANCE` of the largest number, with the same elements finite."""
     a, b = ours.double(), theirs.double()
     if a.shape != b.shape or not torch.equal(a.isfinite(), b.isfinite()):
         return False
@@ -79,13 +79,13 @@ def are_near(ours: Tensor, theirs: Tensor) -> bool:
 
 
 def random(*shape: int, like: Tensor, seed: int = 0) -> Tensor:
-    """Normal numbers, the same each time."""
+    """Normally distributed numbers, the same each time."""
     generator = torch.Generator("cpu").manual_seed(seed)
     return torch.randn(shape, generator=generator, device="cpu").to(like.device, like.dtype)
 
 
 def norm_of(module: nn.Module) -> Norm | None:
-    """What kind of norm a module is; None where it is none that is known."""
+    """The kind of norm that a module is; None if it is no known kind."""
     weights = dict(module.named_parameters(recurse=False))
     if list(module.children()) or not set(weights) <= {"weight", "bias"} or "weight" not in weights:
         return None
@@ -98,7 +98,7 @@ def norm_of(module: nn.Module) -> Norm | None:
     for kind in (*kinds, Norm(eps, 0.0, False)):
         try:
             theirs = module(x)
-        except (RuntimeError, TypeError, ValueError):  # it is called otherwise: no norm
+        except (RuntimeError, TypeError, ValueError):  # it takes other arguments, so it is not a norm
             return None
         if not isinstance(theirs, Tensor) or theirs.dtype is not x.dtype:
             return None
@@ -108,17 +108,17 @@ def norm_of(module: nn.Module) -> Norm | None:
 
 
 def is_plain(module: Any) -> bool:
-    """True for torch's own linear layer with weights in a dtype of ours, which nothing stands before or behind."""
+    """True for torch's own linear layer with weights in one of our dtypes, and without hooks."""
     return type(module) is nn.Linear and module.weight.dtype in TOLERANCE and not has_hooks(module)
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """True where something else is called with the module."""
+    """True if something else is called together with the module."""
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def activation_of(function: Any) -> str:
-    """The name of an activation, by what it gives; "" for one that is not ours."""
+    """The name of an activation, by its results; "" if it is not one of ours."""
     x = torch.linspace(-6, 6, 241, dtype=torch.float64)
     ways = {"silu": F.silu(x), "gelu": F.gelu(x), "gelu_tanh": F.gelu(x, approximate="tanh")}
     try:
@@ -131,7 +131,7 @@ def activation_of(function: Any) -> str:
 
 
 def mlp_of(module: nn.Module) -> Mlp | None:
-    """A gated MLP, by its parts."""
+    """Recognise a gated MLP by its parts."""
     parts = dict(module.named_children())
     linears: list[Any] = [parts.get(name) for name in ("gate_proj", "up_proj", "down_proj")]
     if not all(is_plain(each) and each.bias is None for each in linears):
@@ -143,7 +143,7 @@ def mlp_of(module: nn.Module) -> Mlp | None:
 
 
 def rotary_of(module: nn.Module) -> Rotary | None:
-    """A rotary embedding by halves, whose frequencies do not change with the length of a sequence."""
+    """Recognise a rotary embedding by halves, with frequencies that do not depend on the sequence length."""
     frequencies, scaling = getattr(module, "inv_freq", None), getattr(module, "attention_scaling", None)
     if not isinstance(frequencies, Tensor) or frequencies.dim() != 1 or not isinstance(scaling, (int, float)):
         return None
@@ -153,7 +153,7 @@ def rotary_of(module: nn.Module) -> Rotary | None:
 
 
 def attention_of(module: nn.Module) -> AttentionModules | None:
-    """An attention, by its parts and attributes."""
+    """Recognise an attention by its parts and attributes."""
     parts = dict(module.named_children())
     if not all(is_plain(parts.get(name)) for name in ("q_proj", "k_proj", "v_proj", "o_proj")):
         return None
@@ -183,7 +183,7 @@ def attention_of(module: nn.Module) -> AttentionModules | None:
 
 
 def layer_of(module: nn.Module) -> Layer | None:
-    """A decoder layer, by its parts: exactly two norms, an attention and an MLP."""
+    """Recognise a decoder layer by its parts: exactly two norms, an attention and an MLP."""
     parts = dict(module.named_children())
     if set(parts) != {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"}:
         return None

@@ -1,8 +1,10 @@
-"""Which of two ways is faster on this device: measured once, kept for later processes.
+"""Which of two variants is faster on this device: measured once, stored for later processes.
 
-Both ways are captured and replayed in turns, so that launches, which a graph removes, do not decide. What was found
-is kept in ``kernels.json`` in the user's state folder, by device, versions and what was compared. A file that cannot
-be read or written is no reason to fail: it is reported once and the trial is held again.
+Both are captured and their replays alternate, so that launch overhead, which a graph removes, does not decide.
+Results
+are stored in ``kernels.json`` in the user's state folder, by device, versions and what was compared. A file that
+cannot
+be read or written is not an error: it is reported once and the trial is repeated.
 """
 
 from __future__ import annotations
@@ -22,23 +24,23 @@ from gfxgraph import config, files
 from gfxgraph.process import process
 
 VERSION = 2
-"""One more where the kernels are no longer those that were timed."""
+"""Increased when the timed kernels change."""
 N_CALLS, N_TURNS = 10, 7
 MARGIN = 0.98
-"""Ours must take less than this share of the time: what cannot be told apart stays as it is."""
+"""Ours must take less than this share of the time: a difference too small to be sure changes nothing."""
 MOST_ROWS = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class TrialTimes:
-    """Microseconds of a call, the median of the turns."""
+    """Microseconds per call, the median of the turns."""
 
     ours_us: float
     theirs_us: float
 
     @property
     def is_ours(self) -> bool:
-        """Whether ours is to be used."""
+        """Whether to use ours."""
         return self.ours_us < MARGIN * self.theirs_us
 
 
@@ -53,7 +55,7 @@ class Kept:
         self.path = Path(folder) / "kernels.json" if folder else None
 
     def get(self, about: dict[str, Any]) -> TrialTimes | None:
-        """What was found about this, if it can be read."""
+        """The stored result for this key, if it can be read."""
         row = self._rows().get(_key(about))
         try:
             return TrialTimes(float(row["ours_us"]), float(row["theirs_us"])) if isinstance(row, dict) else None
@@ -61,7 +63,7 @@ class Kept:
             return None
 
     def put(self, about: dict[str, Any], verdict: TrialTimes) -> None:
-        """Keep a verdict; what other processes have kept meanwhile stays."""
+        """Store a verdict; what other processes have stored meanwhile is kept."""
         if self.path is None:
             return
         rows = self._rows()
@@ -88,7 +90,7 @@ class Kept:
 
 
 def kept() -> Kept:
-    """In the folder that the settings name."""
+    """The store in the folder from the settings."""
     state = process.current()
     return Kept(state.settings.state_dir if state is not None else config.load().state_dir)
 
@@ -96,11 +98,11 @@ def kept() -> Kept:
 def compare(
     about: dict[str, Any], ours: Callable[[], Any], theirs: Callable[[], Any], device: torch.device, store: Kept
 ) -> TrialTimes:
-    """What is known of the two ways, or is measured now.
+    """The stored result for the two variants, or a new measurement.
 
     Args:
-        about: all that the verdict holds for, beside the device and the versions.
-        ours, theirs: run once on the device; can be captured.
+        about: the verdict's key, apart from the device and the versions.
+        ours, theirs: have run once on the device; can be captured.
     """
     about = {**about, **_platform(device)}
     found = store.get(about)
@@ -111,7 +113,7 @@ def compare(
 
 
 def measured(ours: Callable[[], Any], theirs: Callable[[], Any], device: torch.device) -> TrialTimes:
-    """Time both in turns: as graphs on a GPU, by the clock elsewhere."""
+    """Time both alternately: as graphs on a GPU, by the clock elsewhere."""
     timers = [timer(way, device) for way in (ours, theirs)]
     turns = [[timer() for timer in timers] for _ in range(N_TURNS)]
     mine, other = (statistics.median(column) for column in zip(*turns))
@@ -119,7 +121,7 @@ def measured(ours: Callable[[], Any], theirs: Callable[[], Any], device: torch.d
 
 
 def timer(way: Callable[[], Any], device: torch.device, n_calls: int = N_CALLS) -> Callable[[], float]:
-    """A function that returns microseconds of one call, of ``n_calls`` in a graph."""
+    """A function that returns the microseconds of one call, timed over ``n_calls`` in a graph."""
     if device.type != "cuda":
 
         def by_clock() -> float:

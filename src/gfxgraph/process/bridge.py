@@ -1,6 +1,6 @@
-"""Whether the bridge is on in this process, and the state that graphs stand on where it is and where it is not.
+"""Whether the bridge is on in this process, and the process state that graphs use with and without it.
 
-Switching it on is startup/activation.py's: that takes every room. What it replaced is noted here.
+startup/activation.py switches it on, because that involves every room; what it replaced is recorded here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EVERY_REPLAY = sys.maxsize
 
 lock = threading.RLock()
 undo: list[Callable[[], None]] = []
-"""What takes the bridge out again, last first; empty where it is off."""
+"""Calls that undo the bridge, to be run last first; empty while it is off."""
 
 
 def is_enabled() -> bool:
@@ -41,7 +41,7 @@ def replace(owner: object, name: str, new: object) -> None:
 
 
 def make_process(settings: Config, platform: str, base: object, driver: GraphDriver | None) -> process.Process:
-    """The state that captures need; nothing is patched."""
+    """Make the state that captures need, without patching anything."""
     decisions = _decisions(platform, settings)
     state = process.Process(settings=settings, platform=platform, driver=driver, base=base)
     state.validate_replays = validate_replays(settings, platform, decisions.validate_replays)
@@ -56,10 +56,10 @@ _unpatched: Any = None
 
 
 def process_for_callables() -> Any:
-    """The process state for graphed callables: the bridge's where it is on, else one without patches.
+    """The process state for graphed callables: the bridge's if it is on, else one without patches.
 
     Returns:
-        None where there is no GPU to capture on.
+        None if there is no GPU to capture on.
     """
     global _unpatched
     with lock:
@@ -81,7 +81,7 @@ def process_for_callables() -> Any:
 
 
 def driver_for(platform: str) -> Any:
-    """The driver of a real GPU; None where it cannot be loaded, which is said in the log."""
+    """The driver of a real GPU; None, with a log line, if it cannot be loaded."""
     try:
         return locate("hip" if platform == "rocm" else "cuda")
     except DriverError as error:
@@ -90,17 +90,17 @@ def driver_for(platform: str) -> Any:
 
 
 def _decisions(platform: str, settings: Config) -> Any:
-    """What the defect table says for this machine, or for the simulated one."""
+    """The defect table's decisions for this machine, or for the simulated one."""
     if settings.environment:
         return defects.decide(environment.load(Path(settings.environment)))
     if platform == "rocm":
         return defects.decide(environment.detect())
-    # A simulated HIP switches nodes as the real one does, where its profile says so.
+    # The simulated HIP behaves like the real one when nodes are switched, if its profile says so.
     return defects.Decisions(node_walk_resets=platform == "simulator" and settings.simulate.startswith("hip"))
 
 
 def validate_replays(settings: Config, platform: str, by_table: int) -> int:
-    """How many replays of each graph are compared with eager execution."""
+    """How many replays of each graph to compare with eager execution."""
     if settings.validate_replays is not None:
         return settings.validate_replays
     if settings.activation is Activation.VALIDATE:

@@ -1,7 +1,7 @@
 """The context that driver calls need in each thread.
 
-A thread that has launched nothing through torch has none. CUDA's driver refuses a launch there, and dies of a
-segmentation fault where a node of a graph exec is changed (CUDA 13.0, seen on an H100; docs/decisions/0101).
+A thread that has launched nothing through torch has none. There CUDA's driver refuses a launch, and crashes with a
+segmentation fault if a node of a graph exec is updated (CUDA 13.0, seen on an H100; docs/decisions/0101).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import threading
 
 
 class Contexts(threading.local):
-    """What each thread has."""
+    """The devices used by each thread."""
 
     devices: frozenset[int] = frozenset()
     """Devices that this thread has used: the context of one of them is current in it."""
@@ -18,7 +18,7 @@ class Contexts(threading.local):
     def give(self, device_index: int) -> None:
         """Make a context current in this thread.
 
-        To ask a stream whether it is done would do, too, but ends a capture of another thread.
+        Querying a stream would do this as well, but ends a capture of another thread.
         """
         if device_index not in self.devices:
             # lazily: callers have torch loaded

@@ -1,4 +1,4 @@
-"""What users ask a running process: its statistics, and whether graphs work here at all."""
+"""Statistics of a running process, and a check that graphs work at all."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def stats() -> dict[str, Any]:
 
     Returns:
         ``enabled_at`` (seconds since the epoch, None before enable), ``capture_count``,
-        ``replay_count``, ``fallback_count``, ``validation_failures``, ``avg_replay_us`` (CPU
-        microseconds of the replays that were timed, None before the first) and more; ``fallbacks``
+        ``replay_count``, ``fallback_count``, ``validation_failures``, ``avg_replay_us`` (CPU microseconds of the
+        timed replays, None before the first) and more; ``fallbacks``
         counts by reason, ``events`` lists every split, fallback and skipped validation with the
         operation and source line.
     """
@@ -40,8 +40,8 @@ def health_check() -> dict[str, Any]:
     """Capture and replay a small graph and compare it with eager execution.
 
     Returns:
-        ``ok``, ``gpu``, ``rocm`` (the architecture, or None), ``native_bridge`` (the companion's
-        library is there and loads; ``gfxgraph.native.state()`` says why not), ``vram_total_mb``,
+        ``ok``, ``gpu``, ``rocm`` (the architecture, or None), ``native_bridge`` (the companion's library exists and
+        loads; ``gfxgraph.native.state()`` says why not), ``vram_total_mb``,
         ``vram_free_mb``, ``details``; never raises.
     """
     report: dict[str, Any] = {
@@ -54,7 +54,7 @@ def health_check() -> dict[str, Any]:
         "details": "",
     }
     try:
-        # lazily: where there is no torch, that is the answer
+        # lazily: if torch is missing, that is the answer
         import torch
     except ImportError as error:
         report["details"] = f"torch cannot be imported: {error}"

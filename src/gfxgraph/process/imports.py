@@ -1,10 +1,10 @@
-"""Being called right after a program has imported some module.
+"""Callbacks right after a program has imported some module.
 
-The waiting is done by a finder on ``sys.meta_path``: asked for the module, it lets the other finders
-answer, and has the loader they return call us once when it has run the module. The loader object stays
-the module's own, so that nothing that inspects its ``__spec__`` sees a difference.
+A finder on ``sys.meta_path`` waits for the module: it lets the other finders answer for it,
+and makes the loader that they return call us once after it has run the module. The loader object remains
+the module's own, so that code that inspects its ``__spec__`` sees no difference.
 
-Torch-free, because torch is one of those that are waited for.
+Torch-free, because torch is one of the modules waited for.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ImportWatcher:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Answer for the module with what the other finders say, prepared to call ``then``."""
+        """Return the other finders' answer for the module, prepared to call ``then``."""
         if name != self.module:
             return None
         for finder in sys.meta_path:
@@ -50,7 +50,7 @@ class ImportWatcher:
             return
 
         def exec_module(module: ModuleType) -> None:
-            # Back to the class's own method first: importlib.reload must not call again.
+            # Restore the class's own method first: importlib.reload must not call again.
             del loader.exec_module  # type: ignore[union-attr]
             original(module)
             if self in sys.meta_path:
@@ -61,11 +61,11 @@ class ImportWatcher:
 
 
 def watch(module: str, then: Callable[[], None]) -> None:
-    """Have ``then`` called right after ``module`` is imported; at most one call is arranged for a module."""
+    """Call ``then`` right after ``module`` is imported; at most one call is arranged per module."""
     if not is_watched(module):
         sys.meta_path.insert(0, ImportWatcher(module, then))
 
 
 def is_watched(module: str) -> bool:
-    """True until the import that ``watch`` waits for is over."""
+    """True until the import that ``watch`` waits for has happened."""
     return any(isinstance(finder, ImportWatcher) and finder.module == module for finder in sys.meta_path)

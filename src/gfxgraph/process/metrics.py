@@ -1,8 +1,8 @@
-"""The counters of ``gfxgraph.stats()`` as text for Prometheus, of one process or of all below one server.
+"""The counters of ``gfxgraph.stats()`` as Prometheus text, for one process or for all processes of a server.
 
-Problem: a server's ``/metrics`` is answered by one process, and graphs are replayed in others. Idea: each
-process keeps its text in a file of a folder (``GFXGRAPH_METRICS``), and the process that answers adds the files up,
-with the process as a label. The same files suit the textfile collector of a node exporter.
+Problem: one process of a server answers ``/metrics``, and others replay graphs. Idea: each process writes its text to
+a file in a folder (``GFXGRAPH_METRICS``), and the process that answers combines the files, with the process as a
+label. The same files work with a node exporter's textfile collector.
 
 Torch-free: statistics are read only if the runtime is loaded.
 
@@ -48,7 +48,7 @@ _COUNTERS = {
 
 
 def families(stats: Mapping[str, Any], labels: Mapping[str, str] | None = None) -> list[Family]:
-    """What ``stats`` holds, as metrics; ``labels`` go on every sample."""
+    """Convert ``stats`` to metrics; ``labels`` are added to every sample."""
     labels = dict(labels or {})
     made = [
         Family(name, "counter", text, ((labels, float(stats.get(key) or 0)),))
@@ -74,14 +74,14 @@ def metrics_text(stats: Mapping[str, Any] | None = None, labels: Mapping[str, st
     """This process's counters in Prometheus' text format.
 
     Args:
-        stats: what ``gfxgraph.stats()`` gave; asked for here where left out.
-        labels: put on every sample.
+        stats: a result of ``gfxgraph.stats()``; by default the present one.
+        labels: added to every sample.
     """
     return render(current_families(stats, labels))
 
 
 def current_families(stats: Mapping[str, Any] | None = None, labels: Mapping[str, str] | None = None) -> list[Family]:
-    """This process's counters, and coverage where that is counted; arguments as for ``metrics_text``."""
+    """This process's counters, and coverage if it is being counted; arguments as for ``metrics_text``."""
     made = families(current() if stats is None else stats, labels)
     state = process.current()
     for name, kind, text, samples in state.coverage() if state is not None and state.coverage is not None else ():
@@ -90,7 +90,7 @@ def current_families(stats: Mapping[str, Any] | None = None, labels: Mapping[str
 
 
 def render(metrics: Iterable[Family]) -> str:
-    """The text of some metrics; those without samples are left out."""
+    """Render metrics as text; those without samples are omitted."""
     lines = []
     for metric in metrics:
         if metric.samples:
@@ -100,7 +100,7 @@ def render(metrics: Iterable[Family]) -> str:
 
 
 def file_in(folder: str, pid: int | None = None) -> Path:
-    """Where a process keeps its text."""
+    """The file in which a process writes its text."""
     return Path(folder) / f"gfxgraph-{os.getpid() if pid is None else pid}{SUFFIX}"
 
 
@@ -112,7 +112,7 @@ def write(folder: str, stats: Mapping[str, Any] | None = None) -> None:
 
 
 def collect(folder: str, is_alive: Callable[[int], bool] | None = None) -> list[Family]:
-    """The metrics of every process that keeps its text in ``folder`` and still runs, each family once."""
+    """The metrics of every running process that writes to ``folder``, each family once."""
     alive = is_alive if is_alive is not None else _is_alive
     found: dict[str, Family] = {}
     for path in sorted(Path(folder).glob(f"gfxgraph-*{SUFFIX}")):
@@ -122,7 +122,7 @@ def collect(folder: str, is_alive: Callable[[int], bool] | None = None) -> list[
         try:
             text = files.read_inside(folder, path.name, files.MOST_NBYTES).decode("utf-8", "replace")
         except OSError:
-            continue  # it ended just now, or is none of ours
+            continue  # it has just ended, or is not one of ours
         for metric in parse(text):
             known = found.get(metric.name)
             samples = (known.samples if known else ()) + metric.samples
@@ -135,7 +135,7 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 def parse(text: str) -> list[Family]:
-    """Read back what ``render`` wrote; lines of any other kind are left out."""
+    """Parse the output of ``render``; other lines are ignored."""
     about: dict[str, list[str]] = {}
     samples: dict[str, list[tuple[Mapping[str, str], float]]] = {}
     for line in text.splitlines():
@@ -174,6 +174,6 @@ def _is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # another user's process, which exists
+    except OSError:  # another user's process: it exists
         return True
     return True

@@ -1,4 +1,4 @@
-"""What one process has: settings, the driver, counters, the captures underway in each thread."""
+"""The state of one process: settings, the driver, counters, and each thread's running captures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger("gfxgraph")
 
 
 class OngoingRecording(Protocol):
-    """What records a capture's operations, as its callers see it."""
+    """The recorder of a running capture, as its callers see it."""
 
     paused: bool
     is_wary: bool
@@ -31,7 +31,7 @@ class OngoingRecording(Protocol):
 
 
 class OngoingCapture(Protocol):
-    """A capture underway in some thread, as the rooms and files below it see it."""
+    """A running capture of some thread, as lower rooms see it."""
 
     begun_at: tuple[Any, int]
     error: BaseException | None
@@ -46,7 +46,7 @@ class OngoingCapture(Protocol):
 
 
 class LaunchCounter(Protocol):
-    """Who counts replays and eager launches while it is there (reporting/watch.py)."""
+    """Counts replays and eager launches while it is installed (reporting/watch.py)."""
 
     def replaying(self, graph: object, is_compared: bool = False) -> None: ...
     def checking_begins(self) -> None: ...
@@ -66,46 +66,47 @@ class Process:
     """"rocm", "cuda" or "simulator"."""
     driver: GraphDriver | None
     base: Any
-    """The class that ``torch.cuda.CUDAGraph`` was before it was replaced."""
+    """The original class ``torch.cuda.CUDAGraph``."""
     validate_replays: int = 0
     capture_error_mode: str | None = None
-    """Set by the defect table where the default mode is known to fail; None leaves the caller's."""
+    """Set by the defect table if the default mode is known to fail; None keeps the caller's."""
     recording: dict[tuple[int, int], OngoingCapture] = field(default_factory=dict)
-    """Pools that a capture is recording into right now; only those that programs chose."""
+    """Pools into which a capture is recording right now; only those chosen by programs."""
     lost_streams: dict[int, str] = field(default_factory=dict)
     """Streams that a failed capture left unusable, with the status that did it (HIP, 904)."""
     decisions: Decisions = field(default_factory=Decisions)
     """The defect table's answers for this machine (hardware.defects.Decisions)."""
     copy_kernels: dict[int, CopyKernel | None] = field(default_factory=dict)
-    """By device: the kernel that copies small tensors; None where it cannot be had."""
+    """By device: the kernel that copies small tensors; None if it is not available."""
     joins: dict[int, bool] = field(default_factory=dict)
-    """By device: whether copies may be part of a graph exec, their addresses changed from call to call."""
+    """By device: whether copies can be part of a graph exec, with addresses updated at each call."""
     hang_watch: Any = None
-    """Reports captures and replays that do not end (capture/watch.py); None if it is off."""
+    """Reports captures and replays that do not finish (capture/watch.py); None if it is off."""
     why_not_joined: str = ""
-    """Why they may not, where that is so."""
+    """Why they cannot, if so."""
     contexts: Contexts = field(default_factory=Contexts)
     counters: Counters = field(default_factory=Counters)
     enabled_at: float = field(default_factory=time.time)
     pid: int = field(default_factory=os.getpid)
     graphs: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
     watch: LaunchCounter | None = None
-    """Where it is there, each replay tells it, and none takes the fast path."""
+    """If set, it is told of each replay, and no replay takes the fast path."""
     coverage: Callable[[], Samples] | None = None
     """Coverage's metrics for Prometheus; None if it is off."""
     first_look: Any = None
-    """Device memory at the first report of it, for what has grown since (reporting/memory.py)."""
+    """Device memory at the first report, to show what has grown since (reporting/memory.py)."""
     graph_memory: dict[int, set[int]] = field(default_factory=dict)
-    """Addresses where captures left results, by the ``id`` of each program. Tensors there are not pinned by other
-    captures: engines count on a pool's memory being reused."""
+    """Addresses of captures' results, by the ``id`` of each program. Other captures do not pin tensors
+    there: engines rely on a pool's memory being reused.
+    """
 
     @property
     def is_watched(self) -> bool:
-        """Whether each replay is reported, so that none takes the fast path."""
+        """Whether each replay is reported, in which case none takes the fast path."""
         return self.watch is not None or self.hang_watch is not None
 
     def report(self, kind: str, reason: str, op: str = "", where: object = "", level: int = logging.WARNING) -> None:
-        """Count an event; log it the first time, each time at debug level."""
+        """Count an event; log it the first time, and at debug level every time."""
         if self.counters.event(kind, reason, op, str(where)):
             place = f" ({op}{' at ' if op and str(where) else ''}{where})" if op or str(where) else ""
             log.log(level, "%s: %s%s", kind.replace("_", " "), reason, place)
@@ -129,13 +130,13 @@ def install(process: Process | None) -> None:
 
 
 def require() -> Process:
-    if _current is None:  # a graph object that outlived disable() keeps working on its own state
+    if _current is None:  # a graph object that outlived disable() keeps using its own state
         raise RuntimeError("gfxgraph is not enabled in this process")
     return _current
 
 
 def sessions() -> list[OngoingCapture]:
-    """Captures underway in this thread, outermost first."""
+    """This thread's running captures, outermost first."""
     try:
         stack: list[OngoingCapture] = _local.sessions
     except AttributeError:
@@ -163,7 +164,7 @@ def in_forked_child() -> bool:
 
 
 def _after_fork() -> None:
-    # A GPU context does not survive fork: every graph of the parent must refuse in the child.
+    # A GPU context does not survive fork: the child must refuse every graph of the parent.
     global _forked
     if _current is None:
         return
@@ -174,13 +175,13 @@ def _after_fork() -> None:
         _never_destroyed.append(graph)
 
 
-# A forked child must not destroy graphs either: that calls into the parent's GPU context.
+# Nor may a forked child destroy graphs: that would call into the parent's GPU context.
 _never_destroyed: list[Any] = []
 _registered = False
 
 
 def watch_forks(register: Callable[..., None] = os.register_at_fork) -> None:
-    """Have forked children refuse the parent's graphs; once per process."""
+    """Make forked children refuse the parent's graphs; installed once per process."""
     global _registered
     if not _registered:
         _registered = True

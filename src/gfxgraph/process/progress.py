@@ -1,4 +1,4 @@
-"""Progress of anything that takes more than two seconds, on stderr."""
+"""Progress on stderr for anything that takes longer than two seconds."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import sys
 import time
 
 QUIET_S = 2.0
-"""What takes longer says that it goes on."""
+"""Commands that take longer report their progress."""
 _STEP_S = 10.0
 
 
 class Progress:
-    """Reports a long command's progress on stderr: one changing line on a terminal, else a line now and then."""
+    """Reports a long command's progress on stderr: one updated line on a terminal, else an occasional line."""
 
     def __init__(self, what: str, *, quiet_s: float | None = None, step_s: float = _STEP_S) -> None:
         quiet_s = QUIET_S if quiet_s is None else quiet_s

@@ -1,11 +1,12 @@
-"""What other libraries' own logs say of graphs that they leave off, counted as events of this process.
+"""Counts, as events of this process, log lines in which other libraries say that they do not use graphs.
 
-Problem: engines and compilers give graphs up by themselves (a backend that does not support them, an input on the
-CPU, a size above the largest), say so in one line of their log, and run several times slower. Idea: a handler on
-their loggers keeps those lines, with their reason in their own words, whatever the version. How often steps then run
-without a graph is counted where steps are seen (adapters/, reporting/watch.py); this is why.
+Problem: engines and compilers give up graphs on their own (a backend that does not support them, an input on the
+CPU, a size above the largest), say so in one log line, and run several times slower. Idea: a handler on
+their loggers keeps those lines, with the reason in the library's own words, whatever its version. How often steps
+then
+run without a graph is counted where steps are seen (adapters/, reporting/watch.py); this gives the reason.
 
-Invariants: a line is read after the library has written it and changes nothing of it; nothing is raised into the
+Invariants: a line is read after the library has written it and is not changed; nothing is raised into the
 library that logs.
 """
 
@@ -19,9 +20,9 @@ from collections.abc import Callable
 from gfxgraph.process import imports, process
 
 LOGGERS = {"torch._inductor": "Inductor", "transformers": "transformers", "vllm": "vLLM", "sglang": "SGLang"}
-"""Where each says it; loggers below these hand their lines up."""
+"""The loggers to listen to; their child loggers propagate to them."""
 _CLEARED_BY = {"vllm": "vllm.logger"}
-"""Modules that set a logger's handlers anew as they are imported."""
+"""Modules that reset a logger's handlers when they are imported."""
 
 MOST_LETTERS = 300
 _SENTENCE = re.compile(r"[.;:]\s|\n")
@@ -35,7 +36,7 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 def graphs_left_off(text: str) -> str:
-    """The line in which ``text`` says that graphs are left off, whole; "" where it does not."""
+    """The line in which ``text`` says that graphs are not used; "" if it does not."""
     for sentence in _SENTENCE.split(text):
         if _GRAPHS.search(sentence) and _LEFT_OFF.search(sentence):
             return " ".join(text.split("Found from")[0].split()).rstrip(" .")[:MOST_LETTERS]
@@ -51,7 +52,7 @@ class _Ear(logging.Handler):
         try:
             text = record.getMessage()
         except (TypeError, ValueError):
-            return  # arguments that do not fit their text: the library's own handlers say so
+            return  # arguments do not fit the text: the library's own handlers report it
         state = process.current()
         line = graphs_left_off(text)
         if not line or state is None:
@@ -62,7 +63,7 @@ class _Ear(logging.Handler):
 
 
 def listen(torch: object, state: object) -> Callable[[], None]:
-    """Keep what they say from now on; returns what ends it."""
+    """Start keeping such lines; return the function that stops it."""
     ears = [(logging.getLogger(name), _Ear(who)) for name, who in LOGGERS.items()]
     for log, ear in ears:
         log.addHandler(ear)

@@ -1,8 +1,8 @@
-"""Eager, graph and compiled, measured side by side: what a graph is worth for a workload on this machine.
+"""Measures eager, graph and compiled side by side: what a graph gains for a workload on this machine.
 
-The ways take turns within one run, round by round, so that what disturbs one disturbs all; each round gives a ratio.
-A speed-up is said only where the rounds agree on it: where the interval of the median ratio (a bootstrap's 95 %) does
-not hold 1, and the ratio lies further from 1 than rounds of one and the same way lie apart.
+The variants alternate within one run, round by round, so that a disturbance affects all of them; each round gives a
+ratio. A speed-up is reported only if the rounds agree on it: if the interval of the median ratio (a bootstrap's 95 %)
+does not contain 1, and the ratio is further from 1 than rounds of one and the same variant differ.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gfxgraph.process import process
 Step = Callable[[], Any]
 N_RESAMPLED = 1000
 LEAST_S = 0.02
-"""A sample takes at least so long: many calls where one is short."""
+"""The least duration of a sample: many calls if one is short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Workload:
 
 @dataclass(slots=True)
 class BenchedWay:
-    """One way to run a workload: milliseconds a call, a sample a round; or why it could not be run."""
+    """One way to run a workload: milliseconds per call, one sample per round; or why it could not run."""
 
     name: str
     ms: list[float] = field(default_factory=list)
@@ -51,7 +51,7 @@ class BenchedWay:
 
     @property
     def spread(self) -> float:
-        """How far apart a way's own rounds lie: the interquartile range, relative to the median."""
+        """How much a variant's own rounds differ: the interquartile range, relative to the median."""
         if len(self.ms) < 4:
             return 0.0
         first, _, third = statistics.quantiles(self.ms, n=4)
@@ -64,7 +64,7 @@ class WorkloadResult:
     ways: list[BenchedWay]
 
     def speedup(self, way: BenchedWay) -> Speedup | None:
-        """Of ``way`` over eager; None where one of them has no samples."""
+        """The speed-up of ``way`` over eager; None if one of them has no samples."""
         eager = self.ways[0]
         return compare(eager.ms, way.ms) if way is not eager and eager.ms and way.ms else None
 
@@ -88,7 +88,7 @@ class WorkloadResult:
 
 @dataclass(frozen=True, slots=True)
 class Speedup:
-    """How many times as fast, with the interval that the rounds allow."""
+    """How many times as fast, with the interval that the rounds support."""
 
     ratio: float
     interval: tuple[float, float]
@@ -101,7 +101,7 @@ class Speedup:
 
 
 def compare(eager: Sequence[float], other: Sequence[float], seed: int = 0) -> Speedup:
-    """The speed-up of ``other``, by pairs of the same round."""
+    """The speed-up of ``other``, from pairs of the same round."""
     ratios = [a / b for a, b in zip(eager, other)]
     draw = random.Random(seed)
     medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(N_RESAMPLED))
@@ -134,7 +134,7 @@ def _mlp(batch: int, d: int) -> tuple[Callable[..., Any], list[Any]]:
 
 
 def _layers(d: int = 512, n: int = 8) -> tuple[Callable[..., Any], list[Any]]:
-    """Decoder layers at batch 1, attention over 128 positions: bound by launches."""
+    """Decoder layers at batch 1, with attention over 128 positions: launch-bound."""
     attention = [torch.nn.Linear(d, 3 * d, bias=False).cuda() for _ in range(n)]
     out = [torch.nn.Linear(d, d, bias=False).cuda() for _ in range(n)]
     up, down = [[torch.nn.Linear(a, b).cuda() for _ in range(n)] for a, b in ((d, 4 * d), (4 * d, d))]
@@ -219,9 +219,9 @@ WAYS: dict[str, Callable[[Callable[..., Any], list[Any]], Step]] = {
 def measure(
     name: str, fn: Callable[..., Any], args: list[Any], ways: Sequence[str], rounds: int, least_s: float = LEAST_S
 ) -> WorkloadResult:
-    """Run ``fn(*args)`` in each of ``ways``, in turns; eager always and first.
+    """Run ``fn(*args)`` in each of ``ways``, alternating; eager always and first.
 
-    A way that fails is in the result with its reason; it takes no other with it.
+    A variant that fails is in the result with its reason, and does not affect the others.
     """
     names = ["eager", *(way for way in ways if way != "eager")]
     found = [BenchedWay(way) for way in names]
@@ -254,7 +254,7 @@ def _seconds(step: Step, n: int) -> float:
 
 
 def provenance() -> dict[str, Any]:
-    """What the figures hold for: device, versions, settings."""
+    """What the figures apply to: device, versions, settings."""
     state = process.current()
     driver = state.driver if state is not None else None
     return {
@@ -273,7 +273,7 @@ def provenance() -> dict[str, Any]:
 
 
 def table(results: Sequence[WorkloadResult]) -> str:
-    """The results for people; a speed-up whose spread hides it is not a number."""
+    """The results as a readable table; a speed-up hidden by its spread is not shown as a number."""
     width = max((len(result.workload) for result in results), default=8)
     lines = [f"{'workload':<{width}}  {'way':<16} {'ms a call':>10}  {'spread':>7}  against eager"]
     for result in results:

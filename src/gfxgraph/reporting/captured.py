@@ -1,4 +1,4 @@
-"""What captures and counters tell of eager launches: covered lines, nodes of an operation, why it ran eagerly."""
+"""What captures and counters show about eager launches: covered lines, nodes of an operation, why it ran eagerly."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ MOST_GRAPHS = 64
 
 
 class Captured:
-    """What captures tell of eager launches: which lines they cover, and how many launches an operation makes."""
+    """What captures show about eager launches: which lines they cover, and how many launches an operation makes."""
 
     def __init__(self) -> None:
         self.codes: dict[int, Any] = {}
-        """By identity, and held: another code in its place would have the same."""
+        """By identity, and kept alive, so that no other code object gets the same id."""
         self.places: set[tuple[int, int]] = set()
         """(code, instruction) of every operation that was recorded."""
         self.n_nodes: Counter[str] = Counter()
@@ -59,7 +59,7 @@ class Captured:
         self.n_entries.update(entry.name for entry in segment.tape.entries if id(entry) in made)
 
     def with_those_of(self, state: process.Process | None) -> Captured:
-        """These, and the graphs that there are now."""
+        """These, plus the graphs that exist now."""
         made = Captured()
         made.codes, made.places = dict(self.codes), set(self.places)
         made.n_nodes, made.n_entries = Counter(self.n_nodes), Counter(self.n_entries)
@@ -68,12 +68,12 @@ class Captured:
         return made
 
     def launches_of(self, op: str) -> float:
-        """How many nodes the operation made, on average; one where no capture has it."""
+        """How many nodes the operation made, on average; 1 if no capture contains it."""
         return self.n_nodes[op] / self.n_entries[op] if self.n_nodes[op] else 1.0
 
 
 def n_nodes(graph: Any) -> int:
-    """Nodes that one replay launches as graphs."""
+    """Number of nodes that one replay launches in graphs."""
     program = graph._program
     state = process.current()
     total = 0
@@ -99,13 +99,13 @@ def why_inside(graph: Any) -> str:
 
 
 def reasons() -> dict[tuple[str, str], str]:
-    """Why work at a line ran eagerly, from what was reported: by operation and line, and by line."""
+    """Why work at a line ran eagerly, from reported events: by operation and line, and by line."""
     state = process.current()
     found: dict[tuple[str, str], str] = {}
     for event in state.counters.snapshot()["events"] if state is not None else ():
         if event["kind"] in ("fallback", "split") and event["where"]:
             found[(event["op"], event["where"])] = event["reason"]
-        if event["kind"] == "fallback" and event["where"]:  # the line's whole work is meant
+        if event["kind"] == "fallback" and event["where"]:  # applies to all work of the line
             found.setdefault(("", event["where"]), event["reason"])
     return found
 

@@ -1,7 +1,8 @@
-"""What in a function would break or split a capture of it, found by capturing it in the simulator.
+"""Finds the parts of a function that would break or split a capture, by capturing it in the simulator.
 
-The recorder that keeps captures alive knows each operation that no graph records, before it runs. So one capture on
-the simulated device lists them all: nothing is guessed from source text, and no GPU is needed.
+The recorder that keeps captures alive recognises each operation that cannot be captured before it runs. So one
+capture
+on the simulated device lists them all: nothing is guessed from source text, and no GPU is needed.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ SPLITS, BREAKS, EFFECT = "splits", "breaks", "effect"
 
 @dataclass(frozen=True, slots=True)
 class UncapturedPlace:
-    """One place of the function that a graph does not hold.
+    """One place of the function that a graph cannot contain.
 
     Args:
         kind: "splits" (the graph is cut there, the host does that part at each replay), "breaks" (the capture fails)
-            or "effect" (done once, at the capture; no replay repeats it).
-        file: "" where there was no Python frame.
+            or "effect" (happens once, at the capture; no replay repeats it).
+        file: "" if there was no Python frame.
     """
 
     kind: str
@@ -56,7 +57,7 @@ class UncapturedPlace:
         return asdict(self)
 
     def text(self) -> str:
-        """In a compiler's format, with a relative path if the file lies below the working directory."""
+        """In a compiler's format, with a relative path if the file is in the working directory."""
         often = f" ({self.n_times} times)" if self.n_times > 1 else ""
         where = self.where.removeprefix(f"{Path.cwd()}/")
         lines = [f"{where}: {self.kind}: {self.op}{often}: {self.reason}"]
@@ -65,7 +66,7 @@ class UncapturedPlace:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What one capture showed: how many graphs it takes, and why it is not one."""
+    """The result of one capture: how many graphs it takes, and why it is not one."""
 
     target: str
     findings: tuple[UncapturedPlace, ...]
@@ -88,10 +89,11 @@ class CannotCheck(CommandError):
 
 
 def load(target: str) -> Any:
-    """The object that ``module:name`` or ``path/file.py:name`` names, or one of that class; a name may have dots.
+    """The object named by ``module:name`` or ``path/file.py:name``, or an instance if it is a class; a name may have
+    dots.
 
     Raises:
-        CannotCheck: there is no such thing.
+        CannotCheck: there is no such object.
     """
     module_name, _, name = target.rpartition(":")
     if not module_name or not name:
@@ -147,10 +149,10 @@ def _module(name: str) -> Any:
 
 
 def arguments(fn: Any, expressions: Sequence[str], target: str = "") -> list[Any]:
-    """The values of ``expressions``, in which ``torch`` is known; as many as the function requires.
+    """The values of ``expressions``, which may use ``torch``; as many as the function requires.
 
     Raises:
-        CannotCheck: one is no expression, or there are too few.
+        CannotCheck: one is not an expression, or there are too few.
     """
     values = []
     for text in expressions:
@@ -177,7 +179,7 @@ def _parameters(fn: Any) -> list[inspect.Parameter]:
 
 
 def check(fn: Callable[..., Any], args: Sequence[Any] = (), *, target: str = "", warmup: bool = True) -> Checked:
-    """Capture ``fn(*args)`` on the simulated device, which must be in force, and list what no graph holds.
+    """Capture ``fn(*args)`` on the simulated device, which must be installed, and list what cannot be captured.
 
     Raises:
         CannotCheck: it does not run without a capture either.
@@ -211,7 +213,7 @@ def check(fn: Callable[..., Any], args: Sequence[Any] = (), *, target: str = "",
 
 
 def run(target: str, expressions: Sequence[str] = (), profile: str = "hip") -> Checked:
-    """Check what ``target`` names, in a process of its own kind: the simulator is switched on in this one.
+    """Check what ``target`` names; this switches the simulator on in the process, so use a separate one.
 
     Raises:
         CannotCheck: see ``load`` and ``arguments``.
@@ -275,7 +277,7 @@ def _with_place(finding: UncapturedPlace, fn: Callable[..., object]) -> Uncaptur
 
 
 def _unless_known(found: list[UncapturedPlace]) -> list[UncapturedPlace]:
-    """Findings by place; of two for one operation at one place the first."""
+    """Findings by place; of two for one operation at one place, the first."""
     kept: dict[tuple[str, str, int, str], UncapturedPlace] = {}
     for finding in found:
         kept.setdefault((finding.op, finding.file, finding.line, finding.kind), finding)
@@ -284,7 +286,7 @@ def _unless_known(found: list[UncapturedPlace]) -> list[UncapturedPlace]:
 
 _STANDARD = os.path.dirname(os.__file__) + os.sep
 
-# Calls whose effect a replay does not repeat, by the module or the name that they have.
+# Calls whose effect a replay does not repeat, by their module or name.
 _EFFECTS = {
     "print": ("it prints once, at the capture", "print after the graph, from a tensor that it leaves"),
     "time": ("the clock is read once, at the capture", "read the clock outside"),
@@ -295,7 +297,7 @@ _EFFECTS = {
 
 
 def _is_for_us(frame: FrameType | None) -> bool:
-    """Whether the standard library was called by gfxgraph, to read a source line for instance."""
+    """Whether gfxgraph called the standard library, for instance to read a source line."""
     while frame is not None and frame.f_code.co_filename.startswith(_STANDARD):
         frame = frame.f_back
     return frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "gfxgraph"
@@ -303,7 +305,7 @@ def _is_for_us(frame: FrameType | None) -> bool:
 
 @contextmanager
 def _watching_effects(found: list[UncapturedPlace]) -> Iterator[None]:
-    """Note calls into the host's world made by the function itself, not by libraries on its behalf."""
+    """Note calls with host side effects made by the function itself, not by libraries on its behalf."""
 
     def profiler(frame: FrameType, event: str, called: Any) -> None:
         if event != "c_call" or user_frame(frame) is not frame or _is_for_us(frame):
@@ -346,7 +348,7 @@ def _once(found: list[UncapturedPlace]) -> Iterator[UncapturedPlace]:
 
 
 def as_sarif(checked: Sequence[Checked], root: Path | None = None) -> dict[str, Any]:
-    """The findings as SARIF 2.1.0; paths are relative to ``root`` where they lie below it."""
+    """The findings as SARIF 2.1.0; paths inside ``root`` are relative to it."""
     root = root or Path.cwd()
     rules = {f"gfxgraph-{kind}": text for kind, text in _RULES.items()}
     results = []

@@ -1,4 +1,4 @@
-"""How much of the device's work graphs did, as plain numbers: of one process, or of several added up."""
+"""How much of the device's work graphs did, as plain numbers: for one process, or summed over several."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class EagerLine:
 
 @dataclass(slots=True)
 class Coverage:
-    """What was seen. ``str()`` of it is one line; ``table()`` names the lines that ran eagerly.
+    """The counts. ``str()`` gives one line; ``table()`` lists the source lines that ran eagerly.
 
     Args:
         graph_launches: nodes that replays launched while coverage was on.
         eager_launches: launches outside graphs in the same time.
-        n_replays: replays in that time; of the graph that was replayed most, ``n_steps``.
-        seconds: wall time that was watched, of ``elapsed`` in all.
-        seconds_before_replays: of ``seconds_eager``, those before the first replay: of no step.
+        n_replays: replays in that time; ``n_steps`` are those of the most replayed graph.
+        seconds: watched wall time, out of ``elapsed``.
+        seconds_before_replays: the part of ``seconds_eager`` before the first replay, which belongs to no step.
     """
 
     graph_launches: int = 0
@@ -46,7 +46,7 @@ class Coverage:
     seconds_before_replays: float = 0.0
     seconds_capturing: float = 0.0
     validation_launches: int = 0
-    """Launches by gfxgraph itself, to compare replays with eager; in no share."""
+    """Launches by gfxgraph itself, to compare replays with eager; not part of any share."""
     seconds: float = 0.0
     elapsed: float = 0.0
     own_seconds: float = 0.0
@@ -56,23 +56,23 @@ class Coverage:
     """Replays on threads that coverage does not watch."""
     lines: list[EagerLine] = field(default_factory=list)
     downgrades: list[str] = field(default_factory=list)
-    """Fallbacks and engines' graphs that became eager, with how often."""
+    """Fallbacks and engines' graphs that became eager, with counts."""
 
     @property
     def share(self) -> float | None:
-        """The share of launches that graphs made; None where nothing was launched."""
+        """The share of launches made by graphs; None if nothing was launched."""
         total = self.graph_launches + self.eager_launches
         return self.graph_launches / total if total else None
 
     @property
     def share_of_time(self) -> float | None:
-        """The share of wall time that was graphs'; None where nothing was launched."""
+        """The share of wall time taken by graphs; None if nothing was launched."""
         total = self.seconds_in_graphs + self.seconds_eager
         return self.seconds_in_graphs / total if total else None
 
     @property
     def eager_ms_per_step(self) -> float | None:
-        """What eager launches cost since the first replay, in ms a replay of the graph that was replayed most."""
+        """Cost of eager launches since the first replay, in ms per replay of the most replayed graph."""
         spent = self.seconds_eager - self.seconds_before_replays
         return 1e3 * max(0.0, spent) / self.n_steps if self.n_steps else None
 
@@ -94,7 +94,7 @@ class Coverage:
         return made
 
     def __add__(self, other: Coverage) -> Coverage:
-        """Both processes' counts."""
+        """The sum of both processes' counts."""
         numbers = [n for n in self.__slots__ if isinstance(getattr(self, n), (int, float)) and n != "is_exact"]  # type: ignore[attr-defined]
         made = Coverage(**{name: getattr(self, name) + getattr(other, name) for name in numbers})
         made.is_exact = self.is_exact and other.is_exact
@@ -126,7 +126,7 @@ class Coverage:
         return text
 
     def table(self, n: int = 20) -> str:
-        """The lines that launched eagerly, dearest first."""
+        """The lines that launched eagerly, most expensive first."""
         rows = [f"{'ms':>10}  {'launches':>8}  operation, line, why"]
         for line in self.lines[:n]:
             rows.append(f"{1e3 * line.seconds:>10.3f}  {line.n:>8}  {line.op}  {line.where}")

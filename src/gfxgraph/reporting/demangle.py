@@ -1,4 +1,4 @@
-"""C++ names of kernels as people read them, through the C++ library that is in every process with torch."""
+"""Readable C++ names of kernels, through the C++ library that every process with torch has loaded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import lru_cache
 
 @lru_cache(maxsize=4096)
 def demangled(name: str) -> str:
-    """The whole name; as it is where it is not mangled or no C++ library answers."""
+    """The full name; unchanged if it is not mangled or there is no C++ library."""
     if not name.startswith("_Z"):
         return name
     decode = _decoder()

@@ -22,7 +22,7 @@ class Fold:
 
 
 def folded(items: Sequence[Hashable]) -> list[Fold]:
-    """Cut ``items`` into stretches that repeat and single items, from the left, the longest repetition first."""
+    """Cut ``items`` into repeating runs and single items, from the left, longest repetition first."""
     number: dict[Hashable, int] = {}
     tokens = [number.setdefault(item, len(number)) for item in items]
     found: list[Fold] = []
@@ -43,7 +43,7 @@ def _best(tokens: list[int], at: int) -> Fold:
         while end + period < len(tokens) and tokens[end] == tokens[end + period]:
             end += 1
         n_times = (end - at) // period + 1
-        # A few equal nodes in a row do not keep a layer apart: longer repetitions win, the shortest period of them.
+        # A few equal nodes in a row do not hide a layer: longer repetitions win, with their shortest period.
         if n_times > 1 and n_times * period > covered:
             best, covered = Fold(at, period, n_times), n_times * period
     return best

@@ -1,11 +1,12 @@
-"""What a process was like over time, and what it had that is gone by its end.
+"""A process's state over time, including what is gone by its end.
 
-Problem: a report is written as a process ends. By then main() has returned: its graphs are destroyed, their pools are
-empty, and nothing says when anything happened. Idea: a graph that is about to be destroyed is read first, as long as
-there is room for it; and a thread looks at the counters, often at first, half as often each time the list is full.
+Problem: a report is written when a process ends. By then main() has returned: its graphs are destroyed, their pools
+are
+empty, and nothing shows when anything happened. Idea: a graph that is about to be destroyed is read first, as long as
+there is room for it. And a thread samples the counters, often at first, and half as often each time the list is full.
 
-Invariants: off, nothing is there; the thread calls no driver and changes nothing, so it may look while others
-capture; what is kept is plain data, so no memory of a graph's lives longer.
+Invariants: switched off, it costs nothing; the thread calls no driver and changes nothing, so it may run while others
+capture; only plain data is kept, so no memory of a graph lives longer.
 
 Source: docs/decisions/0180.
 """
@@ -36,7 +37,7 @@ MOST_NODES = 5000
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Counters and bytes at one time; ``at`` in seconds since the first."""
+    """Counters and bytes at one time; ``at`` in seconds since the first sample."""
 
     at: float
     captures: int
@@ -44,11 +45,11 @@ class Moment:
     splits: int
     fallbacks: int
     graph_nbytes: int
-    """Of graphed callables, all devices."""
+    """Bytes of graphed callables, all devices."""
     driver_nbytes: int
-    """Of the graph execs there are."""
+    """Bytes of the existing graph execs."""
     torch_nbytes: int
-    """What torch has reserved, graphs' pools among it."""
+    """What torch has reserved, including the graphs' pools."""
 
     def as_row(self) -> list[float]:
         return [round(self.at, 2), *(getattr(self, name) for name in MOMENT_FIELDS[1:])]
@@ -58,16 +59,16 @@ MOMENT_FIELDS = tuple(Moment.__slots__)  # type: ignore[attr-defined]
 
 
 class History:
-    """Keeps moments, the fullest state of graphed callables' memory, and graphs that are gone."""
+    """Keeps samples, the largest state of graphed callables' memory, and destroyed graphs."""
 
     def __init__(self, state: process.Process) -> None:
         self.state = state
         self.moments: list[Moment] = []
         self.devices: list[dict[str, Any]] = []
-        """Graphed callables by device and bucket when they took most."""
+        """Graphed callables by device and bucket when they used most memory."""
         self.padding: dict[tuple[str, str], dict[str, Any]] = {}
         self.labels: dict[int, str] = {}
-        """By identity of a graph: of which signature it is, where a graphed callable has it."""
+        """By identity of a graph: its signature, if it belongs to a graphed callable."""
         self.gone: list[InspectedCapture] = []
         self.n_left_out = 0
         self._fullest = -1
@@ -89,15 +90,15 @@ class History:
             memory.instantiated.remove(self.first_look)
 
     def first_look(self) -> None:
-        """What memory grows from: as it is when the first graph is there."""
+        """Note the device memory when the first graph exists, as the baseline of its growth."""
         memory.instantiated.remove(self.first_look)
         if self.state.first_look is None:
             self.state.first_look = Look.now(self.state)
 
-    # -- graphs that go ---------------------------------------------------------------------------------
+    # -- destroyed graphs --------------------------------------------------------------------------------
 
     def leaving(self, graph: Any) -> None:
-        """Read a graph that is about to be destroyed; of too many those that were replayed most are kept."""
+        """Read a graph that is about to be destroyed; if there are too many, keep those replayed most."""
         if os.getpid() != self._owner or self._ended.is_set():
             return
         room = MOST_NODES - sum(capture.n_nodes for capture in self.gone)
@@ -115,22 +116,22 @@ class History:
             self.n_left_out += 1
             process.log.debug("a graph was not read before it was destroyed: %s", error)
 
-    # -- moments ----------------------------------------------------------------------------------------
+    # -- samples ----------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Add a moment; also in threads that no device work is for."""
+        """Add a sample; may run in threads that have no device work."""
         try:
             moment = self._moment()
             self._note_devices(moment.graph_nbytes)
         except RuntimeError:
-            return  # a table grew while it was read: the next look finds it
+            return  # a table grew while it was read: the next sample reads it
         self.moments.append(moment)
         if len(self.moments) >= MOST_MOMENTS:
             del self.moments[1::2]
             self._pause_s *= 2
 
     def _moment(self) -> Moment:
-        # One graph at a time: a list of them would keep one that is dropped meanwhile, and its memory.
+        # One graph at a time: a list would keep a graph that is dropped meanwhile alive, and its memory.
         counted = self.state.counters.snapshot(lambda: (graph.n_replays for graph in self.state.graphs))
         programs = (graph._program for graph in self.state.graphs)
         driver = sum(s.driver_nbytes or 0 for program in programs if program is not None for s in program.segments)
@@ -167,7 +168,7 @@ class History:
             self.look()
             self._ended.wait(self._pause_s)
 
-    # -- what it gives ----------------------------------------------------------------------------------
+    # -- results ----------------------------------------------------------------------------------------
 
     def as_dict(self) -> dict[str, Any]:
         self.look()
@@ -189,7 +190,7 @@ _current: History | None = None
 
 
 def start(state: process.Process) -> History:
-    """Keep this process's history from now on."""
+    """Start keeping this process's history."""
     global _current
     if _current is None or _current.state is not state:
         stop()

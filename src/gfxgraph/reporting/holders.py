@@ -1,4 +1,4 @@
-"""What holds tensors that no variable in sight names: attributes, and the containers that those have."""
+"""What holds tensors that no visible variable names: attributes, and the containers in them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _CONTAINERS = (list, tuple, dict, set, deque)
 
 
 def holders_of(tensors: Sequence[Tensor], frame: FrameType) -> list[str]:
-    """The name of what holds each, "" where nothing is known; places in a container are one, ``kept[...]``.
+    """The name of each tensor's holder, "" if unknown; positions in one container count as one, ``kept[...]``.
 
-    Two walks over all objects of the process for those that no variable has, whatever their number.
+    Takes two walks over all objects of the process for those without a variable, however many there are.
     """
     names = TensorNames(frame)
     found = {id(tensor): _PLACE.sub("[...]", names.of(tensor)) for tensor in tensors}
@@ -38,7 +38,7 @@ def holders_of(tensors: Sequence[Tensor], frame: FrameType) -> list[str]:
 
 
 def _held(items: Sequence[object], ours: object) -> Iterator[tuple[object, str, object]]:
-    """(holder, name of the attribute or variable, item): "" where the holder is a container."""
+    """(holder, name of the attribute or variable, item): "" if the holder is a container."""
     wanted = {id(item) for item in items}
     for holder in gc.get_referrers(*items) if items else ():
         if holder is items or holder is ours:
@@ -53,5 +53,5 @@ def _entries(holder: object) -> Iterable[tuple[object, object]]:
         return list(holder.items())
     if isinstance(holder, _CONTAINERS):
         return [(None, item) for item in list(holder)]
-    attributes = getattr(holder, "__dict__", None)  # since Python 3.11 an object may have its attributes without one
+    attributes = getattr(holder, "__dict__", None)  # an object may have attributes without a dict since Python 3.11
     return list(attributes.items()) if type(attributes) is dict else ()

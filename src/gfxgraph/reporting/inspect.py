@@ -14,17 +14,17 @@ from gfxgraph.reporting.times import timed
 
 
 def inspect(obj: Any = None, *, tensors: bool = True, times: bool = False) -> Inspection:
-    """What a captured graph does, node by node, and which source line made each.
+    """What a captured graph does, node by node, with the source line that made each node.
 
     Args:
-        obj: a graph, a ``graphed`` function, a compiled region, an object that keeps such, or several in a list; by
-            default every graph of this process.
-        tensors: list each node's tensors, too; without it a graph of thousands of nodes is read faster.
+        obj: a graph, a ``graphed`` function, a compiled region, an object that holds such, or several in a list; by
+        default every graph of this process.
+        tensors: also list each node's tensors; without them a graph of thousands of nodes is read faster.
         times: measure each node's time on the device, by a replay node by node (reporting/times.py).
 
     Raises:
         TypeError: ``obj`` holds no graph.
-        ValueError: with ``times``, where a graph's nodes cannot be run one by one.
+        ValueError: with ``times``, if a graph's nodes cannot be run one by one.
     """
     state = process.current()
     names = TensorNames(sys._getframe(1)) if tensors else None

@@ -1,4 +1,4 @@
-"""A capture as plain data: what a replay does, node by node, and where in the program each came from.
+"""A capture as plain data: what a replay does, node by node, with the source line of each node.
 
 Enters: numbers, names, source lines.
 Stays out: torch, drivers; inspect.py reads those.
@@ -20,10 +20,10 @@ Triple = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """A tensor that a capture reads from outside, leaves behind, or that a node works on.
+    """A tensor that a capture reads from outside or leaves behind, or that a node uses.
 
     Args:
-        name: what the program calls it; "" where no variable in sight holds it.
+        name: its name in the program; "" if no visible variable holds it.
         layout: shape, strides and dtype in one line.
         place: "device", "pool" (memory of the graphs') or "host".
     """
@@ -41,15 +41,15 @@ class InspectedNode:
     """One node of a graph.
 
     Args:
-        index: its place in the segment's list.
+        index: its position in the segment's list.
         kernel: the kernel's name, demangled; "" for other kinds.
         name: the same, short.
-        nbytes: bytes of the tensors that its operation reads and writes, as far as they are known.
-        op: the operation that made it, ``aten::mm``; "a call outside torch" where torch made none.
+        nbytes: bytes of the tensors that its operation reads and writes, as far as known.
+        op: the operation that made it, ``aten::mm``; "a call outside torch" if it was not torch's.
         where: the source line of that operation.
-        defined_at: for a Triton kernel the line of its function.
+        defined_at: for a Triton kernel, the line of its function.
         after: indices of the nodes that it waits for.
-        device_us: time on the device, where it was measured (``times=True``).
+        device_us: time on the device, if measured (``times=True``).
     """
 
     index: int
@@ -69,8 +69,8 @@ class InspectedNode:
     device_us: float | None = None
 
     def token(self, with_layouts: bool) -> tuple[object, ...]:
-        """What makes two nodes of different captures the same work."""
-        # What it reads: of what it makes, only what is alive is known, so the last layer is not unlike the others.
+        """The key by which nodes of different captures are the same work."""
+        # Only its inputs: of its outputs only live ones are known, and the last layer must equal the others.
         layouts = tuple(tensor.layout for tensor in self.tensors if tensor.role == "input") if with_layouts else ()
         return self.kind, self.kernel, self.op, self.where, self.grid, self.block, layouts
 
@@ -81,13 +81,13 @@ class InspectedNode:
 
 @dataclass(frozen=True, slots=True)
 class InspectedStep:
-    """One part of a replay: a graph segment, or what the host does between two.
+    """One part of a replay: a graph segment, or host work between two of them.
 
     Args:
         kind: "graph", "tape" (the segment's operations run eagerly), "operation", "read", "call" or "replay".
         why: why the host does it, or why the tape runs.
         rewrite: what to write instead, so that a graph could hold it.
-        guards: questions asked of a value that was read, at each replay.
+        guards: conditions on a value that was read, checked at each replay.
         driver_nbytes: device memory that instantiating the segment took in addition to torch's; None if not measured.
     """
 
@@ -118,7 +118,7 @@ class InspectedCapture:
     """One captured graph.
 
     Args:
-        name: where it was captured, or which signature of a graphed callable it is.
+        name: where it was captured, or its signature in a graphed callable.
         externals: tensors from outside that a replay reads.
         outputs: results that outlive the capture.
         pool_nbytes: memory of the pool it was captured into, which others may share.
@@ -157,12 +157,12 @@ class InspectedCapture:
 
     @property
     def share_with_line(self) -> float:
-        """The share of nodes whose source line is known."""
+        """The share of nodes with a known source line."""
         nodes = self.nodes
         return sum(1 for node in nodes if node.where) / len(nodes) if nodes else 1.0
 
     def text(self) -> str:
-        """The capture in lines: its steps, its tensors, its commonest kernels."""
+        """The capture as lines: its steps, its tensors, its most common kernels."""
         lines = [f"{i}. {step}" for i, step in enumerate(self.steps, 1)]
         lines += [f"   instead: {step.rewrite}" for step in self.host_steps if step.rewrite]
         sizes = f"{len(self.externals)} inputs {_total(self.externals)}, {len(self.outputs)} results "
@@ -180,7 +180,7 @@ def _total(tensors: tuple[TensorInfo, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CaptureDiff:
-    """What changed from one capture to another: nodes, inputs and host steps that only one has, inputs that moved."""
+    """What changed from one capture to another: nodes, inputs and host steps that only one has, and moved inputs."""
 
     removed: tuple[InspectedNode, ...]
     added: tuple[InspectedNode, ...]
@@ -188,7 +188,7 @@ class CaptureDiff:
     removed_steps: tuple[InspectedStep, ...]
     added_steps: tuple[InspectedStep, ...]
     ratio: float
-    """1.0 where both run the same nodes in the same order."""
+    """1.0 if both run the same nodes in the same order."""
     removed_tensors: tuple[TensorInfo, ...] = ()
     added_tensors: tuple[TensorInfo, ...] = ()
 
@@ -222,10 +222,10 @@ def _inputs(tensors: tuple[TensorInfo, ...]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What ``gfxgraph.inspect`` and ``graph.explain()`` give; ``str()`` of it is for people.
+    """The result of ``gfxgraph.inspect`` and ``graph.explain()``; ``str()`` gives readable text.
 
     Args:
-        notes: what is known besides: why a signature has no graph, how a call gets its arguments there.
+        notes: further facts: why a signature has no graph, how a call passes its arguments.
     """
 
     captures: tuple[InspectedCapture, ...]
@@ -257,7 +257,7 @@ class Inspection:
         return json.dumps(self.as_dict(), indent=indent)
 
     def dot(self) -> str:
-        """The graphs for Graphviz: one cluster a segment, host steps in red."""
+        """The graphs for Graphviz: one cluster per segment, host steps in red."""
         lines = ["digraph gfxgraph {", '  node [shape=box, fontname="monospace", fontsize=10];']
         for c, capture in enumerate(self.captures):
             before = ""
@@ -283,15 +283,15 @@ class Inspection:
         return "\n".join([*lines, "}"])
 
     def diff(self, other: Inspection) -> CaptureDiff:
-        """What ``other`` does that this does not, and the other way round; the captures in order."""
+        """The differences from this inspection to ``other``; captures are compared in order."""
         return diff(self, other)
 
 
 def diff(old: Inspection, new: Inspection) -> CaptureDiff:
-    """Compare two inspections by what their nodes run, in order, on which layouts, and where their inputs lie."""
+    """Compare two inspections: what their nodes run, in order, their layouts, and the addresses of their inputs."""
     mine = [node for capture in old for node in capture.nodes]
     theirs = [node for capture in new for node in capture.nodes]
-    # An inspection without tensors says nothing of layouts.
+    # An inspection without tensors has no layouts.
     both = any(node.tensors for node in mine) and any(node.tensors for node in theirs)
     matcher = difflib.SequenceMatcher(
         None, [node.token(both) for node in mine], [node.token(both) for node in theirs], autojunk=False
@@ -324,9 +324,10 @@ def diff(old: Inspection, new: Inspection) -> CaptureDiff:
 def _paired(
     old: list[TensorInfo], new: list[TensorInfo]
 ) -> tuple[list[tuple[TensorInfo, TensorInfo]], tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:
-    """Inputs that are each other's: at one address, else of one name, else in the order in which they are read.
+    """Corresponding inputs: those at the same address, else with the same name, else in the order in which they are
+    read.
 
-    A variable that was given another tensor lends its name to the new one, and the old one has none.
+    If a variable was assigned another tensor, its name belongs to the new one, and the old one has none.
     """
     pairs: list[tuple[TensorInfo, TensorInfo]] = []
     for key in ("address", "name"):

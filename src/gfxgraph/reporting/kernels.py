@@ -1,8 +1,9 @@
-"""``gfxgraph bench kernels``: each operation of `gfxgraph.kernels` beside eager, torch.compile and Liger-Kernel.
+"""``gfxgraph bench kernels``: each operation of `gfxgraph.kernels` compared with eager, torch.compile and
+Liger-Kernel.
 
-Every way is captured, since a decode step is a graph, and replayed in turns. A graph goes over as many copies of its
-data as the device's caches cannot hold: a decode step reads each weight once. What a way moved is compared with what
-a copy moves on the same device in the same run.
+Every variant is captured, since a decode step is a graph, and the replays alternate. A graph uses more copies of its
+data than fit in the device's caches: a decode step reads each weight once. A variant's throughput is compared with a
+copy's on the same device in the same run.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ PEERS = ("eager", "compiled", "max-autotune", "liger")
 OURS = "gfxgraph"
 ROWS, WIDTHS = (1, 2, 4, 8, 16, 32), (1024, 2048, 4096, 8192)
 CACHE_NBYTES = 256 << 20
-"""More than any device's last cache: MI300X and RDNA2 have 256 and 128 MB of Infinity Cache, an H100 50."""
+"""Larger than any device's last-level cache: MI300X and RDNA2 have 256 and 128 MB of Infinity Cache, an H100 50."""
 MOST_COPIES = 64
 Made = dict[str, Callable[[int], Any]]
 
@@ -36,8 +37,8 @@ class KernelCase:
     """An operation at one size.
 
     Attributes:
-        nbytes: read and written by one call, at least.
-        make: from dtype, device and number of copies, a function of a copy's index for each way.
+        nbytes: bytes that one call reads and writes, at least.
+        make: makes, from dtype, device and number of copies, a function of a copy's index for each variant.
     """
 
     name: str
@@ -47,14 +48,14 @@ class KernelCase:
 
 @dataclass(slots=True)
 class KernelResult:
-    """What was measured of a case."""
+    """The measurements of one case."""
 
     case: KernelCase
     ways: list[BenchedWay]
     copy_gb_s: float
     n_copies: int
     error: dict[str, float] = field(default_factory=dict)
-    """By way, the largest distance from eager's result, relative to its largest number."""
+    """By variant, the largest difference from eager's result, relative to its largest number."""
 
     def as_dict(self) -> dict[str, Any]:
         peers = {way.name: way for way in self.ways if way.name in PEERS and way.ms}
@@ -105,7 +106,7 @@ def _ways(
 
 
 def _liger(name: str) -> Any:
-    """A function of Liger-Kernel; None where it is not installed."""
+    """A function of Liger-Kernel; None if that is not installed."""
     if importlib.util.find_spec("liger_kernel") is None:
         return None
     # lazily: a peer, where it is installed
@@ -172,7 +173,7 @@ def _softmax(m: int, n: int) -> KernelCase:
 
 
 def _linear(m: int, k: int, n: int) -> KernelCase:
-    """The tiled linear of the seed page, with the residual behind it."""
+    """The tiled linear of the seed page, followed by the residual."""
 
     def make(dtype: torch.dtype, device: torch.device, copies: int) -> Made:
         sets = _sets([(m, k), (n, k), (m, n)], dtype, device, copies)
@@ -292,7 +293,7 @@ def cases(rows: Sequence[int] = ROWS, widths: Sequence[int] = WIDTHS) -> Iterato
 
 
 def copy_gb_s(device: torch.device, nbytes: int = 1 << 30) -> float:
-    """What a copy reads and writes in a second, in GB: by the driver or by a kernel, which can be much faster."""
+    """GB per second that a copy reads and writes: by the driver or by a kernel, whichever is faster."""
     source = torch.zeros(nbytes // 4, dtype=torch.float32, device=device)
     target = torch.empty_like(source)
     ways: list[Callable[[], object]] = [lambda: target.copy_(source), lambda: torch.neg(source, out=target)]
@@ -303,8 +304,8 @@ def copy_gb_s(device: torch.device, nbytes: int = 1 << 30) -> float:
 def measure(
     case: KernelCase, rounds: int, device: torch.device, dtype: torch.dtype, copy: float, *, autotune: bool = False
 ) -> KernelResult:
-    """Run one case in every way, in turns. A way that fails is in the result with its reason."""
-    torch._dynamo.reset()  # the functions of all sizes share their code, of which only eight are compiled
+    """Run one case in every variant, alternating. A variant that fails is in the result with its reason."""
+    torch._dynamo.reset()  # the functions of all sizes share their code, of which only eight versions are compiled
     n_copies = max(1, min(MOST_COPIES, CACHE_NBYTES // max(case.nbytes, 1))) if device.type == "cuda" else 1
     result = KernelResult(case, [], copy, n_copies)
     timers: list[tuple[BenchedWay, Callable[[], float]]] = []
@@ -344,7 +345,7 @@ def _first(made: Any) -> Tensor:
 
 
 def table(results: Sequence[dict[str, Any]]) -> str:
-    """For people."""
+    """The results as a readable table."""
     width = max((len(row["case"]) for row in results), default=4)
     lines = [f"{'case':<{width}}  {'best peer':<9} {'us':>9}  {'ours us':>9}  {'speed-up':>8}  of copy"]
     for row in results:

@@ -1,13 +1,13 @@
-"""How many launches an eager operation makes, where no capture of the program shows it.
+"""How many launches an eager operation makes, if no capture of the program shows it.
 
-Problem: ``topk`` launches two kernels or three, a matrix product one or two, by size and library; profilers that know
-are slow, used by one at a time, and on ROCm not always there. Idea: a graph has a node for each launch, so an
+Problem: ``topk`` launches two or three kernels, a matrix product one or two, depending on size and library. Profilers
+are slow, exclusive, and not always available on ROCm. Idea: a graph has one node per launch, so an
 operation that has just run is captured once more, by itself, into a graph that is thrown away: a capture executes
-nothing. Done once for operation and sizes, only where every launch is counted.
+nothing. This is done once per operation and sizes, and only if every launch is to be counted.
 
-Invariants: only torch's own operations that draw no random numbers, wait for nothing and write into no ``out``, and
-whose second call changes nothing on the host: sizes of a tensor and host memory are no capture's to hold back. One
-that fails is not tried again and counts as one.
+Invariants: this is done only for torch's own operations that draw no random numbers, do not wait, do not write to an
+``out``, and change nothing on the host when called again: a capture does not hold back changes of a tensor's sizes or
+of host memory. One that fails is not tried again and counts as one.
 
 Source: docs/decisions/0183.
 """
@@ -27,13 +27,13 @@ from gfxgraph.process import process
 
 MOST_CAPTURES = 512
 AGREED = 8
-"""After as many sizes with one answer an operation is not asked again."""
+"""After this many sizes with the same answer, an operation is not measured again."""
 learnt: dict[str, int] = {}
-"""By an operation's name, the launches of its last call that was asked about: for samples, which ask about none."""
+"""By operation name, the launches of its last measured call: for sampling, which measures none."""
 
 
 class LaunchCounts:
-    """Answers by operation and sizes, and the pool and stream to find them out."""
+    """Known launch counts by operation and sizes, and the pool and stream to measure them."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], int] = {}
@@ -42,7 +42,7 @@ class LaunchCounts:
         self._n_captures = 0
 
     def of(self, info: OpInfo, args: Sequence[object], kwargs: Mapping[str, object] | None) -> int | None:
-        """Launches of a call that has just run; None where that is not known."""
+        """Launches of a call that has just run; None if unknown."""
         op = identity(info.func)
         key = (op, *map(_signature, args))
         known = self._known.get(key)

@@ -1,4 +1,4 @@
-"""What a process leaves behind for ``gfxgraph run --coverage`` and ``--report``: one file of JSON."""
+"""Writes a process's data for ``gfxgraph run --coverage`` and ``--report``: one JSON file."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from gfxgraph.reporting.memory import memory_report
 
 PERIOD_S = 5.0
 MOST_NODES = 5000
-"""More nodes than these are left out of what is written, and said to be."""
+"""Most nodes written; the rest are left out, and the report says so."""
 _arranged: set[int] = set()
 
 
 def arrange(settings: Config) -> None:
-    """Watch this process as ``settings`` ask, and write what it did when it ends, and each few seconds."""
+    """Watch this process as ``settings`` ask, and write the results at its end, and every few seconds."""
     if os.getpid() in _arranged or not bridge.is_enabled():
         return
     _arranged.add(os.getpid())
@@ -40,14 +40,14 @@ def arrange(settings: Config) -> None:
     os.register_at_fork(after_in_child=functools.partial(_arranged.discard, os.getpid()))
     atexit.register(_end, settings, os.getpid())
     if settings.report:
-        # A worker that is killed at the end runs no exit handlers: what was seen until then is there.
+        # A worker that is killed runs no exit handlers: then the last periodic file remains.
         threading.Thread(
             target=_keep_writing, args=(settings, os.getpid()), name="gfxgraph-report", daemon=True
         ).start()
 
 
 def process_report(with_nodes: bool = True) -> dict[str, Any]:
-    """Everything that is known of this process: counters, coverage, captures, memory."""
+    """Everything known about this process: counters, coverage, captures, memory."""
     watching = watch.watching()
     state = process.current()
     made: dict[str, Any] = {
@@ -70,7 +70,7 @@ def process_report(with_nodes: bool = True) -> dict[str, Any]:
 
 
 def _memory(gone: list[InspectedCapture]) -> dict[str, Any]:
-    """``memory_report()``, with a row for each graph that was destroyed before."""
+    """``memory_report()``, with a row for each graph destroyed earlier."""
     report = memory_report()
     rows = [
         {
@@ -87,7 +87,7 @@ def _memory(gone: list[InspectedCapture]) -> dict[str, Any]:
 
 
 def _captures(found: Inspection, gone: list[InspectedCapture], n_left_out: int) -> dict[str, Any]:
-    """The captures that were replayed most, up to the limit of nodes; ``gone`` were destroyed before."""
+    """The most replayed captures, up to the limit of nodes; those in ``gone`` were destroyed earlier."""
     ranked = sorted((*found.captures, *gone), key=lambda capture: -capture.n_replays)
     kept: list[InspectedCapture] = []
     n = 0

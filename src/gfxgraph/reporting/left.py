@@ -1,4 +1,4 @@
-"""What processes left in a folder (``leave.py``), and what ``gfxgraph bench`` printed, read without torch."""
+"""Reads, without torch, the files that processes wrote (``leave.py``), and the output of ``gfxgraph bench``."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from gfxgraph.errors import CommandError
 
 
 def read(folder: str | Path) -> list[dict[str, Any]]:
-    """What every process left in ``folder``, in the order in which they ended."""
+    """The data of every process in ``folder``, in the order in which they ended."""
     found = []
     for path in Path(folder).glob("gfxgraph-*.json"):
         try:
             found.append(read_one(folder, path.name))
         except (OSError, ValueError):
-            continue  # a process that died while it wrote
+            continue  # a process that died while writing
     return sorted(found, key=lambda table: table["at"])
 
 
 def read_one(folder: str | Path, name: str) -> dict[str, Any]:
-    """What one process left.
+    """The data of one process.
 
     Raises:
-        OSError: no regular file, or one that cannot be read.
-        ValueError: it holds something else.
+        OSError: not a regular file, or not readable.
+        ValueError: it contains something else.
     """
     table = _understood(files.read_inside(str(folder), name, files.MOST_NBYTES))
     if isinstance(table, dict) and _KINDS.items() <= {key: type(value) for key, value in table.items()}.items():
@@ -36,17 +36,17 @@ def read_one(folder: str | Path, name: str) -> dict[str, Any]:
 
 def _understood(data: bytes) -> object:
     try:
-        return json.loads(data)  # a figure of a program's may well be infinite
+        return json.loads(data)  # a program's own figure may well be infinite
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
 
 _KINDS = {"pid": int, "argv": list, "at": float, "stats": dict}
-"""By these a process's file is told from others of that name."""
+"""The fields that identify a process's file."""
 
 
 def read_bench(path: Path) -> dict[str, Any]:
-    """What ``gfxgraph bench --json`` printed.
+    """Read the output of ``gfxgraph bench --json``.
 
     Raises:
         CommandError: `file_unusable`.

@@ -1,9 +1,9 @@
 """Where a process's graph memory is: what torch counts, and what only the device knows.
 
-torch counts its pools. The runtime keeps memory of its own for each graph exec (4 MiB on some versions, 8.4 GiB for
+torch counts its pools. The runtime keeps its own memory for each graph exec (4 MiB on some versions, 8.4 GiB for
 2,142 of them), libraries keep workspaces for captured streams, and some runtimes grow at each replay. The first is
-measured around each instantiation; growth is what the device's use beside torch's rose by from one look to another,
-shared among the replays between them.
+measured around each instantiation. Growth is the increase of device memory outside torch between two samples,
+divided among the replays between them.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ MOST_OWNERS = 20
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Device memory at one moment: what torch has reserved, all other use of the device, and whose it is.
+    """Device memory at one moment: what torch has reserved, all other use of the device, and its owners.
 
     Args:
-        exec_nbytes: of the other use, what graph execs took as they were made.
-        pools: torch's private pools that graphs have, by id.
-        storages: bytes by address, of tensors that a Python object stands for.
+        exec_nbytes: the part of the other use that graph execs took when they were made.
+        pools: torch's private pools used by graphs, by id.
+        storages: bytes by address, for tensors that have a Python object.
     """
 
     n_replays: int
@@ -57,7 +57,7 @@ class Look:
         return cls(n, reserved, max(0, total - free - reserved), execs, sizes, storages)
 
     def grown(self, later: Look) -> dict[str, Any]:
-        """What changed until ``later``; rates are None where nothing was replayed."""
+        """The changes until ``later``; rates are None if nothing was replayed."""
         n = later.n_replays - self.n_replays
         other, ours = later.other_nbytes - self.other_nbytes, later.torch_nbytes - self.torch_nbytes
         return {
@@ -70,7 +70,7 @@ class Look:
         }
 
     def _owners(self, later: Look, other: int, ours: int) -> list[dict[str, str | int | None]]:
-        """Whose the growth is, the largest first: execs and pools that came, and tensors by what holds them."""
+        """The owners of the growth, largest first: new execs and pools, and tensors by what holds them."""
         execs = max(0, later.exec_nbytes - self.exec_nbytes)
         pools = sum(max(0, nbytes - self.pools.get(pool, 0)) for pool, nbytes in later.pools.items())
         in_pools = [span for pool in later.pools for span in pool_ranges(pool)]
@@ -114,15 +114,15 @@ def memory_report() -> dict[str, Any]:
         capture says ``function``, ``signature``, ``input_bytes``, ``output_bytes``, ``pool_bytes`` (what it added to
         the shared pool), ``n_graphs``, ``n_calls``.
         ``graphs``: every graph of the process, ``{"where", "n_nodes", "n_replays", "pool", "driver_bytes"}``;
-        ``driver_bytes`` is the device's loss around its instantiation. The runtime takes chunks: sums are right,
-        single rows may be 0.
+        ``driver_bytes`` is the free memory lost around its instantiation. The runtime allocates chunks: sums are
+        right, single rows may be 0.
         ``pools``: bytes by pool; ``driver_bytes``: all graph execs together; ``workspaces_held``: of
         libraries, under graphs.
         ``growth``: since the first report of this process (where one is written at its end: since the first graph),
-        with ``driver_bytes_per_1000_replays``: use of the device that torch does not count, so another process's too;
-        ``owners``: whose it is, ``{"owner", "bytes", "n"}``, the largest first: tensors by the variable that holds
+        with ``driver_bytes_per_1000_replays``: device memory that torch does not count, including other processes';
+        ``owners``: its owners, ``{"owner", "bytes", "n"}``, largest first: tensors by the variable that holds
         them, graph execs, pools, and memory with no known owner.
-        ``prediction``: what one more graph is likely to take, from those there are, before it is captured.
+        ``prediction``: what one more graph is likely to take, estimated from the existing ones.
     """
     report = arena.memory_report()
     state = process.current()
@@ -177,7 +177,7 @@ _FAMILIES = {
 
 
 def memory_families(state: process.Process | None) -> process.Samples:
-    """Memory and padding for Prometheus, from what is known: no driver is asked, so that any thread may."""
+    """Memory and padding for Prometheus, from known values: no driver is called, so any thread may call this."""
     found: dict[str, list[tuple[dict[str, str], float]]] = {name: [] for name in _FAMILIES}
     try:
         programs = [graph._program for graph in list(state.graphs)] if state is not None else []

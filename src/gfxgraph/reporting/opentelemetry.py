@@ -1,7 +1,7 @@
-"""The counters of ``gfxgraph.stats()`` and of coverage as OpenTelemetry metrics, through the official API alone.
+"""The counters of ``gfxgraph.stats()`` and of coverage as OpenTelemetry metrics, using only the official API.
 
-The API gives instruments before a program has set its provider, and does nothing where it sets none: so this can be
-asked for at any time. What is observed is asked for when the provider collects, once for all instruments.
+The API provides instruments before a program has set its provider, and does nothing if it never sets one, so
+this may be called at any time. Values are read when the provider collects, once for all instruments.
 
 Source: opentelemetry.metrics, ``get_meter`` and observable instruments; API 1.30 and later.
 """
@@ -20,28 +20,28 @@ from gfxgraph.reporting.coverage import Coverage, as_families
 from gfxgraph.reporting.memory import memory_families
 
 AT_ONCE_S = 0.5
-"""Instruments that are asked within this time are answered from one look."""
+"""Instruments read within this time get values from the same snapshot."""
 _published: list[Any] = []
 
 
 def publish_metrics(meter_provider: Any = None) -> None:
-    """Give this process's counters to OpenTelemetry from now on; again changes nothing.
+    """Publish this process's counters through OpenTelemetry from now on; repeated calls do nothing.
 
     Args:
-        meter_provider: by default the process's own, also where it is set later.
+        meter_provider: by default the process's own, even if it is set later.
 
     Raises:
-        ActivationError: `no_opentelemetry`, where the package opentelemetry-api is not installed.
+        ActivationError: `no_opentelemetry`, if the package opentelemetry-api is not installed.
     """
     try:
-        # lazily: nothing of ours depends on it
+        # lazily: an optional dependency
         from opentelemetry import metrics
     except ImportError as error:
         raise ActivationError("no_opentelemetry", quote=str(error)) from error
     if meter_provider in _published:
         return
     _published.append(meter_provider)
-    # lazily: its text is made of package metadata
+    # lazily: the version is read from package metadata
     from gfxgraph import __version__
 
     meter = metrics.get_meter("gfxgraph", __version__, meter_provider)
@@ -58,7 +58,7 @@ def publish_metrics(meter_provider: Any = None) -> None:
 
 
 def publish_if_there() -> None:
-    """As ``publish_metrics``, for processes that were only told so by GFXGRAPH_OPENTELEMETRY."""
+    """Like ``publish_metrics``, for processes enabled only by GFXGRAPH_OPENTELEMETRY."""
     try:
         publish_metrics()
     except ActivationError as error:
@@ -66,18 +66,18 @@ def publish_if_there() -> None:
 
 
 def name_of(family: Family) -> str:
-    """The metric's name as OpenTelemetry writes them: exporters for Prometheus make ours of it again."""
+    """The metric's name in OpenTelemetry's spelling, which its Prometheus exporters turn back into ours."""
     return family.name.removesuffix("_total").replace("_", ".", 1)
 
 
 def known_families() -> list[Family]:
-    """Every metric there can be, also where nothing was counted yet."""
+    """Every possible metric, even if nothing was counted yet."""
     seen = as_families(Coverage(graph_launches=1)) + memory_families(None)
     return [*families({"avg_replay_us": 0.0}), *(Family(name, kind, text) for name, kind, text, _ in seen)]
 
 
 class _MetricsSnapshot:
-    """The metrics as they are, by name; asked for once in a while."""
+    """The current metrics by name, refreshed from time to time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

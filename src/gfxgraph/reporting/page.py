@@ -1,6 +1,6 @@
-"""The report as one HTML page: no server, no network, no library; the data lies in it as JSON.
+"""The report as one HTML page: no server, no network, no library; the data is embedded as JSON.
 
-Names and lines are written once and pointed at, and stretches of equal nodes are folded here, so that a graph of
+Names and lines are stored once and referenced by number, and runs of equal nodes are folded here, so that a graph of
 thousands of nodes is a page of some hundred rows.
 """
 
@@ -20,19 +20,19 @@ from gfxgraph.reporting.rewrites import in_chinese
 
 
 def html(processes: Sequence[dict[str, Any]], benches: Sequence[dict[str, Any]] = ()) -> str:
-    """The page of what ``left.read`` found, the process that replayed most first, and of what ``bench`` measured."""
+    """The page for the data from ``left.read``, the most replayed process first, and for results of ``bench``."""
     strings = _Strings()
     ranked = sorted(processes, key=lambda table: -(table["stats"].get("replay_count") or 0))
     rows = [_process(table, strings) for table in ranked]
     data = {"lang": config.language_of(), "processes": rows, "benches": list(benches), "strings": strings.known}
     data["phrases"] = in_chinese()
-    # In a script element nothing ends it but its closing tag, and "<" need not stand in JSON.
+    # Only the closing tag ends a script element, and "<" can be escaped in JSON.
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, default=str).replace("<", "\\u003c")
     return files("gfxgraph.reporting").joinpath("page.html").read_text(encoding="utf-8").replace("/*DATA*/", text)
 
 
 def is_readable(process: dict[str, Any]) -> bool:
-    """Whether a page can be made of what a file holds, which anybody may have written."""
+    """Whether a page can be made from a file's data, which anybody may have written."""
     try:
         html([process]).encode()
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
@@ -41,15 +41,15 @@ def is_readable(process: dict[str, Any]) -> bool:
 
 
 def write_report(path: str | Path) -> None:
-    """Write what this process has captured so far, and counted where it is watched, as one HTML page.
+    """Write what this process has captured so far, and its coverage if that is counted, as one HTML page.
 
     Args:
-        path: the file; one that is there is replaced.
+        path: the file; an existing one is replaced.
 
     Raises:
         OSError: it cannot be written.
     """
-    # lazily: a page of what others left does without torch
+    # lazily: a page from files needs no torch
     from gfxgraph.reporting import leave
 
     made = json.loads(json.dumps(leave.process_report(), default=str))
@@ -57,7 +57,7 @@ def write_report(path: str | Path) -> None:
 
 
 class _Strings:
-    """Texts by number, each once."""
+    """Texts by number, without duplicates."""
 
     def __init__(self) -> None:
         self.known: list[str] = []
@@ -139,7 +139,7 @@ def _node(node: dict[str, Any], strings: _Strings) -> list[Any]:
         node["shared_nbytes"],
         node["nbytes"],
         round(us, 2) if us is not None else None,
-        0 if after == [node["index"] - 1] else after,  # most wait for the one before
+        0 if after == [node["index"] - 1] else after,  # most nodes wait for the one before
         strings(node["defined_at"]),
         [[strings(t["role"]), strings(t["name"]), strings(t["layout"]), t["nbytes"]] for t in node["tensors"]],
     ]

@@ -1,7 +1,7 @@
-"""Read one captured graph: through the tape that recorded them, and the runtime that is loaded already.
+"""Reads one captured graph, through the tape that recorded it and the loaded runtime.
 
 So it works wherever a capture does, on ROCm as on CUDA: no profiler, no debugger's bindings, no struct layouts
-beyond those by which kernels are launched.
+beyond those with which kernels are launched.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _NOT_CAPTURED = (
 
 
 def graphs_of(obj: Any) -> tuple[list[tuple[str, Any]], list[str]]:
-    """(label, graph) of every graph that ``obj`` holds, and notes on those that it has not.
+    """(label, graph) of every graph that ``obj`` holds, and notes on missing ones.
 
     Raises:
-        TypeError: it holds none, whatever happens.
+        TypeError: it never holds any.
     """
     if hasattr(obj, "_program") and hasattr(obj, "n_replays"):
         return [("", obj)], []
@@ -114,7 +114,7 @@ def _step(step: ProgramStep, program: Program, names: TensorNames | None) -> Ins
     where = Sources().of(str(where_of(getattr(step, "code", None), getattr(step, "lasti", -1))))
     questions = step.questions if isinstance(step, ReadStep) else ()
     guards = tuple(question.text(program.numbers) for question in questions)
-    known = op if why_unsafe(op) or kind != "read" else _READ  # a read has the name of the call that asked for it
+    known = op if why_unsafe(op) or kind != "read" else _READ  # a read has the name of the call that caused it
     return InspectedStep(kind, op, where, why_unsafe(known), rewrite(known), guards)
 
 
@@ -146,7 +146,7 @@ def _node(at: int, node: SegmentNode, after: tuple[int, ...], sources: Sources, 
             params = params or driver.node_params(node.handle)
             grid, block, shared = params.grid, params.block, params.shared_nbytes
         except DriverError:
-            pass  # this runtime does not tell how its kernels are launched
+            pass  # this runtime does not report how its kernels are launched
     uses = tuple(TensorInfo(use.name, use.layout, use.nbytes, use.address, role=use.role) for use in node.uses)
     defined = _triton_functions().get(node.kernel, "") if node.kind is NodeKind.KERNEL else ""
     return InspectedNode(
@@ -168,7 +168,7 @@ def _node(at: int, node: SegmentNode, after: tuple[int, ...], sources: Sources, 
 
 
 def _parents(edges: Iterable[tuple[int, int]], index_of: dict[int, int]) -> dict[int, tuple[int, ...]]:
-    """For each node that works the ones it waits for, through nodes that only order."""
+    """For each working node, the ones it waits for, skipping nodes that only order."""
     before: dict[int, list[int]] = {}
     for parent, child in edges:
         before.setdefault(child, []).append(parent)
@@ -194,7 +194,7 @@ _triton_at: tuple[int, dict[str, str]] = (0, {})
 
 
 def _triton_functions() -> dict[str, str]:
-    """The source line of every Triton kernel's function, by name; empty where Triton is not loaded."""
+    """The source line of every Triton kernel's function, by name; empty if Triton is not loaded."""
     global _triton_at
     jit = sys.modules.get("triton.runtime.jit")
     kind = getattr(jit, "JITFunction", None)

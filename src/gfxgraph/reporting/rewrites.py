@@ -1,4 +1,4 @@
-"""What to write in place of an operation that no graph records: by operation, else by the kind of the refusal."""
+"""Suggested replacements for operations that cannot be captured: by operation, else by the kind of refusal."""
 
 from __future__ import annotations
 
@@ -121,16 +121,16 @@ _BY_KIND: dict[Kind, tuple[str, str]] = {
 
 
 def in_chinese() -> list[tuple[str, str]]:
-    """What the page says about operations, in both languages; the longest first, as one may hold another."""
+    """The page's texts about operations, in both languages; longest first, as one may contain another."""
     known = {**_ZH, **dict(_BY_OP.values()), **dict(_BY_KIND.values())}
     return sorted(((str(en), zh) for en, zh in known.items()), key=lambda pair: -len(pair[0]))
 
 
 def rewrite(op: str, kind: str = "") -> str:
-    """What to write instead of ``op``; "" where nothing is known.
+    """What to write instead of ``op``; "" if nothing is known.
 
     Args:
-        kind: the refusal's kind as ``core.unsafe.Kind`` writes it, for operations that the table does not name.
+        kind: the refusal's kind as ``core.unsafe.Kind`` writes it, for operations that are not in the table.
     """
     found = _BY_OP.get(op)
     if found is None and op in BY_NAME:
@@ -141,6 +141,6 @@ def rewrite(op: str, kind: str = "") -> str:
 
 
 def why_unsafe(op: str) -> str:
-    """Why no graph records ``op``; "" where the table does not know it."""
+    """Why ``op`` cannot be captured; "" if the table does not know it."""
     row = BY_NAME.get(op)
     return f"{row.kind.value}: {row.reason}" if row is not None else ""

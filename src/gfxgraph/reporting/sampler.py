@@ -1,4 +1,4 @@
-"""Coverage's sampling: windows opened from another thread, so rarely that it all stays below 1 % of the time."""
+"""Coverage's sampling: windows opened from another thread, rarely enough to cost less than 1 % of the time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gfxgraph.process import process
 
 WINDOW_S = 0.05
 SHARE_OF_TIME = 0.01
-"""What watching may cost: the pause after a window is as long as that takes."""
+"""The allowed share of watching: it determines the pause after a window."""
 LEAST_PAUSE_S = 0.5
 
 
@@ -41,7 +41,7 @@ class Sampler:
         self._thread.start()
 
     def stop(self) -> None:
-        """No more windows; the open one is closed by the caller, in its thread."""
+        """Open no more windows; the caller closes an open one in its own thread."""
         self.ended.set()
 
     def _call(self, do: Callable[[], None]) -> Callable[[Any], int]:
@@ -49,7 +49,7 @@ class Sampler:
             if not self.ended.is_set() and not sys.is_finalizing():
                 try:
                     do()
-                except RuntimeError as error:  # raised here it would come out of any line of the program
+                except RuntimeError as error:  # raised here it would surface in an arbitrary line of the program
                     process.log.warning("coverage is not counted any more: %s", error)
                     self.ended.set()
             return 0
@@ -64,5 +64,5 @@ class Sampler:
             self.ended.wait(WINDOW_S)
             schedule(self._calls[1], None)
             pause = max(LEAST_PAUSE_S, (self.watch.cost_s - before) / SHARE_OF_TIME)
-            # Not at even times: a program's steps may take just as long.
+            # At irregular times: a program's steps may have the same period.
             self.ended.wait(pause * random.uniform(0.8, 1.2))

@@ -1,10 +1,10 @@
-"""What each node of a graph costs on the device, and a trace with the eager step above the graphed one.
+"""The device time of each node of a graph, and a trace with the eager step above the graphed one.
 
-Nodes are timed by the node walk: one enabled, launched between two events, and waited for; so it works where a
-profiler shows no kernels of a replay. What launching one node costs beside its work is measured with the whole graph
-and taken off: the nodes' times are scaled so that nothing negative is left, never so that they add up.
+Nodes are timed with the node walk: one is enabled, launched between two events, and waited for. This works even if a
+profiler shows no kernels of a replay. The overhead of launching a single node is measured with the whole graph
+and subtracted: times are scaled so that none is negative, never so that they add up.
 
-Everything that the walks change outside the graph is put back.
+Everything that the walks change outside the graph is restored.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ N_PASSES = 3
 def timed(
     graph: Any, label: str = "", names: TensorNames | None = None, *, passes: int = N_PASSES
 ) -> InspectedCapture:
-    """``graph`` as ``inspect`` reads it, with ``device_us`` of every node: the least of some passes.
+    """``graph`` as ``inspect`` reads it, with ``device_us`` of every node: the minimum of several passes.
 
-    Each pass runs a replay node by node, 40 us and a wait each; what it changes outside the graph is put back. The
-    graph's own results hold what a replay on its present inputs gives.
+    Each pass runs a replay node by node, 40 us and a wait each; what it changes outside the graph is restored. The
+    graph's own results are then those of a replay on its present inputs.
 
     Raises:
         ValueError: a segment cannot be run node by node here.
@@ -76,7 +76,7 @@ def timed(
 
 
 class _undone:
-    """Puts back what the program's steps write outside their graphs, and its generators."""
+    """Restores what the program's steps write outside their graphs, and its generators."""
 
     def __init__(self, program: Program) -> None:
         self.before = Rollback([place for step in program.steps for place in step.mutated], program.random_states())
@@ -117,7 +117,7 @@ def _floor() -> float:
 
 
 def by(captures: Inspection | InspectedCapture, what: str) -> list[tuple[str, float, int]]:
-    """(name, microseconds, nodes) summed by ``what``: "op", "where", "name" or "kind"; dearest first."""
+    """(name, microseconds, nodes) summed by ``what``: "op", "where", "name" or "kind"; most expensive first."""
     spent: Counter[str] = Counter()
     count: Counter[str] = Counter()
     for capture in captures if isinstance(captures, Inspection) else (captures,):
@@ -129,7 +129,7 @@ def by(captures: Inspection | InspectedCapture, what: str) -> list[tuple[str, fl
 
 
 def replay_us(graph: Any, passes: int = N_PASSES) -> float:
-    """Device time of one replay, microseconds: the least of some."""
+    """Device time of one replay in microseconds: the minimum of several."""
     stream, times = torch.cuda.current_stream(), []
     with _undone(graph._program):
         for _ in range(passes):
@@ -143,12 +143,12 @@ def replay_us(graph: Any, passes: int = N_PASSES) -> float:
 
 
 def eager_timeline(graph: Any) -> list[tuple[str, str, float, float]]:
-    """(operation, line, begin, duration) of the same work run eagerly, in microseconds of the device's time.
+    """(operation, line, begin, duration) of the same work run eagerly, in microseconds of device time.
 
-    An operation's stretch begins where the one before ended, so it holds the gap before its kernels.
+    An operation's interval begins where the previous one ended, so it includes the gap before its kernels.
 
     Raises:
-        ValueError: launches that torch did not make are in it, which no tape can run.
+        ValueError: it includes launches outside torch, which no tape can run.
     """
     program: Program = graph._program
     marks: list[tuple[str, str, Any]] = []
@@ -185,8 +185,8 @@ def eager_timeline(graph: Any) -> list[tuple[str, str, float, float]]:
 def chrome_trace(graph: Any) -> dict[str, Any]:
     """A trace for Perfetto and chrome://tracing: the eager step above, the replay below, on one time axis.
 
-    The nodes of a replay follow their edges; where several may run at once they get rows of their own. The replay's
-    whole length is measured; the nodes' stretches are their own times, so gaps between nodes are drawn, too.
+    The nodes of a replay follow their edges; nodes that may run concurrently get separate rows. The replay's
+    total time is measured; the nodes' intervals are their own times, so gaps between nodes are drawn, too.
     """
     capture = timed(graph, names=TensorNames(sys._getframe(1)))
     events: list[dict[str, Any]] = []
@@ -241,17 +241,17 @@ def _named(pid: int, name: str) -> dict[str, Any]:
 
 
 def trace(graph: Any, path: str | Path | None = None) -> dict[str, Any]:
-    """A Chrome trace of a graph's nodes, for Perfetto (ui.perfetto.dev). Each node is run and timed by itself.
+    """A Chrome trace of a graph's nodes, for Perfetto (ui.perfetto.dev). Each node is run and timed separately.
 
     Args:
         graph: a captured ``torch.cuda.CUDAGraph``.
-        path: where to write it as JSON, too; nowhere where None.
+        path: where to also write it as JSON; None for nowhere.
 
     Returns:
         The trace: ``traceEvents`` with times in microseconds.
 
     Raises:
-        ValueError: its nodes cannot be run one by one here, or it holds no capture.
+        ValueError: its nodes cannot be run one by one here, or nothing was captured.
     """
     if getattr(graph, "_program", None) is None or process.current() is None:
         raise ValueError("gfxgraph.trace needs a torch.cuda.CUDAGraph captured after gfxgraph.enable()")

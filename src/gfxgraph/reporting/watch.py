@@ -1,15 +1,16 @@
-"""Coverage: the share of device launches, and of wall time, that graphs make; what ran eagerly, and why.
+"""Coverage: the share of device launches, and of wall time, made by graphs; what ran eagerly, and why.
 
 Problem: graphs that are silently off cost a factor of ten, and nothing shows it. Counting each eager launch needs
-somebody at each launch: a dispatch mode costs microseconds an operation, a profiler more, and on ROCm profilers miss
-the kernels of replays. Idea: replays and their nodes are counted anyhow; eager operations are counted in windows of
-some 50 ms, opened so rarely that all of it stays below 1 % of the time (``Sampler``), or all of the time where the
-count is to be exact. Within a window replays leave their fast path, so both kinds are seen by the same clock.
+code at each launch: a dispatch mode costs microseconds per operation, a profiler more, and on ROCm profilers miss
+the kernels of replays. Idea: replays and their nodes are counted anyway; eager operations are counted in windows of
+some 50 ms, opened rarely enough to cost less than 1 % of the time (``Sampler``), or all of the time if the
+count must be exact. Within a window replays leave their fast path, so both kinds are timed by the same clock.
 
-Wall time belongs to what the device was given last: from a replay until the next eager launch it is the graphs', from
-an eager launch until the next replay that launch's line's. A wait in between belongs to whom one waits for.
+Wall time belongs to the latest work given to the device: from a replay until the next eager launch to the graphs,
+from
+an eager launch until the next replay to that launch's line. A wait in between belongs to the work waited for.
 
-Invariants: off, nothing is installed; a window opens and closes in the watched thread, between two bytecodes
+Invariants: switched off, nothing is installed; a window opens and closes in the watched thread, between two bytecodes
 (``Py_AddPendingCall``), never inside an operation; a capture's operations are recorded, not launched,
 and not counted.
 
@@ -79,32 +80,33 @@ class EagerLaunches(TorchDispatchMode):
         self.thread = threading.get_ident()
         self.began = _clock()
         self.cells: dict[tuple[int, int, str, str, bool], list[float]] = {}
-        """(code, instruction, operation, why, whether no graph records such a call) -> [calls whose launches are not
-        known, seconds, launches of the others]; codes by identity, a hash reads all of one."""
+        """(code, instruction, operation, why, whether the call cannot be captured) -> [calls with unknown launches,
+        seconds, launches of the others]; by identity of the code, because a hash reads all of it.
+        """
         self.codes: dict[int, Any] = {}
         self.launches = LaunchCounts() if is_exact else None
         self.in_graphs = [0.0, 0.0]
         self.capturing = [0.0, 0.0]
         self.checks = [0.0, 0.0]
         self.before_replays_s = 0.0
-        """Seconds of eager launches before the first replay: of no step."""
+        """Seconds of eager launches before the first replay, which belong to no step."""
         self.replays: Counter[int] = Counter()
         self.n_elsewhere = 0
         self.cell = [0.0, 0.0]  # time before the first launch is not attributed
         self.last = 0.0
         self.own_s = self.watched_s = 0.0
         self.n_seen = 0
-        """Operations that came through here, each at the price of the way (``way_s``)."""
+        """Operations seen here, each at the cost of the dispatch mode (``way_s``)."""
         self.n_windows = 0
         self.opened = 0.0
         self.validates = False
-        """That replay is compared with eager: its launches do not count as eager."""
+        """Whether the replay is compared with eager: its launches do not count as eager."""
         self.inside: Any = None
-        """The graph that is being replayed: what is launched meanwhile stands in for it."""
+        """The graph being replayed: launches meanwhile replace its own."""
         self.nodes: dict[int, int] = {}
         self._undo: list[Callable[[], None]] = []
         self.gone = Captured()
-        """Of graphs that were destroyed since counting began."""
+        """What is known from graphs destroyed since counting began."""
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -113,7 +115,7 @@ class EagerLaunches(TorchDispatchMode):
     # -- windows ----------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Begin to count; call it in the watched thread."""
+        """Begin counting; call it in the watched thread."""
         state = process.current()
         if not self.paused or state is None:
             return
@@ -161,20 +163,20 @@ class EagerLaunches(TorchDispatchMode):
 
     @property
     def cost_s(self) -> float:
-        """Seconds that watching took: what was done here, and the way here from the dispatcher."""
+        """Seconds that watching took: the work here, and the path here from the dispatcher."""
         return self.own_s + self.n_seen * way_s()
 
-    # -- what is launched ---------------------------------------------------------------------------
+    # -- launches -----------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.paused or threading.get_ident() != self.thread:
             return func(*args, **kwargs) if kwargs else func(*args)
-        if types and any(kind.__name__ in _TRACED for kind in types):  # a compiler looks: nothing is launched
+        if types and any(kind.__name__ in _TRACED for kind in types):  # a compiler is tracing: nothing is launched
             return func(*args, **(kwargs or {}))
         self.n_seen += 1
         info = OPS.get(identity(func))
         if info is None:
-            # Higher-order operators call back into this mode; prim::device and its like ask a traced tensor.
+            # Higher-order operators call back into this mode; prim::device and similar query a traced tensor.
             if not hasattr(func, "_schema") or func.namespace == "prim":
                 return func(*args, **(kwargs or {}))
             info = OPS[identity(func)] = OpInfo(func)
@@ -186,7 +188,7 @@ class EagerLaunches(TorchDispatchMode):
         ended = _clock()
         if info.launches_nothing or not _launches(info, out, args):
             return out
-        if process.active_session() is not None:  # recorded, or done to capture: what is overwritten is kept first
+        if process.active_session() is not None:  # recorded, or the capture's own work
             self._give(began, self.capturing)
         elif self.validates:
             self._give(began, self.checks)
@@ -199,12 +201,12 @@ class EagerLaunches(TorchDispatchMode):
             self._give(began, cell)
             n = self.launches.of(info, args, kwargs) if self.launches is not None else None
             cell[0 if n is None else 2] += n or 1
-            self.last += _clock() - ended  # the time that finding out took is not attributed
+            self.last += _clock() - ended  # the time taken by measuring is not attributed
         self.own_s += _clock() - ended
         return out
 
     def _give(self, now: float, cell: list[float]) -> None:
-        """Give the time since the last launch to that one; from now on it is ``cell``'s."""
+        """Attribute the time since the last launch to that launch; from now on time goes to ``cell``."""
         self.cell[1] += now - self.last
         self.cell, self.last = cell, now
 
@@ -224,7 +226,7 @@ class EagerLaunches(TorchDispatchMode):
         return cell
 
     def replaying(self, graph: Any, is_compared: bool = False) -> None:
-        """A graph is about to be replayed, and compared with eager where ``is_compared``."""
+        """Called before a graph is replayed; with ``is_compared``, it is compared with eager."""
         if threading.get_ident() != self.thread:
             self.n_elsewhere += 1
             return
@@ -242,15 +244,15 @@ class EagerLaunches(TorchDispatchMode):
         self.own_s += _clock() - now
 
     def checking_begins(self) -> None:
-        """What is launched until ``replayed`` checks memory around a replay."""
+        """Launches until ``replayed`` check memory around a replay."""
         self.validates = threading.get_ident() == self.thread
 
     def replayed(self) -> None:
-        """That replay, or what was checked around it, is over."""
+        """That replay, or the check around it, is over."""
         self.inside, self.validates = None, False
 
     def _watch_triton(self) -> None:
-        """Triton's launches go past the dispatcher: while a window is open they are counted where they are made."""
+        """Triton's launches bypass the dispatcher: while a window is open they are counted where they are made."""
         for module, kind in (
             ("triton.runtime.jit", "JITFunction"),
             ("torch._inductor.runtime.triton_heuristics", "CachingAutotuner"),
@@ -278,7 +280,7 @@ class EagerLaunches(TorchDispatchMode):
 
         return run
 
-    # -- what was seen ------------------------------------------------------------------------------
+    # -- results ------------------------------------------------------------------------------------
 
     def coverage(self) -> Coverage:
         """The counts so far."""
@@ -333,7 +335,7 @@ class EagerLaunches(TorchDispatchMode):
 def _launches(info: OpInfo, out: Any, args: Any) -> bool:
     if info.name in _NO_LAUNCH or info.name.startswith(("aten::empty", "aten::new_empty")):
         return False
-    if torch.Tag.inplace_view in info.func.tags:  # unsqueeze_, t_, resize_: the tensor's sizes alone
+    if torch.Tag.inplace_view in info.func.tags:  # unsqueeze_, t_, resize_: only the tensor's sizes change
         return False
     if isinstance(out, Tensor):
         return out.is_cuda or any(isinstance(a, Tensor) and a.is_cuda for a in args)
@@ -355,7 +357,9 @@ class _PassOn(TorchDispatchMode):
 
 @lru_cache(maxsize=1)
 def way_s() -> float:
-    """Seconds that an operation takes longer for a dispatch mode that does nothing; the least of some tries."""
+    """The additional time of an operation under a dispatch mode that does nothing, in seconds; the minimum of several
+    tries.
+    """
     x, n, tries = torch.empty(0), 32, []
     for _ in range(4):
         began = _clock()
@@ -374,7 +378,7 @@ _sampler: Sampler | None = None
 
 
 def start(is_exact: bool) -> EagerLaunches:
-    """Watch this process's main thread (sampled) or this thread (exact) from now on; again changes nothing."""
+    """Start watching this process's main thread (sampled) or this thread (exact); repeated calls do nothing."""
     global _watching, _sampler
     if _watching is None:
         _watching = EagerLaunches(is_exact)
@@ -436,7 +440,7 @@ class CoverageBlock:
 
     @property
     def seen(self) -> Coverage:
-        """What was counted so far: in this block, or in the whole process where that is watched."""
+        """The counts so far: of this block, or of the whole process if that is watched."""
         return self._watch.coverage()
 
     def __str__(self) -> str:

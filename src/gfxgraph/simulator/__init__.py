@@ -1,14 +1,13 @@
-"""simulator: one GPU that is not there, so that programs written for ``torch.cuda`` run on a CPU.
+"""simulator: simulates one GPU, so that programs written for ``torch.cuda`` run on a CPU.
 
 Enters: tensors, torch's C++ registries and Python names, profiles as data.
 Stays out: the product; it must not know whether its device is real.
 
 ``install(profile)`` makes ``device="cuda"``, streams, events, the caching allocator, random generators and
-CUDA graphs work in this process as the profile's runtime would have them, with its quirks; ``undo()`` takes
-all of it out again. Nothing is installed by importing. Numbers come from torch's CPU kernels; times mean
-nothing.
+CUDA graphs work in this process as in the profile's runtime, with its quirks; ``undo()`` removes all of it. Importing
+installs nothing. Numbers come from torch's CPU kernels; times mean nothing.
 
-    installation.py       puts the simulated card in torch's place and takes it out again
+    installation.py       installs the simulated card in torch, and removes it
     core.py               the simulator object: one card, its memory, its runtime
     native.py             makes torch's C++ believe in a "cuda" device
     torch_names.py        functions of ``torch._C`` that a CUDA build has
@@ -17,17 +16,17 @@ nothing.
     device.py             streams, events and captures: the runtime's state machine
     graphs.py             recorded operations, and graphs of them
     codes.py              status codes and the exceptions torch makes of them
-    faults.py             failures to plant
-    signals.py            signals wait until the simulator has returned
+    faults.py             planted failures
+    signals.py            defers signals until the simulator has returned
     arena.py              device memory: one reserved range of addresses
     allocator.py          the caching allocator
     host_memory.py        page-locked memory
     generators.py         random generators
     kernels.py            every aten operation, computed on CPU twins or recorded
-    op_schema.py          what an operation's schema says of its arguments
-    op_table.py           what must be known of single operations beyond it
+    op_schema.py          what an operation's schema says about its arguments
+    op_table.py           facts about single operations beyond their schema
     special_kernels.py    factories, copies between devices, storages
-    cuda_only_kernels.py  forms that CPU kernels refuse
+    cuda_only_kernels.py  calls that CPU kernels refuse
     rnn_kernels.py        fused recurrent cells
     driver.py             the GraphDriver of the simulated card
     copies.py             its copying kernel
@@ -65,14 +64,14 @@ __all__ = [
 
 
 def tensor_at(address: int, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """Device tensor over memory that it does not own and does not keep alive."""
+    """A device tensor over memory that it does not own or keep alive."""
     return _installed("tensor_at").tensor_at(address, size, stride, dtype)
 
 
 def launch_opaque(
     name: str, function: Callable[..., Any], *tensors: torch.Tensor, kind: NodeKind = NodeKind.KERNEL
 ) -> None:
-    """Launch a kernel, or what ``kind`` says, on the current stream; no dispatcher sees it, as with Triton.
+    """Launch a kernel, or another ``kind``, on the current stream, unseen by any dispatcher, as with Triton.
 
     ``function`` gets a CPU tensor over the memory of each of ``tensors``; in a capture it is recorded and
     called at every replay.

@@ -1,9 +1,9 @@
-"""Who owns which device bytes: a caching allocator with private pools, as torch's CUDA allocator behaves.
+"""Ownership of device memory: a caching allocator with private pools that behaves like torch's CUDA allocator.
 
 Enters: byte counts, stream ids, pool ids.
 Stays out: tensors, graphs.
 
-Copied from CUDACachingAllocator because programs and tests see it: requests round to 512 bytes; up to
+Behaviour of CUDACachingAllocator that programs and tests can see: requests round to 512 bytes; up to
 1 MiB come from 2 MiB segments, up to 10 MiB from 20 MiB segments, larger ones get their own; best fit;
 blocks split and merge; a free block belongs to the stream it was made for; a private pool shares nothing.
 Freed bytes keep their contents.
@@ -83,7 +83,7 @@ class Pool:
     use_count: int = 0
     segments: list[Segment] = field(default_factory=list)
     no_split: bool = False
-    has_run: bool = False  # a graph that lies here was launched: what is free here holds what kernels left
+    has_run: bool = False  # a graph in this pool was launched: free memory holds what kernels left
     fence_nbytes: int = 0  # kept free on both sides of each segment
     # (stream, small) -> free blocks as (nbytes, address, block), ascending
     free: dict[tuple[int, bool], list[tuple[int, int, Block]]] = field(default_factory=dict)
@@ -143,11 +143,11 @@ class Allocator:
         self.num_retries = 0
         self.frees = 0  # grows with every free; lets callers notice that addresses may be stale
         self.on_new_segment: Callable[[], None] = lambda: None
-        # What torch.cuda.memory._record_memory_history asked for: None, "state" or "all".
+        # The mode set by torch.cuda.memory._record_memory_history: None, "state" or "all".
         self.history: str | None = None
         self.trace: deque[dict[str, object]] = deque(maxlen=100_000)
         self._lock = threading.Lock()
-        # Apart, and taken again by its holder: a graph may die, and release its pool, inside any call here.
+        # A separate, reentrant lock: a graph may die, and release its pool, inside any call here.
         self._use_lock = threading.RLock()
         self._pending: deque[Block] = deque()
         self._gaps: list[tuple[int, int]] = [(arena.base, arena.nbytes)]
@@ -186,7 +186,7 @@ class Allocator:
         self._drain()
 
     def _drain(self) -> None:
-        # A finalizer may run while this very thread holds the lock; the holder drains on its way out.
+        # A finalizer may run while this thread holds the lock; then the holder drains on its way out.
         while self._pending and self._lock.acquire(blocking=False):
             try:
                 while self._pending:
@@ -266,7 +266,7 @@ class Allocator:
     def _from_new_segment(self, pool: Pool, size: int, stream: int) -> Block:
         small = size <= _SMALL
         if pool.fence_nbytes:
-            nbytes = size  # a real one takes 2 MiB and more; filling and comparing that takes a CPU seconds
+            nbytes = size  # real segments take 2 MiB and more, but filling and comparing that takes a CPU seconds
         elif small:
             nbytes = _SMALL_SEGMENT
         elif size < _LARGE:
@@ -312,7 +312,7 @@ class Allocator:
 
     def empty_cache(self, pool_id: PoolId | None = None) -> None:
         """Unmap every segment without a live block; a private pool's only once the pool is unused."""
-        # A MemPool may die, and come here, while this very thread holds the lock: then the next call does it.
+        # A MemPool may die, and call this, while this thread holds the lock: then the next call does the work.
         if pool_id is not None and not self._lock.acquire(blocking=False):
             return
         if pool_id is None:
@@ -331,7 +331,7 @@ class Allocator:
                 continue
             for segment in [segment for segment in pool.segments if not segment.allocated_nbytes]:
                 first = segment.first
-                assert first is not None and first.after is None  # neighbours were merged
+                assert first is not None and first.after is None  # neighbours have been merged
                 self._unlist(first)
                 pool.segments.remove(segment)
                 self._count_segment(segment, -1)
@@ -360,10 +360,10 @@ class Allocator:
         return (next(self._graph_pool_numbers), 0)
 
     def retain_pool(self, pool_id: PoolId) -> None:
-        """Add a user to a pool, creating the pool for a new id.
+        """Add a user to a pool; create the pool for a new id.
 
         Raises:
-            RuntimeError: the pool is still there and its users are all gone, as torch asserts.
+            RuntimeError: the pool exists and its users are all gone, as torch asserts.
         """
         with self._use_lock:
             pool = self.pools.get(pool_id)
@@ -374,7 +374,9 @@ class Allocator:
             pool.use_count += 1
 
     def retain_host_pool(self, pool_id: PoolId) -> None:
-        """The same of pinned memory, which torch keeps by the same ids; emptying the device's cache leaves it."""
+        """The same for pinned memory, which torch keeps by the same ids; emptying the device's cache does not affect
+        it.
+        """
         with self._use_lock:
             if self.host_pools.get(pool_id) == 0:
                 raise RuntimeError(_NO_USERS.format(place='aten/src/ATen/core/CachingHostAllocator.h":773'))
@@ -402,7 +404,7 @@ class Allocator:
         return pool.use_count if pool is not None else 0
 
     def begin_route(self, pool_id: PoolId, takes: Callable[[int], bool]) -> None:
-        """Send allocations for which ``takes(stream)`` holds to ``pool_id``, and count a user of it."""
+        """Route allocations for which ``takes(stream)`` is true to ``pool_id``, and count a user of it."""
         if any(routed == pool_id for routed, _ in self.routes):
             raise RuntimeError("beginAllocateToPool: already recording to mempool_id")
         self.retain_pool(pool_id)
@@ -421,14 +423,14 @@ class Allocator:
                 return self.pools[pool_id]
         return self.pools[DEFAULT_POOL]
 
-    # ---- questions ----------------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------------
 
     @property
     def reserved_nbytes(self) -> int:
         return self.stats["reserved_bytes"]["all"].current
 
     def block_at(self, address: int) -> Block | None:
-        """The live block that holds ``address``, if any."""
+        """The live block that contains ``address``, if any."""
         block = self.live.get(address)
         if block is not None:
             return block
@@ -462,7 +464,7 @@ class Allocator:
 
 
 def _frames() -> list[dict[str, object]]:
-    """The Python stack as torch's memory history has it, innermost first."""
+    """The Python stack in the form of torch's memory history, innermost first."""
     found: list[dict[str, object]] = []
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:

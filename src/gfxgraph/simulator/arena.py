@@ -1,10 +1,10 @@
 """Device memory: one reserved address range, and tensors that live at chosen addresses in it.
 
 Enters: addresses, sizes, dtypes.
-Stays out: who owns which range (allocator.py), what kernels do.
+Stays out: ownership of ranges (allocator.py), what kernels do.
 
-A device tensor is a plain ``torch.Tensor`` whose device is really ``cuda:0``: DLPack lets a CPU build wrap
-any pointer so. Its *twin* is a CPU tensor over the same bytes, owning nothing; kernels compute on twins.
+A device tensor is a plain ``torch.Tensor`` whose device really is ``cuda:0``: DLPack lets a CPU build wrap any
+pointer that way. Its *twin* is a CPU tensor over the same bytes that owns nothing; kernels compute on twins.
 Twins carry the whole arena as their storage, so address arithmetic is the only bookkeeping there is.
 """
 
@@ -53,7 +53,7 @@ _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
 
 class _Slots:
-    """Room for DLManagedTensor structs. C++ reads their null deleter when a tensor dies: immortal."""
+    """Memory for DLManagedTensor structs. Never freed, because C++ reads their null deleter when a tensor dies."""
 
     def __init__(self, count: int = 64) -> None:
         page = mmap.mmap(-1, count * _SLOT)
@@ -73,7 +73,7 @@ class DeviceMemory:
     def __init__(self, nbytes: int) -> None:
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
         self._map = mmap.mmap(-1, nbytes, flags=flags)
-        # Immortal: tensors may outlive the simulator and must still find their bytes.
+        # Never freed: tensors may outlive the simulator and must still find their bytes.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._map))
         self.nbytes = nbytes
         self.base = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
@@ -88,7 +88,7 @@ class DeviceMemory:
         return self.base <= address < self.end
 
     def twin(self, tensor: torch.Tensor) -> torch.Tensor:
-        """CPU tensor over the bytes of device tensor ``tensor``."""
+        """CPU tensor over the bytes of a device tensor."""
         dtype = tensor.dtype
         address = tensor.data_ptr()
         if not address:
@@ -134,7 +134,7 @@ class DeviceMemory:
         )
         struct.pack_into(f"<{2 * ndim}q", slot, _MANAGED.size, *size, *stride)
         tensor: torch.Tensor = torch._C._from_dlpack(_new_capsule(at, b"dltensor", None))
-        # Everything but the deleter has been copied by now, and that is null in every slot.
+        # Everything but the deleter has been copied by now, and the deleter is null in every slot.
         _slots.free.append(slot)
         if on_free is not None:
             watch(tensor, on_free)
@@ -144,7 +144,7 @@ class DeviceMemory:
         ctypes.memmove(to, source, nbytes)
 
     def drop_pages(self, address: int, nbytes: int) -> None:
-        """Give the pages of an unmapped segment back to the machine; they read as zero afterwards."""
+        """Return the pages of an unmapped segment to the machine; they read as zero afterwards."""
         page = mmap.PAGESIZE
         start = -(-(address - self.base) // page) * page
         stop = (address - self.base + nbytes) // page * page
@@ -159,7 +159,7 @@ class DeviceMemory:
         dtype: torch.dtype,
         on_free: Callable[[], None] | None,
     ) -> torch.Tensor:
-        # float8 and its like: DLPack codes differ by torch version, so the bytes are viewed instead.
+        # float8 and similar: DLPack codes differ by torch version, so the bytes are viewed instead.
         nbytes = span_nbytes(size, stride, dtype)
         raw: Any = self.tensor_at(address, [nbytes], [1], torch.uint8, on_free)
         if nbytes == 0:
@@ -175,8 +175,8 @@ class DeviceMemory:
 def watch(tensor: torch.Tensor, on_free: Callable[[], None]) -> None:
     """Call ``on_free`` when the storage of ``tensor`` dies."""
 
-    # Not DLPack's deleter: a Python callback from C++ breaks when an exception is being raised, and when
-    # the interpreter goes down. Torch keeps a storage's Python object for as long as the storage lives.
+    # Not DLPack's deleter: a Python callback from C++ fails while an exception is being raised, and while
+    # the interpreter shuts down. Torch keeps a storage's Python object as long as the storage lives.
     def died(reference: weakref.ref[Any]) -> None:
         _watched.discard(reference)
         on_free()

@@ -1,7 +1,7 @@
 """Status codes of the simulated runtime and the exceptions torch makes of them.
 
 Enters: numbers, HIP/CUDA names and texts.
-Stays out: policy; which call gives which code is in ``profiles/``.
+Stays out: policy; which call returns which code is in ``profiles/``.
 
 HIP and CUDA agree on all codes used here (data/hip_errors.json; they part above 910).
 """
@@ -76,7 +76,7 @@ _NAMES: Final[dict[int, tuple[str, str]]] = {
     ),
 }
 
-# Answers that, planted at an operation of a capture, also end that capture.
+# Codes that, planted at an operation of a capture, also end that capture.
 CAPTURE_CODES: Final = frozenset(range(CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD + 1))
 
 # A fault that leaves the device context unusable: every later call returns the same code.

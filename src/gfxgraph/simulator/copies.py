@@ -1,7 +1,7 @@
-"""The copying kernel of the simulated driver, launched on its own and as nodes of a joined graph.
+"""The copy kernel of the simulated driver, launched separately and as nodes of a joined graph.
 
 Enters: addresses on the card.
-Stays out: what a captured launch of it would be; it is refused.
+Stays out: a captured launch of it, which is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class SimulatedCopyNode(RecordedNode):
-    """The copying kernel in a graph; words that are not applied do not count."""
+    """The copy kernel in a graph; changed words take effect only when applied."""
 
     def __init__(
         self, driver: SimDriver, parts: Sequence[tuple[int, int, int]], parents: tuple[RecordedNode, ...]
@@ -113,7 +113,7 @@ class SimulatedCopyKernel:
 
 
 class SimulatedCopies:
-    """A launch of the copying kernel; what a captured one would need is not modelled: it is refused."""
+    """A launch of the copy kernel; launching it in a capture is not modelled and is refused."""
 
     def __init__(self, driver: SimDriver, parts: Sequence[tuple[int, int, int]], stream: int) -> None:
         self._driver, self._stream = driver, stream
@@ -137,7 +137,7 @@ class SimulatedCopies:
         return 0 if self.copy(self.words) else codes.INVALID_VALUE
 
     def copy(self, words: Any) -> bool:
-        """Copy what ``words`` say; False where they lead off the card."""
+        """Do the copies in ``words``; False if an address is not on the card."""
         arena = self._driver._sim.arena
         for i in range(self._n):
             to, source, nbytes = words[MOST + i], words[i], words[2 * MOST + i]

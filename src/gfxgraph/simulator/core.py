@@ -1,6 +1,6 @@
-"""The simulator object: one card, its memory, its runtime, and the plan of failures.
+"""The simulator object: one card, its memory, its runtime, and its planned failures.
 
-Enters: what kernels and torch's patched names ask of the card.
+Enters: calls from kernels and from torch's patched names.
 Stays out: patching (installation.py).
 """
 
@@ -28,7 +28,7 @@ _SYNC_WARNING: Final = "called a synchronizing CUDA operation"
 _ARENA_FACTOR: Final = 2  # addresses are cheap; freed segments leave gaps
 
 
-# Address ranges of simulators that are gone: they are never unmapped, so they are used again.
+# Address ranges of former simulators: never unmapped, so they are reused.
 _retired: list[DeviceMemory] = []
 
 
@@ -50,12 +50,12 @@ class Simulator:
         self.allocator.on_new_segment = self._before_malloc
         self.default_generator = generators.SimGenerator()
         self.default_generator.guard(self.assert_not_capturing)
-        # What would have ended a real process from inside a destructor.
+        # Events that would have ended a real process from inside a destructor.
         self.crashes: list[str] = []
         self._pinned: dict[int, weakref.ref[Any]] = {}
 
     def retire(self) -> None:
-        """Let the next simulator have this one's addresses, if nothing lives there any more."""
+        """Let the next simulator reuse this one's addresses, if nothing lives there any more."""
         if not self.allocator.live:
             self.arena.drop_pages(self.arena.base, self.arena.nbytes)
             _retired.append(self.arena)
@@ -71,7 +71,7 @@ class Simulator:
         self.device.plan(plan)
 
     def error(self, refused: CallRefused) -> RuntimeError:
-        """What torch raises for a refused call."""
+        """The exception that torch raises for a refused call."""
         if refused.code in codes.STICKY and self.faults.die_at_sticky:
             import os
 
@@ -79,13 +79,14 @@ class Simulator:
         return codes.torch_error(refused.code, self.profile.platform)
 
     def call(self, function: Callable[..., Any], *args: object) -> Any:
-        """Call into the runtime as torch does, turning a code into an exception."""
+        """Call the runtime as torch does, turning a status code into an exception."""
         try:
             return function(*args)
         except CallRefused as refused:
             code = refused.code
-        # Out here its context is what the caller is handling, as with an exception from C++; and no local
-        # may hold it, because its traceback holds this frame.
+        # Raised outside the except block, so that its context is the caller's, as with an exception from C++. No
+        # local may
+        # refer to it, because its traceback holds this frame.
         raise self.error(CallRefused(code))
 
     def assert_not_capturing(self, attempt: str) -> None:
@@ -102,7 +103,7 @@ class Simulator:
         """A new device tensor with undefined contents.
 
         Raises:
-            torch.OutOfMemoryError: the card is full, or a planted failure says so.
+            torch.OutOfMemoryError: the card is full, or a planted failure requires it.
         """
         nbytes = span_nbytes(size, stride, dtype)
         if nbytes == 0:
@@ -120,12 +121,13 @@ class Simulator:
         else:
             free = partial(self.allocator.free, block)
             return self.arena.tensor_at(block.address, size, stride, dtype, free)
-        # No local may hold what is raised: with its traceback, which holds this frame, it would be a cycle, and what
-        # the frames had allocated stayed until a collection. Exceptions from C++ make none.
+        # No local may refer to the exception: its traceback holds this frame, which would be a cycle, and what the
+        # frames
+        # had allocated would stay until a collection. Exceptions from C++ make no such cycle.
         raise torch.OutOfMemoryError(text) if text else self.error(CallRefused(code))
 
     def _before_malloc(self) -> None:
-        """A segment is about to be mapped: cudaMalloc, which captures may forbid."""
+        """Called before a segment is mapped by cudaMalloc, which captures may forbid."""
         self.device.check("malloc")
         # On a capturing stream torch switches its thread to relaxed mode around the call.
         if self.device.captures and self.device.current().status is CaptureStatus.NONE:
@@ -142,7 +144,7 @@ class Simulator:
         )
 
     def resize_out(self, out: torch.Tensor, like: torch.Tensor) -> None:
-        """Give ``out=`` the shape of the result, warning as torch does when it was not empty."""
+        """Give ``out=`` the shape of the result, warning like torch if it was not empty."""
         if out.numel():
             warnings.warn(
                 "An output with one or more elements was resized since it had shape "
@@ -171,7 +173,7 @@ class Simulator:
     # ---- calls that wait for the device --------------------------------------------------------------
 
     def note_sync(self) -> None:
-        """torch's own check at synchronizing calls, before they reach the runtime."""
+        """Do torch's own check at synchronizing calls, before they reach the runtime."""
         mode = self.device.sync_debug_mode
         if mode == 1:
             warnings.warn(_SYNC_WARNING, UserWarning, stacklevel=3)
@@ -179,7 +181,7 @@ class Simulator:
             raise RuntimeError(_SYNC_WARNING)
 
     def host_read(self, how: str = "memcpy_with_stream") -> None:
-        """An op waits for the device before it can go on: memcpy_and_sync, or thrust's synchronization."""
+        """An operation must wait for the device: memcpy_and_sync, or thrust's synchronization."""
         guarded = how == "memcpy_with_stream"
         if self.device.sync_debug_mode and guarded:
             self.note_sync()
@@ -196,7 +198,7 @@ class Simulator:
             self.call(self.device.apply, how, stream.capture)
 
     def runtime_call(self, call: str) -> None:
-        """Make one call of the profile's table on behalf of a library that torch does not know of."""
+        """Make one call of the profile's table, as a library unknown to torch would."""
         self.call(self.device.runtime_call, call)
 
     # ---- for tests and for work below the dispatcher -----------------------------------------------------
@@ -209,7 +211,7 @@ class Simulator:
     def launch_opaque(
         self, name: str, function: Callable[..., Any], *tensors: torch.Tensor, kind: NodeKind = NodeKind.KERNEL
     ) -> None:
-        """Launch ``function`` on the current stream as a kernel, or another ``kind``, that no dispatcher sees.
+        """Launch ``function`` on the current stream as a kernel, or another ``kind``, unseen by any dispatcher.
 
         It is called with a CPU tensor over the memory of each of ``tensors``, at once or at every replay.
         """
@@ -221,7 +223,7 @@ class Simulator:
 
             def make() -> RecordedNode:
                 slots: list[tuple[Any, Any]] = [(twins, at) for at in range(len(twins))]
-                # What it writes is not known; by custom the result comes last.
+                # What it writes is unknown; by convention the result comes last.
                 return RecordedNode(kind, name, run, call=(twins, {}), input_slots=slots, target_slots=slots[-1:])
 
             self.call(self.device.submit, self.device.current(), make)
@@ -229,7 +231,7 @@ class Simulator:
 
 @contextmanager
 def below_the_dispatcher() -> Iterator[None]:
-    """Tensors may be touched here without modes, autograd or a grad requirement noticing."""
+    """Inside this block, modes, autograd and grad requirements do not see accesses to tensors."""
     with torch._C._DisableTorchDispatch(), torch._C._AutoDispatchBelowAutograd():
         yield
 

@@ -1,6 +1,6 @@
-"""Ops that CPU kernels refuse in the form CUDA programs use them.
+"""Operations that CPU kernels refuse in the form in which CUDA programs use them.
 
-Enters: what autocast and mixed precision make of a program.
+Enters: operations as autocast and mixed precision produce them.
 Stays out: recurrent cells (rnn_kernels.py).
 """
 

@@ -35,7 +35,7 @@ _LEGACY = 0
 
 
 class CallRefused(Exception):
-    """A runtime call returned a code; the caller words it."""
+    """A runtime call returned a code; the caller makes the error text."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -43,10 +43,10 @@ class CallRefused(Exception):
 
 
 class NodeFault(Exception):
-    """A node of a graph does what it may not."""
+    """A node of a graph makes an illegal access."""
 
 
-# As ROCr prints it before it aborts (6.4.3); the address is a page's.
+# The text that ROCr prints before it aborts (6.4.3); the address is a page's.
 ABORT_TEXT = (
     "Memory access fault by GPU node-1 (Agent handle: 0x5e0000) on address {address:#x}. "
     "Reason: Page not present or supervisor privilege.\n"
@@ -54,7 +54,7 @@ ABORT_TEXT = (
 
 
 class SimulatedCrash(BaseException):
-    """Here the real runtime takes the process down; not an Exception, so that nothing swallows it."""
+    """Raised where the real runtime crashes the process; not an Exception, so that nothing catches it."""
 
 
 @dataclass(eq=False)
@@ -78,9 +78,9 @@ class Stream:
     handle: int
     priority: int = 0
     capture: StreamCapture | None = None
-    # Nodes that the stream's next node comes after.
+    # Nodes that the stream's next node depends on.
     frontier: tuple[RecordedNode, ...] = ()
-    # Status left behind by a failed EndCapture that the runtime does not clear.
+    # The status left by a failed EndCapture, which the runtime does not clear.
     stuck: CaptureStatus | None = None
 
     @property
@@ -92,7 +92,7 @@ class Stream:
 
 @dataclass(eq=False)
 class SimulatedEvent:
-    """A runtime event: what it stands for was decided when it was recorded."""
+    """A runtime event: its meaning was fixed when it was recorded."""
 
     recorded_at: float | None = None
     stream: Stream | None = None
@@ -101,14 +101,14 @@ class SimulatedEvent:
 
 
 class _OfThread(threading.local):
-    """What the runtime keeps for each thread."""
+    """The runtime's state for each thread."""
 
     has_context = False
-    """It has made a call of the runtime."""
+    """Whether the thread has made a runtime call."""
     has_blas = False
-    """It has a BLAS handle, which takes device memory to make."""
+    """Whether the thread has a BLAS handle, which takes device memory to make."""
     mode = "global"
-    """Its own capture mode (cudaThreadExchangeStreamCaptureMode): "relaxed" is forbidden little by captures."""
+    """The thread's capture mode (cudaThreadExchangeStreamCaptureMode): in "relaxed", captures forbid it little."""
 
 
 class Device:
@@ -124,7 +124,7 @@ class Device:
         self.sticky = 0
         self.fault_text = ""
         self.sync_debug_mode = 0
-        # True while any call may have to do more than compute at once; kernels look at nothing else.
+        # True while a call may have to do more than compute at once; kernels check nothing else.
         self.busy = False
         self._capture_ids = itertools.count(1)
         self._exec_numbers = itertools.count()
@@ -134,7 +134,7 @@ class Device:
     # ---- streams ------------------------------------------------------------------------------------
 
     def current(self) -> Stream:
-        """This thread's current stream; torch's C++ keeps it, so that autograd threads have theirs."""
+        """This thread's current stream; torch's C++ stores it, so autograd threads have their own."""
         return self.stream(torch._C._accelerator_getStream(0).stream_id)
 
     def stream(self, stream_id: int) -> Stream:
@@ -167,7 +167,7 @@ class Device:
     # ---- rules --------------------------------------------------------------------------------------
 
     def check(self, call: str) -> None:
-        """Raise what is due before ``call`` even looks at streams: sticky errors and planted failures."""
+        """Raise what is due before ``call`` reaches any stream: sticky errors and planted failures."""
         if self.sticky:
             raise CallRefused(self.sticky)
         self.threads.has_context = True
@@ -179,13 +179,13 @@ class Device:
             raise CallRefused(code)
 
     def check_below(self, call: str) -> None:
-        """As ``check``, for a call of the driver's: a thread that has made none of the runtime's has no context."""
+        """Like ``check``, for a driver call: a thread that has made no runtime call has no context."""
         if not self.threads.has_context:
             raise CallRefused(codes.INVALID_CONTEXT)
         self.check(call)
 
     def check_op(self, stream: Stream, about: StreamCapture | None = None) -> None:
-        """As ``check``; a planted code that speaks of captures ends the one of ``stream``, or the one it is about."""
+        """Like ``check``; a planted code about captures ends the capture of ``stream``, or the one given."""
         try:
             self.check("op")
         except CallRefused as refused:
@@ -195,7 +195,7 @@ class Device:
             raise
 
     def apply(self, call: str, capture: StreamCapture) -> CallRule:
-        """Apply the profile's rule of ``call`` to ``capture``; raise where it refuses."""
+        """Apply the profile's rule for ``call`` to ``capture``; raise if it refuses."""
         rule = self.profile.rule(call, capture.mode)
         if rule.code:
             if rule.invalidates:
@@ -206,7 +206,7 @@ class Device:
     def unsafe_call(self, call: str, stream: Stream | None = None) -> bool:
         """A call that captures may forbid. Returns whether it may touch the device now (else it is lost).
 
-        ``stream`` is the stream it is about, None for the whole device.
+        ``stream`` is the stream concerned, None for the whole device.
         """
         if stream is not None and stream.status is not CaptureStatus.NONE:
             if stream.capture is None:
@@ -222,15 +222,15 @@ class Device:
         return True
 
     def apply_unsafe(self, row: str, capture: StreamCapture) -> None:
-        """As ``apply``, for a call that a thread in relaxed mode may make whatever others capture."""
+        """Like ``apply``, for a call that a thread in relaxed mode may make whatever others capture."""
         if self.threads.mode == "relaxed" and not self.profile.rule(row, "relaxed").code:
             return
         self.apply(row, capture)
 
     def runtime_call(self, call: str) -> None:
-        """Make one call of the profile's table from this thread, as a library beside torch may do.
+        """Make one call of the profile's table from this thread, as a library outside torch might.
 
-        ``call`` is a row's name without ``thread_``; whose capture it meets decides which row holds.
+        ``call`` is a row's name without ``thread_``; the owner of a running capture decides which row applies.
         """
         me = threading.get_ident()
         for capture in list(self.captures):
@@ -295,13 +295,13 @@ class Device:
         return capture.graph
 
     def abandon_capture(self, stream: Stream) -> None:
-        """End whatever capture ``stream`` is in and revive it, as far as this runtime lets it be revived."""
+        """End whatever capture ``stream`` is in and revive the stream, as far as this runtime allows."""
         if stream.capture is not None:
-            # An early end fails where the capture is dead; what it leaves is looked at below.
+            # Ending fails if the capture is dead; what it leaves is handled below.
             with suppress(CallRefused):
                 self.end_capture(stream)
         if stream.stuck is CaptureStatus.INVALIDATED:
-            # emulator.md, stuck.py: a begin and an end of a new capture, and the stream works again.
+            # emulator.md, stuck.py: begin and end a new capture, and the stream works again.
             self.begin_capture(stream, "relaxed")
             self.end_capture(stream)
         if stream.status is not CaptureStatus.NONE:
@@ -324,7 +324,7 @@ class Device:
             if stream.stuck is not None:
                 if self.profile.stuck_launch.code:
                     raise CallRefused(self.profile.stuck_launch.code)
-                return True  # accepted and never executed
+                return True  # accepted but never executed
             make_node().execute()
             return False
         if capture.invalidated:
@@ -338,7 +338,7 @@ class Device:
         return True
 
     def record(self, stream: Stream, node: RecordedNode) -> None:
-        """Append ``node`` to the capture of ``stream``, after everything the stream has seen."""
+        """Append ``node`` to the capture of ``stream``, after everything already on the stream."""
         assert stream.capture is not None
         node.parents = stream.frontier
         stream.capture.graph.add(node)
@@ -378,7 +378,7 @@ class Device:
                 self.apply("wait_event_from_outside", ours)
             return
         if theirs not in self.captures:
-            # The capture it belongs to has ended: nothing it could depend on exists any more.
+            # Its capture has ended: nothing it could depend on exists any more.
             if ours is not None:
                 ours.invalidated = True
             raise CallRefused(codes.CAPTURE_ISOLATION)
@@ -429,21 +429,21 @@ class Device:
         if stream.capture is not None:
             if stream.capture.invalidated:
                 raise CallRefused(codes.CAPTURE_INVALIDATED)
-            # No profile says that it records: neither runtime does.
+            # No profile records it: neither runtime does.
             self.apply("graph_launch", stream.capture)
         elif stream.stuck is not None:
             return
         if self.faults.slow_launch_s:
             time.sleep(self.faults.slow_launch_s)
         graph_exec.launches += 1
-        # Below every mode and autograd, as work that no dispatcher sees.
+        # Below every mode and autograd, like work that no dispatcher sees.
         with torch._C._DisableTorchDispatch(), torch._C._AutoDispatchBelowAutograd():
             try:
                 graph_exec.run(self._liar(graph_exec), self._before_node if self.faults.at_nodes else None)
             except (IndexError, RuntimeError, NodeFault) as error:
                 if not isinstance(error, (IndexError, NodeFault)) and "index" not in str(error):
                     raise
-                # A kernel that leaves its tensors takes the device with it.
+                # A kernel that accesses memory outside its tensors makes the device unusable.
                 self.sticky = codes.ILLEGAL_ADDRESS
                 self.fault_text = str(error)
                 self._note_busy()
@@ -488,5 +488,5 @@ class Device:
 
 
 def _about_others(call: str) -> str:
-    """The rule's name for ``call`` on a stream that does not capture."""
+    """The name of the rule for ``call`` on a stream that is not capturing."""
     return f"{call}_other" if call in ("stream_synchronize", "stream_query") else call

@@ -93,7 +93,7 @@ class SimDriver:
         yield made.handle, {node.handle: node.handle for node in part.nodes}
 
     def node_params(self, node: int, layout: Layout | None = None) -> KernelParams:
-        """The address of each operand on the card as one argument, outputs last."""
+        """The address of each operand on the card as one argument; outputs come last."""
         found = self._node(node)
         addresses = [container[key].data_ptr() for container, key in _on_card(self._sim, found)]
         params = tuple(address.to_bytes(8, "little") for address in addresses)
@@ -229,13 +229,13 @@ class SimDriver:
         return [tensor.data_ptr() for tensor in found.inputs], [out.data_ptr() for out in found.written]
 
     def redirect_input(self, node: int, index: int, tensor: torch.Tensor) -> None:
-        """Let input ``index`` of ``node`` be ``tensor`` from the next launch on."""
+        """Make input ``index`` of ``node`` read ``tensor`` from the next launch on."""
         container, key = self._node(node).input_slots[index]
         with below_the_dispatcher():
             container[key] = self._sim.arena.twin(tensor)
 
     def redirect_output(self, node: int, index: int, tensor: torch.Tensor) -> None:
-        """Let ``node`` write its output ``index`` to ``tensor`` from the next launch on."""
+        """Make ``node`` write its output ``index`` to ``tensor`` from the next launch on."""
         with below_the_dispatcher():
             self._node(node).outputs[index] = self._sim.arena.twin(tensor)
 
@@ -282,7 +282,7 @@ class SimDriver:
 
 
 class _Patcher:
-    """Operands of one node, to be moved together; a graph exec made later finds them where they were captured."""
+    """Operands of one node, to be moved together; a graph exec made later uses the captured ones."""
 
     def __init__(self, driver: SimDriver, node: RecordedNode) -> None:
         self._driver, self._node = driver, node
@@ -306,7 +306,7 @@ class _Patcher:
 
 
 def _on_card(sim: Simulator, node: RecordedNode) -> list[tuple[Any, Any]]:
-    """Slots of a node's operands, without host scalars, whose values a launch carries."""
+    """Slots of a node's operands, without host scalars, whose values the launch itself carries."""
     return [
         (container, key)
         for container, key in node.slots()

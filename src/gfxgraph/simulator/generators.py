@@ -1,11 +1,11 @@
-"""The device's random numbers: a counter-based state, as Philox has, over torch's CPU generator.
+"""The device's random numbers: a counter-based state like Philox's, on top of torch's CPU generator.
 
 Enters: seeds, offsets, captures that register a state.
 Stays out: which ops draw (op_table.py).
 
 A draw at (seed, offset) depends on nothing else, so a replay that starts at the state's current offset
-gives what eager would give there. torch 2.11's rules are kept: a captured draw needs a state that the
-capture registered; one that was registered stays in capture mode until its capture ends well.
+gives what eager would give there. It follows torch 2.11's rules: a captured draw needs a state that the capture
+registered; a registered state stays in capture mode until its capture ends successfully.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class GeneratorState:
         return GeneratorState(self.seed, self.offset)
 
     def take(self, numel: int, in_capture: bool) -> int:
-        """Advance by what ``numel`` random values use; return the offset to draw at."""
+        """Advance by the amount that ``numel`` random values use; return the offset to draw at."""
         steps = -(-max(numel, 1) // _ELEMENTS_PER_STEP)
         if in_capture:
             if not self.capturing:
@@ -51,14 +51,14 @@ class GeneratorState:
         return at
 
     def at(self, offset: int) -> torch.Generator:
-        """A CPU generator standing at ``offset``; valid until the next call."""
+        """A CPU generator positioned at ``offset``; valid until the next call."""
         mixed = (self.seed * 0x9E3779B97F4A7C15 + offset * 0xBF58476D1CE4E5B9 + 1) & _MASK
         self._scratch.manual_seed(mixed ^ (mixed >> 31))
         return self._scratch
 
 
 class ReplayDraw:
-    """A captured draw: finds its numbers from the state as the replay set it."""
+    """A captured draw: draws from the state as set by the replay."""
 
     def __init__(self, state: GeneratorState) -> None:
         self.state = state
@@ -86,7 +86,7 @@ class SimGenerator(torch._C.Generator):
 
     @classmethod
     def of(cls, generator: torch._C.Generator | None) -> SimGenerator | None:
-        """The generator behind what the dispatcher hands to a kernel."""
+        """The generator inside the wrapper that the dispatcher passes to a kernel."""
         if generator is None:
             return None
         return cls._by_impl.get(generator._cdata)
@@ -100,7 +100,7 @@ class SimGenerator(torch._C.Generator):
         return torch.device("cuda", 0)
 
     def guard(self, forbid: object) -> None:
-        """Use ``forbid(what)`` to refuse changes of state during a capture."""
+        """Use ``forbid(what)`` to refuse state changes during a capture."""
         self._forbid = forbid
 
     def manual_seed(self, seed: int) -> SimGenerator:
@@ -173,7 +173,7 @@ class _GeneratorMeta(type):
 
 
 class GeneratorName(metaclass=_GeneratorMeta):
-    """Stands in for ``torch.Generator``: the real class, except for a CUDA device."""
+    """Replaces ``torch.Generator``: the real class, except for a CUDA device."""
 
     def __new__(cls, device: object = "cpu") -> Any:
         if torch.device(device).type == "cuda":

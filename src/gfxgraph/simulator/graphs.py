@@ -3,8 +3,8 @@
 Enters: callables over CPU twins, edges.
 Stays out: streams and captures (device.py), torch's CUDAGraph class (torch_classes.py).
 
-A node owns no device memory: its tensors are twins. What it reads and writes at a replay is whatever lies
-at those addresses by then, as on a GPU.
+A node owns no device memory: its tensors are twins. At a replay it reads and writes whatever is at those addresses
+then, as on a GPU.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gfxgraph.types import NodeKind
 
 
 class Draw(Protocol):
-    """Where a drawing node gets its numbers; generators.py."""
+    """The source of a drawing node's numbers; generators.py."""
 
     def draw(self, offset: int) -> torch.Generator: ...
 
@@ -36,10 +36,10 @@ class RecordedNode:
     Args:
         run: performs it, given the node and the generator to draw from, or None.
         call: ``(args, kwargs)`` of the operation, twins in place of device tensors.
-        input_slots: where in ``call`` the twins it reads stand, as (container, key).
-        target_slots: those of the twins it reads that it also writes.
+        input_slots: the places in ``call`` of the twins that it reads, as (container, key).
+        target_slots: the places of twins that it both reads and writes.
         outputs: twins it writes beyond those.
-        draw: for an op that draws: gives the generator at ``offset`` of its state.
+        draw: for an op that draws: returns the generator at ``offset`` of its state.
     """
 
     kind: NodeKind
@@ -54,14 +54,14 @@ class RecordedNode:
     parents: tuple[RecordedNode, ...] = ()
     handle: int = field(default_factory=lambda: next(_handles))
     moved: list[tuple[Any, Any, torch.Tensor]] = field(default_factory=list)
-    """Operands that a graph exec was told to look for elsewhere: (container, key, the twin captured)."""
+    """Operands that a graph exec reads elsewhere: (container, key, the captured twin)."""
 
     def slots(self) -> list[tuple[Any, Any]]:
-        """Where the twins that it reads and writes stand, as (container, key); what it writes comes last."""
+        """The places of the twins that it reads and writes, as (container, key); written ones come last."""
         return [*self.input_slots, *((self.outputs, i) for i in range(len(self.outputs))), *self.target_slots]
 
     def as_captured(self) -> None:
-        """Look for every operand where it was captured."""
+        """Use the captured operands again."""
         for container, key, twin in reversed(self.moved):
             container[key] = twin
         self.moved.clear()
@@ -80,11 +80,11 @@ class RecordedNode:
 
 
 def _nothing(node: RecordedNode, generator: torch.Generator | None) -> None:
-    """What a child-graph node itself runs; its graph exec runs the nodes inside."""
+    """A child-graph node runs nothing itself; its graph exec runs the nodes inside."""
 
 
 class ChildNode(RecordedNode):
-    """A graph inside a graph: its own copy of the list of nodes, taken when it was added."""
+    """A graph inside a graph, with its own copy of the node list from when it was added."""
 
     def __init__(self, inner: Graph, parents: tuple[RecordedNode, ...]) -> None:
         super().__init__(NodeKind.CHILD_GRAPH, "", _nothing, parents=parents)
@@ -101,7 +101,7 @@ class Graph:
 
     nodes: list[RecordedNode] = field(default_factory=list)
     is_built: bool = False
-    """Made node by node through the driver: nothing but its edges says what runs before what."""
+    """Made node by node through the driver: only its edges order the nodes."""
     handle: int = field(default_factory=lambda: next(_handles))
 
     def add(self, node: RecordedNode) -> None:
@@ -114,8 +114,8 @@ class Graph:
     def order(self) -> tuple[RecordedNode, ...]:
         """An order in which the nodes may run.
 
-        For a built graph the least expected one: whatever was added last runs as soon as its edges
-        let it, so that a missing edge shows as a wrong result.
+        For a built graph it is the least expected one: whatever was added last runs as soon as its edges
+        allow, so that a missing edge shows as a wrong result.
         """
         if not self.is_built:
             return tuple(self.nodes)
@@ -127,14 +127,14 @@ class Graph:
 
 
 class GraphExec:
-    """An instantiated graph: its own list of the nodes, and which of them are switched off."""
+    """An instantiated graph: its own list of the nodes, and which of them are disabled."""
 
     def __init__(self, graph: Graph, index: int) -> None:
         self.handle = next(_handles)
         self.nodes: Sequence[RecordedNode] = graph.order()
         for node in self.nodes:
             node.as_captured()
-        # An update replaces what a child-graph node runs in this exec, and nowhere else.
+        # An update replaces what a child-graph node runs in this exec only.
         self.inner = {node.handle: node.inner for node in self.nodes if isinstance(node, ChildNode)}
         self.index = index
         self.disabled: set[int] = set()
@@ -164,7 +164,7 @@ class GraphExec:
 
 
 class Handles:
-    """Integer handles of everything the driver interface speaks of. Weak: a dead graph has no handle."""
+    """Integer handles of the driver interface's objects. Weak: a dead graph has no handle."""
 
     def __init__(self) -> None:
         self.graphs: WeakValueDictionary[int, Graph] = WeakValueDictionary()

@@ -1,7 +1,7 @@
-"""Page-locked host memory and storages on the card, asked for through Python constructors.
+"""Page-locked host memory and storages on the card, as requested through Python constructors.
 
 Enters: ``pin_memory=True``, ``torch.UntypedStorage(n, device="cuda")``.
-Stays out: what pinning means for a copy (special_kernels.py).
+Stays out: the effect of pinning on a copy (special_kernels.py).
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _wrapped: dict[str, Callable[..., Any]] = {}
 
 
 def factories_with_pinning(sim: Simulator) -> dict[str, Callable[..., Any]]:
-    """torch's factories, taking ``pin_memory=True``: a CPU build has no allocator for it.
+    """torch's factories with support for ``pin_memory=True``, for which a CPU build has no allocator.
 
-    The same functions for every simulator of the process: Dynamo knows torch's functions as objects, and takes
-    one that it has not met under its name for anybody's.
+    The same functions for every simulator of the process: Dynamo identifies torch's functions as objects, and treats
+    an unknown one under a known name as user code.
     """
     _active[:] = [sim]
 
@@ -71,7 +71,7 @@ def factories_with_pinning(sim: Simulator) -> dict[str, Callable[..., Any]]:
 
 
 def storage_constructor(sim: Simulator) -> Any:
-    """``torch.UntypedStorage.__new__`` that can make one on the card."""
+    """``torch.UntypedStorage.__new__`` with support for storages on the card."""
     real = torch._C.StorageBase.__new__
 
     def new(cls: type, *args: Any, **kwargs: Any) -> Any:

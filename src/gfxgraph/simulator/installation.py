@@ -1,7 +1,7 @@
-"""Put the simulated card in torch's place, and take it out again.
+"""Installs the simulated card in torch, and removes it.
 
 Enters: names of torch that a CUDA build has, or has differently.
-Stays out: behaviour; every function put in place is made elsewhere.
+Stays out: behaviour; every installed function is defined elsewhere.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def active() -> Simulator | None:
 
 
 class Restore:
-    """Restores every object that ``install`` patched; calling it twice does nothing."""
+    """Restores every object that ``install`` patched; calling ``undo`` twice does no harm."""
 
     def __init__(self) -> None:
         self._steps: list[Callable[[], object]] = []
         self.replaced: list[str] = []
-        """The names that ``set`` gave another value, in order."""
+        """The names that ``set`` changed, in order."""
 
     def add(self, step: Callable[[], object]) -> None:
         self._steps.append(step)
@@ -72,7 +72,7 @@ class Restore:
         self.undo()
 
     def set(self, owner: object, name: str, value: object) -> None:
-        """Set ``owner.name``, to be restored."""
+        """Set ``owner.name`` until ``undo``."""
         before = vars(owner).get(name, _MISSING)
         setattr(owner, name, value)
         self.replaced.append(f"{getattr(owner, '__name__', owner)}.{name}")
@@ -83,18 +83,18 @@ class Restore:
 
 
 def install(profile: str = "cuda", *, total_memory: int = DEFAULT_MEMORY, **torch_habits: bool) -> Restore:
-    """Make ``torch.cuda`` one simulated card behaving as ``profile`` says.
+    """Make ``torch.cuda`` one simulated card that behaves like ``profile``.
 
     Args:
-        profile: a name of ``profiles.names()``; a failure may be planted behind it, as in
+        profile: a name of ``profiles.names()``; a planted failure may follow, as in
             ``hip+fault=aten::gather`` (``faults.NODE_ENDINGS``).
         total_memory: bytes of device memory that programs may reserve.
-        torch_habits: fields of ``profiles.TorchHabits`` to have otherwise than the profile, such as
+        torch_habits: fields of ``profiles.TorchHabits`` that override the profile's, such as
             ``guards_memcpy_and_sync=False`` for a torch without its own check on ROCm.
 
     Raises:
-        SimulatorError: `simulator_unknown_profile`; `simulator_unsupported` where one is installed, a real
-            device is present, or this torch lacks what the simulator stands on.
+        SimulatorError: `simulator_unknown_profile`; `simulator_unsupported` if one is installed, a real device is
+        present, or this torch lacks what the simulator needs.
     """
     global _active
     if _active is not None:
@@ -142,9 +142,9 @@ def _plant(sim: Simulator, plants: list[str]) -> None:
 
 
 def _tell_dynamo(undo: Restore) -> None:
-    """Give torch's functions that are other ones now Dynamo's rules for their names: it knows them by identity.
+    """Register Dynamo's rules for the replaced torch functions, which it knows by identity.
 
-    To clear its map would do the same, but looking up all of torch takes 25 ms, at each installation.
+    Clearing its map would do the same, but looking up all of torch takes 25 ms at each installation.
     """
     rules = sys.modules.get("torch._dynamo.trace_rules")
     if rules is None:
@@ -162,7 +162,7 @@ def _tell_dynamo(undo: Restore) -> None:
 
 
 def _have_dynamo_look_first() -> None:
-    """Have Dynamo, where it is loaded, make its map of torch as it is before anything is replaced."""
+    """If Dynamo is loaded, make it build its map of torch before anything is replaced."""
     rules = sys.modules.get("torch._dynamo.trace_rules")
     if rules is not None:
         rules.get_torch_obj_rule_map()
@@ -177,7 +177,7 @@ def _have_dynamo_look_again() -> None:
 def _forget(sim: Simulator) -> None:
     global _active
     _active = None
-    # The stream lives in C++ and would be the next simulator's current one.
+    # The stream is stored in C++ and would be the next simulator's current one.
     torch._C._accelerator_setStream(torch.Stream(stream_id=0, device_index=0, device_type=1))
     sim.retire()
 
@@ -207,7 +207,7 @@ def _patch_modules(sim: Simulator, undo: Restore) -> None:
     undo.set(cuda.nvtx, "_nvtx", nvtx_module())
     undo.set(torch, "Generator", GeneratorName)
     undo.set(torch.UntypedStorage, "__new__", storage_constructor(sim))
-    # torch.device(...) as a context looks factories up in a table made at its first use.
+    # torch.device(...) as a context manager looks up factories in a table built on first use.
     _device_constructors()
     for name, function in factories_with_pinning(sim).items():
         undo.set(torch, name, function)
@@ -217,7 +217,7 @@ def _patch_modules(sim: Simulator, undo: Restore) -> None:
 
 
 def _patch_compile(undo: Restore) -> None:
-    """Let torch.compile trace as ever, and run what it traced eagerly: there is no device to generate for."""
+    """Make torch.compile trace as usual, and run the result eagerly: there is no device to generate code for."""
 
     def run_eagerly(self: object, model_: Any, inputs_: object, **kwargs: object) -> Any:
         return model_.forward
@@ -242,8 +242,8 @@ def _patch_classes(sim: Simulator, undo: Restore) -> None:
 def rebase(undo: Restore, cls: type, base: type, places: list[tuple[Any, str]]) -> type:
     """Give torch's Python class ``cls`` another base, keeping its code.
 
-    Where Python allows it the class stays the same object, so subclasses made before are covered. Where the
-    old base is a C type of another layout, a new class is made of the same functions, which find it through
+    If Python allows it the class remains the same object, so existing subclasses are covered. If the
+    old base is a C type with another layout, a new class is made of the same functions, which find it through
     their ``__class__`` cell.
     """
     before = cls.__bases__
@@ -276,10 +276,10 @@ def _holds(cell: Any, value: object) -> bool:
 
 
 def _settle_autograd(undo: Restore) -> None:
-    """Find out whether autograd's engine has a thread for the card; else let callers' threads do its work.
+    """Check whether autograd's engine has a thread for the card; otherwise let callers' threads do its work.
 
-    The engine starts one thread per device when it is first used and never again: a process that ran a
-    backward on the CPU before has none for us.
+    The engine starts one thread per device on first use and never again: a process that has already run a
+    backward on the CPU has none for us.
     """
     leaf = torch.zeros(1, device="cuda", requires_grad=True)
     states_before = _thread_states()
@@ -294,16 +294,16 @@ def _settle_autograd(undo: Restore) -> None:
 
 
 def _await_engine_threads(states_before: int) -> None:
-    # Each new engine thread makes its Python state before it works. One that comes to it only when the
-    # interpreter is already going down ends the process with an abort (seen in 1 of 30 quick exits).
+    # Each new engine thread creates its Python state before it works. One that gets there while the
+    # interpreter is already shutting down aborts the process (seen in 1 of 30 quick exits).
     deadline = time.monotonic() + 2.0
     while 0 < _thread_states() - states_before < _GUARD_DEVICES and time.monotonic() < deadline:
         time.sleep(0.001)
 
 
 def _let_engine_threads_finish() -> None:
-    # backward() returns before the engine's thread has dropped what it held. Our kernels are Python, so it
-    # needs the interpreter's lock for that, and waiting for it in a dying interpreter ends in std::terminate.
+    # backward() returns before the engine's thread has released its objects. Our kernels are Python, so it needs
+    # the interpreter's lock for that, and waiting for it in a dying interpreter ends in std::terminate.
     for _ in range(5):
         time.sleep(0.002)
 
@@ -324,7 +324,8 @@ def _run_backward_in_callers_thread(undo: Restore) -> None:
     real = autograd_graph._engine_run_backward
 
     def run_backward(*args: object, **kwargs: object) -> Any:
-        # Not by torch's context: interrupted in its constructor, which switches, it would leave this off.
+        # Not torch's context manager: if its constructor, which switches the mode, is interrupted, the mode stays
+        # off.
         before = torch.autograd.is_multithreading_enabled()
         try:
             torch._C._set_multithreading_enabled(False)

@@ -1,15 +1,14 @@
-"""Every aten op on the "cuda" device: computed on CPU twins, or recorded while capturing.
+"""Every aten op on the "cuda" device: computed on CPU twins, or recorded during a capture.
 
 Enters: calls from torch's dispatcher, below autograd, autocast and all modes, as a GPU's kernels get them.
-Stays out: ops that need more than their schema tells (special_kernels.py); rules of captures (device.py).
+Stays out: ops that need more than their schema (special_kernels.py); rules of captures (device.py).
 
-A captured op is not computed: a dry run on stand-in values of the same shapes finds out what it returns
-(ones and zeros, because real values are poison by then), its outputs are allocated where eager would have
-put them, and filled with poison. What a program reads before the first replay is thereby never right by
-accident.
+A captured op is not computed: a dry run on stand-in values of the same shapes determines what it returns (ones and
+zeros, because real values are poison by then). Its outputs are allocated as in eager execution, and filled with
+poison, so that values read before the first replay are never right by accident.
 
-1,300 operations are registered with the dispatcher once in a process: it takes longer than most tests. The registered
-functions call the kernels of the simulator that is installed, and raise where there is none.
+1,300 operations are registered with the dispatcher once per process, because that takes longer than most tests. The
+registered functions call the kernels of the installed simulator, and raise if there is none.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ _DRY_RUNS_KEPT: Final = 8192
 
 @functools.cache
 def _on_the_cpu() -> frozenset[str]:
-    """The operations of aten that a CPU kernel can compute."""
+    """The aten operations that CPU kernels can compute."""
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     names = set()
     for full in torch._C._dispatch_get_all_op_names():
         name = full.removeprefix("aten::")
         if name == full:
             continue
-        # Without a CPU kernel of its own an op may still be composed of such.
+        # Without its own CPU kernel an operation may still be composed of such operations.
         composed = has(full, "CUDA") and any(has(full, key) for key in _COMPOSED)
         if name.startswith("_foreach_") or name in op_table.ALSO or has(full, "CPU") or composed:
             names.add(name)
@@ -66,7 +65,7 @@ _installed: Kernels | None = None
 _library: torch.library.Library | None = None
 """The registrations at torch's CUDA key; they stay until the process ends."""
 _dry_runs: dict[Any, list[Any]] = {}
-"""What calls return, whichever simulator they are for."""
+"""Results of dry runs, for all simulators."""
 
 
 def _register(names: frozenset[str]) -> None:
@@ -74,7 +73,7 @@ def _register(names: frozenset[str]) -> None:
     if _library is None:
         _library = torch.library.Library("aten", "IMPL")
         with warnings.catch_warnings():
-            # Composite kernels are overridden on purpose.
+            # Composite kernels are overridden intentionally.
             warnings.simplefilter("ignore", UserWarning)
             for name in sorted(names):
                 _impl(_library, name, _entry(name), "CUDA")
@@ -98,7 +97,7 @@ def _entry(name: str) -> Kernel:
 
 
 class Kernels:
-    """The kernels of one simulator, and how one call is carried out."""
+    """The kernels of one simulator, and how a call is carried out."""
 
     def __init__(self, sim: Simulator) -> None:
         self.sim = sim
@@ -108,7 +107,9 @@ class Kernels:
         self._host = torch.library.Library("aten", "IMPL")
 
     def install(self, special: dict[str, Kernel], host: dict[str, Kernel]) -> None:
-        """Serve the CUDA key, ``special`` kernels before those by schema, and put ``host`` in CPU kernels' place."""
+        """Install kernels at the CUDA key (``special`` ones before those built by schema), and ``host`` ones as CPU
+        kernels.
+        """
         global _installed
         self._built.update(special)
         _register(_on_the_cpu() | set(special))
@@ -124,7 +125,7 @@ class Kernels:
         self._host._destroy()
 
     def kernel(self, name: str) -> Kernel:
-        """The kernel of ``name``, made at its first call."""
+        """The kernel of ``name``, built at its first call."""
         function = self._built.get(name)
         if function is None:
             function = self._built[name] = self.build(name)
@@ -214,8 +215,8 @@ class Kernels:
 
     def _twin(self, tensor: Any, schema: OpSchema) -> Any:
         if not isinstance(tensor, Tensor):
-            # A Python number where the schema has a tensor, as in ``x % 256``: torch makes it one by itself
-            # for arithmetic alone.
+            # A Python number where the schema has a tensor, as in ``x % 256``: torch converts it itself only
+            # for arithmetic.
             return tensor if schema.name.split(".")[0].rstrip("_") in _TAKES_NUMBERS else torch.tensor(tensor)
         if tensor.is_cuda:
             return self.arena.twin(tensor)
@@ -288,7 +289,7 @@ class Kernels:
     # ---- captured -----------------------------------------------------------------------------------
 
     def submit(self, schema: OpSchema, args: Args, kwargs: Kwargs) -> Any:
-        """Carry out the call while captures, stuck streams or planted failures are about."""
+        """Carry out the call while there are captures, stuck streams or planted failures."""
         device = self.device
         stream = device.current()
         try:
@@ -303,7 +304,7 @@ class Kernels:
             return self._record(schema, args, kwargs, stream)
         except CallRefused as refused:
             code = refused.code
-        raise self.sim.error(CallRefused(code))  # no local may hold it: its traceback holds this frame
+        raise self.sim.error(CallRefused(code))  # no local may refer to it: its traceback holds this frame
 
     def _record(self, schema: OpSchema, args: Args, kwargs: Kwargs, stream: Stream) -> Any:
         call, keywords = self.twins(schema, args, kwargs)
@@ -329,7 +330,7 @@ class Kernels:
             else:
                 results.append(self._promise(spec, node, args))
         node.run = _Runner(schema)
-        if stream.capture is not None:  # else the stream is stuck, and the work is lost
+        if stream.capture is not None:  # otherwise the stream is stuck, and the work is lost
             self.device.record(stream, node)
         if len(schema.returned) == 1:
             return results[0]
@@ -362,18 +363,18 @@ class Kernels:
                 node.target_slots.append((keywords, name))
         slots[:] = [slot for slot in slots if isinstance(slot[0][slot[1]], Tensor)]
         for container, key in slots:
-            # A host scalar's value goes into the launch; the tensor may change before the replay.
+            # A host scalar's value is part of the launch; the tensor may change before the replay.
             if container[key].data_ptr() not in self.arena and container[key].numel():
                 container[key] = container[key].clone()
 
     def _promise(self, spec: Any, node: RecordedNode, args: tuple[Any, ...]) -> Any:
-        """Make the tensor that a dry run said the op returns; its value comes with a replay."""
+        """Make the tensor that the op returns according to a dry run; a replay gives it its value."""
         kind = spec[0]
         if kind == "tensor":
             made = self.sim.allocate(*spec[1:])
             twin = self.arena.twin(made)
             block = self.sim.allocator.live.get(made.data_ptr())
-            # A device writes nothing while it captures: what a launched graph left may be read by a later one.
+            # A device writes nothing during a capture: a later graph may read what a launched graph left.
             if block is None or not block.segment.pool.has_run:
                 poison(twin)
             node.outputs.append(twin)
@@ -385,7 +386,7 @@ class Kernels:
         return spec[1]
 
     def _dry_run(self, schema: OpSchema, call: list[Any], keywords: dict[str, Any]) -> list[Any]:
-        """What each return looks like: ("tensor", size, stride, dtype), ("argument", n), ("value", v)."""
+        """What each return value looks like: ("tensor", size, stride, dtype), ("argument", n), ("value", v)."""
         key: Any = (schema.name, _describe(call), _describe(keywords))
         try:
             known = _dry_runs.get(key)
@@ -412,7 +413,7 @@ class Kernels:
             else:
                 result = schema.op(*stand_in_call, **stand_in_keywords)
         except RuntimeError:
-            # Ones may be no valid input (a singular matrix); shapes alone may still do.
+            # Ones may be invalid input (a singular matrix); shapes alone may be enough.
             result = _on_meta(schema, call, keywords)
         inputs = [tensor.data_ptr() for tensor in _tensors_in(stand_in_call)]
         results = (result,) if len(schema.returned) == 1 else tuple(result or ())
@@ -425,7 +426,7 @@ class Kernels:
 
 
 class _Runner:
-    """Performs a recorded op on whatever its slots hold by then."""
+    """Performs a recorded op on the present contents of its slots."""
 
     __slots__ = ("schema",)
 
@@ -480,7 +481,7 @@ def _always(args: tuple[Any, ...]) -> bool:
 
 
 def _fills_by_mask(target: Tensor, indices: Any, value: Any) -> bool:
-    """torch makes a masked_fill of one mask and one number from the host, which waits for nothing."""
+    """Whether torch uses masked_fill, for one mask and one host number, which does not wait."""
     if not isinstance(value, Tensor) or value.is_cuda or value.numel() != 1:
         return False
     given = [index for index in indices if index is not None]

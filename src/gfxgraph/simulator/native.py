@@ -40,7 +40,7 @@ _answer_one = _AnswerType(lambda _this: 1)
 
 
 def _keep_for_ever(*objects: object) -> None:
-    """C++ has pointers into these; they must outlive even this module."""
+    """C++ has pointers to these; they must outlive even this module."""
     for one in objects:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
 
@@ -58,7 +58,7 @@ class NativeDevice:
         self._guard_before = self._guard_slot().value
         self._install_guard()
         self._hooks_object, self._hooks_before = self._install_hooks()
-        # C++ statics may ask the hooks something when no Python is left to answer.
+        # C++ static objects may call the hooks when Python is gone.
         atexit.register(self.undo)
 
     def undo(self) -> None:

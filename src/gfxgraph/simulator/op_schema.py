@@ -1,4 +1,4 @@
-"""What an op's schema says of its arguments and results, in the form that a call needs."""
+"""The parts of an op's schema that a call needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gfxgraph.simulator import op_table
 
 @dataclass(slots=True)
 class OpSchema:
-    """What an op's schema says, in the form that a call needs."""
+    """The parts of an op's schema that a call needs."""
 
     op: Any
     name: str
@@ -24,7 +24,7 @@ class OpSchema:
     list_names: tuple[str, ...] = ()
     outs: tuple[str, ...] = ()  # keyword-only arguments that the op writes
     targets: tuple[int, ...] = ()  # positions of arguments that the op changes
-    # For each return: where the argument stands that it is, or None for a new value.
+    # For each return: the position of the argument that it is, or None for a new value.
     returned: tuple[int | str | None, ...] = ()
     is_view: bool = False
     generator: int | str | None = None
@@ -84,7 +84,7 @@ def _overload(name: str) -> Any:
 
 
 def argument(where: int | str | None, args: Sequence[object], kwargs: Mapping[str, object]) -> Any:
-    """The argument at a place that an `OpSchema` names; None where the call leaves it out."""
+    """The argument at a position from an `OpSchema`; None if the call omits it."""
     if where is None:
         return None
     if isinstance(where, str):
@@ -93,7 +93,7 @@ def argument(where: int | str | None, args: Sequence[object], kwargs: Mapping[st
 
 
 def set_argument(where: int | str | None, call: list[object], keywords: dict[str, object], value: object) -> None:
-    """Put a value where `argument` would find it."""
+    """Store a value where `argument` would find it."""
     if where is None:
         return
     if isinstance(where, str):

@@ -1,16 +1,16 @@
-"""What the simulator must know of single ops beyond their schema.
+"""Facts about single ops that their schema does not contain.
 
 Enters: op names (without ``aten::``).
-Stays out: code; kernels.py and special_kernels.py act on it.
+Stays out: code; kernels.py and special_kernels.py use it.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-# Ops whose CUDA kernels wait for the device before they can go on, so that their output's shape or an error
-# depends on data; and by which call they wait. torch guards memcpy_and_sync on ROCm, thrust's
-# stream synchronization it does not.
+# Ops whose CUDA kernels wait for the device before they can continue, because the shape of their output or an error
+# depends on data; and the call with which they wait. torch guards memcpy_and_sync on ROCm, but not thrust's
+# stream synchronization.
 SYNCING: Final = {
     "_local_scalar_dense": "memcpy_with_stream",
     "nonzero": "memcpy_with_stream",
@@ -30,7 +30,7 @@ SYNCING: Final = {
     "unique_dim_consecutive": "stream_synchronize",
 }
 
-# With a byte or bool mask among the indices these expand it by nonzero.
+# With a byte or bool mask among the indices these expand it with nonzero.
 MASK_INDEXING: Final = frozenset(
     {
         "index.Tensor",
@@ -42,7 +42,7 @@ MASK_INDEXING: Final = frozenset(
     }
 )
 
-# CPU tensors with dims are welcome here: index lists, lengths.
+# These accept CPU tensors with dims: index lists, lengths.
 MIXED_DEVICES: Final = frozenset(
     {
         *MASK_INDEXING,
@@ -56,11 +56,11 @@ MIXED_DEVICES: Final = frozenset(
     }
 )
 
-# CPU kernels that draw without taking a generator.
+# CPU kernels that draw without a generator argument.
 DRAWS_SILENTLY: Final = frozenset({"native_dropout", "_fused_dropout", "rrelu_with_noise_functional"})
 
-# Registered at CUDA although no CPU kernel exists for them: composite kernels would ask for cuDNN, or
-# break one GPU kernel into many.
+# Registered at CUDA although no CPU kernel exists: composite kernels would require cuDNN, or
+# split one GPU kernel into many.
 ALSO: Final = (
     "convolution",
     "convolution_backward",

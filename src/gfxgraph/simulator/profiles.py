@@ -26,7 +26,7 @@ _RULE = re.compile(r"^(records|runs|refuses (\d+)( and invalidates)?)$")
 
 @dataclass(frozen=True, slots=True)
 class CallRule:
-    """What a call does; ``code`` is 0 where it succeeds."""
+    """What a call does; ``code`` is 0 if it succeeds."""
 
     records: bool = False
     code: int = 0
@@ -35,9 +35,9 @@ class CallRule:
 
 @dataclass(frozen=True, slots=True)
 class TorchHabits:
-    """What torch itself does above the runtime, where versions differ."""
+    """What torch itself does above the runtime, in which versions differ."""
 
-    # memcpy_and_sync asks hipStreamGetCaptureInfo first and raises 900 by itself (ROCm < 7.14, 2.9.1+).
+    # memcpy_and_sync calls hipStreamGetCaptureInfo first and raises 900 by itself (ROCm < 7.14, 2.9.1+).
     guards_memcpy_and_sync: bool
     # copy_ refuses unpinned host memory in a capture before it reaches the runtime.
     checks_pinned_copies: bool
@@ -63,10 +63,10 @@ class Profile:
     torch_hip: str | None  # what torch.version.hip says
     device: DeviceFacts
     nested_begin: int
-    # Status code of a failed EndCapture -> what the stream's capture status is afterwards.
+    # Status code of a failed EndCapture -> the stream's capture status afterwards.
     after_failed_end: dict[int, str]
     stuck_launch: CallRule
-    # As many nodes enabled as at the last launch, but others: the old ones run again.
+    # With as many nodes enabled as at the last launch, but different ones, the old ones run again.
     switched_nodes_go_stale: bool
     torch: TorchHabits
     calls: dict[str, dict[str, CallRule]]

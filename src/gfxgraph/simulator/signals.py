@@ -1,11 +1,12 @@
-"""Signals that land while the simulator works are handled when it has returned, as in torch's C++.
+"""Defers signals that arrive while the simulator works until it has returned, as in torch's C++.
 
 Problem: Python runs a signal's handler between any two of its instructions. torch's allocator is C++ and is never
-left half-way; the simulator's is Python, and a KeyboardInterrupt inside it leaked blocks. Idea:
-handlers look where they struck. Inside the simulator they trace the frame that called it, and are run there at its
+interrupted half-way; the simulator's is Python, and a KeyboardInterrupt inside it leaked blocks. Idea:
+handlers check where the signal arrived. Inside the simulator they trace the frame that called it, and run there at
+its
 next instruction.
 
-Stays as it is: a signal in a program that a debugger traces, or whose handlers were set below ``signal.signal``.
+Not covered: a program traced by a debugger, or handlers set below ``signal.signal``.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ Handler = Callable[[int, FrameType | None], Any]
 
 
 class Deferring:
-    """Stands before a program's handler of one signal."""
+    """Wraps a program's handler of one signal."""
 
     waiting: list[tuple[Deferring, int]] = []
-    """Signals that have struck inside the simulator and are not handled yet, in order."""
+    """Signals that arrived inside the simulator and are not handled yet, in order."""
 
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
@@ -35,7 +36,7 @@ class Deferring:
         if caller is None or (sys.gettrace() is not None and not self.waiting):
             self.handler(signum, frame)
             return
-        if (self, signum) not in self.waiting:  # as the kernel does, one of a kind waits
+        if (self, signum) not in self.waiting:  # like the kernel, keep one pending signal of each kind
             self.waiting.append((self, signum))
         caller.f_trace_opcodes = True
         caller.f_trace = _returned
@@ -43,7 +44,7 @@ class Deferring:
 
 
 def _caller_of_simulator(frame: FrameType | None) -> FrameType | None:
-    """The frame that called the outermost part of the simulator that is running; None where none is."""
+    """The frame that called the outermost running simulator function; None if there is none."""
     caller = None
     while frame is not None:
         if frame.f_code.co_filename.startswith(_FOLDER):
@@ -57,7 +58,7 @@ def _no_other_frame(frame: FrameType, event: str, arg: object) -> None:
 
 
 def _returned(frame: FrameType, event: str, arg: object) -> Any:
-    """The simulator has returned to the frame: handle what waits."""
+    """The simulator has returned to the frame: handle the pending signals."""
     sys.settrace(None)
     frame.f_trace = None
     frame.f_trace_opcodes = False
@@ -67,7 +68,7 @@ def _returned(frame: FrameType, event: str, arg: object) -> Any:
 
 
 def install(undo: Any) -> None:
-    """Put every handler that Python knows, and every later one, behind a look at where the signal struck."""
+    """Wrap every handler that Python knows, and every later one, in a `Deferring`."""
     set_handler, get_handler = signal.signal, signal.getsignal
 
     def signal_(signalnum: Any, handler: Any) -> Any:
@@ -96,5 +97,5 @@ def _put_back(set_handler: object, get_handler: Any, number: object) -> None:
 def _exchange(set_handler: Any, number: object, handler: object) -> None:
     try:
         set_handler(number, handler)
-    except ValueError:  # Python lets only the main thread do that
+    except ValueError:  # Python allows this only in the main thread
         return

@@ -1,7 +1,7 @@
-"""Kernels that a schema alone does not give: factories, copies between devices, storage surgery.
+"""Kernels that need more than a schema: factories, copies between devices, storage changes.
 
-Enters: torch's dispatcher.
-Stays out: everything that kernels.py does by schema.
+Enters: calls from torch's dispatcher.
+Stays out: everything that kernels.py builds from schemas.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def special_kernels(sim: Simulator, kernels: Kernels) -> dict[str, Callable[...,
 
 
 def host_kernels(sim: Simulator) -> dict[str, Callable[..., Any]]:
-    """Kernels of CPU tensors that know of the card: page-locked memory."""
+    """Kernels of CPU tensors that involve the card: page-locked memory."""
     return {
         "_pin_memory": lambda self, device=None: sim.pin(self),
         "is_pinned": lambda self, device=None: sim.is_pinned(self),
@@ -150,7 +150,7 @@ def _to_copy(sim: Simulator) -> Callable[..., Tensor]:
         device = kwargs.get("device")
         if device is None or torch.device(device).type != "cpu" or not kwargs.get("non_blocking"):
             return torch.ops.aten._to_copy.default._op_dk(_COMPOSITE, self, **kwargs)  # type: ignore[no-any-return]
-        # torch takes pinned memory for it, of which a CPU build has none.
+        # torch uses pinned memory here, which a CPU build does not have.
         like = torch.empty_like(
             sim.arena.twin(self), dtype=kwargs.get("dtype"), memory_format=kwargs.get("memory_format")
         )
@@ -172,7 +172,7 @@ def _submit_copy(sim: Simulator, kind: NodeKind, ours: Tensor, theirs: Tensor, c
 
 
 class _Place:
-    """Where a tensor in page-locked memory lies, without holding it."""
+    """The location of a tensor in page-locked memory, without holding it."""
 
     def __init__(self, sim: Simulator, tensor: Tensor) -> None:
         self._sim = weakref.ref(sim)
@@ -278,7 +278,7 @@ def _repeat_interleave(sim: Simulator, kernels: Kernels) -> Callable[..., Tensor
         if output_size is None:
             made: Tensor = general(repeats)
             return made
-        # With the size given no value has to be read back: one kernel over a known shape.
+        # With a given size no value has to be read back: one kernel over a known shape.
         positions = torch.arange(output_size, device=repeats.device)
         ends = torch.cumsum(repeats, 0)
         return torch.searchsorted(ends, positions, right=True).to(repeats.dtype)

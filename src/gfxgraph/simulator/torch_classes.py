@@ -1,7 +1,7 @@
 """Bases for torch's own Python classes: streams, events, memory pools and the pybind CUDAGraph.
 
-Enters: calls as torch's Python layer of the installed version makes them.
-Stays out: what they mean (device.py, allocator.py); where the bases are put (installation.py).
+Enters: calls from the Python layer of the installed torch.
+Stays out: their meaning (device.py, allocator.py); installing the bases (installation.py).
 
 torch.cuda.Stream, Event, MemPool and CUDAGraph keep their Python code; only what they call with ``super()``
 is ours. Texts and order of checks of CUDAGraph follow aten/src/ATen/cuda/CUDAGraph.cpp of 2.9.1 to 2.11
@@ -40,7 +40,7 @@ _EMPTY = (
     "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong device "
     "or stream."
 )
-# 2.14 split capture_end in two, and the graph can be looked at in between.
+# 2.14 split capture_end in two, and the graph can be inspected in between.
 _TEMPLATE_LIVES_BETWEEN = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) >= (2, 14)
 _NO_TEMPLATE = (
     "No {label}Graph_t is available: either capture_end() has not been called, or the underlying {label}Graph_t was "
@@ -189,7 +189,7 @@ class SimMemPoolBase:
         memory.retain_pool(self._id)
         pool = memory.pools[self._id]
         pool.no_split = no_split
-        # What a pluggable allocator of ours does on a real card, in one number.
+        # Models what our pluggable allocator does on a real card.
         pool.fence_nbytes = getattr(allocator, "fence_nbytes", 0)
 
     @property
@@ -210,14 +210,14 @@ class SimMemPoolBase:
     def __del__(self) -> None:
         if hasattr(self, "_id"):
             if self.use_count() != 1:
-                # ~MemPool asserts it, and an assertion that throws in a destructor ends the process.
+                # ~MemPool asserts this, and an assertion that throws in a destructor ends the process.
                 self.sim.crashes.append(f"~MemPool{self._id}: use_count() == {self.use_count()}")
             self.sim.allocator.release_pool(self._id)
             self.sim.allocator.empty_cache(self._id)
 
 
 class _Holdings:
-    """What a captured graph holds on the card; given back when the graph is reset or dies."""
+    """What a captured graph holds on the card; released when the graph is reset or destroyed."""
 
     def __init__(self, sim: Simulator) -> None:
         self.sim = sim
@@ -238,17 +238,17 @@ class _Holdings:
 
 
 def _destructor(holdings: _Holdings) -> Any:
-    """An object that gives ``holdings`` back when the graph holding it is really gone, as ``~CUDAGraph`` does.
+    """An object that releases ``holdings`` when the graph that holds it is really gone, like ``~CUDAGraph``.
 
-    No ``__del__`` would do: torch's class has one from 2.13 on, which does not call up, and the collector
-    calls finalizers of a whole cycle, also of a graph that is then kept alive after all.
+    A ``__del__`` would not work: torch's class has one from 2.13 on, which does not call super, and the collector
+    calls finalizers of a whole cycle, including those of a graph that is then kept alive.
     """
 
     def destroy() -> None:
         try:
             holdings.give_back()
         except RuntimeError as error:
-            # Out of a C++ destructor this ends the process.
+            # In a C++ destructor this ends the process.
             holdings.sim.crashes.append(f"~CUDAGraph: {error}")
 
     with torch._C._DisableTorchDispatch():
@@ -258,11 +258,11 @@ def _destructor(holdings: _Holdings) -> Any:
 
 
 class SimCUDAGraphBase:
-    """What ``torch._C._CUDAGraph`` is."""
+    """Replaces ``torch._C._CUDAGraph``."""
 
     sim: ClassVar[Simulator]
     _debug_mode: ClassVar[bool] = False
-    # Not held, as C++ has only their addresses: a graph may be dropped in the middle of its capture.
+    # Weak references, as C++ only has addresses: a graph may be dropped in the middle of its capture.
     _capturing: ClassVar[list[weakref.ref[SimCUDAGraphBase]]] = []
 
     def __new__(cls, keep_graph: bool = False, *args: object, **kwargs: object) -> Any:
@@ -354,7 +354,7 @@ class SimCUDAGraphBase:
         else:
             self._captured(graph)
             return
-        # No local may hold it: its traceback holds this frame, and a C++ exception makes no such cycle.
+        # No local may refer to it: its traceback holds this frame, and a C++ exception makes no such cycle.
         raise sim.error(CallRefused(code))
 
     def _captured(self, graph: Graph) -> None:
@@ -382,7 +382,7 @@ class SimCUDAGraphBase:
             state.capturing, state.intragraph_offset = False, 0
 
     def __reduce_ex__(self, protocol: object) -> Any:
-        raise TypeError(f"cannot pickle {type(self).__name__!r} object")  # as Python says of C++ classes
+        raise TypeError(f"cannot pickle {type(self).__name__!r} object")  # the text that Python uses for C++ classes
 
     def instantiate(self) -> None:
         if not self._capture_ended and not self._graph:
@@ -430,7 +430,7 @@ class SimCUDAGraphBase:
         self._holdings.give_back()
         self._reset_state(self._keep_graph)
 
-    # ---- questions ----------------------------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------------------
 
     def pool(self) -> PoolId:
         if not self._capture_ended or self._pool is None:
@@ -492,7 +492,7 @@ class SimCUDAGraphBase:
 
     @staticmethod
     def generator_of(generator: object) -> Any:
-        """The device generator behind a copy that the dispatcher made; torch's own need no such help."""
+        """The device generator behind a copy that the dispatcher made; torch's own generators need no such lookup."""
         return SimGenerator.of(generator) or generator
 
     @classmethod

@@ -1,7 +1,7 @@
-"""The functions that torch's Python calls in ``torch._C`` on a CUDA build, as the simulated card answers.
+"""The simulated card's versions of the functions that torch's Python calls in ``torch._C`` on a CUDA build.
 
 Enters: arguments as torch passes them.
-Stays out: putting them in place (installation.py).
+Stays out: installing them (installation.py).
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def _memory_names(sim: Simulator) -> dict[str, Any]:
         "_accelerator_synchronizeDevice": lambda index: sim.call(sim.device.synchronize),
         "_construct_storage_from_data_pointer": storage_from_pointer,
         "_construct_CUDA_Tensor_From_Storage_And_Metadata": tensor_from_storage,
-        # torch._inductor.cudagraph_trees imports it wherever there is a device.
+        # torch._inductor.cudagraph_trees imports it if there is a device.
         "_cuda_CUDAAllocator_AllocatorState": getattr(torch._C, "_cuda_CUDAAllocator_AllocatorState", object),
     }
 

@@ -2,20 +2,19 @@
 
     both = compose({"encode": g1, "decode": g2, "log": g3}, after={"decode": ["encode"]})
     both.replay()                 # one launch; "log" may run beside the others
-    both.update("decode", g4)     # another graph in that place, nothing is captured again
+    both.update("decode", g4)     # replaces one graph; nothing is captured again
 
-Each graph becomes a child node of a graph built through the driver; the edges are the dependencies
-that were declared. Dependencies that nobody declared but that the graphs' memory has are drawn too,
-in the order in which the graphs were given: two graphs of one pool may use each other's memory, and
-one may read what another writes. ``explain`` lists them.
+Each graph becomes a child node of a graph built through the driver; the edges are the declared dependencies.
+Dependencies through memory are added, in the order in which the graphs were given: two graphs of one pool may use
+each other's memory, and one may read what another writes. ``explain`` lists them.
 
-One launch is not possible where a graph is more than its nodes: it was split at an unsafe operation,
+One launch is not possible if a graph is more than its nodes: it was split at an unsafe operation,
 it draws random numbers (torch prepares those before each replay), the first replays are still being
 validated, or the runtime lacks child graphs or is known to crash with them. Then the graphs are replayed
 one after another, in an order that fits the dependencies: the same results, more launches.
 
-HIP does not give back the memory of an update before the exec is destroyed, so after a number of updates
-(hardware/defects.toml) the exec is made anew.
+HIP frees the memory of an update only when the exec is destroyed, so after a number of updates
+(hardware/defects.toml) the exec is rebuilt.
 """
 
 from __future__ import annotations
@@ -85,14 +84,14 @@ class Composition:
             self._state.counters.add("replay")
 
     def update(self, name: str, graph: Any) -> None:
-        """Put another graph in the place of one; the others stay as they are, and nothing is captured.
+        """Replace one graph; the others stay as they are, and nothing is captured.
 
         Args:
             name: of the part.
             graph: a captured ``torch.cuda.CUDAGraph``.
 
         Raises:
-            CaptureError: `compose_part`, for a name that is not there or a graph without a capture.
+            CaptureError: `compose_part`, for an unknown name or a graph without a capture.
         """
         with self._lock:
             if name not in self._parts:
@@ -112,18 +111,18 @@ class Composition:
                 self._exec.update(name, graph)
                 self._programs = [part._program for part in self._parts.values()]
                 self.n_updates += 1
-            except DriverError as error:  # another shape: the exec is made anew at the next replay
+            except DriverError as error:  # another topology: the exec is rebuilt at the next replay
                 process.log.debug("child graph %s was not updated: %s", name, error)
                 self._drop()
 
     def upload(self) -> None:
-        """Move what the launch needs to the device before the first one, where the runtime can."""
+        """Upload what the launch needs to the device before the first one, if the runtime can."""
         with self._lock:
             driver: Any = self._state.driver
             if self._may_launch() and self._exec is not None and "upload" not in driver.missing:
                 driver.upload(self._exec.handle, torch.cuda.current_stream().cuda_stream)
 
-    # -- looking --------------------------------------------------------------------------------------
+    # -- inspecting ------------------------------------------------------------------------------------
 
     @property
     def parts(self) -> list[str]:
@@ -137,7 +136,7 @@ class Composition:
 
     @property
     def is_one_launch(self) -> bool:
-        """True where the last replay was, or the next can be, a single launch."""
+        """True if the last replay was, or the next can be, a single launch."""
         return not self._why_not
 
     def explain(self) -> str:
@@ -153,7 +152,7 @@ class Composition:
     # -- inside ---------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Find what the present graphs imply: further edges, and whether one launch can be."""
+        """Find the edges that the present graphs imply, and whether one launch is possible."""
         self._implied = _implied(self._parts, self._declared)
         self._why_not = self._reason()
 
@@ -176,22 +175,22 @@ class Composition:
         return ""
 
     def _may_launch(self) -> bool:
-        """True once one launch is right; makes the exec."""
+        """True if one launch is possible; makes the exec."""
         if self._why_not or process.in_forked_child() or torch.cuda.is_current_stream_capturing():
             return False
         if self._exec is not None:
             if all(graph._program is made for graph, made in zip(self._parts.values(), self._programs)):
                 return True
-            # A part was reset or captured again: the exec would use memory that has been given back.
+            # A part was reset or captured again: the exec would use freed memory.
             self._drop()
             if any(graph._program is None for graph in self._parts.values()):
-                return False  # its own replay says so
+                return False  # its own replay raises the error
             self._look()
             return self._may_launch()
         if any(graph._unvalidated > 0 for graph in self._parts.values()):
             return False
         if any(is_opaque(graph) for graph in self._parts.values()) and self._advances is None:
-            return False  # launches beside torch may draw; the replay about to be made tells
+            return False  # launches outside torch may draw; the coming replay shows it
         try:
             self._exec = _Exec(self._state.driver, self._parts, self.edges)
             self._programs = [graph._program for graph in self._parts.values()]
@@ -241,14 +240,14 @@ def compose(
 
     Args:
         graphs: captured ``torch.cuda.CUDAGraph`` objects by name, or in order (named "0", "1", ...).
-        after: for a graph, those that must have run before it. Left out: each after the one before.
+        after: for each graph, those that must run before it. By default each runs after the one before.
 
     Returns:
         The composition; nothing is launched yet.
 
     Raises:
-        CaptureError: `compose_part`, for a graph without a capture, a name that is not there, or
-            dependencies in a circle.
+        CaptureError: `compose_part`, for a graph without a capture, an unknown name, or
+            circular dependencies.
     """
     named = graphs if isinstance(graphs, Mapping) else {str(i): graph for i, graph in enumerate(graphs)}
     parts = {str(name): graph for name, graph in named.items()}
@@ -275,7 +274,7 @@ class _Exec:
     def __init__(self, driver: Any, parts: Mapping[str, Any], edges: Edges) -> None:
         self.driver = driver
         self.nodes: dict[str, int] = {}
-        # The nodes name the built graph, so it lives as long as the exec.
+        # The nodes refer to the built graph, so it lives as long as the exec.
         self.graph = driver.create_graph()
         try:
             for name in _sorted(list(parts), edges):
@@ -313,7 +312,7 @@ def _check(name: str, graph: Any) -> None:
 
 
 def _implied(parts: Mapping[str, Any], declared: Edges) -> dict[tuple[str, str], str]:
-    """Edges that the graphs' memory needs beyond the declared ones, with the reason."""
+    """Edges required by the graphs' memory, besides the declared ones, with the reason."""
     names = list(parts)
     writes, reads, pools = {}, {}, {}
     for name, graph in parts.items():
@@ -354,7 +353,7 @@ def _reaches(edges: Edges, start: str, goal: str) -> bool:
 
 
 def _sorted(names: list[str], edges: Edges) -> list[str]:
-    """The names in an order that fits the edges, else as given."""
+    """The names in topological order; as given if the edges have a cycle."""
     done: list[str] = []
     while len(done) < len(names):
         ready = [n for n in names if n not in done and all(b in done for b, a in edges if a == n)]

@@ -2,18 +2,18 @@
 
 Problem: a graph cannot branch. CUDA has conditional nodes, HIP has none, and the program must behave
 alike on both. Idea: each branch is a graph of its own; all of them read the same static inputs, write
-the same outputs and use the same pool, in which each may overwrite what another left, since only one
-runs at a time. So a conditional needs the memory of its largest branch, and whoever holds the outputs
-need not know which branch wrote them. A flag on the device is read by an asynchronous copy (flags.py).
+the same outputs and use the same pool, in which each may overwrite what another left, since only one runs at a time.
+So a conditional needs the memory of its largest branch, and users of the outputs need not know which branch wrote
+them. A flag on the device is read by an asynchronous copy (flags.py).
 
     Conditional({"prefill": f, "decode": g})     by name:  c("decode", x)
     Conditional([f, g])                          by index: c(1, x)
     Conditional({True: f, False: g})             by flag:  c(x.sum() > 0, x)
 
-The first calls of a branch run it eagerly, which warms it up and tells what it reads (traced.py); then it
-is captured. When something that it read has changed, a module's mode or a variable, it runs eagerly once
-more and is captured for that too. A branch that is no single graph, for Python runs between its parts or
-its result needs gradients, runs in Dynamo's code, each of whose graphs is captured.
+The first calls of a branch run it eagerly, which warms it up and shows what it reads (traced.py); then it is
+captured. If something that it read has changed, a module's mode or a variable, it runs eagerly once more and is
+captured for that too. A branch that is not a single graph, because Python runs between its parts or its result needs
+gradients, runs as Dynamo's code, and each of that code's graphs is captured.
 """
 
 from __future__ import annotations
@@ -48,29 +48,29 @@ from gfxgraph.errors import ReplayError
 
 Branch = Callable[..., Any]
 
-# So many kinds of arguments get graphs; others run eagerly.
+# Most signatures that get graphs; others run eagerly.
 MAX_SIGNATURES = 8
 MAX_WORLDS = 8
-"""Graphs of one branch for one kind of arguments; the one captured first goes first."""
+"""Most graphs of one branch for one signature; the oldest is dropped first."""
 
 
 @dataclass
 class _CapturedBranch:
-    """A branch as a graph, in one world."""
+    """A branch captured as a graph, in one world."""
 
     piece: CapturedFunction
     world: World
     token: int
-    """The world's while the graph holds."""
+    """The world's token; the graph is valid while the world still has it."""
     itself: list[int | None]
-    """For each result the number of the input that it is; None where it is memory of its own."""
+    """For each result the number of the input that it is; None if it has its own memory."""
     written: list[int] = field(default_factory=list)
-    """Inputs that the branch writes in place, by number: the caller's tensors are to have that too."""
+    """Inputs, by number, that the branch writes in place: the caller's tensors must be updated too."""
 
 
 @dataclass
 class _Signature:
-    """The static memory of one kind of arguments, shared by all branches."""
+    """The static memory of one signature, shared by all branches."""
 
     key: Any
     args: Any
@@ -80,7 +80,7 @@ class _Signature:
     n_calls: dict[Hashable, int] = field(default_factory=dict)
 
     def find(self, name: Hashable, world: World) -> _CapturedBranch | None:
-        """The graph of a branch in a world; those whose world has moved on are dropped."""
+        """The graph of a branch in a world; drops graphs whose world has changed."""
         held = self.captured.setdefault(name, [])
         held[:] = [each for each in held if each.token == each.world.token]
         return next((each for each in held if each.world is world), None)
@@ -91,14 +91,14 @@ class Conditional:
 
     Args:
         branches: by name (anything hashable), or in order.
-        default: the branch for a flag or name that is none of them; without one that is an error.
-        warmup: eager calls of a branch before it is captured; they are calls like any other.
-        outputs: "owned" gives each caller tensors of its own; "static" hands out the shared buffers,
+        default: the branch for an unknown flag or name; without it that is an error.
+        warmup: eager calls of a branch before it is captured; they count as calls.
+        outputs: "owned" gives each caller its own tensors; "static" returns the shared buffers,
             which the next call of any branch overwrites.
         pool: memory to share with other captures.
 
     Raises:
-        ValueError: there is no branch, or ``outputs`` is another word.
+        ValueError: there is no branch, or ``outputs`` is neither.
     """
 
     def __init__(
@@ -128,18 +128,18 @@ class Conditional:
     # -- choosing -------------------------------------------------------------------------------------
 
     def ask(self, flag: Tensor) -> flags.Answer:
-        """Begin reading a device flag now, without waiting for it.
+        """Start reading a device flag now, without waiting for it.
 
         Args:
             flag: a tensor of one element.
 
         Returns:
-            The answer to come: hand it to a later call as its branch.
+            The pending answer: pass it to a later call as its branch.
         """
         return flags.ask(flag)
 
     def branch_of(self, which: Any) -> Any:
-        """The name of the branch that ``which`` (a name, an index, a flag or an answer) means.
+        """The name of the branch that ``which`` (a name, an index, a flag or an answer) selects.
 
         Raises:
             ReplayError: `no_such_branch`.
@@ -162,11 +162,11 @@ class Conditional:
     def __call__(self, which: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Run one branch on the arguments and return its results."""
         if is_compiling() or torch.cuda.is_current_stream_capturing():
-            # Part of somebody's graph: the branch taken now is recorded, the choice is guarded.
+            # Part of another graph: the branch taken now is recorded, and the choice is guarded.
             return self.branches[self._choose_inside(which)](*args, **kwargs)
         return self._chosen(which, args, kwargs)
 
-    @unbroken  # not the call itself: a trace of ours goes through that
+    @unbroken  # not on __call__ itself: our traces go through it
     def _chosen(self, which: object, args: Args, kwargs: Kwargs) -> Any:
         name = self.branch_of(which)
         place = self._at()
@@ -181,13 +181,13 @@ class Conditional:
             return self._run(place, known, name, args, kwargs)
 
     def capture(self, *args: Any, **kwargs: Any) -> None:
-        """Capture every branch ahead of the first call.
+        """Capture every branch before the first call.
 
-        Each runs once before, for its libraries to settle; what that changed is put back, except by
-        kernels launched beside torch.
+        Each runs once before, to initialize its libraries; what that changed is restored, except by
+        kernels launched outside torch.
 
         Args:
-            args: arguments like those of the calls to come.
+            args: arguments like those of later calls.
             kwargs: likewise.
         """
         place = self._at()
@@ -213,13 +213,13 @@ class Conditional:
                     self._capture(place, known, name, world, made, known.inputs)
 
     def upload(self) -> None:
-        """Move every captured branch to the device before its first launch, where the runtime can."""
+        """Upload every captured branch to the device before its first launch, if the runtime can."""
         for piece in self._pieces():
             piece.upload()
 
     @property
     def eager_branches(self) -> dict[Any, str]:
-        """Branches that have no graph of their own now, and why."""
+        """Branches that have no graph now, and why."""
         found = {name: traced.why_eager for name, traced in self._traced.items() if traced.why_eager}
         for known in self._signatures.values():
             for name, held in known.captured.items():
@@ -228,7 +228,7 @@ class Conditional:
 
     @property
     def captured_branches(self) -> list[Any]:
-        """Branches that have a graph, for any kind of arguments."""
+        """Branches that have a graph, for any signature."""
         every = [item for known in self._signatures.values() for item in known.captured.items()]
         have = {name for name, held in every if any(each.piece.graph for each in held)}
         return [name for name in self.names if name in have]
@@ -267,7 +267,7 @@ class Conditional:
     def _capture(
         self, place: Arena, known: _Signature, name: Any, world: World, made: Any, given: Sequence[Tensor]
     ) -> None:
-        """Capture a branch that has just run on ``given`` and gave ``made``."""
+        """Capture a branch that has just run on ``given`` and returned ``made``."""
         results = tensors_of(made)
         itself = [next((i for i, t in enumerate(given) if t is result), None) for result in results]
         homes = [home(t) for t, i in zip(results, itself) if i is None and t.numel()]
@@ -280,7 +280,7 @@ class Conditional:
             known.outputs = [like(t) for t in results]
         into = known.outputs
         if into is not None and [_meta(t) for t in into] != [_meta(t) for t in results]:
-            into = None  # it gives something else than the others, so it has outputs of its own
+            into = None  # its results differ from the other branches', so it has outputs of its own
         static_args, static_kwargs = known.args
         branch = self.branches[name]
         piece = CapturedFunction(
@@ -296,7 +296,7 @@ class Conditional:
         del held[:-MAX_WORLDS]
 
     def _of(self, name: Any) -> TracedFunction:
-        """The branch as Dynamo sees it; another function may have taken its place."""
+        """The branch as traced by Dynamo; a replaced function is traced anew."""
         traced = self._traced.get(name)
         if traced is None or traced.fn is not self.branches[name]:
             traced = self._traced[name] = TracedFunction(self.branches[name], f"branch {name!r}")
@@ -306,14 +306,14 @@ class Conditional:
 
     def _signature(self, args: Any, kwargs: Any) -> _Signature | None:
         if not all(t.is_cuda for t in tensors_of((args, kwargs))):
-            return None  # a graph would keep the number that a host tensor held
+            return None  # a graph would freeze the value of a host tensor
         key = key_of(args, kwargs)
         known = self._signatures.get(key)
         if known is None and len(self._signatures) < MAX_SIGNATURES:
             flat, spec = pytree.tree_flatten((args, kwargs))
             static = [like(leaf) if isinstance(leaf, Tensor) else leaf for leaf in flat]
             known = _Signature(key, pytree.tree_unflatten(static, spec), [t for t in static if isinstance(t, Tensor)])
-            # A capture must find real values there: an index of garbage would be out of range.
+            # The capture must find real values there: a garbage index would be out of range.
             copy_in(known.inputs, [leaf for leaf in flat if isinstance(leaf, Tensor)])
             self._signatures[key] = known
         return known
@@ -326,12 +326,12 @@ class Conditional:
         value = which.item()
         names = self.names if any(isinstance(n, (bool, int, float)) for n in self.names) else range(len(self.names))
         for name in names:
-            if value == name:  # asked of the number itself: a guard of the capture
+            if value == name:  # comparing the number adds a guard to the capture
                 return self.branch_of(name)
         return self.branch_of(float(value))
 
     def _at(self) -> Arena | None:
-        """The arena of the current device; another one after the bridge was switched off and on."""
+        """The arena of the current device; a new one after the bridge was switched off and on."""
         place = arena()
         if place is not self._place:
             self._place = place
@@ -349,7 +349,7 @@ class Conditional:
 
 
 def _owned(made: Any, itself: Sequence[int | None], given: Sequence[Tensor]) -> Any:
-    """The results as the caller's own: copies, and the caller's arguments where a result is one."""
+    """Results owned by the caller: copies, or the caller's own arguments if a result is one."""
     at = iter(itself)
     own = lambda t: t.clone() if (i := next(at)) is None else given[i]  # noqa: E731
     return pytree.tree_map_only(Tensor, own, made)

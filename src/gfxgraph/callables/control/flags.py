@@ -1,9 +1,9 @@
-"""Device values read by the host without waiting for more than them.
+"""Reading device values on the host without waiting for later work.
 
 Problem: ``flag.item()`` waits until everything queued on the stream has run, and while the host waits
-nothing new is queued, so the device idles. Idea: the value is copied to pinned memory on a stream of
-its own, which waits only for the moment at which the question was asked; the host waits for that copy
-alone. A program that asks early and queues other work before it needs the answer keeps the device busy.
+nothing new is queued, so the device idles. Idea: the value is copied to pinned memory on a separate
+stream, which waits only for the work queued before the request; the host waits for that copy
+only. A program that asks early and queues other work before it needs the answer keeps the device busy.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ _streams: dict[tuple[int, int], Any] = {}
 
 
 class Answer:
-    """A device value on its way to the host."""
+    """A device value being copied to the host."""
 
     __slots__ = ("_event", "_host", "_source")
 
     def __init__(self, host: Tensor, event: Any, source: Tensor) -> None:
         self._host = host
         self._event = event
-        self._source: Tensor | None = source  # read by the copy until the event says otherwise
+        self._source: Tensor | None = source  # the copy reads it until the event completes
 
     @property
     def is_ready(self) -> bool:
-        """True once the value has arrived; asking does not wait."""
+        """True once the value has arrived; does not wait."""
         return bool(self._event.query())
 
     def value(self) -> Any:
-        """The value as a Python number; waits for its copy, and for nothing queued after it was asked for."""
+        """The value as a Python number; waits for its copy, but for no work queued after the request."""
         if self._source is not None:
             self._event.synchronize()
             self._source = None
@@ -42,7 +42,7 @@ class Answer:
 
 
 def ask(flag: Tensor) -> Answer:
-    """Begin reading a tensor of one element, as the current stream will have left it."""
+    """Start reading a one-element tensor, as of the current stream's queued work."""
     if flag.numel() != 1:
         raise ValueError(f"a flag is one element; this tensor has the shape {tuple(flag.shape)}")
     if not flag.is_cuda:
@@ -60,7 +60,7 @@ def ask(flag: Tensor) -> Answer:
 
 
 class _Known(Answer):
-    """A flag that is on the host already."""
+    """A flag that is already on the host."""
 
     def __init__(self, flag: Tensor) -> None:
         super().__init__(flag.detach().clone().reshape(()), None, flag)

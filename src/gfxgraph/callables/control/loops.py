@@ -1,24 +1,24 @@
 """Loops as graphs: a bounded while loop on a device predicate, and several steps in one launch.
 
-Problem: whether a while loop goes on is known on the device. Waiting for the answer before each step
-leaves the device idle for as long as the answer and the next launch take; CUDA's while nodes are not
-on HIP. Idea: one step is a graph whose effect depends on a flag on the device:
+Problem: whether a while loop goes on is known on the device. Waiting for the answer before each step leaves the
+device idle while the answer and the next launch take their time; HIP has no while nodes like CUDA's. Idea: one step
+is a graph whose effect depends on a flag on the device:
 
-    seen  = state where active, else what it was        what the body reads
-    state = body(seen) where active, else what it was
+    seen  = state if active, else unchanged              what the body reads
+    state = body(seen) if active, else unchanged
     steps += active
     active = active and condition(state) and steps < max_steps
 
-So a step launched after the loop has ended changes nothing: steps are launched ahead, and the host looks
-at the flags as they arrive. ``seen`` stays at the last state for which the condition held, so that a step
-too many never runs the body on a state that the program excluded (an index past the end).
+So a step launched after the loop has ended changes nothing: steps are launched ahead, and the host reads the flags as
+they arrive. ``seen`` stays at the last state for which the condition held, so that an extra step never runs the body
+on a state that the program excluded (an index past the end).
 
-A body that writes tensors besides its state, or draws random numbers, must not run once too often;
-it is seen from the tape of the capture, and then each step waits for the flag of the one before.
+A body that writes other tensors than its state, or draws random numbers, must not run too often. The capture's tape
+shows this, and then each step waits for the flag of the one before.
 
-What condition and body read besides the state is known from Dynamo (traced.py). A loop whose condition or
-body reads something that has changed runs eagerly once more and is captured for that too; one that is no
-single graph, for Python runs between its parts, keeps to Python, the parts captured.
+What condition and body read besides the state is known from Dynamo (traced.py). A loop whose condition or body reads
+something that has changed runs eagerly once more and is captured for that too. One that is not a single graph,
+because Python runs between its parts, runs in Python with its parts captured.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from gfxgraph.callables.traced import TracedFunction, why_shared
 from gfxgraph.capture.holdings import unbroken
 from gfxgraph.errors import CaptureError
 
-# So many launches may be queued whose flags have not arrived.
+# Most launches in the queue whose flags have not arrived.
 AHEAD = 3
 MAX_KEPT = 16
-"""States and worlds that have graphs; the one captured first goes first."""
+"""Most states and worlds that have graphs; the oldest is dropped first."""
 
 
 class _Memory:
-    """What a step reads and writes: the state, and what says whether the loop goes on."""
+    """What a step reads and writes: the state, and the flag that says whether the loop goes on."""
 
     def __init__(self, state: Sequence[Tensor]) -> None:
         device = state[0].device
@@ -76,12 +76,12 @@ class WhileLoop:
     """``while condition(*state): state = body(*state)``, at most ``max_steps`` times, on the device.
 
     Args:
-        condition: takes the state, gives a tensor of one element.
-        body: takes the state, gives the next: tensors of the same shapes and types.
-        max_steps: the bound; `hit_bound` says afterwards whether it was what ended the loop.
-        steps_per_launch: steps that one launch makes, where they may be launched ahead.
-        run_ahead: launch before the last flag has arrived. "auto": where the body is seen to change
-            nothing but the state; kernels launched beside torch count as changing something.
+        condition: takes the state, returns a one-element tensor.
+        body: takes the state, returns the next one: tensors of the same shapes and types.
+        max_steps: the bound; `hit_bound` says afterwards whether it ended the loop.
+        steps_per_launch: steps per launch, if steps may be launched ahead.
+        run_ahead: launch before the last flag has arrived. "auto": if the body is known to change nothing but the
+        state; kernels launched outside torch count as changing something.
         pool: memory to share with other captures.
 
     The first call for states of some shape runs eagerly and warms the body up; then it is captured.
@@ -114,11 +114,11 @@ class WhileLoop:
         self._place: Arena | None = None
         self._last: tuple[Tensor | int, Tensor | bool] = 0, False
         self.n_launches = 0
-        """Graph launches of the last call; 0 where it ran eagerly."""
+        """Graph launches of the last call; 0 if it ran eagerly."""
 
     @unbroken
     def __call__(self, *state: Tensor) -> tuple[Tensor, ...]:
-        """Run the loop from ``state``; returns the final state, as tensors of the caller's own."""
+        """Run the loop from ``state``; return the final state in new tensors."""
         _check_state(state, state)
         place = _place_of(self)
         with place.lock if place is not None else nullcontext():
@@ -139,26 +139,28 @@ class WhileLoop:
 
     @property
     def why_eager(self) -> str:
-        """Why the loop runs eagerly; "" where it may be a graph."""
+        """Why the loop runs eagerly; "" if it may be a graph."""
         return self._test.why_eager or self._turn.why_eager
 
     @property
     def n_steps(self) -> int:
-        """Steps that the last call made; asking waits for the device."""
+        """Steps that the last call made; reading it waits for the device."""
         return int(self._last[0])
 
     @property
     def hit_bound(self) -> bool:
-        """True where the last call ended at ``max_steps`` with its condition still true; asking waits."""
+        """True if the last call ended at ``max_steps`` with its condition still true; reading it waits for the
+        device.
+        """
         return self.n_steps >= self.max_steps and bool(self._last[1])
 
     @property
     def runs_ahead(self) -> bool:
-        """True where steps are launched before the last flag has arrived."""
+        """True if steps are launched before the last flag has arrived."""
         return any(may_lead for _, _, may_lead in self._known.values())
 
     def upload(self) -> None:
-        """Move the graphs to the device before their first launch, where the runtime can."""
+        """Upload the graphs to the device before their first launch, if the runtime can."""
         for _, piece, _ in self._known.values():
             piece.upload()
 
@@ -172,9 +174,9 @@ class WhileLoop:
         return tuple(t.clone() for t in memory.current)
 
     def _launch(self, memory: _Memory, piece: CapturedFunction, may_lead: bool) -> None:
-        """Launch steps until a flag that has arrived says that the loop is over."""
+        """Launch steps until a flag arrives that says the loop is over."""
         self.n_launches = 0
-        # The body must not see a state for which the condition never held, so the first answer is waited for.
+        # The body must not see a state for which the condition never held, so the first answer is awaited.
         if not flags.ask(memory.active).value():
             return
         n_steps = self.steps_per_launch if may_lead else 1
@@ -182,7 +184,7 @@ class WhileLoop:
         for _ in range(-(-self.max_steps // n_steps)):
             piece.run()
             self.n_launches += 1
-            # The flag only ever falls: where a later step's overtakes this copy, it says the same or more.
+            # The flag only ever becomes false: if a later step overtakes this copy, the copy is still right or newer.
             waiting.append(flags.ask(memory.active))
             while waiting and (len(waiting) > (AHEAD if may_lead else 0) or waiting[0].is_ready):
                 if not waiting.popleft().value():
@@ -235,9 +237,9 @@ class WhileLoop:
 class Unrolled:
     """``state = step(*state)`` done ``n`` times, ``k`` of them in one launch.
 
-    For loops in which the launches cost more than the work. Steps may write other tensors and draw
-    random numbers: exactly ``n`` are done, in order. The remainder of ``n`` by ``k`` is launched one
-    step at a time. The first call for states of some shape runs eagerly; then two graphs are captured.
+    For loops whose launches cost more than their work. Steps may write other tensors and draw random numbers: exactly
+    ``n`` run, in order. The remainder of ``n`` by ``k`` is launched one step at a time. The first call for states of
+    some shape runs eagerly; then two graphs are captured.
 
     Args:
         step: takes the state, tensors on the device, and returns the next: as many, of the same shapes and dtypes.
@@ -262,7 +264,7 @@ class Unrolled:
 
     @unbroken
     def __call__(self, n: int, *state: Tensor) -> tuple[Tensor, ...]:
-        """The state after ``n`` steps from ``state``, as tensors of the caller's own."""
+        """The state after ``n`` steps from ``state``, in new tensors."""
         _check_state(state, state)
         place = _place_of(self)
         with place.lock if place is not None else nullcontext():
@@ -288,7 +290,7 @@ class Unrolled:
                 return tuple(t.clone() for t in memory)
 
     def upload(self) -> None:
-        """Move the graphs to the device before their first launch, where the runtime can."""
+        """Upload the graphs to the device before their first launch, if the runtime can."""
         for _, pieces in self._known.values():
             for piece in pieces.values():
                 piece.upload()
@@ -300,7 +302,7 @@ class Unrolled:
 
     @property
     def why_eager(self) -> str:
-        """Why the steps run eagerly; "" where they may be graphs."""
+        """Why the steps run eagerly; "" if they may be graphs."""
         return self._traced.why_eager
 
     @torch.no_grad()
@@ -308,7 +310,7 @@ class Unrolled:
         memory = [like(t) for t in state]
         copy_in(memory, state)
         pieces: dict[int, CapturedFunction] = {}
-        for k in sorted({self.k, 1}, reverse=True):  # the larger first: the smaller one fits into its memory
+        for k in sorted({self.k, 1}, reverse=True):  # largest first: the smaller one fits into its memory
             pieces[k] = CapturedFunction(place, self._steps(memory, k), pool=self._pool, name=f"{k} steps")
             pieces[k].capture()
             self._pool = pieces[k].pool
@@ -319,7 +321,7 @@ class Unrolled:
             state: tuple[Tensor, ...] = tuple(memory)
             for _ in range(k):
                 state = _checked(self.step(*state), state)
-            # A step may hand a part of its state on in another place: nothing is overwritten before it is read.
+            # A step may return part of its state in another position: nothing may be overwritten before it is read.
             made = [t.clone() if any(overlap([span(t)], [span(m)]) for m in memory) else t for t in state]
             copy_in(memory, made)
 
@@ -327,7 +329,7 @@ class Unrolled:
 
 
 def while_loop(condition: Callable[..., Tensor], body: Callable[..., Any], **options: Any) -> WhileLoop:
-    """A loop to be called with its initial state. Made once and called often: the graphs belong to the object.
+    """Make a loop, to be called with its initial state. Make it once and call it often: it owns the graphs.
 
     Args:
         condition: takes the state and returns a tensor of one element, boolean: whether to go on.
@@ -344,7 +346,7 @@ def while_loop(condition: Callable[..., Tensor], body: Callable[..., Any], **opt
 
 
 def unroll(step: Callable[..., Any], k: int, *, pool: Any = None) -> Unrolled:
-    """A loop of a fixed number of steps, some of them in one launch; see `Unrolled`.
+    """Make a loop of a fixed number of steps, several of them per launch; see `Unrolled`.
 
     Args:
         step: takes the state and returns the next one.
@@ -361,7 +363,7 @@ def unroll(step: Callable[..., Any], k: int, *, pool: Any = None) -> Unrolled:
 
 
 def _place_of(loop: WhileLoop | Unrolled) -> Arena | None:
-    """The arena of the current device; graphs of another one, or of a bridge since switched off, are forgotten."""
+    """The arena of the current device; forgets graphs of another device, or of a bridge switched off since."""
     place = arena()
     if place is not loop._place:
         loop._place = place
@@ -370,11 +372,11 @@ def _place_of(loop: WhileLoop | Unrolled) -> Arena | None:
 
 
 def _worlds(functions: Sequence[TracedFunction], state: Sequence[Tensor]) -> tuple[World, ...]:
-    """The worlds that the functions are in; () where one is no graph, or not traced yet."""
+    """The worlds that the functions are in; () if one is not a graph, or not traced yet."""
     key = key_of(state)
     found = [each.world(key, tuple(state), {}) for each in functions]
     if torch.is_grad_enabled() and any(t.requires_grad for t in state):
-        return ()  # a loop of no turns returns what it was given
+        return ()  # a loop without iterations returns its inputs
     return tuple(world for world in found if world is not None) if None not in found else ()
 
 
@@ -389,7 +391,7 @@ def _keep(known: dict[Any, Any], key: Any, made: Any) -> None:
 
 
 def _changes_nothing_else(graph: Any, memory: _Memory) -> bool:
-    """True where a step too many would not be noticed."""
+    """True if an extra step would go unnoticed."""
     if getattr(graph, "_program", None) is None or is_opaque(graph) or draws(graph):
         return False
     own = memory.spans
@@ -403,7 +405,7 @@ def _checked(made: Any, before: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def _check_state(state: Sequence[Any], before: Sequence[Tensor]) -> None:
-    """Raise CaptureError `loop_state` unless a state is made of device tensors like those before."""
+    """Raise CaptureError `loop_state` unless the state consists of device tensors like those before."""
     was = [_kind(t) for t in before]
     now = [_kind(t) for t in state]
     if was != now or not now or not all(isinstance(t, Tensor) and t.is_cuda for t in state):
@@ -416,5 +418,5 @@ def _kind(item: Any) -> str:
     return f"{str(item.dtype).removeprefix('torch.')}{list(item.shape)} on {item.device}"
 
 
-for _loop in (WhileLoop, Unrolled):  # inside a graphed function a break: the host follows their flags
+for _loop in (WhileLoop, Unrolled):  # inside a graphed function a graph break: the host reads their flags
     shield(_loop.__call__, from_us=True)

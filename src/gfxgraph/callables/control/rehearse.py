@@ -1,10 +1,10 @@
-"""Running a function ahead of its capture, and undoing what it did.
+"""Running a function before its capture, and undoing its effects.
 
-A capture ahead of the first call needs a run before it: libraries make handles and workspaces when
-they are first used, on the stream they are used on. That run is not one the program asked for, so
-what it changes is put back: tensors it wrote that it did not make, and the random generators.
+A capture before the first call needs a run: libraries make handles and workspaces on first use,
+on the stream they are used on. The program did not ask for that run, so
+what it changes is restored: external tensors that it wrote, and the random generators.
 
-Not seen, and so not put back: writes of kernels launched beside torch and inside compiled code.
+Not seen, and so not restored: writes by kernels launched outside torch or inside compiled code.
 A capture at the first real call needs none of this.
 """
 
@@ -26,7 +26,7 @@ from gfxgraph.capture.structure import written_arguments
 
 
 class _Writes(TorchDispatchMode):
-    """Keeps what is written from outside, as it was before the first write."""
+    """Saves external tensors before their first write."""
 
     supports_higher_order_operators = True
 
@@ -42,7 +42,7 @@ class _Writes(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        # Higher-order operators have no schema; what they call comes by here.
+        # Higher-order operators have no schema; the operations that they call are seen here.
         for position, name in written_arguments(func._schema) if hasattr(func, "_schema") else ():
             given = args[position] if position < len(args) else kwargs.get(name)
             for tensor in given if isinstance(given, (list, tuple)) else (given,):
@@ -61,13 +61,13 @@ class _Writes(TorchDispatchMode):
 
 
 def _has_memory(item: Any) -> bool:
-    # While something is traced, tensors without memory come by here.
+    # During tracing, tensors without memory come here.
     is_real = isinstance(item, Tensor) and not isinstance(item, FakeTensor | FunctionalTensor)
     return is_real and not torch._is_functional_tensor(item) and item.layout is torch.strided
 
 
 def _is_input(made: Tensor, args: Any, kwargs: Any) -> bool:
-    """True where the result shares memory with an argument: an in-place operation or a view."""
+    """True if the result shares memory with an argument: an in-place operation or a view."""
     address = storage_address(made)
     given = [*args, *kwargs.values()]
     flat = [t for g in given for t in (g if isinstance(g, (list, tuple)) else (g,))]
@@ -76,7 +76,7 @@ def _is_input(made: Tensor, args: Any, kwargs: Any) -> bool:
 
 @contextmanager
 def rehearsal() -> Iterator[_Writes]:
-    """Run the block for the handles and caches that it leaves behind, and for nothing else."""
+    """Run the block only for the handles and caches that it leaves behind."""
     mode = _Writes()
     try:
         with mode:
@@ -86,9 +86,9 @@ def rehearsal() -> Iterator[_Writes]:
 
 
 def rehearse(run: Callable[[], Any], trace: Callable[[], Any]) -> Any:
-    """Run ``run`` in a rehearsal, then ``trace``, which does the same work, and undo that too.
+    """Run ``run`` in a rehearsal, then ``trace``, which does the same work, and undo both.
 
-    Dynamo traces nothing below a dispatch mode, so the second is not watched: what the first wrote is put back.
+    Dynamo traces nothing below a dispatch mode, so the second run is not watched: what the first wrote is restored.
     """
     with rehearsal() as seen:
         run()

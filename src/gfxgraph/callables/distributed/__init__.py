@@ -1,5 +1,5 @@
 """distributed: decisions that several processes take together.
 
-ranks.py      what several processes decide together
-agreed.py     a function that is captured on every rank or on none; on_ranks.py: where there are several
+ranks.py      decisions of a group of ranks
+agreed.py     a function captured on every rank or on none; on_ranks.py: used if there are several ranks
 """

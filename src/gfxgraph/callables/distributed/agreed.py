@@ -1,28 +1,28 @@
 """A function that is captured on every rank or on none.
 
     step = gfxgraph.Agreed(step, buckets=[1, 8, 64])       # the same on every rank
-    y = step(x)                                            # as often on every rank
+    y = step(x)                                            # equally often on every rank
 
 Its collectives are captured with it, so all ranks must run the same thing at the same time: the same
 bucket, a graph or no graph. What the ranks decide together (ranks.py), and when:
 
-    bucket     each call, where buckets are given: the one for the largest input of any rank
-    capture    after the capture: kept where it succeeded on every rank
-    eviction   before a capture: what any rank has no room for goes on all
-    fall back  every ``check_every`` calls: where a rank's graph has failed, all drop theirs; after four
-               checks in a row that found nothing the next are up to eight times as far apart
-    change     at the same checks: where what a rank's function reads in Python has changed, all capture anew
+    bucket     each call, if buckets are given: the one for the largest input of any rank
+    capture    after the capture: kept if it succeeded on every rank
+    eviction   before a capture: what any rank has no room for is evicted on all
+    fall back  every ``check_every`` calls: if a rank's graph has failed, all drop theirs; after four
+               checks in a row without a finding, the interval grows to up to eight times its length
+    change     at the same checks: if what a rank's function reads in Python has changed, all capture again
 
-A rank whose replay fails does not stop the others, which have launched already: it runs the function
-itself, the same collectives in the same order, until the next check. So does one that finds that something
-its function reads in Python has changed (depends.py), so that no rank replays what no longer holds. A
+A rank whose replay fails does not stop the others, which have already launched: until the next check it runs the
+function itself, with the same collectives in the same order. So does a rank that finds that something
+its function reads in Python has changed (depends.py), so that no rank replays an outdated graph. A
 capture here is never split: a split runs a part of the function, and collectives run by one rank's capture
-would meet nobody. Nor is a graph run again to see whether it does the same.
+would have no partner. For the same reason no graph is run again for comparison.
 
-Between two checks a call goes the fast path of graphed callables (fast_path/), which asks nobody.
+Between two checks a call takes the fast path of graphed callables (fast_path/), without asking other ranks.
 
-Rows of padding are zeros, and results are cut to the rank's own rows. That padding does not show in them
-is for the function to guarantee, as everywhere where ranks are padded to each other.
+Padding rows are zeros, and results are cut to the rank's own rows. The function must guarantee that padding does not
+affect them, as always when ranks are padded to a common size.
 """
 
 from __future__ import annotations
@@ -64,38 +64,39 @@ from gfxgraph.types import OnUnsafe
 
 WARM_UP = "warm-up"
 QUIET_CHECKS, MOST_TIMES = 4, 8
-"""After so many checks that found nothing, each further one doubles the interval, up to so many times the first."""
+"""After this many checks without a finding, each further one doubles the interval, up to this multiple of the first.
+"""
 MAX_CHANGES = 4
-"""So many times a kind of arguments is captured anew because what the function reads has changed."""
+"""How many times a signature is captured again because what the function reads has changed."""
 
 
 @dataclass(eq=False)
 class _Bucket:
-    """One kind of arguments: where its calls go. What `make_fast` asks of it is its own: that nothing has changed."""
+    """One signature and how its calls run. It is its own ``Reads`` for `make_fast`."""
 
     label: str
     entry: Captures | None = None
-    """Kept by every rank; of a rank whose graph has failed since, with ``failed``."""
+    """Kept by every rank; with ``failed`` set if this rank's graph has failed since."""
     failed: str = ""
     written: set[int] = field(default_factory=set)
     """Positions of arguments that an eager call wrote to."""
     warm: list[weakref.ref[Tensor]] = field(default_factory=list)
-    """Results of the last eager call: one that comes again is from outside the function."""
+    """Results of the last eager call: one that is returned again comes from outside the function."""
     fast: Fast = never
     n_calls: int = 0
     n_since_check: int = 0
     n_quiet: int = 0
     interval: int = 0
-    """Calls from the last check to the next; the same on every rank, as all hear the same at each check."""
+    """Calls from the last check to the next; the same on every rank, as all get the same answers at each check."""
     n_changes: int = 0
     used_at: int = 0
     why_eager: str = ""
     snapshot: Snapshot | None = None
     """What the function read when it was captured on this rank."""
     objection: str = ""
-    """Why this rank wants no graph, to be said at the next capture."""
+    """Why this rank wants no graph; reported at the next capture."""
     changed: str = ""
-    """What has changed on this rank, to be said at the next check."""
+    """What has changed on this rank; reported at the next check."""
     token: int = 0
     homes: frozenset[int] = frozenset()
     written_homes: frozenset[int] = frozenset()
@@ -108,21 +109,21 @@ class _Bucket:
         return self.snapshot is not None and self.snapshot.is_same()
 
     def drop(self) -> None:
-        """Capture anew after the next warm-up."""
+        """Capture again after the next warm-up."""
         self.entry, self.fast, self.n_calls, self.changed, self.failed = None, never, 0, "", ""
 
 
 class Agreed:
-    """A function of one rank's tensors, replayed as a graph where every rank can.
+    """A function of one rank's tensors, replayed as a graph if every rank can.
 
     Args:
-        fn: the function; its collectives are part of it.
+        fn: the function, its collectives included.
         ranks: who decides; by default all ranks of torch.distributed.
-        buckets: sizes of the first dimension of the first tensor, and of every other that has the same size
-            there; None takes the sizes as they come, which must then be the same on all ranks.
+        buckets: sizes of the first dimension of the first tensor, and of every other tensor with the same size
+            there; None uses the actual sizes, which must then be the same on all ranks.
         warmup: eager calls before a capture.
-        check_every: replays from one check of the graphs' health to the next, at first and after trouble.
-        max_graphs: captured kinds of arguments that this rank has room for.
+        check_every: replays from one check of the graphs' health to the next, at first and after a finding.
+        max_graphs: most captured signatures on this rank.
     """
 
     def __init__(
@@ -145,13 +146,13 @@ class Agreed:
         self._place: Arena | None = None
         self._known: dict[Any, _Bucket] = {}
         self._last: _Bucket | None = None
-        """Whose fast path the next call may go; None where the ranks have to decide on its size first."""
+        """The bucket whose fast path the next call may use; None if the ranks must first decide on its size."""
         self._n_calls = 0
         self._n_captures = self._n_replays = 0
         self._eager: Counter[str] = Counter()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the function; every rank calls it equally often."""
+        """Run the function; every rank must call it equally often."""
         last = self._last
         if last is not None and last.n_since_check < last.interval:
             made = last.fast(args, kwargs)
@@ -186,13 +187,13 @@ class Agreed:
 
     @property
     def ranks(self) -> Ranks:
-        """Who decides; torch.distributed need not be initialized before the first call."""
+        """The ranks that decide; torch.distributed need not be initialized before the first call."""
         if self._ranks is None:
             self._ranks = Ranks(name=self.name)
         return self._ranks
 
     def stats(self) -> dict[str, Any]:
-        """``captures``, ``replays``, ``eager`` (calls by reason), ``signatures``; as of ``graphed``."""
+        """``captures``, ``replays``, ``eager`` (calls by reason), ``signatures``; as for ``graphed``."""
         return {
             "captures": self._n_captures,
             "replays": self._n_replays,
@@ -202,7 +203,7 @@ class Agreed:
         }
 
     def explain(self) -> str:
-        """Every kind of arguments: how it runs on this rank, and why."""
+        """Every signature: how it runs on this rank, and why."""
         lines = [f"{self.name}: rank {self.ranks.rank} of {self.ranks.size}, {self._n_replays} replays"]
         if self.ranks.is_broken:
             lines.append("  the ranks no longer decide together: everything runs eagerly")
@@ -213,18 +214,18 @@ class Agreed:
         return "\n".join(lines)
 
     def reset(self) -> None:
-        """Drop every capture; every rank does it at the same call."""
+        """Drop every capture; every rank must do so at the same call."""
         self._known.clear()
         self._last = None
 
     @property
     def graphs(self) -> list[str]:
-        """Kinds of arguments that have a graph on this rank."""
+        """Signatures that have a graph on this rank."""
         return [bucket.label for bucket in self._known.values() if bucket.has_graph]
 
     @property
     def why_eager(self) -> dict[str, str]:
-        """Kinds of arguments that run eagerly for good, and why."""
+        """Signatures that run eagerly for good, and why."""
         return {b.label: b.why_eager for b in self._known.values() if b.why_eager}
 
     # -- inside ---------------------------------------------------------------------------------------
@@ -238,11 +239,11 @@ class Agreed:
         most = self.ranks.largest("bucket", rows)
         if most is None:
             return rows, rows
-        # Above the largest bucket: as large as the largest input, so that collectives still fit.
+        # Above the largest bucket: the size of the largest input, so that collectives still match.
         return rows, next((b for b in self.buckets if b >= most), most)
 
     def _padded(self, place: Arena, args: Args, kwargs: Kwargs, rows: int, size: int) -> Any:
-        """A call of fewer rows than all ranks run; what the function writes to its arguments is the caller's."""
+        """Run a call padded to the common size, and copy back what the function writes to its arguments."""
         wider: list[tuple[Tensor, Tensor, int]] = []
 
         def widen(given: Tensor) -> Tensor:
@@ -288,7 +289,7 @@ class Agreed:
             return bucket, entry.first.outputs.give(tensors, None, True)
 
     def _why_eager(self, place: Arena, bucket: _Bucket, args: Args, kwargs: Kwargs, tensors: Sequence[Tensor]) -> str:
-        """Why a call is not a replay, "" where it is; what the ranks decide together at this call is decided here."""
+        """Why a call is not a replay, "" if it is; makes the joint decisions that this call needs."""
         if bucket.why_eager or self.ranks.is_broken:
             return bucket.why_eager or "the ranks no longer decide together"
         if bucket.entry is None:
@@ -313,19 +314,19 @@ class Agreed:
         return bucket.failed
 
     def _make_fast(self, bucket: _Bucket, args: Args, kwargs: Kwargs) -> None:
-        """The way that calls like this one go until the next check."""
+        """Make the fast path for calls like this one, until the next check."""
         entry = bucket.entry
         assert entry is not None
         try:
             made = make_fast(entry, bucket, args, kwargs, _tensors(args, kwargs), None, False, bucket)
-        except DriverError as error:  # the call itself is done; those to come take the long way
+        except DriverError as error:  # this call is done; later ones take the slow path
             why = "no short way for such calls: a call of the driver's failed"
             entry.arena.state.report("fallback", why, self.name, engine.kind_and_line(error))
             made = None
         bucket.fast = made or _none_to_be_had
 
     def _check(self, bucket: _Bucket) -> None:
-        """Every rank says how its graph is; where one is not well, all leave theirs together."""
+        """Exchange the state of all ranks' graphs; if one has failed or is outdated, all drop theirs together."""
         mine = "failed" if bucket.failed else "changed" if bucket.changed else "well"
         reason = bucket.failed or bucket.changed
         try:
@@ -351,7 +352,7 @@ class Agreed:
                 bucket.drop()
 
     def _warm_up(self, place: Arena, bucket: _Bucket, args: Args, kwargs: Kwargs) -> Any:
-        """An eager call that tells whether a graph can stand for the function on this rank."""
+        """Run a call eagerly and find out whether a graph can replace the function on this rank."""
         writes = ArgumentWrites(_tensors(args, kwargs))
         with HostEffects() as effects:
             before = self._look(bucket)
@@ -375,7 +376,7 @@ class Agreed:
             return None
 
     def _what_changed(self, bucket: _Bucket) -> str:
-        """What the function reads otherwise than when it was captured; "" where it may be replayed."""
+        """What the function reads that has changed since its capture; "" if it may be replayed."""
         known = bucket.snapshot
         assert known is not None
         if known.is_same():
@@ -385,7 +386,7 @@ class Agreed:
             return bucket.objection
         if now.key != known.key:
             return known.differs(now)
-        bucket.snapshot = now  # watched anew
+        bucket.snapshot = now  # watch the new state
         return ""
 
     @torch.no_grad()
@@ -407,7 +408,7 @@ class Agreed:
             try:
                 made = self._captured(place, bucket, args, kwargs, tensors)
             except (engine.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
-                # The other ranks are waiting to hear it, one that is out of memory too.
+                # The other ranks are waiting for this answer, even if this one is out of memory.
                 why = f"its capture failed: {first_line(error)}"
                 place.state.report("fallback", f"{why}; it runs eagerly", f"{self.name} {bucket.label}")
         if not self.ranks.all_agree(f"{self.name} {bucket.label}: keep the capture", made is not None, why):
@@ -422,9 +423,9 @@ class Agreed:
     ) -> Captures:
         """This rank's capture; raises as `Captures.capture`."""
         entry = Captures(place, self.fn, bucket.label, self.name, Buffers(), False)
-        place.entries.discard(entry)  # what goes to make room is decided by all ranks
+        place.entries.discard(entry)  # evictions are decided by all ranks
         entry.on_unsafe = OnUnsafe.RAISE
-        entry.can_join = False  # a joined graph is tried, and its collectives would meet nobody
+        entry.can_join = False  # trying a joined graph would run collectives without partners
         entry.prepare(args, kwargs, tensors, [None] * len(tensors))
         entry.fill(tensors)
         entry.warm, entry.written = bucket.warm, set(bucket.written)
@@ -466,13 +467,13 @@ def _tensors(args: Args, kwargs: Kwargs) -> list[Tensor]:
 
 
 def _overlap(tensors: Sequence[Tensor]) -> bool:
-    """Whether two different tensors lie in one storage."""
+    """Whether two different tensors share a storage."""
     different = {id(tensor): tensor for tensor in tensors}.values()
     return len({tensor.untyped_storage().data_ptr() for tensor in different}) < len(different)
 
 
 def _pad(tensor: Tensor, rows: int, size: int) -> Tensor:
-    """Rows of zeros below those that there are."""
+    """Append rows of zeros up to ``size``."""
     if not tensor.dim() or tensor.size(0) != rows:
         return tensor
     made = tensor.new_zeros((size, *tensor.shape[1:]))

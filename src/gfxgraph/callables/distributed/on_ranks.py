@@ -1,7 +1,7 @@
-"""``graphed(fn, ranks=True)``: one rank's captures are its own affair, several ranks' are agreed on.
+"""``graphed(fn, ranks=True)``: with one rank a plain graphed callable, with several an `Agreed` one.
 
-Whether there are several is known when torch.distributed has been initialized, which may be after the
-function was made: it is looked at on every call, in a dictionary's time.
+Whether there are several is known once torch.distributed is initialized, which may be after the
+function was made: every call checks, at the cost of a dictionary lookup.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from gfxgraph.callables.distributed.agreed import Agreed
 
 
 class GraphedOnRanks:
-    """A graphed callable whose ranks decide together where there are several.
+    """A graphed callable whose ranks decide together if there are several.
 
     Args:
         fn: the function, its collectives included.
         alone: the callable for one process.
-        together: makes the one for several ranks.
+        together: makes the callable for several ranks.
     """
 
     def __init__(self, fn: Callable[..., Any], alone: Any, together: Callable[[], Agreed]) -> None:
@@ -33,7 +33,7 @@ class GraphedOnRanks:
 
     @property
     def chosen(self) -> Any:
-        """What calls go to now."""
+        """The callable that calls go to now."""
         # lazily: only programs of several processes have it
         import torch.distributed as dist
 

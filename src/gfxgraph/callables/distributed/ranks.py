@@ -1,21 +1,21 @@
-"""What several processes decide together.
+"""Decisions that several processes take together.
 
 Problem: ranks of one job meet in collectives. If one replays a graph and another runs eagerly, or they
-replay graphs of different buckets, their collectives may wait for each other for ever. Idea: whatever
-changes what runs (capture or not, which bucket, give up a graph, evict one) is decided by all ranks at
-once, on the host, through the store that torch.distributed was started with; no collective, no GPU.
+replay graphs of different buckets, their collectives may wait for each other forever. Idea: whatever
+changes what runs (capture or not, which bucket, give up a graph, evict one) is decided by all ranks
+together, on the host, through torch.distributed's store; no collective, no GPU.
 
     every rank:  post my opinion ──> wait for all opinions, at most ``timeout_s`` ──> propose a verdict
     the store:   keeps the first verdict proposed, "these are the opinions" or "some rank is missing"
-    every rank:  reads the verdict kept, the same for all
+    every rank:  reads the stored verdict, the same for all
 
-So nobody waits for ever, and a rank that comes late finds the verdict that the others went on with. After
-a verdict that somebody was missing the ranks no longer decide together: each takes the safe choice, which
-is eager, and says so (`ranks_missing`).
+So nobody waits forever, and a late rank finds the verdict that the others used. After
+a verdict with a rank missing the ranks no longer decide together: each takes the safe choice, which
+is eager, and reports it (`ranks_missing`).
 
-Replays are not decided one by one, that would cost more than the replay. A rank whose replay fails runs
-the function itself, whose collectives meet those of the others' graphs, and tells the others at the next
-of the checks that all ranks make after the same number of calls; then all leave the graph together.
+Replays are not decided one by one: that would cost more than the replay. A rank whose replay fails runs
+the function itself, whose collectives match those of the others' graphs, and tells the others at the next
+of the checks that all ranks make after the same number of calls; then all drop the graph together.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Ranks:
     Args:
         group: a process group, None for all ranks.
         timeout_s: how long a decision waits for the slowest rank, in seconds.
-        name: keeps the decisions of several users of one group apart; those of one name are made in the
-            same order on every rank.
-        store: where the ranks meet, in place of torch.distributed's own; ``rank`` and ``size`` go with it.
+        name: separates the decisions of several users of one group; those of one name are made in the same order on
+        every rank.
+        store: used in place of torch.distributed's own; requires ``rank`` and ``size``.
         rank: this process's number in the group, from 0 on.
         size: how many ranks there are.
     """
@@ -76,13 +76,13 @@ class Ranks:
         else:
             assert rank is not None and size is not None
             self.rank, self.size = rank, size
-        # The second of a name must not find the verdicts of the first.
+        # A second user of the same name must not see the verdicts of the first.
         self._store = dist.PrefixStore(f"gfxgraph/{name}/{_n_made[name]}", store)
         _n_made[name] += 1
         self._n_decisions: Counter[str] = Counter()
         self._lock = threading.Lock()
         self.is_broken = False
-        """True once a decision was not made by all: each rank for itself, eagerly, from then on."""
+        """True once a decision was incomplete: from then on each rank runs by itself, eagerly."""
 
     # -- deciding -------------------------------------------------------------------------------------
 
@@ -132,7 +132,7 @@ class Ranks:
         return json.dumps([json.loads(self._store.get(key)) for key in keys])
 
     def _forget(self, topic: str, number: int) -> None:
-        """Remove an old decision: every rank has read it, since all have answered a later one."""
+        """Delete an old decision: every rank has read it, since all have answered a later one."""
         if number < 0:
             return
         try:
@@ -145,7 +145,7 @@ class Ranks:
     # -- decisions ------------------------------------------------------------------------------------
 
     def all_agree(self, topic: str, mine: bool, reason: str = "") -> bool:
-        """Whether every rank says yes; where only some do, the disagreement is reported on all of them.
+        """Whether every rank says yes; if only some do, all ranks report the disagreement.
 
         Args:
             topic: what is decided.
@@ -153,7 +153,7 @@ class Ranks:
             reason: why it says no; for the report.
 
         Returns:
-            False also where not all answered.
+            False also if not all answered.
         """
         try:
             opinions = self.gather(topic, [bool(mine), reason])
@@ -172,7 +172,7 @@ class Ranks:
             mine: this rank's number.
 
         Returns:
-            The number; None where not all answered.
+            The number; None if not all answered.
         """
         try:
             return max(self.gather(topic, int(mine)))
@@ -187,7 +187,7 @@ class Ranks:
             mine: this rank's value, plain (JSON).
 
         Returns:
-            False also where not all answered.
+            False also if not all answered.
         """
         try:
             opinions = self.gather(topic, mine)
@@ -199,14 +199,14 @@ class Ranks:
         return True
 
     def victims(self, topic: str, mine: Sequence[str]) -> list[str]:
-        """What to evict: whatever any rank must.
+        """What to evict: everything that any rank must evict.
 
         Args:
             topic: what is decided.
             mine: names of what this rank must evict.
 
         Returns:
-            The names in rank order, each once; [] where not all answered.
+            The names in rank order, each once; [] if not all answered.
         """
         try:
             wanted = self.gather(topic, list(mine))

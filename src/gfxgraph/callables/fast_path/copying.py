@@ -1,8 +1,8 @@
-"""Small copies of a call in one launch: which tensors, by which kernel, and what happens where it is refused.
+"""A call's small copies in one launch: which tensors, by which kernel, and the fallback.
 
-The kernel (driver/copies.py) is loaded once a device, and trusted once it has copied stretches of odd
-lengths and alignments right. Where it cannot be had, or a launch is refused, torch copies; both are
-counted, and told the first time.
+The kernel (driver/copies.py) is loaded once per device, and trusted once it has correctly copied ranges of odd
+lengths and alignments. If it is not available, or a launch is refused, torch copies. Both are
+counted, and reported the first time.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from gfxgraph.process.process import Process
 
 LARGEST_NBYTES = 1 << 20
-"""Larger tensors are copied by the driver or by torch: there the device is what counts."""
+"""Larger tensors are copied by the driver or by torch: for them only device time matters."""
 
 
 class CopyLaunches:
     """The prepared launches of one fast path, all on one stream.
 
     Args:
-        stream: where the first calls go.
+        stream: the stream of the first calls.
     """
 
     __slots__ = ("_copies", "_state", "stream")
@@ -55,32 +55,32 @@ class CopyLaunches:
         self.stream = stream
 
     def refused(self, targets: list[Tensor], sources: list[Tensor]) -> None:
-        """A launch was refused: torch copies, and says what is wrong where it is refused too."""
+        """A launch was refused: let torch copy, which raises if it is refused too."""
         why = "a launch of the copying kernel was refused; torch copied"
         self._state.report("copy_refused", why, level=logging.INFO)
         copy_all(targets, sources)
 
 
 def takes(target: Tensor, source: Tensor) -> bool:
-    """True where the kernel may copy ``source`` to ``target``."""
+    """True if the kernel may copy ``source`` to ``target``."""
     nbytes = target.numel() * target.element_size()
     return 0 < nbytes <= LARGEST_NBYTES and is_one_copy(target, source)
 
 
 def part(target: Tensor, source: Tensor) -> tuple[int, int, int]:
-    """What the kernel is told: to, from, how many bytes."""
+    """The kernel's arguments: destination, source, number of bytes."""
     return target.data_ptr(), source.data_ptr(), target.numel() * target.element_size()
 
 
 def copy_kernel(state: Process, device_index: int) -> CopyKernel | None:
-    """The kernel of a device; None where it cannot be had. Loaded and tried at the first call."""
+    """The kernel of a device, loaded and tested at the first call; None if it is not available."""
     if device_index not in state.copy_kernels:
         state.copy_kernels[device_index] = _load(state, device_index)
     return state.copy_kernels[device_index]
 
 
 def what_said(error: Exception) -> str:
-    """Why something of the driver's cannot be had, in one line."""
+    """One line that says why the driver refused something."""
     if isinstance(error, DriverError):
         for shown in ("{api} returned {status}", "{said}", "{api} is missing"):
             try:
@@ -111,7 +111,7 @@ def _load(state: Process, device_index: int) -> CopyKernel | None:
 
 
 def _copies_right(kernel: CopyKernel) -> bool:
-    """Try lengths and alignments that take each way through the kernel, and its neighbours' bytes with them."""
+    """Test lengths and alignments that take every path through the kernel, and the bytes next to the copies."""
     given = torch.arange(251, dtype=torch.uint8, device="cuda").repeat(400)
     spans = [(0, 0, 64), (16, 32, 4096), (4, 8, 20), (1, 3, 7), (5, 5, 70_001)]
     made = [torch.zeros(to + n + 16, dtype=torch.uint8, device="cuda") for _, to, n in spans]

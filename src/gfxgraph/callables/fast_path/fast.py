@@ -1,12 +1,12 @@
-"""The fast path: one call of a known signature in as little Python as there can be.
+"""The fast path: one call of a known signature with as little Python as possible.
 
-Problem: comparing shapes, strides and dtypes in Python costs a microsecond a tensor, which is what a
-replay costs. Idea: torch's own C++ guards, made for compiled code, compare all tensors in one call and
-torch's settings in another; what follows them is straight-line code, written out for the number of
-arguments and results at hand, with every address and size already looked up.
+Problem: comparing shapes, strides and dtypes in Python costs a microsecond per tensor, as much as a
+replay. Idea: torch's own C++ guards, made for compiled code, compare all tensors in one call and
+torch's settings in another; after them comes straight-line code, generated for the number of
+arguments and results, with every address and size already looked up.
 
-A fast path answers ``MISS`` where anything is not as it was when it was made; the slow path then finds
-out what. It never decides anything itself, and it exists only where a replay is one launch, no argument
+A fast path returns ``MISS`` if anything differs from when it was made; the slow path then finds
+out what. It never decides anything itself, and it exists only if a replay is one launch, no argument
 is written to, and every result is the graph's own.
 
 Source: measured (benchmarks/bench_callables.py); docs/decisions/0007.
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def has_guards() -> bool:
-    """True where this torch has the guards that the fast path stands on."""
+    """True if this torch has the guards that the fast path needs."""
     guards = torch._C._dynamo.guards
     return hasattr(guards, "TensorGuards") and hasattr(guards, "GlobalStateGuard")
 
@@ -50,16 +50,16 @@ def make_fast(
     sample_every: int = 0,
     asks_by_name: bool = False,
 ) -> Fast | None:
-    """The fast path of calls like this one; None where they need the slow one.
+    """Make the fast path for calls like this one; None if they need the slow one.
 
     Args:
-        mark: whom the padding must have been filled for.
+        mark: the route for which the padding must have been filled.
         sizes: what each result is cut to.
         hot: hand out the graph's buffers.
         world: what the graph reads besides its arguments, and whether that may have changed.
-        content: what the padding of each argument holds; None where nothing is padded.
-        sample_every: one call in so many is left to the slow path; 0 for none.
-        asks_by_name: a tensor to which Python has given attributes is left to the slow path.
+        content: what the padding of each argument holds; None if nothing is padded.
+        sample_every: leave one call in this many to the slow path; 0 for none.
+        asks_by_name: leave calls with tensors that have Python attributes to the slow path.
     """
     instances = entry.ring if hot else entry.instances()[:1]
     if (entry.mutates and not entry.in_place) or not instances or not all(_is_simple(i) for i in instances):
@@ -84,7 +84,7 @@ def make_fast(
         if not entry.all_held or entry.first is None or not _is_simple(entry.first):
             writer.line("return MISS")
             return writer.function()
-        # All of them are held: a copy, as by default.
+        # All results are held: copy, as by default.
         if is_joined and writer.join(entry.first, entry.first.outputs.results):
             writer.launch_joined(entry.first)
             return writer.function()

@@ -1,14 +1,14 @@
-"""Whether a call may be one launch, and that launch: the graph with its copies before and after it.
+"""Joining a call's copies and its graph into one launch, and when that is allowed.
 
-A joined graph (driver/joined.py) is launched by the driver, past torch. So it is made only where torch's
-replay does nothing beside the launch: no random numbers, no hooks, no guard that looks before each
-replay. It stands in for a call that copies whole arguments and whole results; what is padded, moved or
-written to goes the other ways.
+The driver launches a joined graph (driver/joined.py), bypassing torch. So it is made only if torch's
+replay does nothing besides the launch: no random numbers, no hooks, no guard to check before each
+replay. It serves calls that copy whole arguments and whole results; padded, relocated or
+written arguments take the other paths.
 
-It is trusted on a device once a graph of our own has run that way at a dozen addresses, queued without
-waiting, and every one got its own data. Where running a graph once more has no effect that anybody could
-see, its results are compared once with those of torch's own launch, too. A change that the runtime refuses
-ends it for that signature: the call and those to come are made as without it, counted, and told the first
+It is trusted on a device once a test graph of ours has run that way at a dozen addresses, queued without
+waiting, and each got its own data. If running a graph once more has no visible effect,
+its results are also compared once with those of torch's own launch. If the runtime refuses an update, joining
+ends for that signature: this call and later ones are made without it, which is counted, and reported the first
 time.
 """
 
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
     from gfxgraph.process.process import Process
 
 MOST_NODES = 1024
-"""Larger graphs are not joined: a second exec of them costs memory, and what is saved nobody sees."""
+"""Larger graphs are not joined: a second exec costs memory, and the saving would not be noticed."""
 MOST_NODES_OF_A_BUCKET = 64
-"""The same, where other sizes have graphs of their own: a node takes some 5 KiB in each exec (an H100)."""
+"""The limit if other sizes have graphs of their own: a node takes some 5 KiB in each exec (an H100)."""
 N_TRIED = 12
 MOST_COMPARED_NBYTES = 64 << 20
-"""Larger results are not compared: the copies would take the memory that a call needs."""
+"""Larger results are not compared: the copies would take memory that a call needs."""
 Pairs = Sequence[tuple[Tensor, Tensor]]
 
 
 class JoinedCall:
-    """One instance's joined graph, and what its exec was told last.
+    """One instance's joined graph, and the addresses set in its exec.
 
     Args:
         into: (buffer, the call's tensor) of the arguments that it copies.
-        back: (result, result) of those that it copies out.
+        back: (result, result) of the results that it copies out.
     """
 
     __slots__ = ("at", "copied", "launched")
@@ -56,14 +56,14 @@ class JoinedCall:
         state = entry.arena.state
         assert state.driver is not None
         self.copied = copied(into, back)
-        """What it copies to and from the graph: another call that copies other arguments is not for it."""
+        """The graph's copies: a call that copies other arguments cannot use it."""
         graph = int(state.base.raw_cuda_graph(instance.graph))
-        # Until it is told an address, everything is copied to where it is.
+        # Until an address is set, everything is copied onto itself.
         self.launched = state.driver.joined(
             kernel, graph, [part(to, to) for to, _ in into], [part(*pair) for pair in back], entry.arena.last_raw
         )
         self.at: list[Any] = [None, None, entry.arena.last_raw]
-        """Where the arguments and the results are in the exec, None where it has to be told; its stream."""
+        """Addresses of arguments and of results in the exec, None if not yet set; and its stream."""
 
 
 def copied(into: Pairs, back: Pairs) -> Any:
@@ -72,7 +72,7 @@ def copied(into: Pairs, back: Pairs) -> Any:
 
 
 def change_refused(entry: Captures) -> None:
-    """A change of a joined graph was refused: nothing is joined for ``entry`` any more."""
+    """Stop joining for ``entry``: an update of its joined graph was refused."""
     entry.can_join = False
     entry.why_not_joined = "an address in the graph exec could not be changed"
     why = f"{entry.why_not_joined}; copies are launched on their own"
@@ -82,7 +82,7 @@ def change_refused(entry: Captures) -> None:
 def joined_call(
     entry: Captures, instance: Instance, tensors: Sequence[Tensor], into: Pairs, back: Pairs
 ) -> JoinedCall | None:
-    """The joined graph of an instance; made at the first call, None where there cannot be one.
+    """The joined graph of an instance, made at the first call; None if it cannot be joined.
 
     Args:
         tensors: all arguments of this call.
@@ -120,7 +120,7 @@ def joined_call(
 
 
 def _may_run_again(entry: Captures, instance: Instance) -> bool:
-    """True where a replay writes nothing but its results, as far as a recorded capture tells: to all there is."""
+    """True if a recorded capture shows that a replay writes nothing but its results, and these are small."""
     segments = instance.graph._program.segments if instance.is_recorded else []
     is_known = all(not segment.mutated and not segment.tape.opaque for segment in segments)
     nbytes = sum(made.numel() * made.element_size() for made in instance.outputs.made)
@@ -130,7 +130,7 @@ def _may_run_again(entry: Captures, instance: Instance) -> bool:
 def _gives_the_same(
     entry: Captures, instance: Instance, joined: JoinedCall, tensors: Sequence[Tensor], into: Pairs, back: Pairs
 ) -> bool:
-    """Launch the graph as torch does, spoil its buffers, launch it joined, and compare."""
+    """Launch the graph as torch does, overwrite its results, launch it joined, and compare."""
     sources = [made.detach() for made in instance.outputs.made]
     launched = joined.launched
     with torch.no_grad():
@@ -142,7 +142,7 @@ def _gives_the_same(
         for target, _ in into:
             target.zero_()
         for spoiled, want in zip((*sources, *taken), (*wanted, *results)):
-            spoiled.fill_(0 if bool(want.any()) else 1)  # memory just freed may hold the right answer
+            spoiled.fill_(0 if bool(want.any()) else 1)  # freed memory may still hold the right answer
         for i, tensor in enumerate(given):
             assert launched.into is not None
             launched.into.words[i] = tensor.data_ptr()
@@ -158,7 +158,7 @@ def _gives_the_same(
 
 
 def _why_not(entry: Captures, instance: Instance, n_copies: int) -> str:
-    """Why a graph is not joined; "" where it may be."""
+    """Why a graph is not joined; "" if it may be."""
     state, graph = entry.arena.state, instance.graph
     driver, most = state.driver, MOST_NODES_OF_A_BUCKET if entry.bucket else MOST_NODES
     known = [each.draws for each in (instance, *entry.instances()) if each.draws is not None]  # of the same function
@@ -173,12 +173,12 @@ def _why_not(entry: Captures, instance: Instance, n_copies: int) -> str:
     try:
         n_nodes = len(driver.nodes(int(state.base.raw_cuda_graph(graph)))) if driver is not None else 0
     except (DriverError, RuntimeError, AttributeError):
-        return "torch does not keep its graph"  # before 2.8
+        return "torch does not keep its graph"  # before torch 2.8
     return f"its graph has {n_nodes} nodes, more than {most}" if n_nodes > most else ""
 
 
 def hooks_of(graph: Any) -> list[Any]:
-    """What torch 2.14 and later may run around a replay: containers that must be empty for it to be passed over."""
+    """torch's containers of replay hooks (2.14 and later), which must be empty to bypass torch's replay."""
     graphs = torch.cuda.graphs
     found = [getattr(graphs, f"_global_replay_{when}_hooks", None) for when in ("start", "end")]
     found += [getattr(graph, f"_replay_{when}_hooks", None) for when in ("start", "end")]
@@ -186,7 +186,7 @@ def hooks_of(graph: Any) -> list[Any]:
 
 
 def joins(state: Process, device_index: int) -> bool:
-    """Whether graphs are joined on this device; tried at the first call."""
+    """Whether graphs can be joined on this device; tested at the first call."""
     if device_index not in state.joins:
         state.joins[device_index] = _try(state, device_index)
     return state.joins[device_index]
@@ -198,7 +198,7 @@ def _try(state: Process, device_index: int) -> bool:
     if driver is None or kernel is None:
         return False
     if driver.name == "hip" or state.decisions.update_budget is not None or needed & driver.missing:
-        # Each change of a node takes memory there, and what is enqueued may see it.
+        # There each node update takes memory, and queued launches may see it.
         state.why_not_joined = "this runtime's graph execs are not to be changed from call to call"
         return False
     try:
@@ -215,7 +215,7 @@ def _try(state: Process, device_index: int) -> bool:
 
 
 def _joins_right(driver: GraphDriver, kernel: CopyKernel) -> bool:
-    """Let a graph of two nodes run at a dozen addresses without waiting, then once more at the last one."""
+    """Run a graph of two nodes at a dozen addresses without waiting, then once more at the last one."""
     nbytes, stream = 5000, torch.cuda.current_stream().cuda_stream
     given = torch.arange(N_TRIED, dtype=torch.uint8, device="cuda")[:, None].repeat(1, nbytes)
     given += torch.arange(nbytes, device="cuda").to(torch.uint8)

@@ -1,9 +1,9 @@
-"""The source of a fast path, written line by line, and what its names stand for.
+"""Generates the source of a fast path, and the namespace that it runs in.
 
-    arguments taken apart ── guards ── copies in ── launch ── results
-                                       └── or one launch of all three (joining.py)
+    unpack arguments ── guards ── copies in ── launch ── results
+                                  └── or one launch of all three (joining.py)
 
-Names of a graph or a launch end with the number of the ring's graph that they are for; without one it is the
+Names of a graph or a launch end with the index of their graph in the ring; without an index they mean the
 graph whose results are copied out.
 """
 
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
     from gfxgraph.callables.reads import Reads
 
 DRIVER_COPIES = 2
-"""Up to so many tensors are copied one by one through the driver; more in one fused call of torch."""
+"""Up to this many tensors are copied one by one through the driver; more in one fused torch call."""
 _REBIND = "if stream != launches.stream: launches.to(stream)"
 _PACK = [struct.Struct(f"={n}Q").pack_into for n in range(MOST + 1)]
 
 
 def _addresses(tensors: Sequence[str]) -> str:
-    """An expression: where they lie; one address for one tensor."""
+    """An expression for the addresses of these tensors; a single address for one tensor."""
     found = ", ".join(f"{tensor}.data_ptr()" for tensor in tensors)
     return f"({found})" if len(tensors) > 1 else found
 
 
 class Writer:
-    """Writes the function's source, and keeps what its names stand for."""
+    """Writes the function's source, and collects the values of its names."""
 
     def __init__(self, entry: Captures, mark: object, tensors: Sequence[Tensor]) -> None:
         self.entry, self.tensors = entry, tensors
@@ -81,13 +81,13 @@ class Writer:
         self.taken = "()"
         self.indent = ""
         self._located: list[int] = []
-        """Of which arguments ``places`` says where they lie."""
+        """The arguments whose addresses ``places`` holds."""
 
     def line(self, text: str) -> None:
         self.lines.append(self.indent + text)
 
     def takes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Take the arguments apart, checking that they are the same tree; False where that is not simple."""
+        """Unpack the arguments and check that they have the same structure; False if that is too complex."""
         self.line(f"if len(args) != {len(args)}: return MISS")
         if not kwargs:
             self.line("if kwargs: return MISS")
@@ -127,7 +127,7 @@ class Writer:
                 *self.tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None
             ).check
             self.line(f"if not check({taken}) or not settings(): return MISS")
-        else:  # the tensors' check tells inference mode too
+        else:  # the tensor guards also check inference mode
             self.names["inference"] = torch.is_inference_mode_enabled
             is_on = torch.is_inference_mode_enabled()
             self.line(f"if not settings() or inference() is not {is_on}: return MISS")
@@ -136,7 +136,7 @@ class Writer:
         # The default stream, 0, is never captured.
         self.line("if stream != arena.last_raw or (stream and is_capturing()): return MISS")
         if torch.cuda.device_count() > 1:
-            # The default stream's handle is 0 on every device: the driver would take the current one's.
+            # The default stream's handle is 0 on every device: the driver would use the current device's.
             self.names["current_device"] = torch._C._cuda_getDevice
             self.line("if not stream and current_device() != device: return MISS")
         self.names["contexts"] = self.entry.arena.state.contexts
@@ -153,7 +153,7 @@ class Writer:
         self.line("if not is_same(): return MISS")
         homes = world.written_homes
         if homes and self.n_taken:
-            # The homes are alive, and where they were: what lay at an address outside of them does so again.
+            # The storages are alive and unmoved, so an address outside them is still outside.
             self.names |= {"homes": homes, "clear": [None]}
             self._locate(range(self.n_taken))
             self.line("if places != clear[0]:")
@@ -162,7 +162,9 @@ class Writer:
             self.line("    clear[0] = places")
 
     def _modes(self) -> None:
-        """No mode looks at operations, and torch's functions go through the same ones: a default device is one."""
+        """Check that no mode intercepts operations, and that the stack of function modes (a default device is one) is
+        the same.
+        """
         n = torch._C._len_torch_function_stack()
         self.names["n_function"] = torch._C._len_torch_function_stack
         self.line(f"if n_function() != {n}: return MISS")
@@ -180,10 +182,10 @@ class Writer:
         return any(static.tensor.size() != t.size() for static, t in zip(self.entry.statics, self.tensors))
 
     def copy_in(self, joined: bool = False) -> None:
-        """Every argument into its buffer, or the part of it that is not padding.
+        """Copy every argument into its buffer, or into the part of it that is not padding.
 
         Args:
-            joined: the small ones are left to the graph.
+            joined: leave the small ones to the graph.
         """
         if not self.entry.statics:
             return
@@ -205,14 +207,14 @@ class Writer:
         self.indent = ""
 
     def _move_in(self) -> None:
-        """Tell the graph where the arguments lie that it reads in place."""
+        """Set the addresses of the arguments that the graph reads in place."""
         for i in self._moving:
             self.names[f"place{i}"], self.names["move"] = self._moving[i], self.entry.first.moving.move  # type: ignore
             self.line(f"given = t{i}.data_ptr()")
             self.line(f"if given != place{i}.address and not move({i}, given): return MISS")
 
     def _pairs_in(self) -> dict[int, tuple[Tensor, Tensor]]:
-        """For each argument that is copied: where to, and the call's tensor."""
+        """For each argument that is copied: its target and the call's tensor."""
         pairs = zip(self.entry.statics, self.tensors)
         return {i: (static.target(t)[0], t) for i, (static, t) in enumerate(pairs) if i not in self._moving}
 
@@ -221,7 +223,7 @@ class Writer:
         return [i for i, pair in self._pairs_in().items() if takes(*pair)]
 
     def _locate(self, which: Iterable[int]) -> None:
-        """Have ``places`` say where these arguments lie; it may do so already."""
+        """Make ``places`` hold the addresses of these arguments, unless it already does."""
         which = list(which)
         if which and which != self._located:
             self._located = which
@@ -243,7 +245,7 @@ class Writer:
             return
         statics = [pairs[i][0] for i in copied]
         one_by_one = self.copier is not None and len(statics) <= DRIVER_COPIES
-        # A bucket's buffer is contiguous whatever the argument is: a transposed one has another order of bytes.
+        # A bucket's buffer is contiguous whatever the argument is: a transposed one has a different byte order.
         one_by_one = one_by_one and all(is_one_copy(*pairs[i]) for i in copied)
         self.names["statics"] = statics
         if not one_by_one:
@@ -261,14 +263,14 @@ class Writer:
             )
 
     def _launch(self, name: str, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Name a prepared launch of copies (target, source), and the words where its addresses are."""
+        """Name a prepared launch of copies (target, source), and the words that hold its addresses."""
         assert self.kernel is not None
         copies = self.launches.prepare(self.kernel, [part(target, source) for target, source in pairs])
         self.names[name], self.names[f"{name}_words"] = copies.launch, copies.words
         self.names["refused"] = self.launches.refused
 
     def _repeat_last(self, content: Sequence[Content]) -> None:
-        """The last row of what was copied in, again, into all of its padding; one dim after the other."""
+        """Repeat the last row of the copied data in all of its padding, one dim after the other."""
         by_dim: dict[int, list[tuple[Tensor, Tensor]]] = {}
         for static, given, value in zip(self.entry.statics, self.tensors, content):
             if value is Pad.LAST:
@@ -282,18 +284,18 @@ class Writer:
     # -- the launch -----------------------------------------------------------------------------------
 
     def replay(self, instance: Instance, k: str = "", indent: str = "") -> None:
-        """The graph's own replay without the call: a frame of Python costs a tenth of a launch."""
+        """Inline the graph's replay: a Python frame costs a tenth of a launch."""
         graph, replay = f"graph{k}", f"replay{k}"
         self.names[graph], self.names[replay] = instance.graph, instance.graph.replay
         unless = ""
-        if instance.graph._guard is not None:  # tier 1 looks before each replay whether memory is gone
+        if instance.graph._guard is not None:  # at tier 1 each replay first checks for freed memory
             self.names[f"pointers{k}"] = instance.graph._guard.pointers
             unless = f"pointers{k}.is_dirty"
         for text in countdown.lines(graph, f"{replay}()", unless):
             self.line(indent + text)
 
     def join(self, instance: Instance, results: Sequence[GraphOutput]) -> bool:
-        """Whether ``instance`` is launched with its copies as one graph: the arguments', and those of ``results``."""
+        """Whether ``instance`` is launched with its copies as one graph: of the arguments and of ``results``."""
         entry = self.entry
         if self._is_padded or self._moving or entry.in_place or any(self._cut(i) for i in range(len(results))):
             return False
@@ -305,7 +307,9 @@ class Writer:
     def replay_joined(
         self, instance: Instance, joined: JoinedCall | None, k: str = "", indent: str = "", out: Sequence[int] = ()
     ) -> None:
-        """One launch; the exec is told where the arguments (``places``) and the results ``out`` (``outs``) lie."""
+        """Emit one launch; first update the addresses of arguments (``places``) and results ``out`` (``outs``) in the
+        exec.
+        """
         graph = f"graph{k}"
         assert joined is not None
         launched = joined.launched
@@ -351,11 +355,11 @@ class Writer:
     # -- results --------------------------------------------------------------------------------------
 
     def _cut(self, i: int) -> list[tuple[int, int]]:
-        """(dim, size) to which result ``i`` is cut; a size that it has is among them."""
+        """The (dim, size) pairs to which result ``i`` is cut; includes sizes that it already has."""
         return list(enumerate((self.sizes[i] if self.sizes is not None else None) or ()))
 
     def _fresh(self, instance: Instance) -> list[Tensor]:
-        """Memory of the caller's for every result; returns what is to be copied there."""
+        """Allocate caller-owned memory for every result; return what must be copied there."""
         sources = []
         for i, result in enumerate(instance.outputs.results):
             assert result.made is not None
@@ -368,9 +372,11 @@ class Writer:
         return sources
 
     def _empty(self, i: int, source: Tensor) -> str:
-        """What makes a tensor like ``source``: where it can, in the way of compiled code, past the dispatcher."""
+        """An expression that makes a tensor like ``source``, bypassing the dispatcher if possible, as compiled code
+        does.
+        """
         like = torch.empty_like(source)
-        size = tuple(like.size())  # torch.Size is refused
+        size = tuple(like.size())  # torch.Size is not accepted
         empty = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
         try:
             made = empty(size, like.stride(), like.dtype) if empty is not None else None
@@ -386,7 +392,7 @@ class Writer:
         return f"{expression} if current_device() == device else empty_like(source{i})"
 
     def launch_joined(self, instance: Instance) -> None:
-        """One launch that copies the arguments in and every small result into memory of the caller's."""
+        """Emit one launch that copies the arguments in and every small result into caller-owned memory."""
         sources = self._fresh(instance)
         light = [i for i, source in enumerate(sources) if takes(source, source)]
         self._locate(self._small())
@@ -395,7 +401,7 @@ class Writer:
         if instance.twin is None:
             self.replay_joined(instance, instance.joined, out=light)
         else:
-            # The last result often lives until this one is there: two places take turns, and each exec keeps one.
+            # The last result often lives until this one exists: two locations alternate, and each exec keeps one.
             self.names["turn"] = [0]
             self.line("if outs == at_b[1] or (turn[0] and outs != at[1]):")
             self.line("    turn[0] = 0")
@@ -407,10 +413,10 @@ class Writer:
         self.give([f"out{i}" for i in range(len(sources))], instance)
 
     def copy_out(self, instance: Instance) -> None:
-        """Every result into memory of the caller's."""
+        """Copy every result into caller-owned memory."""
         self.replay(instance)
         sources = self._fresh(instance)
-        # A dense result's memory of the caller's has its strides (torch.empty_like).
+        # The caller's copy of a dense result has its strides (torch.empty_like).
         light = [i for i, source in enumerate(sources) if self.kernel is not None and takes(source, source)]
         for at in range(0, len(light), MOST):
             these = light[at : at + MOST]
@@ -435,7 +441,7 @@ class Writer:
             self.line(f"foreach_copy([{', '.join(f'out{i}' for i in rest)}], sources)")
 
     def hand_out(self, instances: Sequence[Instance], is_joined: bool) -> None:
-        """The buffers of the first graph whose results nobody can see, cut to the call's sizes."""
+        """Return the buffers of the first graph whose results nothing refers to, cut to the call's sizes."""
         for k, instance in enumerate(instances):
             self.names[f"instance{k}"] = instance
         elsewhere = " or ".join(f"instance{k}.seen_on != stream" for k in range(len(instances)))
@@ -478,7 +484,7 @@ class Writer:
         if not self.launches.n:
             self.lines = [line for line in self.lines if line != _REBIND]
         body = "\n        ".join(self.lines)
-        # As ``with lock``, at less than half of its cost. An interrupt may come before the lock is there, or after.
+        # Like ``with lock``, at less than half its cost. An interrupt may come before or after the lock is taken.
         source = (
             "def fast(args, kwargs):\n"
             "    try:\n"
@@ -490,4 +496,4 @@ class Writer:
             "        if is_held(): release()\n"
         )
         exec(compile(source, "<gfxgraph fast path>", "exec"), self.names)
-        return self.names.pop("fast")  # left in, it would hold itself: a cycle that only the collector frees
+        return self.names.pop("fast")  # left in, it would refer to itself: a cycle that only the collector frees

@@ -1,8 +1,9 @@
-"""Which operations treat rows singly, so that a call may be taken apart along them.
+"""Which operations treat rows independently, so that a call may be split along them.
 
-More than padding asks for: padding lies behind the rows of the call, while a piece also lacks the rows before it.
-A cumulative sum or a position is right in a bucket and wrong in a piece. So a piece is allowed only where every
-operation that meets rows gives each row of its results from the same row of its arguments.
+This is a stronger condition than for padding: padding comes after the rows of the call, while a chunk also lacks the
+rows before it. A cumulative sum or a position is right in a bucket and wrong in a chunk. So chunks are allowed only
+if
+every operation on rows computes each row of its results from the same row of its arguments.
 """
 
 # ruff: noqa: TID253
@@ -24,7 +25,7 @@ _ALONG = frozenset(
         "linalg_vector_norm"
     ).split()
 )
-"""Along a dim: by row where that is another one than the rows'."""
+"""Operations along a dim: by row if that is not the dim of the rows."""
 _BY_ROW = frozenset(
     f"aten::{name}"
     for name in (
@@ -41,18 +42,18 @@ _BY_BATCH = frozenset(
         "_scaled_dot_product_fused_attention_overrideable _scaled_dot_product_cudnn_attention"
     ).split()
 )
-"""By row where the rows are the first dim."""
+"""By row if the rows are the first dim."""
 
 
 def is_by_row(step: JudgedOperation, made: Sequence[RowDependence], is_touched: bool) -> bool:
-    """Whether each row of the results depends on the same row of the arguments alone.
+    """Whether each row of the results depends only on the same row of the arguments.
 
     Args:
-        made: of each result.
-        is_touched: a size of the dim is among the arguments.
+        made: row dependence of each result.
+        is_touched: the arguments include a size of the dim.
     """
     if torch.Tag.nondeterministic_seeded in step.op.tags:
-        return False  # each piece would draw numbers of its own
+        return False  # each chunk would draw its own numbers
     given = [value for value in step.tensors() if not value.rows.is_free]
     if not given and not is_touched:
         return True

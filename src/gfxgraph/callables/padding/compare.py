@@ -1,7 +1,7 @@
-"""One call beside the same call another way: at its bucket's size, or in pieces.
+"""Compares one call with the same call run in another way: at its bucket's size, or in chunks.
 
-The call itself runs eagerly and its result is what the caller gets. The other run is the second line behind the
-verdict on the graph: it is compared by capture/tolerance.py, and everything that it did is undone.
+The call itself runs eagerly and its result goes to the caller. The other run is the second line of defence behind the
+verdict on the graph: it is compared with capture/tolerance.py, and all of its effects are undone.
 """
 
 # ruff: noqa: TID253
@@ -22,13 +22,13 @@ from gfxgraph.capture.rollback import Rollback
 from gfxgraph.capture.tolerance import is_near
 
 Written = tuple[str, Tensor, Tensor]
-"""An argument that is written to: its name, the call's own, the other run's."""
+"""An argument that is written to: its name, the call's own tensor, the other run's tensor."""
 NO_MEMORY = "there is not enough memory to compare a padded run"
 
 
 @dataclass
 class Compared:
-    """The call's own result, and what the other run differs in; "" where in nothing."""
+    """The call's own result, and how the other run differs; "" if it does not."""
 
     result: Any = None
     structure: Any = None
@@ -44,11 +44,11 @@ def compare(
     written: Sequence[Written],
     device: int,
 ) -> None:
-    """Run ``call``, then ``other``, and leave everything as after ``call`` alone.
+    """Run ``call``, then ``other``, and leave the state as after ``call`` alone.
 
     Args:
-        found: filled in: the result before ``other`` runs.
-        outside: tensors from outside that either writes to.
+        found: filled in; has the result even if ``other`` raises.
+        outside: external tensors that either of them writes to.
         written: arguments that are written to.
 
     Raises whatever ``call`` raises.
@@ -69,7 +69,7 @@ def compare(
     after = Rollback((), generators)
     try:
         after.save(places)
-        # A later write to what a result shares memory with would be seen in it.
+        # A later write to memory shared with a result would show in it.
         kept = [t.detach().clone() if outside else t.detach() for t in found.outputs]
         before.put_back()
         found.problem = _difference(found, kept, other()) or _effects(after, written)
@@ -101,7 +101,7 @@ def _difference(found: Compared, kept: Sequence[Tensor], result: Any) -> str:
 
 
 def _places(tensors: Sequence[Tensor], real: Sequence[Tensor]) -> list[object]:
-    """Of results that share memory in eager execution: with which one, how far from it, and their strides."""
+    """For results that share memory in eager execution: with which result, at which offset, and their strides."""
     homes = [id(t) if not t.numel() else t.untyped_storage().data_ptr() for t in real]
     first = {home: t.storage_offset() for home, t in reversed([*zip(homes, tensors)])}
     several = Counter(home for home, _ in {(home, id(t)) for home, t in zip(homes, real)})

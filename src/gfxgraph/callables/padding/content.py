@@ -1,4 +1,4 @@
-"""What padding holds, and how it is put there."""
+"""The content of padding, and how it is written."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from gfxgraph.errors import ConfigError
 
 
 class Pad(StrEnum):
-    """What replays put beyond the real rows."""
+    """What replays write beyond the real rows."""
 
     ZERO = "zero"
     LAST = "last"
-    """The last real row, again and again."""
+    """The last real row, repeated."""
 
 
 Content = Pad | float
-"""A number is a promise: the caller knows that the function ignores rows that hold it."""
+"""A number is a promise by the caller that the function ignores rows that hold it."""
 
 
 def parse_pads(given: Any) -> dict[str, Content | None]:
@@ -49,7 +49,7 @@ def _parse(given: Any) -> Content | None:
 
 
 def dense_copy(tensor: Tensor, size: Sequence[int]) -> Tensor:
-    """A tensor of ``size`` without gaps whose front is ``tensor``, its dims in the same order; the rest zeros."""
+    """A dense tensor of ``size`` whose front is ``tensor``, with dims in the same order; the rest is zeros."""
     with torch.no_grad():
         given = tensor.detach()
         strides = dense_strides(size, dim_order(given))
@@ -66,7 +66,7 @@ def front(tensor: Tensor, size: Sequence[int]) -> Tensor:
 
 
 def pad_copy(tensor: Tensor, size: Sequence[int], content: Content) -> None:
-    """Put ``content`` everywhere beyond ``size``."""
+    """Write ``content`` everywhere beyond ``size``."""
     pad(tensor, size, 0 if isinstance(content, Pad) else content)
     if content is Pad.LAST:
         with torch.no_grad():
@@ -80,9 +80,9 @@ def repeat_last(tensor: Tensor, size: Sequence[int]) -> None:
 
 
 def last_rows(tensor: Tensor, size: Sequence[int]) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """For each padded dim: the dim, its padding, and the last real row as often.
+    """For each padded dim: the dim, its padding, and the last real row expanded to the same size.
 
-    In this order: a dim's padding is whole in the dims before it, so corners are filled too.
+    In this order each dim's padding covers the padded extent of earlier dims, so corners are filled too.
     """
     for dim, n in enumerate(size):
         if 0 < n < tensor.size(dim):

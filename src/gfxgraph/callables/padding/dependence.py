@@ -1,23 +1,23 @@
-"""Whether a call may run at a larger size: judged from the graph, not by running it.
+"""Whether a call may run at a larger size: decided from the graph, not by running it.
 
-Problem: a step captured at 8 rows is to serve a call of 5. Three rows are padding. If they can reach
+Problem: a step captured at 8 rows should serve a call of 5. Three rows are padding. If they can affect
 anything that the caller sees, the answer is wrong, silently, and perhaps only in a later call.
 
-Idea: each dynamic dim is followed through the graph, operation by operation (``rows.py`` says what is
-known of each tensor). A bucket is allowed where every result and everything written holds the rows of the
+Idea: each dynamic dim is followed through the graph, operation by operation (``rows.py`` defines what is
+known about each tensor). A bucket is allowed if every result and everything written holds the rows of the
 call at the front of a dim, or does not depend on the dim at all. Nothing is concluded from values, so the
 verdict holds for every later call of the same graph.
 
-    1. ``symbolic.py`` traces the graph once more with a symbol for each dynamic dim;
+    1. ``symbolic.py`` traces the graph again with a symbol for each dynamic dim;
     2. one rule per operation says how its results depend on the rows (``row_rules.py``, ``layout_rules.py``,
-       ``index_rules.py``); an operation without a rule refuses by its name;
+       ``index_rules.py``); an operation without a rule is refused by name;
     3. whatever a rule says is checked against the shapes: a size depends on the symbol exactly where the rule
        puts rows;
-    4. results and writes are looked at.
+    4. results and writes are checked.
 
-The verdict is about a graph. A size that Python read while the graph was traced elsewhere is not in it: the
-tracer's own guards must keep it. Two arguments over the same memory, of which one is written, are the caller's
-to refuse.
+The verdict is about a graph. It does not cover a size that Python read while the graph was traced elsewhere: the
+tracer's own guards must do that. Two arguments that share memory, one of which is written, must be refused by the
+caller.
 
 Source: docs/decisions/0110; tests/unit/callables/padding/test_dependence.py.
 """
@@ -62,7 +62,7 @@ class Cut:
 
     dim: int
     size: sympy.Expr
-    """Of the front, over the names of the dynamic dims."""
+    """Size of the front, in terms of the names of the dynamic dims."""
 
     def at(self, sizes: Mapping[str, int]) -> int:
         """How many elements to keep for a call of these sizes."""
@@ -71,16 +71,16 @@ class Cut:
 
 @dataclass(frozen=True)
 class DimVerdict:
-    """What padding along one dynamic dim would do.
+    """The effect of padding along one dynamic dim.
 
     Attributes:
         name: the dynamic dim's.
         outputs: for each result that is a tensor, the dims to cut; None for other results.
-        written: by name of the input, how what is written to it is cut. It is right in its own rows.
+        written: by name of the input, how to cut what is written to it. Its own rows are right.
         padding: what the padded rows of the inputs must hold.
-        refusal: why no bucket may be used; None where one may.
+        refusal: why no bucket may be used; None if one may.
         reason: the operation that the refusal is about, and where it is called.
-        in_pieces: the operation that keeps a call from being taken apart along the dim; None where it may be.
+        in_pieces: the operation that prevents splitting a call along the dim; None if it may be split.
     """
 
     name: str
@@ -97,12 +97,12 @@ class DimVerdict:
 
     @property
     def op(self) -> str:
-        """The operation that the refusal is about; empty where there is none."""
+        """The operation that the refusal is about; empty if there is none."""
         return self.reason.op if self.reason is not None else ""
 
     @property
     def where(self) -> str:
-        """Its source line."""
+        """Source line of that operation."""
         return where_of(self.reason.stack_trace) if self.reason is not None else ""
 
     def explain(self) -> str:
@@ -116,17 +116,17 @@ class DimVerdict:
 
 @dataclass(frozen=True)
 class Independence:
-    """The verdict for each dynamic dim, and the sizes that it is valid for."""
+    """The verdict for each dynamic dim, and the sizes for which it holds."""
 
     dims: Mapping[str, DimVerdict]
     conditions: tuple[sympy.Basic, ...] = ()
-    """What the trace assumes about sizes, over the names of the dynamic dims."""
+    """What the trace assumes about sizes, in terms of the names of the dynamic dims."""
 
     def __getitem__(self, name: str) -> DimVerdict:
         return self.dims[name]
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
-        """Whether the verdict is about calls of these sizes; to be asked of the call's and of the bucket's."""
+        """Whether the verdict covers calls of these sizes; check both the call's and the bucket's."""
         return all(_at(condition, sizes) == sympy.true for condition in self.conditions)
 
     def explain(self) -> str:
@@ -141,14 +141,14 @@ def rows_independent(
     results: Sequence[int] | None = None,
     hints: Mapping[str, int] | None = None,
 ) -> Independence:
-    """Judge for each dynamic dim whether the graph may run with more rows than the call has.
+    """Decide for each dynamic dim whether the graph may run with more rows than the call has.
 
     Args:
         graph: traced with symbols for the dynamic dims (Dynamo, export, make_fx), or a function or module of
             tensors that can be traced here.
         inputs: one call's, in the order of the graph's placeholders.
         dynamic: by position of the input, then by dim: the dynamic dim's name. Equal names are equal sizes.
-        results: positions of the results that count, among all leaves; all by default.
+        results: positions of the results that matter, among all leaves; all by default.
         hints: sizes of the dynamic dims by which torch chooses between kernels; the inputs' by default.
 
     Returns:
@@ -177,7 +177,7 @@ def rows_independent(
 
 
 class _Judgement:
-    """One dynamic dim followed through one graph."""
+    """Follows one dynamic dim through one graph."""
 
     def __init__(
         self, found: SymbolicTape, name: str, symbol: Any, simplify: Callable[[Any], Any], back: Any
@@ -188,7 +188,7 @@ class _Judgement:
         self.sizes = SymbolicSizes(symbol, simplify)
         self.back = back
         self.rows: dict[int, RowDependence] = {}
-        """Of each tensor, by its id: the trace keeps them all."""
+        """Row dependence of each tensor, by id: the trace keeps them all alive."""
         self.last: dict[int, Operation] = {}
         """The operation that made each tensor."""
         self.needs = Padding.ANY
@@ -262,7 +262,7 @@ class _Judgement:
         return rows if isinstance(rows, list) else [rows] * n
 
     def _same_in_both(self, step: JudgedOperation) -> list[RowDependence]:
-        """Nothing of the dim comes near the operation; what its rule knows of signs is kept."""
+        """The dim does not reach this operation; keep only what its rule knows about signs."""
         ruled = _rule_of(step.op)
         if ruled is None or step.name not in _KNOWS_SIGNS:
             return [FREE] * len(step.out)
@@ -271,13 +271,13 @@ class _Judgement:
         return [RowDependence(is_nonnegative=r.is_nonnegative) for r in each]
 
     def _checked(self, step: JudgedOperation, rows: RowDependence, leaf: Any) -> RowDependence:
-        """The rows, held against the shape of the result."""
+        """The row dependence, checked against the shape of the result."""
         if not isinstance(leaf, Tensor) or rows.mixed is not None:
             return rows
         dims = {}
         for d, size in enumerate(leaf.shape):
             if not self.sizes.depends(size):
-                continue  # all of it is the front
+                continue  # the whole dim is the front
             values = self.sizes.at(size)
             if d not in rows.dims or list(values) != sorted(values) or values[0] < 0:
                 return step.mixed(Why.GROWS)
@@ -294,10 +294,10 @@ class _Judgement:
         return isinstance(value, (list, tuple)) and any(self._depends(v) for v in value)
 
     def _value(self, value: Any) -> Any:
-        """An argument as rules see it."""
+        """An argument in the form in which rules take it."""
         if isinstance(value, Tensor):
             rows = self.rows.get(id(value))
-            if rows is None:  # a constant, made where no operation was seen
+            if rows is None:  # a constant, made by no recorded operation
                 is_same = not any(map(self.sizes.depends, value.shape))
                 rows = FREE if is_same else RowDependence(mixed=Cause("a tensor made unseen", None, Why.NO_RULE))
             return RowValue(tuple(value.shape), value.dtype, rows)
@@ -390,14 +390,14 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 def where_of(stack_trace: str | None) -> str:
-    """The user's source line in a node's stack trace; empty where it is not known."""
+    """The user's source line in a node's stack trace; empty if unknown."""
     frames = _FRAME.findall(stack_trace or "")
     own = [frame for frame in frames if not frame[0].startswith(_TORCH)] or frames
     return f"{own[-1][0]}:{own[-1][1]}" if own else ""
 
 
 def sentence(name: str, cause: Cause) -> str:
-    """The refusal in words."""
+    """The refusal as a sentence."""
     what = cause.why.value.format(dim=name)
     where = where_of(cause.stack_trace)
     at = f" ({where})" if where else ""
@@ -411,7 +411,7 @@ def _at(expr: Any, sizes: Mapping[str, int]) -> Any:
 
 
 def operations_with_a_rule() -> Iterator[str]:
-    """Names of ATen's operations that some rule covers."""
+    """Names of ATen operations that have a rule."""
     for name in dir(torch.ops.aten):
         packet = getattr(torch.ops.aten, name, None)
         for overload in getattr(packet, "overloads", list)():

@@ -1,9 +1,9 @@
-"""One call beside its bucket: whether a graph of the bucket's size gives what the function gives.
+"""Compares one call with its bucket: whether a graph of the bucket's size gives the function's results.
 
-    call ── world at the bucket's size, traced or foreseen ── verdict on its graph (judge.py)
+    call ── world at the bucket's size, traced or predicted ── verdict on its graph (judge.py)
          ── run as it is, and padded, and compared (compare.py) ──> how the bucket serves it, or why it does not
 
-The same for a call above every bucket and its pieces.
+Does the same for a call above every bucket and its chunks.
 """
 
 # ruff: noqa: TID253
@@ -41,18 +41,18 @@ OTHER = "the function is another program at the bucket's size"
 
 
 class InBucket:
-    """The runs of one callable at other sizes than its calls'.
+    """Runs one callable at sizes other than its calls'.
 
     Args:
         fn: the function.
-        run: it as it is captured, by way of Dynamo where that traces it.
-        front: Dynamo; None where nothing is traced.
+        run: the function as it is captured, through Dynamo if Dynamo traces it.
+        front: Dynamo; None if nothing is traced.
         name: its name, for reports.
-        dims: the dynamic dims; None where there are none.
+        dims: the dynamic dims; None if there are none.
         planned: the sizes of its calls.
         verdicts: what is known of its padding.
         eager: calls without a graph, by reason.
-        forget: a weak reference to who is told of a world whose graphs read tensors that are no more.
+        forget: a weak reference to a function to call for a world whose graphs read tensors that were replaced.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class InBucket:
             forget(world)
 
     def judge(self, route: Route, call: Call) -> Any:
-        """The call itself, eagerly; and whether its bucket would have given the same."""
+        """Run the call eagerly, and find out whether its bucket would have given the same result."""
         bucketed = route.bucketed
         assert bucketed is not None and self._dims is not None
         names = argument_paths(self._fn, call.args, call.kwargs)
@@ -106,10 +106,10 @@ class InBucket:
             process.log.warning("%s: %s", self._name, refusal(found, bucketed.bucket))
 
     def in_chunks(self, route: Route, call: Call, run: Callable[[Args, Kwargs], Any]) -> Any:
-        """A call above the largest bucket in pieces, where they give the same.
+        """Run a call above the largest bucket in chunks, if they give the same result.
 
         Args:
-            run: the way of each piece.
+            run: runs each chunk.
 
         Raises:
             RunEagerly: they do not.
@@ -151,7 +151,7 @@ class InBucket:
         if program is not None and world is None and not self._is_foreseen(program, args, kwargs):
             return self._run(*call.args, **call.kwargs), PaddingRefusal(OTHER)
         outside, written = self._written(call, program, found.first, names, copies)
-        if program is not None and world is None:  # what its own trace writes is known when it has run
+        if program is not None and world is None:  # only its run shows what its own trace writes
             outside += [t for t in call.world.tensors if t.is_cuda and not isinstance(t, torch.nn.Parameter)]
         for copy, tensor, each in zip(copies, call.tensors, content):
             if copy.size() != tensor.size():
@@ -186,7 +186,7 @@ class InBucket:
         return compared.result, Padded(content, sizes, compared.structure)
 
     def _bucket_world(self, call: Call, args: Args, kwargs: Kwargs) -> World | None:
-        """The world of the call at its bucket's size; None where it has not been traced, or nothing is."""
+        """The world of the call at its bucket's size; None if it has not been traced, or if nothing is traced."""
         if self._front is None:
             return None
         world = self._front.find(args, kwargs)
@@ -196,7 +196,7 @@ class InBucket:
         return world
 
     def _why_not_judged(self, call: Call, bucketed: Bucketed, world: World | None) -> PaddingRefusal | None:
-        """Why a verdict about the bucket's world would say nothing about the call."""
+        """Why a verdict about the bucket's world would not apply to the call."""
         if self._front is None:
             return None
         if world is None:
@@ -211,7 +211,7 @@ class InBucket:
         return None if self._is_same_program(call.world, world, call.args, call.kwargs) else PaddingRefusal(OTHER)
 
     def _is_foreseen(self, program: FxProgram, args: Args, kwargs: Kwargs) -> bool:
-        """Whether the function would do the same at a size that it was not traced at; nothing runs to find out."""
+        """Predict, without running it, whether the function does the same at a size that was not traced."""
         assert self._front is not None
         seen = self._front.foresee(args, kwargs)
         if seen is None:
@@ -220,7 +220,7 @@ class InBucket:
         return is_same_program(program, FxProgram(found.graph, found.sources, scope))
 
     def run_known(self, args: Args, kwargs: Kwargs) -> tuple[Any, World | None]:
-        """The function run eagerly, and its world: traced now where it has none."""
+        """Run the function eagerly, and return its world too; traced now if it has none."""
         if self._front is None:
             return self._run(*args, **kwargs), None
         world = self._front.find(args, kwargs)
@@ -231,7 +231,7 @@ class InBucket:
     def _verdicts(
         self, call: Call, dims: Mapping[int, Mapping[int, str]], world: Any
     ) -> tuple[FxProgram | None, Verdicts]:
-        """The FX graph of a world as the call would give it its inputs, and what padding does there."""
+        """The FX graph of a world with the call's inputs, and the verdicts on its padding."""
         key = (call.kind_with_dims(dims), world.token)
         if self._front is None:
             function = self._caller(call)
@@ -256,7 +256,9 @@ class InBucket:
     def _written(
         self, call: Call, program: FxProgram | None, found: Independence, names: Sequence[str], copies: list[Tensor]
     ) -> tuple[list[Tensor], list[tuple[str, Tensor, Tensor]]]:
-        """Tensors from outside that the function writes to, and arguments: name, the call's, the padded run's."""
+        """External tensors that the function writes to, and written arguments: name, the call's tensor, the padded
+        run's.
+        """
         outside: list[Tensor] = list(getattr(call.world, "written", ()))
         written: list[tuple[str, Tensor, Tensor]] = []
         places = program.places(call.tensors) if program is not None else {i: i for i in range(len(names))}
@@ -278,7 +280,7 @@ class InBucket:
         return args, replace(dict(call.kwargs), lambda _: next(rest))
 
     def content_ahead(self, call: Call, bucketed: Bucketed) -> list[Content] | PaddingRefusal:
-        """What the padding is to hold where the call stands for a bucket of any size: larger, or cut to it."""
+        """The content of padding if the call stands for a bucket of any size: larger, or cut to it."""
         assert self._dims is not None
         names = argument_paths(self._fn, call.args, call.kwargs)
         dims = self._dims.of(call.structure, call.tensors, lambda: names)
@@ -294,7 +296,7 @@ class InBucket:
         return self._judge.choose(found, names, dims, smaller, bucketed.bucket)
 
     def _caller(self, call: Call, fn: Callable[..., Any] | None = None) -> Callable[[Sequence[Tensor]], Any]:
-        """The function of the call's tensors, all else as in the call."""
+        """The function of the call's tensors, with everything else as in the call."""
 
         def run(given: Sequence[Tensor]) -> Any:
             args, kwargs = self._with_tensors(call, given)
@@ -303,7 +305,7 @@ class InBucket:
         return run
 
     def _in_pieces(self, big: TooLarge, call: Call) -> tuple[Any, list[int] | PaddingRefusal]:
-        """The call, eagerly, and along which dims its pieces' results are joined."""
+        """Run the call eagerly, and find the dims along which its chunks' results are joined."""
         _, found = self._verdicts(call, big.dims, call.world)
         problem = self._judge.why_not_split(found, big.name, big.pieces, big.sizes)
         if problem is not None:

@@ -1,12 +1,12 @@
 """Rules for indices, read and written.
 
-Reading: an index below zero counts from the end, which in a bucket is padding, so where the source
+Reading: a negative index counts from the end, which in a bucket is padding. So if the source
 carries rows along the indexed dim, the index must be known not to be negative. Then it can only mean a
-row of the call: eager would have raised else. Padding used as an index must be in range, or the GPU
+row of the call: eager would have raised otherwise. Padding used as an index must be in range, or the GPU
 asserts (``JudgedOperation.usable_index``).
 
-Writing: each row into its own place of a tensor that carries rows is harmless. Into memory that rows
-share, padding is harmless only as a repetition of the last own row, which writes again what that wrote.
+Writing: it is harmless if each row goes to its own place in a tensor that carries rows. In memory shared by
+rows, padding is harmless only if it repeats the last own row, which repeats a write.
 """
 
 # ruff: noqa: TID253
@@ -63,10 +63,10 @@ def take(step: JudgedOperation) -> RowDependence:
 
 
 def _read(step: JudgedOperation, value: RowValue, indices: dict[int, RowValue], *, is_checked: bool) -> RowDependence:
-    """``value[indices]``.
+    """The rule for ``value[indices]``.
 
     Args:
-        is_checked: a negative index is an error, not one from the end.
+        is_checked: a negative index is an error, instead of counting from the end.
     """
     together = broadcast(step, list(indices.values()))
     if together.mixed is not None:
@@ -118,7 +118,7 @@ def gather(step: JudgedOperation) -> RowDependence:
 
 @rule("_embedding_bag _embedding_bag_forward_only")
 def embedding_bag(step: JudgedOperation) -> list[RowDependence] | RowDependence:
-    """Bags of one length, as torch makes of a table of indices."""
+    """Bags of equal length, as torch makes from a table of indices."""
     weight, index, offsets, by = step["weight"], step["indices"], step["offsets"], step["per_sample_weights"]
     counts = offsets.rows.counts
     if not weight.rows.is_free or counts is None or step["include_last_offset"] or index.ndim != 1:
@@ -149,7 +149,7 @@ def look_up(step: JudgedOperation) -> RowDependence:
 
 
 def _own(step: JudgedOperation, value: RowValue, place: int, each: RowValue) -> bool:
-    """Whether the index is 0, 1, 2, ... over rows that ``value`` carries: each row its own."""
+    """Whether the index is 0, 1, 2, ... over rows that ``value`` carries, so that each row has its own place."""
     counts = each.rows.counts
     return (
         place in value.rows.dims
@@ -171,14 +171,14 @@ def _written(
     indices_carry: bool,
     among_rows: bool,
 ) -> RowDependence:
-    """What ``value`` is after rows were written to places of it.
+    """The row dependence of ``value`` after rows were written to places in it.
 
     Args:
-        given: indices and what is written.
-        is_own: each row writes to a place that is its own.
-        adds: what is written twice counts twice.
+        given: the indices and the values written.
+        is_own: each row writes to a place of its own.
+        adds: a value written twice counts twice.
         indices_carry: padding is written somewhere.
-        among_rows: the places written to are along a dim that carries rows.
+        among_rows: the written places are along a dim that carries rows.
     """
     repeats = all(v.rows.repeats for v in given)
     dims = {d: 1 if outer is None else outer for d, outer in value.rows.dims.items()}
@@ -212,7 +212,7 @@ def index_put(step: JudgedOperation) -> RowDependence:
     is_block = bool(places) and places == list(range(places[0], places[0] + len(places)))
     at = places[0] if is_block else 0
     n_dims = value.ndim - len(places) + n_index_dims
-    # What is written has the shape of value[indices], aligned from the right.
+    # The written values have the shape of value[indices], aligned from the right.
     for d, outer in given.rows.dims.items():
         place = d + n_dims - given.ndim
         if at <= place < at + n_index_dims:
@@ -236,7 +236,7 @@ def index_put(step: JudgedOperation) -> RowDependence:
 
 
 def _masked(step: JudgedOperation, value: RowValue, indices: dict[int, RowValue], given: RowValue) -> RowDependence:
-    """One number written where a mask is set: element by element."""
+    """One number written wherever a mask is set: element by element."""
     if list(indices) != [0] or given.ndim or not given.rows.is_free or step["accumulate"]:
         raise step.refuse(Why.READS, "a mask as an index")
     mask = indices[0]
@@ -296,7 +296,7 @@ def scatter(step: JudgedOperation) -> RowDependence:
 
 @rule("masked_scatter")
 def masked_scatter(step: JudgedOperation) -> RowDependence:
-    """Takes from its source in the order of all rows."""
+    """It takes from its source in the order of all rows."""
     value, mask, source = step["self"], step["mask"], step["source"]
     carried = {**value.rows.dims, **mask.rows.dims}
     if source.rows.is_free and set(carried) <= {0} and value.ndim == mask.ndim and all(

@@ -1,12 +1,12 @@
-"""What is known of one function's padding: verdicts by program, refusals for people, what its user asked for.
+"""Verdicts on one function's padding by program, refusals as text, and the user's requests.
 
     program ──rows_independent──> verdict for each dynamic dim (kept)
     verdict, sizes, pad= ──choose──> content of each argument's padding
                                 └──> Refusal: the operation, its line, what to do
 
 A number given as ``pad=`` is a promise that the function ignores rows that hold it (a label of -100, a mask of
--inf). It overrules a verdict that rows are taken together, for that is what such a number makes harmless; the
-comparison with the call's own run (compare.py) is then all that stands behind it.
+-inf). It overrules a verdict that rows are combined, since such a number makes that harmless; then only the
+comparison with the call's own run (compare.py) backs it up.
 """
 
 # ruff: noqa: TID253
@@ -29,18 +29,18 @@ Dims = Mapping[int, Mapping[int, str]]
 
 
 MOST_SIDES = 4
-"""Traces of one program for sizes at which torch computes it another way."""
+"""Most traces of one program, for sizes at which torch computes it differently."""
 
 
 @dataclass(frozen=True)
 class PaddingRefusal:
-    """Why a call is not padded, or not taken apart."""
+    """Why a call is not padded, or not split into chunks."""
 
     reason: str
     op: str = ""
     where: str = ""
     is_final: bool = True
-    """False where a later call may be judged otherwise."""
+    """False if a later call may get another verdict."""
 
 
 @dataclass(frozen=True)
@@ -50,18 +50,18 @@ class Padded:
     content: Sequence[Content]
     """What the padding of each argument holds."""
     sizes: Sequence[Sequence[int]]
-    """Of each tensor of the result."""
+    """Sizes of the tensors of the result."""
     structure: Any
-    """Of the result."""
+    """Structure of the result."""
 
 
 @dataclass(frozen=True)
 class Verdicts:
-    """What is known of one program's padding."""
+    """The verdicts on one program's padding."""
 
     first: Independence
     at: Callable[[Mapping[str, int]], Independence | None]
-    """The verdicts that hold for calls of these sizes; None where there are none."""
+    """The verdicts that hold for calls of these sizes; None if there are none."""
 
 
 class Judge:
@@ -74,18 +74,19 @@ class Judge:
     def __init__(self, pads: Any = None) -> None:
         self.pads = parse_pads(pads)
         self.refusals: dict[str, PaddingRefusal] = {}
-        """By sizes and bucket, for people."""
+        """By sizes and bucket, as text."""
         self._verdicts: dict[Any, list[Independence]] = {}
 
     def verdicts(
         self, key: Any, program: Callable[..., Any], inputs: Sequence[Any], dynamic: Dims, *, by_size: bool = False
     ) -> Verdicts:
-        """For each dynamic dim; worked out once for each ``key``.
+        """The verdict for each dynamic dim; computed once for each ``key``.
 
         Args:
-            by_size: the program is one graph of torch's functions. What its trace assumes about sizes is then how
-                torch computes them there (an attention mask that is not aligned is padded, a convolution of few
-                rows takes another kernel), so a size on the other side is judged by a trace of its own.
+            by_size: the program is one graph of torch's functions. What its trace assumes about sizes then only
+            decides how
+                torch computes them (an unaligned attention mask is padded, a convolution of few
+                rows takes another kernel), so sizes outside the assumptions get a trace of their own.
         """
         # lazily: sympy and Dynamo take longer to import than torch, and only padding needs them here
         from gfxgraph.callables.padding.dependence import rows_independent
@@ -104,7 +105,7 @@ class Judge:
         return Verdicts(known[0], at)
 
     def explain(self) -> list[str]:
-        """A line for each dim of each program that was judged."""
+        """One line for each dim of each judged program."""
         found = itertools.chain.from_iterable(self._verdicts.values())
         return list(dict.fromkeys(line for each in found for line in each.explain().splitlines()))
 
@@ -116,7 +117,7 @@ class Judge:
         actual: Mapping[str, int],
         bucket: Mapping[str, int],
     ) -> list[Content] | PaddingRefusal:
-        """What the padding of each argument is to hold.
+        """Choose what the padding of each argument must hold.
 
         Args:
             names: each tensor's path.
@@ -156,7 +157,7 @@ class Judge:
     def why_not_split(
         self, verdicts: Verdicts, name: str, sizes: Sequence[int], actual: Mapping[str, int]
     ) -> PaddingRefusal | None:
-        """Why a call may not run in pieces of ``sizes`` along the dim; None where it may."""
+        """Why a call may not run in chunks of ``sizes`` along the dim; None if it may."""
         # lazily: as in verdicts(), without which this is not called
         from gfxgraph.callables.padding.dependence import sentence, where_of
 
@@ -180,7 +181,7 @@ class Judge:
 
 
 def _is_alike(one: DimVerdict, other: DimVerdict) -> bool:
-    """True where the same may be said of both: what is allowed or refused, cut, written and put into the padding."""
+    """True if both allow or refuse the same, with the same cuts, writes and padding."""
     if one is other:
         return True
     if (one.outputs, one.written, one.padding, one.allowed) != (

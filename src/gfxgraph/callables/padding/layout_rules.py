@@ -1,7 +1,7 @@
 """Rules for operations that move whole elements: views, slices, joins.
 
 The front of a dim must stay the front. A view is followed exactly: the dims on both sides are grouped
-where their products agree, and within a group the rows may end in one dim, in as many blocks as lie
+where their products agree. Within a group the rows may end up in one dim, in as many blocks as there are
 before them.
 """
 
@@ -29,7 +29,7 @@ from gfxgraph.callables.padding.rows import (
 )
 
 _FRONT = (1, None)
-"""The numbers of blocks with which rows lie at the front of their dim."""
+"""The block counts with which rows lie at the front of their dim."""
 
 
 def _moved(value: RowValue, dims: Dims, counts: tuple[int, int] | None = None) -> RowDependence:
@@ -39,7 +39,7 @@ def _moved(value: RowValue, dims: Dims, counts: tuple[int, int] | None = None) -
 @rule("view _unsafe_view reshape _reshape_alias view_copy _reshape_copy flatten unflatten", sizes="size shape stride")
 def view(step: JudgedOperation) -> RowDependence:
     value: RowValue = step["self"]
-    if step["dtype"] is not None:  # the same bytes as another type: along the last dim, if anything
+    if step["dtype"] is not None:  # the same bytes as another type, which changes the last dim if anything
         return step.mixed(Why.GROWS) if value.ndim - 1 in value.rows.dims else replace(value.rows, counts=None)
     if not value.rows.dims:
         return step.mixed(Why.GROWS) if any(map(step.depends, step.out[0].shape)) else _moved(value, {})
@@ -65,7 +65,7 @@ def _keeps_units(step: JudgedOperation, value: RowValue, dims: Dims) -> bool:
 
 
 def viewed(step: JudgedOperation, value: RowValue, shape: Sequence[Any]) -> Dims | None:
-    """Which dims of the new shape carry rows; None where that cannot be said."""
+    """Which dims of the new shape carry rows; None if that is unknown."""
     made: dict[int, int | None] = {}
     for old, new in groups(step, value.shape, shape):
         carrying = [d for d in old if d in value.rows.dims]
@@ -91,7 +91,7 @@ def viewed(step: JudgedOperation, value: RowValue, shape: Sequence[Any]) -> Dims
 
 
 def groups(step: JudgedOperation, old: Sequence[Any], new: Sequence[Any]) -> list[tuple[list[int], list[int]]]:
-    """Runs of dims on both sides that hold the same elements; the whole, where no smaller ones agree."""
+    """Runs of dims on both sides that hold the same elements; the whole shape if no smaller ones agree."""
     found = []
     i = j = 0
     while i < len(old) or j < len(new):
@@ -133,7 +133,7 @@ def transpose(step: JudgedOperation) -> RowDependence:
 
 
 def _rearranged(value: RowValue, order: list[int]) -> RowDependence:
-    """Dim ``k`` of the result is dim ``order[k]``; -1 is a new one."""
+    """Rearrange dims: dim ``k`` of the result is dim ``order[k]``; -1 is a new one."""
     at = {d: k for k, d in enumerate(order) if d >= 0}
     counts = value.rows.counts
     return _moved(
@@ -219,7 +219,7 @@ def select(step: JudgedOperation) -> RowDependence:
     outer = value.rows.dims.get(dim, 1)
     if dim in value.rows.dims:
         if isinstance(index, int) and index == -1 and value.rows.repeats:
-            step.needs = Padding.LAST  # the last row of the padding is the last row of the call
+            step.needs = Padding.LAST  # with this padding the last row of the bucket is the last row of the call
         elif not isinstance(index, int) or index < 0:
             return step.mixed(Why.FROM_THE_END)
         if outer not in _FRONT:

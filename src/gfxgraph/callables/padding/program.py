@@ -1,8 +1,9 @@
-"""A traced graph and the arguments that it is given: which placeholder is which, and whether two graphs are one.
+"""A traced graph and its inputs: what each placeholder is, and whether two graphs are the same program.
 
 A size of 1, a stride, or two sizes that happen to be equal give a call a trace of its own, though the function
-does the same. Two traces are the same program at given sizes where their operations are, one by one, with the same
-numbers once sizes are put in for symbols.
+does the same. Two traces are the same program at given sizes if their operations are equal, one by one, once sizes
+are
+substituted for symbols.
 """
 
 # ruff: noqa: TID253
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
 
 
 class FxProgram:
-    """One FX graph of Dynamo's, with what its placeholders are for one call.
+    """One of Dynamo's FX graphs, with the inputs of one call.
 
     Args:
         graph: the FX graph.
         sources: of its placeholders, as Dynamo writes them.
-        scope: what the sources are evaluated in: the call's ``L``, and names of Dynamo's own.
+        scope: the namespace of the sources: the call's ``L``, and names of Dynamo's own.
     """
 
     def __init__(self, graph: fx.GraphModule, sources: Sequence[str], scope: Mapping[str, Any]) -> None:
@@ -50,7 +51,7 @@ class FxProgram:
             self._sizes.setdefault(symbolic.node.expr, int(value))
 
     def places(self, tensors: Sequence[Tensor]) -> dict[int, int]:
-        """By position of the placeholder: that of the tensor among the call's."""
+        """By position of the placeholder: the position of its tensor among the call's."""
         by_id = {id(t): i for i, t in enumerate(tensors)}
         return {at: by_id[id(value)] for at, value in enumerate(self.inputs) if id(value) in by_id}
 
@@ -59,11 +60,11 @@ class FxProgram:
         return {at: dims[i] for at, i in self.places(tensors).items() if i in dims}
 
     def steps(self) -> list[Any]:
-        """The operations on tensors, with numbers as they are for the call; equal for the same program."""
+        """The operations on tensors, with the call's numbers; equal for the same program."""
         order: dict[fx.Node, int] = {}
         found: list[Any] = []
         tensors = [(n, s) for n, s in zip(self.placeholders, self.sources) if isinstance(_example(n), Tensor)]
-        # Dynamo takes inputs in the order in which they are met, which numbers among them do not change.
+        # Dynamo takes inputs in the order of first use; numbers among them do not change that order.
         for node, source in tensors:
             order[node] = len(order)
             found.append(source)
@@ -82,7 +83,7 @@ class FxProgram:
         return found
 
     def _held(self, node: fx.Node) -> Any:
-        """A constant by what it holds; anything else is itself alone."""
+        """A constant is identified by its content if it is small, otherwise by identity."""
         value = operator.attrgetter(str(node.target))(self.graph)
         if isinstance(value, Tensor) and value.numel() <= _MOST_COMPARED:
             return (value.dtype, tuple(value.shape), repr(value.tolist()))
@@ -94,7 +95,7 @@ class FxProgram:
                 return ("node", order[value])
             return self._plain(_example(value), order)
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            # lazily: it takes long to import; a symbolic number has done so
+            # lazily: it takes long to import, and a symbolic number has already done so
             import sympy  # type: ignore[import-untyped]
 
             number = value.node.expr.xreplace({s: sympy.Integer(n) for s, n in self._sizes.items()})
@@ -111,12 +112,12 @@ class FxProgram:
 
 
 def is_same_program(one: FxProgram, other: FxProgram) -> bool:
-    """Whether the two do the same for the calls that they were made with; False where that is not known."""
+    """Whether the two do the same for the calls that they were made with; False if unknown."""
     return one.graph is other.graph or bool(one.steps() == other.steps())
 
 
 _MOST_COMPARED = 4096
-"""Elements of a constant of a graph that are looked at."""
+"""Most elements of a graph's constant that are compared."""
 
 
 def _example(node: fx.Node) -> Any:

@@ -1,8 +1,8 @@
 """Rules for operations that compute: element by element, along dims, over batches, and by contraction.
 
-Most operations need no rule of their own. Those that torch tags as pointwise have one rule; others are
-rows of a table: which dims are taken together (reductions and scans, by the schema's ``dim``), how many
-trailing dims an operation looks across (``LEADING``), or which labelled dims go where (``SPECS``).
+Most operations need no rule of their own. Those that torch tags as pointwise share one rule. Others are
+rows of a table: which dims are combined (reductions and scans, by the schema's ``dim``), how many
+trailing dims an operation combines (``LEADING``), or which labelled dims go where (``SPECS``).
 """
 
 # ruff: noqa: TID253
@@ -31,7 +31,7 @@ from gfxgraph.callables.padding.rows import (
 
 # -- element by element --------------------------------------------------------------------------
 
-# Operations that work element by element and are not tagged as such.
+# Elementwise operations that torch does not tag as pointwise.
 POINTWISE = (
     "where masked_fill hardswish _prelu_kernel hardswish floor_divide nan_to_num fake_quantize_per_tensor_affine "
     "log_sigmoid_forward isclose _conj conj real imag resolve_conj resolve_neg fill polar complex "
@@ -54,7 +54,7 @@ def pointwise(step: JudgedOperation) -> RowDependence:
 
 
 def _divides_safely(step: JudgedOperation) -> bool:
-    """A division of integers by padding: zero there raises on a CPU, so it must repeat a row."""
+    """Whether an integer division by padding is safe: zero raises on a CPU, so padding must repeat a row."""
     divisor = step["other"]
     if not isinstance(divisor, RowValue) or divisor.dtype not in _INTEGERS or not divisor.rows.dims:
         return True
@@ -65,7 +65,7 @@ def _divides_safely(step: JudgedOperation) -> bool:
 
 
 def _is_nonnegative(step: JudgedOperation, name: str) -> bool:
-    """Whether no element can be below zero, whatever the inputs hold."""
+    """Whether no element can be negative, whatever the inputs hold."""
     given = [v for v in step.args.values() if isinstance(v, RowValue)]
     if name in _NONNEGATIVE:
         return True
@@ -108,7 +108,7 @@ def moved(step: JudgedOperation) -> RowDependence:
 
 @rule("copy")
 def copy(step: JudgedOperation) -> RowDependence:
-    """``src`` spread over the shape of ``self``, whose values do not count."""
+    """``src`` broadcast to the shape of ``self``, whose values do not matter."""
     shape, src = RowValue(step["self"].shape, step["self"].dtype, FREE), step["src"]
     rows = broadcast(step, [shape, src])
     for dim, size in enumerate(shape.shape):
@@ -118,7 +118,7 @@ def copy(step: JudgedOperation) -> RowDependence:
 
 
 def foreach(step: JudgedOperation) -> list[RowDependence] | RowDependence:
-    """An operation over lists of tensors, element by element of each."""
+    """An operation over lists of tensors, element by element."""
     lists = [
         v for v in step.args.values() if isinstance(v, (list, tuple)) and any(isinstance(t, RowValue) for t in v)
     ]
@@ -128,7 +128,7 @@ def foreach(step: JudgedOperation) -> list[RowDependence] | RowDependence:
 
 @rule("binary_cross_entropy")
 def checked_probability(step: JudgedOperation) -> RowDependence:
-    """Asserts that its input lies in 0 to 1, in the padding as well."""
+    """It asserts that its input lies in 0 to 1, in the padding as well."""
     if step["reduction"] != 0 and step["reduction"] is not None:
         return step.mixed()
     probability: RowValue = step["self"]
@@ -145,7 +145,7 @@ def loss(step: JudgedOperation) -> RowDependence:
 
 @rule("nll_loss_forward nll_loss2d_forward")
 def class_loss(step: JudgedOperation) -> list[RowDependence] | RowDependence:
-    """Asserts that its classes are in range, in the padding as well."""
+    """It asserts that its classes are in range, in the padding as well."""
     value, target, weight = step["self"], step["target"], step["weight"]
     if step["reduction"] != 0 or (weight is not None and not weight.rows.is_free) or value.ndim < 2:
         return step.mixed()
@@ -160,7 +160,7 @@ def class_loss(step: JudgedOperation) -> list[RowDependence] | RowDependence:
 
 
 def dims_of(value: Any, ndim: int) -> list[int]:
-    """The dims that a schema's ``dim`` names; all of them for none."""
+    """The dims that a schema's ``dim`` names; all of them for None."""
     if value is None or (isinstance(value, (list, tuple)) and not value):
         return list(range(ndim))
     return [wrap(d, ndim) for d in (value if isinstance(value, (list, tuple)) else [value])]
@@ -180,7 +180,7 @@ def reduce(step: JudgedOperation) -> list[RowDependence] | RowDependence:
     if any(d in value.rows.dims for d in which):
         if step.name not in _IDEMPOTENT or len(step.out) > 1 or not value.rows.repeats:
             return step.mixed()
-        step.needs = Padding.LAST  # a row again changes no maximum
+        step.needs = Padding.LAST  # repeating a row does not change a maximum
     kept = step["keepdim"]
     dims = {
         d if kept else d - sum(w < d for w in which): outer for d, outer in value.rows.dims.items() if d not in which
@@ -235,7 +235,7 @@ def halves(step: JudgedOperation) -> RowDependence:
 
 @rule("tril triu", sizes="")
 def triangle(step: JudgedOperation) -> RowDependence:
-    """What is kept depends on the place, counted from the front."""
+    """What is kept depends on the position, counted from the front."""
     value: RowValue = step["self"]
     last = {d: o for d, o in value.rows.dims.items() if d >= value.ndim - 2}
     if any(outer not in (1, None) for outer in last.values()):
@@ -252,7 +252,7 @@ def transform(step: JudgedOperation) -> RowDependence:
     return RowDependence(value.rows.dims, value.rows.repeats)
 
 
-# -- operations that look across so many trailing dims of their first argument ---------------------
+# -- operations that combine a number of trailing dims of their first argument -----------------------
 
 LEADING = {
     1: "avg_pool1d adaptive_avg_pool1d max_pool1d_with_indices upsample_nearest1d upsample_linear1d "
@@ -270,7 +270,7 @@ _LOOKS_ACROSS = {f"aten::{name}": n for n, names in LEADING.items() for name in 
 
 @rule(" ".join(LEADING.values()))
 def leading(step: JudgedOperation) -> RowDependence:
-    """All but the first tensor must be the same in both runs."""
+    """All tensors but the first must be the same in both runs."""
     first, *others = step.tensors()
     return _across(step, first, others, _LOOKS_ACROSS[step.name])
 
@@ -302,11 +302,11 @@ def group_norm(step: JudgedOperation) -> RowDependence:
     "_batch_norm_with_update_functional cudnn_batch_norm miopen_batch_norm batch_norm_elemt"
 )
 def batch_norm(step: JudgedOperation) -> list[RowDependence] | RowDependence:
-    """Pointwise in evaluation. In training it takes the batch together, and may write statistics unsaid."""
+    """Pointwise in evaluation. In training it combines the batch, and may write statistics without declaring it."""
     first, *others = step.tensors()
     is_training = step["training"] or "with_update" in step.name or step["running_mean"] is None
     if is_training and step.name != "aten::batch_norm_elemt":
-        # Instance norm: rows are merged into the channels, which are normalized one by one.
+        # Instance norm: rows are merged into the channels, which are normalized independently.
         is_instance = set(first.rows.dims) == {1} and all(set(v.rows.dims) <= {0} for v in others)
         if step["running_mean"] is None and is_instance:
             outer = first.rows.dims[1]
@@ -325,9 +325,9 @@ def batch_norm(step: JudgedOperation) -> list[RowDependence] | RowDependence:
 
 # -- by labelled dims ---------------------------------------------------------------------------------
 
-# "name:labels": one letter a dim. Rows may lie in dims whose letter is in the result as well. "_": a dim that is
-# taken together. "*": aligned to the result from the right, size 1 is stretched. "...": all further dims are taken
-# together. Tensors that are not named must be the same in both runs. "-": a result that is not followed.
+# "name:labels": one letter per dim. Rows may lie in dims whose letter is in the result as well. "_": a dim that is
+# combined. "*": aligned to the result from the right, size 1 is broadcast. "...": all further dims are combined.
+# Tensors that are not named must be the same in both runs. "-": a result that is not followed.
 SPECS = {
     "mm _int_mm": "self:ik mat2:kj -> ij",
     "bmm": "self:bik mat2:bkj -> bij",
@@ -405,7 +405,7 @@ def by_labels(
 
 
 def _label(labels: str, dim: int, ndim: int) -> str:
-    """The letter of a dim; one that no result has where the dim is taken together."""
+    """The letter of a dim; one that no result has if the dim is combined."""
     if labels.startswith("*"):
         labels = labels[1:]
         dim += len(labels) - ndim
@@ -419,7 +419,7 @@ def _label(labels: str, dim: int, ndim: int) -> str:
 
 @rule("mkldnn_rnn_layer _cudnn_rnn miopen_rnn")
 def recurrent(step: JudgedOperation) -> list[RowDependence] | RowDependence:
-    """Rows may be the batch: the steps of time follow from each other."""
+    """Rows may be the batch, but not the time steps, which depend on each other."""
     if step["train"] and step["dropout"]:
         raise step.refuse(Why.DRAWS)
     if step["batch_sizes"]:
@@ -454,7 +454,7 @@ def recurrent(step: JudgedOperation) -> list[RowDependence] | RowDependence:
       "full_like zeros_like ones_like empty_like empty_permuted",
       sizes="size stride", takes_mixed=True)  # fmt: skip
 def constant(step: JudgedOperation) -> RowDependence:
-    """One value everywhere. Of what it is shaped like, the shape alone counts."""
+    """One value everywhere. Of a tensor whose shape it copies, only the shape matters."""
     fill = step["fill_value"]
     if isinstance(fill, RowValue) and not fill.rows.is_free:
         return fill.rows if fill.rows.mixed else step.mixed()

@@ -1,16 +1,16 @@
-"""How a tensor of a padded run compares with the same tensor of the call's own run.
+"""How a tensor of a padded run relates to the same tensor of the call's own run.
 
-Problem: a graph is run with a dim of N rows where the call has n. Each tensor on the way then differs
+Problem: a graph is run with a dim of N rows while the call has n. Each intermediate tensor then differs
 from what it is at n. It must be known how, without looking at values.
 
 Idea: for each tensor, the dims that *carry* the rows. Along such a dim the tensor at n is the front of
-the tensor at N, and nothing else differs: what lies behind the front is padding, of any value, NaN
-included. Where rows were merged behind another dim (``[2, n, 4]`` viewed as ``[2 * n, 4]``) the front
+the tensor at N, and nothing else differs: what is behind the front is padding, of any value, NaN
+included. If rows were merged behind another dim (``[2, n, 4]`` viewed as ``[2 * n, 4]``) the front
 is taken in each of ``outer`` blocks. A tensor without carrying dims is the same in both runs. A tensor
-for which none of this can be said is ``mixed``, with the operation that made it so. Mixed tensors do no
+for which none of this holds is ``mixed``, with the operation that made it so. Mixed tensors do no
 harm until they reach a result or an effect.
 
-Some facts about the padding itself are followed too, for indices: padding that is used as an index must
+Some facts about the padding itself are tracked too, for indices: padding that is used as an index must
 at least be a valid one, or the GPU asserts.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import sympy  # type: ignore[import-untyped]
 
 Dims = Mapping[int, int | None]
-"""Carrying dims, and in how many blocks the rows lie there; None: constant along the dim, so in any number."""
+"""Carrying dims, and the number of blocks in which rows lie there; None: constant along the dim, so any number."""
 
 
 class Padding(IntEnum):
@@ -37,13 +37,13 @@ class Padding(IntEnum):
 
     ANY = 0
     ZERO_OR_LAST = 1
-    """Zero, or a repetition of the last own row: some are indices."""
+    """Zero, or the last own row repeated: some rows are indices."""
     LAST = 2
-    """A repetition of the last own row: some are written to memory that the rows share, or computed into indices."""
+    """The last own row repeated: some rows are written to memory that rows share, or computed into indices."""
 
 
 class Why(Enum):
-    """Why an operation keeps a bucket from being used; the text is for the user, ``{dim}`` the dim's name."""
+    """Why an operation prevents the use of a bucket; the text is for the user, ``{dim}`` is the dim's name."""
 
     MIXES = "takes the rows of {dim} together, so padding would be counted; reduce later, or within each row"
     MOVES = "puts padding of {dim} before or between rows of the call; keep the rows at the front of their dim"
@@ -74,7 +74,7 @@ class Cause:
 
 
 class RowsRefused(Exception):
-    """No bucket, whatever becomes of the operation's result."""
+    """No bucket can be used, whatever happens to the operation's result."""
 
     def __init__(self, cause: Cause) -> None:
         super().__init__(cause)
@@ -87,29 +87,29 @@ class RowDependence:
 
     dims: Dims = field(default_factory=dict)
     repeats: bool = True
-    """Its padding repeats its last own row, if that of the inputs does."""
+    """Its padding repeats its last own row if the inputs' padding does."""
     is_moved: bool = False
-    """Its padding is the inputs' padding as it is, at most moved about: zero where that is zero."""
+    """Its padding is the inputs' padding, possibly moved: zero if that is zero."""
     counts: tuple[int, int] | None = None
     """Along this dim it holds 0, step, 2 * step, ..."""
     is_nonnegative: bool = False
     mixed: Cause | None = None
     front: Front | None = None
-    """What is left of a mixed tensor where all that was added behind its rows is cut off again."""
+    """The part of a mixed tensor that remains valid if everything added behind its rows is cut off again."""
 
     @property
     def is_free(self) -> bool:
-        """The same in both runs."""
+        """True if it is the same in both runs."""
         return not self.dims and self.mixed is None
 
     def placed(self, dims: Dims) -> RowDependence:
-        """The same values at other dims."""
+        """The same dependence with other dims."""
         return replace(self, dims=dims, counts=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """The part of a tensor that lay there before more was added behind it, along one dim."""
+    """The part of a tensor that existed before more was added behind it, along one dim."""
 
     dim: int
     size: Any
@@ -121,7 +121,7 @@ FREE = RowDependence()
 
 @dataclass(frozen=True, slots=True)
 class RowValue:
-    """A tensor of the graph: its shape with symbols, and its rows."""
+    """A tensor of the graph: its shape with symbols, and its row dependence."""
 
     shape: tuple[Any, ...]
     dtype: torch.dtype
@@ -133,11 +133,11 @@ class RowValue:
 
 
 class SymbolicSizes:
-    """Sizes as expressions of symbols, compared by their value at three choices of all symbols.
+    """Sizes as expressions of symbols, compared by their value for three assignments of all symbols.
 
     Args:
         symbol: the dynamic dim's.
-        replace: gives the expression in which replaced symbols are gone.
+        simplify: returns an expression without replaced symbols.
     """
 
     def __init__(self, symbol: sympy.Symbol, simplify: Callable[[Any], Any]) -> None:
@@ -151,7 +151,7 @@ class SymbolicSizes:
             return False, (int(size),) * 3 if size == size and abs(size) != float("inf") else (0,) * 3
         expr = size.node.expr if hasattr(size, "node") else size
         if expr not in self._known:
-            # lazily: it takes long to import, and judge.py needs only this file's words
+            # lazily: it takes long to import, and judge.py needs only this file's texts
             import sympy
 
             plain = self._simplify(expr)
@@ -167,7 +167,7 @@ class SymbolicSizes:
         return self._known[expr]
 
     def depends(self, size: Any) -> bool:
-        """Whether it is another size in a bucket."""
+        """Whether it is a different size in a bucket."""
         return self._look(size)[0]
 
     def at(self, size: Any) -> tuple[int, ...]:
@@ -184,11 +184,11 @@ class SymbolicSizes:
 
 
 _ROWS = (2003, 4001, 8009)
-"""Ascending, so that a size that shrinks as rows are added is seen."""
+"""Ascending, to detect a size that shrinks as rows are added."""
 
 
 class JudgedOperation:
-    """One operation of the graph under judgement: its arguments by name, with values in place of tensors."""
+    """One operation of the judged graph: its arguments by name, with `RowValue`s in place of tensors."""
 
     def __init__(
         self, op: Any, stack_trace: str | None, args: dict[str, Any], out: Sequence[Any], sizes: SymbolicSizes
@@ -198,7 +198,7 @@ class JudgedOperation:
         self.stack_trace = stack_trace
         self.args = args
         self.out = out
-        """What it gives, as fake tensors; None for what is not a tensor."""
+        """Its results as fake tensors; None for a result that is not a tensor."""
         self.sizes = sizes
         self.needs = Padding.ANY
 
@@ -223,14 +223,14 @@ class JudgedOperation:
         return self.sizes.depends(size)
 
     def is_constant(self, number: Any) -> bool:
-        """An int that the graph holds, not a symbol."""
+        """Whether it is an int stored in the graph, not a symbol."""
         return isinstance(number, int)
 
     def usable_index(self, index: RowValue, size: Any) -> bool:
-        """Whether padding of this index is a valid one, under conditions that are noted.
+        """Whether this index's padding is a valid index; notes the conditions for that.
 
         Args:
-            size: of the dim that it points into.
+            size: of the dim that it indexes.
         """
         rows = index.rows
         if not rows.dims:
@@ -257,12 +257,12 @@ def values_in(value: Any) -> Iterator[RowValue]:
 
 
 def wrap(dim: int, ndim: int) -> int:
-    """A dim counted from the front."""
+    """A dim as a non-negative number."""
     return dim + ndim if dim < 0 else dim
 
 
 def merge(into: dict[int, int | None], dim: int, outer: int | None) -> bool:
-    """Note that ``dim`` carries rows in ``outer`` blocks; False where another number was noted."""
+    """Note that ``dim`` carries rows in ``outer`` blocks; False if another number was noted."""
     known = into.get(dim, outer)
     if known is not None and outer is not None and known != outer:
         return False
@@ -271,7 +271,7 @@ def merge(into: dict[int, int | None], dim: int, outer: int | None) -> bool:
 
 
 def broadcast(step: JudgedOperation, values: Sequence[RowValue], ndim: int | None = None) -> RowDependence:
-    """Of a result whose element depends on the elements at its own place in each of ``values``."""
+    """The row dependence of a result whose elements depend on the same position in each of ``values``."""
     top = max((v.ndim for v in values), default=0) if ndim is None else ndim
     dims: dict[int, int | None] = {}
     for value in values:
@@ -284,17 +284,17 @@ def broadcast(step: JudgedOperation, values: Sequence[RowValue], ndim: int | Non
 
 
 Rule = Callable[[JudgedOperation], Any]
-"""Gives the rows of each result: one for all of them, or a list."""
+"""Returns the row dependence of each result: one for all of them, or a list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ruled:
-    """A rule, and which arguments it reads as sizes or positions; a size anywhere else is one used as a value."""
+    """A rule, and the arguments that it reads as sizes or positions; a size elsewhere is used as a value."""
 
     rule: Rule
     sizes: frozenset[str]
     takes_mixed: bool
-    """It looks at the shape of its arguments alone, or must judge mixed ones itself."""
+    """It only reads the shape of its arguments, or must handle mixed ones itself."""
 
 
 RULES: dict[str, Ruled] = {}

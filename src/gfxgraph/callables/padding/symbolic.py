@@ -1,10 +1,10 @@
-"""The operations of a graph, with symbols for its dynamic dims and free of mutation.
+"""The operations of a graph, with symbols for its dynamic dims and without mutation.
 
-The caller's graph, or function, is run once more on fake tensors: no data, no device. Its dynamic dims
-are symbols, so a size that becomes a number in the graph is seen, and what was assumed about sizes on
-the way (``n > 3``, ``n == m``) is kept. Operations are ATen's, and writes are turned into results: what
-was written to an argument is one more. Parameters, buffers and
-constants of the graph become inputs, so that writes to them are seen as well.
+The caller's graph, or function, is run again on fake tensors: no data, no device. Its dynamic dims
+are symbols, so a size that becomes a number in the graph is noticed, and assumptions about sizes
+(``n > 3``, ``n == m``) are kept. Operations are ATen's, and writes become results: what
+was written to an argument is an additional one. Parameters, buffers and
+constants of the graph become inputs, so that writes to them are noticed as well.
 """
 
 # ruff: noqa: TID253
@@ -30,12 +30,12 @@ Dynamic = Mapping[int, Mapping[int, str]]
 
 
 class NotTraced(Exception):
-    """The graph cannot be traced with other sizes than the example's; the text says why."""
+    """The graph cannot be traced with sizes other than the example's; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation, as it was called."""
+    """One operation as it was called."""
 
     op: Any
     args: tuple[Any, ...]
@@ -46,29 +46,29 @@ class Operation:
 
 @dataclass(frozen=True)
 class SymbolicTape:
-    """The operations in their order, and what their symbols stand for. Tensors are fake, told apart as objects."""
+    """The operations in order, and the meaning of their symbols. Tensors are fake; they are compared by identity."""
 
     tape: list[Operation]
     inputs: list[Any]
     results: Any
     written: dict[str, Tensor]
-    """What inputs hold at the end that are written to, arguments by position and others by name."""
+    """Final contents of written inputs, arguments by position and others by name."""
     env: ShapeEnv
     symbols: dict[str, Any]
-    """By the dynamic dim's name: its symbol."""
+    """The symbol by the dynamic dim's name."""
 
     def assumed(self) -> list[Any]:
-        """What the trace takes for granted about sizes, as expressions."""
+        """What the trace assumes about sizes, as expressions."""
         return [guard.expr for guard in self.env.guards]
 
 
 def traced(
     call: Callable[..., Any], inputs: Sequence[Any], dynamic: Dynamic, hints: Mapping[str, int] | None = None
 ) -> SymbolicTape:
-    """Trace ``call`` on tensors like ``inputs``, on the side of each choice by size that ``hints`` take.
+    """Trace ``call`` on tensors like ``inputs``; branches on sizes go the way that ``hints`` go.
 
     Raises:
-        NotTraced: it fails on other sizes, or does what fake tensors cannot.
+        NotTraced: it fails on other sizes, or does something that fake tensors cannot.
     """
     if isinstance(call, fx.GraphModule):
         _refuse_numbers(call, dynamic)
@@ -89,9 +89,9 @@ def traced(
 def _functional(
     call: Callable[..., Any], mode: _Recorder, env: ShapeEnv, fakes: Sequence[Any], symbols: dict[str, Any]
 ) -> SymbolicTape:
-    """The graph with the tensors that it holds as inputs, and what is written to inputs as results.
+    """The graph with its own tensors as inputs, and with what is written to inputs as results.
 
-    A plain function's own tensors are not: it is refused where it writes rows to them.
+    This does not cover a plain function's own tensors: it is refused if it writes rows to them.
     """
     state = _state(call) if isinstance(call, fx.GraphModule) else {}
     lifted = [mode.from_tensor(t, static_shapes=True) for t in state.values()]
@@ -136,7 +136,7 @@ def _plain(value: FunctionalTensor) -> Tensor:
 
 
 class _Recorder(FakeTensorMode):
-    """Writes down each operation as it reaches the fake tensors: below functionalization, and taken apart."""
+    """Records each operation as it reaches the fake tensors: after functionalization and decomposition."""
 
     def __init__(self, env: ShapeEnv) -> None:
         super().__init__(shape_env=env, allow_non_fake_inputs=True)
@@ -146,7 +146,7 @@ class _Recorder(FakeTensorMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not self.is_recording or getattr(func, "namespace", "") == "prim":  # prim: asks for a device or layout
+        if not self.is_recording or getattr(func, "namespace", "") == "prim":  # prim: queries a device or layout
             return super().__torch_dispatch__(func, types, args, kwargs)
         if isinstance(func, torch._ops.OpOverload) and func._can_decompose():
             with self:
@@ -155,7 +155,7 @@ class _Recorder(FakeTensorMode):
                 return out
         if isinstance(func, torch._ops.OpOverload) and func._schema.is_mutable:  # else it is a result by now
             raise NotTraced(f"{func._schema.name} writes to a tensor that is no argument")
-        self.is_recording = False  # what the fake of an operation runs is a part of that
+        self.is_recording = False  # operations run by an operation's fake implementation are part of it
         try:
             out = super().__torch_dispatch__(func, types, args, kwargs)
         finally:
@@ -164,14 +164,14 @@ class _Recorder(FakeTensorMode):
         return out
 
 
-# What tracing a stranger's code on fake tensors may raise; torch's own errors are RuntimeErrors.
+# What tracing unknown code on fake tensors may raise; torch's own errors are RuntimeErrors.
 _FAILURES = (
     RuntimeError, TypeError, ValueError, AssertionError, LookupError, AttributeError, ArithmeticError,
 )  # fmt: skip
 
 
 class _Lifted(fx.Interpreter):
-    """Runs a graph with given tensors in place of those that it holds."""
+    """Runs a graph with the given tensors in place of its own."""
 
     def __init__(self, module: fx.GraphModule, held: Mapping[str, Any], recorder: _Recorder) -> None:
         super().__init__(module)
@@ -191,7 +191,7 @@ def _named(module: torch.nn.Module) -> dict[str, Tensor]:
 
 
 def _state(graph: fx.GraphModule) -> dict[str, Tensor]:
-    """Tensors that a graph holds, each once."""
+    """The tensors that a graph holds, each once."""
     found = _named(graph)
     for node in graph.graph.find_nodes(op="get_attr"):
         value: Any = graph
@@ -203,7 +203,7 @@ def _state(graph: fx.GraphModule) -> dict[str, Tensor]:
 
 
 def _refuse_numbers(graph: fx.GraphModule, dynamic: Dynamic) -> None:
-    """A graph in which a dynamic dim is a number already says nothing about other sizes."""
+    """Refuse a graph in which a dynamic dim is already a number: it says nothing about other sizes."""
     for i, node in enumerate(graph.graph.find_nodes(op="placeholder")):
         known = node.meta.get("val", node.meta.get("example_value"))
         for dim in dynamic.get(i, {}) if isinstance(known, Tensor) else ():
@@ -215,7 +215,7 @@ def _refuse_numbers(graph: fx.GraphModule, dynamic: Dynamic) -> None:
 def _symbols(
     env: ShapeEnv, inputs: Sequence[Any], dynamic: Dynamic, hints: Mapping[str, int]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """For each dynamic dim's name a symbol, and the size that stands for it."""
+    """For each dynamic dim's name a symbol, and the size that it stands for."""
     symbols: dict[str, Any] = {}
     sizes: dict[str, Any] = {}
     for i, dims in dynamic.items():
@@ -234,7 +234,7 @@ def _fake(mode: FakeTensorMode, value: Any, dims: Mapping[int, str], sizes: Mapp
     if not dims:
         return mode.from_tensor(value, static_shapes=True)
     shape = [sizes[dims[d]] if d in dims else int(n) for d, n in enumerate(value.shape)]
-    # Strides in the order of the example's: a transposed argument stays so.
+    # Keep the order of the example's strides: a transposed argument stays transposed.
     order = sorted(range(value.dim()), key=lambda d: (value.stride(d), value.size(d)))
     strides: list[Any] = [0] * value.dim()
     step: Any = 1
@@ -246,7 +246,7 @@ def _fake(mode: FakeTensorMode, value: Any, dims: Mapping[int, str], sizes: Mapp
 
 
 def _bind_sizes(graph: fx.GraphModule, fakes: list[Any], dynamic: Dynamic, sizes: Mapping[str, Any]) -> None:
-    """Sizes that the graph takes as arguments of their own are those of its tensors."""
+    """Sizes that the graph takes as separate arguments are those of its tensors."""
     nodes = graph.graph.find_nodes(op="placeholder")
     known: dict[Any, str] = {}
     for i, node in enumerate(nodes):

@@ -1,6 +1,6 @@
-"""pieces: graphs that somebody else compiled, captured and replayed where that one's code calls them.
+"""pieces: graphs from another compiler, captured and replayed wherever its code calls them.
 
-piece.py   one FX graph that Dynamo gave, in a call that is more than one graph
-region.py  one callable that Inductor compiled, or a piece: what stays in place is bound to its address
+piece.py   one FX graph from Dynamo, in a call that is more than one graph
+region.py  one callable compiled by Inductor, or a piece: static inputs are bound to their addresses
 sizes.py   which dim of which tensor a number among the inputs is
 """

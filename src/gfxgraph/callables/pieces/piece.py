@@ -1,11 +1,11 @@
-"""One FX graph that Dynamo gave, captured and replayed where Dynamo's code calls it.
+"""One FX graph from Dynamo, captured and replayed where Dynamo's code calls it.
 
-    inputs ── no gradients ──> region: what stays in place is bound to its address, the rest is copied in
+    inputs ── no gradients ──> region: static inputs are bound to their addresses, the rest is copied in
            ── gradients    ──> forward and backward as two graphs; every tensor is an argument, parameters too
-           ── being warmed up, compared or captured by somebody else ──> the FX graph as it stands
+           ── during a warm-up, comparison or capture by others ──> the FX graph itself
 
-The graph's inputs that come from outside the function's arguments (parameters, buffers, attributes) are expected
-to stay in place; one that does not is copied from then on. Dynamo's guards have been asked before a piece runs.
+Inputs from outside the function's arguments (parameters, buffers, attributes) are expected
+to stay in place; one that moves is copied from then on. Dynamo has checked its guards before a piece runs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gfxgraph.types import ReplayMode
 
 
 class Piece:
-    """A callable in the place of one FX graph."""
+    """A callable that replaces one FX graph."""
 
     def __init__(self, found: Found, name: str, max_graphs: int) -> None:
         self._graph = found.graph.forward
@@ -49,9 +49,9 @@ class Piece:
         self._max_graphs = max_graphs
         self._has_run = False
         self.is_drawless = False
-        """Its first run took no random numbers from the device's default generator."""
+        """Its first run drew no random numbers from the device's default generator."""
         self.draws_of_host = False
-        """Its first run took some from the host's."""
+        """Its first run drew random numbers from the host's generator."""
 
     def __call__(self, *inputs: Any) -> Any:
         if local.is_foreseeing:
@@ -76,7 +76,9 @@ class Piece:
         return self.region(list(inputs))
 
     def _first(self, inputs: Sequence[Any]) -> Any:
-        """The first call, eagerly: what does it do that no graph can, and what do its results share?"""
+        """Run the first call eagerly, and find out whether it does something that no graph can, and what its results
+        share.
+        """
         self._has_run = True
         note_inputs(inputs)
         tensors = [t for t in inputs if isinstance(t, Tensor)]
@@ -87,7 +89,7 @@ class Piece:
             result = self.region.look(list(inputs))
         self.is_drawless, self.draws_of_host = draws.none, draws.of_host
         changed = what_changed(layouts, [tensor_key(t) for t in tensors])
-        # Whether results need gradients of their own, by what the graph does and not by what it is given.
+        # Whether results need gradients because of what the graph does, rather than because of its inputs.
         has_gradients = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
         begins = any(isinstance(t, Tensor) and t.requires_grad and t.grad_fn is not None for t in result)
         if draws.of_host:
@@ -103,10 +105,10 @@ class Piece:
         return result
 
     def _differentiable(self, inputs: Sequence[Any]) -> Any:
-        """A call that may be differentiated.
+        """Run a call that may be differentiated.
 
         Raises:
-            RunEagerly: it is for the FX graph itself.
+            RunEagerly: the FX graph itself must run.
         """
         if torch._C._current_graph_task_id() != -1 or torch._C._autograd._top_saved_tensors_default_hooks(True):
             raise RunEagerly("autograd's saved tensors are not kept as they are here (checkpointing)")
@@ -127,5 +129,5 @@ class Piece:
 
 
 def make_piece(found: Found, *, name: str, max_graphs: int = 64) -> Piece:
-    """A callable for an FX graph of the function called ``name``."""
+    """Make a callable for an FX graph of the function called ``name``."""
     return Piece(found, name, max_graphs)

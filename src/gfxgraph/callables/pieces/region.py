@@ -1,16 +1,16 @@
-"""One callable that Inductor compiled, captured and replayed by a graphed callable.
+"""One callable compiled by Inductor, captured and replayed by a graphed callable.
 
 Problem: Inductor's callables take everything as inputs, parameters included: hundreds of tensors that never
-move, and a few that differ each time. Copying all of them costs more than the replay. Idea: inputs that
-Inductor says stay in place, and those that the region writes to, are bound to their addresses, and one C
-call compares all of these; what remains goes to a graphed callable, with its buffers, buckets, memory limit
-and ways down.
+move, and a few that change each time. Copying all of them costs more than the replay. Idea: inputs that
+Inductor declares static, and those that the region writes to, are bound to their addresses, and one C
+call compares all of these; the rest goes to a graphed callable, with its buffers, buckets, memory limit
+and fallbacks.
 
-    inputs ── all bound addresses as before? ──> variant ──> graphed callable
-                      └── no ──> another variant, for the addresses of now
-                                   └── too many ──> what moves is copied; what is written makes it eager
+    inputs ── all bound addresses unchanged? ──> variant ──> graphed callable
+                      └── no ──> another variant, for the present addresses
+                                   └── too many ──> inputs that move are copied; written ones make it eager
 
-Invariants: a variant runs only while a tensor of this very call lies at each of its addresses, so nothing
+Invariants: a variant runs only while a tensor of the present call lies at each of its addresses, so nothing
 has to be kept alive for it. The backward's inputs are results of the forward, whose memory must be free to
 be handed out again: the variant's own tensors over them are views by address that own nothing.
 """
@@ -35,11 +35,11 @@ from gfxgraph.process import bridge
 from gfxgraph.types import ReplayMode
 
 MAX_VARIANTS = 4
-"""Sets of addresses that are kept captured; the least recently used goes first."""
+"""Sets of addresses kept captured; the least recently used is evicted first."""
 MAX_PLACES = 4
-"""Addresses at which one static input is met before it is copied instead: eager results, two sets of buffers."""
+"""Addresses at which one static input is seen before it is copied instead: eager results, two sets of buffers."""
 ALIGNMENT = 16
-"""What Inductor's kernels assume of addresses, in bytes."""
+"""The alignment of addresses that Inductor's kernels assume, in bytes."""
 
 Boxed = Callable[[list[Any]], Any]
 _regions: weakref.WeakSet[Region] = weakref.WeakSet()
@@ -47,7 +47,7 @@ _regions: weakref.WeakSet[Region] = weakref.WeakSet()
 
 @dataclass(frozen=True, slots=True)
 class RegionOptions:
-    """What the caller of ``torch.compile`` asked of our graphs."""
+    """Options for our graphs from the caller of ``torch.compile``."""
 
     buckets: Any = None
     max_graphs: int = 64
@@ -59,17 +59,17 @@ def living() -> list[Region]:
 
 
 class Region:
-    """A boxed callable in the place of Inductor's.
+    """A boxed callable that replaces Inductor's.
 
     Args:
         model: Inductor's; takes a list, which it empties.
-        static: positions of inputs that stay in place, as Inductor knows them.
+        static: positions of inputs that stay in place, according to Inductor.
         mutated: positions of inputs that the callable writes to.
-        is_backward, is_inference: what it is of.
-        is_partition: one of several parts of what was compiled as a whole.
+        is_backward, is_inference: what it was compiled from.
+        is_partition: one of several parts of a compiled graph.
         mode: of the graphed callables inside; hot ones hand out their buffers.
         name: for messages.
-        alignment: what the callable assumes of addresses, in bytes; inputs elsewhere are copied for it.
+        alignment: what the callable assumes about addresses, in bytes; other inputs are copied for it.
     """
 
     def __init__(
@@ -92,14 +92,14 @@ class Region:
         self._mutated = frozenset(mutated)
         self._is_backward = is_backward
         self.computes_into_arguments = is_backward or is_partition
-        """Whether Inductor may compute into an argument whose last use the region is: one it made itself."""
+        """Whether Inductor may compute into an argument whose last use is this region, if Inductor made it."""
         self.wanted = wanted
         self._sizes = Sizes() if wanted.buckets is not None and is_inference else None
         self._copied: frozenset[int] = frozenset()
         """Static inputs that turned out to move."""
         self._variants: dict[tuple[int, ...], Variant] = {}
         self._places: dict[int, set[int]] = {}
-        """Where inputs that should stay in place have been."""
+        """Addresses at which static inputs have been seen."""
         self._is_looked_at = not is_backward and not mutated
         self._last: Variant | None = None
         self.why_eager = ""
@@ -107,7 +107,7 @@ class Region:
         self.name = name or f"compiled {kind} {len(_regions)}"
         self.mode = mode
         self.gradients: list[Any] = []
-        """Graphs of forward and backward, of whoever calls the region."""
+        """Graphs of forward and backward, for callers of the region."""
         self._eager: Counter[str] = Counter()
         _regions.add(self)
 
@@ -123,7 +123,7 @@ class Region:
         return variant.run(inputs)
 
     def _find(self, inputs: list[Any]) -> Variant | None:
-        """The variant for where the inputs lie; None where the region runs eagerly."""
+        """The variant for the inputs' addresses; None if the region runs eagerly."""
         if self.why_eager:
             return None
         for i, value in enumerate(inputs):
@@ -143,7 +143,7 @@ class Region:
             if len(self._variants) >= MAX_VARIANTS:
                 del self._variants[next(iter(self._variants))]
             found = Variant(self, inputs, fixed)
-        self._variants[key] = found  # the last used is the last
+        self._variants[key] = found  # the most recently used comes last
         return found
 
     def _fixed(self, inputs: list[Any]) -> tuple[int, ...]:
@@ -157,7 +157,7 @@ class Region:
         )
 
     def _restless(self, inputs: list[Any], fixed: tuple[int, ...]) -> bool:
-        """True where inputs are to be bound no longer, or the region not to be captured: they are never at rest."""
+        """Whether to stop: some inputs move too often to be bound, or the region to be captured."""
         moving = set()
         for i in fixed:
             places = self._places.setdefault(i, set())
@@ -171,11 +171,11 @@ class Region:
         return bool(moving)
 
     def count_eager(self, why: str) -> None:
-        """One more call without a graph."""
+        """Count one more call without a graph."""
         self._eager[why] += 1
 
     def fall_back(self, why: str) -> None:
-        """Never capture, from now on, and report why."""
+        """Never capture from now on, and report why."""
         self.why_eager = why
         self._variants.clear()
         self._last = None
@@ -184,7 +184,7 @@ class Region:
             state.report("fallback", f"a compiled region runs without a graph: {why}", self.name)
 
     def look(self, inputs: list[Any]) -> Any:
-        """The first call, by Inductor's callable on the caller's own tensors: what do its results share?
+        """Run the first call with Inductor's callable on the caller's own tensors, to see what its results share.
 
         A result that lies in an input must be a view of the caller's own tensor, so that input is not bound.
         """
@@ -201,7 +201,7 @@ class Region:
         return results
 
     def owns(self, position: int) -> bool:
-        """True where the tensor may be kept alive: a parameter or buffer, not what a forward left."""
+        """True if the tensor may be kept alive: a parameter or buffer, not a result of the forward."""
         return position in self._static and position not in self._mutated and not self._is_backward
 
     @property
@@ -249,7 +249,7 @@ class Region:
 
 
 class Variant:
-    """The region with some of its inputs at given addresses."""
+    """The region with some of its inputs at fixed addresses."""
 
     def __init__(self, region: Region, inputs: list[Any], fixed: tuple[int, ...]) -> None:
         self._region = weakref.ref(region)
@@ -272,11 +272,11 @@ class Variant:
         return [self._exact] if self._padded is None else [self._exact, self._padded]
 
     def is_at(self, inputs: list[Any]) -> bool:
-        """True where the inputs lie where they lay."""
+        """True if all bound inputs lie at their addresses."""
         return same_addresses(inputs, self._addresses, self._positions)
 
     def run(self, inputs: list[Any]) -> Any:
-        """One call; empties the list, as Inductor's callables do."""
+        """Run one call; empties the list, as Inductor's callables do."""
         if self._sizes is not None and self._numbers:
             return self._run_sized(inputs)
         given = [inputs[i] for i in self._moving]
@@ -284,7 +284,7 @@ class Variant:
         return self._exact(*given)
 
     def _run_sized(self, inputs: list[Any]) -> Any:
-        """A call whose sizes vary: in a bucket, as soon as it is known which dims the numbers are."""
+        """Run a call whose sizes vary: in a bucket, once it is known which dims the numbers are."""
         assert self._sizes is not None
         where = self._sizes.look(inputs, self._numbers, self._tensors)
         if where is None:
@@ -311,9 +311,9 @@ class Bound:
     """The region as a function of the inputs that are not bound to an address.
 
     Args:
-        bound: what stays in place, at its position; None elsewhere.
+        bound: the bound tensors, at their positions; None elsewhere.
         moving: positions of the arguments.
-        numbers: by position, which argument's which dim a number is; empty where numbers are arguments.
+        numbers: by position, which dim of which argument a number is; empty if numbers are arguments.
     """
 
     def __init__(
@@ -328,7 +328,7 @@ class Bound:
         self._numbers = numbers or {}
         self.__qualname__ = region.name
         self.homes = frozenset(t.untyped_storage().data_ptr() for t in bound if isinstance(t, Tensor) and t.numel())
-        """Where what is bound lies."""
+        """Storage addresses of the bound tensors."""
 
     def __call__(self, *given: Any) -> Any:
         inputs = list(self._inputs)
@@ -341,10 +341,10 @@ class Bound:
 
 
 def _apart(results: Any, given: Sequence[Any]) -> list[Any]:
-    """The results, those that lie in an argument copied.
+    """The results, with those that lie in an argument copied.
 
-    Inductor computes into an argument whose last use it is, and returns that: a partition, and a backward. To a
-    graphed callable it would look like a function that returns what it was given, and the caller would get that.
+    Inductor computes into an argument whose last use it is, and returns that: in a partition, and in a backward. To a
+    graphed callable this would look like a function that returns its argument, and so would the caller's result.
     """
     homes = {t.untyped_storage().data_ptr() for t in given if isinstance(t, Tensor) and t.numel()}
 
@@ -355,11 +355,11 @@ def _apart(results: Any, given: Sequence[Any]) -> list[Any]:
 
 
 def _aligned_all(inputs: list[Any], mutated: frozenset[int], alignment: int) -> list[Any]:
-    """The inputs, those at odd addresses copied: Inductor leaves that to whoever captures.
+    """The inputs, with misaligned ones copied: Inductor leaves that to the capture.
 
     An alignment of 1 copies none: an FX graph writes to its inputs, and returns views of them.
 
-    One that is written to stays: where it is not aligned now it was not when its kernels were made.
+    An input that is written to is not copied: if it is misaligned now, it was when its kernels were compiled.
     """
     for i, value in enumerate(inputs if alignment > 1 else ()):
         if isinstance(value, Tensor) and value.is_cuda and value.data_ptr() % alignment and i not in mutated:

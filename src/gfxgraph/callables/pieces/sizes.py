@@ -1,8 +1,8 @@
 """Which dim of which tensor a number among the inputs is.
 
 A callable compiled for dynamic shapes takes its sizes as numbers besides the tensors. To run it on padded
-tensors the numbers must follow, so each must be known to be some tensor's dim. That is found by looking:
-the dims that equal the number, in every call seen with another size.
+tensors the numbers must match, so each must be known to be some tensor's dim. That is found by observation:
+the dims that equal the number in every call seen, with at least two different values.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Place = tuple[int, int]
 
 
 class Sizes:
-    """What the calls seen so far say."""
+    """The observations of the calls seen so far."""
 
     def __init__(self) -> None:
         self._candidates: dict[int, set[Place]] = {}
@@ -23,7 +23,7 @@ class Sizes:
         self.is_hopeless = False
 
     def look(self, inputs: list[Any], numbers: list[int], tensors: list[int]) -> dict[int, Place] | None:
-        """Each number's place; None until every number has been seen with two values, and where one has none."""
+        """Each number's place; None until every number has been seen with two values, or if one has no place."""
         if self.is_hopeless:
             return None
         values = tuple([inputs[i] for i in numbers])

@@ -1,15 +1,15 @@
-"""Dynamo's rules of Python where they give another answer than Python (seen with torch 2.11 and 2.13).
+"""Corrects rules of Dynamo whose result differs from Python's (seen with torch 2.11 and 2.13).
 
-    a dict is asked for a key     its keys are guarded where Dynamo cannot name the key; an object that is the key, or
-                                  part of it, is guarded by identity: Dynamo guards its class
+    a dict is asked for a key     its keys are guarded if Dynamo cannot name the key; an object that is the key, or
+                                  part of it, is guarded by identity: Dynamo guards only its class
     ``is``, ``==`` of objects      each is guarded by identity
-    two keys have one hash        and differ for Dynamo, which does not ask an ``__eq__`` of the program's: a break
-    a class, by way of a closure  is guarded: Dynamo takes each for the ``__class__`` of ``super()``
-    ``isinstance``                of a class with an ``__instancecheck__`` of the program's is a break
+    two keys have one hash        and differ for Dynamo, which does not call the program's ``__eq__``: a graph break
+    a class, through a closure    is guarded: Dynamo takes each for the ``__class__`` of ``super()``
+    ``isinstance``                of a class with the program's own ``__instancecheck__`` is a graph break
     a generator that outlives     is left to Python: Dynamo would run it to its end at once
     the call
 
-What sets hold, of which Dynamo guards the number, is asked by us (``world.Granted``).
+The contents of sets, of which Dynamo guards only the length, are checked by us (``world.Granted``).
 
 Source: decision 0208; tests/conformance/test_graphed_lookups.py and test_graphed_results.py.
 """
@@ -27,17 +27,17 @@ from gfxgraph.callables.trace.found import name_of
 
 Func = Callable[..., Any]
 Tracker = Any
-"""A variable of Dynamo's, or a part of Dynamo: its classes are as the installed torch has them."""
+"""A variable of Dynamo's, or another part of Dynamo: the classes vary with torch's version."""
 StandIn = tuple[object, str, Callable[[Any], object]]
-"""Of whom, under which name, and what makes the other one of what is there."""
+"""Owner, attribute name, and a function that makes the replacement from the original."""
 
 
 _handlers: dict[object, object] = {}
-"""Dynamo's handlers of calls of builtins, which keep the rule that they were made with: ours, and others' not."""
+"""Our replacements for Dynamo's cached handlers of builtin calls, which keep the rule that they were made with."""
 
 
 def rules() -> Iterator[StandIn]:
-    """Where a rule is, its name, and what to make of it."""
+    """Every rule to replace: its owner, its name, and a function that makes the replacement."""
     variables = torch._dynamo.variables
     dicts: Tracker = variables.ConstDictVariable
     yield dicts, "install_dict_contains_guard", _asking_for_key
@@ -116,7 +116,7 @@ def _looking_for_object(compare: Func) -> Func:
 
 
 def _guard_both(left: Tracker, right: Tracker) -> None:
-    """Guard two objects of one class; that others differ, their classes say."""
+    """Guard two objects of one class; objects of different classes differ by their class guards."""
     kinds = [type(each.value) for each in map(_realized, (left, right)) if _is_object(each)]
     if len(kinds) == 2 and kinds[0] is kinds[1]:
         _guard_identity(left)
@@ -132,7 +132,7 @@ def _is_object(variable: Tracker) -> bool:
 
 
 def _guard_identity(key: Tracker) -> None:
-    """Objects that are equal to themselves alone are guarded to be the very ones."""
+    """Guard objects without an ``__eq__`` of their own by identity."""
     match = torch._dynamo.guards.GuardBuilder.ID_MATCH
 
     def guard(variable: Tracker) -> None:
@@ -154,7 +154,7 @@ def _comparing_keys(are_equal: Func) -> Func:
 
 
 def _of_closure(is_of_closure: Func) -> Func:
-    # Only what a cell itself holds; that is compared by ``world.Granted``.
+    # Only the cell's own content; ``world.Granted`` compares it.
     return lambda source: is_of_closure(source) and name_of(source).endswith(".cell_contents")
 
 

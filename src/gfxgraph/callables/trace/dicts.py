@@ -1,10 +1,10 @@
-"""Noticing that a dict has changed.
+"""Detecting changes of dicts.
 
-CPython 3.11 numbers every state of a dict (PEP 509): equal numbers, equal content. From 3.12 on a dict can be
-watched (``PyDict_Watch``): a function of ours is called before any change, so that an unchanged dict costs
-nothing at all. On 3.12 that holds for objects' own dicts, too, once they have been asked for: every store of
-another value is told (measured: 0 of 600,000 missed). On 3.13 stores to attributes pass the watchers by, so it is
-tried out (``sees_attributes``).
+CPython 3.11 numbers every state of a dict (PEP 509): equal numbers mean equal content. From 3.12 on a dict can be
+watched (``PyDict_Watch``): CPython calls a function of ours before any change, so that an unchanged dict costs
+nothing at all. On 3.12 this includes objects' own dicts, once they have been accessed: every store of
+another value is reported (measured: 0 of 600,000 missed). On 3.13 stores to attributes bypass the watchers, so this
+is tested at run time (``sees_attributes``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from gfxgraph.callables.trace.words import Words, tag_of
 
 HAS_TAGS = sys.version_info < (3, 12)
-"""Every store, to an object's attributes too, changes the number of the object's dict."""
+"""Every store, also to an object's attributes, changes the version number of the object's dict."""
 
 
 class DictWatch(Protocol):
@@ -31,10 +31,10 @@ class DictWatch(Protocol):
 
 
 class Tags(Words):
-    """Dicts watched by their numbers (CPython 3.11)."""
+    """Dicts watched by their version numbers (CPython 3.11)."""
 
     def __init__(self, dicts: Iterable[dict[Any, Any]]) -> None:
-        self._dicts = list(dicts)  # held: a number is only as good as the dict it is read from
+        self._dicts = list(dicts)  # kept alive: a number is only valid while its dict exists
         super().__init__(tag_of(each) for each in self._dicts)
 
 
@@ -47,21 +47,21 @@ class Watchers:
         watched = list(dicts)
         for each in watched:
             _watch(each, self)
-        # The dicts are held until they are let go of: one that died while watched would call back from its end.
+        # The dicts are kept alive until they are unwatched: one that died while watched would call back.
         weakref.finalize(self, _let_go, watched).atexit = False
 
     def is_same(self) -> bool:
         return not self.has_changed
 
     def changed(self, address: int, key: int | None) -> None:
-        """The dict at ``address`` is about to change, under the key at ``key`` or altogether."""
+        """Called when the dict at ``address`` is about to change, at the key at ``key`` or as a whole."""
         names = self._names.get(address)
         if names is None or key is None or ctypes.cast(key, ctypes.py_object).value in names:
             self.has_changed = True
 
 
 _watchers: dict[int, weakref.WeakSet[Watchers]] = {}
-"""By address of the dict: who wants to know."""
+"""By address of the dict: the watchers to notify."""
 
 
 def _on_event(event: int, address: int, key: int | None, value: int | None) -> int:
@@ -71,14 +71,14 @@ def _on_event(event: int, address: int, key: int | None, value: int | None) -> i
 
 
 class _Api:
-    """CPython's functions for watching dicts; one watcher of ours for the process."""
+    """CPython's functions for watching dicts, with one watcher id for the process."""
 
     def __init__(self) -> None:
         python = ctypes.pythonapi
         kind = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
         self.callback = kind(_on_event)
         python.PyDict_Watch.argtypes = python.PyDict_Unwatch.argtypes = [ctypes.c_int, ctypes.py_object]
-        self.number: int = python.PyDict_AddWatcher(self.callback)  # RuntimeError: all eight are taken
+        self.number: int = python.PyDict_AddWatcher(self.callback)  # raises RuntimeError if all eight are taken
         self.watch: Callable[[int, dict[Any, Any]], int] = python.PyDict_Watch
         self.unwatch: Callable[[int, dict[Any, Any]], int] = python.PyDict_Unwatch
 
@@ -87,7 +87,7 @@ _api: _Api | None = None
 
 
 def _end() -> None:
-    """Before the interpreter takes itself apart: nothing calls back any more."""
+    """Stop all callbacks before the interpreter shuts down."""
     if _api is not None:
         ctypes.pythonapi.PyDict_ClearWatcher(_api.number)
 
@@ -104,19 +104,20 @@ def _watch(each: dict[Any, Any], owner: Watchers) -> None:
 
 
 def _let_go(dicts: list[dict[Any, Any]]) -> None:
-    if _api is None:  # the interpreter is taking itself apart: this module's names have gone
+    if _api is None:  # the interpreter is shutting down and has cleared this module's names
         return
     for each in dicts:
-        if not any(True for _ in _watchers.get(id(each), ())):  # a set's length counts the one just gone
+        if not any(True for _ in _watchers.get(id(each), ())):  # a WeakSet's length still counts the one just freed
             _watchers.pop(id(each), None)
             _api.unwatch(_api.number, each)
 
 
 def watched(dicts: Iterable[dict[Any, Any]], names: Mapping[int, set[str]] | None = None) -> DictWatch | None:
-    """Watch ``dicts`` from now on; None where this Python cannot.
+    """Watch ``dicts`` from now on; None if this Python cannot.
 
     Args:
-        names: by address of a dict, the keys that matter; every key of the others does. Numbers know no keys.
+        names: by address of a dict, the keys that matter; for other dicts every key does. Version numbers ignore
+        this.
     """
     if HAS_TAGS:
         return Tags(dicts)
@@ -128,7 +129,7 @@ def watched(dicts: Iterable[dict[Any, Any]], names: Mapping[int, set[str]] | Non
 
 @functools.cache
 def sees_attributes() -> bool:
-    """Whether a watched dict of an object tells of stores to its attributes, those of specialised code among them."""
+    """Whether watching an object's dict reports stores to its attributes, including those of specialized bytecode."""
 
     class Probe:
         pass
@@ -140,7 +141,7 @@ def sees_attributes() -> bool:
     def store(value: int) -> None:
         sample.a = value
 
-    for value in range(1000, 1064):  # CPython specialises a store when it has run some times
+    for value in range(1000, 1064):  # CPython specializes a store after some executions
         for change in (store, functools.partial(setattr, sample, "b")):
             kept = watched([own])
             change(value)

@@ -1,9 +1,9 @@
-"""How Dynamo is asked: our settings around each of its traces, its backend, and the frame that it begins at.
+"""How Dynamo is called: our settings around each of its traces, its backend, and the first frame.
 
-Dynamo is asked without Inductor: the FX graph that it gives holds torch's own operations, so what a capture
-records is what eager execution would have launched. Guards on module hooks are on, which torch leaves out.
+Dynamo runs without Inductor: its FX graph holds torch's own operations, so a capture
+records what eager execution would have launched. Guards on module hooks, which torch leaves off, are on.
 
-Source: decision 0111; torch._dynamo (2.9 to 2.13) for what is asked of it.
+Source: decision 0111; torch._dynamo (2.9 to 2.13) for its interfaces.
 """
 
 from __future__ import annotations
@@ -42,31 +42,33 @@ if TYPE_CHECKING:
 _CONFIG = {
     "skip_nnmodule_hook_guards": False,
     "allow_unspec_int_on_nn_module": True,
-    "suppress_errors": True,  # what Dynamo itself fails at runs as Python
-    "inline_torch_dispatch_torch_compile": False,  # modes of ours may watch; those of others make the call eager
+    "suppress_errors": True,  # code at which Dynamo itself fails runs as Python
+    "inline_torch_dispatch_torch_compile": False,  # our modes may watch; others' make the call eager
     "skip_no_tensor_aliasing_guards_on_parameters": False,
-    "allow_empty_graphs": True,  # a function that does nothing has guards, too, for when it does something
-    "use_numpy_random_stream": True,  # numbers of NumPy's, not of torch's, come from a break
-    "rewrite_assert_with_torch_assert": False,  # else a device's assertion, of another class, would stand for it
-    "allow_rnn": True,  # the FX graph holds torch's own operation, and runs as it stands
+    "allow_empty_graphs": True,  # a function that does nothing needs guards, too
+    "use_numpy_random_stream": True,  # NumPy's random numbers must not become torch's
+    "rewrite_assert_with_torch_assert": False,  # else a failed assert would raise another class, on the device
+    "allow_rnn": True,  # the FX graph holds torch's own operation, and runs as it is
     "recompile_limit": 64,
     "accumulated_recompile_limit": 1024,
 }
 _RESUMED = "torch_dynamo_resume_in"
-"""The names of the code that Dynamo makes for what follows a break. Each turn of a loop is one more trace of it."""
+"""Prefix of the code that Dynamo makes for what follows a graph break. Each iteration of a loop is one more trace of
+it.
+"""
 MAX_TRACES = 16
-"""Of one function; beyond, calls in yet another world run eagerly."""
+"""Traces of one function; beyond that, calls in new worlds run eagerly."""
 MOST_STATIC_TRACES = 4
-"""Traces with symbols for sizes in which the ints of modules are taken for constants."""
+"""Traces with symbolic sizes in which the ints of modules are taken as constants."""
 
 
 class _Local(threading.local):
-    """What this thread has underway with Dynamo."""
+    """This thread's activity with Dynamo."""
 
     is_raw = 0
-    """How often a piece is part of what somebody else warms up, compares or captures: it runs as it stands."""
+    """Nesting depth of warm-ups, comparisons or captures by others, in which a piece runs its FX graph as it is."""
     is_foreseeing = False
-    """Pieces are not to run."""
+    """Whether pieces must not run."""
     found: list[Found] | None = None
     skipped: list[str] | None = None
     versions: _Versions | None = None
@@ -77,7 +79,7 @@ _lines = itertools.count(1)
 
 
 def backend_of(frontend: Frontend) -> Callable[[Any, Any], Any]:
-    """Dynamo's backend for one frontend, which it does not hold: Dynamo keeps every backend for good."""
+    """Dynamo's backend for one frontend. It holds the frontend weakly, because Dynamo keeps every backend forever."""
     owner = weakref.ref(frontend)
 
     def graphed(graph: Any, example_inputs: Any) -> Any:
@@ -89,8 +91,8 @@ def backend_of(frontend: Frontend) -> Callable[[Any, Any], Any]:
 
 
 def _backend(front: Frontend, graph: Any) -> Any:
-    """Look at an FX graph that Dynamo has made, and give it a piece to call in its place."""
-    # Else its first run would go by way of nn.Module's call, and with it through hooks for all modules.
+    """Examine an FX graph that Dynamo has made, and give Dynamo a piece to call instead."""
+    # Otherwise its first run would go through nn.Module's call, and through the hooks for all modules.
     _LazyGraphModule.force_recompile(graph)
     try:
         found = look(graph)
@@ -114,14 +116,15 @@ def _backend(front: Frontend, graph: Any) -> Any:
 
 
 shielded: list[Any] = []
-"""Functions that are breaks in code that others compile, and are traced into here."""
+"""Functions that are graph breaks in code compiled by others, and are traced here."""
 
 
 def shield(method: Any, *, from_us: bool = False) -> None:
-    """Have Dynamo call the method instead of tracing into it: a graphed call inside compiled code is a break.
+    """Make Dynamo call the method instead of tracing into it: a graphed call in compiled code is a graph break.
 
-    By marking its code, as for the recorder: torch's own wrapper would cost each call more than a replay's frame.
-    In a trace of ours it is part of what is traced, unless it is shielded from us, too.
+    Done by marking its code, as for the recorder: torch's own wrapper would cost each call more than a replay's
+    frame.
+    Traces of ours include it, unless it is shielded from us, too.
     """
     if not from_us:
         shielded.append(method)
@@ -144,12 +147,12 @@ def _unshielded() -> Iterator[None]:
 
 
 class Configured:
-    """Dynamo's callback under our settings; it is asked to trace again at any call, wherever that comes from."""
+    """Dynamo's callback under our settings; it may be called to trace again in any later call."""
 
     def __init__(self, callback: Any, frontend: Frontend) -> None:
         self._callback = callback
         self._owner = weakref.ref(frontend)
-        # Dynamo looks for the backend along these, to tell its cache entries apart.
+        # Dynamo follows these attributes to the backend, to tell its cache entries apart.
         self._torchdynamo_orig_backend = callback
         self._torchdynamo_orig_callable = callback
 
@@ -157,7 +160,7 @@ class Configured:
         front, known = self._owner(), torch._dynamo.config
         wanted = {**_CONFIG, **(_for_symbols(front) if front is not None and front.is_dynamic else {})}
         if local.is_foreseeing:
-            wanted["suppress_errors"] = False  # or the function would run as Python
+            wanted["suppress_errors"] = False  # otherwise the function would run as Python
         if args[0].f_code.co_name.startswith(_RESUMED):
             wanted["recompile_limit"] = MAX_TRACES
         n_before = 0 if front is None else len(front.graphs)
@@ -176,11 +179,11 @@ class Configured:
 
 
 def _for_symbols(front: Frontend) -> dict[str, Any]:
-    """Settings for the next trace with sizes as symbols, beside those of all.
+    """Additional settings for the next trace with symbolic sizes.
 
-    Dynamo makes symbols of a module's ints at once, too: a switch becomes a SymBool, which no operation takes. So
-    they stay numbers, unless they differ from trace to trace (a counter). Of floats (an eps, a dropout's p) it would
-    make tensors, and read them back.
+    Dynamo would also make symbols of a module's ints: a switch becomes a SymBool, which no operation accepts. So
+    they stay numbers, unless they differ from trace to trace (a counter). Floats (an eps, a dropout's p) would become
+    tensors that are read back.
     """
     is_restless = front.n_traces > MOST_STATIC_TRACES
     return {"specialize_float": True, "allow_unspec_int_on_nn_module": is_restless}
@@ -188,7 +191,7 @@ def _for_symbols(front: Frontend) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _standing_in(others: Iterable[StandIn]) -> Iterator[None]:
-    """With others in the place of some of Dynamo's functions, settings and entries of tables."""
+    """Temporarily replace some of Dynamo's functions, settings and table entries."""
     replaced: list[tuple[Any, str, Any]] = []
     try:
         for owner, name, make in others:
@@ -209,9 +212,9 @@ def _put(owner: Any, name: str, value: object) -> None:
 
 
 def _without_logs() -> Iterator[StandIn]:
-    """Guards are not measured, which flushes the caches, nor whole files read for the names of functions.
+    """Skip measuring the guards, which flushes caches, and reading whole files for function names.
 
-    50 and 100 ms a trace of a Llama of 16 layers; where the log is on, it has them.
+    This saves 50 and 100 ms per trace of a 16-layer Llama; if the log is enabled, both are done.
     """
     guards, symbols = torch._dynamo.guards, torch._dynamo.symbolic_convert
     for room, name, nothing, logs in (
@@ -229,7 +232,7 @@ def _giving(value: object) -> Callable[[object], Func]:
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without Python's collector: what a trace makes lives on, and looking through it again and again takes 6 %."""
+    """Without Python's garbage collector: what a trace makes stays alive, and scanning it repeatedly takes 6 %."""
     is_on = gc.isenabled()
     gc.disable()
     try:
@@ -240,9 +243,10 @@ def _uncollected() -> Iterator[None]:
 
 
 def _corrections() -> Iterator[StandIn]:
-    """What Dynamo would answer otherwise, or leave to Python (seen with torch 2.11 and 2.13).
+    """Corrections for what Dynamo would answer wrongly, or leave to Python (seen with torch 2.11 and 2.13).
 
-    A number or a string that a frame only hands on is guarded, too: Dynamo's code fetches it anew, a replay does not.
+    A number or a string that a frame only passes on is guarded, too: Dynamo's code fetches it anew, a replay does
+    not.
     """
     variables = torch._dynamo.variables
     builder, lazy = variables.builder.VariableBuilder, getattr(variables.lazy, "LazyConstantVariable", None)
@@ -259,7 +263,7 @@ def _corrections() -> Iterator[StandIn]:
 
 
 def _noting(errors: list[Exception]) -> Callable[[Func], Func]:
-    """What Dynamo raises at a frame that it then leaves to Python, of which it says only that there was an error."""
+    """Note what Dynamo raises at a frame that it then leaves to Python; it reports only that there was an error."""
 
     def noting(told: Func) -> Func:
         def tell(error: Exception, *about: Any) -> str:
@@ -272,18 +276,18 @@ def _noting(errors: list[Exception]) -> Callable[[Func], Func]:
 
 
 def _breaking_in_loops(asked: Func) -> Func:
-    """Without Dynamo's rule that a break inside a loop leaves the whole frame to Python.
+    """Disable Dynamo's rule that a graph break inside a loop leaves the whole frame to Python.
 
-    It is there to keep the number of graphs low; what Dynamo makes is valid either way. Here Python between graphs
-    is no fault, and the number of traces is bounded: of a long loop the first turns have graphs. A loop over
+    The rule keeps the number of graphs low; Dynamo's result is valid either way. Here Python between graphs
+    is acceptable, and the number of traces is bounded: in a long loop the first iterations have graphs. A loop over
     anything but ``range`` keeps the rule: what follows such a break is guarded on the iterator's next elements, and
-    asking an iterator that has fewer left raises IndexError in the program (seen with torch 2.11 and 2.13).
+    reading an iterator that has fewer left raises IndexError in the program (seen with torch 2.11 and 2.13).
     """
     return lambda self: asked(self) and any(map(_is_iterator, self.stack))
 
 
 def _with_bound(wrap: Func) -> Func:
-    """A deque keeps its bound, which Dynamo forgets of one that the frame has not made."""
+    """Keep a deque's bound, which Dynamo forgets if the frame has not made the deque."""
 
     def wrap_with_bound(self: Any, value: Any) -> Any:
         made = wrap(self, value)
@@ -296,7 +300,7 @@ def _with_bound(wrap: Func) -> Func:
 
 
 def _formatting_known(format_value: Func) -> Func:
-    """A number that changes is a string where it is formatted: Dynamo may take the number itself for it."""
+    """Make a changing number a constant where it is formatted: Dynamo may take the number itself for the string."""
 
     def format_known(self: Any, *how: Any) -> Any:
         if isinstance(self.stack[-1], torch._dynamo.variables.SymNodeVariable):
@@ -316,7 +320,7 @@ def _wrapping_at_once(wrap_lazily: Func) -> Func:
 
 
 def _calling_kept(call: Func) -> Func:
-    """What ``functools.lru_cache`` keeps is asked for by Python: Dynamo traces what is below the cache."""
+    """Let Python call functions with ``functools.lru_cache``: Dynamo traces what is below the cache."""
 
     def call_kept(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         if not _is_kept(self.wrapper_obj):
@@ -338,7 +342,7 @@ def _calling_kept(call: Func) -> Func:
 
 
 def _is_kept(function: object) -> bool:
-    """Whether the program itself keeps what a function returns; packages are trusted to keep what stays so."""
+    """Whether the program itself caches a function's results; packages are trusted to cache only what stays valid."""
     if not isinstance(function, functools._lru_cache_wrapper):
         return False
     code = getattr(function.__wrapped__, "__code__", None)
@@ -346,14 +350,14 @@ def _is_kept(function: object) -> bool:
 
 
 def _is_iterator(variable: object) -> bool:
-    """Whether a loop goes over a sequence, as Dynamo's stack shows it."""
+    """Whether a loop iterates over a sequence, according to Dynamo's stack."""
     name = type(variable).__name__
     return "Iterator" in name and not name.startswith("Range")
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without Dynamo's advice on graph breaks: here they are no fault, and ``explain()`` tells of them."""
+    """Silence Dynamo's advice on graph breaks: they are acceptable here, and ``explain()`` reports them."""
     log = logging.getLogger("torch._dynamo")
     level = log.level
     with warnings.catch_warnings():
@@ -366,11 +370,12 @@ def _quiet() -> Iterator[None]:
 
 
 def root_of(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A frame of this function's own for Dynamo to begin at: entries are kept by code object."""
+    """A root frame of this function's own for Dynamo: it keeps its entries by code object."""
     fn = under(fn)
 
     def root(*args: Any, **kwargs: Any) -> Any:
-        # Has Dynamo guard the keys of these, and their order: it guards none that a function does not find.
+        # Makes Dynamo guard the keys of these, and their order: it does not guard keys that a function looks for in
+        # vain.
         for each in (*args, *kwargs.values(), kwargs):
             match each:
                 case {}:
@@ -379,7 +384,7 @@ def root_of(fn: Callable[..., Any]) -> Callable[..., Any]:
         return fn(*args, **kwargs)
 
     _prepare_dynamo()
-    # What Dynamo learns of sizes and numbers that change it keeps by file and line: for each root its own.
+    # Dynamo stores what it learns about changing sizes and numbers by file and line: each root has its own.
     code = root.__code__.replace(co_name="call", co_filename="<graphed>", co_firstlineno=next(_lines))
     names = {"__builtins__": __builtins__, "__name__": __name__}
     return types.FunctionType(code, names, "call", None, root.__closure__)
@@ -387,26 +392,26 @@ def root_of(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 @functools.cache
 def _prepare_dynamo() -> None:
-    """Have Dynamo skip the rooms whose functions stand in the place of torch's, and run inside its operations.
+    """Make Dynamo skip the rooms whose functions replace torch's, and run inside its operations.
 
-    And tell it the shapes of what torch's encoder layer calls in inference: without them it breaks there.
+    Also register the shapes of what torch's encoder layer calls in inference: without them Dynamo breaks there.
     """
     for room in ("capture", "simulator"):
         torch._dynamo.trace_rules.add(f"gfxgraph.{room}")
     for name in ("_transformer_encoder_layer_fwd",):
         operation = getattr(torch.ops.aten, name, None)
         if operation is not None and not operation.default.has_kernel_for_dispatch_key("Meta"):
-            with contextlib.suppress(RuntimeError):  # somebody else has told it
+            with contextlib.suppress(RuntimeError):  # already registered elsewhere
                 torch.library.register_fake(f"aten::{name}", lambda source, *args, **kwargs: torch.empty_like(source))
 
 
 def is_compiled(fn: Any) -> bool:
-    """True for what ``torch.compile`` made."""
+    """True for results of ``torch.compile``."""
     return hasattr(fn, "_torchdynamo_orig_callable") or isinstance(fn, torch._dynamo.OptimizedModule)
 
 
 def under(fn: Any) -> Any:
-    """The function under ``torch.compile``."""
+    """The function inside ``torch.compile``'s wrapper."""
     while is_compiled(fn):
         fn = fn._orig_mod if isinstance(fn, torch._dynamo.OptimizedModule) else fn._torchdynamo_orig_callable
     return fn

@@ -1,4 +1,4 @@
-"""What Dynamo gave for one frame: its FX graph, where that reads, and why it is not the whole call."""
+"""What Dynamo found for one frame: its FX graph, what that reads, and why it is not the whole call."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ BROKEN = "Python runs between its graphs"
 
 @dataclass
 class Found:
-    """What Dynamo gave for one frame."""
+    """What Dynamo found for one frame."""
 
     root: Any
     graph: Any
     sources: list[str]
-    """Of the graph's inputs, in their order; "" for a number that Dynamo computed."""
+    """Sources of the graph's inputs, in order; "" for a number that Dynamo computed."""
     why_not_whole: str = ""
     code: list[Any] = field(default_factory=list)
-    """Of every function that was traced on the way."""
+    """Code of every function that was traced on the way."""
     stores: list[tuple[str, str, Any]] = field(default_factory=list)
     """Constants that the frame's code leaves in objects: source of the object, attribute, value."""
     may_raise: str = ""
-    """Arithmetic on a number that changes, which raises for some."""
+    """Arithmetic on a changing number that raises for some values."""
     why_eager: str = ""
-    """Why not even a capture of the graph would do what the graph does."""
+    """Why even a capture of the graph would not do what the graph does."""
     outside: list[int] = field(default_factory=list)
-    """Positions of the inputs that come from outside the frame: they are expected to stay in place."""
+    """Positions of the inputs from outside the frame: they are expected to stay in place."""
     returned: list[str] = field(default_factory=list)
-    """Sources of tensors and changing numbers from outside that the frame returns; its graph need not have them."""
+    """Sources of external tensors and changing numbers that the frame returns; its graph need not contain them."""
 
 
 def _is_outside(source: str) -> bool:
-    """True for what a frame does not have as a value of its own: globals, and what objects hold.
+    """True for what is not one of the frame's own values: globals, and attributes of objects.
 
-    ``L['x']`` and ``L['args'][0]`` are values at hand, another one at each call; ``L['self'].weight`` is an
-    object's, and expected to be the same one.
+    ``L['x']`` and ``L['args'][0]`` are values that change with each call; ``L['self'].weight`` belongs to an
+    object, and is expected to stay the same.
     """
     return source.startswith("G[") or "." in _IN_BRACKETS.sub("", source)
 
@@ -57,14 +57,14 @@ _WAITS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 def look(graph: Any) -> Found:
-    """What Dynamo knows of the frame whose graph it hands to its backend."""
-    # lazily: Dynamo takes seconds to import, and is there when it calls this
+    """Collect what Dynamo knows about the frame whose graph it passes to its backend."""
+    # lazily: Dynamo takes seconds to import, and has been when it calls this
     from torch._dynamo.symbolic_convert import InstructionTranslator
 
     tx = InstructionTranslator.current_tx()
     output = tx.output
     if any(wait in str(node.target) for node in graph.graph.nodes for wait in ("wait_stream", "wait_event")):
-        # In an FX graph what runs on another stream is only a note.
+        # An FX graph records work on another stream only as an annotation.
         raise torch._dynamo.exc.SkipFrame("it works on several streams; assume_pure=True captures them")
     if any("set_materialize_grads" in code.co_names for code in output.tracing_context.traced_code):
         raise torch._dynamo.exc.SkipFrame("it calls ctx.set_materialize_grads(), which Dynamo forgets")
@@ -104,8 +104,8 @@ def look(graph: Any) -> Found:
 
 
 def _effects(found: Found, effects: Any) -> str:
-    """Note constants that the frame stores; "" where that is all it changes, else what a graph cannot repeat."""
-    # lazily: Dynamo takes seconds to import, and is there when it calls this
+    """Note constants that the frame stores; return "" if it changes nothing else, else what a graph cannot repeat."""
+    # lazily: Dynamo takes seconds to import, and has been when it calls this
     from torch._dynamo.side_effects import AttributeMutationNew, ValueMutationNew
     from torch._dynamo.variables import ConstantVariable, TensorVariable
 
@@ -124,8 +124,8 @@ def _effects(found: Found, effects: Any) -> str:
 
 
 def _from_outside(tx: Any) -> tuple[list[str], str]:
-    """Of what the frame returns: the tensors and changing numbers that it has not made; a container of that kind."""
-    # lazily: Dynamo takes seconds to import, and is there when it calls this
+    """Of what the frame returns: tensors and changing numbers that it did not make, and a container of that kind."""
+    # lazily: Dynamo takes seconds to import, and has been when it calls this
     from torch._dynamo.side_effects import AttributeMutationExisting, ValueMutationExisting
     from torch._dynamo.variables import SymNodeVariable, TensorVariable, UserDefinedClassVariable
     from torch._dynamo.variables.base import VariableTracker
@@ -151,7 +151,7 @@ def _from_outside(tx: Any) -> tuple[list[str], str]:
 
 
 def _why_eager(graph: Any) -> str:
-    """A call in the graph that may do another thing each time: Dynamo hands it on without looking inside."""
+    """A call in the graph that may behave differently each time, because Dynamo did not look inside it."""
     for node in graph.graph.nodes:
         if _with_random_numbers(graph, node):
             return "it checkpoints a part that draws random numbers"
@@ -166,9 +166,9 @@ def _why_eager(graph: Any) -> str:
 
 
 def _arithmetic(graph: Any) -> str:
-    """What the graph computes of numbers that raises for some of them; "" where nothing does.
+    """Arithmetic on numbers in the graph that raises for some values; "" if there is none.
 
-    Of divisions Dynamo is made to guard that the divisor is not zero: there the function raises, or catches.
+    For divisions Dynamo is made to guard that the divisor is not zero: with zero the function raises, or catches.
     """
     may_raise = ""
     for node in graph.graph.nodes:
@@ -195,7 +195,7 @@ _DIVISIONS = (operator.truediv, operator.floordiv, operator.mod)
 
 
 def with_random_states(graph: Any) -> None:
-    """Have checkpointed parts draw the same numbers again in the backward, which Dynamo leaves to a compiler."""
+    """Make checkpointed parts draw the same numbers again in the backward, which Dynamo leaves to a compiler."""
     found = [node for node in graph.graph.nodes if _with_random_numbers(graph, node)]
     for node in found:
         node.target = torch.utils.checkpoint.checkpoint
@@ -219,7 +219,7 @@ _BY_STORAGE = ("as_strided", torch.as_strided)
 
 
 def _unseen(node: Any) -> Any:
-    """The Python function that a node calls whole, if it is one of the program's."""
+    """The Python function that a node calls as a whole, if it is one of the program's."""
     target = node.target
     if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
         packet = target if isinstance(target, torch._ops.OpOverloadPacket) else target._overloadpacket
@@ -236,29 +236,31 @@ def name_of(source: Any) -> str:
 
 
 def said(why: str) -> str:
-    """What Dynamo says of a break, in one line: the kind of break, and what it was at."""
+    """One line about a graph break, from Dynamo's text: the kind of break, and the object concerned."""
     lines = [line.strip() for line in why.splitlines() if line.strip()]
     at = [line.removeprefix("Developer debug context:").strip() for line in lines if line.startswith("Developer")]
     return f"{lines[0]} ({at[0]})" if at and at[0] else lines[0] if lines else "no reason given"
 
 
-# -- what code may do ---------------------------------------------------------------------------------------
+# -- properties of code ---------------------------------------------------------------------------------------
 
 
 @functools.cache
 def catches(code: types.CodeType) -> bool:
-    """Whether the code may go on after an error: with an ``except``, or as the end of a ``with``. Not in packages."""
+    """Whether the code may continue after an error: by an ``except``, or at the end of a ``with``. False for
+    packages.
+    """
     if "site-packages" in code.co_filename or "dist-packages" in code.co_filename:
         return False
     return code.co_name == "__exit__" or any(s.opname == "CHECK_EXC_MATCH" for s in dis.get_instructions(code))
 
 
 def asks_by_name(code: types.CodeType) -> bool:
-    """Whether code of the program's may ask a tensor for an attribute that Python has given it, and find none."""
+    """Whether the program's code may look for a Python attribute of a tensor that does not exist."""
     asks = catches(code) or not {"getattr", "hasattr"}.isdisjoint(code.co_names)
     return asks and not PACKAGES.search(code.co_filename)
 
 
 def is_of_mappings(code: types.CodeType) -> bool:
-    """Whether it is ``in`` or ``get`` of ``collections.abc.Mapping``, which catch what a missing key raises."""
+    """Whether it is ``in`` or ``get`` of ``collections.abc.Mapping``, which catch a missing key's error."""
     return code.co_filename == Mapping.get.__code__.co_filename and catches(code)

@@ -1,15 +1,15 @@
 """A function traced by Dynamo: as one graph, or as pieces with Python between them.
 
     find    a world in which the function was traced before, and in which this call may replay
-    trace   one call by way of Dynamo, eagerly; its world: what it read, and whether it is one graph
-    run     the same function again, in Dynamo's own code: guards, FX graphs, what is left in Python
-    pieces  the same, each FX graph captured on its own, Python between them
+    trace   one call through Dynamo, eagerly; its world: what it read, and whether it is one graph
+    run     the same function again, as Dynamo's own code: guards, FX graphs, what is left in Python
+    pieces  the same, with each FX graph captured on its own
 
-A trace is *whole* where one graph stands for the call: Dynamo broke nowhere, the function left nothing behind in
-Python but constants, drew no random numbers of the host and wrote to no host tensor. Then a replay of that graph
-is the call. Everything else runs in pieces: Dynamo's code does the Python part anew each time.
+A trace is *whole* if one graph can replace the call: Dynamo had no graph break, the function left no side effects in
+Python except constants, drew no host random numbers and wrote to no host tensor. Then a replay of that graph
+is the call. Everything else runs in pieces: Dynamo's code repeats the Python part each time.
 
-How Dynamo is asked is in dynamo.py. Source: decision 0111.
+How Dynamo is called is in dynamo.py. Source: decision 0111.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from gfxgraph.callables.trace.world import Granted, World
 IDLE = "it does nothing on the device"
 RAISED = "it raised an error while it was traced"
 MOST_WORLDS = 32
-"""Worlds kept of one function; the one used longest ago goes first."""
+"""Most worlds kept for one function; the least recently used is dropped first."""
 MAX_RAISED = 16
-"""Calls of one function that raised while Dynamo traced them; beyond, what is given up stays so."""
+"""Calls of one function that may raise while Dynamo traces them; beyond that, code left to Python stays so."""
 MOST_GIVEN_UP = 256
-"""Frames remembered that Dynamo has left to Python."""
+"""Most frames remembered as left to Python by Dynamo."""
 
 
 class Untraceable(Exception):
@@ -54,12 +54,12 @@ class Untraceable(Exception):
 
 
 class OnlyTraced(BaseException):
-    """A piece was reached while a trace was all that was wanted: its graph is known, and nothing has run."""
+    """Raised by a piece when only a trace was wanted: its graph is known, and nothing has run."""
 
 
 @contextlib.contextmanager
 def raw() -> Iterator[None]:
-    """FX graphs run as they stand inside: nothing is captured by a piece."""
+    """Run FX graphs as they are inside this block: pieces capture nothing."""
     local.is_raw += 1
     try:
         yield
@@ -71,8 +71,8 @@ class Frontend:
     """One function, as Dynamo sees it.
 
     Args:
-        fn: the function, method or module; of a compiled one the code underneath is traced.
-        make_piece: given what Dynamo found, a callable for its FX graph.
+        fn: the function, method or module; for a compiled one, the code underneath is traced.
+        make_piece: makes a callable for an FX graph from what Dynamo found.
         dynamic: sizes are symbols from the first trace on.
     """
 
@@ -83,19 +83,19 @@ class Frontend:
         self.is_dynamic = dynamic
         self._lock = threading.RLock()
         self.n_traces = 0
-        """Of calls that came to an end."""
+        """Number of calls that finished."""
         self.n_raised = 0
-        """Calls that raised while they were traced."""
+        """Number of calls that raised while they were traced."""
         self._given_up: set[types.CodeType] = set()
         """Code that Dynamo leaves to Python from now on."""
         self.keeps = ""
-        """Why no call may go by way of Dynamo any more: a new trace would see what the function does not."""
+        """Why no call may go through Dynamo any more: a new trace would see something else than the function does."""
         self.does_catch = False
-        """Some of its code may go on after an error."""
+        """Whether some of its code may continue after an error."""
         self.does_ask_by_name = False
-        """It may ask an argument for an attribute that Python has given it, and find none."""
+        """Whether it may look for a Python attribute of an argument that does not exist."""
         self.does_ask_mappings = False
-        """It asks a mapping of Python's own kind for a key that may be missing."""
+        """Whether it may look for a missing key in one of Python's own mappings."""
         self._begin()
 
     def _begin(self) -> None:
@@ -104,29 +104,29 @@ class Frontend:
         context.callback = Configured(context.callback, self)
         self._compiled = context(self._root)
         self._known: list[Any] = []
-        """Trees of guards that have a world, in order of their traces."""
+        """Guard trees that have a world, in the order of their traces."""
         self._foreseen: list[tuple[Any, Found]] = []
-        """Trees of guards of what has been traced and not run."""
+        """Guard trees of calls that were traced but did not run."""
         self.worlds: list[World] = []
         self.graphs: list[tuple[Found, Any]] = []
         """Everything that Dynamo found for this function, with its piece."""
         self._inside: Granted | None = None
-        """What Dynamo takes for granted in all frames traced so far."""
+        """What Dynamo assumes without guards in all frames traced so far."""
         self._founds: list[tuple[Any, list[Found]]] = []
-        """What was found for the function's own frame, by the tree of guards."""
+        """What was found for the function's own frame, by guard tree."""
 
     def _code(self) -> Callable[..., Any]:
-        """Dynamo's code; made anew where that of a frame inside is for what is no longer so."""
+        """Dynamo's code; remade if an inner frame's code is outdated."""
         if self._inside is not None and self._inside.is_stale():
             with self._lock:
                 self._begin()
         return self._compiled
 
     def note_frame(self, frame: Any, made: Any, n_before: int) -> None:
-        """Dynamo has traced a frame: one inside, or the function's own, anew, in a call that runs in pieces.
+        """Note that Dynamo traced a frame: an inner one, or the function's own again, in a call that runs in pieces.
 
         Args:
-            n_before: how many graphs there were before.
+            n_before: the number of graphs before that.
         """
         guarded = getattr(made, "guarded_code", None)
         if guarded is None:
@@ -142,15 +142,15 @@ class Frontend:
         self._inside.note(guarded.guard_manager, scope, frozenset(code))
         self.keeps = self.keeps or self._inside.why_eager
 
-    # -- the ways of a call ---------------------------------------------------------------------------
+    # -- ways to run a call ---------------------------------------------------------------------------
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """The call in Dynamo's code, its graphs as they stand."""
+        """Run the call as Dynamo's code, with its graphs as they are."""
         with raw():
             return self.pieces(*args, **kwargs)
 
     def pieces(self, *args: Any, **kwargs: Any) -> Any:
-        """The call in Dynamo's code, each of its graphs captured on its own."""
+        """Run the call as Dynamo's code, with each of its graphs captured on its own."""
         try:
             return self._code()(*args, **kwargs)
         except Exception:
@@ -158,7 +158,7 @@ class Frontend:
             raise
 
     def _take_up(self) -> None:
-        """A call has raised: what Dynamo gave up on its account is traced at the next call again, a few times."""
+        """After a call that raised: let the next call trace what Dynamo gave up because of it, a few times."""
         given_up, self._given_up = self._given_up, set()
         if not given_up or self.n_raised >= MAX_RAISED:
             return
@@ -169,7 +169,7 @@ class Frontend:
             frames.set_code_exec_strategy(code, as_new)
 
     def why_no_more(self) -> str:
-        """Why calls in a world that is not known are not traced any more; "" where they are."""
+        """Why calls in unknown worlds are not traced any more; "" if they are."""
         if self.n_traces >= MAX_TRACES:
             return f"it was traced {MAX_TRACES} times, for what it depends on differs from call to call"
         if self.n_raised >= MAX_RAISED:
@@ -177,11 +177,11 @@ class Frontend:
         return ""
 
     def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> World | None:
-        """The world of this call, if it was traced before; asks Dynamo's guards."""
+        """The world of this call if it was traced before; evaluates Dynamo's guards."""
         given = self._given(args, kwargs)
         with self._lock:
             if any(world.is_stale() for world in self.worlds):
-                self._begin()  # Dynamo would take its old code for good
+                self._begin()  # otherwise Dynamo would reuse its old code
             for world in reversed(self.worlds):
                 if world.holds(given):
                     if self.worlds[-1] is not world:
@@ -191,7 +191,7 @@ class Frontend:
         return None
 
     def has_moved(self, world: World, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """True where a tensor that the world reads is another one now; else what it read is watched anew."""
+        """True if a tensor that the world reads was replaced; otherwise start watching what it read again."""
         if world.is_same():
             return False
         given = self._given(args, kwargs)
@@ -201,20 +201,20 @@ class Frontend:
         return False
 
     def rebind(self, world: World, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Take the tensors that the world reads now for the ones that it reads."""
+        """Make the world read the tensors found now."""
         world.rebind(self._given(args, kwargs))
 
     def why_not(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """What is not as in the last world, as Dynamo says it; "" where it does not say."""
+        """What differs from the last world, in Dynamo's words; "" if Dynamo does not tell."""
         if not self.worlds:
             return ""
         parts = self.worlds[-1].guards.check_verbose(self._given(args, kwargs)).verbose_code_parts
         return " ".join(str(parts[0]).split("#")[0].split()) if parts else ""
 
     def foresee(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Found, dict[str, Any]] | None:
-        """The one graph that a call would run, and what its sources are evaluated in; nothing runs.
+        """The one graph that a call would run, and the namespace of its sources, without running anything.
 
-        None where the call would be more than a graph.
+        None if the call would be more than a graph.
         """
         with self._lock:
             outer = local.found, local.is_foreseeing
@@ -236,13 +236,13 @@ class Frontend:
             return chosen[1], {**chosen[0].closure_vars, "G": self._root.__globals__, "L": self._given(args, kwargs)}
 
     def _keep(self, found: list[Found]) -> None:
-        """Remember what was traced and did not run to its end."""
+        """Remember what was traced but did not run to its end."""
         fresh = self._fresh()
         if fresh and found:
             self._foreseen.append((fresh[0], found[0]))
 
     def _fresh(self) -> list[Any]:
-        """Trees of guards that are new."""
+        """New guard trees."""
         seen = [*self._known, *[guards for guards, _ in self._foreseen]]
         return [each for each in _guards_of(self._root) if not any(each is old for old in seen)]
 
@@ -251,7 +251,7 @@ class Frontend:
         return next((each for each in self._foreseen if each[0].check(given)), None)
 
     def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, World]:
-        """One call, eagerly, and its world.
+        """Run one call eagerly, and return its world too.
 
         Raises:
             Untraceable: after the call has run; ``args[1]`` is its result.
@@ -284,7 +284,7 @@ class Frontend:
                 if known is not None:
                     return result, known
                 failed = [counters["frames"][kind] - frames.get(kind, 0) for kind in ("total", "ok")]
-                # Torch 2.11 does not say that it skips a frame in which nothing is done; it counts it as done.
+                # Torch 2.11 does not report skipping a frame that does nothing; it counts it as done.
                 is_idle = not found and counters["graph_break"] == breaks and failed[0] == failed[1]
                 why = skipped[0].splitlines()[0] if skipped else IDLE if is_idle else "Dynamo does not trace it"
                 raise Untraceable(IDLE if "No ops traced" in why else why, result)
@@ -292,7 +292,7 @@ class Frontend:
                 each for each in _guards_of(self._root) if not any(each is old for old, _ in self._foreseen)
             ]
             broke = [why for why, n in counters["graph_break"].items() if n > breaks.get(why, 0)]
-            # A call in pieces may have traced it.
+            # A call in pieces may already have traced it.
             found = found or next((each for guards, each in self._founds if guards is new[0]), [])
             world = self._world(new[0], found, broke, args, kwargs)
             seen = [versions.before.get(id(t)) for t in world.tensors]
@@ -330,7 +330,7 @@ class Frontend:
         if whole is None:
             reasons = [f"{BROKEN}: {said(why)}" for why in broke]
             reasons += [self._told(each.why_not_whole) for each in found if each.why_not_whole]
-            # The break itself may have been traced in a call that raised.
+            # The code after the break may have been traced earlier, in a call that raised.
             world.why_pieces = reasons[0] if reasons else BROKEN if found else IDLE
         else:
             world.why_pieces = self._told(whole.why_not_whole) if whole.why_not_whole else ""
@@ -345,7 +345,7 @@ class Frontend:
         return world
 
     def _told(self, why: str) -> str:
-        """A reason with the program's own names for what Dynamo calls by its sources."""
+        """A reason, with the program's own names instead of Dynamo's sources."""
         fn = getattr(self.fn, "__func__", self.fn)
         free = getattr(getattr(fn, "__code__", None), "co_freevars", ())
         name = getattr(fn, "__name__", None) or type(fn).__name__
@@ -365,7 +365,7 @@ def _guards_of(root: Any) -> list[Any]:
 
 
 class _Versions:
-    """Which tensors are written to inside a block: FX graphs that run inside tell what they were given."""
+    """Detects which tensors are written inside a block: FX graphs that run inside report their inputs."""
 
     def __init__(self) -> None:
         self.before: dict[int, tuple[Tensor, int]] = {}
@@ -377,13 +377,13 @@ class _Versions:
         local.versions = self._outer
 
     def note(self, inputs: Any) -> None:
-        """These are about to be given to an FX graph."""
+        """Note tensors that are about to be passed to an FX graph."""
         for each in inputs:
             if isinstance(each, Tensor) and not each.is_inference():
                 self.before.setdefault(id(each), (each, each._version))
 
 
 def note_inputs(inputs: Any) -> None:
-    """Called by a piece before its FX graph runs as it stands."""
+    """Called by a piece before it runs its FX graph as it is."""
     if local.versions is not None:
         local.versions.note(inputs)

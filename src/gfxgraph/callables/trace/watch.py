@@ -1,7 +1,7 @@
-"""The walk over a tree of Dynamo's guards: what is to be watched so that none of them can have changed unseen.
+"""The walk over a tree of Dynamo's guards: what to watch, so that no guard's result can change unnoticed.
 
-Each node is an object or an attribute that the trace read. It is given to the cheapest sound watch that there is
-(world.py lists them); what no watch is known for makes the world one whose guards are asked at each call.
+Each node is an object or an attribute that the trace read. It is assigned to the cheapest sound watch (listed in
+world.py). If something has no known watch, the world's guards are evaluated at each call.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _FIXED = (
     types.MethodWrapperType, types.GetSetDescriptorType, types.MemberDescriptorType, types.MappingProxyType,
     property, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch._ops.OpOverload,
 )  # fmt: skip
-"""What cannot change in itself; what it holds is looked at on its own."""
+"""Types that cannot change in themselves; their contents are examined separately."""
 _NOTHING = object()
 _NAMES_OF_READERS = frozenset(("super", "object", "__getattribute__"))
 _OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__", "__closure__")
@@ -55,40 +55,40 @@ class Unwatchable(Exception):
 
 
 class GuardWalk:
-    """The walk over one tree of guards: what to compare at each call, and which dicts to watch."""
+    """The walk over one guard tree: collects what to compare at each call, and which dicts to watch."""
 
     def __init__(self, scope: dict[str, Any], code: frozenset[Any]) -> None:
         self._scope = scope
         self._code = code
         self.dicts: dict[int, dict[Any, Any]] = {}
         self.keys: dict[int, set[str]] = {}
-        """The names that were read or looked for in each: no other store matters."""
+        """The names that were read or looked for in each dict: other stores do not matter."""
         self.lines: list[str] = []
         self.names: dict[str, Any] = {}
         self.words: list[int] = []
-        """Addresses of words in what is held."""
+        """Addresses of memory words inside objects that are kept alive."""
         self.words_behind: list[int] = []
-        """Of words in what those point to."""
+        """Words in memory that those words point to."""
         self.held: list[Any] = []
         self.mappings: list[dict[Any, Any]] = []
-        """Dicts that were read, but for those of objects."""
+        """Dicts that were read, except objects' own dicts."""
         self.tensors: list[Tensor] = []
-        """Read from outside; they may be given attributes."""
+        """External tensors that were read; they may be given attributes."""
         self.sets: list[set[Any]] = []
-        """Sets of more than constants."""
+        """Sets that contain more than constants."""
         self.zeros: list[tuple[Any, str, float]] = []
-        """0.0 and -0.0 that were read: what holds them, under which name or at which place, and which they are."""
+        """0.0 and -0.0 that were read: the holder, the name or position, and the value."""
         self.kinds: list[tuple[Any, type]] = []
-        """Objects whose class may be set, and their classes."""
+        """Objects whose class can be assigned, and their classes."""
         self.inside = ""
         self.unwatched = ""
-        """What no watch is known for, the first of it."""
+        """The first object for which no watch is known."""
         self.why_eager = ""
-        """What Dynamo reads without a guard, and nothing here can watch."""
+        """Something that Dynamo reads without a guard, and that cannot be watched here either."""
         self.classes: set[type] = set()
-        """Of the objects and modules that were read."""
+        """Classes of the objects and modules that were read."""
         self.functions: set[types.FunctionType] = set()
-        """That were read or called."""
+        """Functions that were read or called."""
         self._done: set[Any] = set()
         self._n = 0
 
@@ -104,12 +104,12 @@ class GuardWalk:
                 self._node(manager, None)
 
     def walk_inside(self, root: Any) -> None:
-        """As ``walk``, of a frame that the program called: its arguments are compared by nobody else."""
+        """Like ``walk``, for an inner frame: nothing else compares its arguments."""
         for manager in root.get_child_managers():
             self._node(manager, None)
 
     def _argument(self, manager: Any) -> None:
-        """Arguments are compared as trees of tensors and constants; what is read deeper inside one is noted."""
+        """Arguments are compared as trees of tensors and constants; note deeper reads inside one."""
         value = self._value(manager)
         if isinstance(value, tuple) or dataclasses.is_dataclass(value):
             self.classes.add(type(value))
@@ -118,7 +118,7 @@ class GuardWalk:
                 self.inside = self.inside or inner.get_source()
             elif isinstance(value, Tensor | types.NoneType) or type(value) in (tuple, list, dict):
                 self._argument(inner)
-            elif isinstance(value, tuple):  # named
+            elif isinstance(value, tuple):  # a named tuple
                 self._argument(inner)
             elif isinstance(value, (torch.dtype, torch.device, torch.Size, slice)):
                 continue
@@ -133,11 +133,11 @@ class GuardWalk:
     def _value(self, manager: Any) -> Any:
         try:
             return self._evaluate(manager.get_source())
-        except Exception as error:  # noqa: BLE001  whatever an attribute's own code raises: it is asked in full then
+        except Exception as error:  # noqa: BLE001  an attribute's own code may raise anything: guards are evaluated then
             raise Unwatchable(f"{manager.get_source()} ({type(error).__name__})") from error
 
     def _node(self, manager: Any, parent: Any) -> None:
-        """Watch one part; where that cannot be, the others are looked at all the same, for what is not guarded."""
+        """Watch one node; if that is not possible, still visit the others, to find what is not guarded."""
         try:
             self._part(manager, parent)
         except Unwatchable as what:
@@ -156,7 +156,7 @@ class GuardWalk:
             self._child(parent, source, value)
             self._note_zero(parent, source, value)
         of_class = _CLASS_DICT.match(source)
-        if of_class:  # a copy made for the guard: the class itself is what is read
+        if of_class:  # the guard made a copy: what is read is the class itself
             owner = self._evaluate(of_class.group(1))
             if not isinstance(owner, type):
                 raise Unwatchable(source)
@@ -194,7 +194,7 @@ class GuardWalk:
             self._compare(("length", id(holder)), holder, None, f"len({{0}}.__dict__) != {len(vars(holder))}")
 
     def watch(self, each: dict[Any, Any], names: Iterable[str] | None) -> None:
-        """Watch a dict: what it holds under some names, or all of it."""
+        """Watch a dict: the values of some names, or everything."""
         self.dicts[id(each)] = each
         if names is None:
             self.keys[id(each)] = _Every()
@@ -204,7 +204,7 @@ class GuardWalk:
             self.keys.setdefault(id(each), set()).update(names)
 
     def every_name(self, owner: Any) -> None:
-        """Watch which attributes an object has of its own."""
+        """Watch the set of an object's own attributes."""
         own = self._told(owner)
         if own is not None:
             self.watch(own, None)
@@ -212,7 +212,7 @@ class GuardWalk:
             self._compare(("names", id(owner)), owner, tuple(vars(owner)), "tuple({0}.__dict__) != {1}")
 
     def _told(self, owner: Any) -> dict[str, Any] | None:
-        """An object's own dict, which is watched from now on; None where stores to attributes go unseen."""
+        """An object's own dict if it can be watched; None if stores to its attributes would be missed."""
         is_module = isinstance(owner, types.ModuleType)
         if _is_users(owner) or isinstance(owner, type | types.FunctionType) or not (is_module or sees_attributes()):
             return None
@@ -225,30 +225,30 @@ class GuardWalk:
         return own
 
     def _itself(self, value: Any, manager: Any, source: str) -> None:
-        """What may change in the object itself."""
+        """Watch what may change in the object itself."""
         self._note_kind(value, source)
         if isinstance(value, _FIXED) or isinstance(value, type | Tensor | types.CellType | types.FunctionType):
             return
         self.classes.add(type(value))
         if isinstance(value, dict):
             self.watch(value, None)
-            if "__builtins__" not in value and value is not vars(builtins):  # globals get names of Dynamo's own
+            if "__builtins__" not in value and value is not vars(builtins):  # Dynamo adds names of its own to globals
                 self.mappings.append(value)
         elif isinstance(value, types.ModuleType):
-            own = self._told(value)  # the user's: name by name
+            own = self._told(value)  # the program's: name by name
             if own is not None and _leaves(manager, "NO_HASATTR"):
                 self.watch(own, None)
         elif isinstance(value, list):
             self._items(value)
         elif isinstance(value, set):
             self._compare(("set", id(value)), value, frozenset(value), "{0} != {1}")
-            if not all(isinstance(each, _FIXED) for each in value):  # Dynamo guards how many there are
+            if not all(isinstance(each, _FIXED) for each in value):  # Dynamo guards their number
                 self.sets.append(value)
         elif type(value) is not object:
             self._object(value, manager, source)
 
     def _note_kind(self, value: Any, source: str) -> None:
-        """Note classes, functions and tensors, and what no watch is known for."""
+        """Note classes, functions and tensors, and objects without a known watch."""
         if isinstance(value, types.MappingProxyType) and not source.endswith(".__dict__"):
             view = "it reads a view of a dict (types.MappingProxyType); read the dict itself"
             self.why_eager = self.why_eager or view
@@ -266,7 +266,7 @@ class GuardWalk:
             self.tensors.append(value)
 
     def _object(self, value: Any, manager: Any, source: str) -> None:
-        """An object's class, and which attributes it lacks."""
+        """Watch an object's class, and note the attributes that it lacks."""
         if not (hasattr(value, "__dict__") or hasattr(type(value), "__slots__")):
             raise Unwatchable(f"{source}, a {type(value).__qualname__}")
         self._word("type", value, type(value), "type({0}) is not {1}")
@@ -290,7 +290,7 @@ class GuardWalk:
         self._compare(("zero", id(holder), name), holder, value, f"is_other_zero({{0}}, {name!r}, {value!r})")
 
     def without(self, holder: Any, absent: frozenset[str]) -> None:
-        """Watch that an object, a class or a dict has none of these names."""
+        """Watch that an object, a class or a dict does not get any of these names."""
         if isinstance(holder, type):
             self.watch(_dict_of(holder), absent)
         elif isinstance(holder, dict):
@@ -301,20 +301,20 @@ class GuardWalk:
             self._compare(("without", id(holder)), holder, absent, "not {1}.isdisjoint({0}.__dict__)")
 
     def of_class(self, owner: type, name: str) -> None:
-        """Watch what a class and its instances find under a name: in all its bases, and in its own class's."""
+        """Watch what a class and its instances find under a name: in all its bases, and in those of its metaclass."""
         for base in (*owner.__mro__, *type.mro(type(owner))):
             if base.__module__ != "builtins":
                 self.watch(_dict_of(base), (name,))
 
     def content(self, value: list[Any] | dict[Any, Any]) -> None:
-        """Watch what a container holds."""
+        """Watch a container's content."""
         if isinstance(value, list):
             self._items(value)
         else:
             self.watch(value, None)
 
     def _lacks(self, owner: Any, own: dict[str, Any] | None, name: str) -> None:
-        """That an object has no such attribute."""
+        """Watch that an object does not have an attribute."""
         kind = type(owner)
         is_module = isinstance(owner, nn.Module) and kind.__getattr__ is nn.Module.__getattr__
         is_told = is_module or not hasattr(kind, "__getattr__")
@@ -339,20 +339,20 @@ class GuardWalk:
             self.lines.append(f"if len({kept}) != {len(value)} or not all_(map_(is_, {kept}, {items})): return False")
 
     def _is_there(self, parent: Any, source: str) -> bool:
-        """An attribute of which nothing is asked but that it is there: True where that is watched."""
+        """Watch an attribute that only has to exist; True if that is possible."""
         found = _ATTRIBUTE.search(source)
         kind = type(parent)
         if found is None or isinstance(parent, type | types.ModuleType):
             return False
         computed = inspect.getattr_static(kind, found.group(1), None)
-        # What a property reads that was traced is watched on its own.
+        # What a traced property reads is watched separately.
         if not isinstance(computed, property) or getattr(computed.fget, "__code__", None) not in self._code:
             return False
         self.of_class(kind, found.group(1))
         return True
 
     def _child(self, parent: Any, source: str, value: Any) -> None:
-        """That ``parent`` still leads to ``value``."""
+        """Watch that ``parent`` still leads to ``value``."""
         if isinstance(parent, (*_FIXED, dict, list)):
             return  # it cannot change, or is watched as a whole
         if _CLASS_DICT.match(source):
@@ -368,7 +368,7 @@ class GuardWalk:
             self._word("type", parent, value, "type({0}) is not {1}")
             return
         found = _PLAINLY.match(source) or _ATTRIBUTE.search(source)
-        name = found.group(1) if found else _literal_item(source)  # an item: of the object's own dict
+        name = found.group(1) if found else _literal_item(source)  # an item of the object's own dict
         if not isinstance(name, str) or not name.isidentifier():
             raise Unwatchable(f"{source} of a {type(parent).__qualname__}")
         if name == "__dict__":
@@ -379,17 +379,17 @@ class GuardWalk:
             self.attribute(parent, name, value, is_plain=_PLAINLY.match(source) is not None)
 
     def _computed(self, parent: Any, source: str, value: Any) -> None:
-        """An attribute that its class computes anew each time: compared by value, where it has one."""
+        """An attribute that its class computes on each read: compared by value if it is a constant."""
         found = _ATTRIBUTE.search(source)
         if not found or not _is_constant(value):
             raise Unwatchable(f"{source}, which is computed each time")
         self._compare((id(parent), found.group(1)), parent, value, f"{{0}}.{found.group(1)} != {{1}}")
 
     def _is_found_plainly(self, owner: Any, name: str) -> bool:
-        """Whether an attribute is looked for in the object and its class only.
+        """Whether an attribute is only looked up in the object and its class.
 
-        A ``__getattribute__`` in Python that names nothing but its base's is counted where what it looks into, a
-        table of other names, has none for this one and is watched.
+        This includes a Python ``__getattribute__`` that reads nothing but its base's, if the table of other names
+        that it consults has none for this one; the table is then watched.
         """
         kind = type(owner)
         reader: Any = kind.__getattribute__
@@ -408,7 +408,8 @@ class GuardWalk:
         return True
 
     def attribute(self, owner: Any, name: str, value: Any, *, is_plain: bool = False) -> None:
-        """That an attribute is the same; watched where the dicts that it comes from are, else compared at each call.
+        """Watch that an attribute stays the same: through the dicts that it comes from, else by comparison at each
+        call.
 
         Args:
             is_plain: it is read by ``object.__getattribute__``.
@@ -448,7 +449,7 @@ class GuardWalk:
             self._compare((id(owner), name), owner, value, f"plainly({{0}}, {name!r}) is not {{1}}")
 
     def _word(self, name: str, owner: Any, value: Any, differs: str) -> None:
-        """Compare a pointer in ``owner``, by its word where that is known."""
+        """Compare a pointer in ``owner``, through its memory word if that is known."""
         place = word_of(owner, name, value)
         if place is None:
             self._compare((name, id(owner)), owner, value, differs)
@@ -474,14 +475,14 @@ def _compiled(source: str) -> types.CodeType:
 
 
 class _Every(set[str]):
-    """Every name there is."""
+    """A set that contains every name."""
 
     def __contains__(self, name: object) -> bool:
         return True
 
 
 def is_other_zero(holder: object, name: Any, value: float) -> bool:
-    """True where a zero of the other sign is held now; other values are a guard's business."""
+    """True if a zero of the other sign is there now; other values are left to guards."""
     if isinstance(holder, dict | list | tuple):
         try:
             now = holder[name]
@@ -493,7 +494,7 @@ def is_other_zero(holder: object, name: Any, value: float) -> bool:
 
 
 def _is_field(value: object, source: str) -> bool:
-    """True where ``source`` reads a dataclass's field: those are compared as parts of the argument's tree."""
+    """True if ``source`` reads a dataclass's field: these are compared as parts of the argument's tree."""
     found = _ATTRIBUTE.search(source)
     if not dataclasses.is_dataclass(value) or isinstance(value, type) or not found:
         return False
@@ -507,14 +508,14 @@ def _is_constant(value: Any) -> bool:
 
 
 def _is_plain(owner: object) -> bool:
-    """Whether reading an attribute runs no code of the object's class."""
+    """Whether reading an attribute runs none of the class's code."""
     kind = type(owner)
     reads: tuple[Any, ...] = (object.__getattribute__, type.__getattribute__)
     return kind.__getattribute__ in reads and not hasattr(kind, "__getattr__")
 
 
 def _place_of(owner: object, name: str, value: object) -> str:
-    """What ``words.word_of`` calls the attribute; "" where it knows no place for it."""
+    """The name of the attribute in ``words.word_of``; "" if it has none."""
     if isinstance(owner, types.CellType):
         return "cell"
     if name == "__class__" and type(owner) is value:
@@ -524,13 +525,13 @@ def _place_of(owner: object, name: str, value: object) -> str:
 
 
 def _is_stored(owner: type, name: str, value: object) -> bool:
-    """Whether a class gives what a dict, its own or that of one above it, holds under the name."""
+    """Whether a class returns the value stored under the name in its own dict or in a base's."""
     is_computed = hasattr(type(inspect.getattr_static(type(owner), name, None)), "__set__")
     return not is_computed and inspect.getattr_static(owner, name, _NOTHING) is value
 
 
 def _getter(value: Any) -> types.FunctionType | None:
-    """The function of a property that gives another attribute of the object as it is."""
+    """The function of a property that returns another attribute of the object unchanged."""
     code = getattr(getattr(value, "fget", None), "__code__", None)
     if not isinstance(value, property) or code is None or len(code.co_names) != 1 or code.co_nlocals != 1:
         return None
@@ -539,13 +540,13 @@ def _getter(value: Any) -> types.FunctionType | None:
 
 
 def _dict_of(kind: type) -> dict[str, Any]:
-    """A class's own dict, behind the view of it."""
+    """A class's own dict, from behind its mapping proxy."""
     (own,) = (each for each in gc.get_referents(kind.__dict__) if isinstance(each, dict))
     return own
 
 
 def _looked_for(leaf: Any) -> set[str] | None:
-    """The names that a guard on a dict looks for; None where it may be any, as for its length."""
+    """The names that a guard on a dict looks for; None if it may be any, as for its length."""
     names = [_CONTAINS.search(part) for part in leaf.verbose_code_parts()]
     return None if None in names else {found.group(1) for found in names if found is not None}
 
@@ -574,7 +575,7 @@ def _literal_item(source: str) -> Any:
 
 
 def reads_state(function: Any) -> bool:
-    """Whether a program's own function may read more than its arguments and other functions."""
+    """Whether one of the program's functions may read more than its arguments and other functions."""
     code = getattr(function, "__code__", None)
     if code is None or PACKAGES.search(code.co_filename):
         return False
@@ -590,7 +591,7 @@ PACKAGES = re.compile(r"[/\\](site-packages|dist-packages|lib[/\\]python3\.\d+)[
 
 
 def _is_users(module: Any) -> bool:
-    """True for the program's own modules, whose globals may change all the time for reasons of their own."""
+    """True for the program's own modules, whose globals may change often for unrelated reasons."""
     if not isinstance(module, types.ModuleType):
         return False
     where = getattr(module, "__file__", None)

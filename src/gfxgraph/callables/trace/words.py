@@ -1,13 +1,14 @@
-"""Words of memory that change with an object, all of them compared in one call.
+"""Memory words that change with an object, all compared in one call.
 
-Problem: reading an attribute in Python costs 30 to 60 ns, asking a tensor for its address in C++ as much, and a
-Llama of 16 layers has some 200 tensors and 300 objects to ask. Idea: what can change in an object is a pointer or a
-number at a fixed place in its memory. The places are learnt, once a process, from samples in which everything was
-changed: nothing here knows a layout. NumPy gathers the words of all objects in one call, 2 to 3 ns each.
+Problem: reading an attribute in Python costs 30 to 60 ns, reading a tensor's address through C++ as much, and a
+16-layer Llama has some 200 tensors and 300 objects to check. Idea: whatever can change in an object is a pointer or a
+number at a fixed offset in its memory. The offsets are learned, once per process, from samples in which everything is
+changed: no layout is hard-coded. NumPy gathers the words of all objects in one call, 2 to 3 ns each.
 
-Invariants: a word is read only while what it lies in is held, so what is reached through a pointer comes in a later
-phase than the pointer. What a word is expected to hold is held too, so that no address is met twice. A place is used
-only where it holds, in the very object, what the sample says that it holds; everything else is compared in Python.
+Invariants: a word is read only while its object is kept alive, so what is reached through a pointer is read in a
+later
+phase than the pointer. The expected targets are kept alive too, so that no address is reused. An offset is used
+only if the object at hand holds there what the sample predicts; everything else is compared in Python.
 
 Source: measured (decision 0144); tests/unit/callables/trace/test_words.py changes every kind of thing watched.
 """
@@ -26,23 +27,23 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 try:
     import numpy as np
-except ImportError:  # torch does without, too
+except ImportError:  # torch works without NumPy, too
     np = None  # type: ignore[assignment]
 
 _WORD = ctypes.sizeof(ctypes.c_uint64)
 _IMPL_WORDS = 23
-"""Of a ``TensorImpl`` at most: what is behind it is another's."""
+"""Most words of a ``TensorImpl``: what follows belongs to something else."""
 _STORAGE_WORDS, _META_WORDS, _BEFORE = 8, 32, 4
 _CLASS_WORDS = 50
-"""A class is larger."""
+"""A class is larger than this."""
 _MOST_DIMS = 5
-"""Beyond, sizes and strides lie elsewhere."""
+"""With more dims, sizes and strides are stored elsewhere."""
 _MOST_VIEWS = 8
-"""Up to so many stretches are compared as memoryviews, 35 ns each; more are gathered, 300 ns and 2 ns each."""
+"""Up to this many ranges are compared as memoryviews, 35 ns each; more are gathered, 300 ns and 2 ns each."""
 _gather: list[Callable[[Any], Any]] = []
-"""The words, and the pairs of words, at given places."""
+"""Functions that gather words, and pairs of words, at given offsets."""
 if np is not None:
-    # All of memory; only ever indexed, never printed: the array itself must not be met by who shows local names.
+    # All of memory; only ever indexed. Kept out of local names, because a debugger that shows them would print it.
     _memory = memoryview((ctypes.c_uint64 * (1 << 44)).from_address(_WORD))
     _gather = [
         np.ndarray((1 << 44) - 1, kind, _memory, strides=(_WORD,)).__getitem__ for kind in (np.uint64, np.complex128)
@@ -54,7 +55,7 @@ def words_at(address: int, n: int) -> list[int]:
 
 
 class Words:
-    """Addresses of words in one phase.
+    """Word addresses of one phase.
 
     Args:
         addresses: multiples of a word's size.
@@ -69,7 +70,7 @@ class Words:
             self._views = [(view, memoryview(bytes(view)).cast("Q")) for view in views]
             return
         single = [at for at, n in runs if n == 1]
-        # Three words are two pairs that overlap: nothing is read that is not asked for.
+        # Three words are two overlapping pairs: nothing else is read.
         pairs = [at + _WORD * min(i, n - 2) for at, n in runs if n > 1 for i in range(0, n, 2)]
         for read, places in zip(_gather, (single, pairs)):
             if places:
@@ -77,7 +78,9 @@ class Words:
                 self._gathered.append((now, now()))
 
     def differ(self, name: str, names: dict[str, object]) -> str:
-        """An expression, true where a word has changed; ``names`` gets what it names, beginning with ``name``."""
+        """An expression that is true if a word has changed; adds the names it uses to ``names``, prefixed with
+        ``name``.
+        """
         texts = []
         for i, (now, seen) in enumerate((*self._views, *self._gathered)):
             names |= {f"{name}_{i}": now, f"{name}_{i}_seen": seen}
@@ -89,7 +92,7 @@ class Words:
 
 
 def _runs(addresses: Iterable[int]) -> list[tuple[int, int]]:
-    """Stretches of neighbouring words: where each begins, and how many they are."""
+    """Ranges of adjacent words: start and number of words."""
     runs: list[tuple[int, int]] = []
     for at in sorted(set(addresses)):
         if runs and at == runs[-1][0] + _WORD * runs[-1][1]:
@@ -104,17 +107,17 @@ def _gathering(read: Callable[[object], Any], addresses: list[int]) -> Callable[
     return lambda: read(index).tobytes()  # type: ignore[no-any-return]
 
 
-# -- objects of Python ------------------------------------------------------------------------------------
+# -- Python objects ----------------------------------------------------------------------------------------
 
 
 def _only(found: list[int], wanted: int) -> int | None:
-    """The place of ``wanted``; None where it is at none or at several."""
+    """The offset of ``wanted``; None if it occurs nowhere or several times."""
     return found.index(wanted) * _WORD if found.count(wanted) == 1 else None
 
 
 @functools.cache
 def _places() -> dict[str, int | None]:
-    """Bytes from an object's address to a pointer in it, by what the pointer is."""
+    """Byte offsets of pointers in an object, by the pointer's meaning."""
 
     class Sample:
         pass
@@ -140,10 +143,10 @@ def _places() -> dict[str, int | None]:
 
 
 def word_of(owner: object, name: str, value: object) -> int | None:
-    """Where ``owner`` points to ``value``; None where that is not known.
+    """The address of ``owner``'s pointer to ``value``; None if unknown.
 
     Args:
-        name: "type", "dict" (its own), "cell" (what it holds), "__mro__" of a class or a name of a function's.
+        name: "type", "dict" (its own), "cell" (its content), "__mro__" of a class or a name of a function's.
     """
     place = _places()[name]
     if name == "dict" and type(owner).__dictoffset__ > 0:
@@ -152,7 +155,7 @@ def word_of(owner: object, name: str, value: object) -> int | None:
         return None
     address = id(owner) + place
     (found,) = words_at(address, 1)
-    # A function without defaults has no pointer where another has one.
+    # A function without defaults has a null pointer there.
     return address if found == id(value) or (value is None and found == 0 and name in _MAY_LACK) else None
 
 
@@ -161,10 +164,10 @@ _MAY_LACK = ("__defaults__", "__kwdefaults__", "__closure__")
 
 @functools.cache
 def _list_places() -> tuple[int, int] | None:
-    """Bytes from a list's address to its length and to the pointer to its items."""
+    """Byte offsets in a list of its length and of the pointer to its items."""
     samples = [[object() for _ in range(n)] for n in (5, 6)]
     found = [words_at(id(each), list.__basicsize__ // _WORD) for each in samples]
-    # Both have room for eight.
+    # Both lists have room for eight items.
     both = list(enumerate(zip(*found)))
     lengths = [i for i, pair in both if pair == (5, 6)]
     pointers = [i for i, (a, b) in both[1:] if a != b and min(a, b) > 1 << 16 and a % _WORD == b % _WORD == 0]
@@ -172,7 +175,7 @@ def _list_places() -> tuple[int, int] | None:
 
 
 def words_of_list(value: list[object]) -> tuple[list[int], list[int]] | None:
-    """Words of a list, and those behind it, which hold its items; None where it has to be asked itself."""
+    """Words of a list, and of its item array; None if it must be compared in Python."""
     places = _list_places()
     if places is None or not value:
         return None
@@ -184,11 +187,11 @@ def words_of_list(value: list[object]) -> tuple[list[int], list[int]] | None:
 
 
 _TAG_AT = 3 * ctypes.sizeof(ctypes.c_ssize_t)
-"""Where a dict keeps its number: behind its count of references, its type and its length."""
+"""Offset of a dict's version number: after its reference count, type and length."""
 
 
 def tag_of(each: dict[Any, Any]) -> int:
-    """Where a dict's number is (CPython 3.11)."""
+    """Address of a dict's version number (CPython 3.11)."""
     return id(each) + _TAG_AT
 
 
@@ -197,9 +200,9 @@ def tag_of(each: dict[Any, Any]) -> int:
 
 @functools.cache
 def _tensor_places(n_dims: int) -> tuple[list[int], int, int, int] | None:
-    """For tensors of so many dims: places in the ``TensorImpl``, in the storage, of autograd's data, and in it.
+    """Offsets for tensors of this many dims: in the ``TensorImpl``, in the storage, of autograd's data, and in it.
 
-    None where a change of everything changed less than it must.
+    None if changing everything changed fewer words than expected.
     """
     with torch.inference_mode(False), torch.no_grad():
         sample = torch.zeros((2,) * n_dims, dtype=torch.complex64, device="cpu")
@@ -231,9 +234,9 @@ def _tensor_places(n_dims: int) -> tuple[list[int], int, int, int] | None:
 
 
 def words_of(tensor: Tensor) -> tuple[list[int], list[int], Any] | None:
-    """What to watch of a tensor: words of the Python object, words behind it, and what has to be held for them.
+    """What to watch of a tensor: words of the Python object, words reached through pointers, and what to keep alive.
 
-    None where it has to be asked itself.
+    None if it must be compared in Python.
     """
     places = _tensor_places(tensor.dim()) if tensor.dim() <= _MOST_DIMS else None
     kind = word_of(tensor, "type", type(tensor))
@@ -251,5 +254,5 @@ def words_of(tensor: Tensor) -> tuple[list[int], list[int], Any] | None:
     (at,) = words_at(impl + meta, 1)
     if at:
         behind.append(at + flag)
-    # The storage may be let go of, and its memory freed; the few words that say so stay.
+    # The storage may be released and its memory freed; the few words that show this stay.
     return [kind, id(tensor) + points], behind, StorageWeakRef(storage)

@@ -1,23 +1,23 @@
 """What one trace read besides its arguments, and whether any of it may have changed.
 
-Problem: a graph holds every branch that Python took and every address that it met. Dynamo knows what the
-function read on the way and checks it at each call with its tree of guards: exact, but 150 to 450 us for a Llama
-of 16 layers, a hundred replays' worth. Idea: Dynamo says *what* was read; that none of it has changed can be known
-for far less. The tree is walked once, and each object in it is given to the cheapest sound watch that there is:
+Problem: a graph contains every branch that Python took and every address that it saw. Dynamo knows what the
+function read on the way and checks it at each call with its tree of guards: exact, but 150 to 450 us for a 16-layer
+Llama, as much as a hundred replays. Idea: Dynamo knows *what* was read; whether any of it has changed can be checked
+for far less. The tree is walked once, and each object in it is assigned to the cheapest sound watch:
 
     dicts, those of objects, modules, classes and packages among them
                                numbers or watchers of CPython (dicts.py): nothing, or one word
     functions, cells, the class of an object, tensors from outside
                                words of memory, all compared in one call (words.py)
-    slots, lists, the user's own globals, and what the two above cannot tell
+    slots, lists, the user's own globals, and what the two above cannot cover
                                the very attribute that was read, compared by identity at each call
-    anything else              no watch: Dynamo's guards are asked at each call
+    anything else              no watch: Dynamo's guards are evaluated at each call
 
-A watch that says "maybe" costs one evaluation of Dynamo's guards; a change that matters to none of them (another
-attribute of the same module) is forgotten again. So a world is never trusted on less than Dynamo's own word.
+A watch that says "maybe" costs one evaluation of Dynamo's guards; an irrelevant change (another attribute of the same
+module) is then forgotten. So a world is never trusted on weaker evidence than Dynamo's own guards.
 
-Invariants: ``is_same`` is never True where Dynamo's guards, or the identity of a tensor that a graph reads from
-outside, would say no. Everything watched is held, so that no address is met twice.
+Invariants: ``is_same`` is never True if Dynamo's guards, or the identity of an external tensor that a graph reads,
+would fail. Everything watched is kept alive, so that no address is reused.
 
 Source: measured (Dynamo's tree: 158 us on CPython 3.12 and torch 2.11, 454 us on 3.11 and 2.13); decision 0111.
 """
@@ -47,51 +47,54 @@ from gfxgraph.config import environment_of
 MOST_SMALL = 16
 """Host tensors up to this size are compared by value; a trace that read a larger one is checked in full."""
 MOST_LOOKED_AT = 1000
-"""Objects inside an argument; one that holds more is taken to hold anything."""
+"""Most objects to examine inside an argument; one with more is assumed to contain anything."""
 
 
 class Granted:
-    """What Dynamo takes for granted in the frames of Dynamo's code, at any depth: it guards none of it."""
+    """What Dynamo assumes without guards in its code's frames, at any depth."""
 
     def __init__(self) -> None:
         self._owned: list[tuple[Any, str, Any]] = []
         """Functions and data of classes, defaults and code of functions: owner, name, value."""
         self._kinds: list[tuple[Any, type]] = []
-        """Objects whose class may be set, and their classes."""
+        """Objects whose class can be assigned, and their classes."""
         self._keys: list[tuple[dict[Any, Any] | set[Any], list[Any]]] = []
-        """Dicts, and their keys: which one is missing is not guarded where that is an error that the code catches.
-        Sets, and what they hold: of objects Dynamo guards the number."""
+        """Dicts and their keys: a missing key is not guarded if the code catches the resulting error.
+        Sets and their contents: for objects, Dynamo guards only the number.
+        """
         self._tables: list[tuple[Any, list[str]]] = []
-        """Objects whose dict the program reads as one, and its keys: Dynamo guards those alone that it finds."""
+        """Objects whose dict the program reads as a dict, and its keys: Dynamo only guards keys that it finds."""
         self._absent: list[tuple[Any, frozenset[str]]] = []
-        """Objects, classes and dicts, and names that the code may look for there in vain, and find elsewhere."""
+        """Objects, classes and dicts, with names that the code may look for there without success, and find
+        elsewhere.
+        """
         self._zeros: list[tuple[Any, str, float]] = []
-        """0.0 and -0.0, which a guard takes for the same: where they are held, by which name, and which they are."""
+        """0.0 and -0.0, which are equal for a guard: their holder, their name, and the value."""
         self._hooks: list[tuple[Any, ...]] | None = None
-        """Hooks for all modules, where the trace went through one: Dynamo looks at them and keeps no guard."""
+        """Hooks for all modules, if the trace went through a module: Dynamo reads them without a guard."""
         self._registered: Any = None
-        """Stands for what has been registered with abstract classes, where the program asks for classes."""
+        """A token for what is registered with abstract classes, if the program checks classes."""
         self._environment: tuple[dict[Any, Any], dict[Any, Any]] | None = None
-        """The process's and as it was, where a variable was looked up: Dynamo guards none that is not there."""
+        """The process's environment and a copy, if a variable was looked up: Dynamo does not guard missing ones."""
         self.why_eager = ""
-        """What was read without a guard, and cannot be watched either."""
+        """Something that was read without a guard, and cannot be watched either."""
 
     def note(self, guards: Any, scope: Mapping[str, Any], code: frozenset[Any]) -> None:
-        """One more frame has been traced."""
+        """Add a traced frame."""
         watch = GuardWalk({**guards.closure_vars, **scope}, code)
         watch.walk_inside(guards.root)
         self.take(watch, code)
 
     def take(self, watch: GuardWalk, code: frozenset[Any]) -> None:
-        """What a walk has met is granted as it is now."""
+        """Record the present state of what a walk has found."""
         own = [each for each in code if not PACKAGES.search(each.co_filename)]
         named = {name for each in own for name in each.co_names}
         self._owned += _granted(watch.classes, watch.functions, code)
         self._kinds += watch.kinds
         self.why_eager = self.why_eager or watch.why_eager
         does_catch = any(catches(each) for each in code)
-        # Dynamo's guards look at the order in which an OrderedDict was filled, not at its own.
-        # A ``__missing__`` stands for the error that a key's absence would be.
+        # Dynamo's guards check an OrderedDict's insertion order, not its own order.
+        # A ``__missing__`` replaces the error of a missing key.
         in_order = [
             each
             for each in watch.mappings
@@ -119,7 +122,9 @@ class Granted:
             self._environment = held, dict(held)
 
     def _take_absent(self, watch: GuardWalk, code: Sequence[types.CodeType], does_catch: bool) -> None:
-        """What is not there: Dynamo guards that in objects and classes, not in bases nor where an error is caught."""
+        """Record what is absent: Dynamo guards that in objects and classes, not in bases nor where an error is
+        caught.
+        """
         texts = {text for each in code for text in each.co_consts if isinstance(text, str) and text.isidentifier()}
         names = frozenset(texts.union(*(each.co_names for each in code)))
         kinds = {*watch.classes, *(cell.cell_contents for cell in _cells_of_classes(watch.functions))}
@@ -135,7 +140,7 @@ class Granted:
         self._absent += [(each, names.difference(_names_in(each))) for each in holders]
 
     def have_watched(self, watch: GuardWalk) -> None:
-        """Have it asked again when some of it may have changed.
+        """Watch all of it, so that it is checked again when some of it may have changed.
 
         Raises:
             Unwatchable: no watch is known for it.
@@ -166,7 +171,7 @@ class Granted:
             watch.zero(holder, name, value)
 
     def is_stale(self) -> bool:
-        """True where any of it is other than it was."""
+        """True if any of it has changed."""
         return (
             any(_held(owner, name) is not value for owner, name, value in self._owned)
             or any(type(owner) is not kind for owner, kind in self._kinds)
@@ -181,13 +186,13 @@ class Granted:
 
 
 class World:
-    """What one trace stands on.
+    """What one trace depends on.
 
     Args:
-        guards: Dynamo's, of the frame that was traced whole.
-        names: what its sources are evaluated in: the frame's ``G`` and what Dynamo's own sources name.
+        guards: Dynamo's, for the frame that was traced as a whole.
+        names: the namespace of its sources: the frame's ``G`` and names from Dynamo's own sources.
         given: the frame's locals: ``args``, ``kwargs``, the function.
-        sources: of tensors that the FX graph takes from outside the arguments, as Dynamo writes them.
+        sources: of external tensors that the FX graph reads, as Dynamo writes them.
         code: of every function that the trace went through.
     """
 
@@ -203,30 +208,30 @@ class World:
         self._names = dict(names)
         self._sources = [(compile(source, "<source>", "eval"), source) for source in sources]
         self.why_pieces = ""
-        """Why the trace cannot be one graph; "" where it can."""
+        """Why the trace cannot be one graph; "" if it can."""
         self.reads_inside_arguments = ""
         """An attribute of an argument that is more than a tree of tensors and constants."""
         self.token = next(_tokens)
         self.found: Any = None
-        """What Dynamo gave for it where that is one graph (``found.Found``)."""
+        """What Dynamo found for it, if it is one graph (``found.Found``)."""
         self.why_eager = ""
-        """Why not even its pieces can be captured; "" where they can."""
+        """Why even its pieces cannot be captured; "" if they can."""
         self.written: list[Tensor] = []
-        """Tensors from outside that the function writes to."""
+        """External tensors that the function writes to."""
         self.zeros: tuple[str, ...] = ()
         """The zeros among the arguments, with their signs."""
         self.skeleton: Any = None
-        """The arguments' kinds, keys and lengths, where what they lack may be an error that the code catches."""
+        """The arguments' types, keys and lengths, if the code may catch the error of something missing in them."""
         self.n_rebound = 0
-        """How often a tensor that it reads from outside was another one."""
+        """How often an external tensor that it reads was replaced."""
         self.tensors: list[Tensor] = []
         self.unwatched = ""
-        """What no watch is known for; the guards are asked at each call."""
+        """An object without a known watch; then the guards are evaluated at each call."""
         self.stores: list[tuple[Any, str, Any]] = []
         """Attributes that each call sets to the same constant: object, name, value."""
         self.code: frozenset[Any] = frozenset(code)
         self.does_catch = any(catches(each) for each in self.code)
-        """The code may go on after an error."""
+        """Whether the code may continue after an error."""
         self._granted = Granted()
         self._find_tensors(given)
         self.rearm(given)
@@ -234,22 +239,22 @@ class World:
     # -- is it the same world -------------------------------------------------------------------------
 
     is_same: Callable[[], bool]
-    """True where nothing that was read can have changed; cheap. False: ask ``holds`` and ``has_moved``."""
+    """True if nothing that was read can have changed; cheap. If False, call ``holds`` and ``has_moved``."""
 
     def holds(self, given: Mapping[str, Any]) -> bool:
-        """Dynamo's own answer for this call: True where the trace holds for it, whatever has changed since."""
+        """Evaluate Dynamo's guards for this call: True if the trace is valid for it, whatever has changed since."""
         return not self.is_stale() and bool(self.guards.check(dict(given)))
 
     def stores_are_there(self) -> bool:
-        """False where a constant that each call leaves in an object is not there: a replay would not put it back."""
+        """False if a constant that each call stores in an object is missing: a replay would not restore it."""
         return all(getattr(owner, name, _NOTHING) == value for owner, name, value in self.stores)
 
     def is_stale(self) -> bool:
-        """True where a class has other code or data than was traced: Dynamo does not ask, and would take the old."""
+        """True if a class's code or data changed since the trace: Dynamo does not check this."""
         return self._granted.is_stale()
 
     def has_moved(self, given: Mapping[str, Any]) -> bool:
-        """True where a tensor from outside is another one or lies elsewhere, or a number is another one."""
+        """True if an external tensor was replaced or moved, or a number has changed."""
         found = self._evaluate(given)
         if found is None or len(found) != len(self._inputs):
             return True
@@ -258,21 +263,21 @@ class World:
         return not self._tensors_are_same()
 
     def rebind(self, given: Mapping[str, Any]) -> None:
-        """Take what the sources give now as what is read; graphs of before are void."""
+        """Read what the sources refer to now; existing graphs become invalid."""
         self.n_rebound += 1
         self.token = next(_tokens)
         self._find_tensors(given)
         self.rearm(given)
 
     def _evaluate(self, given: Mapping[str, Any]) -> list[Any] | None:
-        """The FX graph's inputs from outside the arguments: tensors, and numbers that Dynamo made symbols of."""
+        """The FX graph's external inputs: tensors, and numbers that Dynamo made symbols of."""
         scope = {**self._names, "L": given}
         try:
             return [eval(code, scope) for code, _ in self._sources]
         except (AttributeError, KeyError, IndexError, NameError, TypeError):
             return None
 
-    # -- tensors from outside -------------------------------------------------------------------------
+    # -- external tensors -----------------------------------------------------------------------------
 
     def _find_tensors(self, given: Mapping[str, Any]) -> None:
         self._inputs = self._evaluate(given) or []
@@ -284,7 +289,7 @@ class World:
         self._device = [t for t in unique if t.is_cuda and t.layout is torch.strided]
         self._addresses: list[int | None] = [t.data_ptr() for t in self._device]
         self.homes = frozenset(t.untyped_storage().data_ptr() for t in self._device)
-        """Addresses of the storages of all tensors that it takes from outside the arguments."""
+        """Addresses of the storages of all external tensors that it reads."""
         self._positions = list(range(len(self._device)))
         guards = torch._C._dynamo.guards
         self._check: Callable[..., bool] = lambda *tensors: True
@@ -293,7 +298,7 @@ class World:
 
     @property
     def written_homes(self) -> frozenset[int]:
-        """Of `homes`, the ones that the function writes to."""
+        """Those of `homes` that the function writes to."""
         return frozenset(t.untyped_storage().data_ptr() for t in self.written)
 
     def _tensors_are_same(self) -> bool:
@@ -306,7 +311,7 @@ class World:
     # -- watching -------------------------------------------------------------------------------------
 
     def rearm(self, given: Mapping[str, Any]) -> None:
-        """Watch what was read as it is now."""
+        """Watch the present state of what was read."""
         watch = GuardWalk({**self._names, "L": given}, self.code)
         try:
             watch.walk(self.guards.root)
@@ -331,7 +336,7 @@ class World:
         self.is_same = _never if self.unwatched else self._function(watch, kept)
 
     def _function(self, watch: GuardWalk, kept: Any) -> Callable[[], bool]:
-        """``is_same``: the cheapest and the surest first, what is behind a pointer after the pointer."""
+        """Build ``is_same``: the cheapest checks first, and what is behind a pointer after the pointer."""
         lines, names = watch.lines, watch.names
         first, behind, asked = list(watch.words), list(watch.words_behind), []
         if HAS_TAGS:
@@ -365,14 +370,14 @@ class World:
             names[f"host{i}"], names[f"value{i}"], names["equal"] = tensor, value, torch.equal
             lines.append(f"if not equal(host{i}, value{i}): return False")
         names["held"] = (watch.held, self._device)
-        # Its objects are defaults, which CPython reads as fast as locals.
+        # Its objects are default arguments, which CPython reads as fast as locals.
         given = ", ".join(f"{name}={name}" for name in names)
         body = "\n        ".join([*before, *lines, "return True"])
         caught = "    except (AttributeError, ValueError):\n        return False\n"
         scope = dict(names)
         exec(compile(f"def is_same({given}):\n    try:\n        {body}\n{caught}", "<world>", "exec"), scope)
         made: Callable[[], bool] = scope["is_same"]
-        for name in (*names, "is_same"):  # it has them as defaults; here they would be a cycle
+        for name in (*names, "is_same"):  # it has them as defaults; here they would make a cycle
             del scope[name]
         return made
 
@@ -395,8 +400,9 @@ _tokens = itertools.count(1)
 def _granted(
     classes: set[type], functions: set[types.FunctionType], code: frozenset[Any]
 ) -> Iterator[tuple[Any, str, Any]]:
-    """What Dynamo takes for granted: functions of classes that it went through, data of classes that code names,
-    classes in closures, and the defaults and the code of every function."""
+    """What Dynamo assumes without guards: functions of classes that it went through, data of classes that code names,
+    classes in closures, and the defaults and the code of every function.
+    """
     named = {name for each in code for name in each.co_names}
     called = set(functions)
     cells = _cells_of_classes(functions)
@@ -417,7 +423,7 @@ def _granted(
                 yield kind, name, value
     for function in called:
         if PACKAGES.search(function.__code__.co_filename):
-            continue  # nobody gives a library's function other defaults
+            continue  # nobody changes the defaults of a library's function
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
             yield function, name, getattr(function, name)
 
@@ -449,7 +455,7 @@ def _sets_data(code: types.CodeType) -> bool:
 
 
 def holds_mapping(value: object) -> bool:
-    """Whether a mapping that is no dict can be reached from an argument, by attributes and items."""
+    """Whether a mapping other than a dict can be reached from an argument, through attributes and items."""
     todo = [value]
     seen: set[int] = set()
     while todo and len(seen) < MOST_LOOKED_AT:

@@ -1,23 +1,24 @@
 """Calls whose results need gradients: forward and backward as two graphs.
 
-    forward   copy in ──> forward graph ──> results, the caller's own
-    backward  copy gradients in ──> backward graph ──> gradients, the caller's own
+    forward   copy in ──> forward graph ──> results, owned by the caller
+    backward  copy gradients in ──> backward graph ──> gradients, owned by the caller
 
 Problem: what the forward graph saves for the backward lies at fixed addresses, so a second forward before
-the first backward overwrites it: torch's make_graphed_callables then gives wrong gradients without a word.
-Here each result knows which forward it came from. Where that is not the last one, the forward is replayed
+the first backward overwrites it: torch's make_graphed_callables then silently gives wrong gradients.
+Here each result knows which forward it came from. If that is not the last one, the forward is replayed
 for it again, on the same inputs and with the same random numbers, before its backward.
 
-What the backward reads is held by its capture as an input from outside, so the backward's own memory never
-takes the place of it, and a second backward finds it again.
+What the backward reads is held by its capture as an external input, so the backward's own memory never
+overlaps it, and a second backward still finds it.
 
-Results that nobody differentiated have no gradient, and what depends on them alone has none: a backward is captured
-for each set of results whose gradients arrive. A set that is new runs the function itself, and the next forward
-captures anew, with a backward for it, too.
+Results that are not differentiated have no gradient, and neither has what depends only on them: a backward is
+captured
+for each set of results that receive gradients. A new set runs the function itself, and the next forward
+captures again, with a backward for that set too.
 
-Every tensor that the function reads is an argument of it, parameters included: that is how Dynamo gives it. So
-one step of autograd stands for the whole, gradients leave it once for each argument, and hooks, accumulation and
-a parameter that comes in by two ways are autograd's own business. Each kind of call has a pool of its own.
+Every tensor that the function reads is one of its arguments, parameters included: Dynamo provides it that way. So
+the whole is one step of autograd, each argument's gradient leaves it once, and hooks, accumulation and
+a parameter passed twice are handled by autograd itself. Each kind of call has its own pool.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ from gfxgraph.errors import first_line
 from gfxgraph.process import bridge
 
 _BATCHED = (torch._C._functorch.is_batchedtensor, torch._C._functorch.is_legacy_batchedtensor)
-"""What tells of tensors that stand for several, without memory: those of torch.func, and of is_grads_batched."""
+"""Tests for tensors that stand for several, without memory: those of torch.func, and of is_grads_batched."""
 MAX_BACKWARDS = 4
-"""Sets of results whose gradients arrive that have a backward of their own; others run the function itself."""
+"""Most sets of differentiated results that get a backward of their own; others run the function itself."""
 
 
 class Gradients:
@@ -54,8 +55,8 @@ class Gradients:
     Args:
         fn: takes ``inputs`` in their order and reads nothing else.
         inputs: tensors on the device, and constants.
-        in_place: positions of tensors that stay where they are; the others are copied in.
-        is_drawless: it takes no random numbers.
+        in_place: positions of tensors that stay in place; the others are copied in.
+        is_drawless: it draws no random numbers.
     """
 
     def __init__(
@@ -74,22 +75,22 @@ class Gradients:
         self._lock = threading.Lock()
         self._forward: Any = None
         self._arrivals: list[tuple[bool, ...]] = []
-        """Which gradients arrive, by result, in the backwards to capture beside the one for all of them."""
+        """Which results receive gradients, for each backward to capture besides the one for all of them."""
         self._backwards: dict[tuple[bool, ...], tuple[Any, list[Tensor | None]]] = {}
-        """The backward graph for each, and the gradients that it writes."""
+        """For each, the backward graph and the gradients that it writes."""
         self._is_complete = False
-        """Every backward that was asked for has been captured."""
+        """Whether every backward that was needed has been captured."""
 
     def __call__(self, inputs: Sequence[Any]) -> Any:
-        """A call's results, with a backward that replays.
+        """Return a call's results, with a backward that replays.
 
         Raises:
-            RunEagerly: nothing has happened; the call is for the function itself.
+            RunEagerly: nothing has happened; the function itself must run.
         """
         given = [inputs[i] for i in self._at]
         if self.why_eager:
             raise RunEagerly(self.why_eager)
-        if not self._is_warm:  # its kernels' libraries make what they need on the way
+        if not self._is_warm:  # a warm-up for the libraries of its kernels
             self._is_warm = True
             raise RunEagerly("warm-up")
         if not self._is_complete:
@@ -129,7 +130,7 @@ class Gradients:
         copy_in(self.statics, given)
         inputs = list(self._inputs)
         for i, static in zip(self._at, self.statics):
-            # A leaf of its own: a view, as eager's argument may be, would lead the gradients past it.
+            # A new leaf: if it were a view, as eager's argument may be, gradients would bypass it.
             inputs[i] = static
         with torch.enable_grad():
             forward, result = record(place, None, lambda: self.fn(*inputs))
@@ -140,7 +141,7 @@ class Gradients:
             raise RuntimeError("the function writes to its arguments")
         results: list[Tensor] = []
         flatten(result, results)
-        # An argument that is a result is the caller's own again, and autograd goes on from there.
+        # A result that is an argument is returned as the caller's own, and autograd continues from there.
         self._itself = [next((i for i, s in enumerate(self.statics) if t is s), None) for t in results]
         self.made = [t for t, i in zip(results, self._itself) if i is None]
         if not all(t.is_cuda and t.layout is torch.strided for t in self.made):
@@ -157,7 +158,7 @@ class Gradients:
         self._is_random = draws(forward) or is_opaque(forward)
         self._generators = list(forward._program.generators)
         self._needs = [t.requires_grad for t in self.made]
-        # The results' values are read from their memory; their history has done its part.
+        # Only the results' memory is needed from here on, not their autograd history.
         self.made = [t.detach() for t in self.made]
         self._forward = forward
 
@@ -176,7 +177,7 @@ class Gradients:
     # -- replay ---------------------------------------------------------------------------------------
 
     def run_forward(self, given: Sequence[Tensor]) -> tuple[int, list[Any], list[Tensor]]:
-        """Replay the forward: its number, the random states from before, results of the caller's own."""
+        """Replay the forward; return its number, the random states from before, and results owned by the caller."""
         with self._lock, torch.no_grad():
             states = [generator.get_state() for generator in self._generators] if self._is_random else []
             copy_in(self.statics, given)
@@ -187,7 +188,7 @@ class Gradients:
     def run_backward(
         self, number: int, states: list[Any], given: Sequence[Tensor], grads: Sequence[Any]
     ) -> list[Any]:
-        """Replay the backward of the forward called ``number``; its gradients, of the caller's own."""
+        """Replay the backward of forward ``number``; return gradients owned by the caller."""
         with self._lock, torch.no_grad():
             came = list(compress(grads, self._needs))
             arrivals = tuple(grad is not None for grad in came)
@@ -207,7 +208,7 @@ class Gradients:
     def _backward_itself(
         self, states: list[Any], given: Sequence[Tensor], grads: Sequence[Any], arrivals: tuple[bool, ...]
     ) -> list[Any]:
-        """A backward that has no graph, by the function; the next forward captures one, too."""
+        """Run a backward that has no graph through the function; the next forward captures one for it."""
         self.eager["not all of its results are differentiated, for the first time"] += 1
         if len(self._arrivals) + 1 < MAX_BACKWARDS and arrivals not in self._arrivals:
             self._arrivals.append(arrivals)
@@ -216,7 +217,7 @@ class Gradients:
             return self._grad(given, grads, create_graph=False)
 
     def run_differentiable(self, given: Sequence[Tensor], grads: Sequence[Any]) -> list[Any]:
-        """Gradients that can be differentiated again, by the function itself: a graph gives numbers only.
+        """Compute differentiable gradients with the function itself: a graph gives only numbers.
 
         Raises:
             RuntimeError: the function draws random numbers or writes, and a second run would do so again.
@@ -230,11 +231,11 @@ class Gradients:
         return self._grad(given, grads, create_graph=True)
 
     def _grad(self, given: Sequence[Tensor], grads: Sequence[Any], *, create_graph: bool) -> list[Any]:
-        """Gradients by the function itself."""
+        """Compute gradients with the function itself."""
         inputs = list(self._inputs)
         results: list[Tensor] = []
         with torch.enable_grad():
-            # By another name: the hooks of a tensor are for the gradient that leaves the whole, once.
+            # Views, because a tensor's hooks must run once, for the gradient that leaves the whole.
             own = [t.view_as(t) if t.requires_grad else t for t in given]
             for i, each in zip(self._at, own):
                 inputs[i] = each
@@ -249,7 +250,7 @@ class Gradients:
         )
 
     def _once_more(self, states: list[Any], given: Sequence[Tensor]) -> None:
-        """Have what the forward saved in place again, as it was for these inputs."""
+        """Restore what the forward saved for these inputs, by replaying it."""
         with self._as_then(states):
             copy_in(self.statics, given)
             self._forward.replay()
@@ -257,7 +258,7 @@ class Gradients:
 
     @contextmanager
     def _as_then(self, states: list[Any]) -> Iterator[None]:
-        """Random numbers as a forward drew them; what is written (running statistics) is not, a second time."""
+        """Draw the forward's random numbers again, and undo what is written (running statistics) a second time."""
         before = Rollback(writes_of(self._forward), self._generators if states else ())
         for generator, state in zip(self._generators, states):
             generator.set_state(state)
@@ -275,7 +276,7 @@ class _Replay(torch.autograd.Function):
         ctx.owner = owner
         ctx.set_materialize_grads(False)
         ctx.number, ctx.states, results = owner.run_forward(given)
-        # Saved in autograd's way: an input changed in place before the backward is torch's own error.
+        # Saved through autograd: changing an input in place before the backward raises torch's own error.
         ctx.save_for_backward(*given)
         ctx.mark_non_differentiable(*[t for t, needs in zip(results, owner._needs) if not needs])
         return tuple(results)

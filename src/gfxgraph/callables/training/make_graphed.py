@@ -23,7 +23,7 @@ def make_graphed_callables(
     pool: Any = None,
     **kwargs: Any,
 ) -> Any:
-    """torch's function of that name, whose first warm-up runs on the stream that will capture.
+    """torch's function of that name, with its first warm-up on the stream that will capture.
 
     Up to torch 2.13 it warms up on another stream, and ROCm's libraries make a handle for each stream
     at its first use, which a capture refuses. The number of iterations is torch's.
@@ -32,12 +32,12 @@ def make_graphed_callables(
         callables: a function or module, or a tuple of them; as torch takes them, like all that follow.
         sample_args: a tuple of tensors for each, with ``requires_grad`` as in the calls to come.
         num_warmup_iters: eager iterations before the capture.
-        allow_unused_input: inputs may get no gradient.
+        allow_unused_input: allow inputs without gradient.
         pool: memory to share with other captures.
-        kwargs: what later versions of torch take.
+        kwargs: arguments of later versions of torch.
 
     Returns:
-        As many callables as were given, each with a forward and a backward graph.
+        One callable for each given, with a forward and a backward graph.
     """
     stock = _stock[-1] if _stock else torch.cuda.make_graphed_callables
     if TORCH_VERSION < (2, 14) and num_warmup_iters > 0 and _can_warm(callables, sample_args):
@@ -52,12 +52,12 @@ def make_graphed_callables(
     return stock(callables, sample_args, num_warmup_iters, allow_unused_input, pool, **kwargs)
 
 
-# What the name stood for before the bridge took it; empty while it is off.
+# torch's original function; empty while the bridge is off.
 _stock: list[Any] = []
 
 
 def take_name() -> Callable[[], None]:
-    """Let ``torch.cuda.make_graphed_callables`` be ours; returns what puts it back."""
+    """Replace ``torch.cuda.make_graphed_callables`` by ours; return the undo."""
     owners = torch.cuda, torch.cuda.graphs
     before = [owner.make_graphed_callables for owner in owners]
     _stock.append(before[0])
@@ -73,14 +73,14 @@ def take_name() -> Callable[[], None]:
 
 
 def _torchs_capture_stream() -> Any:
-    """The stream that ``torch.cuda.graph`` captures on where none is given."""
+    """The default stream on which ``torch.cuda.graph`` captures."""
     if torch.cuda.graph.default_capture_stream is None:
         torch.cuda.graph.default_capture_stream = torch.cuda.Stream()
     return torch.cuda.graph.default_capture_stream
 
 
 def _can_warm(callables: Any, sample_args: Any) -> bool:
-    """False for what torch is about to refuse: it is not to run before that."""
+    """False for calls that torch is about to refuse: they must not run first."""
     several = callables if isinstance(callables, tuple) else (callables,)
     samples = sample_args if isinstance(callables, tuple) else (sample_args,)
     return all(isinstance(sample, tuple) for sample in samples) and all(

@@ -12,17 +12,17 @@ A whole step (zero_grad, forward, loss, backward, optimizer, scaler) is captured
         scaler.update()
         return loss
 
-Its first calls run eagerly, on the stream that will capture. They are steps like any other, so warming
-up costs no step and changes nothing that eager would not: losses, parameters and random numbers are
-eager's from the first call on. Then the step is captured, which computes nothing, and replayed.
+Its first calls run eagerly, on the stream that will capture. They are real steps, so the warm-up costs no step and
+changes nothing: losses, parameters and random numbers are the same as in eager execution from the first call on. Then
+the step is captured, which computes nothing, and replayed.
 
-What a step reads in Python is looked at before each replay (depends.py): closures, globals, attributes,
-modules, weights, hooks, optimizers with their state. When some of it has changed the step runs eagerly once,
-and is captured for that state too. A step that changes what it reads itself, prints or draws random numbers
-of the host stays eager, and so does one that reads what cannot be watched; `why_eager` says which.
+What a step reads in Python is checked before each replay (depends.py): closures, globals, attributes, modules,
+weights, hooks, optimizers with their state. If some of it has changed the step runs eagerly once, and is captured for
+that state too. A step stays eager if it changes what it reads, prints, draws host random numbers, or reads something
+that cannot be watched; `why_eager` gives the reason.
 
-A gradient scaler asks the host whether to skip the optimizer. In the capture the optimizer runs and its
-effect is kept or undone on the device by the same flag, which gives the same bits and waits for nobody.
+A gradient scaler decides on the host whether to skip the optimizer. In the capture the optimizer always runs, and its
+effect is kept or undone on the device by the same flag, which gives the same bits without waiting.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from gfxgraph.errors import first_line
 _SETS_NUMBERS = "it changes its optimizers' numbers itself; call the scheduler's step() outside"
 
 _NUMBERS = ("param_groups", "_step_count", "last_epoch", "_last_lr")
-"""Where optimizers and schedulers keep theirs."""
+"""Where optimizers and schedulers keep their numbers."""
 
 _GRADIENT_KEPT = "the program still has a view of a gradient that a replay left; clone what is kept"
 _NO_GPU = "there is no GPU, or gfxgraph cannot use it"
@@ -75,35 +75,35 @@ WARM_UP = "warm-up"
 _ON_THE_HOST = "its optimizer counts steps in host memory; make it with capturable=True"
 _ALWAYS_ON_THE_HOST = "its {} counts steps in host memory, always; take an optimizer that has capturable=True"
 
-# So many captures of one step; past them it runs eagerly.
+# Most captures of one step; after that it runs eagerly.
 MAX_CAPTURES = 16
 MAX_KEPT = 4
-"""States of one kind of arguments that have graphs; the one captured first goes first, with the tensors it read."""
+"""Most states of one signature that have graphs; the oldest is dropped first, with the tensors it read."""
 MAX_CHANGING = 3
-"""Steps one after another, behind the warm-up, that each changed what they read."""
+"""Consecutive steps after the warm-up that each changed what they read, before giving up."""
 MAX_UNSETTLED = 8
-"""Calls one after another that each found another state than any before."""
+"""Consecutive calls that each found a new state, before giving up."""
 
 
 @dataclass
 class _Made:
-    """A gradient in the graph's memory, which the next replay overwrites: who has it besides us?"""
+    """A gradient in the graph's memory, which the next replay overwrites, and who else refers to it."""
 
     parameter: Tensor
     grad: Tensor
     n_names: int = 0
-    """Of ours: references to the tensor, and tensors over its memory."""
+    """Our own references to the tensor, and our own tensors over its memory."""
     n_views: int = 0
     is_elsewhere: bool = False
-    """Another graph builds on it, by its address."""
+    """Whether another graph uses it by its address."""
 
     def count(self) -> tuple[int, int]:
-        """References to it but the parameter's, and tensors over its memory."""
+        """References to it other than the parameter's, and tensors over its memory."""
         n_names = sys.getrefcount(self.grad) - (self.parameter.grad is self.grad)
         return n_names, use_count(self.grad.untyped_storage()._cdata)
 
     def release(self) -> bool:
-        """Give the program, where it has kept the gradient, memory of its own; False where that cannot be."""
+        """If the program kept the gradient, move it to memory of its own; False if that is impossible."""
         n_names, n_views = self.count()
         if n_names <= self.n_names and n_views <= self.n_views:
             return True
@@ -118,25 +118,25 @@ class _Made:
 
 @dataclass
 class _CapturedStep:
-    """One graph of the step and what it stands on."""
+    """One graph of the step, and the state that it depends on."""
 
     graph: Any
     args: Any
     inputs: list[Tensor]
     outputs: Any
     snapshot: Snapshot
-    """The state that it was captured in."""
+    """The state in which it was captured."""
     grads: list[tuple[Tensor, Tensor | None]] = field(default_factory=list)
-    """Gradients of the parameters that the graph leaves as it found them, or None."""
+    """Gradients of the parameters that the graph leaves unchanged, or None."""
     made: list[_Made] = field(default_factory=list)
-    """Those that it makes."""
+    """Gradients that the graph makes."""
     needs: list[tuple[Tensor, Tensor | None]] = field(default_factory=list)
-    """Gradients that the graph takes as it finds them: it adds to them, or was captured where there were none."""
+    """Gradients that the graph depends on: it adds to them, or was captured when there were none."""
     written: list[int] = field(default_factory=list)
     """Positions of the arguments that it writes to."""
 
     def fits(self) -> bool:
-        """True where the gradients are those that the graph builds on."""
+        """True if the gradients are those that the graph depends on."""
         return all(parameter.grad is grad for parameter, grad in self.needs)
 
 
@@ -144,11 +144,12 @@ class TrainingStep:
     """A training step that is captured after its first calls and replayed from then on.
 
     Args:
-        step: does everything: gradients to zero, forward, backward, optimizer. Its results are detached
-            and are the caller's own.
-        warmup: calls that run eagerly first; real steps. At least one, which makes the optimizer's state.
-        optimizers: what the step uses; by default those it names: in its closure, its globals, or the
-            object that it is a method of.
+        step: does everything: zero the gradients, forward, backward, optimizer. Its results are detached and owned by
+        the caller.
+        warmup: eager calls before the capture; they are real steps. At least one, which creates the optimizer's
+        state.
+        optimizers: the optimizers that the step uses; by default those it names: in its closure, its globals, or the
+        object whose method it is.
         scalers: likewise.
         modules: likewise.
         pool: memory to share with other captures.
@@ -182,7 +183,7 @@ class TrainingStep:
         self._captured: dict[Any, list[_CapturedStep]] = {}
         """By arguments: one graph for each state."""
         self._settled: list[Snapshot] = []
-        """The last two states that an eager step has left as it found them."""
+        """The last two states that an eager step left unchanged."""
         self._n_calls = self._n_new = self._n_changing = 0
         self._place: Arena | None = None
 
@@ -228,11 +229,11 @@ class TrainingStep:
 
     @property
     def why_eager(self) -> str:
-        """Why the last call ran eagerly, or why all from now on will; "" after a replay and in the warm-up."""
+        """Why the last call ran eagerly, or why all will from now on; "" after a replay and during warm-up."""
         return self._why_for_good or self._why_last
 
     def stats(self) -> dict[str, Any]:
-        """``captures``, ``replays``, ``eager`` (calls by reason); the last two make all calls. New in 2.0."""
+        """``captures``, ``replays``, ``eager`` (calls by reason); the last two add up to all calls. New in 2.0."""
         return {"captures": self.n_captures, "replays": self.n_replays, "eager": dict(self._eager)}
 
     def explain(self) -> str:
@@ -245,7 +246,7 @@ class TrainingStep:
     # -- inside ---------------------------------------------------------------------------------------
 
     def _known(self, held: list[_CapturedStep], args: Any, kwargs: Any) -> _CapturedStep | None:
-        """The graph for the state of now, captured where a step has left that state alone."""
+        """The graph for the present state, captured if a step has left that state unchanged."""
         counting = self._counts_on_the_host()
         if counting is not None:
             why = _ON_THE_HOST if "capturable" in counting.defaults else _ALWAYS_ON_THE_HOST
@@ -256,14 +257,14 @@ class TrainingStep:
             return None
         for each in held:
             if each.snapshot.key == now.key and each.fits():
-                each.snapshot = now  # watched anew
+                each.snapshot = now  # watch the new state
                 return each
         if not self._is_settled(now):
             return None
         return self._capture(held, now, args, kwargs)
 
     def _settle(self, args: Any, kwargs: Any) -> Any:
-        """An eager step that tells whether the step leaves the state that it reads alone."""
+        """Run an eager step, and find out whether it leaves the state that it reads unchanged."""
         before = self._look() if not self._why_for_good else None
         if before is None:
             return self._eagerly(args, kwargs, self._why_for_good)
@@ -284,7 +285,7 @@ class TrainingStep:
                     f"{what} differs from call to call; a number that changes belongs in a tensor", for_good=True
                 )
         elif self._n_calls > self.warmup:
-            # The first steps make the optimizer's state.
+            # The first steps create the optimizer's state.
             self._n_changing += 1
             what = before.differs(after)
             if self._n_changing >= MAX_CHANGING:
@@ -295,7 +296,7 @@ class TrainingStep:
         return any(each.key == state.key for each in self._settled)
 
     def _look(self) -> Snapshot | None:
-        """What the step reads, now; None where it cannot be watched, and the step is eager from then on."""
+        """A snapshot of what the step reads; None if it cannot be watched, and then the step is eager for good."""
         try:
             found = Snapshot(self._roots)
         except Unwatchable as what:
@@ -313,7 +314,7 @@ class TrainingStep:
 
     @property
     def _roots(self) -> dict[str, Any]:
-        """Where looking begins: what was named, and torch's hooks of all modules."""
+        """Where snapshots begin: the objects named, and torch's hooks for all modules."""
         every = {n: v for n, v in vars(torch.nn.modules.module).items() if n.startswith("_global_") and "hooks" in n}
         kinds = {"optimizers": self.optimizers, "scalers": self.scalers, "modules": self.modules}
         return {"step": self.step, **kinds, **every}
@@ -337,7 +338,7 @@ class TrainingStep:
         self.n_replays += 1
         self._why_last = ""
         for parameter, grad in known.grads:
-            if parameter.grad is not grad:  # an eager step, another graph or the program put another one there
+            if parameter.grad is not grad:  # an eager step, another graph or the program replaced it
                 parameter.grad = grad
         for each in known.made:
             if each.parameter.grad is not each.grad:
@@ -365,7 +366,7 @@ class TrainingStep:
         counts = [each.count() for each in others]
         before = self._python_state()
         grads = [(p, p.grad) for p in self._parameters()]
-        # Weights that an autocast around the step has cast and kept belong to no graph.
+        # Weights cached by an autocast around the step belong to no graph.
         torch.clear_autocast_cache()
         try:
             if self._pool is None:
@@ -403,7 +404,7 @@ class TrainingStep:
         return known
 
     def _note_gradients(self, known: _CapturedStep, grads: list[tuple[Tensor, Tensor | None]]) -> None:
-        """What a capture has made of the gradients, which were ``grads`` before it."""
+        """Note what a capture has done to the gradients, which were ``grads`` before it."""
         found = {p: p.grad for p in self._parameters()}
         was = dict(grads)
         for p, grad in found.items():
@@ -411,8 +412,9 @@ class TrainingStep:
                 known.grads.append((p, grad))
             else:
                 known.made.append(_Made(p, grad))
-        # A gradient that the graph neither leaves nor touches was replaced, whatever it was; else it builds on it,
-        # also where it gives it up afterwards (accumulated, used and set to None).
+        # A gradient that the graph neither keeps nor touches was replaced, whatever it was. Otherwise the graph
+        # depends on
+        # it, even if it drops it afterwards (accumulated, used and set to None).
         touched = [span(place) for place in (*reads_of(known.graph), *writes_of(known.graph))]
         known.needs = [
             (p, before)
@@ -429,7 +431,7 @@ class TrainingStep:
         return list({id(p): p for p in own}.values())
 
     def _python_state(self) -> Rollback:
-        """What a capture that fails half-way leaves changed in Python."""
+        """The Python state that a failed capture must restore."""
         grads = [(p, p.grad) for p in self._parameters()]
         groups = [(g, {k: v for k, v in g.items() if k != "params"}) for o in self.optimizers for g in o.param_groups]
         schedulers = [(each, copy.deepcopy(each.state_dict())) for each in self.schedulers]
@@ -442,14 +444,14 @@ class TrainingStep:
             for scheduler, state in schedulers:
                 scheduler.load_state_dict(state)
             for scaler in self.scalers:
-                scaler._per_optimizer_states.clear()  # between its step and its update
+                scaler._per_optimizer_states.clear()  # used between its step and its update
 
         found = Rollback()
         found.save_other(put_back)
         return found
 
     def _counts_on_the_host(self) -> torch.optim.Optimizer | None:
-        """An optimizer that keeps numbers in host tensors: a replay would not count them on."""
+        """An optimizer that keeps numbers in host tensors, which a replay would not update."""
         for optimizer in self.optimizers:
             kept = (value for state in optimizer.state.values() for value in state.values())
             if any(isinstance(value, Tensor) and not value.is_cuda for value in kept):
@@ -457,7 +459,7 @@ class TrainingStep:
         return None
 
     def _sets_numbers(self, graph: Any) -> bool:
-        """True where the step itself writes the optimizers' numbers, which Python computed."""
+        """True if the step itself writes optimizer numbers that Python computed."""
         if getattr(graph, "_program", None) is None:
             return False
         held = [v for o in self.optimizers for g in o.param_groups for v in g.values() if isinstance(v, Tensor)]
@@ -468,7 +470,7 @@ class TrainingStep:
         self._why_last = "" if why == WARM_UP else why
 
     def _fall_back(self, reason: str, *, for_good: bool = False) -> str:
-        """Report that a step runs eagerly, and why, which is returned."""
+        """Report that a step runs eagerly, and why; return the reason."""
         if for_good:
             self._why_for_good = reason
         self._arena.state.report("fallback", f"a training step runs eagerly: {reason}", self._name)
@@ -480,7 +482,7 @@ class TrainingStep:
 
 @contextmanager
 def _skipping_on_the_device(scalers: list[Any]) -> Iterator[None]:
-    """Let scalers skip a step without asking the host, while a capture is underway."""
+    """Make scalers skip a step without reading on the host, during a capture."""
     for scaler in scalers:
         scaler._maybe_opt_step = _kept_or_undone
     try:
@@ -491,7 +493,7 @@ def _skipping_on_the_device(scalers: list[Any]) -> Iterator[None]:
 
 
 def _kept_or_undone(optimizer: Any, state: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-    """Do the optimizer's step, and undo it on the device where a gradient was not finite."""
+    """Do the optimizer's step, and undo it on the device if a gradient was not finite."""
     found = [flag for flag in state["found_inf_per_device"].values()]
     touched = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     touched += [t for p in touched for t in optimizer.state.get(p, {}).values() if isinstance(t, Tensor)]
@@ -501,13 +503,13 @@ def _kept_or_undone(optimizer: Any, state: dict[str, Any], *args: Any, **kwargs:
     with torch.no_grad():
         skip = sum(found[1:], found[0]).reshape(()) > 0
         for tensor, old in zip(touched, before):
-            # A step counter on the host would be a torch refusal already (capturable=False).
+            # torch would already have refused a step counter on the host (capturable=False).
             tensor.copy_(torch.where(skip, old, tensor))
     return result
 
 
 def _why_no_result(graph: Any, made: Any) -> str:
-    """Why a replay would not give the step's result: a number that was read from the device stays what it was."""
+    """Why a replay would not give the step's result: a number read from the device would keep its old value."""
     program = getattr(graph, "_program", None)
     is_read = program is None or not program.is_plain
     if is_read and any(isinstance(leaf, (int, float, complex)) for leaf in pytree.tree_leaves(made)):
@@ -516,7 +518,7 @@ def _why_no_result(graph: Any, made: Any) -> str:
 
 
 def _is_number(path: str) -> bool:
-    """Whether what has changed is one of the numbers of an optimizer or a scheduler."""
+    """Whether the change is one of the numbers of an optimizer or a scheduler."""
     return any(f".{name}" in path for name in _NUMBERS) and "hooks" not in path
 
 
@@ -531,11 +533,11 @@ def _not_constant(tree: Any) -> str:
     return ""
 
 
-# -- what a step uses -----------------------------------------------------------------------------------------
+# -- objects that a step uses ----------------------------------------------------------------------------------
 
 
 def _named_by(step: Callable[..., Any]) -> Iterator[Any]:
-    """Objects that a function names: in its closure, its globals, or the object it is a method of."""
+    """Objects that a function names: in its closure, its globals, or the object whose method it is."""
     function = inspect.unwrap(step)
     owner = getattr(function, "__self__", None)
     if owner is not None:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import gfxgraph
-from gfxgraph.callables.reads import Promised
+from gfxgraph.callables.worlds import Promised
 from tests.conformance.conftest import HAS_GPU
 from tests.warm_python import warm_python
 

@@ -205,7 +205,7 @@ class GraphedProgram:
         # lazily: adapters are listed and asked about where there is no torch
         import torch
 
-        from gfxgraph.callables.captured_function import replay
+        from gfxgraph.callables.entry import replay
         from gfxgraph.callables.signature import RunEagerly
 
         stream = torch.cuda.current_stream()

@@ -12,16 +12,12 @@ In the order of a cold call:
     graphed.py    Graphed: what users hold, and the path of one call
     signature.py  arguments and results as trees; the cache key of a call
     arena.py      pool, capture stream, cap, eviction, report
-    worlds.py     what calls read besides their arguments, and which are a single graph (trace/);
-                  reads.py: the same under ``assume_pure``
-    capturing.py  its captures: warm-up, memory, attempts; effects.py: what a warm-up wrote and drew
-    entry.py      one captured signature: its graphs and its replay
-    inputs.py     static inputs, and how a call's tensors are copied into them
+    worlds.py     what its calls read besides their arguments, and which are one graph (trace/)
+    capturing.py  its captures: warm-up, room, attempts; effects.py: what a warm-up wrote and drew
+    entry.py      one captured signature: its graphs, one replay, undone where it fails; the routes of calls to it
+    inputs.py     static inputs, and how a call's tensors get into them
     engine.py     capture of one function on one set of static inputs
-    outputs.py    who owns a result's memory; output buffers still in use
-    captured_function.py
-                  a replay that is undone if it fails; one function over static inputs: a graph, with eager as its
-                  fallback
+    outputs.py    whose memory a result is; buffers handed out and still in use
 
 and apart from that:
 
@@ -34,6 +30,8 @@ and apart from that:
     explanation.py  ``explain()`` of a callable
     traced.py     a function of a conditional or a loop, traced by Dynamo
     depends.py    what a training step, or a function with collectives, reads in Python
+    captured_function.py
+                  one function over inputs that stay in place: a graph, with eager behind it
     facts.py      what a captured graph reads, writes and draws
     older.py      the names of gfxgraph 1.x
 

@@ -38,14 +38,10 @@ def capture_all(graphed: Graphed, args: Args, kwargs: Kwargs) -> dict[str, int]:
     with arena.lock:
         buckets = graphed._dims.all_buckets(structure, tensors, where)
         try:
-            world = graphed._worlds.of(call)
-            if world is None:  # run the example itself, to learn what the function does
+            if not graphed._worlds.enter(call):  # the example itself, so that it is known what the function does
                 graphed._warmed(arena, call, graphed._worlds.trace(arena, call))
-                world = graphed._worlds.of(call)
-            if world is None:
-                raise RunEagerly("the function is not traced")
-            if call.world is None:
-                call.in_world(world)
+                if call.world is None and not graphed._worlds.enter(call):
+                    raise RunEagerly("the function is not traced")
         except (RunEagerly, InPieces) as reason:
             arena.state.report("fallback", f"not captured ahead: {reason.why}", graphed._name)
             return {"n_captured": 0, "n_left": len(buckets), "predicted_bytes": 0}

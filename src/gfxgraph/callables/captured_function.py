@@ -6,13 +6,13 @@ that are already in place; outputs are written to buffers that the caller passes
 them. If capture or replay fails, the function itself runs on the same inputs, into the
 same outputs, and that is counted.
 
-Invariant: a replay that fails half-way is undone before the function runs instead, so that nothing
-happens twice. `replay` does this for everything in this room that launches a graph by itself.
+Invariant: a replay that failed half-way is undone before the function runs instead, so that nothing
+happens twice. `entry.replay` sees to it for everything in this room that launches a graph by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
@@ -22,13 +22,12 @@ from torch.utils import _pytree as pytree
 
 from gfxgraph.callables import engine
 from gfxgraph.callables.arena import Arena, arena_of
+from gfxgraph.callables.entry import replay
 from gfxgraph.callables.inputs import dense_strides, dim_order
 from gfxgraph.callables.signature import GuardMiss, RunEagerly
-from gfxgraph.capture.graph import BridgedGraph
 from gfxgraph.capture.holdings import unbroken
-from gfxgraph.capture.memory import Layout, used_on
-from gfxgraph.capture.rollback import Rollback
-from gfxgraph.errors import GuardMismatch, ReplayError, first_line
+from gfxgraph.capture.memory import used_on
+from gfxgraph.errors import first_line
 from gfxgraph.process import bridge
 from gfxgraph.types import OnUnsafe
 
@@ -112,31 +111,6 @@ def like(tensor: Tensor) -> Tensor:
         return torch.empty_like(tensor, requires_grad=False)
     strides = dense_strides(tensor.size(), dim_order(tensor))
     return torch.empty_strided(tensor.size(), strides, dtype=tensor.dtype, device=tensor.device)
-
-
-def replay(graph: BridgedGraph, writes: Iterable[Tensor | Layout] | None = None) -> None:
-    """Launch a graph; if that fails half-way, undo it and leave the call to the function.
-
-    Args:
-        writes: what to restore; by default everything visible outside, the graph's results included.
-
-    Raises:
-        GuardMiss: a value that the capture read has changed; with the old value the graph can be replayed again.
-        RunEagerly: the launch failed.
-    """
-    program = getattr(graph, "_program", None)
-    before = None
-    if program is not None and not program.is_plain:  # it may stop half-way, at a guard
-        before = Rollback(program.writes() if writes is None else writes, program.random_states())
-    try:
-        graph.replay()
-    except (GuardMismatch, ReplayError) as error:
-        if before is not None:
-            before.put_back()
-        if isinstance(error, GuardMismatch):
-            question = error.fields.get("question", "")
-            raise GuardMiss(f"a value that the capture read has changed: {question}") from error
-        raise RunEagerly(f"the replay failed: {error.code}") from error
 
 
 class CapturedFunction:

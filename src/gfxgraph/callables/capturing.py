@@ -228,7 +228,7 @@ class Capturer:
     def learn(self, call: Call, entry: Captures, instance: Instance) -> None:
         """Apply what the first recorded capture of a kind of call shows to the others, which differ only in sizes."""
         if instance.is_recorded and call.kind not in self._is_clean:
-            self._is_clean[call.kind] = instance.is_plain and not instance.has_guards
+            self._is_clean[call.kind] = instance.is_plain
         entry.is_clean = self.may_go_unrecorded(entry.arena, call)
 
     def may_go_unrecorded(self, arena: Arena, call: Call) -> bool:

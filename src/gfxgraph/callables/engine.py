@@ -89,6 +89,10 @@ class CaptureResult:
     result: Any
     is_recorded: bool
     pool: SharedPool
+    is_plain: bool = True
+    """A replay is one launch and nothing else."""
+    is_opaque: bool = True
+    """It launches what torch did not make: what that reads and writes is not known."""
 
 
 def capture(
@@ -139,7 +143,7 @@ def _recorded(pool: SharedPool, policy: OnUnsafe, stream: Any, call: Callable[[]
         if isinstance(error, Exception):
             raise CaptureDied(kind_and_line(error)) from error
         raise
-    return CaptureResult(graph, result, True, pool)
+    return CaptureResult(graph, result, True, pool, graph.is_plain, graph.is_opaque)
 
 
 def _abandon(graph: Any) -> None:

@@ -13,21 +13,21 @@ from __future__ import annotations
 import functools
 import logging
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from gfxgraph.callables import engine
-from gfxgraph.callables.captured_function import replay
 from gfxgraph.callables.effects import ArgumentWrites
 from gfxgraph.callables.inputs import Buffers, StaticInput, copy_all, pad
 from gfxgraph.callables.outputs import GraphOutput, Outputs
 from gfxgraph.callables.padding.content import Content, Pad, repeat_last
 from gfxgraph.callables.signature import Args, Fast, GuardMiss, Kwargs, RunEagerly, flatten, replace, twins_of
 from gfxgraph.capture.memory import Layout, storage_address
-from gfxgraph.errors import CaptureError
+from gfxgraph.capture.rollback import Rollback
+from gfxgraph.errors import CaptureError, GuardMismatch, ReplayError
 from gfxgraph.types import OnUnsafe
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from gfxgraph.callables.fast_path.joining import JoinedCall
     from gfxgraph.callables.padding.judge import Padded
     from gfxgraph.callables.relocation import RelocatedInputs
+    from gfxgraph.capture.graph import BridgedGraph
 
 
 class Instance:
@@ -48,10 +49,8 @@ class Instance:
         self.outputs = outputs
         self.is_recorded = made.is_recorded
         program = made.graph._program
-        self.has_guards = program.n_guards > 0
-        self.is_plain = program.is_plain
-        self.is_opaque = any(step.tape.opaque for step in program.segments)
-        """It has launches outside torch: what these read and write is unknown."""
+        self.is_plain = made.is_plain
+        self.is_opaque = made.is_opaque
         self.mutated = [place for step in program.steps for place in step.mutated]
         self.generators = program.generators
         self.moving: RelocatedInputs | None = None
@@ -69,6 +68,31 @@ class Instance:
         self.seen_on = -1
         self.stream: Any = None
         """The stream on which the results were last handed out."""
+
+
+def replay(graph: BridgedGraph, writes: Iterable[Tensor | Layout] | None = None) -> None:
+    """Launch a graph; where that fails half-way, undo it and leave the call to the function.
+
+    Args:
+        writes: what is to be put back; by default all that somebody may look at, the graph's results included.
+
+    Raises:
+        GuardMiss: a value that the capture read has changed; with the old one the graph may be replayed again.
+        RunEagerly: the launch failed.
+    """
+    program = getattr(graph, "_program", None)
+    before = None
+    if program is not None and not graph.is_plain:  # it may stop half-way, at a guard
+        before = Rollback(program.writes() if writes is None else writes, program.random_states())
+    try:
+        graph.replay()
+    except (GuardMismatch, ReplayError) as error:
+        if before is not None:
+            before.put_back()
+        if isinstance(error, GuardMismatch):
+            question = error.fields.get("question", "")
+            raise GuardMiss(f"a value that the capture read has changed: {question}") from error
+        raise RunEagerly(f"the replay failed: {error.code}") from error
 
 
 def label_of(tensors: Sequence[Tensor]) -> str:
@@ -377,8 +401,8 @@ class Captures:
             RunEagerly: the replay was undone completely.
         """
         generators, drawn = [], []
-        if instance.draws is None and not instance.has_guards:
-            # An unrecorded capture names no generators; it can only use torch's default one.
+        if instance.draws is None and instance.is_plain:
+            # A capture that was not recorded names no generators; torch's default one is all that it can have.
             generators = [*instance.generators, torch.cuda.default_generators[self.arena.device_index]]
             drawn = [g.get_offset() for g in generators]
         writes = None

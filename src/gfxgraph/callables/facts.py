@@ -40,11 +40,6 @@ def draws(graph: Any) -> bool:
     )
 
 
-def is_opaque(graph: Any) -> bool:
-    """True if the graph has launches outside torch: what these read and write is unknown."""
-    return any(step.tape.opaque for step in graph._program.segments)
-
-
 def span(place: Tensor | Layout) -> tuple[int, int]:
     """First address and the one past the last."""
     layout = place if isinstance(place, Layout) else Layout.of(place)

@@ -63,7 +63,6 @@ from gfxgraph.callables.signature import (
     copied_key,
     flatten,
     foreign_mode,
-    never,
     tensor_key,
     understand,
 )
@@ -85,6 +84,11 @@ MAX_ENTRIES = 1024
 """Signatures remembered; beyond that, those that were never captured are forgotten."""
 SAMPLED_IN_ADAPTIVE = 512
 """One call in this many checks whether a decision is due to be measured again."""
+
+
+def never(args: Args, kwargs: Kwargs) -> Any:
+    """The fast path of a callable that has none yet."""
+    return MISS
 
 
 class Graphed:
@@ -220,12 +224,10 @@ class Graphed:
         with arena.lock:
             if self._dims is not None:
                 self._planned.count_fast_calls()
-            world = self._worlds.of(call)
-            if world is None:
+            if not self._worlds.enter(call):
                 result = self._worlds.trace(arena, call)
                 self._warmed(arena, call, result)
                 return result
-            call.in_world(world)
             route = self._routes.get(call.key)
             if route is None:
                 route = self._route(arena, call)

@@ -153,7 +153,7 @@ def learn(entry: Captures, instance: Instance, tensors: Sequence[Tensor]) -> Rel
     positions = [i for i, t in enumerate(tensors) if _is_large(entry.statics[i], t)]
     if not positions:
         raise NotRelocatable(f"no argument has {LEAST_NBYTES >> 10} KiB or more and lies densely")
-    if instance.has_guards or not instance.graph._program.is_plain:
+    if not instance.graph.is_plain:
         raise NotRelocatable("the capture is not one graph")
     twins = {i: torch.empty_like(entry.statics[i].tensor, requires_grad=False) for i in positions}
     for i in positions:

@@ -22,7 +22,6 @@ from torch.utils import _pytree
 from torch.utils._device import DeviceContext
 
 from gfxgraph.callables.inputs import dim_order
-from gfxgraph.callables.reads import Reads
 from gfxgraph.core.constants import NotConstant, constant_key
 from gfxgraph.errors import CaptureError
 
@@ -35,11 +34,6 @@ MISS: Any = type("Miss", (), {"__repr__": lambda self: "MISS"})()
 HOST_CONSTANT_NUMEL = 16
 """CPU tensors up to this size are constants, compared by content."""
 _KINDS = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
-
-
-def never(args: Args, kwargs: Kwargs) -> Any:
-    """The fast path of a callable that has none yet."""
-    return MISS
 
 
 class RunEagerly(Exception):
@@ -366,12 +360,6 @@ class Call:
             for i, t in enumerate(self.tensors)
         ]
         return (*self.kind, *shapes)
-
-    def in_world(self, world: Reads) -> None:
-        """Add the world to the call's keys."""
-        self.world = world
-        self.kind = (*self.kind, world.token)
-        self.key = (*self.key, world.token)
 
     def for_dynamo(self) -> tuple[Args, Kwargs]:
         """The arguments in the form of a graph's buffers, which Dynamo would otherwise tell apart: copies of

@@ -8,15 +8,16 @@ in pieces, or eager for good: the reason is raised
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gfxgraph.callables.arena import Arena
-from gfxgraph.callables.reads import Promised, Reads
 from gfxgraph.callables.signature import (
     Call,
     InPieces,
@@ -27,6 +28,7 @@ from gfxgraph.callables.signature import (
     why_in_pieces,
     zeros_in,
 )
+from gfxgraph.callables.trace.dicts import DictWatch, watched
 from gfxgraph.callables.trace.frontend import RAISED, Frontend, Untraceable
 from gfxgraph.callables.trace.world import World
 from gfxgraph.capture.memory import used_on
@@ -76,8 +78,8 @@ class Worlds:
         if evict is not None:
             evict(world)
 
-    def of(self, call: Call) -> Reads | None:
-        """What a graph for this call reads besides its arguments; None for a call that must be traced.
+    def enter(self, call: Call) -> bool:
+        """Make what is known of this call's world part of the call; False for a call that is to be traced.
 
         Raises:
             InPieces, RunEagerly: the call cannot be one graph.
@@ -88,7 +90,8 @@ class Worlds:
                 self._promised.look()
                 if self._promised.token != token:
                     self._forget(None)
-            return self._promised
+            _put_in(call, self._promised)
+            return True
         assert self._front is not None
         if self._front.keeps:  # checked first: a call in pieces may have found it
             raise RunEagerly(self._front.keeps)
@@ -100,7 +103,7 @@ class Worlds:
         if world is None or not world.is_same():
             world = self._find(call) if self._front.worlds else None
             if world is None:
-                return None
+                return False
         if world.why_eager:
             raise RunEagerly(world.why_eager)
         if world.stores and not world.stores_are_there():
@@ -109,7 +112,8 @@ class Worlds:
             raise InPieces(world.why_pieces)
         if world.written and not world.written_homes.isdisjoint(t.untyped_storage().data_ptr() for t in call.tensors):
             raise RunEagerly("an argument lies in memory that the function writes to by another name")
-        return world
+        _put_in(call, world)
+        return True
 
     def _find(self, call: Call) -> World | None:
         """The world in which the call was traced before; its graphs become invalid if it now reads other tensors."""
@@ -176,7 +180,7 @@ class Worlds:
                 if tensor.is_cuda and tensor.layout is torch.strided:
                     used_on(tensor, current)
             return result
-        call.in_world(world)
+        _put_in(call, world)
         return result
 
     def _never_the_same(self, why: str, call: Call) -> str:
@@ -188,3 +192,73 @@ class Worlds:
             if differs:
                 self._changing += f" (asked last: {differs}); a number that changes belongs in a tensor on the device"
         return self._changing
+
+
+def _put_in(call: Call, world: World | Promised) -> None:
+    """The world is part of what makes the call what it is."""
+    call.world = world
+    call.kind = (*call.kind, world.token)
+    call.key = (*call.key, world.token)
+
+
+class Promised:
+    """The modules of a pure function: their parameters and buffers by identity, and by address two a call, in turn.
+
+    All addresses at each call would cost more than the replay: after a step none of them is in the CPU's caches.
+    """
+
+    def __init__(self, fn: Any) -> None:
+        self.token = 0
+        self._next = 0
+        self.written_homes: frozenset[int] = frozenset()
+        self._modules = list(_modules_of(fn))
+        self._bound: frozenset[int] = getattr(fn, "homes", frozenset())
+        self._look()
+
+    def is_same(self) -> bool:
+        if self._dicts is not None and not self._dicts.is_same():
+            return False
+        tensors, addresses = self._in_turn  # in one piece: another thread may look while this one asks
+        if tensors:
+            i = self._next
+            if i >= len(tensors):
+                i = 0
+            if tensors[i].data_ptr() != addresses[i] or tensors[i - 1].data_ptr() != addresses[i - 1]:
+                return False
+            self._next = i + 2
+        return True
+
+    def look(self) -> None:
+        """Take what is there now as what is read; another token where a tensor is another one."""
+        before = [(id(t), a) for t, a in zip(*self._in_turn)]
+        self._look()
+        if before != [(id(t), a) for t, a in zip(*self._in_turn)]:
+            self.token += 1
+
+    def _look(self) -> None:
+        inner = list({id(each): each for module in self._modules for each in module.modules()}.values())
+        state = [d for each in inner for d in (each._parameters, each._buffers, each._modules)]
+        self._dicts: DictWatch | None = watched(state) if state else None
+        held = [t for each in inner for t in (*each._parameters.values(), *each._buffers.values())]
+        tensors = [t for t in held if t is not None and t.layout is torch.strided]
+        self._in_turn: tuple[list[Tensor], list[int]] = tensors, [t.data_ptr() for t in tensors]
+        self._next = 0
+        self.homes = self._bound.union(t.untyped_storage().data_ptr() for t in tensors)
+
+
+def _modules_of(fn: Any) -> Iterator[nn.Module]:
+    """Modules that a callable is, is bound to, or names in its closure and globals."""
+    while isinstance(fn, functools.partial) or hasattr(fn, "_torchdynamo_orig_callable"):
+        fn = fn.func if isinstance(fn, functools.partial) else fn._torchdynamo_orig_callable
+    if isinstance(fn, nn.Module):
+        yield fn
+        return
+    owner = getattr(fn, "__self__", fn if not inspect.isfunction(fn) else None)
+    if isinstance(owner, nn.Module):
+        yield owner
+    elif owner is not None and hasattr(owner, "__dict__"):
+        yield from (each for each in vars(owner).values() if isinstance(each, nn.Module))
+    function = getattr(fn, "__func__", fn)
+    if inspect.isfunction(function):
+        named = inspect.getclosurevars(function)
+        yield from (v for v in (*named.nonlocals.values(), *named.globals.values()) if isinstance(v, nn.Module))

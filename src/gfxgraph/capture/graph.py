@@ -344,8 +344,7 @@ class BridgedGraph(_TorchsGraph):
         self._grant(0)
 
     def _choose_path(self) -> None:
-        program = self._program
-        plain = program is not None and program.is_plain and self._is_instantiated
+        plain = self.is_plain and self._is_instantiated
         plain = plain and (self._guard is None or not self._guard.is_slow)
         # The first replay is timed, so that there is an average; with debug logging each replay is logged here.
         checked = self._unvalidated or self._state.decisions.join_copies or not self._is_timed
@@ -356,6 +355,16 @@ class BridgedGraph(_TorchsGraph):
         """Let the next ``n`` replays take the fast path; account for those already taken."""
         self._counted += self._granted - self._left
         self._granted = self._left = n
+
+    @property
+    def is_plain(self) -> bool:
+        """True where a replay is one launch and nothing else."""
+        return self._program is not None and self._program.is_plain
+
+    @property
+    def is_opaque(self) -> bool:
+        """True where launches were captured that torch did not make: what they read and write is not known."""
+        return self._program is not None and any(step.tape.opaque for step in self._program.segments)
 
     @property
     def n_replays(self) -> int:

@@ -17,7 +17,7 @@ from torch.autograd import profiler
 
 from gfxgraph.capture.memory import Layout
 from gfxgraph.capture.rollback import Rollback
-from gfxgraph.capture.steps import ReadStep, SegmentStep, Step, no_fallback, note_fallback
+from gfxgraph.capture.steps import SegmentStep, Step, no_fallback, note_fallback
 from gfxgraph.capture.walk import can_walk, walk
 from gfxgraph.core.expressions import Expressions
 from gfxgraph.core.tape import TapeValue, leaves
@@ -54,10 +54,6 @@ class Program:
         only = self.steps[0] if len(self.steps) == 1 else None
         # A later segment alone, after an empty first one, is not in the user's graph object.
         return isinstance(only, SegmentStep) and only.is_users and only.graph is not None
-
-    @property
-    def n_guards(self) -> int:
-        return sum(len(step.questions) for step in self.steps if isinstance(step, ReadStep))
 
     def lookup(self, value: TapeValue) -> Tensor:
         """The tensor of a value that the running tape did not make."""

@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from gfxgraph.callables.facts import draws, is_opaque, launched, overlap, reads_of, span, writes_of
+from gfxgraph.callables.facts import draws, launched, overlap, reads_of, span, writes_of
 from gfxgraph.capture import intercept, remedies
 from gfxgraph.capture.holdings import unbroken
 from gfxgraph.capture.walk import raw_graph
@@ -167,8 +167,7 @@ class Composition:
         if decisions is not None and not decisions.child_graphs:
             return f"child graphs are known to fail here ({', '.join(decisions.because('child_graphs'))})"
         for name, graph in self._parts.items():
-            program = graph._program
-            if not program.is_plain:
+            if not graph.is_plain:
                 return f"{name} was split at an operation that no graph holds"
             if draws(graph):
                 return f"{name} draws random numbers, which torch prepares before each replay"
@@ -189,8 +188,8 @@ class Composition:
             return self._may_launch()
         if any(graph._unvalidated > 0 for graph in self._parts.values()):
             return False
-        if any(is_opaque(graph) for graph in self._parts.values()) and self._advances is None:
-            return False  # launches outside torch may draw; the coming replay shows it
+        if any(graph.is_opaque for graph in self._parts.values()) and self._advances is None:
+            return False  # launches beside torch may draw; the replay about to be made tells
         try:
             self._exec = _Exec(self._state.driver, self._parts, self.edges)
             self._programs = [graph._program for graph in self._parts.values()]
@@ -328,7 +327,7 @@ def _implied(parts: Mapping[str, Any], declared: Edges) -> dict[tuple[str, str],
                 continue
             if pools[first] == pools[second]:
                 why = "they share a pool"
-            elif is_opaque(parts[first]) or is_opaque(parts[second]):
+            elif parts[first].is_opaque or parts[second].is_opaque:
                 why = "what launches beside torch use is not known"
             elif overlap(writes[first], [*reads[second], *writes[second]]) or overlap(reads[first], writes[second]):
                 why = "they use the same memory"

@@ -34,7 +34,7 @@ from torch import Tensor
 from gfxgraph.callables.arena import Arena
 from gfxgraph.callables.captured_function import CapturedFunction, arena, beside, copy_in, like
 from gfxgraph.callables.control import flags
-from gfxgraph.callables.facts import draws, is_opaque, overlap, span, writes_of
+from gfxgraph.callables.facts import draws, overlap, span, writes_of
 from gfxgraph.callables.signature import key_of
 from gfxgraph.callables.trace.dynamo import shield
 from gfxgraph.callables.trace.world import World
@@ -391,8 +391,8 @@ def _keep(known: dict[Any, Any], key: Any, made: Any) -> None:
 
 
 def _changes_nothing_else(graph: Any, memory: _Memory) -> bool:
-    """True if an extra step would go unnoticed."""
-    if getattr(graph, "_program", None) is None or is_opaque(graph) or draws(graph):
+    """True where a step too many would not be noticed."""
+    if getattr(graph, "_program", None) is None or graph.is_opaque or draws(graph):
         return False
     own = memory.spans
     return all(any(a <= begin and end <= b for a, b in own) for begin, end in map(span, writes_of(graph)))

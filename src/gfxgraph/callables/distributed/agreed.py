@@ -44,6 +44,7 @@ from gfxgraph.callables.distributed.ranks import Ranks, RanksMissing
 from gfxgraph.callables.effects import ArgumentWrites
 from gfxgraph.callables.entry import Captures, label_of
 from gfxgraph.callables.fast_path.fast import make_fast
+from gfxgraph.callables.graphed import never
 from gfxgraph.callables.inputs import Buffers
 from gfxgraph.callables.signature import (
     MISS,
@@ -53,7 +54,6 @@ from gfxgraph.callables.signature import (
     NotATree,
     RunEagerly,
     key_of,
-    never,
     replace,
     twins_of,
 )
@@ -96,9 +96,7 @@ class _Bucket:
     objection: str = ""
     """Why this rank wants no graph; reported at the next capture."""
     changed: str = ""
-    """What has changed on this rank; reported at the next check."""
-    token: int = 0
-    homes: frozenset[int] = frozenset()
+    """What has changed on this rank, to be said at the next check."""
     written_homes: frozenset[int] = frozenset()
 
     @property

@@ -21,14 +21,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gfxgraph.callables.fast_path.writer import Writer
+from gfxgraph.callables.fast_path.writer import Reads, Writer
 from gfxgraph.callables.inputs import is_dense
 from gfxgraph.callables.padding.content import Content
 from gfxgraph.callables.signature import Fast
 
 if TYPE_CHECKING:
     from gfxgraph.callables.entry import Captures, Instance
-    from gfxgraph.callables.reads import Reads
 
 
 def has_guards() -> bool:
@@ -105,9 +104,7 @@ def make_fast(
 def _is_simple(instance: Instance) -> bool:
     outputs = instance.outputs
     return (
-        not instance.has_guards
-        and instance.graph._program is not None
-        and instance.graph._program.is_plain
+        instance.graph.is_plain
         and all(r.made is not None and not r.is_host for r in outputs.results)
         and not instance.outputs.is_shared
         and all(is_dense(r.made) for r in outputs.results if r.made is not None)

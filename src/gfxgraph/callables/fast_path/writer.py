@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -31,7 +31,6 @@ from gfxgraph.errors import ReplayError
 if TYPE_CHECKING:
     from gfxgraph.callables.entry import Captures, Instance
     from gfxgraph.callables.fast_path.joining import JoinedCall
-    from gfxgraph.callables.reads import Reads
 
 DRIVER_COPIES = 2
 """Up to this many tensors are copied one by one through the driver; more in one fused torch call."""
@@ -43,6 +42,17 @@ def _addresses(tensors: Sequence[str]) -> str:
     """An expression for the addresses of these tensors; a single address for one tensor."""
     found = ", ".join(f"{tensor}.data_ptr()" for tensor in tensors)
     return f"({found})" if len(tensors) > 1 else found
+
+
+class Reads(Protocol):
+    """What a graph reads besides its arguments."""
+
+    @property
+    def written_homes(self) -> frozenset[int]:
+        """Addresses of storages outside the arguments that the function writes to."""
+
+    def is_same(self) -> bool:
+        """False where something may have changed."""
 
 
 class Writer:

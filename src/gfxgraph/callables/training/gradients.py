@@ -34,8 +34,9 @@ import torch
 from torch import Tensor
 
 from gfxgraph.callables.arena import arena_of
-from gfxgraph.callables.captured_function import copy_in, like, record, replay
-from gfxgraph.callables.facts import draws, is_opaque, writes_of, written_inputs
+from gfxgraph.callables.captured_function import copy_in, like, record
+from gfxgraph.callables.entry import replay
+from gfxgraph.callables.facts import draws, writes_of, written_inputs
 from gfxgraph.callables.outputs import builder
 from gfxgraph.callables.signature import NotATree, RunEagerly, flatten
 from gfxgraph.capture.generators import drawless
@@ -155,7 +156,7 @@ class Gradients:
         self._backwards = {}
         for arrivals in (*self._arrivals, (True,) * len(ends)):
             self._backwards[arrivals] = self._record_backward(place, ends, arrivals)
-        self._is_random = draws(forward) or is_opaque(forward)
+        self._is_random = draws(forward) or forward.is_opaque
         self._generators = list(forward._program.generators)
         self._needs = [t.requires_grad for t in self.made]
         # Only the results' memory is needed from here on, not their autograd history.

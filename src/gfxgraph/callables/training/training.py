@@ -48,10 +48,10 @@ from gfxgraph.callables.captured_function import (
     copy_in,
     like,
     record,
-    replay,
     tensors_of,
 )
 from gfxgraph.callables.depends import HostEffects, Snapshot
+from gfxgraph.callables.entry import replay
 from gfxgraph.callables.explanation import table
 from gfxgraph.callables.facts import overlap, reads_of, span, writes_of, written_inputs
 from gfxgraph.callables.outputs import copied, use_count
@@ -509,10 +509,8 @@ def _kept_or_undone(optimizer: Any, state: dict[str, Any], *args: Any, **kwargs:
 
 
 def _why_no_result(graph: Any, made: Any) -> str:
-    """Why a replay would not give the step's result: a number read from the device would keep its old value."""
-    program = getattr(graph, "_program", None)
-    is_read = program is None or not program.is_plain
-    if is_read and any(isinstance(leaf, (int, float, complex)) for leaf in pytree.tree_leaves(made)):
+    """Why a replay would not give the step's result: a number that was read from the device stays what it was."""
+    if not graph.is_plain and any(isinstance(leaf, (int, float, complex)) for leaf in pytree.tree_leaves(made)):
         return "it returns a number that it reads from the device; return the tensor"
     return ""
 

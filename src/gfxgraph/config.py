@@ -257,10 +257,13 @@ def set_default(name: str, value: str) -> bool:
     return True
 
 
-def environment_of(code: Collection[Any]) -> dict[Any, Any] | None:
-    """What holds this process's environment, where one of these code objects looks a variable up; else None."""
-    encode = getattr(os.environ, "encodekey", None)
-    return vars(os.environ)["_data"] if getattr(encode, "__code__", None) in code else None
+LOOKS_UP_VARIABLES = getattr(getattr(os.environ, "encodekey", None), "__code__", None)
+"""The code that runs wherever a variable of the environment is looked up."""
+
+
+def environment() -> dict[Any, Any]:
+    """What holds this process's environment."""
+    return vars(os.environ)["_data"]  # type: ignore[no-any-return]
 
 
 def gpu_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:

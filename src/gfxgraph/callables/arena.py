@@ -44,6 +44,26 @@ def arena_of(state: process.Process, device_index: int, owner: int = 0) -> Arena
         return found
 
 
+class Contexts(threading.local):
+    """The context that driver calls need in each thread.
+
+    A thread that has launched nothing through torch has none. CUDA's driver refuses a launch there, and dies of a
+    segmentation fault where a node of a graph exec is changed (CUDA 13.0, seen on an H100; docs/decisions/0101).
+    """
+
+    devices: frozenset[int] = frozenset()
+    """Devices that this thread has used: the context of one of them is current in it."""
+
+    def give(self, device_index: int) -> None:
+        """Make a context current in this thread.
+
+        To ask a stream whether it is done would do, too, but ends a capture of another thread.
+        """
+        if device_index not in self.devices:
+            torch.zeros(1, device=f"cuda:{device_index}")
+            self.devices |= {device_index}
+
+
 class Tenant(Protocol):
     """Something that keeps memory in an arena and can be evicted (entry.py)."""
 
@@ -65,6 +85,7 @@ class Arena:
     def __init__(self, state: process.Process, device_index: int) -> None:
         self.state = state
         self.device_index = device_index
+        self.contexts = Contexts()
         self.lock = threading.RLock()
         self.entries: weakref.WeakSet[Tenant] = weakref.WeakSet()
         self.n_uses = 0

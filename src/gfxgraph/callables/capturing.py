@@ -104,11 +104,15 @@ class Capturer:
         entry.is_drawless = draws.none
         entry.written |= writes.found()
         self._eager["warm-up"] += 1
-        self.look_at(entry, result, current)
+        self.look_at(entry, result, None if stream is current else current)
         return result
 
-    def look_at(self, entry: Captures, result: Any, current: Any) -> None:
-        """Learn from an eager result, made on the capture's stream, what captures will return."""
+    def look_at(self, entry: Captures, result: Any, current: Any = None) -> None:
+        """What an eager result says of captures to come.
+
+        Args:
+            current: the stream that goes on to use it, where it was made on another.
+        """
         made: list[Tensor] = []
         try:
             entry.warm_structure = flatten(result, made)
@@ -117,9 +121,9 @@ class Capturer:
             return
         entry.warm = [weakref.ref(t) for t in made]
         entry.result_nbytes = sum(t.nbytes for t in made if t.layout is torch.strided)
-        for tensor in made:
+        for tensor in made if current is not None else ():
             if tensor.is_cuda and tensor.layout is torch.strided:
-                used_on(tensor, current)  # used on another stream than it was made on
+                used_on(tensor, current)
         if any(t.requires_grad and (torch.is_grad_enabled() or t.grad_fn is not None) for t in made):
             entry.why_eager = "its result needs gradients"
 

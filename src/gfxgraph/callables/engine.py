@@ -21,6 +21,7 @@ import torch
 from gfxgraph.capture import intercept, turns, workspaces
 from gfxgraph.capture.bridged_class import bridged_class
 from gfxgraph.capture.generators import drawless, is_drawless, kept_out
+from gfxgraph.capture.graph import BridgedGraph
 from gfxgraph.capture.hooks import bare_launch
 from gfxgraph.capture.memory import taken_from_device
 from gfxgraph.capture.program import Program
@@ -29,15 +30,15 @@ from gfxgraph.capture.steps import SegmentStep
 from gfxgraph.core.tape import Opaque, Tape
 from gfxgraph.errors import DriverError, GfxGraphError
 from gfxgraph.guard import for_capture
-from gfxgraph.process import bridge, process
+from gfxgraph.process import process
 from gfxgraph.types import OnUnsafe
 
 _classes: dict[type, type] = {}
 
 
 def graph_class(state: process.Process) -> Any:
-    """The bridged class over the torch, or the simulator, now in use."""
-    if bridge.is_enabled():
+    """The bridged class over the torch, or the simulator, now in force."""
+    if issubclass(torch.cuda.CUDAGraph, BridgedGraph):  # the bridge is on
         return torch.cuda.CUDAGraph
     found = _classes.get(state.base)
     if found is None:
@@ -64,7 +65,7 @@ class SharedPool:
         self.id = torch.cuda.graph_pool_handle() if pool_id is None else pool_id
         self._graph = state.base()
         workspaces.own_pools.add(tuple(self.id))
-        with turns.held(), turns.unnoticed(), torch.cuda.stream(stream), warnings.catch_warnings():
+        with turns.alone(), torch.cuda.stream(stream), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that it is empty
             try:
                 with drawless(True), kept_out(stream.device_index):
@@ -196,7 +197,7 @@ def n_nodes_of(call: Callable[[], object], stream: torch.cuda.Stream, pool: Shar
     """
     state = process.require()
     graph = state.base()
-    with turns.held(), turns.unnoticed(), torch.cuda.stream(stream), warnings.catch_warnings():
+    with turns.alone(), torch.cuda.stream(stream), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the graph is empty
         try:
             with drawless(True), kept_out(stream.device_index):

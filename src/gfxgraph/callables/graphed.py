@@ -220,7 +220,7 @@ class Graphed:
                 return result
         call = understand(self._name, args, kwargs, tensors, structure, self._is_in_place)
         arena = arena_of(state, call.device, self._owner)
-        state.contexts.give(arena.device_index)
+        arena.contexts.give(arena.device_index)
         with arena.lock:
             if self._dims is not None:
                 self._planned.count_fast_calls()
@@ -269,7 +269,7 @@ class Graphed:
         if route.entry is not None and self._run is not self._fn:
             route.entry.n_seen += 1
             route.entry.is_drawless = all(piece.is_drawless for _, piece in self._front.graphs)
-            self._capturer.look_at(route.entry, result, torch.cuda.current_stream(arena.device_index))
+            self._capturer.look_at(route.entry, result)
 
     def _evict_world(self, world: World | None) -> None:
         """Evict what was captured in a world (None: in any): it reads, and would keep, tensors that were replaced."""

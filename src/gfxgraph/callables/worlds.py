@@ -162,25 +162,27 @@ class Worlds:
         except Untraceable as error:
             self._untraceable, result = error.args
             self._pieces[self._untraceable] += 1
-            return result
+            world = None
         except Exception:
             self._eager[RAISED] += 1
             raise
         finally:
             current.wait_stream(stream)
+        made: list[Tensor] = []
+        why_pieces = why_in_pieces(result, made)
+        for tensor in made if stream is not current else ():
+            if tensor.is_cuda and tensor.layout is torch.strided:
+                used_on(tensor, current)
+        if world is None:
+            return result
         self._eager["warm-up"] += 1
         self._known[call.key] = world
         world.zeros = zeros_in(call.structure)
         world.skeleton = skeleton(call.structure) if world.does_catch else None
-        made: list[Tensor] = []
-        world.why_pieces = world.why_pieces or why_in_pieces(result, made)
+        world.why_pieces = world.why_pieces or why_pieces
         world.why_eager = what_changed(layouts, [tensor_key(t) for t in call.tensors]) or world.why_eager
-        if world.why_eager or world.why_pieces:
-            for tensor in made:
-                if tensor.is_cuda and tensor.layout is torch.strided:
-                    used_on(tensor, current)
-            return result
-        _put_in(call, world)
+        if not world.why_eager and not world.why_pieces:
+            _put_in(call, world)
         return result
 
     def _never_the_same(self, why: str, call: Call) -> str:

@@ -399,7 +399,7 @@ class BridgedGraph(_TorchsGraph):
             self._session = None
         self._tell_of_end()
         self._was_reset = self._program is not None or self._was_reset
-        with turns.held(), turns.unnoticed():  # HIP cannot destroy a graph while another thread captures
+        with turns.alone():  # HIP destroys no graph beside a capture
             self._let_go_of_program()
             self._is_instantiated = False
             super().reset()

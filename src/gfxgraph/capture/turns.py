@@ -109,6 +109,13 @@ def held(only_drawing: bool = False) -> Iterator[bool]:
 
 
 @contextmanager
+def alone() -> Iterator[bool]:
+    """A turn for one call that ends no other's capture, and is not refused for one's sake; yields as ``held``."""
+    with held() as is_alone, unnoticed():
+        yield is_alone
+
+
+@contextmanager
 def held_at_once() -> Iterator[bool]:
     """Hold a turn for one call without waiting; yields False, without a turn, if another thread has one."""
     turn = Turn()
@@ -190,7 +197,7 @@ def synchronize_device(wait: Any) -> Any:
     Args:
         wait: torch's own call. Every runtime refuses it while any capture is running, and ends that capture.
     """
-    with held() as is_alone, unnoticed():
+    with alone() as is_alone:
         if is_alone:
             return wait()
         return _synchronize_streams()

@@ -160,7 +160,7 @@ def _wait_once(name: str, short: str) -> None:
     session = session_here()
     call = STOCK[short]
     if session is None:
-        with turns.held(), turns.unnoticed():  # torch frees no memory while any capture is running
+        with turns.alone():  # torch gives no memory back while any capture is underway
             call()
     else:
         session.host_call(name, call, repeat=False)

@@ -5,7 +5,6 @@ Stays out: graphs being captured; torch at import time.
 
     process.py    Process: settings, driver, counters, the captures underway in each thread
     bridge.py     whether the bridge is on; the state that graphed callables have without it
-    context.py    a driver context in each thread
     health.py     stats(), health_check()
     metrics.py    the same for Prometheus
     progress.py   progress of long commands, on stderr

@@ -15,7 +15,6 @@ from gfxgraph.config import Config
 from gfxgraph.core.counters import Counters
 from gfxgraph.driver.base import CopyKernel, GraphDriver
 from gfxgraph.hardware.defects import Decisions
-from gfxgraph.process.context import Contexts
 
 log = logging.getLogger("gfxgraph")
 
@@ -83,8 +82,7 @@ class Process:
     hang_watch: Any = None
     """Reports captures and replays that do not finish (capture/watch.py); None if it is off."""
     why_not_joined: str = ""
-    """Why they cannot, if so."""
-    contexts: Contexts = field(default_factory=Contexts)
+    """Why they may not, where that is so."""
     counters: Counters = field(default_factory=Counters)
     enabled_at: float = field(default_factory=time.time)
     pid: int = field(default_factory=os.getpid)

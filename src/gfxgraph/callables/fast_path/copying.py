@@ -97,7 +97,6 @@ def _load(state: Process, device_index: int) -> CopyKernel | None:
         return None
     try:
         with torch.cuda.device(device_index):
-            state.contexts.give(device_index)
             arch = getattr(torch.cuda.get_device_properties(device_index), "gcnArchName", "")
             kernel = driver.copy_kernel(arch)
             if _copies_right(kernel):

@@ -203,7 +203,6 @@ def _try(state: Process, device_index: int) -> bool:
         return False
     try:
         with torch.cuda.device(device_index):
-            state.contexts.give(device_index)
             if _joins_right(driver, kernel):
                 return True
             why = "a joined graph gave other data"

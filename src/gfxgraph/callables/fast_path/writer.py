@@ -149,7 +149,7 @@ class Writer:
             # The default stream's handle is 0 on every device: the driver would use the current device's.
             self.names["current_device"] = torch._C._cuda_getDevice
             self.line("if not stream and current_device() != device: return MISS")
-        self.names["contexts"] = self.entry.arena.state.contexts
+        self.names["contexts"] = self.entry.arena.contexts
         self.line("if device not in contexts.devices: contexts.give(device)")
         if self.kernel is not None:
             self.names["launches"] = self.launches

@@ -42,7 +42,7 @@ from gfxgraph.callables.trace.dicts import HAS_TAGS, Watchers, watched
 from gfxgraph.callables.trace.found import asks_by_name, catches
 from gfxgraph.callables.trace.watch import PACKAGES, GuardWalk, Unwatchable, is_other_zero
 from gfxgraph.callables.trace.words import Words, tag_of, words_of
-from gfxgraph.config import environment_of
+from gfxgraph.config import LOOKS_UP_VARIABLES, environment
 
 MOST_SMALL = 16
 """Host tensors up to this size are compared by value; a trace that read a larger one is checked in full."""
@@ -117,9 +117,8 @@ class Granted:
             self._hooks = _hooks_for_all()
         if not named.isdisjoint(_ASKS_FOR_CLASSES):
             self._registered = abc.get_cache_token()
-        held = environment_of(code)
-        if held is not None and self._environment is None:
-            self._environment = held, dict(held)
+        if LOOKS_UP_VARIABLES in code and self._environment is None:
+            self._environment = environment(), dict(environment())
 
     def _take_absent(self, watch: GuardWalk, code: Sequence[types.CodeType], does_catch: bool) -> None:
         """Record what is absent: Dynamo guards that in objects and classes, not in bases nor where an error is

@@ -86,11 +86,10 @@ class Worlds:
         """
         if self._promised is not None:
             if not self._promised.is_same():
-                token = self._promised.token
-                self._promised.look()
-                if self._promised.token != token:
+                if self._promised.look():
                     self._forget(None)
-            _put_in(call, self._promised)
+            call.world, token = self._promised, self._promised.token
+            call.kind, call.key = (*call.kind, token), (*call.key, token)
             return True
         assert self._front is not None
         if self._front.keeps:  # checked first: a call in pieces may have found it
@@ -112,7 +111,8 @@ class Worlds:
             raise InPieces(world.why_pieces)
         if world.written and not world.written_homes.isdisjoint(t.untyped_storage().data_ptr() for t in call.tensors):
             raise RunEagerly("an argument lies in memory that the function writes to by another name")
-        _put_in(call, world)
+        call.world = world
+        call.kind, call.key = (*call.kind, world.token), (*call.key, world.token)
         return True
 
     def _find(self, call: Call) -> World | None:
@@ -182,7 +182,8 @@ class Worlds:
         world.why_pieces = world.why_pieces or why_pieces
         world.why_eager = what_changed(layouts, [tensor_key(t) for t in call.tensors]) or world.why_eager
         if not world.why_eager and not world.why_pieces:
-            _put_in(call, world)
+            call.world = world
+            call.kind, call.key = (*call.kind, world.token), (*call.key, world.token)
         return result
 
     def _never_the_same(self, why: str, call: Call) -> str:
@@ -194,13 +195,6 @@ class Worlds:
             if differs:
                 self._changing += f" (asked last: {differs}); a number that changes belongs in a tensor on the device"
         return self._changing
-
-
-def _put_in(call: Call, world: World | Promised) -> None:
-    """The world is part of what makes the call what it is."""
-    call.world = world
-    call.kind = (*call.kind, world.token)
-    call.key = (*call.key, world.token)
 
 
 class Promised:
@@ -230,12 +224,13 @@ class Promised:
             self._next = i + 2
         return True
 
-    def look(self) -> None:
-        """Take what is there now as what is read; another token where a tensor is another one."""
+    def look(self) -> bool:
+        """Take what is there now as what is read; another token, and True, where a tensor is another one."""
         before = [(id(t), a) for t, a in zip(*self._in_turn)]
         self._look()
-        if before != [(id(t), a) for t, a in zip(*self._in_turn)]:
-            self.token += 1
+        has_changed = before != [(id(t), a) for t, a in zip(*self._in_turn)]
+        self.token += has_changed
+        return has_changed
 
     def _look(self) -> None:
         inner = list({id(each): each for module in self._modules for each in module.modules()}.values())

@@ -88,16 +88,16 @@ class Piece:
         with Draws(on_device[0] if on_device else torch.cuda.current_device()) as draws:
             result = self.region.look(list(inputs))
         self.is_drawless, self.draws_of_host = draws.none, draws.of_host
-        changed = what_changed(layouts, [tensor_key(t) for t in tensors])
-        # Whether results need gradients because of what the graph does, rather than because of its inputs.
+        changed = [tensor_key(t) for t in tensors]
+        # Whether results need gradients of their own, by what the graph does and not by what it is given.
         has_gradients = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
         begins = any(isinstance(t, Tensor) and t.requires_grad and t.grad_fn is not None for t in result)
         if draws.of_host:
             self.region.fall_back("it draws random numbers of the host")
         elif versions != [t._version for t in host]:
             self.region.fall_back("it writes to a tensor on the host")
-        elif changed:
-            self.region.fall_back(changed)
+        elif layouts != changed:
+            self.region.fall_back(what_changed(layouts, changed))
         elif begins and not has_gradients:
             self.region.fall_back("it switches gradients on inside; a graph's results have none")
         elif not local.is_raw:

@@ -1,4 +1,7 @@
-"""Corrects rules of Dynamo whose result differs from Python's (seen with torch 2.11 and 2.13).
+"""What stands in the place of Dynamo's own while it traces for us (seen with torch 2.11 and 2.13).
+
+Its logs are left out. What it leaves to Python at once, or forgets, is mended. And its rules of Python, where they
+give another answer than Python:
 
     a dict is asked for a key     its keys are guarded if Dynamo cannot name the key; an object that is the key, or
                                   part of it, is guarded by identity: Dynamo guards only its class
@@ -16,6 +19,10 @@ Source: decision 0208; tests/conformance/test_graphed_lookups.py and test_graphe
 
 from __future__ import annotations
 
+import collections
+import contextlib
+import functools
+import logging
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
@@ -24,6 +31,7 @@ from typing import Any
 import torch
 
 from gfxgraph.callables.trace.found import name_of
+from gfxgraph.callables.trace.watch import PACKAGES, reads_state
 
 Func = Callable[..., Any]
 Tracker = Any
@@ -36,8 +44,172 @@ _handlers: dict[object, object] = {}
 """Our replacements for Dynamo's cached handlers of builtin calls, which keep the rule that they were made with."""
 
 
-def rules() -> Iterator[StandIn]:
-    """Every rule to replace: its owner, its name, and a function that makes the replacement."""
+@contextlib.contextmanager
+def corrected(errors: list[Exception]) -> Iterator[None]:
+    """With ours in the place of some of Dynamo's functions, settings and entries of tables.
+
+    Args:
+        errors: what Dynamo raises at frames that it then leaves to Python is added to it.
+    """
+    replaced: list[tuple[Any, str, Any]] = []
+    try:
+        for owner, name, make in list(_stand_ins(errors)):
+            own = owner[name] if isinstance(owner, dict) else getattr(owner, name)
+            replaced.append((owner, name, own))
+            _put(owner, name, make(own))
+        yield
+    finally:
+        for owner, name, own in reversed(replaced):
+            _put(owner, name, own)
+
+
+def _put(owner: Any, name: str, value: object) -> None:
+    if isinstance(owner, dict):
+        owner[name] = value
+    else:
+        setattr(owner, name, value)
+
+
+def _stand_ins(errors: list[Exception]) -> Iterator[StandIn]:
+    yield from _without_logs()
+    yield from _left_to_python()
+    yield from _rules()
+    yield torch._dynamo.convert_frame, "format_error_msg", _noting(errors)
+
+
+def _without_logs() -> Iterator[StandIn]:
+    """Guards are not measured, which flushes the caches, nor whole files read for the names of functions.
+
+    50 and 100 ms a trace of a Llama of 16 layers; where the log is on, it has them.
+    """
+    guards, symbols = torch._dynamo.guards, torch._dynamo.symbolic_convert
+    for room, name, nothing, logs in (
+        (guards, "profile_guard_manager", 0.0, ["guards_log"]),
+        (symbols, "get_funcname", None, ["trace_call_log", "trace_source_log"]),
+    ):
+        if all(hasattr(room, each) for each in (name, *logs)):
+            if not any(getattr(room, log).isEnabledFor(logging.DEBUG) for log in logs):
+                yield room, name, _giving(nothing)
+
+
+def _giving(value: object) -> Callable[[object], Func]:
+    return lambda own: lambda *_: value
+
+
+def _noting(errors: list[Exception]) -> Callable[[Func], Func]:
+    """What Dynamo raises at a frame that it then leaves to Python, of which it says only that there was an error."""
+
+    def noting(told: Func) -> Func:
+        def tell(error: Exception, *about: Any) -> str:
+            errors.append(error)
+            return str(told(error, *about))
+
+        return tell
+
+    return noting
+
+
+def _left_to_python() -> Iterator[StandIn]:
+    """What Dynamo would leave to Python, or forget.
+
+    A number or a string that a frame only hands on is guarded, too: Dynamo's code fetches it anew, a replay does not.
+    """
+    variables = torch._dynamo.variables
+    builder, lazy = variables.builder.VariableBuilder, getattr(variables.lazy, "LazyConstantVariable", None)
+    translator = torch._dynamo.symbolic_convert.InstructionTranslatorBase
+    yield builder, "wrap_listlike", _with_bound
+    yield translator, "_format_value", _formatting_known
+    yield variables.functions.WrapperUserFunctionVariable, "call_function", _calling_kept
+    if hasattr(builder, "_wrap_lazy_constant"):
+        yield builder, "_wrap_lazy_constant", _wrapping_at_once
+    if hasattr(lazy, "supported_types"):
+        yield lazy, "supported_types", lambda own: ()
+    if hasattr(translator, "maybe_has_backedge"):
+        yield translator, "maybe_has_backedge", _breaking_in_loops
+
+
+def _breaking_in_loops(asked: Func) -> Func:
+    """Without Dynamo's rule that a break inside a loop leaves the whole frame to Python.
+
+    It is there to keep the number of graphs low; what Dynamo makes is valid either way. Here Python between graphs
+    is no fault, and the number of traces is bounded: of a long loop the first turns have graphs. A loop over
+    anything but ``range`` keeps the rule: what follows such a break is guarded on the iterator's next elements, and
+    asking an iterator that has fewer left raises IndexError in the program (seen with torch 2.11 and 2.13).
+    """
+    return lambda self: asked(self) and any(map(_is_iterator, self.stack))
+
+
+def _is_iterator(variable: object) -> bool:
+    """Whether a loop goes over a sequence, as Dynamo's stack shows it."""
+    name = type(variable).__name__
+    return "Iterator" in name and not name.startswith("Range")
+
+
+def _with_bound(wrap: Func) -> Func:
+    """A deque keeps its bound, which Dynamo forgets of one that the frame has not made."""
+
+    def wrap_with_bound(self: Any, value: Any) -> Any:
+        made = wrap(self, value)
+        if isinstance(value, collections.deque) and value.maxlen is not None:
+            self.install_guards(torch._dynamo.guards.GuardBuilder.ID_MATCH)
+            made.maxlen = torch._dynamo.variables.ConstantVariable.create(value.maxlen)
+        return made
+
+    return wrap_with_bound
+
+
+def _formatting_known(format_value: Func) -> Func:
+    """A number that changes is a string where it is formatted: Dynamo may take the number itself for it."""
+
+    def format_known(self: Any, *how: Any) -> Any:
+        if isinstance(self.stack[-1], torch._dynamo.variables.SymNodeVariable):
+            known = self.pop().evaluate_expr(self.output)
+            self.push(torch._dynamo.variables.ConstantVariable.create(known))
+        return format_value(self, *how)
+
+    return format_known
+
+
+def _wrapping_at_once(wrap_lazily: Func) -> Func:
+    def wrap_at_once(self: Any, *what: Any) -> Any:
+        self.allow_lazy_constant = False
+        return wrap_lazily(self, *what)
+
+    return wrap_at_once
+
+
+def _calling_kept(call: Func) -> Func:
+    """What ``functools.lru_cache`` keeps is asked for by Python: Dynamo traces what is below the cache."""
+
+    def call_kept(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        if not _is_kept(self.wrapper_obj):
+            return call(self, tx, args, kwargs)
+        given = (*self.self_args(), *args, *kwargs.values())
+        if not reads_state(self.wrapper_obj.__wrapped__) and all(each.is_python_constant() for each in given):
+            made = call(self, tx, args, kwargs)
+            if made.is_python_constant():
+                return made
+        name = self.wrapper_obj.__qualname__
+        torch._dynamo.exc.unimplemented(
+            gb_type="functools.lru_cache",
+            context=name,
+            explanation=f"{name} keeps results by functools.lru_cache, so Python calls it.",
+            hints=[],
+        )
+
+    return call_kept
+
+
+def _is_kept(function: object) -> bool:
+    """Whether the program itself keeps what a function returns; packages are trusted to keep what stays so."""
+    if not isinstance(function, functools._lru_cache_wrapper):
+        return False
+    code = getattr(function.__wrapped__, "__code__", None)
+    return code is not None and not PACKAGES.search(code.co_filename)
+
+
+def _rules() -> Iterator[StandIn]:
+    """Where a rule is, its name, and what to make of it."""
     variables = torch._dynamo.variables
     dicts: Tracker = variables.ConstDictVariable
     yield dicts, "install_dict_contains_guard", _asking_for_key

@@ -8,7 +8,6 @@ Source: decision 0111; torch._dynamo (2.9 to 2.13) for its interfaces.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import functools
 import gc
@@ -18,13 +17,13 @@ import threading
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
-from gfxgraph.callables.trace.corrections import Func, StandIn, rules
+from gfxgraph.callables.trace.corrections import corrected
 from gfxgraph.callables.trace.found import (
     Found,
     asks_by_name,
@@ -34,7 +33,6 @@ from gfxgraph.callables.trace.found import (
     said,
     with_random_states,
 )
-from gfxgraph.callables.trace.watch import PACKAGES, reads_state
 
 if TYPE_CHECKING:
     from gfxgraph.callables.trace.frontend import Frontend, _Versions
@@ -166,9 +164,7 @@ class Configured:
         n_before = 0 if front is None else len(front.graphs)
         settings = {name: value for name, value in wanted.items() if hasattr(known, name)}
         errors: list[Exception] = []
-        noted = torch._dynamo.convert_frame, "format_error_msg", _noting(errors)
-        standing_in = _standing_in([*_without_logs(), *_corrections(), *rules(), noted])
-        with known.patch(settings), _unshielded(), _quiet(), _uncollected(), standing_in:
+        with known.patch(settings), _unshielded(), _quiet(), _uncollected(), corrected(errors):
             made = self._callback(*args, **kwargs)
         reason = getattr(made, "skip_reason", None)
         if reason and local.skipped is not None:
@@ -190,47 +186,6 @@ def _for_symbols(front: Frontend) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _standing_in(others: Iterable[StandIn]) -> Iterator[None]:
-    """Temporarily replace some of Dynamo's functions, settings and table entries."""
-    replaced: list[tuple[Any, str, Any]] = []
-    try:
-        for owner, name, make in others:
-            own = owner[name] if isinstance(owner, dict) else getattr(owner, name)
-            replaced.append((owner, name, own))
-            _put(owner, name, make(own))
-        yield
-    finally:
-        for owner, name, own in reversed(replaced):
-            _put(owner, name, own)
-
-
-def _put(owner: Any, name: str, value: object) -> None:
-    if isinstance(owner, dict):
-        owner[name] = value
-    else:
-        setattr(owner, name, value)
-
-
-def _without_logs() -> Iterator[StandIn]:
-    """Skip measuring the guards, which flushes caches, and reading whole files for function names.
-
-    This saves 50 and 100 ms per trace of a 16-layer Llama; if the log is enabled, both are done.
-    """
-    guards, symbols = torch._dynamo.guards, torch._dynamo.symbolic_convert
-    for room, name, nothing, logs in (
-        (guards, "profile_guard_manager", 0.0, ["guards_log"]),
-        (symbols, "get_funcname", None, ["trace_call_log", "trace_source_log"]),
-    ):
-        if all(hasattr(room, each) for each in (name, *logs)):
-            if not any(getattr(room, log).isEnabledFor(logging.DEBUG) for log in logs):
-                yield room, name, _giving(nothing)
-
-
-def _giving(value: object) -> Callable[[object], Func]:
-    return lambda own: lambda *_: value
-
-
-@contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
     """Without Python's garbage collector: what a trace makes stays alive, and scanning it repeatedly takes 6 %."""
     is_on = gc.isenabled()
@@ -240,119 +195,6 @@ def _uncollected() -> Iterator[None]:
     finally:
         if is_on:
             gc.enable()
-
-
-def _corrections() -> Iterator[StandIn]:
-    """Corrections for what Dynamo would answer wrongly, or leave to Python (seen with torch 2.11 and 2.13).
-
-    A number or a string that a frame only passes on is guarded, too: Dynamo's code fetches it anew, a replay does
-    not.
-    """
-    variables = torch._dynamo.variables
-    builder, lazy = variables.builder.VariableBuilder, getattr(variables.lazy, "LazyConstantVariable", None)
-    translator = torch._dynamo.symbolic_convert.InstructionTranslatorBase
-    yield builder, "wrap_listlike", _with_bound
-    yield translator, "_format_value", _formatting_known
-    yield variables.functions.WrapperUserFunctionVariable, "call_function", _calling_kept
-    if hasattr(builder, "_wrap_lazy_constant"):
-        yield builder, "_wrap_lazy_constant", _wrapping_at_once
-    if hasattr(lazy, "supported_types"):
-        yield lazy, "supported_types", lambda own: ()
-    if hasattr(translator, "maybe_has_backedge"):
-        yield translator, "maybe_has_backedge", _breaking_in_loops
-
-
-def _noting(errors: list[Exception]) -> Callable[[Func], Func]:
-    """Note what Dynamo raises at a frame that it then leaves to Python; it reports only that there was an error."""
-
-    def noting(told: Func) -> Func:
-        def tell(error: Exception, *about: Any) -> str:
-            errors.append(error)
-            return str(told(error, *about))
-
-        return tell
-
-    return noting
-
-
-def _breaking_in_loops(asked: Func) -> Func:
-    """Disable Dynamo's rule that a graph break inside a loop leaves the whole frame to Python.
-
-    The rule keeps the number of graphs low; Dynamo's result is valid either way. Here Python between graphs
-    is acceptable, and the number of traces is bounded: in a long loop the first iterations have graphs. A loop over
-    anything but ``range`` keeps the rule: what follows such a break is guarded on the iterator's next elements, and
-    reading an iterator that has fewer left raises IndexError in the program (seen with torch 2.11 and 2.13).
-    """
-    return lambda self: asked(self) and any(map(_is_iterator, self.stack))
-
-
-def _with_bound(wrap: Func) -> Func:
-    """Keep a deque's bound, which Dynamo forgets if the frame has not made the deque."""
-
-    def wrap_with_bound(self: Any, value: Any) -> Any:
-        made = wrap(self, value)
-        if isinstance(value, collections.deque) and value.maxlen is not None:
-            self.install_guards(torch._dynamo.guards.GuardBuilder.ID_MATCH)
-            made.maxlen = torch._dynamo.variables.ConstantVariable.create(value.maxlen)
-        return made
-
-    return wrap_with_bound
-
-
-def _formatting_known(format_value: Func) -> Func:
-    """Make a changing number a constant where it is formatted: Dynamo may take the number itself for the string."""
-
-    def format_known(self: Any, *how: Any) -> Any:
-        if isinstance(self.stack[-1], torch._dynamo.variables.SymNodeVariable):
-            known = self.pop().evaluate_expr(self.output)
-            self.push(torch._dynamo.variables.ConstantVariable.create(known))
-        return format_value(self, *how)
-
-    return format_known
-
-
-def _wrapping_at_once(wrap_lazily: Func) -> Func:
-    def wrap_at_once(self: Any, *what: Any) -> Any:
-        self.allow_lazy_constant = False
-        return wrap_lazily(self, *what)
-
-    return wrap_at_once
-
-
-def _calling_kept(call: Func) -> Func:
-    """Let Python call functions with ``functools.lru_cache``: Dynamo traces what is below the cache."""
-
-    def call_kept(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-        if not _is_kept(self.wrapper_obj):
-            return call(self, tx, args, kwargs)
-        given = (*self.self_args(), *args, *kwargs.values())
-        if not reads_state(self.wrapper_obj.__wrapped__) and all(each.is_python_constant() for each in given):
-            made = call(self, tx, args, kwargs)
-            if made.is_python_constant():
-                return made
-        name = self.wrapper_obj.__qualname__
-        torch._dynamo.exc.unimplemented(
-            gb_type="functools.lru_cache",
-            context=name,
-            explanation=f"{name} keeps results by functools.lru_cache, so Python calls it.",
-            hints=[],
-        )
-
-    return call_kept
-
-
-def _is_kept(function: object) -> bool:
-    """Whether the program itself caches a function's results; packages are trusted to cache only what stays valid."""
-    if not isinstance(function, functools._lru_cache_wrapper):
-        return False
-    code = getattr(function.__wrapped__, "__code__", None)
-    return code is not None and not PACKAGES.search(code.co_filename)
-
-
-def _is_iterator(variable: object) -> bool:
-    """Whether a loop iterates over a sequence, according to Dynamo's stack."""
-    name = type(variable).__name__
-    return "Iterator" in name and not name.startswith("Range")
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 import gfxgraph
+from gfxgraph.callables import worlds
 from gfxgraph.callables.worlds import Promised
 from tests.conformance.conftest import HAS_GPU
 from tests.warm_python import warm_python
@@ -100,6 +101,21 @@ def test_parameters(change, way):
     assert agree(g, fn, x) >= 3
     change(m)
     assert agree(g, fn, x) >= 2
+
+
+def test_what_a_trace_returns_is_marked_as_used_on_the_callers_stream(monkeypatch):
+    """A result made on the stream that captures is, also where the call is no single graph or not traced at all."""
+    used = []
+    monkeypatch.setattr(worlds, "used_on", lambda tensor, stream: used.append(tensor))
+
+    def broken(x):
+        y = x * 2
+        torch._dynamo.graph_break()
+        return y + 1
+
+    for fn in (lambda x: x + 1, broken, torch._dynamo.disable(lambda x: x + 2)):
+        made = gfxgraph.graphed(fn)(X())
+        assert any(each is made for each in used), fn
 
 
 def test_train_and_eval_go_back_and_forth():

@@ -21,11 +21,12 @@ from torch import Tensor
 
 from gfxgraph.callables import engine
 from gfxgraph.callables.effects import ArgumentWrites
+from gfxgraph.callables.facts import written_inputs
 from gfxgraph.callables.inputs import Buffers, StaticInput, copy_all, pad
 from gfxgraph.callables.outputs import GraphOutput, Outputs
 from gfxgraph.callables.padding.content import Content, Pad, repeat_last
 from gfxgraph.callables.signature import Args, Fast, GuardMiss, Kwargs, RunEagerly, flatten, replace, twins_of
-from gfxgraph.capture.memory import Layout, storage_address
+from gfxgraph.capture.memory import Layout
 from gfxgraph.capture.rollback import Rollback
 from gfxgraph.errors import CaptureError, GuardMismatch, ReplayError
 from gfxgraph.types import OnUnsafe
@@ -291,19 +292,7 @@ class Captures:
             return set(self.mutates)
         if not instance.mutated:
             return set()
-        homes = {storage_address(place) for place in instance.mutated if isinstance(place, Tensor)}
-        spans = [
-            (place.address, place.address + place.span_nbytes)
-            for place in instance.mutated
-            if isinstance(place, Layout)
-        ]
-        found = set()
-        for i, static in enumerate(self.statics):
-            begin = static.tensor.data_ptr()
-            end = begin + max(Layout.of(static.tensor).span_nbytes, 1)
-            if storage_address(static.tensor) in homes or any(a < end and begin < b for a, b in spans):
-                found.add(i)
-        return found
+        return set(written_inputs(instance.graph, [static.tensor for static in self.statics]))
 
     def args_over(self, others: Mapping[int, Tensor]) -> tuple[Args, Kwargs]:
         """The static arguments, with the tensors at some positions replaced."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from gfxgraph.callables.arena import arena_of
 from gfxgraph.callables.inputs import copy_all, is_one_copy
 from gfxgraph.driver.base import Copies, CopyKernel
 from gfxgraph.errors import DriverError, first_line
@@ -97,6 +98,7 @@ def _load(state: Process, device_index: int) -> CopyKernel | None:
         return None
     try:
         with torch.cuda.device(device_index):
+            arena_of(state, device_index).contexts.give(device_index)
             arch = getattr(torch.cuda.get_device_properties(device_index), "gcnArchName", "")
             kernel = driver.copy_kernel(arch)
             if _copies_right(kernel):

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from gfxgraph.callables.arena import arena_of
 from gfxgraph.callables.fast_path.copying import copy_kernel, part, what_said
 from gfxgraph.capture.hooks import bare_launch
 from gfxgraph.capture.tolerance import is_near
@@ -203,6 +204,7 @@ def _try(state: Process, device_index: int) -> bool:
         return False
     try:
         with torch.cuda.device(device_index):
+            arena_of(state, device_index).contexts.give(device_index)
             if _joins_right(driver, kernel):
                 return True
             why = "a joined graph gave other data"

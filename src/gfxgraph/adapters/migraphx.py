@@ -366,9 +366,9 @@ class GraphedProgram:
             # lazily: adapters are listed and asked about where there is no torch
             import torch
 
-            from gfxgraph.callables.adaptive import Adaptive, Store
+            from gfxgraph.callables.adaptive import Adaptive, store
 
-            self._choices = Adaptive(type(self).run, torch.cuda.current_device(), Store(_state().settings.state_dir))
+            self._choices = Adaptive(type(self).run, torch.cuda.current_device(), store(_state().settings.state_dir))
             digest = hashlib.sha256(repr(self.program).encode()).hexdigest()[:12]
             self._choices.about["function"] = f"migraphx.program#{digest}"
         copied = ",".join(name for fixed in self._fixed for name in fixed.names)

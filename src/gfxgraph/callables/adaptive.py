@@ -15,21 +15,18 @@ an error: it is reported once and left alone.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
-import time
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from types import CodeType
 from typing import Any
 
 import torch
 
-from gfxgraph import files
 from gfxgraph.capture.intercept import is_capturing_anywhere
 from gfxgraph.core.choice import Choice, Decision, Way
 from gfxgraph.process import process
+from gfxgraph.process.kept import Kept, key_of
 
 VERSION = 1
 LOOK_AGAIN_EVERY = 8192
@@ -38,53 +35,9 @@ MOST_ROWS = 4096
 MOST_WAITING = 64
 
 
-class Store:
-    """Decisions on disk: one JSON file, replaced as a whole.
-
-    Args:
-        folder: "" to keep nothing.
-    """
-
-    def __init__(self, folder: str) -> None:
-        self.path = Path(folder) / "decisions.json" if folder else None
-        self._rows: dict[str, dict[str, Any]] | None = None
-
-    def get(self, key: str) -> Decision | None:
-        """The decision stored under a key, if it can be read."""
-        if self._rows is None:
-            self._rows = self._read()
-        row = self._rows.get(key)
-        try:
-            return Decision.from_dict(row["decision"]) if isinstance(row, dict) else None
-        except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
-            return None
-
-    def put(self, key: str, decision: Decision, about: dict[str, str]) -> None:
-        """Store a decision; what other processes have stored meanwhile is kept."""
-        if self.path is None:
-            return
-        rows = self._read()
-        rows[key] = {"decision": decision.as_dict(), "about": about, "at": round(time.time())}
-        newest = sorted(rows.items(), key=lambda item: _kept_at(item[1]))
-        self._rows = dict(newest[-MOST_ROWS:])
-        try:
-            files.new_folder(self.path.parent, 0o700)
-            files.write(self.path, json.dumps({"version": VERSION, "rows": self._rows}, indent=1))
-        except OSError as error:
-            _report("decisions_not_kept", f"{self.path}: {error.strerror}")
-
-    def _read(self) -> dict[str, dict[str, Any]]:
-        if self.path is None:
-            return {}
-        try:
-            data = files.read_json(self.path)
-        except (FileNotFoundError, NotADirectoryError):
-            return {}
-        except (OSError, ValueError) as error:
-            _report("decisions_not_read", f"{self.path}: {error}")
-            return {}
-        rows = data.get("rows") if isinstance(data, dict) and data.get("version") == VERSION else None
-        return rows if isinstance(rows, dict) else {}
+def store(folder: str) -> Kept:
+    """Decisions on disk; "" to keep none."""
+    return Kept(folder, "decisions", "decisions", VERSION, MOST_ROWS, logging.INFO)
 
 
 class Adaptive:
@@ -95,7 +48,7 @@ class Adaptive:
         device_index: the device whose timings these are.
     """
 
-    def __init__(self, fn: Callable[..., Any], device_index: int, store: Store) -> None:
+    def __init__(self, fn: Callable[..., Any], device_index: int, store: Kept) -> None:
         self.store = store
         self.about = {**_platform(device_index), "function": _function(fn)}
         self._choices: dict[Any, _Timed] = {}
@@ -105,8 +58,7 @@ class Adaptive:
         timed = self._choices.get(signature)
         if timed is None:
             about = {**self.about, "signature": signature}
-            key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
-            timed = self._choices[signature] = _Timed(self.store, key, about)
+            timed = self._choices[signature] = _Timed(self.store, key_of(about), about)
         return timed
 
     def why(self) -> str:
@@ -118,9 +70,9 @@ class Adaptive:
 class _Timed:
     """One signature: how its next call runs, and the events not read yet."""
 
-    def __init__(self, store: Store, key: str, about: dict[str, str]) -> None:
+    def __init__(self, store: Kept, key: str, about: dict[str, str]) -> None:
         self._store, self._key, self._about = store, key, about
-        self.choice = Choice(decision=store.get(key))
+        self.choice = Choice(decision=kept_decision(store, key))
         self.is_from_disk = self.choice.decision is not None
         self.is_looking = not self.is_from_disk
         self._n_timed = 0
@@ -171,13 +123,21 @@ class _Timed:
             if decision is not None:
                 self.is_looking = False
                 self._waiting.clear()
-                self._store.put(self._key, decision, self._about)
+                self._store.put(self._key, {"decision": decision.as_dict(), "about": self._about})
                 _report("adaptive", f"{self._about['function']} {self._about['signature']}: {decision}")
                 return
 
     def why(self) -> str:
         said = self.choice.why()
         return f"{said}; measured in an earlier run" if self.is_from_disk and not self._n_timed else said
+
+
+def kept_decision(store: Kept, key: str) -> Decision | None:
+    """The decision kept under a key, if it can be read."""
+    try:
+        return Decision.from_dict(store.get(key)["decision"])
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
+        return None
 
 
 def _platform(device_index: int) -> dict[str, str]:
@@ -213,12 +173,6 @@ def _of_code(code: CodeType) -> list[str]:
 
 def _digest(parts: list[str]) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
-
-
-def _kept_at(row: Any) -> float:
-    """When a decision was stored; a malformed row counts as the oldest."""
-    at = row.get("at", 0) if isinstance(row, dict) else 0
-    return at if isinstance(at, (int, float)) else 0
 
 
 def _report(kind: str, reason: str) -> None:

@@ -36,7 +36,7 @@ from torch.compiler import is_compiling
 
 from gfxgraph import files
 from gfxgraph.callables import engine, explanation
-from gfxgraph.callables.adaptive import Adaptive, Store
+from gfxgraph.callables.adaptive import Adaptive, store
 from gfxgraph.callables.arena import Arena, arena_of
 from gfxgraph.callables.buckets import AboveAll, Bucketed, Dims, argument_paths
 from gfxgraph.callables.capture_all import capture_all
@@ -439,7 +439,7 @@ class Graphed:
             RunEagerly: eager was measured to be faster.
         """
         if self._adaptive is None:
-            self._adaptive = Adaptive(self._fn, arena.device_index, Store(arena.state.settings.state_dir))
+            self._adaptive = Adaptive(self._fn, arena.device_index, store(arena.state.settings.state_dir))
         digest = hashlib.sha256(repr(call.structure).encode()).hexdigest()[:8]
         timed = self._adaptive.of(f"{label_of([s.tensor for s in entry.statics])} #{digest}")
 

@@ -22,6 +22,7 @@ from gfxgraph.kernels import choice, launching, norms, steps, structure, trial
 from gfxgraph.kernels.attention import rotary_angles
 from gfxgraph.kernels.layers import linear
 from gfxgraph.kernels.structure import AttentionModules, Layer, Mlp, Norm, Rotary
+from gfxgraph.process.kept import Kept
 
 Facts = Norm | Mlp | AttentionModules | Layer | Rotary | None
 CHOICES = ("measured", "all")
@@ -176,7 +177,7 @@ class _Work:
     done: Applied
     rows: int
     is_measured: bool
-    kept: trial.Kept
+    kept: Kept
     rotated: int
     like: Tensor
     """A weight, for modules without one."""

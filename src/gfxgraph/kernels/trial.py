@@ -1,27 +1,22 @@
 """Which of two variants is faster on this device: measured once, stored for later processes.
 
-Both are captured and their replays alternate, so that launch overhead, which a graph removes, does not decide.
-Results
-are stored in ``kernels.json`` in the user's state folder, by device, versions and what was compared. A file that
-cannot
-be read or written is not an error: it is reported once and the trial is repeated.
+Both ways are captured and replayed in turns, so that launches, which a graph removes, do not decide. What was found
+is kept in ``kernels.json`` in the user's state folder, by device, versions and what was compared.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from gfxgraph import config, files
+from gfxgraph import config
 from gfxgraph.process import process
+from gfxgraph.process.kept import Kept, key_of
 
 VERSION = 2
 """Increased when the timed kernels change."""
@@ -44,55 +39,11 @@ class TrialTimes:
         return self.ours_us < MARGIN * self.theirs_us
 
 
-class Kept:
-    """Verdicts on disk: one JSON file, replaced as a whole.
-
-    Args:
-        folder: "" to keep nothing.
-    """
-
-    def __init__(self, folder: str) -> None:
-        self.path = Path(folder) / "kernels.json" if folder else None
-
-    def get(self, about: dict[str, Any]) -> TrialTimes | None:
-        """The stored result for this key, if it can be read."""
-        row = self._rows().get(_key(about))
-        try:
-            return TrialTimes(float(row["ours_us"]), float(row["theirs_us"])) if isinstance(row, dict) else None
-        except (KeyError, TypeError, ValueError, OverflowError):
-            return None
-
-    def put(self, about: dict[str, Any], verdict: TrialTimes) -> None:
-        """Store a verdict; what other processes have stored meanwhile is kept."""
-        if self.path is None:
-            return
-        rows = self._rows()
-        rows[_key(about)] = {**asdict(verdict), "about": about, "at": round(time.time())}
-        newest = sorted(rows.items(), key=lambda item: _time(item[1]))[-MOST_ROWS:]
-        try:
-            files.new_folder(self.path.parent, 0o700)
-            files.write(self.path, json.dumps({"version": VERSION, "rows": dict(newest)}, indent=1))
-        except OSError as error:
-            _report("verdicts_not_kept", f"{self.path}: {error.strerror}")
-
-    def _rows(self) -> dict[str, Any]:
-        if self.path is None:
-            return {}
-        try:
-            data = files.read_json(self.path)
-        except (FileNotFoundError, NotADirectoryError):
-            return {}
-        except (OSError, ValueError) as error:
-            _report("verdicts_not_read", f"{self.path}: {error}")
-            return {}
-        rows = data.get("rows") if isinstance(data, dict) and data.get("version") == VERSION else None
-        return rows if isinstance(rows, dict) else {}
-
-
 def kept() -> Kept:
     """The store in the folder from the settings."""
     state = process.current()
-    return Kept(state.settings.state_dir if state is not None else config.load().state_dir)
+    folder = state.settings.state_dir if state is not None else config.load().state_dir
+    return Kept(folder, "kernels", "verdicts", VERSION, MOST_ROWS)
 
 
 def compare(
@@ -105,11 +56,21 @@ def compare(
         ours, theirs: have run once on the device; can be captured.
     """
     about = {**about, **_platform(device)}
-    found = store.get(about)
+    key = key_of(about)
+    found = kept_times(store, key)
     if found is None:
         found = measured(ours, theirs, device)
-        store.put(about, found)
+        store.put(key, {**asdict(found), "about": about})
     return found
+
+
+def kept_times(store: Kept, key: str) -> TrialTimes | None:
+    """What was found, if it can be read."""
+    row = store.get(key)
+    try:
+        return TrialTimes(float(row["ours_us"]), float(row["theirs_us"]))
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
 
 
 def measured(ours: Callable[[], Any], theirs: Callable[[], Any], device: torch.device) -> TrialTimes:
@@ -169,21 +130,3 @@ def _platform(device: torch.device) -> dict[str, Any]:
         "runtime": torch.version.hip or torch.version.cuda,
         "triton": triton,
     }
-
-
-def _key(about: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
-
-
-def _time(row: Any) -> float:
-    at = row.get("at") if isinstance(row, dict) else None
-    return at if isinstance(at, (int, float)) else 0.0
-
-
-def _report(kind: str, reason: str) -> None:
-    reason = reason.encode("utf-8", "backslashreplace").decode()  # a path may hold what no terminal takes
-    state = process.current()
-    if state is not None:
-        state.report(kind, reason)
-    else:
-        process.log.warning("%s: %s", kind.replace("_", " "), reason)

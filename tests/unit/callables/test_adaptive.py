@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from gfxgraph.callables.adaptive import VERSION, Store
+from gfxgraph.callables.adaptive import VERSION, kept_decision, store
 from gfxgraph.core.choice import Decision, Way
 
 HOSTILE = [
@@ -26,29 +26,28 @@ HOSTILE = [
 def test_any_content(tmp_path, content):
     """Nothing is raised, nothing is believed, and what is decided afterwards is kept."""
     (tmp_path / "decisions.json").write_text(content, encoding="utf-8")
-    assert Store(str(tmp_path)).get("k") is None
-    store = Store(str(tmp_path))
+    assert kept_decision(store(str(tmp_path)), "k") is None
     decision = a_decision()
-    store.put("mine", decision, {})
-    assert Store(str(tmp_path)).get("mine") == decision
+    store(str(tmp_path)).put("mine", {"decision": decision.as_dict()})
+    assert kept_decision(store(str(tmp_path)), "mine") == decision
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no FIFOs")
 def test_a_pipe(tmp_path):
     """A FIFO in the file's place is neither read nor replaced, and nobody waits."""
     os.mkfifo(tmp_path / "decisions.json")
-    store = Store(str(tmp_path))
-    assert store.get("k") is None
-    store.put("k", a_decision(), {})
-    assert store.get("k") is not None  # in this process
+    kept = store(str(tmp_path))
+    assert kept_decision(kept, "k") is None
+    kept.put("k", {"decision": a_decision().as_dict()})
+    assert kept_decision(kept, "k") is not None  # in this process
 
 
 def test_a_folder_that_cannot_be(tmp_path):
     """A state folder below a file: nothing is kept, nothing is raised."""
     (tmp_path / "home").write_text("")
-    store = Store(str(tmp_path / "home" / "state"))
-    assert store.get("k") is None
-    store.put("k", a_decision(), {})
+    kept = store(str(tmp_path / "home" / "state"))
+    assert kept_decision(kept, "k") is None
+    kept.put("k", {"decision": a_decision().as_dict()})
 
 
 def a_decision() -> Decision:

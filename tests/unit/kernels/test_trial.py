@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from gfxgraph.kernels.trial import VERSION, Kept, TrialTimes
+from gfxgraph.kernels.trial import VERSION, TrialTimes, kept_times
+from gfxgraph.process.kept import Kept
 
-ABOUT = {"operation": "x"}
+ROW = {"ours_us": 1.0, "theirs_us": 2.0}
 
 
 @pytest.mark.parametrize("at", [None, True, -1, 10**400, float("inf"), "soon", [], {}])
@@ -16,13 +17,13 @@ def test_a_row_of_any_time_is_sorted(tmp_path, at):
     """A time that no clock shows, one beyond floats included, keeps no verdict from being written."""
     rows = {"other": {"ours_us": 10**400, "theirs_us": [], "about": None, "at": at}}
     (tmp_path / "kernels.json").write_text(json.dumps({"version": VERSION, "rows": rows}))
-    store = Kept(str(tmp_path))
-    store.put(ABOUT, TrialTimes(1.0, 2.0))
-    assert store.get(ABOUT) == TrialTimes(1.0, 2.0)
+    store = Kept(str(tmp_path), "kernels", "verdicts", VERSION, 9)
+    store.put("x", ROW)
+    assert kept_times(store, "x") == TrialTimes(1.0, 2.0)
 
 
 def test_a_folder_that_cannot_be(caplog):
     """A name that no file system takes keeps nothing, and raises nothing."""
-    store = Kept("/tmp/\ud800")
-    store.put(ABOUT, TrialTimes(1.0, 2.0))
-    assert store.get(ABOUT) is None
+    store = Kept("/tmp/\ud800", "kernels", "verdicts", VERSION, 9)
+    store.put("x", ROW)
+    assert not Kept("/tmp/\ud800", "kernels", "verdicts", VERSION, 9).get("x")

@@ -65,17 +65,11 @@ class SharedPool:
         self.id = torch.cuda.graph_pool_handle() if pool_id is None else pool_id
         self._graph = state.base()
         workspaces.own_pools.add(tuple(self.id))
-        with turns.alone(), torch.cuda.stream(stream), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that it is empty
-            try:
-                with drawless(True), kept_out(stream.device_index):
-                    state.base.capture_begin(self._graph, self.id, "thread_local")
-                state.base.capture_end(self._graph)
-            except BaseException as error:
-                _end_dead(state, self._graph, stream)
-                if not isinstance(error, RuntimeError):
-                    raise
-                raise CaptureDied(kind_and_line(error)) from error
+        try:
+            with _bare_capture(state, self._graph, self.id, stream):
+                pass
+        except RuntimeError as error:
+            raise CaptureDied(kind_and_line(error)) from error
 
 
 class CaptureDied(RuntimeError):
@@ -197,23 +191,33 @@ def n_nodes_of(call: Callable[[], object], stream: torch.cuda.Stream, pool: Shar
     """
     state = process.require()
     graph = state.base()
-    with turns.alone(), torch.cuda.stream(stream), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the graph is empty
-        try:
-            with drawless(True), kept_out(stream.device_index):
-                state.base.capture_begin(graph, pool.id, "thread_local")
+    try:
+        with _bare_capture(state, graph, pool.id, stream):
             with _refusing_waits():
                 result = call()  # held until the capture is over
             assert state.driver is not None
             n = state.driver.node_counter(state.driver.capture_info(stream.cuda_stream).graph)()
-            state.base.capture_end(graph)
-            state.base.reset(graph)
-            del result
-        except (RuntimeError, DriverError) as error:
-            process.log.debug("an operation was not captured to count its launches: %s", kind_and_line(error))
-            _end_dead(state, graph, stream)
-            return None
+        state.base.reset(graph)
+        del result
+    except (RuntimeError, DriverError) as error:
+        process.log.debug("an operation was not captured to count its launches: %s", kind_and_line(error))
+        return None
     return n
+
+
+@contextmanager
+def _bare_capture(state: process.Process, graph: Any, pool_id: Any, stream: Any) -> Iterator[None]:
+    """A capture of torch's alone, without random numbers; one that fails is ended."""
+    with turns.alone(), torch.cuda.stream(stream), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the graph is empty
+        try:
+            with drawless(True), kept_out(stream.device_index):
+                state.base.capture_begin(graph, pool_id, "thread_local")
+            yield
+            state.base.capture_end(graph)
+        except BaseException:
+            _end_dead(state, graph, stream)
+            raise
 
 
 @contextmanager

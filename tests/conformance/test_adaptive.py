@@ -10,7 +10,7 @@ import torch
 
 import gfxgraph
 from gfxgraph import simulator
-from gfxgraph.callables.adaptive import Adaptive, Store, _function
+from gfxgraph.callables.adaptive import Adaptive, _function, kept_decision, store
 from gfxgraph.core.choice import Choice, Decision, Way
 from gfxgraph.process import process
 from tests.conformance.conftest import PLATFORMS
@@ -111,32 +111,32 @@ def test_another_body_is_another_function():
 def test_a_broken_file_is_no_reason_to_fail(text, state, platform):
     """It is left until there is something to write, and then replaced."""
     state.write_text(text)
-    store = Store(str(state.parent))
-    assert store.get("k") is None
+    kept = store(str(state.parent))
+    assert kept_decision(kept, "k") is None
     decision = Decision(Way.EAGER, "planted", 0.5, 0.4, 0.6, 9, 1.0, 2.0)
-    store.put("k", decision, {})
-    assert Store(str(state.parent)).get("k") == decision
+    kept.put("k", {"decision": decision.as_dict()})
+    assert kept_decision(store(str(state.parent)), "k") == decision
 
 
 def test_nothing_is_written_where_it_is_off_or_impossible(tmp_path, platform):
     """No folder, or one that cannot be made: decisions hold for this process alone."""
     decision = Decision(Way.GRAPH, "planted", 2.0, 1.9, 2.1, 9, 2.0, 1.0)
-    Store("").put("k", decision, {})
+    store("").put("k", {"decision": decision.as_dict()})
     (tmp_path / "file").write_text("")
-    store = Store(str(tmp_path / "file" / "below"))
-    store.put("k", decision, {})
-    assert store.get("k") == decision
+    kept = store(str(tmp_path / "file" / "below"))
+    kept.put("k", {"decision": decision.as_dict()})
+    assert kept_decision(kept, "k") == decision
     assert any(e["kind"] == "decisions_not_kept" for e in process.current().counters.snapshot()["events"])
 
 
 def test_what_other_processes_kept_stays(tmp_path, platform):
     """Two writers of one file: neither loses the other's decision."""
     decision = Decision(Way.GRAPH, "planted", 2.0, 1.9, 2.1, 9, 2.0, 1.0)
-    one, two = Store(str(tmp_path)), Store(str(tmp_path))
-    assert one.get("a") is two.get("a") is None
-    one.put("a", decision, {})
-    two.put("b", decision, {})
-    assert Store(str(tmp_path)).get("a") == Store(str(tmp_path)).get("b") == decision
+    one, two = store(str(tmp_path)), store(str(tmp_path))
+    assert kept_decision(one, "a") is kept_decision(two, "a") is None
+    one.put("a", {"decision": decision.as_dict()})
+    two.put("b", {"decision": decision.as_dict()})
+    assert kept_decision(store(str(tmp_path)), "a") == kept_decision(store(str(tmp_path)), "b") == decision
 
 
 def test_timing_waits_for_nothing(state, platform, monkeypatch):
@@ -144,7 +144,7 @@ def test_timing_waits_for_nothing(state, platform, monkeypatch):
     waiting = []
     monkeypatch.setattr(torch.cuda.Event, "query", lambda self: not waiting)
     monkeypatch.setattr(torch.cuda.Event, "synchronize", lambda self: pytest.fail("waited"))
-    timed = Adaptive(step, 0, Store("")).of("s")
+    timed = Adaptive(step, 0, store("")).of("s")
     waiting.append(1)
     for _ in range(20):
         assert timed.decided() is None

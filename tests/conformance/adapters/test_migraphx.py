@@ -453,7 +453,7 @@ def test_adaptive_keeps_what_was_measured(here, monkeypatch, tmp_path):
 
 def test_adaptive_decides_by_itself(here, monkeypatch, tmp_path):
     """Run often enough, both ways are timed until one is chosen; every result on the way is right."""
-    monkeypatch.setattr("gfxgraph.callables.adaptive.Store.put", lambda *args: None)
+    monkeypatch.setattr("gfxgraph.process.kept.Kept.put", lambda *args: None)
     graphed = here.graphed(policy="adaptive")
     params = here.params(1)
     for seed in range(200):

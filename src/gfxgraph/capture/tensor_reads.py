@@ -37,25 +37,15 @@ def _item(self: Tensor) -> Any:
     return session.values.read_scalar(self, "Tensor.item")
 
 
-def _bool(self: Tensor) -> bool:
-    session = _session_for(self)
-    if session is None:
-        return STOCK["bool"](self)  # type: ignore[no-any-return]
-    return bool(session.values.read_scalar(self, "Tensor.__bool__"))
+@functools.cache  # one for all captures: it is known by identity
+def _number(short: str, kind: type[Any]) -> Callable[[Tensor], Any]:
+    def number(self: Tensor) -> Any:
+        session = _session_for(self)
+        if session is None:
+            return STOCK[short](self)
+        return kind(session.values.read_scalar(self, f"Tensor.__{short}__"))
 
-
-def _float(self: Tensor) -> float:
-    session = _session_for(self)
-    if session is None:
-        return STOCK["float"](self)  # type: ignore[no-any-return]
-    return float(session.values.read_scalar(self, "Tensor.__float__"))
-
-
-def _int(self: Tensor) -> int:
-    session = _session_for(self)
-    if session is None:
-        return STOCK["int"](self)  # type: ignore[no-any-return]
-    return int(session.values.read_scalar(self, "Tensor.__int__"))
+    return number
 
 
 def _index(self: Tensor) -> int:
@@ -70,24 +60,20 @@ def _tolist(self: Tensor) -> Any:
     return STOCK["tolist"](self) if session is None else session.values.read_list(self)
 
 
-def _numpy(self: Tensor, *args: object, **kwargs: object) -> Any:
-    return _contents(self, "numpy", "Tensor.numpy()", args, kwargs)
+@functools.cache  # one for all captures: it is known by identity
+def _contents(short: str, called: str) -> Callable[..., Any]:
+    def contents(self: Tensor, *args: object, **kwargs: object) -> Any:
+        session = _session_for(self)
+        if session is None or self.is_cuda:
+            return STOCK[short](self, *args, **kwargs)
+        session.values.read_contents(self, called)
+        session.recorder.paused = True
+        try:
+            return STOCK[short](self, *args, **kwargs)
+        finally:
+            session.recorder.paused = False
 
-
-def _array(self: Tensor, *args: object, **kwargs: object) -> Any:
-    return _contents(self, "array", "a NumPy array", args, kwargs)
-
-
-def _contents(tensor: Tensor, stock: str, called: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
-    session = _session_for(tensor)
-    if session is None or tensor.is_cuda:
-        return STOCK[stock](tensor, *args, **kwargs)
-    session.values.read_contents(tensor, called)
-    session.recorder.paused = True
-    try:
-        return STOCK[stock](tensor, *args, **kwargs)
-    finally:
-        session.recorder.paused = False
+    return contents
 
 
 _MEMORY = ("untyped_storage", "data_ptr", "__dlpack__")
@@ -166,32 +152,25 @@ def _format(self: Tensor, spec: str) -> str:
     return STOCK["format"](self, spec)  # type: ignore[no-any-return]
 
 
-def _tensor(data: Any, *args: Any, **kwargs: Any) -> Tensor:
-    return _made_on_host("tensor", data, args, kwargs)
+@functools.cache  # one for all captures: it is known by identity
+def _made_on_host(short: str) -> Callable[..., Tensor]:
+    """torch.tensor(..., device="cuda") copies below the dispatcher; do the copy where it is seen."""
 
+    def made_on_host(data: Any, *args: Any, **kwargs: Any) -> Tensor:
+        make = STOCK[short]
+        session = session_here()
+        device = kwargs.get("device")
+        if session is not None and session.values.has_numbers and holds_numbers(data):
+            return _of_numbers(session, short, data, args, kwargs)
+        if device is None and short != "as_tensor" and session is not None:
+            device = _default_device(session)
+        if session is None or device is None or torch.device(device).type == "cpu" or isinstance(data, Tensor):
+            return make(data, *args, **kwargs)  # type: ignore[no-any-return]
+        grad = kwargs.pop("requires_grad", False)
+        made = make(data, *args, **{**kwargs, "device": "cpu"}).to(device)
+        return made.requires_grad_() if grad else made  # type: ignore[no-any-return]
 
-def _as_tensor(data: Any, *args: Any, **kwargs: Any) -> Tensor:
-    return _made_on_host("as_tensor", data, args, kwargs)
-
-
-def _asarray(data: Any, *args: Any, **kwargs: Any) -> Tensor:
-    return _made_on_host("asarray", data, args, kwargs)
-
-
-def _made_on_host(short: str, data: Any, args: Any, kwargs: Any) -> Tensor:
-    """Make a tensor as torch.tensor does, with its copy to the device visible to the dispatcher."""
-    make = STOCK[short]
-    session = session_here()
-    device = kwargs.get("device")
-    if session is not None and session.values.has_numbers and holds_numbers(data):
-        return _of_numbers(session, short, data, args, kwargs)
-    if device is None and short != "as_tensor" and session is not None:
-        device = _default_device(session)
-    if session is None or device is None or torch.device(device).type == "cpu" or isinstance(data, Tensor):
-        return make(data, *args, **kwargs)  # type: ignore[no-any-return]
-    grad = kwargs.pop("requires_grad", False)
-    made = make(data, *args, **{**kwargs, "device": "cpu"}).to(device)
-    return made.requires_grad_() if grad else made  # type: ignore[no-any-return]
+    return made_on_host
 
 
 def _default_device(session: Any) -> torch.device:
@@ -292,13 +271,13 @@ def _predicate(name: str, test: str) -> Callable[[Any], bool]:
 def targets() -> Targets:
     return {
         "item": (Tensor, "item", _item),
-        "bool": (Tensor, "__bool__", _bool),
-        "float": (Tensor, "__float__", _float),
-        "int": (Tensor, "__int__", _int),
+        "bool": (Tensor, "__bool__", _number("bool", bool)),
+        "float": (Tensor, "__float__", _number("float", float)),
+        "int": (Tensor, "__int__", _number("int", int)),
         "index": (Tensor, "__index__", _index),
         "tolist": (Tensor, "tolist", _tolist),
-        "numpy": (Tensor, "numpy", _numpy),
-        "array": (Tensor, "__array__", _array),
+        "numpy": (Tensor, "numpy", _contents("numpy", "Tensor.numpy()")),
+        "array": (Tensor, "__array__", _contents("array", "a NumPy array")),
         "repr": (Tensor, "__repr__", _repr),
         "format": (Tensor, "__format__", _format),
         "new_tensor": (Tensor, "new_tensor", _new_tensor),
@@ -306,9 +285,9 @@ def targets() -> Targets:
         "setitem": (Tensor, "__setitem__", _setitem),
         "maybe_opt_step": (torch.amp.GradScaler, "_maybe_opt_step", _maybe_opt_step),
         "save": (torch, "save", _save),
-        "tensor": (torch, "tensor", _tensor),
-        "as_tensor": (torch, "as_tensor", _as_tensor),
-        "asarray": (torch, "asarray", _asarray),
+        "tensor": (torch, "tensor", _made_on_host("tensor")),
+        "as_tensor": (torch, "as_tensor", _made_on_host("as_tensor")),
+        "asarray": (torch, "asarray", _made_on_host("asarray")),
         "isnan": (math, "isnan", _predicate("isnan", "is NaN")),
         "isfinite": (math, "isfinite", _predicate("isfinite", "is finite")),
         "isinf": (math, "isinf", _predicate("isinf", "is infinite")),

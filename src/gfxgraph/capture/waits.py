@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -27,19 +28,15 @@ def event_new(original: Any) -> Any:
     return __new__
 
 
-def _device_synchronize(*args: Any) -> Any:
-    return _wait_for_device("device_synchronize", *args)
+@functools.cache  # one for all captures: it is known by identity
+def _wait_for_device(short: str) -> Callable[..., Any]:
+    def wait_for_device(*args: Any) -> Any:
+        call = STOCK[short]
+        if session_here() is None:
+            return turns.synchronize_device(lambda: call(*args))
+        return _wait("torch.cuda.synchronize", short, *args)
 
-
-def _accelerator_synchronize(*args: Any) -> Any:
-    return _wait_for_device("accelerator_synchronize", *args)
-
-
-def _wait_for_device(short: str, *args: Any) -> Any:
-    call = STOCK[short]
-    if session_here() is None:
-        return turns.synchronize_device(lambda: call(*args))
-    return _wait("torch.cuda.synchronize", short, *args)
+    return wait_for_device
 
 
 def _synchronize_current(synchronize: Any) -> Callable[[], Any]:
@@ -147,43 +144,30 @@ def _wait_event(self: Any, stream: Any = None) -> Any:
         return session.call_failed("torch.cuda.Event.wait", error, lambda: _wait_event(self, stream))
 
 
-def _empty_cache() -> None:
-    _wait_once("torch.cuda.empty_cache", "empty_cache")
+@functools.cache  # one for all captures: it is known by identity
+def _empty_cache(short: str) -> Callable[[], None]:
+    def empty_cache() -> None:
+        session = session_here()
+        call = STOCK[short]
+        if session is None:
+            with turns.alone():  # torch gives no memory back while any capture is underway
+                call()
+        else:
+            session.host_call("torch.cuda.empty_cache", call, repeat=False)
+
+    return empty_cache
 
 
-def _host_empty_cache() -> None:
-    # torch.cuda.graph() calls it on entry: freeing pinned memory kills a running capture.
-    _wait_once("torch.cuda.empty_cache", "host_empty_cache")
+@functools.cache  # one for all captures: it is known by identity
+def _reseed(name: str, short: str) -> Callable[[Any], Any]:
+    def reseed(seed: Any) -> Any:
+        session = session_here()
+        call = STOCK[short]
+        if session is None:
+            return call(seed)
+        return session.host_call(name, lambda: call(seed))
 
-
-def _wait_once(name: str, short: str) -> None:
-    session = session_here()
-    call = STOCK[short]
-    if session is None:
-        with turns.alone():  # torch gives no memory back while any capture is underway
-            call()
-    else:
-        session.host_call(name, call, repeat=False)
-
-
-def _manual_seed(seed: Any) -> Any:
-    return _reseed("torch.manual_seed", "manual_seed", seed)
-
-
-def _cuda_manual_seed(seed: Any) -> Any:
-    return _reseed("torch.cuda.manual_seed", "cuda_manual_seed", seed)
-
-
-def _cuda_manual_seed_all(seed: Any) -> Any:
-    return _reseed("torch.cuda.manual_seed_all", "cuda_manual_seed_all", seed)
-
-
-def _reseed(name: str, short: str, seed: Any) -> Any:
-    session = session_here()
-    call = STOCK[short]
-    if session is None:
-        return call(seed)
-    return session.host_call(name, lambda: call(seed))
+    return reseed
 
 
 def _read_rng_state(call: Callable[[], Any]) -> Any:
@@ -199,8 +183,8 @@ def _write_rng_state(call: Callable[[], Any]) -> Any:
 def targets() -> Targets:
     cuda, C = torch.cuda, torch._C
     return {
-        "device_synchronize": (C, "_cuda_synchronize", _device_synchronize),
-        "accelerator_synchronize": (C, "_accelerator_synchronizeDevice", _accelerator_synchronize),
+        "device_synchronize": (C, "_cuda_synchronize", _wait_for_device("device_synchronize")),
+        "accelerator_synchronize": (C, "_accelerator_synchronizeDevice", _wait_for_device("accelerator_synchronize")),
         "stream_synchronize": (cuda.Stream, "synchronize", _stream_synchronize),
         "stream_query": (cuda.Stream, "query", _stream_query),
         "event_synchronize": (cuda.Event, "synchronize", _event_synchronize),
@@ -208,11 +192,16 @@ def targets() -> Targets:
         "elapsed": (cuda.Event, "elapsed_time", _event_elapsed),
         "record": (cuda.Event, "record", _record),
         "wait": (cuda.Event, "wait", _wait_event),
-        "empty_cache": (C, "_cuda_emptyCache", _empty_cache),
-        "host_empty_cache": (C, "_host_emptyCache", _host_empty_cache),
-        "manual_seed": (torch, "manual_seed", _manual_seed),
-        "cuda_manual_seed": (cuda, "manual_seed", _cuda_manual_seed),
-        "cuda_manual_seed_all": (cuda, "manual_seed_all", _cuda_manual_seed_all),
+        "empty_cache": (C, "_cuda_emptyCache", _empty_cache("empty_cache")),
+        # torch.cuda.graph() calls it on entering: freeing pinned memory kills a capture underway.
+        "host_empty_cache": (C, "_host_emptyCache", _empty_cache("host_empty_cache")),
+        "manual_seed": (torch, "manual_seed", _reseed("torch.manual_seed", "manual_seed")),
+        "cuda_manual_seed": (cuda, "manual_seed", _reseed("torch.cuda.manual_seed", "cuda_manual_seed")),
+        "cuda_manual_seed_all": (
+            cuda,
+            "manual_seed_all",
+            _reseed("torch.cuda.manual_seed_all", "cuda_manual_seed_all"),
+        ),  # fmt: skip
         "get_rng_state": (cuda, "get_rng_state", in_the_place_of(cuda.get_rng_state, _read_rng_state)),
         "set_rng_state": (cuda, "set_rng_state", in_the_place_of(cuda.set_rng_state, _write_rng_state)),
     }

@@ -97,24 +97,6 @@ class TrackedNumber:
         self._keeper.compared(self, test, other, answer)
         return answer
 
-    def __lt__(self, other: Any) -> Any:
-        return self._compare(other, "<", operator.lt)
-
-    def __le__(self, other: Any) -> Any:
-        return self._compare(other, "<=", operator.le)
-
-    def __gt__(self, other: Any) -> Any:
-        return self._compare(other, ">", operator.gt)
-
-    def __ge__(self, other: Any) -> Any:
-        return self._compare(other, ">=", operator.ge)
-
-    def __eq__(self, other: Any) -> Any:
-        return self._compare(other, "==", operator.eq)
-
-    def __ne__(self, other: Any) -> Any:
-        return self._compare(other, "!=", operator.ne)
-
     def __bool__(self) -> bool:
         return self._ask("is true", bool(self._value))
 
@@ -256,6 +238,7 @@ def holds_numbers(item: Any) -> bool:
     return next(among(TrackedNumber, item), None) is not None
 
 
+_COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift", "divmod")
 _UNARY = {
     "abs": abs, "neg": operator.neg, "pos": operator.pos, "invert": operator.invert,
@@ -278,11 +261,18 @@ def _binary(name: str, is_reflected: bool) -> Any:
     return method
 
 
+def _comparison(name: str) -> Any:
+    op, test = getattr(operator, name), _COMPARISONS[name]
+    return lambda self, other: self._compare(other, test, op)
+
+
 def _unary(name: str) -> Any:
     func = _UNARY[name]
     return lambda self: self._keeper.computed(name, func, (self,))
 
 
+for _name in _COMPARISONS:
+    setattr(TrackedNumber, f"__{_name}__", _comparison(_name))
 for _name in _BINARY:
     setattr(TrackedNumber, f"__{_name}__", _binary(_name, False))
     setattr(TrackedNumber, f"__r{_name}__", _binary(_name, True))

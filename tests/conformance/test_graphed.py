@@ -368,3 +368,18 @@ def test_inside_compiled_code():
         x = torch.full((4,), float(i), device="cuda")
         same(f(x), x * 2 + 2)
     assert g.stats()["replays"] == 3
+
+
+def test_a_value_that_steers_a_pure_function_has_captures_of_its_own():
+    """One for each way that the function took, up to four; calls of yet another value run eagerly."""
+
+    def step(x):
+        return x * round(float(x.sum()))
+
+    g = gfxgraph.graphed(step, assume_pure=True)
+    ones = torch.ones(2, device="cuda")
+    for k in (1, 1, 1, 2, 1, 3, 4, 2, 1):
+        assert torch.equal(g(ones * k), step(ones * k))
+    assert g.stats() == {**g.stats(), "captures": 4, "replays": 8, "eager": {"warm-up": 1}}
+    assert torch.equal(g(ones * 5), step(ones * 5))
+    assert g.stats()["captures"] == 4 and g.stats()["eager"]["a value that the capture read has changed"] == 1

@@ -212,6 +212,23 @@ def test_cuda_graph_wrapper(model):
     assert close(wrapper.static_output, wanted[-1])
 
 
+@pytest.mark.parametrize("why", ["a value that the capture read has changed", "its capture failed"])
+def test_cuda_graph_wrapper_without_its_graph(platform, why):
+    """A value that steered the capture is another one, or nothing could be captured: eager's result, and a report."""
+
+    def model(x):
+        if "capture failed" in why and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError("not in a capture")
+        return x * 2 if x.sum() > 0 else x * 3
+
+    wrapper = gfxgraph.CUDAGraphWrapper(model)
+    wrapper.capture(torch.ones(4, device="cuda"))
+    for sign in (1, -1, 1):
+        x = torch.full((4,), float(sign), device="cuda")
+        assert torch.equal(wrapper.replay(x), model(x))
+    assert any(why in event["reason"] for event in gfxgraph.stats()["events"] if event["kind"] == "fallback")
+
+
 def test_the_pages_benchmark_takes_the_pages_options(platform, monkeypatch, tmp_path):
     """``--run-count 3 --output FILE``: each workload in each run, whether it fell back, and the commit."""
     program = Path(__file__).parents[2] / "benchmarks/bench_readme_public.py"

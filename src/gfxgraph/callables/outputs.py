@@ -129,9 +129,6 @@ class Outputs:
                 return True
         return False
 
-    def requires_grad(self) -> bool:
-        return any(t.requires_grad for t in self.made)
-
     def give(self, args: Sequence[Tensor], sizes: Sequence[Sequence[int] | None] | None, own: bool) -> Any:
         """The caller's result after a replay.
 
@@ -163,7 +160,7 @@ class Outputs:
                 copy_all(targets, sources)
             if self.is_shared and own:
                 given = self._sharing(given, sizes)
-        return self.rebuild([given[i] for i in self._twins])
+        return self.build(iter([given[i] for i in self._twins]))
 
     def _sharing(self, given: list[Tensor], sizes: Sequence[Sequence[int] | None] | None) -> list[Tensor]:
         """The results again; those that share memory in the graph share one copy of it."""
@@ -179,9 +176,6 @@ class Outputs:
                 copies[home] = typed(made, torch.empty(0, dtype=torch.uint8), made.untyped_storage().nbytes()).clone()
             given[i] = _cut(typed(copies[home], made), sizes[i] if sizes is not None else None)
         return given
-
-    def rebuild(self, given: list[Tensor]) -> Any:
-        return self.build(iter(given))
 
 
 def builder(value: Any) -> Callable[[Iterator[Any]], Any]:

@@ -25,7 +25,7 @@ from gfxgraph.capture.execute import Env, below_autograd, run_tape, wait_for_col
 from gfxgraph.capture.memory import Layout, overwrite, taken_from_device, tensor_of
 from gfxgraph.core.expressions import Expressions, Ref
 from gfxgraph.core.questions import EXACTLY, Question, ask
-from gfxgraph.core.tape import Entry, Tape, TapeValue, where_of
+from gfxgraph.core.tape import Tape, TapeValue, where_of
 from gfxgraph.errors import CaptureError, GfxGraphFault, GuardMismatch, ReplayError, first_line
 from gfxgraph.process import process
 
@@ -445,10 +445,6 @@ def computed(compute: Callable[[], Any], what: str, step: HostStep | ReadStep, e
 def shape_of(tensor: Tensor, other: Tensor) -> object:
     """The shape, or the dtype if both shapes are the same."""
     return tuple(tensor.size()) if tensor.size() != other.size() else tensor.dtype
-
-
-def describe(entry: Entry) -> str:
-    return f"{entry.name} at {entry.where}"
 
 
 def note_fallback(reason: str, op: str, where: object, error: BaseException | None = None) -> None:

@@ -56,29 +56,10 @@ class HostSymNode:
     def is_bool(self) -> bool:
         return isinstance(self._now(), bool)
 
-    def is_symbolic(self) -> bool:
-        return True
-
-    def has_hint(self) -> bool:
-        return True
-
-    def is_nested_int(self) -> bool:
-        return False
-
-    def is_constant(self) -> bool:
-        return False
-
-    def nested_int(self) -> None:
-        return None
-
-    def maybe_as_int(self) -> None:
-        return None
-
-    def maybe_as_float(self) -> None:
-        return None
-
-    def maybe_as_bool(self) -> None:
-        return None
+    # What C++ may ask besides.
+    is_symbolic = has_hint = lambda self: True  # noqa: E731
+    is_nested_int = is_constant = lambda self: False  # noqa: E731
+    nested_int = maybe_as_int = maybe_as_float = maybe_as_bool = lambda self: None  # noqa: E731
 
     def guard_int(self, file: Any = "", line: Any = 0) -> int:
         return int(self._leave())
@@ -90,18 +71,8 @@ class HostSymNode:
         return bool(self.number)
 
     guard_size_oblivious = expect_true = expect_size = guard_or_false = guard_or_true = guard_bool
-
-    def statically_known_true(self, file: Any = "", line: Any = 0) -> bool:
-        return self.guard_bool()
-
-    def int_(self) -> int:
-        return self.guard_int()
-
-    def float_(self) -> float:
-        return self.guard_float()
-
-    def bool_(self) -> bool:
-        return self.guard_bool()
+    statically_known_true = bool_ = guard_bool
+    int_, float_ = guard_int, guard_float
 
     def wrap_int(self, number: int) -> HostSymNode:
         return HostSymNode(number)

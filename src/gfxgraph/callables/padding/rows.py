@@ -19,7 +19,7 @@ at least be a valid one, or the GPU asserts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any
 
@@ -101,10 +101,6 @@ class RowDependence:
     def is_free(self) -> bool:
         """True if it is the same in both runs."""
         return not self.dims and self.mixed is None
-
-    def placed(self, dims: Dims) -> RowDependence:
-        """The same dependence with other dims."""
-        return replace(self, dims=dims, counts=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,10 +217,6 @@ class JudgedOperation:
 
     def depends(self, size: Any) -> bool:
         return self.sizes.depends(size)
-
-    def is_constant(self, number: Any) -> bool:
-        """Whether it is an int stored in the graph, not a symbol."""
-        return isinstance(number, int)
 
     def usable_index(self, index: RowValue, size: Any) -> bool:
         """Whether this index's padding is a valid index; notes the conditions for that.

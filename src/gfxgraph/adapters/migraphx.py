@@ -522,12 +522,11 @@ def _bytes(argument: Any) -> Any:
     # lazily: adapters are listed and asked about where there is no torch
     import torch
 
-    nbytes = argument.get_shape().bytes()
+    from gfxgraph.capture.memory import Layout
+
+    size = (argument.get_shape().bytes(),)
     device = torch.device("cuda", torch.cuda.current_device())
-    storage = torch._C._construct_storage_from_data_pointer(argument.data_ptr(), device, nbytes)
-    about = {"nbytes": nbytes, "data_ptr": argument.data_ptr(), "size": (nbytes,), "stride": (1,)}
-    about |= {"dtype": torch.uint8, "device": device, "storage_offset": 0}
-    return torch._C._construct_CUDA_Tensor_From_Storage_And_Metadata(about, storage)
+    return Layout(argument.data_ptr(), size, (1,), torch.uint8, device).tensor()
 
 
 def _typed(argument: Any) -> Any:

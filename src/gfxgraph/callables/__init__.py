@@ -17,7 +17,7 @@ In the order of a cold call:
     entry.py      one captured signature: its graphs, one replay, undone where it fails; the routes of calls to it
     inputs.py     static inputs, and how a call's tensors get into them
     engine.py     capture of one function on one set of static inputs
-    outputs.py    whose memory a result is; buffers handed out and still in use
+    outputs.py    who owns a result's memory; output buffers still in use
 
 and apart from that:
 

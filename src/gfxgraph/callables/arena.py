@@ -47,8 +47,8 @@ def arena_of(state: process.Process, device_index: int, owner: int = 0) -> Arena
 class Contexts(threading.local):
     """The context that driver calls need in each thread.
 
-    A thread that has launched nothing through torch has none. CUDA's driver refuses a launch there, and dies of a
-    segmentation fault where a node of a graph exec is changed (CUDA 13.0, seen on an H100; docs/decisions/0101).
+    A thread that has launched nothing through torch has none. There CUDA's driver refuses a launch, and crashes with a
+    segmentation fault if a node of a graph exec is updated (CUDA 13.0, seen on an H100; docs/decisions/0101).
     """
 
     devices: frozenset[int] = frozenset()
@@ -57,7 +57,7 @@ class Contexts(threading.local):
     def give(self, device_index: int) -> None:
         """Make a context current in this thread.
 
-        To ask a stream whether it is done would do, too, but ends a capture of another thread.
+        Querying a stream would do this as well, but ends a capture of another thread.
         """
         if device_index not in self.devices:
             torch.zeros(1, device=f"cuda:{device_index}")

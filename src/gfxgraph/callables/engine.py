@@ -37,7 +37,7 @@ _classes: dict[type, type] = {}
 
 
 def graph_class(state: process.Process) -> Any:
-    """The bridged class over the torch, or the simulator, now in force."""
+    """The bridged class over the torch, or the simulator, now in use."""
     if issubclass(torch.cuda.CUDAGraph, BridgedGraph):  # the bridge is on
         return torch.cuda.CUDAGraph
     found = _classes.get(state.base)
@@ -228,7 +228,7 @@ def _refusing_waits() -> Iterator[None]:
         return
     saved = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the mode is a prototype
+        warnings.simplefilter("ignore")  # torch warns that the mode is a prototype
         torch._C._cuda_set_sync_debug_mode(2)
     try:
         yield

@@ -72,13 +72,13 @@ class Instance:
 
 
 def replay(graph: BridgedGraph, writes: Iterable[Tensor | Layout] | None = None) -> None:
-    """Launch a graph; where that fails half-way, undo it and leave the call to the function.
+    """Launch a graph; if that fails half-way, undo it and leave the call to the function.
 
     Args:
-        writes: what is to be put back; by default all that somebody may look at, the graph's results included.
+        writes: what to restore; by default everything visible outside, the graph's results included.
 
     Raises:
-        GuardMiss: a value that the capture read has changed; with the old one the graph may be replayed again.
+        GuardMiss: a value that the capture read has changed; with the old value the graph can be replayed again.
         RunEagerly: the launch failed.
     """
     program = getattr(graph, "_program", None)
@@ -391,7 +391,7 @@ class Captures:
         """
         generators, drawn = [], []
         if instance.draws is None and instance.is_plain:
-            # A capture that was not recorded names no generators; torch's default one is all that it can have.
+            # An unrecorded capture names no generators; it can only use torch's default one.
             generators = [*instance.generators, torch.cuda.default_generators[self.arena.device_index]]
             drawn = [g.get_offset() for g in generators]
         writes = None

@@ -198,9 +198,11 @@ class Worlds:
 
 
 class Promised:
-    """The modules of a pure function: their parameters and buffers by identity, and by address two a call, in turn.
+    """The modules of a pure function: parameters and buffers are compared by identity, and two addresses per call, in
+    turn.
 
-    All addresses at each call would cost more than the replay: after a step none of them is in the CPU's caches.
+    Comparing all addresses in each call would cost more than the replay: after a step none of them is in the CPU's
+    caches.
     """
 
     def __init__(self, fn: Any) -> None:
@@ -214,7 +216,7 @@ class Promised:
     def is_same(self) -> bool:
         if self._dicts is not None and not self._dicts.is_same():
             return False
-        tensors, addresses = self._in_turn  # in one piece: another thread may look while this one asks
+        tensors, addresses = self._in_turn  # read as one object: another thread may replace it meanwhile
         if tensors:
             i = self._next
             if i >= len(tensors):

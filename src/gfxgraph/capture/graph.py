@@ -363,7 +363,7 @@ class BridgedGraph(_TorchsGraph):
 
     @property
     def is_opaque(self) -> bool:
-        """True where launches were captured that torch did not make: what they read and write is not known."""
+        """True if the graph has launches outside torch: what these read and write is unknown."""
         return self._program is not None and any(step.tape.opaque for step in self._program.segments)
 
     @property

@@ -154,7 +154,7 @@ def _format(self: Tensor, spec: str) -> str:
 
 @functools.cache  # one for all captures: it is known by identity
 def _made_on_host(short: str) -> Callable[..., Tensor]:
-    """torch.tensor(..., device="cuda") copies below the dispatcher; do the copy where it is seen."""
+    """Make a tensor as torch.tensor does, with its copy to the device visible to the dispatcher."""
 
     def made_on_host(data: Any, *args: Any, **kwargs: Any) -> Tensor:
         make = STOCK[short]

@@ -193,7 +193,7 @@ def targets() -> Targets:
         "record": (cuda.Event, "record", _record),
         "wait": (cuda.Event, "wait", _wait_event),
         "empty_cache": (C, "_cuda_emptyCache", _empty_cache("empty_cache")),
-        # torch.cuda.graph() calls it on entering: freeing pinned memory kills a capture underway.
+        # torch.cuda.graph() calls it on entry: freeing pinned memory kills a running capture.
         "host_empty_cache": (C, "_host_emptyCache", _empty_cache("host_empty_cache")),
         "manual_seed": (torch, "manual_seed", _reseed("torch.manual_seed", "manual_seed")),
         "cuda_manual_seed": (cuda, "manual_seed", _reseed("torch.cuda.manual_seed", "cuda_manual_seed")),

@@ -8,7 +8,7 @@ Stays out: graphs being captured; torch at import time.
     health.py     stats(), health_check()
     metrics.py    the same for Prometheus
     kept.py       what was measured, kept for later processes
-    progress.py   how far something is, on stderr
-    imports.py    being called when a module has been imported
-    said.py       what other libraries' logs say of graphs that they leave off
+    progress.py   progress of long commands, on stderr
+    imports.py    callbacks after a module's import
+    said.py       counts log lines in which other libraries say that they do not use graphs
 """

@@ -82,7 +82,7 @@ class Process:
     hang_watch: Any = None
     """Reports captures and replays that do not finish (capture/watch.py); None if it is off."""
     why_not_joined: str = ""
-    """Why they may not, where that is so."""
+    """Why they cannot, if so."""
     counters: Counters = field(default_factory=Counters)
     enabled_at: float = field(default_factory=time.time)
     pid: int = field(default_factory=os.getpid)

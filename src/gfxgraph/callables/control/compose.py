@@ -189,7 +189,7 @@ class Composition:
         if any(graph._unvalidated > 0 for graph in self._parts.values()):
             return False
         if any(graph.is_opaque for graph in self._parts.values()) and self._advances is None:
-            return False  # launches beside torch may draw; the replay about to be made tells
+            return False  # launches outside torch may draw; the coming replay shows it
         try:
             self._exec = _Exec(self._state.driver, self._parts, self.edges)
             self._programs = [graph._program for graph in self._parts.values()]

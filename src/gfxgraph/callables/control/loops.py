@@ -391,7 +391,7 @@ def _keep(known: dict[Any, Any], key: Any, made: Any) -> None:
 
 
 def _changes_nothing_else(graph: Any, memory: _Memory) -> bool:
-    """True where a step too many would not be noticed."""
+    """True if an extra step would go unnoticed."""
     if getattr(graph, "_program", None) is None or graph.is_opaque or draws(graph):
         return False
     own = memory.spans

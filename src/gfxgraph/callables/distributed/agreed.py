@@ -96,7 +96,7 @@ class _Bucket:
     objection: str = ""
     """Why this rank wants no graph; reported at the next capture."""
     changed: str = ""
-    """What has changed on this rank, to be said at the next check."""
+    """What has changed on this rank; reported at the next check."""
     written_homes: frozenset[int] = frozenset()
 
     @property

@@ -52,7 +52,7 @@ class Reads(Protocol):
         """Addresses of storages outside the arguments that the function writes to."""
 
     def is_same(self) -> bool:
-        """False where something may have changed."""
+        """False if something may have changed."""
 
 
 class Writer:

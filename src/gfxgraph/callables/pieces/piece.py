@@ -89,7 +89,7 @@ class Piece:
             result = self.region.look(list(inputs))
         self.is_drawless, self.draws_of_host = draws.none, draws.of_host
         changed = [tensor_key(t) for t in tensors]
-        # Whether results need gradients of their own, by what the graph does and not by what it is given.
+        # Whether results need gradients because of what the graph does, rather than because of its inputs.
         has_gradients = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
         begins = any(isinstance(t, Tensor) and t.requires_grad and t.grad_fn is not None for t in result)
         if draws.of_host:

@@ -78,9 +78,9 @@ def _stand_ins(errors: list[Exception]) -> Iterator[StandIn]:
 
 
 def _without_logs() -> Iterator[StandIn]:
-    """Guards are not measured, which flushes the caches, nor whole files read for the names of functions.
+    """Skip measuring the guards, which flushes caches, and reading whole files for function names.
 
-    50 and 100 ms a trace of a Llama of 16 layers; where the log is on, it has them.
+    This saves 50 and 100 ms per trace of a 16-layer Llama; if the log is enabled, both are done.
     """
     guards, symbols = torch._dynamo.guards, torch._dynamo.symbolic_convert
     for room, name, nothing, logs in (
@@ -97,7 +97,7 @@ def _giving(value: object) -> Callable[[object], Func]:
 
 
 def _noting(errors: list[Exception]) -> Callable[[Func], Func]:
-    """What Dynamo raises at a frame that it then leaves to Python, of which it says only that there was an error."""
+    """Note what Dynamo raises at a frame that it then leaves to Python; it reports only that there was an error."""
 
     def noting(told: Func) -> Func:
         def tell(error: Exception, *about: Any) -> str:
@@ -112,7 +112,8 @@ def _noting(errors: list[Exception]) -> Callable[[Func], Func]:
 def _left_to_python() -> Iterator[StandIn]:
     """What Dynamo would leave to Python, or forget.
 
-    A number or a string that a frame only hands on is guarded, too: Dynamo's code fetches it anew, a replay does not.
+    A number or a string that a frame only passes on is guarded, too: Dynamo's code fetches it anew, a replay does
+    not.
     """
     variables = torch._dynamo.variables
     builder, lazy = variables.builder.VariableBuilder, getattr(variables.lazy, "LazyConstantVariable", None)
@@ -129,24 +130,24 @@ def _left_to_python() -> Iterator[StandIn]:
 
 
 def _breaking_in_loops(asked: Func) -> Func:
-    """Without Dynamo's rule that a break inside a loop leaves the whole frame to Python.
+    """Disable Dynamo's rule that a graph break inside a loop leaves the whole frame to Python.
 
-    It is there to keep the number of graphs low; what Dynamo makes is valid either way. Here Python between graphs
-    is no fault, and the number of traces is bounded: of a long loop the first turns have graphs. A loop over
+    The rule keeps the number of graphs low; Dynamo's result is valid either way. Here Python between graphs
+    is acceptable, and the number of traces is bounded: in a long loop the first iterations have graphs. A loop over
     anything but ``range`` keeps the rule: what follows such a break is guarded on the iterator's next elements, and
-    asking an iterator that has fewer left raises IndexError in the program (seen with torch 2.11 and 2.13).
+    reading an iterator that has fewer left raises IndexError in the program (seen with torch 2.11 and 2.13).
     """
     return lambda self: asked(self) and any(map(_is_iterator, self.stack))
 
 
 def _is_iterator(variable: object) -> bool:
-    """Whether a loop goes over a sequence, as Dynamo's stack shows it."""
+    """Whether a loop iterates over a sequence, according to Dynamo's stack."""
     name = type(variable).__name__
     return "Iterator" in name and not name.startswith("Range")
 
 
 def _with_bound(wrap: Func) -> Func:
-    """A deque keeps its bound, which Dynamo forgets of one that the frame has not made."""
+    """Keep a deque's bound, which Dynamo forgets if the frame has not made the deque."""
 
     def wrap_with_bound(self: Any, value: Any) -> Any:
         made = wrap(self, value)
@@ -159,7 +160,7 @@ def _with_bound(wrap: Func) -> Func:
 
 
 def _formatting_known(format_value: Func) -> Func:
-    """A number that changes is a string where it is formatted: Dynamo may take the number itself for it."""
+    """Make a changing number a constant where it is formatted: Dynamo may take the number itself for the string."""
 
     def format_known(self: Any, *how: Any) -> Any:
         if isinstance(self.stack[-1], torch._dynamo.variables.SymNodeVariable):
@@ -179,7 +180,7 @@ def _wrapping_at_once(wrap_lazily: Func) -> Func:
 
 
 def _calling_kept(call: Func) -> Func:
-    """What ``functools.lru_cache`` keeps is asked for by Python: Dynamo traces what is below the cache."""
+    """Let Python call functions with ``functools.lru_cache``: Dynamo traces what is below the cache."""
 
     def call_kept(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         if not _is_kept(self.wrapper_obj):
@@ -201,7 +202,7 @@ def _calling_kept(call: Func) -> Func:
 
 
 def _is_kept(function: object) -> bool:
-    """Whether the program itself keeps what a function returns; packages are trusted to keep what stays so."""
+    """Whether the program itself caches a function's results; packages are trusted to cache only what stays valid."""
     if not isinstance(function, functools._lru_cache_wrapper):
         return False
     code = getattr(function.__wrapped__, "__code__", None)
@@ -209,7 +210,7 @@ def _is_kept(function: object) -> bool:
 
 
 def _rules() -> Iterator[StandIn]:
-    """Where a rule is, its name, and what to make of it."""
+    """Every rule to replace: its owner, its name, and a function that makes the replacement."""
     variables = torch._dynamo.variables
     dicts: Tracker = variables.ConstDictVariable
     yield dicts, "install_dict_contains_guard", _asking_for_key

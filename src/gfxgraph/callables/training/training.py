@@ -509,7 +509,7 @@ def _kept_or_undone(optimizer: Any, state: dict[str, Any], *args: Any, **kwargs:
 
 
 def _why_no_result(graph: Any, made: Any) -> str:
-    """Why a replay would not give the step's result: a number that was read from the device stays what it was."""
+    """Why a replay would not give the step's result: a number read from the device would keep its old value."""
     if not graph.is_plain and any(isinstance(leaf, (int, float, complex)) for leaf in pytree.tree_leaves(made)):
         return "it returns a number that it reads from the device; return the tensor"
     return ""

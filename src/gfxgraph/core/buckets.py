@@ -59,7 +59,7 @@ class Buckets:
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
                 raise ConfigError("bad_buckets", given=repr(size), problem="it is not a whole number above zero")
         if not self.sizes:
-            raise ConfigError("bad_buckets", given="()", problem="there is no size in it")
+            raise ConfigError("bad_buckets", given="()", problem="it contains no size")
         object.__setattr__(self, "sizes", tuple(sorted(set(self.sizes))))
         object.__setattr__(self, "above", Above(self.above))
 
@@ -306,7 +306,7 @@ class BucketPlan:
             }
             seen = Counter({tuple(map(int, row["sizes"])): int(row["calls"]) for row in data["seen"]})
             if any(len(sizes) != len(dims) for sizes in seen):
-                raise ValueError(f"a call in it has not {len(dims)} sizes")
+                raise ValueError(f"a call in it does not have {len(dims)} sizes")
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, ConfigError) as error:
             problem = error.fields["problem"] if isinstance(error, ConfigError) else _problem(error)
             raise ConfigError("bucket_plan_unreadable", path=path, problem=problem) from error

@@ -168,14 +168,16 @@ class Choice:
             return self._decide(Way.GRAPH, "the graph is faster", mean, low, high)
         if previous is not None:
             if (low > to_eager and previous is Way.GRAPH) or (high < to_graph and previous is Way.EAGER):
-                return self._decide(previous, "looked at again, and not better by enough to change", mean, low, high)
+                return self._decide(
+                    previous, "measured again: the difference is too small to change", mean, low, high
+                )
         elif -margin < low and high < margin:
             return self._decide(Way.GRAPH, "no difference, and a graph takes less CPU", mean, low, high)
         if n >= rule.most_pairs:
             if previous is not None:
-                return self._decide(previous, "looked at again without a clear answer; kept", mean, low, high)
+                return self._decide(previous, "measured again without a clear answer; kept", mean, low, high)
             way = Way.EAGER if mean < -margin else Way.GRAPH
-            return self._decide(way, "too noisy to be sure; the better average", mean, low, high)
+            return self._decide(way, "too noisy to be certain; the better average was chosen", mean, low, high)
         return None
 
     def _decide(self, way: Way, reason: str, mean: float, low: float, high: float) -> Decision:

@@ -28,7 +28,7 @@ def constant_key(value: Any) -> Any:
     """A hashable that is equal for two values exactly if they are the same constant.
 
     Raises:
-        NotConstant: an object compared by identity, whose content may change unseen.
+        NotConstant: an object compared by identity, whose content may change without being noticed.
     """
     kind = type(value)
     if kind in _BY_VALUE:

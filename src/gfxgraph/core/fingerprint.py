@@ -36,7 +36,7 @@ def first_difference(by_rank: Sequence[Sequence[str] | None]) -> str:
     known = [(rank, lines) for rank, lines in enumerate(by_rank) if lines is not None]
     missing = [str(rank) for rank, lines in enumerate(by_rank) if lines is None]
     if missing and known:
-        return f"rank {', '.join(missing)} did not come to this graph"
+        return f"rank {', '.join(missing)} did not reach this graph"
     for rank, lines in known[1:]:
         first_rank, first = known[0]
         for at in range(max(len(first), len(lines))):

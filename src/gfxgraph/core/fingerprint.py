@@ -32,7 +32,7 @@ class Fingerprint:
 
 
 def first_difference(by_rank: Sequence[Sequence[str] | None]) -> str:
-    """Where ranks' fingerprints part first, in words; "" where all that answered agree."""
+    """The first difference between the ranks' fingerprints, in words; "" if all ranks that answered agree."""
     known = [(rank, lines) for rank, lines in enumerate(by_rank) if lines is not None]
     missing = [str(rank) for rank, lines in enumerate(by_rank) if lines is None]
     if missing and known:

@@ -65,7 +65,7 @@ class SymbolReport:
 
     def lines(self) -> Iterator[str]:
         """The report as readable lines."""
-        yield f"HIP {self.hip}: {self.library}" if self.library else "no HIP runtime is here"
+        yield f"HIP {self.hip}: {self.library}" if self.library else "no HIP runtime was found"
         counts = ", ".join(f"{self.count(how)} {how}" for how in ("mapped", "bridged", "refused"))
         yield f"{len(self.symbols)} functions of libcudart 12 and 13: {counts}"
         for symbol in self.symbols:
@@ -122,7 +122,7 @@ def open_library(name: str = BRIDGE) -> tuple[ctypes.CDLL, str]:
             try:
                 version = library.gfxg_abi_version()
             except AttributeError:
-                problems.append(f"{place} is not this library: it has no gfxg_abi_version")
+                problems.append(f"{place} is not the gfxgraph library: it has no gfxg_abi_version")
                 continue
             if version != ABI_VERSION:
                 problems.append(f"{place} has ABI version {version}, and {ABI_VERSION} is needed")

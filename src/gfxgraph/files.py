@@ -63,7 +63,7 @@ def _folder_of(root: str, path: str) -> Iterator[tuple[int | None, str]]:
                 deeper = os.open(part, _FOLDER | _NO_LINK, dir_fd=folder)
             except OSError as error:
                 if error.errno in (errno.ELOOP, errno.ENOTDIR):
-                    raise UnsafePathError(path, f"{part} is a link or no folder") from error
+                    raise UnsafePathError(path, f"{part} is a link or not a folder") from error
                 raise
             os.close(folder)
             folder = deeper
@@ -119,7 +119,7 @@ def write_inside(root: str, path: str, data: bytes, *, is_lasting: bool = False)
             pass
         else:
             if not stat.S_ISREG(now.st_mode):
-                raise UnsafePathError(path, "a link or no regular file stands in its place")
+                raise UnsafePathError(path, "its path is a link or not a regular file")
             mode = stat.S_IMODE(now.st_mode)
         head, last = os.path.split(name)
         temporary = os.path.join(head, f".{last[:80]}.{secrets.token_hex(8)}")

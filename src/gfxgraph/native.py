@@ -136,7 +136,7 @@ class Report:
         yield f"{self.runtime.upper()} {'.'.join(map(str, self.version))}: {self.library}"
         yield from self._cuda_runtime()
         for path in self.deepbind_cleared:
-            yield f"opened without its RTLD_DEEPBIND, so that its calls are seen: {path} ({DEEPBIND}=keep leaves it)"
+            yield f"opened without RTLD_DEEPBIND, so that its calls are seen: {path} ({DEEPBIND}=keep leaves it)"
         yield f"captures: {self.captures}, of {self.captured_nodes} nodes; failed: {self.captures_failed}"
         made, updates = self.n_calls("GraphInstantiate"), self.n_calls("GraphExecUpdate")
         launches = self.n_calls("GraphLaunch")
@@ -182,13 +182,13 @@ class Report:
         for path in self.deepbind_kept:
             yield f"not seen: graph calls of {path}, opened with RTLD_DEEPBIND, which {DEEPBIND}=keep leaves"
         for path in self.namespaces:
-            yield f"not seen: graph calls of {path}, opened in a namespace of its own (dlmopen)"
+            yield f"not seen: graph calls of {path}, opened in its own namespace (dlmopen)"
 
     def _cuda_runtime(self) -> Iterator[str]:
         for path in self.asked_by:
             name = Path(path).name
             if not name.startswith("libcudart"):
-                yield f"no libcudart: {name} has CUDA's runtime linked in, or calls the driver; seen all the same"
+                yield f"no libcudart: {name} links CUDA's runtime statically or calls the driver; its calls are seen"
 
 
 _TIMED = (("GraphInstantiate", "instantiate"), ("GraphExecUpdate", "update"), ("GraphLaunch", "launch"))

@@ -410,8 +410,8 @@ on the same stream it began on.]
     instantiate_without_keeping: """\
 graph_not_kept: this call is for graphs made with keep_graph=True
   what: instantiate() was called at HERE on a graph made without it
-  why:  without keep_graph=True the driver's graph is torch's own: it is made executable when the capture ends, and \
-not handed out [instantiate() is intended to be called by the user only when keep_graph=true]
+  why:  without keep_graph=True torch keeps the driver's graph to itself and instantiates it when the capture ends \
+[instantiate() is intended to be called by the user only when keep_graph=true]
   do:   make the graph with torch.cuda.CUDAGraph(keep_graph=True)
   more: gfxgraph explain graph_not_kept""",
     cpu_operand: """\

@@ -218,9 +218,11 @@ def test_without_the_kernel_calls_are_as_before(platform, monkeypatch, broken):
     for i in range(6):
         assert same(g(*of_all_kinds(i)), step(*of_all_kinds(i)))
     assert launches(g) == [] and g.stats()["replays"] == 5
-    why = {"refused": "no", "wrong": "it copied wrongly", "absent": "the runtime cannot load a kernel"}[broken]
+    why = {"refused": "no", "wrong": "it did not copy correctly", "absent": "the runtime cannot load a kernel"}[
+        broken
+    ]
     assert (
-        f"launched on their own: {'' if broken == 'absent' else 'the copying kernel is not to be had: '}{why}"
+        f"launched on their own: {'' if broken == 'absent' else 'the copying kernel is not available: '}{why}"
         in g.explain()
     )
     assert kinds().count("no_copy_kernel") == (broken != "absent")
@@ -291,7 +293,7 @@ def test_explain_tells_how_copies_are_made(platform, monkeypatch):
     process.current().joins.clear()
     real = process.current().driver.joined
     monkeypatch.setattr(process.current().driver, "joined", lambda *a: broken(real(*a)), raising=False)
-    assert "launched on their own: a joined graph gave other data" in joined_g().explain()
+    assert "launched on their own: a joined graph gave different data" in joined_g().explain()
 
 
 def broken(joined):
@@ -654,4 +656,4 @@ def test_each_of_the_two_is_compared_before_it_is_used(platform, monkeypatch, wh
     for i in range(6):
         assert g(torch.full((5,), float(i), device="cuda")).tolist() == [2.0 * i] * 5
     assert len(made) == 2 and launches(g) == WAYS["launched"]
-    assert "the graph gave another result" in g.explain() and kinds().count("not_joined") == 1
+    assert "the graph gave a different result" in g.explain() and kinds().count("not_joined") == 1

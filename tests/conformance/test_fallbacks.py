@@ -17,7 +17,7 @@ OPAQUE = ["opaque_first", "opaque_last"]
 INVALID_VALUE, OUT_OF_MEMORY, ILLEGAL_ADDRESS = 1, 2, 700
 TAPE = "graph launch failed; ran the tape"
 WALK = "graph launch failed; ran node by node"
-NOTHING = "graph launch failed and nothing was left to try"
+NOTHING = "graph launch failed, and there is no fallback left"
 
 
 @pytest.fixture(params=["cuda", "hip"])

@@ -127,5 +127,5 @@ def test_errors_are_counted_and_retried_a_few_times(platform):
     found = g.stats()
     assert found["replays"] == before + 1
     assert found["eager"][RAISED] == MAX_RAISED
-    assert sum(n for why, n in found["eager"].items() if "raised while they were traced" in why) == 5
-    assert f"{MAX_RAISED} calls of it raised while they were traced" in g.explain()
+    assert sum(n for why, n in found["eager"].items() if "raised an error while they were traced" in why) == 5
+    assert f"{MAX_RAISED} of its calls raised an error while they were traced" in g.explain()

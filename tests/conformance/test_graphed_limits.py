@@ -226,7 +226,7 @@ def test_capture_all_leaves_a_bucket_that_the_examples_index_does_not_fit(platfo
     x, i = filled(1, 8), torch.tensor([7], device="cuda")
     done = g.capture_all(x, i)
     assert (done["n_captured"], done["n_left"]) == (1, 1)
-    assert any("the example's values are not for its size" in event["reason"] for event in gfxgraph.stats()["events"])
+    assert any("the example's values do not suit its size" in event["reason"] for event in gfxgraph.stats()["events"])
     for n, at in ((8, 7), (2, 1), (2, 0), (2, 1)):
         x, i = filled(n, n), torch.tensor([at], device="cuda")
         same(g, step, x, i)

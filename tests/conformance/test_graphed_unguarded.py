@@ -381,7 +381,7 @@ class _Seeing(TorchDispatchMode):
 
 
 def test_modes_see_every_operation(platform):
-    """Where a mode is to see each operation there are no replays, and where none is there are."""
+    """Where a mode must see each operation there are no replays, and where none is there are."""
     f = lambda x: torch.relu(x) + 1  # noqa: E731
     g, x, seeing = gfxgraph.graphed(f), X(), _Seeing()
     with torch.no_grad():
@@ -401,7 +401,7 @@ def test_modes_see_every_operation(platform):
         with seeing:
             bare()
     assert "aten.relu.default" in seeing.seen
-    assert "_Seeing, a mode of torch's, is to see each operation" in g.explain()
+    assert "_Seeing, a mode of torch's, must see each operation" in g.explain()
 
 
 def test_a_default_device_has_replays_of_its_own(platform):

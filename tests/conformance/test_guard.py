@@ -157,7 +157,7 @@ def test_memory_without_an_owner_in_python_is_looked_for_when_memory_is_given_ba
     graph.replay()
     torch.cuda.caching_allocator_delete(address)
     torch.cuda.empty_cache()
-    with pytest.raises(gfxgraph.ReplayError, match=r"held\[0\]" if is_known else "no Python object stands for"):
+    with pytest.raises(gfxgraph.ReplayError, match=r"held\[0\]" if is_known else "no Python object refers to"):
         graph.replay()
 
 

@@ -52,7 +52,7 @@ memory_fault: the GPU touched memory that it may not
         input `idx` [3] int64 at {idx:#x} (24 bytes)
         output [3] float32 at {b:#x} (12 bytes)
   do:   check the indices that aten::gather is given, and that every tensor in it still lives
-        look for the write itself: GFXGRAPH_GUARD=deep puts red zones round every allocation of the graph
+        look for the write itself: GFXGRAPH_GUARD=deep puts red zones around every allocation of the graph
   more: gfxgraph explain memory_fault"""
 
 

@@ -176,7 +176,7 @@ def by_address(x, y):
 @needs_simulator
 @pytest.mark.parametrize(
     ("fn", "said"),
-    [(a_copy, "only kernels can be told another address"), (by_address, "gives another result")],
+    [(a_copy, "only kernels can be given another address"), (by_address, "gives a different result")],
 )
 def test_what_is_not_understood_is_copied_and_named(fn, said):
     """A copy node; a number computed from the address, which no promise of purity covers."""

@@ -332,9 +332,9 @@ def test_what_is_returned_beside_the_tokens(llama, asked_for):
 
 LEFT_ALONE = {
     "beam search is left to transformers": {"num_beams": 2},
-    "the cache is the caller's own": {"past_key_values": lambda model: DynamicCache(config=model.config)},
-    "attentions or hidden states are asked for": {"return_dict_in_generate": True, "output_hidden_states": True},
-    "the cache asked for is 'dynamic'": {"cache_implementation": "dynamic"},
+    "the cache was passed by the caller": {"past_key_values": lambda model: DynamicCache(config=model.config)},
+    "attentions or hidden states were requested": {"return_dict_in_generate": True, "output_hidden_states": True},
+    "the requested cache is 'dynamic'": {"cache_implementation": "dynamic"},
     "assisted generation is left to transformers": {"prompt_lookup_num_tokens": 2},
 }
 
@@ -529,7 +529,7 @@ def test_an_unknown_version_is_tried_on_tiny_models(llama, monkeypatch):
     step = decode.Decoder.choose
     with monkeypatch.context() as other:
         other.setattr(decode.Decoder, "choose", lambda self, choice, scores: step(self, choice, -scores))
-        assert tokens()[0] == 0 and "transformers 99.0" in tokens()[1] and "generates other tokens" in tokens()[1]
+        assert tokens()[0] == 0 and "transformers 99.0" in tokens()[1] and "generates different tokens" in tokens()[1]
     monkeypatch.setattr(decode, "FixedCache", None)
     assert tokens()[0] == 0 and "TypeError" in tokens()[1]
     assert sum("transformers 99.0" in reason for reason in fallbacks()) == 2
@@ -560,7 +560,7 @@ def test_compile_where_nothing_compiles(llama):
     gfx.accelerate(llama, compile=True)
     for _ in range(2):
         assert torch.equal(llama.generate(**inputs, max_new_tokens=18, do_sample=False), stock)
-    assert gfx.report(gfx.wait(llama))["why_not_compiled"] == ["the simulator compiles nothing"]
+    assert gfx.report(gfx.wait(llama))["why_not_compiled"] == ["nothing is compiled in the simulator"]
     with pytest.raises(ValueError, match="'fast'"):
         gfx.accelerate(llama, compile="fast")
 

@@ -14,7 +14,7 @@ from tests.conformance.bench import Bench, ProcessState, reserved, same
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="wrong replays are planted in the simulator")
 DIFFERED = "replay differed from eager; the eager result was returned"
-RETIRED = "the graph replays wrongly and was retired; its tape runs instead"
+RETIRED = "the graph replayed wrongly and is no longer used; its tape runs instead"
 
 
 @pytest.fixture(params=["cuda", "hip"])

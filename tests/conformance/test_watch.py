@@ -200,7 +200,7 @@ def test_ranks_that_captured_different_things(watched, reports):
     difference = watch.first_difference(found[0])
     assert difference.startswith("at 2 of 4, rank 0 has ") and "rank 1 has 'kernel another'" in difference
     assert watch.first_difference([mine.lines, mine.lines]) == ""
-    assert watch.first_difference([mine.lines, None]) == "rank 1 did not come to this graph"
+    assert watch.first_difference([mine.lines, None]) == "rank 1 did not reach this graph"
 
 
 def test_a_graph_with_collectives_is_compared_before_its_first_replay(watched, reports, monkeypatch):

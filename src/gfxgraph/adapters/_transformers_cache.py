@@ -156,9 +156,9 @@ def why_not(config: object) -> str:
         return f"no static cache can be made for it ({type(error).__name__}: {error})"
     kinds = {type(layer).__name__ for layer in layers if type(layer) not in (StaticLayer, StaticSlidingWindowLayer)}
     if kinds:
-        return f"its cache has layers of the kind {', '.join(sorted(kinds))}"
+        return f"its cache has layers of kind {', '.join(sorted(kinds))}"
     if "chunked_attention" in (getattr(config, "layer_types", None) or ()):
-        return "it attends in chunks"
+        return "it uses chunked attention"
     if getattr(config, "sliding_window", None) is None and getattr(config, "attention_chunk_size", None):
-        return "it attends in chunks"
+        return "it uses chunked attention"
     return ""

@@ -107,7 +107,7 @@ def _compile(twin: Decoder, model: object, extras: dict[str, Any], has_positions
         expected, written = twin.logits.clone(), _written(twin)
         twin.forward(compiled)
         if mode != "any" and not (same_bits(twin.logits, expected) and all(map(same_bits, _written(twin), written))):
-            return f"compiled, its step {step} gives other bits"
+            return f"its compiled step {step} does not give identical bits"
         twin.choose(greedy, twin.logits)
         twin.cache.place.n_cached += 1
     twin.compiled = compiled

@@ -141,9 +141,9 @@ class Accelerated:
         self.compiling[key] = None
         why = ""
         if self.arena.state.platform == "simulator":
-            why = "the simulator compiles nothing"
+            why = "nothing is compiled in the simulator"
         elif "grouped_mm" in self.model.get_experts_implementation().values():
-            why = "its experts work differently in a prompt and in a step"  # the thread would switch them as well
+            why = "its experts run differently for a prompt and for a step"  # the thread would switch them as well
         if why:
             self.why_not_compiled.append(why)
             return
@@ -302,7 +302,7 @@ class Accelerated:
             if any(getattr(hook, "__module__", "") != _IDLE_HOOKS for hook in hooks):
                 return "a module has forward hooks, which a graph would not call"
             if type(module).__module__.startswith("peft."):
-                return "the model has PEFT's layers, which are switched without a trace"
+                return "the model has PEFT layers, whose switching cannot be noticed"
             found += (id(type(module)), module.training)
             found += [tensor.data_ptr() for tensor in module._parameters.values() if tensor is not None]
             found += [tensor.data_ptr() for tensor in module._buffers.values() if tensor is not None]
@@ -314,13 +314,13 @@ class Accelerated:
         if call["synced_gpus"]:
             return "several ranks generate in step"
         if config.is_assistant:
-            return "the model assists another one"
+            return "the model is the assistant of another one"
         if config.prefill_chunk_size is not None:
             return "the prompt is read in chunks"
         if config.return_dict_in_generate and (config.output_attentions or config.output_hidden_states):
-            return "attentions or hidden states are asked for"
+            return "attentions or hidden states were requested"
         if config.cache_implementation not in (None, "static"):
-            return f"the cache asked for is {config.cache_implementation!r}"
+            return f"the requested cache is {config.cache_implementation!r}"
         if call["stopping_criteria"].max_length is None:
             return "nothing limits the length"
         return ""
@@ -331,7 +331,7 @@ class Accelerated:
         ids, kwargs = call["input_ids"], call["model_kwargs"]
         cache = kwargs.get("past_key_values")
         if getattr(cache, "_is_user_defined", False):
-            return "the cache is the caller's own"
+            return "the cache was passed by the caller"
         if type(cache) not in (DynamicCache, StaticCache) or not kwargs.get("use_cache"):
             return "there is no cache" if cache is None else f"the cache is a {type(cache).__name__}"
         if getattr(cache, "offloading", False):
@@ -345,9 +345,9 @@ class Accelerated:
         if mask is None and "attention_mask" not in inspect.signature(self.model.forward).parameters:
             return "the model takes no attention mask"
         if mask is not None and mask.shape != ids.shape:
-            return "the attention mask is not one number a token"
+            return "the attention mask does not have one number per token"
         if positions is not None and positions.ndim != 2:
-            return "positions have more than one number a token"
+            return "positions have more than one number per token"
         given = ("attention_mask", "position_ids", "past_key_values")
         others = [name for name, value in kwargs.items() if name not in given
                   and not isinstance(value, (bool, int, float, str, type(None)))]  # fmt: skip

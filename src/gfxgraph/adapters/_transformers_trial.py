@@ -48,7 +48,7 @@ def why_not(device: object) -> str:
         if version not in _answers:
             _answers[version] = ""  # meanwhile, so that the tiny models' own calls are served
             reason = _try(version, device)
-            _answers[version] = f"transformers {version} is not as the adapter needs it ({reason})" if reason else ""
+            _answers[version] = f"transformers {version} does not fit the adapter ({reason})" if reason else ""
         return _answers[version]
 
 
@@ -85,7 +85,7 @@ def _differences(device: object) -> Iterator[str]:
             model.ours = ours = _accelerated(model)
             for _ in range(3):  # first eagerly, then as graphs
                 if not torch.equal(model.generate(ids, **asked), wanted):
-                    yield f"a {owner.__name__} generates other tokens"
+                    yield f"a {owner.__name__} generates different tokens with graphs"
             yield from ours.left_alone
             ours.free()
 

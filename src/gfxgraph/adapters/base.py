@@ -191,7 +191,7 @@ class Adapter(ABC):
                 try:
                     module = import_module(part)
                 except ImportError as error:
-                    log.debug("%s: %s is not there: %s", self.name, part, error)
+                    log.debug("%s: %s is missing: %s", self.name, part, error)
                     continue
                 if not missing(module, self.optional[part]):
                     yield module

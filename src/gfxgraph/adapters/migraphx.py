@@ -242,14 +242,14 @@ class GraphedProgram:
             else:
                 del self._graphs[next(iter(self._graphs))]  # it is the shapes that change
         elif self._graphs:
-            _report("argument_moved", "an argument lies elsewhere; the program is captured again for its new address")
+            _report("argument_moved", "an argument has a new address; the program is captured again for it")
         captured, why_not = self._capture(placed, stream)
         if captured is None:
             result = plain()  # first: wrong arguments raise here, before anything else happens
             self._n_failed += 1  # what a library creates on first use exists by the next attempt
             if self._n_failed >= MOST_TRIES:
                 return self._fall_back(f"it cannot be captured ({why_not})", lambda: result)
-            _report("fallback", f"a MIGraphX program could not be captured; once more is tried ({why_not})")
+            _report("fallback", f"a MIGraphX program could not be captured; it is tried once more ({why_not})")
             return result
         self._graphs[_key(placed)] = captured
         if captured.n_unchecked:
@@ -279,7 +279,7 @@ class GraphedProgram:
                 return None, str(error).splitlines()[0]
         if _n_nodes(made.graph) == 0:
             self._n_failed = MOST_TRIES
-            return None, "it launched nothing on the stream it was given"
+            return None, "it launched nothing on the stream that was passed to it"
         self.n_captures += 1
         return _ProgramGraph(made.graph, list(made.result), made.pool, _state().validate_replays), ""
 
@@ -296,7 +296,7 @@ class GraphedProgram:
         worst = _worst(replayed, [_typed(result) for result in results])
         _state().counters.add("validation_failed" if worst else "validated")
         if worst:
-            return self._fall_back(f"its graph computes something else than it does ({worst})", lambda: results)
+            return self._fall_back(f"its graph gives different results ({worst})", lambda: results)
         return results
 
     # -- arguments that move --------------------------------------------------------------------------------
@@ -325,7 +325,7 @@ class GraphedProgram:
         moving |= {name for fixed in self._fixed for name in fixed.names}
         self._fix(moving, params)
         names = ", ".join(sorted(moving))
-        _report("argument_moved", f"{names}: other addresses at every run; copied to where the graph expects them")
+        _report("argument_moved", f"{names}: a new address at every run; copied to the address that the graph uses")
         return True
 
     def _fix(self, names: Iterable[str], params: Params) -> None:
@@ -494,7 +494,7 @@ def _is_output(name: str) -> bool:
 def _no_graph(program: Any) -> str:
     """Why no run of a program can be a graph; "" if it can."""
     if not any(_is_output(name) for name in program.get_parameter_names()):
-        return "it copies to and from the host itself; compile it with offload_copy=False"
+        return "it copies to and from the host inside the program; compile it with offload_copy=False"
     return ""
 
 

@@ -190,7 +190,7 @@ class GraphedSession:
         name, options = _parts(self._asked[0])
         provider = PROVIDERS.get(name, Provider())
         if not graphs or not provider.option:
-            self.why_no_graph = "not asked for" if provider.option else f"{name} has none"
+            self.why_no_graph = "not asked for" if provider.option else f"{name} has no graphs"
             return self._without_graphs()
         asked = [(name, {**options, provider.option: "1"}), *self._asked[1:]]
         try:
@@ -201,7 +201,7 @@ class GraphedSession:
         if session.get_providers()[0] != name:
             self.why_no_graph = f"{name} is not in this build"
         elif provider.option not in session.get_provider_options().get(name, {}):
-            self._no_graph(f"this build of {name} does not know {provider.option}")
+            self._no_graph(f"this build of {name} does not have the option {provider.option}")
         return session
 
     def _make(self, providers: Sequence[Any]) -> Any:
@@ -223,7 +223,7 @@ class GraphedSession:
         """Run like ``InferenceSession.run`` from now on."""
         self.why_exact = reason
         self._made.clear()
-        self._note(f"ONNX Runtime: {reason}; it runs at the sizes it is given, without a graph")
+        self._note(f"ONNX Runtime: {reason}; it runs without a graph, at the sizes it is given")
 
     # -- running ------------------------------------------------------------------------------------------
 
@@ -250,7 +250,7 @@ class GraphedSession:
         except self._failures as error:
             if self.why_no_graph:
                 results = self._exactly(feeds)  # first: wrong inputs raise here
-                self._only_exactly(f"its outputs do not fit buffers that stay ({first_line(error)})")
+                self._only_exactly(f"its outputs cannot be bound to fixed buffers ({first_line(error)})")
                 return results
             self._give_up(f"a run failed with them ({first_line(error)})")
             return self._in_bucket(feeds, n, size)
@@ -315,7 +315,7 @@ class GraphedSession:
             self.buckets = None
             self._note(f"padding changes {worst}; this model runs at the sizes it is given")
         elif not self.why_no_graph:
-            self._give_up(f"their replay computes something else ({worst})")
+            self._give_up(f"their replay gives different results ({worst})")
         else:
             self._only_exactly(f"{worst} differs from run to run")
         return right

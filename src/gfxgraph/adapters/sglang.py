@@ -211,7 +211,7 @@ def _why_eager(eager: object, batch: Any) -> str:
     limit = getattr(runner, most, None)
     if isinstance(limit, int) and n > limit:
         return f"{of} of more {size} than its largest graph holds, {limit}"
-    return f"its graph runner refused {of} of {n} {size}, though graphs for up to {limit} are there"
+    return f"its graph runner refused {of} of {n} {size}, although it has graphs for up to {limit}"
 
 
 def _tp_group() -> Any:

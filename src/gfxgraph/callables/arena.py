@@ -199,7 +199,7 @@ class Arena:
         held = [Held(key, entry.nbytes, entry.used_at) for key, entry in entries.items()]
         if needed > cap - used + sum(item.nbytes for item in held):
             self.state.report(
-                "over_cap", "a capture would go over the limit for graphs; its calls run eagerly", shown(needed)
+                "over_cap", "a capture would exceed the limit for graphs; these calls run eagerly", shown(needed)
             )
             return False
         for key in to_evict(held, needed, cap - used):

@@ -56,7 +56,7 @@ def capture_all(graphed: Graphed, args: Args, kwargs: Kwargs) -> dict[str, int]:
                 continue
             content = graphed._in_bucket.content_ahead(call, bucketed)
             if isinstance(content, PaddingRefusal):
-                why = f"not captured ahead, for the example's values are not for its size: {content.reason}"
+                why = f"not captured ahead: the example's values do not suit its size: {content.reason}"
                 arena.state.report("fallback", why, graphed._name, entry.label)
                 n_left += 1
             else:

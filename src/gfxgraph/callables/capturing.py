@@ -149,7 +149,7 @@ class Capturer:
         if entry.warm_structure is not None and instance.outputs.structure != entry.warm_structure:
             shown = [str(s)[:200] for s in (entry.warm_structure, instance.outputs.structure)]
             entry.fall_back(
-                "its result has another structure each time",
+                "the structure of its result changes from call to call",
                 CaptureError("graphed_result_changes", function=self._name, first=shown[0], second=shown[1]),
             )
             raise RunEagerly(entry.why_eager, entry.error)
@@ -180,14 +180,14 @@ class Capturer:
             self.buffers.clear()
             arena.drop_all()
         entry.n_seen = self._options.warmup - TRY_AGAIN_AFTER
-        arena.state.report("fallback", "out of memory in a capture; its calls run eagerly", self._name)
+        arena.state.report("fallback", "out of memory in a capture; these calls run eagerly", self._name)
         raise RunEagerly("out of memory in a capture")
 
     def _relocate(self, entry: Captures, call: Call, instance: Instance, bucketed: Bucketed | None) -> None:
         """Make the graph read large arguments in place, if its kernels are understood."""
         try:
             if self._options.mode is ReplayMode.HOT:
-                raise NotRelocatable("in hot mode arguments are copied")
+                raise NotRelocatable("arguments are copied in hot mode")
             if call.aliases:
                 raise NotRelocatable("arguments share memory")
             if bucketed is not None and bucketed.is_padded:
@@ -203,7 +203,7 @@ class Capturer:
         if not arena.make_room(needed, keep=entry):
             entry.n_seen = self._options.warmup - TRY_AGAIN_AFTER
             error = CaptureError("vram_cap_exceeded", **arena.account(needed))
-            raise RunEagerly("a capture would go over the memory limit", error)
+            raise RunEagerly("a capture would exceed the memory limit", error)
 
     def _attempt(self, arena: Arena, entry: Captures, call: Call, sizes: Sequence[Any]) -> Instance | None:
         """Make one capture, recorded if needed; None if the entry is eager from now on."""
@@ -214,7 +214,7 @@ class Capturer:
                 # Nothing may be traced inside a capture: Dynamo must already have code for the entry's own buffers.
                 world = self._front.find(entry.args, entry.kwargs)
                 if world is None or world.why_pieces or self._front.has_moved(world, entry.args, entry.kwargs):
-                    entry.fall_back("what was traced does not hold for the buffers that a graph would read")
+                    entry.fall_back("the trace is not valid for the buffers that a graph would read")
                     return None
                 entry.world = world
             arena.stream.wait_stream(torch.cuda.current_stream(arena.device_index))
@@ -261,7 +261,7 @@ class Capturer:
                 stream.wait_stream(entry.arena.stream)
             except (engine.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
                 entry.ring_failed = True  # results are copied out from now on
-                why = "no further graph for hot mode; results are copied"
+                why = "no second graph could be captured for hot mode; results are copied"
                 entry.arena.state.report("fallback", why, self._name, engine.kind_and_line(error))
         if chosen is None:
             entry.all_held = True
@@ -285,7 +285,7 @@ class Capturer:
                 entry.add_variant()
                 self.n_captures += 1
             except (engine.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
-                why = "no further capture for another value; such calls run eagerly"
+                why = "too many captures for different values; such calls run eagerly"
                 arena.state.report("fallback", why, self._name, engine.kind_and_line(error))
                 raise RunEagerly("a value that the capture read has changed") from error
             finally:

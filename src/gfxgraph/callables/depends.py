@@ -168,7 +168,7 @@ class _Walk:
             path, value = self._todo.popleft()
             self.tokens[path] = self._token(path, value)
             if len(self.tokens) > MOST_OBJECTS:
-                raise Unwatchable("more objects than can be looked at")
+                raise Unwatchable("more objects than can be compared")
 
     def _token(self, path: str, value: Any) -> Any:
         """A key that identifies the value; what it refers to is queued."""
@@ -214,7 +214,7 @@ class _Walk:
             self._todo += [(path + ".func", value.func), (path + ".args", value.args), (path + ".kw", value.keywords)]
         elif isinstance(value, torch.Generator):
             if value.device.type != "cuda":
-                raise Unwatchable(f"{path}, random numbers of the host")
+                raise Unwatchable(f"{path}, a host random generator")
         elif isinstance(value, staticmethod | classmethod):
             self._todo.append((path, value.__func__))
         elif isinstance(value, property):
@@ -241,7 +241,7 @@ class _Walk:
     def _tensor(self, path: str, value: Tensor, is_new: bool) -> Any:
         if is_new:
             if not value.is_cuda and value.numel() > MOST_SMALL:
-                raise Unwatchable(f"{path}, a large tensor of the host")
+                raise Unwatchable(f"{path}, a large host tensor")
             self.tensors.append(value)
             for name in _HOOKS if value.requires_grad else ():
                 hooks = getattr(value, name, None)
@@ -442,7 +442,7 @@ class HostEffects:
     def __exit__(self, *error: object) -> None:
         sys.setprofile(self._outer)
         if not self.found and not _equal(self._random, _host_random()):
-            self.found = "it draws random numbers of the host"
+            self.found = "it draws random numbers on the host"
 
     def _note(self, frame: Any, event: str, arg: Any) -> None:
         if event == "c_call" and arg in _SAID:

@@ -477,7 +477,7 @@ class Route:
         results = entry.results
         sizes: list[Sequence[int] | None] = []
         if self.padded.structure != entry.first.outputs.structure:
-            self.entry, self.why_eager = None, "the captured function returned something else than before"
+            self.entry, self.why_eager = None, "the captured function returned a different structure than before"
             raise RunEagerly(self.why_eager)
         for size, result in zip(self.padded.sizes, results):
             if result.of_input >= 0 and not result.layout[0]:
@@ -496,6 +496,6 @@ class Route:
         for result in entry.results:
             if result.of_input >= 0 and not result.layout[0]:
                 if tensors[result.of_input].stride() != entry.statics[result.of_input].tensor.stride():
-                    self.entry, self.why_eager = None, "a result is a view of an argument of another layout"
+                    self.entry, self.why_eager = None, "a result is a view of an argument with a different layout"
                     raise RunEagerly(self.why_eager)
         self.has_views = False

@@ -33,7 +33,7 @@ def explain(graphed: Graphed) -> str:
             elif entry.why_not_joined:
                 how += f"; copies are launched on their own: {entry.why_not_joined}"
         else:
-            how = "not captured yet, for it has not been called again since its warm-up"
+            how = "not captured yet: it has not been called again since its warm-up"
         lines.append(f"  {entry.label}: {how}")
     calls = graphed._worlds.structures or [key[0] for key in graphed._routes]
     lines = folded(lines) + [f"  {each}" for each in advice(graphed._fn, calls)]
@@ -76,7 +76,7 @@ def _ways(graphed: Graphed) -> list[str]:
         rows.append((0, "eager", f"{why} ({', '.join(refused[why])})"))
     lines = [f"  {line}" for line in table(rows)]
     if graphed._pieces and has_graphs:
-        lines.append("  in pieces: Python runs at each call, each graph between is captured on its own")
+        lines.append("  in pieces: Python runs at each call, and each graph in between is captured on its own")
     return lines
 
 

@@ -180,9 +180,9 @@ class Graphed:
             self._pieces[pieces.why] += 1
             return self._front.pieces(*args, **kwargs)
         except DriverError as error:  # before any launch: a failed launch raises ReplayError
-            self._eager["a call of the driver's failed"] += 1
+            self._eager["a driver call failed"] += 1
             if state is not None:
-                why = "a call of the driver's failed; the call ran eagerly"
+                why = "a driver call failed; the call ran eagerly"
                 state.report("fallback", why, self._name, engine.kind_and_line(error))
         except RunEagerly as eager:
             if self._options.strict and eager.error is not None:
@@ -199,7 +199,7 @@ class Graphed:
         self._at(state)
         mode = foreign_mode()
         if mode:
-            raise RunEagerly(f"{mode} is to see each operation")
+            raise RunEagerly(f"{mode} must see each operation")
         tensors: list[Tensor] = []
         try:
             structure = flatten((args, kwargs), tensors)
@@ -249,7 +249,7 @@ class Graphed:
             problem = CaptureError("graphed_unknown_object", function=self._name, kind=what)
             return RunEagerly(f"an argument cannot be compared: {what}", problem)
         if front.does_catch or front.does_ask_mappings and holds_mapping((args, kwargs)):
-            return RunEagerly(f"it catches errors, and an argument may lack what it asks for: {what}")
+            return RunEagerly(f"it catches errors, and an argument may lack an attribute that it looks for: {what}")
         return InPieces(f"an argument is more than a tree of tensors and constants: {what}")
 
     def _at(self, state: process.Process) -> None:
@@ -331,7 +331,7 @@ class Graphed:
                 return self._capturer.warm_up(arena, entry, call)
             self._capturer.capture(arena, entry, call, route.bucketed)
         if entry.mutates and entry.world.homes & {t.untyped_storage().data_ptr() for t in call.tensors}:
-            raise RunEagerly("it writes to an argument that it also reads by another name")
+            raise RunEagerly("it writes to an argument that it also reads under another name")
         if route.padded is not None and route.result_sizes is None:
             route.cut_to(entry)
         elif bucketed is not None and route.has_views:
@@ -383,7 +383,7 @@ class Graphed:
                     self._front is not None and self._front.does_ask_by_name,
                 )
             except DriverError as error:  # this call is done; later ones take the slow path
-                why = "no short way for such calls: a call of the driver's failed"
+                why = "no fast path for such calls: a driver call failed"
                 entry.arena.state.report("fallback", why, self._name, engine.kind_and_line(error))
                 made = None
             route.fast, route.fast_of = made or never, graphs

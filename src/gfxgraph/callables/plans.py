@@ -232,7 +232,7 @@ def _rule(given: Any, above: Above) -> Any:
     if given == "ladder":
         return ladder(above=above)
     if isinstance(given, str):
-        raise ConfigError("bad_buckets", given=repr(given), problem="there is no rule of that name")
+        raise ConfigError("bad_buckets", given=repr(given), problem="there is no rule with that name")
     if hasattr(given, "pick"):
         return given
     if not isinstance(given, Iterable):

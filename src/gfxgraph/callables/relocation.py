@@ -101,7 +101,7 @@ class RelocatedInputs:
 
     def __str__(self) -> str:
         kernels = sum(len(place.patchers) for place in self.places.values())
-        return f"{len(self.places)} argument(s) read in place by {kernels} kernel(s), moved {self.n_moves} times"
+        return f"{len(self.places)} argument(s) read in place by {kernels} kernel(s), changed {self.n_moves} times"
 
     def is_at(self, i: int, address: int) -> bool:
         place = self.places.get(i)
@@ -160,7 +160,7 @@ def learn(entry: Captures, instance: Instance, tensors: Sequence[Tensor]) -> Rel
         twins[i].requires_grad_(entry.statics[i].tensor.requires_grad)
     homes = {i: entry.statics[i].tensor.data_ptr() for i in positions}
     if any((twins[i].data_ptr() - homes[i]) % ALIGNMENT for i in positions):
-        raise NotRelocatable("its buffers are not aligned alike")
+        raise NotRelocatable("its buffers are not aligned in the same way")
     second = entry.capture_over(twins)
     moving = RelocatedInputs(instance, driver, state.base, homes)
     moving.budget = budget
@@ -197,12 +197,12 @@ def _words(
     """
     mine, theirs = _kernels(first), _kernels(second)
     if [k.kernel for k, _ in mine] != [k.kernel for k, _ in theirs]:
-        raise NotRelocatable("it launches other kernels for other addresses")
+        raise NotRelocatable("it launches different kernels for different addresses")
     buffers = {i: entry.statics[i].tensor.data_ptr() for i in twins}
     homes = [(i, buffers[i], span(t) * t.element_size(), t.data_ptr()) for i, t in twins.items()]
     for (node, a), (_, b) in zip(mine, theirs):
         if (a.grid, a.block, a.shared_nbytes) != (b.grid, b.block, b.shared_nbytes):
-            raise NotRelocatable(f"{_shown(node)} is launched otherwise for another address")
+            raise NotRelocatable(f"{_shown(node)} is launched differently for another address")
         for argument, (one, other) in enumerate(zip(a.params or (), b.params or ())):
             for at, x, y in _pairs(one, other):
                 found = [(i, x - home) for i, home, nbytes, _ in homes if home <= x < home + nbytes]
@@ -228,7 +228,7 @@ def _kernels(instance: Instance) -> list[tuple[SegmentNode, KernelParams]]:
     found = []
     for node in nodes_of(program.segments[0], program):
         if node.kind is not NodeKind.KERNEL:
-            raise NotRelocatable(f"{_shown(node)}: only kernels can be told another address")
+            raise NotRelocatable(f"{_shown(node)}: only kernels can be given another address")
         params, why = known_params(node.handle, node.kernel)
         if params is None:
             raise NotRelocatable(f"{_shown(node)}: {why}")
@@ -254,7 +254,7 @@ def _prove(
     with torch.no_grad():
         copy_all(data, homes)
         if not all(bool(t.any()) for t in homes):
-            raise NotRelocatable("this call's data is all zeros, with which nothing can be proved")
+            raise NotRelocatable("this call's data is all zeros, which proves nothing")
         kept = [t.clone() for t in homes]
         program = second.graph._program
         before = Rollback((*program.writes(), *data), program.random_states())
@@ -279,4 +279,4 @@ def _prove(
     if truth is not None and all(r.made is not None and not r.is_host for r in first.outputs.results):
         is_same = is_same and all(is_near(a.detach(), b) for a, b in zip(truth, results[1]))
     if not is_same:
-        raise NotRelocatable("moved to another address the graph gives another result")
+        raise NotRelocatable("the graph gives a different result at another address")

@@ -90,7 +90,7 @@ def flatten(value: Any, tensors: list[Tensor]) -> Any:
         return (kind, *[(_key(name), flatten(item, tensors)) for name, item in value.items()])
     if kind in _UNGUARDED:
         what, instead = _UNGUARDED[kind]
-        raise Unguarded(f"a {kind.__qualname__}, of which Dynamo does not guard {what}; pass {instead}")
+        raise Unguarded(f"a {kind.__qualname__}, whose {what} Dynamo does not guard; pass {instead}")
     children = children_of(value)
     if children is not None:
         context, parts, _ = children
@@ -117,7 +117,7 @@ def why_in_pieces(result: object, made: list[Tensor]) -> str:
         return f"its result cannot be taken apart: {error}"
     inside = [id(each) for each in containers_in(result)]
     if len(set(inside)) < len(inside):
-        return "its result holds one list, dict or object twice"
+        return "its result contains the same list, dict or object twice"
     return "its result needs gradients" if any(t.requires_grad for t in made) else ""
 
 
@@ -126,7 +126,7 @@ def what_changed(before: Sequence[tuple[object, ...]], after: Sequence[tuple[obj
     if list(before) == list(after):
         return ""
     if [key[:-1] for key in before] == [key[:-1] for key in after]:
-        return "it writes what needs gradients to an argument that needs none"
+        return "it writes a tensor that needs gradients to an argument that needs none"
     return "it changes the shape or the layout of an argument"
 
 

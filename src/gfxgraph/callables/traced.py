@@ -101,7 +101,7 @@ class TracedFunction:
         if self._front.has_moved(world, args, kwargs):
             self._front.rebind(world, args, kwargs)
             if world.n_rebound > MAX_REBOUND:
-                world.why_pieces = "a tensor that it reads from outside is another one again and again"
+                world.why_pieces = "a tensor that it reads from outside is replaced too often"
         for owner, name, value in world.stores:  # a replay does not set them
             if getattr(owner, name, None) is not value:
                 setattr(owner, name, value)
@@ -111,7 +111,7 @@ class TracedFunction:
         why = self._front.why_no_more()
         if why:
             differs = self._front.why_not(args, kwargs)
-            self._count(why, f" (asked last: {differs})" if differs else "")
+            self._count(why, f" (failed last: {differs})" if differs else "")
             return self.fn(*args, **kwargs)
         before = _tensor_keys((args, kwargs))
         try:
@@ -164,9 +164,9 @@ def why_shared(worlds: Iterable[World], given: Iterable[Tensor], written: Iterab
     changed = [home(t) for t in written]
     for world in worlds:
         if world.written_homes and world.written_homes.intersection(homes):
-            return "an argument lies in memory that it writes to by another name"
+            return "an argument shares memory that it also writes to under another name"
         if changed and world.homes.intersection(changed):
-            return "it writes to an argument that it also reads by another name"
+            return "it writes to an argument that it also reads under another name"
     if changed and any(homes.count(home) > 1 for home in changed):
         return "it writes to an argument that shares memory with another one"
     return ""

@@ -97,7 +97,7 @@ class Worlds:
         if self._untraceable:
             raise InPieces(self._untraceable)
         if self._front.does_ask_by_name and any(vars(t) for t in call.tensors):
-            raise RunEagerly("it asks for attributes by name, and an argument is a tensor that was given some")
+            raise RunEagerly("it looks up attributes by name, and an argument is a tensor with added attributes")
         world = self._known.get(call.key)
         if world is None or not world.is_same():
             world = self._find(call) if self._front.worlds else None
@@ -106,11 +106,11 @@ class Worlds:
         if world.why_eager:
             raise RunEagerly(world.why_eager)
         if world.stores and not world.stores_are_there():
-            raise InPieces("an attribute that each call sets has been set to something else")
+            raise InPieces("an attribute that each call sets was set to another value in between")
         if world.why_pieces:
             raise InPieces(world.why_pieces)
         if world.written and not world.written_homes.isdisjoint(t.untyped_storage().data_ptr() for t in call.tensors):
-            raise RunEagerly("an argument lies in memory that the function writes to by another name")
+            raise RunEagerly("an argument shares memory that the function also writes to under another name")
         call.world = world
         call.kind, call.key = (*call.kind, world.token), (*call.key, world.token)
         return True
@@ -126,16 +126,16 @@ class Worlds:
         if world is None:
             return None
         if world.zeros != zeros_in(call.structure):
-            raise RunEagerly("0.0 and -0.0, which Dynamo does not tell apart, have both been an argument")
+            raise RunEagerly("0.0 and -0.0 were both passed, and Dynamo does not distinguish them")
         if world.skeleton not in (None, skeleton(call.structure)):
-            raise RunEagerly("it catches errors, and Dynamo does not tell apart what arguments of two kinds lack")
+            raise RunEagerly("it catches errors, and Dynamo does not distinguish what two kinds of arguments lack")
         if not world.why_pieces and self._front.has_moved(world, args, kwargs):
             token = world.token
             self._forget(world)
             self._front.rebind(world, args, kwargs)
             assert world.token != token
             if world.n_rebound > MAX_REBOUND:
-                world.why_pieces = "a tensor that it reads from outside is another one again and again"
+                world.why_pieces = "a tensor that it reads from outside is replaced too often"
         self._known[call.key] = world
         return world
 
@@ -193,7 +193,9 @@ class Worlds:
             self._changing = why
             differs = self._front.why_not(call.args, call.kwargs)
             if differs:
-                self._changing += f" (asked last: {differs}); a number that changes belongs in a tensor on the device"
+                self._changing += (
+                    f" (failed last: {differs}); a number that changes belongs in a tensor on the device"
+                )
         return self._changing
 
 
@@ -227,7 +229,7 @@ class Promised:
         return True
 
     def look(self) -> bool:
-        """Take what is there now as what is read; another token, and True, where a tensor is another one."""
+        """Note the modules' current tensors; on a change, return True and use a new token."""
         before = [(id(t), a) for t, a in zip(*self._in_turn)]
         self._look()
         has_changed = before != [(id(t), a) for t, a in zip(*self._in_turn)]

@@ -340,7 +340,7 @@ class BridgedGraph(_TorchsGraph):
         assert self._program is not None
         for segment in self._program.segments:
             if segment.tape.is_complete and segment.is_launchable:
-                segment.step_down("the graph replays wrongly and was retired; its tape runs instead", "replay")
+                segment.step_down("the graph replayed wrongly and is no longer used; its tape runs instead", "replay")
         self._grant(0)
 
     def _choose_path(self) -> None:

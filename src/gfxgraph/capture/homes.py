@@ -91,4 +91,4 @@ class AtHome(Step):
         )
 
     def __str__(self) -> str:
-        return f"a look at the result of {self._made[0]}, which another graph computes"
+        return f"a check of the result of {self._made[0]}, which another graph computes"

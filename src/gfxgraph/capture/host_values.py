@@ -158,7 +158,7 @@ class HostValues:
     def read_text(self, show: Callable[[], str]) -> str:
         """The text of a tensor, by which the program goes: it is pinned."""
         text, ref, where = self._read(show, "Tensor.__repr__")
-        self.escaped(ref, text, "text that the program goes by", where)
+        self.escaped(ref, text, "text that the program depends on", where)
         return text  # type: ignore[no-any-return]
 
     def read_copies(self, save: Callable[[], object], use: str) -> object:

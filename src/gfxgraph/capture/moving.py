@@ -169,7 +169,7 @@ class MovingTensors:
                 return
             then = made_by()
             if then is not None and then.has_stale:
-                raise _gone("what an operation kept", "another shape")
+                raise _gone("a value that an operation kept", "another shape")
             for ref, place_then in places:
                 tensor = ref()
                 if tensor is not None and Layout.of(tensor) != place_then:
@@ -353,7 +353,7 @@ def _gone(expected: object, actual: object) -> GuardMismatch:
     return GuardMismatch(
         "shape_guard_mismatch",
         op="a tensor whose shape depends on data",
-        where="a backward through what a capture computed",
+        where="a backward through results of a capture",
         expected=expected,
         actual=actual,
     )

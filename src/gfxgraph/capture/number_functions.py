@@ -59,7 +59,7 @@ def waiting_targets(stock: Callable[[str], Any]) -> Targets:
 
 def _waiting(stock: Callable[[str], Any], short: str) -> Any:
     def function(*args: Any, **kwargs: Any) -> Any:
-        return stock(short)(*plain(args, "a time to wait"), **plain(kwargs, "a time to wait"))
+        return stock(short)(*plain(args, "a waiting time"), **plain(kwargs, "a waiting time"))
 
     function.__name__ = function.__qualname__ = short.rpartition(".")[2]
     return function

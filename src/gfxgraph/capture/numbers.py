@@ -116,7 +116,7 @@ class TrackedNumber:
 
     def _shown(self, text: str) -> str:
         if texts.decides(sys._getframe(2)):
-            self._leave("text that the program goes by")
+            self._leave("text that the program depends on")
         return text
 
     # -- results that carry an expression ----------------------------------------------------------------
@@ -144,7 +144,7 @@ class TrackedNumber:
         """``kind(value)``; the result is pinned, so the value may change as long as the result does not."""
         if _formats_text(frame):
             if texts.decides(frame):
-                self._leave("text that the program goes by")
+                self._leave("text that the program depends on")
             return kind(self._value)
         made = self._keeper.computed(kind.__name__, kind, (self,))
         return made._leave(use) if type(made) is TrackedNumber else made

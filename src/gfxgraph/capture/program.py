@@ -126,7 +126,7 @@ class Program:
                 continue
             note_fallback(reason, "graph launch", segment.where, error)
             return
-        note_fallback("graph launch failed and nothing was left to try", "graph launch", segment.where, error)
+        note_fallback("graph launch failed, and there is no fallback left", "graph launch", segment.where, error)
         raise no_fallback(tried, segment.where, error) from last
 
     def _by_tape(self, segment: SegmentStep) -> None:

@@ -217,7 +217,7 @@ class Session:
         except RuntimeError as error:
             if self.rollback.n_failed > 1:
                 self.rollback = Rollback()
-                what = "a tensor that a split changed could not be put back"
+                what = "a tensor that a split changed could not be restored"
                 process.require().report("effects_not_undone", what, str(error).partition("\n")[0])
             raise
         self.rollback = Rollback()
@@ -316,9 +316,9 @@ class Session:
         if graph is not None:
             self._instantiate(step, is_users)
         elif self.died_of is not None:
-            step.step_down("an unforeseen operation ended the capture; its part runs from the tape", *self.died_of)
+            step.step_down("an unexpected operation ended the capture; this part runs from the tape", *self.died_of)
         else:
-            step.step_down("the capture could not be ended; its tape runs instead", "capture_end")
+            step.step_down("the capture could not be ended; this part runs from the tape", "capture_end")
         if tape.rows or tape.opaque or (final and self.n_segments == 1):
             self.add(step)
         # An empty segment's graph is destroyed here: once the next capture is open, an outer one included, destroying
@@ -361,7 +361,7 @@ class Session:
     def grew(self) -> None:
         """The graph has as many nodes as the defect table allows: continue in a new one."""
         limit = self.recorder.max_nodes
-        reason = f"over {limit} nodes in one graph are not safe here; it goes on in another (gfxgraph doctor --why)"
+        reason = f"over {limit} nodes in one graph are not safe here; the rest is in another (gfxgraph doctor --why)"
         self.state.report("graph_cut", reason, where=shown(place()), level=logging.INFO)
         self.suspend()
         self.resume()
@@ -494,7 +494,7 @@ class Session:
         if tape.opaque:
             self.state.report(
                 "effects_not_undone",
-                "a split ran launches that torch did not make; what they wrote outside the graph stays written",
+                "launches outside torch ran at a split; what they wrote outside the graph cannot be undone",
                 str(len(tape.opaque)),
                 tape.opaque[0].where,
             )

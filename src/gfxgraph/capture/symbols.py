@@ -19,7 +19,7 @@ from gfxgraph.capture.numbers import TrackedNumber
 from gfxgraph.core.expressions import Ref
 
 _KINDS = (torch.SymFloat, torch.SymInt)
-_WANTED = "an operation that wants the number itself"
+_WANTED = "an operation that needs the number itself"
 
 
 class WantsNumber(Exception):

@@ -72,8 +72,8 @@ def take(turn: Turn) -> None:
     if not is_alone:
         process.require().report(
             "capture_not_serialized",
-            "another thread's capture waits for this thread, or takes too long, so two run at once; random numbers "
-            "in both are not safe then",
+            "another thread's capture waits for this thread or takes too long, so two run at once; random numbers "
+            "are not safe in either",
             level=logging.INFO,
         )
 

@@ -80,7 +80,7 @@ def _segment(program: Program, step: SegmentStep) -> bool | None:
     if not step.tape.is_complete and not can_walk(step):
         state.report(
             "validation_skipped",
-            f"{len(step.tape.opaque)} launches that torch did not make, and the nodes cannot be run singly",
+            f"{len(step.tape.opaque)} launches outside torch, and the nodes cannot be run one by one",
             "opaque launch",
             step.tape.opaque[0].where,
             logging.INFO,

@@ -130,7 +130,7 @@ def _clear(clear: Callable[[], Any]) -> None:
         if held is None:
             process.require().report(
                 "workspace_lost",
-                "cuBLAS' workspace was given back under a graph, and its memory was taken by something else; "
+                "the cuBLAS workspace of a graph was freed, and its memory is now used by something else; "
                 "capture the graph again",
                 where=captured.stream,
             )

@@ -59,7 +59,7 @@ def command(
     0 if every report in the table passed, and 1 if not.
     """
     if matrix != bool(files) or (matrix and (selftest or why)):
-        raise click.UsageError("reports go with --matrix, and --matrix with reports alone", ctx)
+        raise click.UsageError("report files need --matrix, and --matrix needs report files", ctx)
     if matrix:
         raise SystemExit(_matrix.run(files, as_json=as_json))
     if selftest:

@@ -121,7 +121,7 @@ def _subject(subject: tuple[str, ...], lang: str) -> Explanation:
 def _refuse_missing(word: str) -> None:
     """A word that nothing is known of may be the name of a file that is not there, or a name misspelt."""
     if not word:
-        raise click.UsageError("name what to explain; it is empty")
+        raise click.UsageError("name what to explain; the argument is empty")
     if Path(word).is_dir():
         _contract.refuse("file_unusable", path=word, problem="it is a folder")
     if Path(word).exists():

@@ -49,7 +49,7 @@ class CompiledCallable:
             if _n_breaks() != n_breaks:
                 self.why_not = self.why_not or "Dynamo traces it in several pieces"
             if not self.is_known:
-                self.why_not = self.why_not or "it had been compiled before; what it changes in Python is not known"
+                self.why_not = self.why_not or "it was compiled before, so what it changes in Python is not known"
 
 
 class WholeCalls:
@@ -105,7 +105,7 @@ def note_what_is_traced() -> None:
     try:
         changed = InstructionTranslator.current_tx().output.side_effects._get_modified_vars()
     except AttributeError:
-        traced.why_not = "this torch does not tell what a traced function changes"
+        traced.why_not = "this torch does not report what a traced function changes"
         return
     traced.is_known = True
     for variable in changed:

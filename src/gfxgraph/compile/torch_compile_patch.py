@@ -124,6 +124,4 @@ def _say_once(state: Process) -> None:
         return
     _told.add(id(state))
     why = ", ".join(state.decisions.because("inductor_graphs"))
-    log.warning(
-        "torch.compile: graphs are gfxgraph's, not Inductor's (%s; GFXGRAPH_COMPILE=0 leaves them to Inductor)", why
-    )
+    log.warning("torch.compile uses gfxgraph's graphs, not Inductor's (%s; GFXGRAPH_COMPILE=0 keeps Inductor's)", why)

@@ -1,8 +1,8 @@
 """Buckets: the sizes that are captured, and which of them serves a call.
 
 A captured graph has one size; a smaller input is padded up to it. Many buckets waste little work
-and cost memory and capture time; few do the reverse. Where the sizes seen are known, the best set
-for each number of buckets is known exactly (``learn``), and the budgets say how many there may be.
+but cost memory and capture time; few do the reverse. If the sizes seen are known, the best set
+for each number of buckets is computed exactly (``learn``); budgets limit the number of buckets.
 
 Invariants: sizes ascend and are positive; ``pick`` gives the smallest bucket that holds the size;
 a learned plan pads no more, on the histogram it learned from, than any other set of as many buckets.
@@ -59,7 +59,7 @@ class Buckets:
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
                 raise ConfigError("bad_buckets", given=repr(size), problem="it is not a whole number above zero")
         if not self.sizes:
-            raise ConfigError("bad_buckets", given="()", problem="there is no size in it")
+            raise ConfigError("bad_buckets", given="()", problem="it contains no size")
         object.__setattr__(self, "sizes", tuple(sorted(set(self.sizes))))
         object.__setattr__(self, "above", Above(self.above))
 
@@ -81,19 +81,19 @@ class Buckets:
         return (self.largest,) * whole + ((rest,) if rest else ())
 
     def padded(self, n: int) -> int:
-        """What a call of ``n`` runs at: its bucket, its chunks' buckets, or ``n`` itself, eagerly."""
+        """The size that a call of ``n`` runs at: its bucket, its chunks' buckets, or ``n`` itself, eagerly."""
         bucket = self.pick(n)
         if bucket is not None:
             return bucket
         return sum(self.pick(part) or part for part in self.chunks(n)) if self.above is Above.CHUNKS else n
 
     def below(self, bucket: int) -> int:
-        """The next smaller bucket, 0 below the smallest: ``bucket`` serves the sizes above it."""
+        """The next smaller bucket, or 0 for the smallest: ``bucket`` serves the sizes above it."""
         at = bisect_left(self.sizes, bucket)
         return self.sizes[at - 1] if at else 0
 
     def padding(self, histogram: Mapping[int, int]) -> int:
-        """Padded work: rows computed and thrown away, over every call of the histogram."""
+        """Padded work: rows computed and discarded, over all calls of the histogram."""
         return sum(n_calls * (self.padded(n) - n) for n, n_calls in histogram.items())
 
 
@@ -133,7 +133,7 @@ class Budget:
         return self.shared_nbytes_per_row * max(sizes, default=0) + self.graph_nbytes * len(sizes)
 
     def broken_by(self, sizes: Sequence[int]) -> str:
-        """The limit that these sizes exceed, in words; empty where they fit."""
+        """The limit that these sizes exceed, in words; empty if they fit."""
         if self.n_buckets is not None and len(sizes) > self.n_buckets:
             return f"{len(sizes)} buckets, {self.n_buckets} allowed"
         if self.nbytes is not None and self.nbytes_of(sizes) > self.nbytes:
@@ -154,10 +154,10 @@ def learn(
     min_gain: float = MIN_GAIN,
     above: Above = Above.EAGER,
 ) -> Buckets:
-    """The buckets that pad least on the sizes seen, as many as the budget allows and pay for themselves.
+    """The buckets that pad least on the sizes seen: as many as the budget allows and as are worth their cost.
 
-    Never more buckets than vLLM's ladder would have up to the largest size seen, and, where the
-    budget allows, never more padding than it.
+    There are never more buckets than in vLLM's ladder up to the largest size seen, and, if the
+    budget allows, never more padding.
 
     Args:
         histogram: calls by size, such as ``{17: 240, 18: 3}``.
@@ -172,7 +172,7 @@ def learn(
         raise ConfigError("bad_buckets", given="{}", problem="no size has been seen yet")
     limits = budget or Budget()
     sizes = tuple(seen)
-    while limits.broken_by(sizes[-1:]):  # the largest sizes run eagerly where no bucket for them fits
+    while limits.broken_by(sizes[-1:]):  # the largest sizes run eagerly if no bucket for them fits
         if len(sizes) == 1:
             raise ConfigError("budget_too_small", needed=limits.broken_by(sizes), size=sizes[0])
         sizes = sizes[:-1]
@@ -196,7 +196,7 @@ def learn(
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Calls that one bucket served: elements that they asked for, and that were run."""
+    """Calls that one bucket served: the elements that they requested, and the elements that were run."""
 
     bucket: tuple[int, ...]
     n_calls: int
@@ -214,10 +214,10 @@ class BucketPlan:
     dims: Mapping[str, Buckets]
     seen: Mapping[tuple[int, ...], int] = field(default_factory=dict)
     refused: frozenset[tuple[int, ...]] = frozenset()
-    """Sizes seen whose bucket may not serve them: their calls run eagerly."""
+    """Sizes seen whose bucket cannot serve them: their calls run eagerly."""
 
     def pick(self, sizes: Sequence[int]) -> tuple[int, ...] | None:
-        """The bucket of a call, one size a dimension; None where any size is above its largest."""
+        """The bucket of a call, one size per dimension; None if any size is above its largest bucket."""
         found = []
         for buckets, n in zip(self.dims.values(), sizes):
             bucket = buckets.pick(n)
@@ -239,7 +239,7 @@ class BucketPlan:
 
     @property
     def n_elements_padded(self) -> int:
-        """Elements computed and thrown away over the calls seen."""
+        """Elements computed and discarded over the calls seen."""
         padded = 0
         for sizes, n in self.seen.items():
             if sizes in self.refused:
@@ -249,7 +249,7 @@ class BucketPlan:
         return padded
 
     def by_bucket(self) -> list[Served]:
-        """What each bucket served of the calls seen, largest first."""
+        """What each bucket served of the calls seen, largest bucket first."""
         rows = []
         for bucket in self.to_capture:
             served = {s: n for s, n in self.seen.items() if self.pick(s) == bucket and s not in self.refused}
@@ -306,7 +306,7 @@ class BucketPlan:
             }
             seen = Counter({tuple(map(int, row["sizes"])): int(row["calls"]) for row in data["seen"]})
             if any(len(sizes) != len(dims) for sizes in seen):
-                raise ValueError(f"a call in it has not {len(dims)} sizes")
+                raise ValueError(f"a call in it does not have {len(dims)} sizes")
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, ConfigError) as error:
             problem = error.fields["problem"] if isinstance(error, ConfigError) else _problem(error)
             raise ConfigError("bucket_plan_unreadable", path=path, problem=problem) from error
@@ -321,7 +321,7 @@ def learn_plan(
     above: Above = Above.EAGER,
     n_rounds: int = 4,
 ) -> BucketPlan:
-    """A learned plan over several dimensions: one dimension at a time, the others held, until it settles.
+    """A plan learned over several dimensions, one at a time with the others fixed, until nothing changes.
 
     A row of one dimension costs as many elements as the other dimensions are padded to, so each
     round weighs the sizes by that; no round pads more than the one before. The budget is for all

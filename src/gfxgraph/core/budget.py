@@ -1,6 +1,6 @@
 """Budgets of graph memory: what a further capture will need, and what must go to make room.
 
-Plain numbers; who measures them and who frees is the runtime's affair.
+Plain numbers only: other rooms measure and free the memory.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Bytes that captures of one function will take, from two of them made in a pool thrown away.
+    """Predicted memory of the captures of one function, from two captures in a temporary pool.
 
-    ``first`` is what the largest takes, ``second`` what the next one adds to the same pool.
+    ``first`` is the memory of the largest capture, ``second`` what the next one adds to the same pool.
     """
 
     first: int
@@ -48,7 +48,8 @@ class Held:
 def to_evict(held: Iterable[Held], needed: int, room: int) -> Sequence[int]:
     """Keys of the least recently used captures to drop so that ``needed`` more bytes fit into ``room``.
 
-    ``room`` is what is left now. Empty where nothing has to go; all of them where that is not enough.
+    ``room`` is the memory left now. The result is empty if it suffices; it has all keys if dropping them is not
+    enough.
     """
     gone: list[int] = []
     for item in sorted(held, key=lambda item: item.used_at):
@@ -60,5 +61,5 @@ def to_evict(held: Iterable[Held], needed: int, room: int) -> Sequence[int]:
 
 
 def shown(nbytes: int) -> str:
-    """Bytes for people."""
+    """Bytes as text."""
     return f"{nbytes / MIB:.1f} MiB" if abs(nbytes) >= MIB else f"{nbytes / 1024:.1f} KiB"

@@ -1,15 +1,15 @@
-"""Eager or graph: decided by timings, with confidence, and able to say why.
+"""Choose eager or graph from timings, with a known confidence and a stated reason.
 
 Problem: a graph is usually faster, sometimes slower (few nodes on HIP, quantized models), and
 timings are noisy. A fixed number of samples is either too many or too few.
 
 Idea: samples come in pairs, eager and graph close together in time, so that what slows both
-cancels. The logarithm of their ratio is averaged, and after every pair an interval is drawn round
-the average that holds the true value with the wanted confidence *at all times at once* (a
-confidence sequence: one may look after each pair and stop when satisfied; a t-test looked at after
-each pair would be wrong far more often than it says). The winner is known when the interval leaves
-zero; when it is narrower than what anybody would notice, the graph is taken, because it costs less
-CPU. One decision is not for ever: a later look overturns it only when the other is better by more
+cancels. The logarithm of their ratio is averaged, and after every pair an interval around
+the average is computed that holds the true value with the wanted confidence *at all times at once* (a
+confidence sequence: one may check after each pair and stop when satisfied; a t-test checked after
+each pair would be wrong far more often than it states). The winner is known when the interval excludes
+zero. If the interval lies within a negligible margin, the graph is chosen, because it costs less
+CPU. A decision is not permanent: a later measurement overturns it only if the other way is better by more
 than ``hysteresis``.
 
 Source: docs/decisions/0069; the interval is the asymptotic normal-mixture sequence of
@@ -34,14 +34,14 @@ class Way(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ChoiceRule:
-    """How sure a decision must be.
+    """How certain a decision must be.
 
     Args:
-        alpha: chance that a decision is wrong, over all looks together.
-        least_pairs: no decision before these.
-        most_pairs: after these, the better average wins.
-        margin: a difference below this share is no difference.
-        hysteresis: a later look overturns a decision only beyond this share.
+        alpha: chance that a decision is wrong, over all checks together.
+        least_pairs: no decision before this many.
+        most_pairs: after this many, the better average wins.
+        margin: a difference below this share counts as none.
+        hysteresis: a later measurement overturns a decision only beyond this share.
     """
 
     alpha: float = 0.01
@@ -53,7 +53,7 @@ class ChoiceRule:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What was decided, from what."""
+    """A decision and the figures behind it."""
 
     way: Way
     reason: str
@@ -83,13 +83,13 @@ class Decision:
 
 
 def half_width(spread: float, n: int, alpha: float) -> float:
-    """Half the interval round the mean of ``n`` values, good at every n at once.
+    """Half the width of the interval around the mean of ``n`` values, valid for every n at once.
 
     Args:
         spread: standard deviation of the values.
         alpha: chance that the true mean is ever outside.
     """
-    # rho places the tightest point; tuned for about 20 pairs as in equation 9 of the source.
+    # rho sets where the interval is tightest; tuned for about 20 pairs as in equation 9 of the source.
     rho2 = (-2 * math.log(alpha) + math.log(-2 * math.log(alpha) + 1)) / 20
     t = n * rho2 + 1
     return spread * math.sqrt(2 * t / (n * n * rho2) * math.log(math.sqrt(t) / alpha))
@@ -97,7 +97,7 @@ def half_width(spread: float, n: int, alpha: float) -> float:
 
 @dataclass(slots=True)
 class Choice:
-    """Timings of one signature, and what follows from them."""
+    """Timings of one signature, and the decision from them."""
 
     rule: ChoiceRule = field(default_factory=ChoiceRule)
     decision: Decision | None = None
@@ -110,9 +110,9 @@ class Choice:
         return len(self._ratios)
 
     def add(self, way: Way, us: float) -> Decision | None:
-        """Take one timing; return a decision when this one settled it.
+        """Add one timing; return a decision if this one settled it.
 
-        A timing that is not a positive number is left out: a clock that jumped is no evidence.
+        A timing that is not a positive number is ignored: the clock jumped.
         """
         if not (us > 0.0 and math.isfinite(us)):
             return None
@@ -127,7 +127,7 @@ class Choice:
         return self._look()
 
     def next_way(self, n_timed: int) -> Way:
-        """Which to time as the ``n_timed``-th: pairs alternate in order, so that neither is always first."""
+        """The way to time as the ``n_timed``-th: pairs alternate in order, so that neither is always first."""
         pair, second = divmod(n_timed, 2)
         return (Way.EAGER, Way.GRAPH)[(pair % 2) ^ second]
 
@@ -168,14 +168,16 @@ class Choice:
             return self._decide(Way.GRAPH, "the graph is faster", mean, low, high)
         if previous is not None:
             if (low > to_eager and previous is Way.GRAPH) or (high < to_graph and previous is Way.EAGER):
-                return self._decide(previous, "looked at again, and not better by enough to change", mean, low, high)
+                return self._decide(
+                    previous, "measured again: the difference is too small to change", mean, low, high
+                )
         elif -margin < low and high < margin:
             return self._decide(Way.GRAPH, "no difference, and a graph takes less CPU", mean, low, high)
         if n >= rule.most_pairs:
             if previous is not None:
-                return self._decide(previous, "looked at again without a clear answer; kept", mean, low, high)
+                return self._decide(previous, "measured again without a clear answer; kept", mean, low, high)
             way = Way.EAGER if mean < -margin else Way.GRAPH
-            return self._decide(way, "too noisy to be sure; the better average", mean, low, high)
+            return self._decide(way, "too noisy to be certain; the better average was chosen", mean, low, high)
         return None
 
     def _decide(self, way: Way, reason: str, mean: float, low: float, high: float) -> Decision:

@@ -1,7 +1,7 @@
-"""Constants as keys: when two values that are not tensors steer a function in the same way.
+"""Keys for constants: equal if two values that are not tensors have the same effect on a function.
 
-Python says ``1 == True == 1.0`` and ``nan != nan``; a captured function tells the first three apart,
-and the same nan twice is the same call.
+In Python ``1 == True == 1.0`` and ``nan != nan``; a captured function distinguishes the first three,
+and two calls with the same nan are the same call.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _OF_THE_LIBRARY = (
 
 
 class NotConstant(Exception):
-    """The value has no content that could be compared."""
+    """The value has no content that can be compared."""
 
 
 def constant_key(value: Any) -> Any:
     """A hashable that is equal for two values exactly if they are the same constant.
 
     Raises:
-        NotConstant: an object compared by identity, whose content may change unseen.
+        NotConstant: an object compared by identity, whose content may change without being noticed.
     """
     kind = type(value)
     if kind in _BY_VALUE:

@@ -1,7 +1,7 @@
-"""Counters: what was captured, replayed, split, validated, and every step down with its reason.
+"""Counters: what was captured, replayed, split, validated, and every fallback with its reason.
 
-Thread-safe where many threads write; a replay's own count lives on its graph and is added when
-``snapshot`` asks, so that the hot path takes no lock.
+Thread-safe where several threads write. A graph counts its own replays; ``snapshot`` adds
+these counts, so the hot path takes no lock.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What a program computed from values that it read from the device: a list of rows in SSA form.
+"""What a program computed from values that it read from the device, as a list of rows in SSA form.
 
 A replay does not run Python again. So each number that came from a read is known by the row that makes it:
-a read, or a function of earlier rows and constants. At a replay the reads give fresh values and the rest is
+a read, or a function of earlier rows and constants. At a replay the reads give new values, and the rest is
 computed from them on demand, once.
 
-Invariant: a row's arguments stand before it.
+Invariant: a row's arguments come before it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Expressions:
         return Ref(len(self.rows) - 1)
 
     def forget(self) -> None:
-        """A replay begins: no value is known."""
+        """Forget all values, when a replay begins."""
         self.values.clear()
 
     def value(self, ref: Ref) -> Any:

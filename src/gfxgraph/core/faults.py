@@ -1,7 +1,7 @@
-"""A fault, put together from what is known: the node, its tensors, the address, the runtime's own words.
+"""A fault report from everything known: the node, its tensors, the address, the runtime's own message.
 
 AMD faults end in one of three ways, by version: the process aborts after a line on stderr, every
-later call returns the same error, or nothing returns any more. NVIDIA's end in the second way.
+later call returns the same error, or calls no longer return. NVIDIA faults end in the second way.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class TensorUse:
     """A tensor that a node touches.
 
     Args:
-        role: ``input``, ``output`` or ``argument 3`` of a launch that torch did not make.
+        role: ``input``, ``output`` or ``argument 3`` of a launch outside torch.
         layout: shape, strides and dtype in one line.
     """
 
@@ -39,10 +39,10 @@ class TensorUse:
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """One node of a graph, as people should know it.
+    """One node of a graph, described for people.
 
     Args:
-        op: the operation that made it, ``aten::mm``, or what is known of a launch that torch did not make.
+        op: the operation that made it, ``aten::mm``, or what is known about a launch outside torch.
         where: the source line of that operation.
         is_checked: whether the pointers among its arguments are known.
         why_unchecked: where they are not.
@@ -107,11 +107,11 @@ _STICKY = re.compile(
 
 
 def read_words(text: str) -> RuntimeWords | None:
-    """What ``text``, a program's stderr, says about a memory fault; the most telling line, None without one."""
+    """The memory fault that ``text``, a program's stderr, reports, by its most informative line; None without one."""
     for pattern in (_AMD_NAMED, _AMD_ABORT, _HW, _QUEUE, _STICKY):
         found = list(pattern.finditer(text))
         if found:
-            parts = found[-1].groupdict()  # earlier ones were survived
+            parts = found[-1].groupdict()  # the program survived earlier ones
             address = parts.get("address")
             return RuntimeWords(
                 line=parts["line"],
@@ -166,7 +166,7 @@ class Fault:
 
 
 def _own(node: NodeInfo | None) -> list[Allocation]:
-    """The node's tensors, for addresses that no allocation is known for."""
+    """The node's tensors, for addresses in no known allocation."""
     if node is None:
         return []
     return [Allocation(t.address, t.nbytes, t.name or t.role, "", t.layout) for t in node.tensors if t.address]

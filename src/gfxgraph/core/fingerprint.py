@@ -32,11 +32,11 @@ class Fingerprint:
 
 
 def first_difference(by_rank: Sequence[Sequence[str] | None]) -> str:
-    """Where ranks' fingerprints part first, in words; "" where all that answered agree."""
+    """The first difference between the ranks' fingerprints, in words; "" if all ranks that answered agree."""
     known = [(rank, lines) for rank, lines in enumerate(by_rank) if lines is not None]
     missing = [str(rank) for rank, lines in enumerate(by_rank) if lines is None]
     if missing and known:
-        return f"rank {', '.join(missing)} did not come to this graph"
+        return f"rank {', '.join(missing)} did not reach this graph"
     for rank, lines in known[1:]:
         first_rank, first = known[0]
         for at in range(max(len(first), len(lines))):

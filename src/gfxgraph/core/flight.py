@@ -1,7 +1,7 @@
 """The flight recorder's page: what a process was doing when it died, in 128 bytes that outlive it.
 
-A process writes the page through a shared mapping before each node; the process that finds the file later,
-its supervisor for one, reads where it was. The pages that describe nodes and memory beside it are
+A process writes the page through a shared mapping before each node. A process that finds the file later,
+such as the supervisor, reads where it was. The files beside it, which describe nodes and memory, are
 JSON, written once for each graph.
 
     idle ──node about to run──> running ──node done──> idle
@@ -21,7 +21,7 @@ _PAGE = struct.Struct("<8sQIIIIIIQQQQ")  # magic, sequence, phase, pid, graph, s
 
 
 class Phase(IntEnum):
-    """What the process was about."""
+    """What the process was doing."""
 
     IDLE = 0
     RUNNING = 1
@@ -67,7 +67,7 @@ class Page:
 
 
 def unpack(data: bytes) -> Page | None:
-    """The page in ``data``; None where it is not one, or was being written as the process died."""
+    """The page in ``data``; None if it is not a page, or was being written when the process died."""
     if len(data) < _PAGE.size:
         return None
     magic, first, phase, pid, graph, segment, node, n_nodes, replay, begun_ns, last, _ = _PAGE.unpack_from(data)

@@ -1,4 +1,4 @@
-"""Where an address lies among known allocations, in words a person can act on."""
+"""Where an address lies among known allocations, in words that help a person."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Allocation:
     """One allocation of device memory.
 
     Args:
-        nbytes: as asked for, not as rounded by an allocator.
+        nbytes: as requested, not as rounded by an allocator.
         name: what the program calls it, or what it is (``output of aten::mm``).
         where: the source line that made it; empty if it was not recorded.
         shape: of the tensor in it, as ``[4, 8] float32``; empty for plain memory.
-        is_live: False once it was given back.
+        is_live: False after it was freed.
     """
 
     address: int
@@ -32,7 +32,7 @@ class Allocation:
         return self.address + self.nbytes
 
     def __str__(self) -> str:
-        # A description in place of a name is no name.
+        # A description is not a name, so it gets no quotes.
         known = [self.name if " " in self.name else f"`{self.name}`" if self.name else "an unnamed tensor"]
         if self.shape:
             known.append(self.shape)
@@ -48,7 +48,7 @@ class Allocation:
 
 
 class MemoryMap:
-    """Allocations by address. They may nest (a tensor in its storage): the smallest that fits answers."""
+    """Allocations by address. They may nest (a tensor in its storage): the smallest match is returned."""
 
     def __init__(self, allocations: Iterable[Allocation] = ()) -> None:
         self.allocations = sorted(allocations, key=lambda a: (a.address, -a.nbytes))
@@ -60,13 +60,13 @@ class MemoryMap:
         return min(found, key=lambda a: (not a.is_live, a.nbytes)) if found else None
 
     def nearest(self, address: int) -> Allocation | None:
-        """The allocation whose edge is nearest to an ``address`` outside of all."""
+        """The allocation whose edge is nearest to an ``address`` outside all allocations."""
         if not self.allocations:
             return None
         return min(self.allocations, key=lambda a: (_distance(a, address), not a.is_live))
 
     def place(self, address: int) -> str:
-        """``512 bytes past the end of `kv_cache`, 2 MiB, allocated at model.py:31``; empty where nothing is known."""
+        """``512 bytes past the end of `kv_cache`, 2 MiB, allocated at model.py:31``; empty if nothing is known."""
         inside = self.holding(address)
         if inside is not None:
             return f"{bytes_text(address - inside.address)} into {inside}"

@@ -1,8 +1,8 @@
 """The best bucket sizes for a histogram, for every number of buckets, by dynamic programming.
 
-Buckets stand only at sizes that were seen: lowering one to the largest size it serves never pads
+Only sizes that were seen can be buckets: lowering one to the largest size it serves never pads
 more. With the sizes s[0] < s[1] < ... and calls w, a bucket at s[j] that serves s[i+1..j] costs
-s[j] * (W[j] - W[i]) rows, where W sums w; what is real is the same in every plan and left out. So
+s[j] * (W[j] - W[i]) rows, where W sums w. The real rows are the same in every plan and left out. So
 
     best[k][j] = min over i of best[k-1][i] + s[j] * (W[j] - W[i])
 
@@ -23,11 +23,11 @@ def best_sizes(histogram: Mapping[int, int], n_most: int) -> Iterator[tuple[int,
         n_most: at most as many as there are sizes.
     """
     sizes = sorted(histogram)
-    calls = [0]  # calls[j]: of the first j sizes together
+    calls = [0]  # calls[j]: calls of the first j sizes together
     for size in sizes:
         calls.append(calls[-1] + histogram[size])
     m = len(sizes)
-    # cost[j]: rows computed for the first j sizes with the buckets so far; a bucket stands at j.
+    # cost[j]: rows computed for the first j sizes with the buckets so far; j is a bucket.
     cost = [0.0] + [float(sizes[j - 1] * calls[j]) for j in range(1, m + 1)]
     chosen: list[list[int]] = [[0] * (m + 1)]
     yield (sizes[-1],)

@@ -38,7 +38,7 @@ EXACTLY = "is exactly"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question to a number and the answer that the capture got.
+    """One question about a number, and its answer at capture.
 
     ``test`` is a key of COMPARISONS (``operand`` is a number or another row), of PREDICATES, or
     ``EXACTLY`` for a pinned value.
@@ -51,7 +51,7 @@ class Question:
     where: Where
 
     def refs(self) -> Iterator[Ref]:
-        """Every number that must be known to ask."""
+        """Every number that the question needs."""
         yield self.subject
         yield from refs_in(self.operand)
 
@@ -64,7 +64,9 @@ class Question:
 
 
 def same_value(a: object, b: object) -> bool:
-    """Equal as stored: NaN equals NaN, and 0.0 differs from -0.0, by which a program may divide."""
+    """Whether two values are equal as stored: NaN equals NaN, and 0.0 differs from -0.0, since a program may divide
+    by it.
+    """
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         return len(a) == len(b) and all(map(same_value, a, b))
     if isinstance(a, float) and isinstance(b, float) and a == b == 0:
@@ -73,7 +75,7 @@ def same_value(a: object, b: object) -> bool:
 
 
 def ask(question: Question, numbers: Expressions) -> tuple[bool, Any]:
-    """Ask again. Returns (does the answer still hold, what is there now)."""
+    """Ask again. Returns (whether the answer still holds, the present value)."""
     value = numbers.value(question.subject)
     if question.test == EXACTLY:
         return same_value(value, question.operand), value

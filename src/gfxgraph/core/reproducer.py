@@ -1,6 +1,6 @@
-"""A stretch of a tape as a script that runs on its own: inputs, operations, and the check that shows the fault.
+"""A part of a tape as a script that runs on its own: inputs, operations, and the check that shows the fault.
 
-Plain torch wherever the fault shows without us, so that the script can go into anybody's bug report.
+Plain torch if the fault shows without gfxgraph, so that the script can be used in any bug report.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gfxgraph.core.tape import Entry, TapeValue, leaves
 
 
 class FaultKind(StrEnum):
-    """What a script is to show."""
+    """What a script must show."""
 
     DIFFERS = "differs"  # graph and eager give different numbers
     CAPTURE = "capture"  # the operation cannot be captured
@@ -23,10 +23,10 @@ class FaultKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A tensor that the stretch reads.
+    """A tensor that this part of the tape reads.
 
     Args:
-        source: a Python expression that makes it; ``data(...)`` and ``strided(...)`` are at hand.
+        source: a Python expression that makes it; ``data(...)`` and ``strided(...)`` are available.
     """
 
     value: TapeValue
@@ -35,7 +35,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """A tensor over another one's storage that no operation made."""
+    """A tensor over another tensor's storage that no operation made."""
 
     before: int
     made: TapeValue
@@ -254,11 +254,11 @@ def literal(item: Any, names: dict[TapeValue, str]) -> str:
         return text
     if text.startswith("device("):
         return f"torch.{text}"
-    return "None"  # a generator, for one: the default will do
+    return "None"  # a generator, for example: the default will do
 
 
 def inputs_of(entries: Sequence[tuple[int, Entry]], aliases: Sequence[Alias]) -> list[TapeValue]:
-    """Values that the stretch reads and does not make, in order of first use."""
+    """Values that this part of the tape reads but does not make, in order of first use."""
     made: set[TapeValue] = {alias.made for alias in aliases}
     found: dict[TapeValue, None] = {}
     for alias in aliases:
@@ -275,7 +275,7 @@ def inputs_of(entries: Sequence[tuple[int, Entry]], aliases: Sequence[Alias]) ->
 
 
 def needed(entries: Sequence[tuple[int, Entry]], last: int) -> list[tuple[int, Entry]]:
-    """Those operations of the stretch that the last one depends on, by values and by what they write."""
+    """The operations that the last one depends on, by values and by what they write."""
     wanted: set[TapeValue] = set()
     kept: list[tuple[int, Entry]] = []
     for position, entry in reversed(entries):

@@ -65,12 +65,12 @@ def _each(text: str) -> Iterator[SanitizerError]:
         end = waves[number + 1].start() if number + 1 < len(waves) else len(text)
         function = _AMD_FUNCTION.search(text, match.end(), end)
         kernel = match["kernel"] or (function["kernel"] if function else "")
-        # The address of the agent is the program counter's, not the memory's.
+        # The agent's address is the program counter, not a memory address.
         yield SanitizerError(match["what"].strip(), kernel.strip(), None)
 
 
 def nodes_named(finding: SanitizerError, nodes: Iterable[NodeInfo]) -> list[NodeInfo]:
-    """The graph nodes that run the kernel of a finding; by address too, where several do."""
+    """The graph nodes that run the kernel of a finding; the address decides if several do."""
     name = _plain(finding.kernel)
     if not name:
         return []
@@ -83,11 +83,11 @@ def nodes_named(finding: SanitizerError, nodes: Iterable[NodeInfo]) -> list[Node
 
 def _is_near(use: object, address: int) -> bool:
     begin = getattr(use, "address", 0)
-    # Just past a tensor is where an overrun lands; how far is not known.
+    # An overrun lands just past a tensor; how far is not known.
     return bool(begin) and begin - 4096 <= address < begin + getattr(use, "nbytes", 0) + 4096
 
 
 def _plain(name: str) -> str:
-    """``void f<int>(float*)`` and ``f`` are one kernel, and so is its mangled name for C functions."""
+    """The plain name: ``void f<int>(float*)``, ``f`` and the mangled name of a C function are the same kernel."""
     text = name.split("(")[0].split("<")[0].strip()
     return text.split(" ")[-1].removesuffix(".kd")

@@ -1,7 +1,7 @@
 """What is unusual about a tensor's memory: broadcast, gaps, overlap, a storage that others share.
 
-torch's own operations handle all of these. Kernels written for plain memory (Triton, extensions)
-do not, and read or write outside.
+torch's own operations handle all of these. Kernels written for contiguous memory (Triton, extensions)
+do not, and read or write outside the tensor.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from enum import StrEnum
 
 
 class Oddity(StrEnum):
-    """One way in which a tensor is not plain memory of its own."""
+    """One way in which a tensor differs from contiguous memory of its own."""
 
     BROADCAST = "broadcast"  # a dimension of stride 0: many elements are one
     OVERLAPPING = "overlapping"  # elements of different indices share bytes (unfold, as_strided)
-    NEGATIVE = "negative stride"  # stands reversed, or its values are negated or conjugated on reading
+    NEGATIVE = "negative stride"  # reversed, or negated or conjugated when its values are read
     GAPS = "gaps between its elements"
     PERMUTED = "not in row-major order"
     SHARED = "a part of a larger storage"
@@ -29,7 +29,7 @@ class LayoutReport:
     Attributes:
         tensor: what the caller calls it.
         layout: shape, strides, offset, dtype and device in one line.
-        oddities: nothing where the tensor is plain memory of its own.
+        oddities: empty if the tensor is contiguous memory of its own.
     """
 
     tensor: str
@@ -70,7 +70,7 @@ def oddities(
     if is_lazy or any(step < 0 for _, step in real):
         found.append(Oddity.NEGATIVE)
     steps = sorted((abs(step), extent) for extent, step in real if step != 0)
-    reach, distinct = 0, 1  # of the dimensions so far: the last element's place, and how many there are
+    reach, distinct = 0, 1  # over the dimensions so far: the position of the last element, and the number of elements
     overlaps = False
     for step, extent in steps:
         overlaps = overlaps or step <= reach

@@ -1,11 +1,11 @@
 """The tape: a functional program in SSA form.
 
-A plain capture lets intermediate memory be reused, and replays depend on that reuse. So the tape
-holds no tensors: a ``TapeValue`` is an id with what is needed to find its memory again. Only inputs
+A capture reuses the memory of intermediates, and replays depend on that reuse. So the tape
+holds no tensors: a ``TapeValue`` is an id with the facts needed to find its memory again. Only inputs
 that come from outside the capture are held (by the runtime), because a replay reads them.
 
 Invariants: an entry's inputs were made by earlier entries, or are external; a value is made once;
-entries stand in the order in which Python issued them, which is a valid serial order of the graph.
+entries are in the order in which Python issued them, which is a valid serial order of the graph.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class TapeValue(weakref.ref):  # type: ignore[type-arg]
     """One tensor of the program: the id that entries use in place of it.
 
     ``made_by`` is the entry's position, -1 for an external. ``address`` is where a replay puts it,
-    0 for views (their base says) and for host tensors. Called, it gives the tensor while it lives: it
-    is itself the weak reference, for one object in place of two is what recording can afford.
-    ``layout`` is noted where memory is guarded, None elsewhere. ``owner`` is the number of the recorder
+    0 for views (their base has it) and for host tensors. A call returns the tensor while it lives: the value
+    is itself the weak reference, because a second object would make recording too slow.
+    ``layout`` is set if memory is guarded, else None. ``owner`` is the number of the recorder
     that made it: a tensor may have values of several. Two values are never equal.
 
     ``TapeValue(tensor)`` leaves all of them to be set by the recorder; ``new_value`` sets them.
@@ -57,7 +57,7 @@ class TapeValue(weakref.ref):  # type: ignore[type-arg]
 
 
 def new_value(tensor: Any, owner: int, made_by: int, segment: int, address: int, root: TapeValue | None) -> TapeValue:
-    """A value with everything said about it."""
+    """A value with all its attributes set."""
     value = TapeValue(tensor)
     value.owner = owner
     value.made_by = made_by
@@ -73,7 +73,7 @@ class Entry:
 
     ``args`` and ``kwargs`` are the call's, with each tensor replaced by its ``TapeValue``; ``outputs``
     mirrors the result in the same way. ``code`` and ``lasti`` name the Python line, resolved late
-    because that costs more than recording. ``node_end`` is the last node the graph had afterwards.
+    because that costs more than recording. ``node_end`` is the graph's last node after the operation.
     """
 
     __slots__ = ("args", "code", "func", "kwargs", "lasti", "node_end", "outputs")
@@ -98,7 +98,7 @@ class Entry:
 
     @property
     def last_nodes(self) -> tuple[int, ...]:
-        """The capture's last nodes after the operation; several where streams had joined."""
+        """The capture's last nodes after the operation; several if streams were joined."""
         return self.node_end if isinstance(self.node_end, tuple) else (self.node_end,)  # 0 for a view: no node
 
     @property
@@ -113,7 +113,7 @@ class Entry:
 
 
 def where_of(code: Any, lasti: int) -> Where:
-    """The source line of an instruction; an empty place where there was no user frame."""
+    """The source line of an instruction; an empty place if there was no user frame."""
     if code is None:
         return Where("<no Python frame>", 0)
     line = code.co_firstlineno
@@ -126,7 +126,7 @@ def where_of(code: Any, lasti: int) -> Where:
 
 @dataclass(slots=True)
 class Opaque:
-    """Nodes that appeared between two operations: launches that torch's dispatcher did not make."""
+    """Nodes that appeared between two operations: launches outside torch's dispatcher."""
 
     before_entry: int
     code: Any = None
@@ -153,9 +153,9 @@ class Tape:
         self.rows: list[tuple[Any, ...]] = []
         self._entries: list[Entry] = []
         self.opaque: list[Opaque] = []
-        # (before entry, made value, base value, layout): tensors seen that no operation made.
+        # (before entry, made value, base value, layout): tensors that appeared although no operation made them.
         self.aliases: list[tuple[int, TapeValue, TapeValue, tuple[Any, ...]]] = []
-        # Position of an operation that draws -> (generator, handle on the state it had then).
+        # Position of an operation that draws random numbers -> (generator, handle on its state at that time).
         self.generators: dict[int, tuple[Any, Any]] = {}
 
     @property

@@ -1,12 +1,12 @@
 """The one table of operations that no GPU graph can record.
 
-CUDA refuses most of them inside a capture and kills it; HIP, by version, refuses some, runs some
+CUDA refuses most of them inside a capture, which ends it. HIP, depending on the version, refuses some, runs some
 at once and records nothing. The recorder asks this table before an operation runs, so both
 platforms behave alike. Operations missing here are still caught: by torch's own check for hidden
-synchronization, and after the fact by a capture that has died.
+synchronization, and afterwards because the capture has ended.
 
 Source: each ``aten`` row was run inside a stock capture on an H200 (torch 2.11.0+cu130) and either
-raised or killed it; the rows marked HIP come from the runtime's behaviour by version as recorded
+raised or ended it; the rows marked HIP come from the runtime's behaviour by version as recorded
 in tests/unit/test_unsafe_table.py.
 """
 
@@ -28,7 +28,7 @@ class Kind(StrEnum):
 
 
 class When(StrEnum):
-    """Which calls of the operation are meant."""
+    """Which calls of the operation are unsafe."""
 
     ALWAYS = "always"
     CROSSES_DEVICE = "host and device tensors meet, unless pinned and non-blocking"
@@ -42,7 +42,7 @@ class When(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UnsafeOp:
-    """One row: an operation, why a graph cannot hold it, and which calls are meant."""
+    """One row: an operation, why a graph cannot hold it, and which calls are unsafe."""
 
     name: str
     kind: Kind

@@ -24,7 +24,7 @@ def compile_kernel(runtime: FoundLibrary, source: str, arch: str) -> bytes:
         DriverError: `kernel_not_compiled`, with what was tried or what the compiler said.
     """
     if not arch.startswith("gfx"):  # 6.4.3 ends the process over a name that it does not know
-        raise DriverError("kernel_not_compiled", arch=arch, said="that is no AMD GPU's architecture")
+        raise DriverError("kernel_not_compiled", arch=arch, said="that is not an AMD GPU architecture")
     rtc = _library(runtime)
     program, nbytes = c_void_p(), c_size_t()
     if rtc.hiprtcCreateProgram(byref(program), source.encode(), b"gfxgraph.hip", 0, None, None):

@@ -161,7 +161,7 @@ class Guard:
         """Launch the graph as a whole if its nodes cannot run one by one; reported once."""
         process.require().report(
             "guard_not_localized",
-            "the graph's nodes cannot be run one by one: a fault will be known by graph, not by node",
+            "the graph's nodes cannot be run one by one: a fault will be reported for the graph, not for the node",
             "",
             self.where,
         )

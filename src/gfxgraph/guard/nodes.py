@@ -180,14 +180,14 @@ def known_params(node: int, kernel: str) -> tuple[KernelParams | None, str]:
     if "param_layout" in driver.missing:
         layout = layout_of(kernel)
         if layout is None:
-            return None, "neither the runtime nor a code object tells its argument layout"
+            return None, "neither the runtime nor a code object gives its argument layout"
         params = driver.node_params(node, layout)
     else:
         params = driver.node_params(node)
         if params.params is None and (layout := layout_of(kernel)) is not None:
             params = driver.node_params(node, layout)
     if params.params is None:
-        return None, params.why_unknown or "the runtime does not tell its argument layout"
+        return None, params.why_unknown or "the runtime does not give its argument layout"
     return params, ""
 
 

@@ -135,7 +135,7 @@ class PointerGuard:
         elif block is not None and not block.is_live:
             watch.is_gone = self.is_dirty = True
         elif block is not None:
-            watch.tensor = f"{block.requested} bytes that no Python object stands for"
+            watch.tensor = f"{block.requested} bytes that no Python object refers to"
         if not any(w.address == address and w.position == position for w in self.watches):
             self.watches.append(watch)
 

@@ -226,7 +226,7 @@ class RedZone:
         shape = (size,) if isinstance(size, int) else tuple(size)
         if not all(isinstance(extent, int) and extent >= 0 for extent in shape) or zone_nbytes < 1:
             raise ValueError(
-                f"RedZone takes sizes of 0 or more and zones of 1 byte or more: {size!r}, {zone_nbytes!r}"
+                f"RedZone needs sizes of 0 or more and zones of 1 byte or more: {size!r}, {zone_nbytes!r}"
             )
         if not isinstance(dtype, torch.dtype):
             raise TypeError(f"RedZone takes a torch.dtype, not {dtype!r}")

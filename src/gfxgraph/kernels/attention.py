@@ -72,14 +72,14 @@ def _check_rotary(
     batch, tokens, _, width = q.shape
     turned = cos.shape[-1]
     if k.shape[:2] != q.shape[:2] or v.shape[:3] != k.shape[:3] or k.shape[3] != width:
-        raise ValueError(f"q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do not belong together")
+        raise ValueError(f"q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do not match")
     if turned % 2 or turned > width or cos.shape != sin.shape or cos.shape[:2] not in ((1, tokens), (batch, tokens)):
-        raise ValueError(f"cos {tuple(cos.shape)} and sin {tuple(sin.shape)} do not turn heads of {width}")
+        raise ValueError(f"cos {tuple(cos.shape)} and sin {tuple(sin.shape)} do not rotate heads of width {width}")
     if keys.shape[:2] != (batch, k.shape[2]) or values.shape[:3] != keys.shape[:3]:
         raise ValueError(f"a cache of {tuple(keys.shape)} and {tuple(values.shape)} does not hold {tuple(k.shape)}")
     _check_index("the slots", slots, tokens)
     if keys.stride(-1) != 1 or values.stride(-1) != 1:
-        raise ValueError("the last dimension of the cache must be dense")
+        raise ValueError("the last dimension of the cache must be contiguous")
 
 
 @torch.library.custom_op("gfxgraph_kernels::rotary_to_cache", mutates_args=("keys", "values"))
@@ -140,7 +140,7 @@ def _check_index(what: str, index: Tensor, n: int) -> None:
 def _check_attention(q: Tensor, heads: int, keys: Tensor, values: Tensor, mask: Tensor | None) -> None:
     batch, width = q.shape[0], q.shape[3]
     if not q.dtype is keys.dtype is values.dtype:
-        raise TypeError(f"q is {q.dtype}, keys {keys.dtype}, values {values.dtype}: attention takes them alike")
+        raise TypeError(f"q is {q.dtype}, keys {keys.dtype}, values {values.dtype}: they must have the same dtype")
     if (
         not keys.dim() == values.dim() == 4
         or keys.shape[0] != batch
@@ -151,7 +151,7 @@ def _check_attention(q: Tensor, heads: int, keys: Tensor, values: Tensor, mask: 
             f"{batch} x {heads} queries of {width} do not fit keys {tuple(keys.shape)}, values {tuple(values.shape)}"
         )
     if not keys.shape[1] or heads % keys.shape[1]:
-        raise ValueError(f"{heads} heads cannot share {keys.shape[1]}")
+        raise ValueError(f"{heads} heads cannot share {keys.shape[1]} heads of keys")
     if mask is not None and (mask.shape[0] not in (1, batch) or mask.shape[1:] != (1, 1, keys.shape[2])):
         raise ValueError(f"the mask is {tuple(mask.shape)}, not [{batch} or 1, 1, 1, {keys.shape[2]}]")
 

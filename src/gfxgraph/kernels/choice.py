@@ -49,7 +49,7 @@ def sample(scores: Tensor, temperature: float = 1.0, *, generator: torch.Generat
         ValueError: the temperature is not above 0, or there are no scores to choose from.
     """
     if not temperature > 0:
-        raise ValueError(f"the temperature is {temperature} and must be above 0; greedy() takes the highest")
+        raise ValueError(f"the temperature is {temperature} and must be above 0; greedy() chooses the highest score")
     noise = torch.empty(scores.shape, dtype=torch.float32, device=scores.device).exponential_(1, generator=generator)
     return choose(scores, noise, temperature)
 

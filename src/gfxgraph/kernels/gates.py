@@ -72,9 +72,9 @@ def activation(x: Tensor, kind: str) -> Tensor:
 def gated(gate: Tensor, up: Tensor | None, kind: str) -> Tensor:
     """The operation that implements the functions here."""
     if kind not in eager.ACTIVATIONS:
-        raise ValueError(f"no activation {kind!r}; there are {', '.join(eager.ACTIVATIONS)}")
+        raise ValueError(f"unknown activation {kind!r}; known: {', '.join(eager.ACTIVATIONS)}")
     if up is not None and up.shape != gate.shape:
-        raise ValueError(f"gate is {tuple(gate.shape)}, up {tuple(up.shape)}: they must be alike")
+        raise ValueError(f"gate is {tuple(gate.shape)}, up {tuple(up.shape)}: they must have the same shape")
     if why_not("gate", gate, up):
         return eager.gate(gate, up, kind).contiguous()
     y = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)

@@ -115,7 +115,7 @@ def why_not(op: str, *tensors: Tensor | None) -> str:
             _counted[op, reason] += 1
         state = process.current()
         if state is not None:
-            state.report("fallback", f"composed of torch's own operations: {reason}", f"gfxgraph.kernels.{op}")
+            state.report("fallback", f"torch's own operations are used: {reason}", f"gfxgraph.kernels.{op}")
     return reason
 
 
@@ -129,7 +129,7 @@ def _reason(given: list[Tensor]) -> str:
     if is_interpreted():
         return ""
     if not given[0].is_cuda:
-        return f"the tensors are on {given[0].device.type}, for which Triton compiles nothing"
+        return f"the tensors are on {given[0].device.type}, for which Triton cannot compile"
     state = process.current()
     if state is not None and state.platform == "simulator":
         return "the simulator runs no kernels"

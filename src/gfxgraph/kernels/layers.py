@@ -62,9 +62,9 @@ def linear(
         if tensor is not None and tuple(tensor.shape) != shape:
             raise ValueError(f"{what} is {tuple(tensor.shape)} and should be {shape}")
     if norm_weight is not None and norm_eps is None:
-        raise ValueError("norm_weight is given without norm_eps: give both for a norm, neither for none")
+        raise ValueError("norm_weight and norm_eps go together: pass both for a norm, neither for none")
     if activation not in eager.ACTIVATIONS:
-        raise ValueError(f"no activation {activation!r}; there are {', '.join(eager.ACTIVATIONS)}")
+        raise ValueError(f"unknown activation {activation!r}; known: {', '.join(eager.ACTIVATIONS)}")
     has_norm = norm_eps is not None
     return fused_linear(
         x, weight, bias, up, residual, activation, norm_weight, norm_eps or 0.0, norm_offset, has_norm
@@ -111,7 +111,7 @@ def linear_three(
         if bias is not None and tuple(bias.shape) != (n,):
             raise ValueError(f"bias is {tuple(bias.shape)} and should be {(n,)}")
     if len({bias is None for bias in biases}) > 1:
-        raise ValueError("all three have a bias or none has")
+        raise ValueError("either all three have a bias or none has")
     if counter is not None and (counter.shape != (1,) or counter.dtype is not torch.int64):
         raise ValueError(f"counter is {tuple(counter.shape)} {counter.dtype} and should be (1,) torch.int64")
     y = fused_three(x, *weights, *biases, norm_weight, norm_eps or 0.0, norm_offset, norm_eps is not None, counter)
@@ -265,7 +265,7 @@ def _or(tensor: Tensor | None, other: Tensor) -> Tensor:
 def _check_dtypes(x: Tensor, *weights: Tensor | None) -> None:
     for weight in weights:
         if weight is not None and weight.dtype is not x.dtype:
-            raise TypeError(f"x is {x.dtype}, a weight {weight.dtype}: a linear layer takes them alike")
+            raise TypeError(f"x is {x.dtype}, a weight {weight.dtype}: they must have the same dtype")
 
 
 @fused_linear.register_fake

@@ -144,11 +144,11 @@ def apply(model: nn.Module, *, rows: int = 1, choose: str = "measured") -> Appli
         ValueError: ``rows`` or ``choose`` is something else; kernels were already applied to the model.
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f"apply() takes a module, not {type(model).__name__}")
+        raise TypeError(f"apply() expects a module, not {type(model).__name__}")
     if choose not in CHOICES or not isinstance(rows, int) or not 1 <= rows <= 32:
-        raise ValueError(f"rows is 1 to 32 and choose one of {CHOICES}, not {rows} and {choose!r}")
+        raise ValueError(f"rows must be 1 to 32 and choose one of {CHOICES}, not {rows} and {choose!r}")
     if any(getattr(type(module), "_gfxgraph_kernel", "") for module in model.modules()):
-        raise ValueError("this model has our kernels already: undo() what apply() returned first")
+        raise ValueError("this model already uses these kernels: call undo() on what apply() returned first")
     done = Applied(weakref.ref(model))
     like = next(model.parameters(), None)
     if like is None:
@@ -232,7 +232,7 @@ class _Work:
         if isinstance(refused := ours(), str):
             return refused
         if not structure.are_near(_joined(ours()), _joined(theirs())):
-            return "it gives other numbers"
+            return "it gives different numbers"
         held = list(module.parameters()) or [like.new_empty(0), *module.buffers()]
         sizes = [(tuple(p.shape), str(p.dtype)) for p in held]
         return "" if self._is_faster(kind, facts, sizes, like, ours, theirs) else "it is not faster on this device"
@@ -367,7 +367,7 @@ def _rotary_way(facts: Rotary) -> Way:
         if given or x is None or positions is None or positions.dim() != 2:
             return "other arguments"
         if x.dtype not in launching.DTYPES:
-            return "another dtype than the weights'"
+            return "its dtype is not that of the weights"
         return rotary_angles(positions, module.inv_freq, facts.scaling, x.dtype)
 
     return way
@@ -394,7 +394,7 @@ def _layer_way(facts: Layer) -> Way:
             return "other arguments"
         reason = steps.why_not_step(module.self_attn, x, kwargs)
         if not reason and any(structure.has_hooks(part) for part in module.children()):
-            reason = "a hook is called with a part"
+            reason = "a hook receives a part"
         return reason or steps.layer(facts, module, x, kwargs)
 
     return way

@@ -94,12 +94,12 @@ def _check(x: Tensor, residual: Tensor | None, *of_columns: Tensor | None) -> No
     if x.dim() == 0:
         raise ValueError("a norm is over the last dimension, and x has none")
     if residual is not None and residual.shape != x.shape:
-        raise ValueError(f"the residual is {tuple(residual.shape)}, x {tuple(x.shape)}: they must be alike")
+        raise ValueError(f"the residual is {tuple(residual.shape)}, x {tuple(x.shape)}: their shapes must match")
     if residual is not None and residual.dtype is not x.dtype:
-        raise TypeError(f"the residual is {residual.dtype}, x {x.dtype}: they must be alike")
+        raise TypeError(f"the residual is {residual.dtype}, x {x.dtype}: their dtypes must match")
     for tensor in of_columns:
         if tensor is not None and tensor.shape != x.shape[-1:]:
-            raise ValueError(f"weight and bias are [{x.shape[-1]}], as x's rows are long, not {tuple(tensor.shape)}")
+            raise ValueError(f"weight and bias must be [{x.shape[-1]}], like x's last dim, not {tuple(tensor.shape)}")
 
 
 @torch.library.custom_op("gfxgraph_kernels::norm", mutates_args=())

@@ -21,9 +21,9 @@ from gfxgraph.kernels.structure import AttentionModules, Layer, Mlp, Norm, has_h
 def why_not_rows(x: Tensor, weight: Tensor) -> str:
     """Why the module's own forward must handle these rows; "" if ours does."""
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
-        return "gradients are wanted"
+        return "gradients are needed"
     if x.dtype is not weight.dtype or torch.is_autocast_enabled(x.device.type):
-        return "autocast, or another dtype than the weights'"
+        return "autocast, or a dtype that is not that of the weights"
     if x.shape[:-1].numel() > MOST_ROWS:
         return f"more than {MOST_ROWS} rows"
     return ""
@@ -39,10 +39,10 @@ def why_not_step(attention: nn.Module, x: Tensor, given: dict[str, Any]) -> str:
     if given.get("past_key_values") is None or given.get("position_embeddings") is None:
         return "no cache, or no rotary embedding"
     if given.get("output_attentions") or has_hooks(attention):
-        return "attentions are asked for, or a hook is called with them"
+        return "attentions are requested, or a hook receives them"
     mask = given.get("attention_mask")
     if mask is not None and (not isinstance(mask, Tensor) or mask.dim() != 4 or mask.shape[1:3] != (1, 1)):
-        return "the mask is no row of numbers"
+        return "the mask is not one row of numbers"
     return ""
 
 

@@ -85,7 +85,7 @@ def driver_for(platform: str) -> Any:
     try:
         return locate("hip" if platform == "rocm" else "cuda")
     except DriverError as error:
-        process.log.warning("graphs are captured without a look below torch: %s", error)
+        process.log.warning("the driver below torch is not available, so captures are not inspected: %s", error)
         return None
 
 

@@ -40,7 +40,7 @@ _COUNTERS = {
     "gfxgraph_capture_failures_total": ("capture_failures", "Captures that failed"),
     "gfxgraph_replays_total": ("replay_count", "Graph replays"),
     "gfxgraph_splits_total": ("split_count", "Captures split at an operation that no graph records"),
-    "gfxgraph_guard_mismatches_total": ("guard_mismatches", "Replays whose captured values no longer held"),
+    "gfxgraph_guard_mismatches_total": ("guard_mismatches", "Replays whose captured values had changed"),
     "gfxgraph_validations_total": ("validations", "Replays compared with eager execution"),
     "gfxgraph_validation_failures_total": ("validation_failures", "Replays that differed from eager execution"),
     "gfxgraph_graphs_retired_total": ("graphs_retired", "Graphs no longer used because a replay differed"),
@@ -63,7 +63,7 @@ def families(stats: Mapping[str, Any], labels: Mapping[str, str] | None = None) 
     made.append(Family("gfxgraph_engine_eager_total", "counter", text, by_choice))
     if stats.get("avg_replay_us") is not None:
         seconds = float(stats["avg_replay_us"]) / 1e6
-        text = "CPU time of a replay, mean of those that were timed"
+        text = "CPU time of a replay, mean of the timed ones"
         made.append(Family("gfxgraph_replay_cpu_seconds", "gauge", text, ((labels, seconds),)))
     is_on = float(stats.get("enabled_at") is not None)
     made.append(Family("gfxgraph_enabled", "gauge", "1 where the bridge was switched on", ((labels, is_on),)))

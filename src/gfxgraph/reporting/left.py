@@ -31,7 +31,7 @@ def read_one(folder: str | Path, name: str) -> dict[str, Any]:
     table = _understood(files.read_inside(str(folder), name, files.MOST_NBYTES))
     if isinstance(table, dict) and _KINDS.items() <= {key: type(value) for key, value in table.items()}.items():
         return table
-    raise ValueError("it is no report of a process")
+    raise ValueError("it is not a report of a process")
 
 
 def _understood(data: bytes) -> object:
@@ -54,7 +54,7 @@ def read_bench(path: Path) -> dict[str, Any]:
     try:
         table = _understood(path.read_bytes())
     except ValueError as error:
-        raise CommandError("file_unusable", path=path, problem=f"it is no JSON: {error}") from error
+        raise CommandError("file_unusable", path=path, problem=f"it is not JSON: {error}") from error
     if not (isinstance(table, dict) and {"provenance", "results"} <= table.keys()):
-        raise CommandError("file_unusable", path=path, problem="gfxgraph bench --json prints something else")
+        raise CommandError("file_unusable", path=path, problem="it is not the output of gfxgraph bench --json")
     return table

@@ -167,12 +167,12 @@ def memory_report() -> dict[str, Any]:
 
 
 _FAMILIES = {
-    "gfxgraph_exec_bytes": ("gauge", "Device memory that the graph execs there are took as they were made"),
-    "gfxgraph_reserved_bytes": ("gauge", "Device memory that torch has reserved, graphs' pools among it"),
+    "gfxgraph_exec_bytes": ("gauge", "Device memory that the present graph execs took when they were instantiated"),
+    "gfxgraph_reserved_bytes": ("gauge", "Device memory that torch has reserved, graph pools included"),
     "gfxgraph_graphed_bytes": ("gauge", "Memory of graphed callables' captures"),
-    "gfxgraph_graphed_cap_bytes": ("gauge", "What graphed callables' captures may take"),
-    "gfxgraph_elements_total": ("counter", "Elements that calls of bucketed callables asked for"),
-    "gfxgraph_elements_run_total": ("counter", "Elements that their buckets ran, padding among them"),
+    "gfxgraph_graphed_cap_bytes": ("gauge", "Limit for the memory of graphed callables' captures"),
+    "gfxgraph_elements_total": ("counter", "Elements requested by calls of bucketed callables"),
+    "gfxgraph_elements_run_total": ("counter", "Elements that their buckets ran, padding included"),
 }
 
 

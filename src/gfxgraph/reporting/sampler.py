@@ -50,7 +50,7 @@ class Sampler:
                 try:
                     do()
                 except RuntimeError as error:  # raised here it would surface in an arbitrary line of the program
-                    process.log.warning("coverage is not counted any more: %s", error)
+                    process.log.warning("coverage is no longer counted: %s", error)
                     self.ended.set()
             return 0
 

@@ -49,7 +49,7 @@ def timed(
     for segment in program.segments:
         if segment.graph is None or not can_walk(segment):
             raise ValueError(
-                "its nodes cannot be run one by one: a part runs from its tape, or no runtime runs it alone"
+                "its nodes cannot be run one by one: a part runs from its tape, or the runtime has no way to"
             )
     read = read_capture(graph, label, names)
     best: dict[tuple[int, int], float] = {}
@@ -174,7 +174,7 @@ def eager_timeline(graph: Any) -> list[tuple[str, str, float, float]]:
                     mark(getattr(step, "name", "host step"), "")
                     continue
                 if not step.tape.is_complete:
-                    raise ValueError("launches that torch did not make are in it: their eager time is not known")
+                    raise ValueError("it contains launches outside torch, whose eager time is not known")
                 run_tape(step.tape, program.lookup, {value for value, _ in step.live}, after)
             stream.synchronize()
     first = marks[0][2]

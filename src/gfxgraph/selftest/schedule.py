@@ -143,11 +143,11 @@ def _weighed(first: CaseResult, seconds: Mapping[str, CaseResult]) -> CaseResult
     second = seconds.get(first.name)
     if second is None:
         return replace(
-            first, reason=f"{first.reason}; other cases ran beside it, and alone it could not be run again"
+            first, reason=f"{first.reason}; other cases ran beside it, and it could not be run again alone"
         )
     if second.outcome is not Outcome.PASS:
         return second
     authors = [name for name, other in seconds.items() if other.may_harm]
     if authors:
         return replace(second, reason=f"passed alone; beside {authors[0]}, which ended badly: {first.reason}")
-    return replace(first, reason=f"{first.reason}; that was beside other cases, and alone it passed")
+    return replace(first, reason=f"{first.reason}; it failed beside other cases and passed alone")

@@ -4,17 +4,17 @@ Enters: environment variables set by ``gfxgraph run`` or by the user; the moment
 Stays out: importing torch itself, decisions about hardware, anything that a program without torch would
 notice.
 
-This room stands above every room that it switches on.
+This room is above every room that it switches on.
 
-    path/           first on PYTHONPATH under ``gfxgraph run``: its sitecustomize runs in every process
-    hook.py         waits there for torch
+    path/           first on PYTHONPATH under ``gfxgraph run``; its sitecustomize runs in every process
+    hook.py         waits for torch to be imported
     torch_build.py  which torch is installed, without importing it
     activation.py   enable() and disable()
     names.py        the class in force
     environment.py  the variables that a program is started with
-    plugins.py      what engines call in their processes
+    plugins.py      the entry points that engines call in their processes
     stats_file.py   writes the statistics when a process ends
-    supervise.py    stays above a guarded program and says what it died of
-    sanitizer.py    a program under the vendor's memory checker
+    supervise.py    runs a guarded program as a child and reports how it died
+    sanitizer.py    runs a program under the vendor's memory checker
     bisect_run.py   the process of ``gfxgraph bisect``
 """

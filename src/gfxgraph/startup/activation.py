@@ -1,4 +1,4 @@
-"""Switching the bridge on and off: which platform this is, what is patched, and how it is put back.
+"""Switch the bridge on and off: the platform, the patches, and how they are undone.
 
 Nothing is patched until every check has passed. What is patched: the two names of CUDAGraph
 (``torch.cuda`` and ``torch.cuda.graphs``), those of make_graphed_callables, and the entry and exit of
@@ -32,10 +32,10 @@ def enable(
     debug: bool | None = None,
     guard: GuardTier | int | str | None = None,
 ) -> None:
-    """Put gfxgraph under ``torch.cuda.CUDAGraph`` in this process.
+    """Replace ``torch.cuda.CUDAGraph`` by gfxgraph's class in this process.
 
-    Arguments left out come from the environment. Calling it again with the same meaning does
-    nothing; ``validate`` and ``debug``, where given, hold for graphs captured from then on.
+    Omitted arguments come from the environment. Calling it again with the same meaning does
+    nothing, except that ``validate`` and ``debug``, if given, apply to graphs captured from then on.
 
     Args:
         allow_cuda: also on a CUDA build of torch, with an NVIDIA GPU.
@@ -64,7 +64,7 @@ def enable(
 
 
 def disable() -> None:
-    """Put back every object that ``enable`` replaced. Graphs already captured keep working."""
+    """Undo every replacement that ``enable`` made. Graphs already captured keep working."""
     with bridge.lock:
         if not bridge.undo:
             return
@@ -77,15 +77,15 @@ def disable() -> None:
 
 
 def activate_from_environment() -> bool:
-    """Enable as ``GFXGRAPH`` and its companions ask. Returns whether the bridge is on."""
+    """Enable as ``GFXGRAPH`` and the related variables say. Returns whether the bridge is on."""
     settings = config.load()
     if not settings.is_on:
         return False
     enable()
-    # lazily: enable() does without the catalogue
+    # lazily: enable() does not need the catalogue
     from gfxgraph.hardware.advice import install_diagnostics
 
-    install_diagnostics()  # asks GFXGRAPH_DIAG itself
+    install_diagnostics()  # install_diagnostics() checks GFXGRAPH_DIAG itself
     return True
 
 
@@ -165,7 +165,7 @@ def _enable(settings: Config) -> None:
 
 def _import_torch() -> Any:
     try:
-        # lazily: a program without torch is told so
+        # lazily: a program without torch gets an error
         import torch
     except ImportError as error:
         raise ActivationError("no_torch", python=sys.executable, quote=str(error)) from error
@@ -178,7 +178,7 @@ def _import_torch() -> Any:
 
 
 def _platform(torch: Any, settings: Config) -> str:
-    """Which platform this is; raises before anything is patched."""
+    """The platform of this process; raises before anything is patched."""
     if settings.simulate:
         return "simulator"
     if torch.version.hip is None:

@@ -2,9 +2,9 @@
 
     python -m gfxgraph.startup.bisect_run RESULT.json TARGET.py AGAIN SCRIPT.py ARGS...
 
-A process for nothing else: it replaces the class of captures and what validates replays. A fault ends
-it, and with it all values: then it is run AGAIN, told where (a JSON object, or ``-`` the first time), to
-walk through the graph that faulted or to stop before the operation that did.
+A process of its own, because it replaces the class of captures and the validation of replays. A fault ends
+it and loses all values. It is then run again, with the place in AGAIN (a JSON object, or ``-`` the first time), to
+walk through the graph that faulted, or to stop before the operation that faulted.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ STATUS_FOUND = 1
 
 
 class BisectRun:
-    """The result and the file it goes to."""
+    """The result and the file that it is written to."""
 
     def __init__(self, result: Path, target: Path) -> None:
         self.result = result
         self.target = target
 
     def found(self, bisection: Bisection) -> None:
-        """Write the result and end the process: what comes after the first fault is not to be trusted."""
+        """Write the result and end the process: nothing after the first fault can be trusted."""
         self.end(asdict(bisection) | {"script": str(bisection.script) if bisection.script else None})
 
     def end(self, table: dict[str, Any]) -> None:
@@ -66,7 +66,7 @@ class BisectRun:
 
 
 class NotedProgress(BisectProgress):
-    """Progress in a file beside the result, which tells after any death what was running."""
+    """Progress in a file beside the result, which shows what was running when the process died."""
 
     def __init__(self, path: Path) -> None:
         self._file = files.open_own(path)
@@ -81,7 +81,7 @@ class NotedProgress(BisectProgress):
         self._note("outside", segment, -1, node.kernel or str(node.kind), node.where)
 
     def idle(self) -> None:
-        """Clear the note: nothing of ours is running."""
+        """Clear the note: no trial of the bisection is running."""
         os.ftruncate(self._file, 0)
 
     def _note(self, stage: str, segment: int, position: int, op: str, where: str) -> None:
@@ -94,7 +94,7 @@ class NotedProgress(BisectProgress):
 
 
 class WatchedValues(HostValues):
-    """Reads, which the session is to remember as operations."""
+    """Reads that the session remembers as operations."""
 
     def read_scalar(self, tensor: Tensor, name: str) -> Any:
         session = self._capturing()
@@ -104,7 +104,7 @@ class WatchedValues(HostValues):
 
 
 class WatchedSession(Session):
-    """A capture that remembers the operation it is at, and bisects where that one cannot be captured."""
+    """A capture that remembers its present operation, and bisects if that operation cannot be captured."""
 
     watch: BisectRun
     at: tuple[Any, Any, Any] | None = None
@@ -209,7 +209,7 @@ class Replays:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the script; does not return where something was found."""
+    """Run the script; does not return if something was found."""
     result, target, again, *program = arguments
     watch = BisectRun(Path(result), Path(target))
     WatchedSession.watch = watch
@@ -222,7 +222,7 @@ def main(arguments: Sequence[str]) -> None:
     sys.path.insert(0, str(Path(program[0]).resolve().parent))
     try:
         runpy.run_path(program[0], run_name="__main__")
-    finally:  # also where the script ends by sys.exit()
+    finally:  # also if the script ends by sys.exit()
         files.write(Path(result).with_suffix(".captures"), str(stats()["capture_count"]))
 
 

@@ -1,4 +1,4 @@
-"""The environment of a program that is to run with graphs made safe, in all of its processes."""
+"""The environment of a program that runs under gfxgraph, for all of its processes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from gfxgraph import config
 from gfxgraph.errors import check_settings
 
 PATH = Path(__file__).parent / "path"
-"""Put first on PYTHONPATH: Python imports its ``sitecustomize`` as it starts."""
+"""Put first on PYTHONPATH: Python imports its ``sitecustomize`` when it starts."""
 
 
 def program_environment(asked: Mapping[str, str]) -> tuple[dict[str, str], config.Config]:
-    """Return this process's environment with ``asked`` set and activation arranged, and what it amounts to.
+    """Return this process's environment with ``asked`` and activation added, and the settings that result.
 
     Raises:
         ConfigError: `bad_setting`.
@@ -25,8 +25,8 @@ def program_environment(asked: Mapping[str, str]) -> tuple[dict[str, str], confi
     if not before.is_on:
         environment["GFXGRAPH"] = "1"
         environment.pop("SGLANG_DISABLE_GFXGRAPH", None)
-    # Activation looks for the GPU, which initializes its driver; vLLM forks its workers unless told otherwise, and
-    # no forked child survives that. It asks itself only whether torch has initialized the GPU.
+    # Activation looks for the GPU, which initializes its driver. vLLM forks its workers by default, and no forked
+    # child survives an initialized driver; vLLM itself checks only whether torch has initialized the GPU.
     environment.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     settings = config.load(environment)
     check_settings(settings)

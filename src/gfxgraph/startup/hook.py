@@ -1,7 +1,7 @@
-"""Switch gfxgraph on right after a program has imported torch, and never before; adapters, after their engines.
+"""Switch gfxgraph on right after a program has imported torch, never before; adapters after their engines.
 
 Importing torch takes seconds and memory, so a process that does not use it must not pay for it.
-process/imports.py says how the waiting is done.
+process/imports.py explains how it waits.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import sys
 
 
 def install_if_asked() -> None:
-    """Arrange activation where the environment asks for it: now if torch is loaded, else when it will be.
+    """Arrange activation if the environment asks for it: now if torch is loaded, else when it is imported.
 
-    Costs a microsecond, and changes nothing, where neither ``GFXGRAPH`` nor SGLang's variable is set.
+    Costs a microsecond, and changes nothing, if neither ``GFXGRAPH`` nor SGLang's variable is set.
     """
-    # Looked up here, and not through config, because importing that takes longer than all of
-    # ``import gfxgraph`` should.
+    # Read here and not through config, because importing config takes longer than ``import gfxgraph`` may take in
+    # all.
     if not (os.environ.get("GFXGRAPH") or os.environ.get("SGLANG_RDNA2_KERNELS")):  # noqa: TID251
         return
     # lazily: `import gfxgraph` must cost next to nothing
@@ -35,14 +35,14 @@ def install_if_asked() -> None:
 
 
 def torch_backend() -> None:
-    """What ``import torch`` calls as its last step (entry point ``torch.backends``), for any program.
+    """The entry point ``torch.backends``, which ``import torch`` calls as its last step in any program.
 
-    Does nothing where the environment does not ask, or where our import hook activates right after. Switched off,
-    with everybody else's, by torch's own ``TORCH_DEVICE_BACKEND_AUTOLOAD=0``.
+    Does nothing if the environment does not ask for it, or if the import hook activates right afterwards. Disabled,
+    with all other such entry points, by torch's own ``TORCH_DEVICE_BACKEND_AUTOLOAD=0``.
     """
     if not (os.environ.get("GFXGRAPH") or os.environ.get("SGLANG_RDNA2_KERNELS")):  # noqa: TID251
         return
-    # lazily: without a word for gfxgraph, `import torch` must not pay for it
+    # lazily: unless gfxgraph is requested, `import torch` must not pay for it
     from gfxgraph import config
     from gfxgraph.process import imports
 
@@ -53,11 +53,11 @@ def torch_backend() -> None:
 
 
 def activate() -> None:
-    """Switch the bridge on as the environment says, or end the process saying why it cannot be.
+    """Switch the bridge on as the environment says, or end the process with the reason why that is impossible.
 
     Raises:
-        SystemExit: status 2, after the reason was written to stderr. A program asked to run with graphs
-            made safe must not run without that and look as if it had been. With HGB_LOG_LEVEL=debug the
+        SystemExit: status 2, after the reason was written to stderr. A program that was started to run with
+            safe graphs must not run without them unnoticed. With HGB_LOG_LEVEL=debug the
             error itself is raised, with its traceback.
     """
     # lazily: `import gfxgraph` must cost next to nothing
@@ -82,7 +82,7 @@ def activate() -> None:
 
 
 def watch_engines() -> None:
-    """Have the adapters put in place that this process wants, each when its engine is imported; and its metrics."""
+    """Arrange for the adapters of this process to be installed when their engines are imported, and its metrics."""
     # lazily: `import gfxgraph` must cost next to nothing
     from gfxgraph import adapters, config
 
@@ -104,7 +104,7 @@ def watch_engines() -> None:
 
 
 def report_at_exit() -> None:
-    """Have this process write its statistics when it ends, where ``gfxgraph run --stats`` asked for them."""
+    """Arrange for this process to write its statistics when it ends, if ``gfxgraph run --stats`` requested them."""
     # lazily: `import gfxgraph` must cost next to nothing
     from gfxgraph.startup import stats_file
 

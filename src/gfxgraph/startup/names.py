@@ -1,4 +1,4 @@
-"""``gfxgraph.BridgedCUDAGraph``: the class in force, or one over torch's own before ``enable``."""
+"""``gfxgraph.BridgedCUDAGraph``: the class in use, or before ``enable`` one derived from torch's own."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""What engines' plugin entry points do in each of the engine's processes.
+"""The plugin entry points that engines call in each of their processes.
 
-An installed package's entry points are called without anybody having asked for gfxgraph, so nothing
-happens unless somebody did: by ``GFXGRAPH``, by the engine's own variable, or by naming it in the engine's
+The entry points of an installed package are called even if nobody requested gfxgraph. So nothing
+happens unless the user requested it by ``GFXGRAPH``, by the engine's own variable, or in the engine's
 list of plugins.
 
 An engine's first process often forks the others and never touches the GPU itself. Looking for a GPU
 initializes the driver, which no forked child survives. So the bridge is switched on when torch
-initializes the GPU, in whichever process does.
+initializes the GPU, in whichever process that happens.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from gfxgraph.startup.activation import enable
 
 
 def vllm() -> None:
-    """What vLLM calls in each of its processes; does nothing unless gfxgraph was requested.
+    """The entry point that vLLM calls in each of its processes; does nothing unless gfxgraph was requested.
 
-    Asked for is it by ``GFXGRAPH``, or by its name in ``VLLM_PLUGINS``.
+    It is requested by ``GFXGRAPH``, or by its name in ``VLLM_PLUGINS``.
     """
     _activate(adapters.get("vllm"), "VLLM_PLUGINS")
 
 
 def sglang() -> None:
-    """What SGLang calls in each of its processes; does nothing unless gfxgraph was requested.
+    """The entry point that SGLang calls in each of its processes; does nothing unless gfxgraph was requested.
 
-    Asked for is it by ``GFXGRAPH``, by ``SGLANG_RDNA2_KERNELS``, or by its name in ``SGLANG_PLUGINS``.
+    It is requested by ``GFXGRAPH``, by ``SGLANG_RDNA2_KERNELS``, or by its name in ``SGLANG_PLUGINS``.
     """
     _activate(adapters.get("sglang"), "SGLANG_PLUGINS")
 
 
 def _activate(adapter: Adapter, list_variable: str) -> None:
-    """Install ``adapter`` and switch the bridge on in this process, where that was asked for.
+    """Install ``adapter`` and switch the bridge on in this process, if that was requested.
 
     Args:
-        list_variable: where the engine keeps the names of the plugins that it may load.
+        list_variable: the variable with the names of the plugins that the engine may load.
 
     Raises:
-        ActivationError: once the GPU is initialized, as ``gfxgraph.enable``.
+        ActivationError: when the GPU is initialized, as from ``gfxgraph.enable``.
     """
     settings = config.load()
     is_named = "gfxgraph" in config.variables([list_variable]).get(list_variable, "").split(",")
@@ -61,7 +61,7 @@ def _activate(adapter: Adapter, list_variable: str) -> None:
         enable()
         _watch(settings)
         return
-    # lazily: without a word for gfxgraph, torch is the engine's to import
+    # lazily: unless gfxgraph is requested, importing torch is left to the engine
     import torch
 
     torch.cuda._lazy_call(enable)

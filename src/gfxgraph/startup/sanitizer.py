@@ -1,7 +1,7 @@
-"""Run a whole program under the vendor's own memory checker, and say which graph nodes its report means.
+"""Run a whole program under the vendor's memory checker, and map its report to graph nodes.
 
-NVIDIA has compute-sanitizer. AMD has nothing of the kind for gfx103x (GPU AddressSanitizer needs
-xnack); its debug agent stops waves that fault and names their kernel, so that is what wraps a run.
+NVIDIA has compute-sanitizer. AMD has no such tool for gfx103x (GPU AddressSanitizer needs
+xnack). Its debug agent stops waves that fault and names their kernel, so it is used there.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def compute_sanitizer_cmd(
 
     Args:
         tool: compute-sanitizer's: memcheck, racecheck, initcheck or synccheck.
-        log: file for its report; its output is the program's where None.
-        platform: ``cuda`` or ``rocm``; by default what the installed torch was built for.
+        log: file for its report; None writes it to the program's output.
+        platform: ``cuda`` or ``rocm``; by default the platform of the installed torch.
 
     Raises:
         ActivationError: `sanitizer_not_found`, with every place tried.
@@ -73,7 +73,7 @@ def _agent_options(log: str | Path | None) -> list[str]:
 
 
 def mapped_report(text: str, graphs: Sequence[tuple[str, Sequence[NodeInfo]]], lang: str = "en") -> str:
-    """What the tool found, with the graph nodes that it means; '' where it found nothing.
+    """The tool's findings with the graph nodes they concern; '' if there are none.
 
     Args:
         graphs: where each graph was captured, and its nodes.

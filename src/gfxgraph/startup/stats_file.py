@@ -15,14 +15,14 @@ TO_STDERR = "-"
 
 
 def register() -> None:
-    """Arrange for this process and no child of it; spawned children register for themselves."""
+    """Arrange it for this process but not for its forked children; spawned children register themselves."""
     target = config.variables([VARIABLE]).get(VARIABLE)
     if target:
         atexit.register(_write, target, os.getpid())
 
 
 def _write(target: str, owner: int) -> None:
-    if os.getpid() != owner:  # a forked child ends with its parent's counters; they are not its own
+    if os.getpid() != owner:  # a forked child ends with its parent's counters, not its own
         return
     # lazily: `import gfxgraph` must cost next to nothing
     from gfxgraph.process.health import stats
@@ -32,7 +32,7 @@ def _write(target: str, owner: int) -> None:
         sys.stderr.write(f"gfxgraph stats: {line}")
         return
     try:
-        # One write of one line in append mode: processes that end together do not mix their lines.
+        # One write of one line in append mode: the lines of processes that end at the same time do not mix.
         files.append(Path(target), line)
     except OSError as error:
         sys.stderr.write(f"gfxgraph: statistics not written to {target}: {error.strerror}\n{line}")

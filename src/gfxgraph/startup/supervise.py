@@ -1,11 +1,11 @@
-"""Stay above a guarded program, and say what it died of.
+"""Run a guarded program as a child process, and report how it died.
 
-The program runs as a child; its stderr is passed on as it comes and its last lines are kept. When
-it ends, the flight recorders that it and its children left are read: one that was at a node, or a
-program that does not get on, becomes a report. Then this process ends as the program did, by
+The program's stderr is passed on as it comes, and its last lines are kept. When
+the program ends, the flight recorders of it and its children are read. A recorder that was at a node,
+or a program that makes no progress, becomes a report. Then this process ends as the program did, by
 the same status or the same signal.
 
-No torch here: a process that waits must cost nothing, and must not share the device's fate.
+No torch here: a process that waits must cost nothing, and must not be affected by the device's fault.
 
 Endings (AMD's three, by version of ROCm):
     SIGABRT after "Memory access fault by GPU node"   the recorder names the node, the text the address
@@ -55,7 +55,7 @@ class ProcessRecord:
 
     @property
     def segment(self) -> dict[str, Any]:
-        """The description of the segment that ran last."""
+        """The description of the last segment that ran."""
         return _read_json(self.folder / flight.graph_file(self.page.graph, self.page.segment)) or {}
 
     def node(self) -> NodeInfo | None:
@@ -91,7 +91,7 @@ class ProcessRecord:
 
 
 def recordings(home: Path) -> list[ProcessRecord]:
-    """Those found below ``home``, the one that changed last first."""
+    """The records found below ``home``, the last one changed first."""
     found = []
     for folder in home.glob(f"{flight.PREFIX}*"):
         with suppress(OSError):
@@ -102,7 +102,7 @@ def recordings(home: Path) -> list[ProcessRecord]:
 
 
 def segments_below(home: Path) -> list[dict[str, Any]]:
-    """Every segment that any process below described."""
+    """Every segment that any process below ``home`` described."""
     found = [_read_json(path) for path in sorted(home.glob(f"{flight.PREFIX}*/graph-*.json"))]
     return [segment for segment in found if segment]
 
@@ -117,9 +117,9 @@ def supervise(
     """Run ``argv``, report its faults, and return its status as ``subprocess`` gives it (negative: a signal).
 
     Args:
-        argv: the command, or what makes it of the folder where this run's files go.
+        argv: the command, or a function that makes it from the folder for this run's files.
         limit_s: how long one node, or one graph, may take before it counts as hanging.
-        extra_report: more to say once the program has ended, from the folder with its recorders.
+        extra_report: makes more text after the program has ended, from the folder with its recorders.
     """
     home = config.state_folder(environment) / "flight" / f"run-{os.getpid()}-{time.time_ns():x}"
     files.new_folder(home, 0o700)
@@ -152,7 +152,7 @@ class _Supervisor:
         self.copier.start()
 
     def _stderr(self) -> int:
-        """The end that the program writes to: a terminal where ours is one, for progress bars and colours."""
+        """The end that the program writes to: a terminal if this process has one, for progress bars and colours."""
         self.source, theirs = pty.openpty() if os.isatty(2) else os.pipe()
         return theirs
 
@@ -161,7 +161,7 @@ class _Supervisor:
         while True:
             try:
                 data = os.read(self.source, 1 << 16)
-            except OSError:  # how a terminal's master reports that the other side is closed
+            except OSError:  # a terminal's master reports in this way that the other side is closed
                 return
             if not data:
                 return
@@ -174,14 +174,14 @@ class _Supervisor:
 
     def run(self, extra_report: Callable[[Path], str] | None) -> int:
         handlers = {number: signal.signal(number, self._pass_on) for number in (signal.SIGTERM, signal.SIGHUP)}
-        # A terminal sends its interrupt to both: the program decides what it means.
+        # A terminal sends its interrupt to both processes: the program decides what it means.
         handlers[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             status = self._wait()
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
-        # Children of the program may hold its stderr open for longer.
+        # Children of the program may keep its stderr open for longer.
         self.copier.join(timeout=1.0)
         text = self._report(status)
         if text:
@@ -214,7 +214,7 @@ class _Supervisor:
             self.program.kill()
 
     def _report(self, status: int) -> str:
-        """What to say about the end, '' where the program ended well or said it itself."""
+        """The report about the end; '' if the program ended well or reported it itself."""
         if self.has_hung:
             return ""
         said = b"".join(self.tail).decode("utf-8", "replace")
@@ -232,7 +232,7 @@ class _Supervisor:
         return ""
 
 
-# Signals that a fault may end in; and those that are sent on purpose.
+# Signals that a fault may end in, and signals that are sent on purpose.
 _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL)
 _ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -252,7 +252,7 @@ def end_as(status: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     if status < 0:
-        # The program has left its core file, if any; ours would only be in the way.
+        # The program has left its core file, if any; one of this process would only be in the way.
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         with suppress(OSError, ValueError):
             signal.signal(-status, signal.SIG_DFL)

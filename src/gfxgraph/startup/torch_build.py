@@ -18,7 +18,7 @@ _ASSIGNMENT = re.compile(r"^(__version__|hip|cuda)\b[^=\n]*=\s*['\"]([^'\"]*)['\
 
 @dataclass(frozen=True, slots=True)
 class TorchBuild:
-    """An installed torch; ``hip`` and ``cuda`` are the versions it was built for, '' where it was not."""
+    """An installed torch; ``hip`` and ``cuda`` are the versions it was built for, or ''."""
 
     version: str
     hip: str
@@ -26,7 +26,7 @@ class TorchBuild:
 
 
 def installed_torch() -> TorchBuild | None:
-    """Return what ``import torch`` would give in this process, or None where it would fail."""
+    """Return the torch that ``import torch`` would give in this process, or None if it would fail."""
     spec = importlib.util.find_spec("torch")
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -39,13 +39,13 @@ def installed_torch() -> TorchBuild | None:
 
 
 def refuse_unsuitable(settings: Config, python: str) -> None:
-    """Raise what activation would raise because of the torch that is installed.
+    """Raise the errors of activation that depend only on the installed torch.
 
-    Called before a program is started, so that nothing of it runs. Reasons that need a look at the device
-    are found when torch is there.
+    Called before a program is started, so that none of it runs. Errors that depend on the device
+    are found after torch is imported.
 
     Args:
-        settings: what the program will run under.
+        settings: the program's settings.
         python: the interpreter, for the message.
 
     Raises:

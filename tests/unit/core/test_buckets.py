@@ -69,7 +69,7 @@ def test_the_table_shows_calls_sizes_and_padding():
         (
             '{"version": 1, "seen": [{"sizes": [1, 2], "calls": 1}],'
             ' "dims": {"b": {"sizes": [8], "source": "x", "above": "eager"}}}',
-            "has not 1 sizes",
+            "does not have 1 sizes",
         ),
     ],
 )

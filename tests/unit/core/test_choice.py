@@ -55,7 +55,7 @@ def test_a_second_look_needs_more_than_a_little_to_overturn():
     assert run(1.3, 0.01, 1, choice).way is Way.GRAPH
     choice.look_again()
     kept = run(0.98, 0.01, 2, choice)
-    assert kept.way is Way.GRAPH and "looked at again" in kept.reason
+    assert kept.way is Way.GRAPH and "measured again" in kept.reason
     choice.look_again()
     assert run(0.8, 0.01, 3, choice).way is Way.EAGER
     choice.look_again()

@@ -125,7 +125,7 @@ def test_training_goes_its_own_way(composed):
         gradients.append([p.grad for p in model.parameters()])
     for mine, other in zip(*gradients):
         torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-5)
-    assert done.skipped["layer: gradients are wanted"] == 2
+    assert done.skipped["layer: gradients are needed"] == 2
 
 
 def test_other_numbers_are_left(composed):
@@ -138,7 +138,7 @@ def test_other_numbers_are_left(composed):
 
     model.model.layers[1].__class__ = Scaled
     done = kernels.apply(model, choose="all")
-    assert done.left["model.layers.1"] == "it gives other numbers"
+    assert done.left["model.layers.1"] == "it gives different numbers"
     assert done.swapped["model.layers.0"] == "layer"
 
 

@@ -48,7 +48,7 @@ memory_fault: the GPU touched memory that it may not
         the node works on:
         input `kv_cache` [512, 1024] float32 at 0x10000 (2 MiB)
   do:   check the indices that aten::gather is given, and that every tensor in it still lives
-        look for the write itself: GFXGRAPH_GUARD=deep puts red zones round every allocation of the graph
+        look for the write itself: GFXGRAPH_GUARD=deep puts red zones around every allocation of the graph
   more: gfxgraph explain memory_fault"""
 FAULT_ZH = """\
 memory_fault: GPU 访问了非法内存

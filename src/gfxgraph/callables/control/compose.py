@@ -165,10 +165,10 @@ class Composition:
             return f"the runtime has no {', '.join(sorted(lacks))}"
         decisions = self._state.decisions
         if decisions is not None and not decisions.child_graphs:
-            return f"child graphs are known to fail here ({', '.join(decisions.because('child_graphs'))})"
+            return f"child graphs are known to fail on this system ({', '.join(decisions.because('child_graphs'))})"
         for name, graph in self._parts.items():
             if not graph.is_plain:
-                return f"{name} was split at an operation that no graph holds"
+                return f"{name} was split at an operation that no graph can record"
             if draws(graph):
                 return f"{name} draws random numbers, which torch prepares before each replay"
         return ""
@@ -208,7 +208,7 @@ class Composition:
         if before:
             self._advances = before != [g.get_offset() for g in generators.values()]
             if self._advances and not self._why_not:
-                self._why_not = "a launch beside torch draws random numbers, which torch prepares before each replay"
+                self._why_not = "a launch outside torch draws random numbers, which torch prepares before each replay"
 
     def _fall_back(self, reason: str, error: BaseException) -> None:
         self._drop()
@@ -251,7 +251,7 @@ def compose(
     named = graphs if isinstance(graphs, Mapping) else {str(i): graph for i, graph in enumerate(graphs)}
     parts = {str(name): graph for name, graph in named.items()}
     if not parts:
-        raise CaptureError("compose_part", part="(none)", problem="there is no graph to compose")
+        raise CaptureError("compose_part", part="(none)", problem="no graph was given")
     for name, graph in parts.items():
         _check(name, graph)
     if after is None:
@@ -328,7 +328,7 @@ def _implied(parts: Mapping[str, Any], declared: Edges) -> dict[tuple[str, str],
             if pools[first] == pools[second]:
                 why = "they share a pool"
             elif parts[first].is_opaque or parts[second].is_opaque:
-                why = "what launches beside torch use is not known"
+                why = "the memory that launches outside torch use is not known"
             elif overlap(writes[first], [*reads[second], *writes[second]]) or overlap(reads[first], writes[second]):
                 why = "they use the same memory"
             else:
@@ -358,7 +358,7 @@ def _sorted(names: list[str], edges: Edges) -> list[str]:
         ready = [n for n in names if n not in done and all(b in done for b, a in edges if a == n)]
         if not ready:
             rest = [n for n in names if n not in done]
-            circle = f"{', '.join(rest)} wait for each other in a circle"
+            circle = f"{', '.join(rest)} depend on each other in a cycle"
             raise CaptureError("compose_part", part=rest[0], problem=circle)
         done.append(ready[0])
     return done

@@ -273,7 +273,7 @@ class Conditional:
         homes = [home(t) for t, i in zip(results, itself) if i is None and t.numel()]
         if len(set(homes)) < len(homes) or not world.homes.union(map(home, given)).isdisjoint(homes):
             self._fall_back(
-                "a result shares memory with another one, with an argument or with what is kept outside", name
+                "a result shares memory with another one, with an argument or with something outside", name
             )
             return
         if known.outputs is None and all(t.is_cuda and t.layout is torch.strided for t in results):

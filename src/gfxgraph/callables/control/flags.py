@@ -44,7 +44,7 @@ class Answer:
 def ask(flag: Tensor) -> Answer:
     """Start reading a one-element tensor, as of the current stream's queued work."""
     if flag.numel() != 1:
-        raise ValueError(f"a flag is one element; this tensor has the shape {tuple(flag.shape)}")
+        raise ValueError(f"a flag must have one element; this tensor has the shape {tuple(flag.shape)}")
     if not flag.is_cuda:
         return _Known(flag)
     asked = torch.cuda.Event()

@@ -101,7 +101,7 @@ class WhileLoop:
         pool: Any = None,
     ) -> None:
         if max_steps < 1 or steps_per_launch < 1:
-            raise ValueError("max_steps and steps_per_launch are at least 1")
+            raise ValueError("max_steps and steps_per_launch must be at least 1")
         self.condition = condition
         self.body = body
         self.max_steps = max_steps
@@ -252,7 +252,7 @@ class Unrolled:
 
     def __init__(self, step: Callable[..., Any], k: int, *, pool: Any = None) -> None:
         if k < 1:
-            raise ValueError("k is at least 1")
+            raise ValueError("k must be at least 1")
         self.step = step
         self.k = k
         self._pool = pool

@@ -318,7 +318,7 @@ class Agreed:
         try:
             made = make_fast(entry, bucket, args, kwargs, _tensors(args, kwargs), None, False, bucket)
         except DriverError as error:  # this call is done; later ones take the slow path
-            why = "no short way for such calls: a call of the driver's failed"
+            why = "no fast path for such calls: a driver call failed"
             entry.arena.state.report("fallback", why, self.name, engine.kind_and_line(error))
             made = None
         bucket.fast = made or _none_to_be_had
@@ -345,7 +345,7 @@ class Agreed:
             bucket.n_changes += 1  # the same on every rank
             what = next(why for state, why in opinions if state == "changed")
             if bucket.n_changes > MAX_CHANGES:
-                self._fall_back(bucket, f"what it reads differs again and again ({what})")
+                self._fall_back(bucket, f"what it reads changes too often ({what})")
             else:
                 bucket.drop()
 

@@ -103,10 +103,10 @@ def _load(state: Process, device_index: int) -> CopyKernel | None:
             kernel = driver.copy_kernel(arch)
             if _copies_right(kernel):
                 return kernel
-            why = "it copied wrongly"
+            why = "it did not copy correctly"
     except (DriverError, RuntimeError) as error:
         why = what_said(error)
-    state.why_not_joined = f"the copying kernel is not to be had: {why}"
+    state.why_not_joined = f"the copying kernel is not available: {why}"
     state.report("no_copy_kernel", f"small tensors are copied one by one: {why}", level=logging.INFO)
     return None
 

@@ -75,7 +75,7 @@ def copied(into: Pairs, back: Pairs) -> Any:
 def change_refused(entry: Captures) -> None:
     """Stop joining for ``entry``: an update of its joined graph was refused."""
     entry.can_join = False
-    entry.why_not_joined = "an address in the graph exec could not be changed"
+    entry.why_not_joined = "an address could not be changed in the graph exec"
     why = f"{entry.why_not_joined}; copies are launched on their own"
     entry.arena.state.report("join_refused", why, entry.function, level=logging.INFO)
 
@@ -110,7 +110,7 @@ def joined_call(
             twin = JoinedCall(entry, instance, kernel, into, back) if back else None
             if twin is not None and _may_run_again(entry, instance):
                 if not all(_gives_the_same(entry, instance, each, tensors, into, back) for each in (made, twin)):
-                    raise RuntimeError("joined to its copies, the graph gave another result")
+                    raise RuntimeError("the graph gave a different result when joined with its copies")
             instance.joined, instance.twin = made, twin
     except (DriverError, RuntimeError) as error:
         entry.can_join = False
@@ -166,7 +166,7 @@ def _why_not(entry: Captures, instance: Instance, n_copies: int) -> str:
     if known[:1] != [False]:
         return "its graph draws random numbers, which torch's own replay provides"
     if graph._guard is not None:
-        return "a guard looks before each replay"
+        return "a guard runs before each replay"
     if state.decisions.join_copies or state.is_watched or getattr(graph, "_tracker", None) is not None:
         return "something has to be done before each replay"
     if n_copies > MOST:
@@ -200,14 +200,14 @@ def _try(state: Process, device_index: int) -> bool:
         return False
     if driver.name == "hip" or state.decisions.update_budget is not None or needed & driver.missing:
         # There each node update takes memory, and queued launches may see it.
-        state.why_not_joined = "this runtime's graph execs are not to be changed from call to call"
+        state.why_not_joined = "this runtime's graph execs must not be changed from call to call"
         return False
     try:
         with torch.cuda.device(device_index):
             arena_of(state, device_index).contexts.give(device_index)
             if _joins_right(driver, kernel):
                 return True
-            why = "a joined graph gave other data"
+            why = "a joined graph gave different data"
     except (DriverError, RuntimeError) as error:
         why = what_said(error)
     state.why_not_joined = why

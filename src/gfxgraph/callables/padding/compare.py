@@ -74,7 +74,7 @@ def compare(
         before.put_back()
         found.problem = _difference(found, kept, other()) or _effects(after, written)
         if not found.problem and after.has_drawn():
-            found.problem = "it draws other random numbers at the bucket's size"
+            found.problem = "it draws different random numbers at the bucket's size"
     except torch.OutOfMemoryError:
         found.problem = NO_MEMORY
     except Exception as error:  # noqa: BLE001  whatever the function raises at a size that it was not called with
@@ -94,9 +94,9 @@ def _difference(found: Compared, kept: Sequence[Tensor], result: Any) -> str:
         if mine.dim() != real.dim() or any(a < b for a, b in zip(mine.size(), real.size())):
             return f"{name} is {list(mine.size())} in the bucket and {list(real.size())} without padding"
         if not is_near(front(mine.detach(), real.size()), real):
-            return f"{name} is not what the function gives without padding"
+            return f"{name} differs from the function's result without padding"
     if _places(outputs, found.outputs) != _places(found.outputs, found.outputs):
-        return "results that share memory with each other lie otherwise in the bucket"
+        return "results that share memory with each other are laid out differently in the bucket"
     return ""
 
 
@@ -110,8 +110,8 @@ def _places(tensors: Sequence[Tensor], real: Sequence[Tensor]) -> list[object]:
 
 def _effects(after: Rollback, written: Sequence[Written]) -> str:
     if not all(is_near(t, real) for t, real in zip(after.tensors, after.contents)):
-        return "what is written to a tensor outside is not what the function writes without padding"
+        return "what is written to a tensor outside the function differs from what it writes without padding"
     for name, real, mine in written:
         if not is_near(front(mine.detach(), real.size()), real.detach()):
-            return f"what is written to {name} is not what the function writes without padding"
+            return f"what is written to {name} differs from what the function writes without padding"
     return ""

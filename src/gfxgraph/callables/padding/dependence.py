@@ -158,7 +158,7 @@ def rows_independent(
     try:
         found = traced(graph, inputs, dynamic, hints)
     except NotTraced as error:
-        why = f"size ({error}); keep that size out of Python and of constant tensors"
+        why = f"size ({error}); do not use that size in Python or in constant tensors"
         refusal = "is not padded: the function cannot be traced with a symbol for its"
         return Independence({name: DimVerdict(name, refusal=f"{name} {refusal} {why}") for name in names})
     simplify = found.env.replace if hasattr(found.env, "replace") else lambda expr: expr
@@ -299,7 +299,7 @@ class _Judgement:
             rows = self.rows.get(id(value))
             if rows is None:  # a constant, made by no recorded operation
                 is_same = not any(map(self.sizes.depends, value.shape))
-                rows = FREE if is_same else RowDependence(mixed=Cause("a tensor made unseen", None, Why.NO_RULE))
+                rows = FREE if is_same else RowDependence(mixed=Cause("an untraced tensor", None, Why.NO_RULE))
             return RowValue(tuple(value.shape), value.dtype, rows)
         if isinstance(value, (list, tuple)):
             return [self._value(v) for v in value]

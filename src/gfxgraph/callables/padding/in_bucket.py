@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 JUDGING = "compared with a padded run"
 JUDGING_PIECES = "compared with a run in pieces"
-OTHER = "the function is another program at the bucket's size"
+OTHER = "the function is a different program at the bucket's size"
 
 
 class InBucket:
@@ -201,13 +201,11 @@ class InBucket:
             return None
         if world is None:
             if any(bucketed.actual[name] == 1 for name in bucketed.padded_names):
-                return PaddingRefusal(
-                    "no call of more than one row has shown yet what the function does", is_final=False
-                )
+                return PaddingRefusal("no call with more than one row has been traced yet", is_final=False)
             why = self._front.why_no_more()
             return PaddingRefusal(why) if why else None
         if world.why_pieces:
-            return PaddingRefusal(f"at the bucket's size it is no single graph: {world.why_pieces}")
+            return PaddingRefusal(f"at the bucket's size it is not a single graph: {world.why_pieces}")
         return None if self._is_same_program(call.world, world, call.args, call.kwargs) else PaddingRefusal(OTHER)
 
     def _is_foreseen(self, program: FxProgram, args: Args, kwargs: Kwargs) -> bool:
@@ -319,7 +317,7 @@ class InBucket:
                 result, world = self.run_known(args, kwargs)
                 results.append(result)
                 if world is not None and not self._is_same_program(call.world, world, args, kwargs):
-                    raise NotInPieces("a piece is another program")
+                    raise NotInPieces("a piece is a different program")
                 parts.append([])
                 flatten(result, parts[-1])
             return join(results, joints([t.size() for t in compared.outputs], parts))

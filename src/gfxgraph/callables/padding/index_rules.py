@@ -131,7 +131,7 @@ def embedding_bag(step: JudgedOperation) -> list[RowDependence] | RowDependence:
     if not step.usable_index(index, weight.shape[0]):
         return step.mixed(Why.INDEX)
     out = RowDependence({0: 1}, index.rows.repeats and (by is None or by.rows.repeats))
-    return [out, *[step.mixed(Why.NO_RULE, "of its results only the first is followed")] * (len(step.out) - 1)]
+    return [out, *[step.mixed(Why.NO_RULE, "only the first of its results is followed")] * (len(step.out) - 1)]
 
 
 @rule("bucketize searchsorted isin")

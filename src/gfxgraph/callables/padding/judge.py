@@ -128,7 +128,7 @@ class Judge:
         unread = next((name for name in padded if name not in found.dims), None)
         if unread is not None:
             return PaddingRefusal(
-                f"it reads no row of {unread}, only how many there are; pass their number as a tensor"
+                f"it reads only the number of rows of {unread}, not the rows; pass the number as a tensor"
             )
         needs = max((found[name].padding for name in padded), default=Padding.ANY)
         pads = [
@@ -144,7 +144,7 @@ class Judge:
             sizes = {**actual, **dict(zip(padded, chosen))}
             there = verdicts.at(sizes)
             if there is None or not all(_is_alike(found[name], there[name]) for name in padded):
-                return PaddingRefusal(f"the function is another program for sizes {_text(sizes)}")
+                return PaddingRefusal(f"the function is a different program for sizes {_text(sizes)}")
         is_promise = not all(found[name].allowed for name in padded)
         content: list[Content] = []
         for name, pad in zip(names, pads):
@@ -173,7 +173,7 @@ class Judge:
         if verdict.written:
             return PaddingRefusal(f"{name} is not split: it writes to {', '.join(verdict.written)}")
         if not all(found.holds({**actual, name: size}) for size in {*sizes, actual[name]}):
-            return PaddingRefusal(f"{name} is not split: the function is another program for pieces")
+            return PaddingRefusal(f"{name} is not split: the function is a different program for pieces")
         return None
 
     def _pad_of(self, name: str) -> Content | None:

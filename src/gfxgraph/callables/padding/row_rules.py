@@ -398,7 +398,7 @@ def by_labels(
     for i, _ in enumerate(step.out):
         names = results[i] if i < len(results) else None
         if names is None:
-            made.append(step.mixed(Why.NO_RULE, "of its results only the first is followed") if carried else FREE)
+            made.append(step.mixed(Why.NO_RULE, "only the first of its results is followed") if carried else FREE)
         else:
             made.append(RowDependence({names.index(label): outer for label, outer in carried.items()}, repeats))
     return made

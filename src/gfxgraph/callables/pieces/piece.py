@@ -93,13 +93,13 @@ class Piece:
         has_gradients = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
         begins = any(isinstance(t, Tensor) and t.requires_grad and t.grad_fn is not None for t in result)
         if draws.of_host:
-            self.region.fall_back("it draws random numbers of the host")
+            self.region.fall_back("it draws random numbers on the host")
         elif versions != [t._version for t in host]:
             self.region.fall_back("it writes to a tensor on the host")
         elif layouts != changed:
             self.region.fall_back(what_changed(layouts, changed))
         elif begins and not has_gradients:
-            self.region.fall_back("it switches gradients on inside; a graph's results have none")
+            self.region.fall_back("it enables gradients inside, and the results of a graph have none")
         elif not local.is_raw:
             self.region.count_eager("warm-up")
         return result
@@ -111,7 +111,7 @@ class Piece:
             RunEagerly: the FX graph itself must run.
         """
         if torch._C._current_graph_task_id() != -1 or torch._C._autograd._top_saved_tensors_default_hooks(True):
-            raise RunEagerly("autograd's saved tensors are not kept as they are here (checkpointing)")
+            raise RunEagerly("saved-tensor hooks (checkpointing) replace what autograd saves")
         in_place = [i for i in self._static if isinstance(inputs[i], Tensor) and inputs[i].is_cuda]
         tensors = [each for each in inputs if isinstance(each, Tensor)]
         others = tuple(each for each in inputs if not isinstance(each, Tensor))

@@ -165,7 +165,7 @@ class Region:
             if len(places) > MAX_PLACES:
                 moving.add(i)
         if moving & self._mutated:
-            self.fall_back("a tensor that it writes to lies elsewhere each time")
+            self.fall_back("a tensor that it writes to has a new address each time")
         else:
             self._copied |= moving
         return bool(moving)

@@ -320,7 +320,7 @@ def _comparing_keys(are_equal: Func) -> Func:
         is_equal = bool(are_equal(self, other))
         if not is_equal and type(self) is type(other):
             if not (self.vt.is_python_constant() and other.vt.is_python_constant()):
-                raise torch._dynamo.exc.Unsupported("it looks up a key that may equal another one")
+                raise torch._dynamo.exc.Unsupported("it looks up a key that may be equal to a different key")
         return is_equal
 
     return __eq__
@@ -341,7 +341,9 @@ def _asking_for_class(ask: Func) -> Func:
         for each in found if isinstance(found, tuple) else (found,):
             check = getattr(type(each), "__instancecheck__", None)
             if isinstance(check, types.FunctionType) and check.__module__.partition(".")[0] not in _SETTLED:
-                raise torch._dynamo.exc.Unsupported("it asks a class with an __instancecheck__ of its own")
+                raise torch._dynamo.exc.Unsupported(
+                    "it calls isinstance() with a class that defines __instancecheck__"
+                )
         return ask(self, tx, value, kind)
 
     return call_isinstance

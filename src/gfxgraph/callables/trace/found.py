@@ -67,17 +67,17 @@ def look(graph: Any) -> Found:
         # An FX graph records work on another stream only as an annotation.
         raise torch._dynamo.exc.SkipFrame("it works on several streams; assume_pure=True captures them")
     if any("set_materialize_grads" in code.co_names for code in output.tracing_context.traced_code):
-        raise torch._dynamo.exc.SkipFrame("it calls ctx.set_materialize_grads(), which Dynamo forgets")
+        raise torch._dynamo.exc.SkipFrame("it calls ctx.set_materialize_grads(), which Dynamo ignores")
     for each in output.side_effects.keepalive:
         if type(each) is collections.deque and each.maxlen is not None:
             known = output.side_effects.id_to_variable.get(id(each))
             bound = getattr(known, "maxlen", None)
             if bound is None or bound.as_python_constant() != each.maxlen:
-                raise torch._dynamo.exc.SkipFrame("it uses a deque with a bound, which Dynamo does not know")
+                raise torch._dynamo.exc.SkipFrame("it uses a deque with maxlen, which Dynamo ignores")
     code = list(output.tracing_context.traced_code)
     if any(each.co_flags & _WAITS for each in code):
         raise torch._dynamo.exc.SkipFrame(
-            "it is asynchronous, or calls what is; give graphed() the part without await"
+            "it is asynchronous, or calls something that is; give graphed() the part without await"
         )
     sources = []
     for node in graph.graph.nodes:
@@ -93,7 +93,7 @@ def look(graph: Any) -> Found:
         found.why_not_whole = f"{BROKEN}: {said(str(reason.reason) if reason else '')}"
         return found
     if output.random_calls:
-        found.why_not_whole = "it draws random numbers of the host"
+        found.why_not_whole = "it draws random numbers on the host"
         return found
     found.returned, container = _from_outside(tx)
     if container:
@@ -111,7 +111,7 @@ def _effects(found: Found, effects: Any) -> str:
 
     for each in list(effects.id_to_variable.values()):
         if isinstance(each, TensorVariable) and each.source is None and effects.store_attr_mutations.get(each):
-            return "it gives a tensor that it makes an attribute"
+            return "it adds an attribute to a tensor that it makes"
         if isinstance(each.mutation_type, AttributeMutationNew | ValueMutationNew) or not effects.is_modified(each):
             continue
         stored = effects.store_attr_mutations.get(each)
@@ -154,14 +154,14 @@ def _why_eager(graph: Any) -> str:
     """A call in the graph that may behave differently each time, because Dynamo did not look inside it."""
     for node in graph.graph.nodes:
         if _with_random_numbers(graph, node):
-            return "it checkpoints a part that draws random numbers"
+            return "it uses checkpointing around a part that draws random numbers"
         function = _unseen(node)
         if function is not None and reads_state(function):
             return f"{function.__qualname__}, which Dynamo does not look into, reads more than its arguments"
         if "flat_apply" in getattr(node.target, "__name__", ""):
             return "it calls a function marked for nonstrict_trace, which Dynamo does not look into"
         if node.target in _BY_STORAGE and (len(node.args) > 3 or "storage_offset" in node.kwargs):
-            return "it reads an argument's memory by as_strided, from where that begins"
+            return "it reads an argument's storage by as_strided, from the storage's start"
     return ""
 
 

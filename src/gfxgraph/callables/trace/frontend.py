@@ -39,7 +39,7 @@ from gfxgraph.callables.trace.found import (
 )
 from gfxgraph.callables.trace.world import Granted, World
 
-IDLE = "it does nothing on the device"
+IDLE = "it launches nothing on the device"
 RAISED = "it raised an error while it was traced"
 MOST_WORLDS = 32
 """Most worlds kept for one function; the least recently used is dropped first."""
@@ -171,9 +171,9 @@ class Frontend:
     def why_no_more(self) -> str:
         """Why calls in unknown worlds are not traced any more; "" if they are."""
         if self.n_traces >= MAX_TRACES:
-            return f"it was traced {MAX_TRACES} times, for what it depends on differs from call to call"
+            return f"it was traced {MAX_TRACES} times, because what it depends on changes from call to call"
         if self.n_raised >= MAX_RAISED:
-            return f"{MAX_RAISED} calls of it raised while they were traced"
+            return f"{MAX_RAISED} of its calls raised an error while they were traced"
         return ""
 
     def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> World | None:
@@ -286,7 +286,7 @@ class Frontend:
                 failed = [counters["frames"][kind] - frames.get(kind, 0) for kind in ("total", "ok")]
                 # Torch 2.11 does not report skipping a frame that does nothing; it counts it as done.
                 is_idle = not found and counters["graph_break"] == breaks and failed[0] == failed[1]
-                why = skipped[0].splitlines()[0] if skipped else IDLE if is_idle else "Dynamo does not trace it"
+                why = skipped[0].splitlines()[0] if skipped else IDLE if is_idle else "Dynamo cannot trace it"
                 raise Untraceable(IDLE if "No ops traced" in why else why, result)
             self._known = [
                 each for each in _guards_of(self._root) if not any(each is old for old, _ in self._foreseen)
@@ -300,7 +300,7 @@ class Frontend:
             if not world.why_pieces and any(
                 piece.draws_of_host for each, piece in self.graphs if any(each is one for one in found)
             ):
-                world.why_pieces = "it draws random numbers of the host"
+                world.why_pieces = "it draws random numbers on the host"
             if not world.why_pieces and any(not t.is_cuda for t in world.written):
                 world.why_pieces = "it writes to a tensor on the host"
             self.keeps = self.keeps or world.why_eager

@@ -382,7 +382,7 @@ class GuardWalk:
         """An attribute that its class computes on each read: compared by value if it is a constant."""
         found = _ATTRIBUTE.search(source)
         if not found or not _is_constant(value):
-            raise Unwatchable(f"{source}, which is computed each time")
+            raise Unwatchable(f"{source}, which is computed at each access")
         self._compare((id(parent), found.group(1)), parent, value, f"{{0}}.{found.group(1)} != {{1}}")
 
     def _is_found_plainly(self, owner: Any, name: str) -> bool:

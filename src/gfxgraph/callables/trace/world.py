@@ -105,11 +105,9 @@ class Granted:
         if not named.isdisjoint(_READS_ALL):
             self._tables += [(each, list(vars(each))) for each, _ in watch.kinds if hasattr(each, "__dict__")]
         for name in sorted(named.intersection(_OF_ONE_TENSOR)):
-            self.why_eager = (
-                self.why_eager or f"it asks a tensor for {name}, which a graph's buffers have of their own"
-            )
+            self.why_eager = self.why_eager or f"it reads {name} of a tensor, which differs for a graph's buffers"
         if any(_sets_data(each) for each in own):
-            self.why_eager = self.why_eager or "it sets .data of a tensor, which a replay would not; use copy_()"
+            self.why_eager = self.why_eager or "it assigns .data of a tensor, which a replay cannot do; use copy_()"
         self._zeros += watch.zeros
         self._take_absent(watch, own, does_catch)
         self._owned += [(Tensor, name, vars(Tensor)[name]) for name in named.intersection(vars(Tensor))]

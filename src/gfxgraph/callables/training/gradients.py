@@ -194,7 +194,7 @@ class Gradients:
             came = list(compress(grads, self._needs))
             arrivals = tuple(grad is not None for grad in came)
             if any(grad is not None and is_one(grad) for grad in came for is_one in _BATCHED):
-                self.eager["several gradients at once arrive (is_grads_batched, vmap)"] += 1
+                self.eager["several gradients arrive at once (is_grads_batched, vmap)"] += 1
                 with self._as_then(states):
                     return self._grad(given, grads, create_graph=False)
             if arrivals not in self._backwards:
@@ -210,7 +210,7 @@ class Gradients:
         self, states: list[Any], given: Sequence[Tensor], grads: Sequence[Any], arrivals: tuple[bool, ...]
     ) -> list[Any]:
         """Run a backward that has no graph through the function; the next forward captures one for it."""
-        self.eager["not all of its results are differentiated, for the first time"] += 1
+        self.eager["only some of its results are differentiated, for the first time"] += 1
         if len(self._arrivals) + 1 < MAX_BACKWARDS and arrivals not in self._arrivals:
             self._arrivals.append(arrivals)
             self._is_complete = False

@@ -62,18 +62,18 @@ from gfxgraph.capture.rollback import Rollback
 from gfxgraph.core.constants import NotConstant, constant_key
 from gfxgraph.errors import first_line
 
-_SETS_NUMBERS = "it changes its optimizers' numbers itself; call the scheduler's step() outside"
+_SETS_NUMBERS = "it changes numbers of its optimizers; call the scheduler's step() outside"
 
 _NUMBERS = ("param_groups", "_step_count", "last_epoch", "_last_lr")
 """Where optimizers and schedulers keep their numbers."""
 
-_GRADIENT_KEPT = "the program still has a view of a gradient that a replay left; clone what is kept"
+_GRADIENT_KEPT = "the program still holds a view of a gradient from a replay; clone what you keep"
 _NO_GPU = "there is no GPU, or gfxgraph cannot use it"
 _CAPTURED = "it was called inside a capture, and is part of that graph"
 WARM_UP = "warm-up"
 
-_ON_THE_HOST = "its optimizer counts steps in host memory; make it with capturable=True"
-_ALWAYS_ON_THE_HOST = "its {} counts steps in host memory, always; take an optimizer that has capturable=True"
+_ON_THE_HOST = "its optimizer counts steps in host memory; create it with capturable=True"
+_ALWAYS_ON_THE_HOST = "its {} always counts steps in host memory; use an optimizer that has capturable=True"
 
 # Most captures of one step; after that it runs eagerly.
 MAX_CAPTURES = 16
@@ -211,7 +211,7 @@ class TrainingStep:
                 return self._eagerly(args, kwargs, self._fall_back("an argument needs gradients or is a host tensor"))
             changing = _not_constant((args, kwargs))
             if changing:
-                why = self._fall_back(f"an argument is a {changing}, whose content may change unseen")
+                why = self._fall_back(f"an argument is a {changing}, whose content may change without being noticed")
                 return self._eagerly(args, kwargs, why)
             key = key_of(args, kwargs)
             held = self._captured.setdefault(key, [])

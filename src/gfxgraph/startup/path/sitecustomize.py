@@ -1,9 +1,9 @@
-"""Imported by Python as it starts, in every process below ``gfxgraph run``.
+"""Imported by Python when it starts, in every process under ``gfxgraph run``.
 
 It must cost nothing and break nothing in processes that have nothing to do with torch: shells' helper
-scripts, package managers, other virtual environments. So it reads one variable, and whatever goes wrong
-before torch is imported is a line on stderr, never an exception. Then it gives way to the
-``sitecustomize`` that Python would have imported in its place.
+scripts, package managers, other virtual environments. So it reads one variable, and any problem
+before torch is imported gives a line on stderr, never an exception. Then it runs the
+``sitecustomize`` that Python would have imported otherwise.
 """
 
 import importlib.machinery
@@ -13,9 +13,9 @@ import sys
 
 
 class _GfxgraphFinder:
-    """Finds gfxgraph alone in the installation that started this process.
+    """Finds gfxgraph, and nothing else, in the installation that started this process.
 
-    A program may run in a virtual environment of its own, without gfxgraph. Asked last, so that an
+    A program may run in its own virtual environment without gfxgraph. The finder comes last, so that an
     environment which has gfxgraph uses its own.
     """
 
@@ -36,14 +36,14 @@ def _wait_for_torch() -> None:
         sys.stderr.write("gfxgraph: not active in this process: it needs Python 3.11 or newer\n")
         return
     sys.meta_path.append(_GfxgraphFinder())  # type: ignore[arg-type]
-    # lazily: a program without gfxgraph on its path goes on without
+    # lazily: a program without gfxgraph on its path continues without it
     from gfxgraph.startup.hook import install_if_asked
 
     install_if_asked()
 
 
 def _give_way() -> None:
-    """Run the sitecustomize that ours hides, under its own name."""
+    """Run the sitecustomize that this one hides, under its own name."""
     here = os.path.dirname(os.path.abspath(__file__))
     others = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != here]
     sys.path[:] = others

@@ -221,13 +221,16 @@ class Captures:
 
     def run_once(self, times: int) -> None:
         """Run the function eagerly on the static inputs, on the stream that will capture."""
-        with torch.cuda.stream(self.arena.stream):
-            for _ in range(times):
+        for _ in range(times):
+            with torch.cuda.stream(self.arena.stream):
                 result = self.fn(*self.args, **self.kwargs)
-        if times:
-            made: list[Tensor] = []
-            self.warm_structure = flatten(result, made)
-            self.warm = [weakref.ref(t) for t in made]
+            self.warmed(result)
+
+    def warmed(self, result: Any) -> None:
+        """Keep what an eager run on the static inputs gave: a capture's result must be like it."""
+        made: list[Tensor] = []
+        self.warm_structure = flatten(result, made)
+        self.warm = [weakref.ref(t) for t in made]
 
     def add_to_ring(self, *, recorded: bool) -> Instance:
         """Capture one more graph whose results can be handed out; raises as ``capture``."""

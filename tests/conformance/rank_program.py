@@ -20,6 +20,7 @@ from gfxgraph import simulator
 from gfxgraph.callables.distributed.ranks import Ranks, RanksMissing
 from gfxgraph.callables.signature import MISS
 from gfxgraph.errors import ReplayError
+from gfxgraph.process import process
 
 gfxgraph.enable(simulate=sys.argv[1], validate=False)
 dist.init_process_group(
@@ -144,12 +145,28 @@ def out_of_memory_on_one():
     return {"right": right, "graphs": agreed.graphs, "why": agreed.why_eager}
 
 
+def one_rank_joins():
+    """Copies are nodes of one rank's graph and launches of the other's; and no graph is run more often than called."""
+    joins = process.current().joins
+    joins[0] = RANK == 0
+    agreed, alone = (gfxgraph.Agreed(each, Ranks(name="joined")) for each in (step, lambda x: x * (RANK + 1)))
+    right = run(agreed, 8)
+    begun = SIM.faults.calls["launch"]
+    for turn in range(8):
+        right &= torch.equal(alone(inputs(turn, RANK).cuda()).cpu(), inputs(turn, RANK) * (RANK + 1))
+    del joins[0]
+    (bucket,) = agreed._known.values()
+    names = [name for name in ("joined", "in0") if name in bucket.fast.__globals__]
+    return {"right": right, "names": names, "launches": SIM.faults.calls["launch"] - begun}
+
+
 def launch_fails_on_one():
     agreed = gfxgraph.Agreed(step, Ranks(name="launch"), check_every=4)
 
     def plant(turn):
         if turn == 3 and RANK == 1:
-            SIM.faults.fail_nth("launch", 1, 999)
+            for n in (1, 2):  # the call's own launch, and that of the graph without its copies
+                SIM.faults.fail_nth("launch", n, 999)
 
     return {"right": run(agreed, 12, before=plant), "graphs": agreed.graphs, "fallbacks": events("fallback")}
 
@@ -309,7 +326,7 @@ def decisions():
 
 
 for scenario in (
-    plain, arguments_are_written, calls_go_the_fast_path, checks_grow_rare, graphed_by_ranks, capture_fails_on_one, out_of_memory_on_one, launch_fails_on_one, replay_fails_for_good_on_one,
+    plain, arguments_are_written, calls_go_the_fast_path, one_rank_joins, checks_grow_rare, graphed_by_ranks, capture_fails_on_one, out_of_memory_on_one, launch_fails_on_one, replay_fails_for_good_on_one,
     sizes_differ, one_has_less_room, collective_on_the_host, a_program_with_a_host_collective, decisions,
     one_rank_changes, effects_on_one, one_does_not_answer,
 ):  # fmt: skip

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import gfxgraph
+from gfxgraph.callables.entry import Captures
 
 
 @pytest.fixture(autouse=True)
@@ -333,6 +334,20 @@ def test_without_enable_and_without_a_gpu_it_is_the_function():
     g = gfxgraph.graphed(lambda x: x + 1)
     assert g(torch.ones(2)).tolist() == [2.0, 2.0]
     assert g.stats()["eager"] == {"there is no GPU": 1}
+
+
+@pytest.mark.parametrize("warmup", [1, 3])
+def test_capture_all_runs_each_bucket_as_often_as_asked(warmup, monkeypatch):
+    """The run that tells the bucket's world is a warm-up: with ``warmup=1`` there is no other."""
+    asked = []
+    monkeypatch.setattr(
+        Captures, "run_once", lambda entry, times, own=Captures.run_once: asked.append(times) or own(entry, times)
+    )
+    g = gfxgraph.graphed(lambda x: x * 2 + 1, dynamic={"x": {0: "n"}}, buckets=[2, 4], warmup=warmup)
+    assert g.capture_all(torch.ones(4, 5, device="cuda"))["n_captured"] == 2
+    assert asked == [warmup - 1] * 2
+    x = torch.randn(3, 5, device="cuda")
+    assert all(torch.equal(g(x + i), (x + i) * 2 + 1) for i in range(4))
 
 
 def test_capture_all():

@@ -71,7 +71,7 @@ def both(scenarios, name):
 
 def test_every_scenario_gives_the_right_results(scenarios):
     """Every call of every scenario, on both ranks, has the sum over ranks in it."""
-    assert len(scenarios) == 17
+    assert len(scenarios) == 18
     for name in scenarios:
         both(scenarios, name)
 
@@ -93,6 +93,13 @@ def test_a_call_between_two_checks_asks_nobody(scenarios):
     """Of 13 calls in one mode 12 replay; another mode is captured for itself."""
     for row in both(scenarios, "calls_go_the_fast_path"):
         assert row["captures"] == 2 and row["replays"] == 12 + 2
+
+
+def test_ranks_need_not_launch_alike(scenarios):
+    """One rank's calls are one launch and the other's three; neither runs its graph to see whether that is right."""
+    rows = both(scenarios, "one_rank_joins")
+    assert [row["names"] for row in rows] == [["joined"], ["in0"]]
+    assert [row["launches"] for row in rows] == [7, 7]
 
 
 def test_checks_grow_rare_while_nothing_happens(scenarios):
@@ -120,7 +127,7 @@ def test_a_capture_that_fails_on_one_rank_is_kept_by_none(scenarios, name):
 
 
 def test_one_failed_launch_is_made_good_by_its_rank(scenarios):
-    """A launch that fails once is answered by the rank itself, from the nodes; both keep their graphs."""
+    """A graph that two launches fail of is answered by the rank itself, from the nodes; both keep their graphs."""
     rows = both(scenarios, "launch_fails_on_one")
     assert all(row["graphs"] == ["float32[4, 2]"] for row in rows)
     assert len(rows[1]["fallbacks"]) == 1 and rows[0]["fallbacks"] == []

@@ -104,16 +104,18 @@ def _is_warm(graphed: Graphed, call: Call, entry: Captures, bucketed: Bucketed, 
     """Make static inputs of the bucket's size and warm up on the example; False if that is not a single graph."""
     entry.prepare(call.args, call.kwargs, call.tensors, bucketed.sizes)
     _fill(entry, call, content)
-    entry.world = call.world
+    entry.world, n_more = call.world, graphed._options.warmup
     if graphed._front is not None:
         with torch.cuda.stream(entry.arena.stream):
-            _, entry.world = graphed._in_bucket.run_known(entry.args, entry.kwargs)
+            result, entry.world = graphed._in_bucket.run_known(entry.args, entry.kwargs)
         entry.is_drawless = all(piece.is_drawless for _, piece in graphed._front.graphs)
         if entry.world.why_pieces:
             why = f"not captured ahead: {entry.world.why_pieces}"
             entry.arena.state.report("fallback", why, graphed._name, entry.label)
             return False
-    entry.run_once(graphed._options.warmup)
+        entry.warmed(result)
+        n_more -= 1
+    entry.run_once(n_more)
     return True
 
 

@@ -35,7 +35,8 @@ import torch
 from torch import Tensor, nn
 
 from gfxgraph.callables.trace.dicts import watched
-from gfxgraph.callables.trace.watch import Unwatchable
+from gfxgraph.callables.trace.watch import Unwatchable, place_of
+from gfxgraph.callables.trace.words import Words, word_of, words_of_list
 from gfxgraph.callables.trace.world import same_addresses
 from gfxgraph.core.constants import NotConstant, constant_key
 
@@ -84,24 +85,57 @@ class Snapshot:
         self.scalers = [each for each in walk.held if isinstance(each, torch.amp.GradScaler)]
         self._held = walk.held
         self._items = walk.items
-        self._attributes = _by_name(walk.attributes)
-        self._cells, self._lists, self._sets, self._codes = walk.cells, walk.lists, walk.sets, walk.codes
-        self._dicts = watched(walk.dicts.values())
+        self._sets = walk.sets
+        self._look(walk)
         self._tensors = [t for t in walk.tensors if t.is_cuda and t.layout is torch.strided]
         self._addresses: list[int | None] = [t.data_ptr() for t in self._tensors]
         self._positions = list(range(len(self._tensors)))
         self._host = [(t, t.detach().clone()) for t in walk.tensors if not t.is_cuda]
-        self._check: Callable[..., bool] = lambda *tensors: True
         if self._tensors:
             guards = torch._C._dynamo.guards
             self._check = guards.TensorGuards(
                 *self._tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None
             ).check
 
+    def _look(self, walk: _Walk) -> None:
+        """Attributes, cells and lists are compared by words of memory where those are known, else in Python."""
+        words: list[int] = []
+        behind: list[int] = []
+        attributes, self._cells, self._lists = [], [], []
+        for each in walk.attributes:
+            place = place_of(*each)
+            at = word_of(each[0], place, each[2]) if place else None
+            if at is None:
+                attributes.append(each)
+            else:
+                words.append(at)
+        for cell, value in walk.cells:
+            at = word_of(cell, "cell", value)
+            if at is None:
+                self._cells.append((cell, value))
+            else:
+                words.append(at)
+        for held, items in walk.lists:
+            found = words_of_list(held) if isinstance(held, list) else None
+            if found is None:
+                self._lists.append((held, items))
+            else:
+                words += found[0]
+                behind += found[1]
+        self._attributes = _by_name(attributes)
+        self._asked: list[Callable[[], bool]] = []
+        """In this order: what words point to is read after the words."""
+        if walk.dicts:
+            dicts = watched(walk.dicts.values())
+            self._asked.append(dicts.is_same if dicts is not None else lambda: False)
+        self._asked += [Words(each).is_same for each in (words, behind) if each]
+        self._pointed_at = walk.attributes, walk.cells, walk.lists  # so that no address is met twice
+
     def is_same(self) -> bool:
         """True if nothing can have changed; if False, take another snapshot and compare."""
-        if self._dicts is None or not self._dicts.is_same():
-            return False
+        for asked in self._asked:
+            if not asked():
+                return False
         for owner, name, value in self._items:
             if owner.get(name, _NOTHING) is not value:
                 return False
@@ -117,12 +151,14 @@ class Snapshot:
         for held, items in self._lists:
             if len(held) != len(items) or any(a is not b for a, b in zip(held, items)):
                 return False
-        return (
-            all(held == items for held, items in self._sets)
-            and same_addresses(self._tensors, self._addresses, self._positions)
-            and self._check(*self._tensors)
-            and all(torch.equal(t, value) for t, value in self._host)
-        )
+        for held, members in self._sets:
+            if held != members:
+                return False
+        if self._tensors and not (
+            same_addresses(self._tensors, self._addresses, self._positions) and self._check(*self._tensors)
+        ):
+            return False
+        return not self._host or all(torch.equal(t, value) for t, value in self._host)
 
     def differs(self, other: Snapshot) -> str:
         """The first path whose value differs from the other snapshot's."""
@@ -157,7 +193,6 @@ class _Walk:
         self.cells: list[tuple[Any, Any]] = []
         self.lists: list[tuple[Any, tuple[Any, ...]]] = []
         self.sets: list[tuple[Any, Any]] = []
-        self.codes: list[Any] = []
         self.tensors: list[Tensor] = []
         self._seen: set[int] = set()
         self._todo: collections.deque[tuple[str, Any]] = collections.deque()

@@ -156,6 +156,8 @@ class Captures:
         self.warm: list[weakref.ref[Tensor]] = []
         self.can_join = True
         """False after an update of a joined graph was refused."""
+        self.runs_alone = True
+        """False if a run of its graph waits for other ranks: then no rank may run it more often than the others."""
         self.why_not_joined = ""
         """Why a call's copies are launched separately."""
         self.written: set[int] = set()
@@ -219,13 +221,16 @@ class Captures:
 
     def run_once(self, times: int) -> None:
         """Run the function eagerly on the static inputs, on the stream that will capture."""
-        with torch.cuda.stream(self.arena.stream):
-            for _ in range(times):
+        for _ in range(times):
+            with torch.cuda.stream(self.arena.stream):
                 result = self.fn(*self.args, **self.kwargs)
-        if times:
-            made: list[Tensor] = []
-            self.warm_structure = flatten(result, made)
-            self.warm = [weakref.ref(t) for t in made]
+            self.warmed(result)
+
+    def warmed(self, result: Any) -> None:
+        """Keep what an eager run on the static inputs gave: a capture's result must be like it."""
+        made: list[Tensor] = []
+        self.warm_structure = flatten(result, made)
+        self.warm = [weakref.ref(t) for t in made]
 
     def add_to_ring(self, *, recorded: bool) -> Instance:
         """Capture one more graph whose results can be handed out; raises as ``capture``."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -28,7 +29,7 @@ from gfxgraph.callables.signature import (
     why_in_pieces,
     zeros_in,
 )
-from gfxgraph.callables.trace.dicts import DictWatch, watched
+from gfxgraph.callables.trace.dicts import watched
 from gfxgraph.callables.trace.frontend import RAISED, Frontend, Untraceable
 from gfxgraph.callables.trace.world import World
 from gfxgraph.capture.memory import used_on
@@ -209,41 +210,34 @@ class Promised:
 
     def __init__(self, fn: Any) -> None:
         self.token = 0
-        self._next = 0
         self.written_homes: frozenset[int] = frozenset()
         self._modules = list(_modules_of(fn))
         self._bound: frozenset[int] = getattr(fn, "homes", frozenset())
         self._look()
 
     def is_same(self) -> bool:
-        if self._dicts is not None and not self._dicts.is_same():
-            return False
-        tensors, addresses = self._in_turn  # read as one object: another thread may replace it meanwhile
-        if tensors:
-            i = self._next
-            if i >= len(tensors):
-                i = 0
-            if tensors[i].data_ptr() != addresses[i] or tensors[i - 1].data_ptr() != addresses[i - 1]:
-                return False
-            self._next = i + 2
-        return True
+        one, first, other, second = self._turn()
+        return bool(self._unchanged() and one() == first and other() == second)
 
     def look(self) -> bool:
         """Note the modules' current tensors; on a change, return True and use a new token."""
-        before = [(id(t), a) for t, a in zip(*self._in_turn)]
+        before = self._seen
         self._look()
-        has_changed = before != [(id(t), a) for t, a in zip(*self._in_turn)]
+        has_changed = before != self._seen
         self.token += has_changed
         return has_changed
 
     def _look(self) -> None:
         inner = list({id(each): each for module in self._modules for each in module.modules()}.values())
         state = [d for each in inner for d in (each._parameters, each._buffers, each._modules)]
-        self._dicts: DictWatch | None = watched(state) if state else None
+        dicts = watched(state)
+        self._unchanged: Callable[[], bool] = dicts.is_same if dicts is not None else lambda: not state
         held = [t for each in inner for t in (*each._parameters.values(), *each._buffers.values())]
         tensors = [t for t in held if t is not None and t.layout is torch.strided]
-        self._in_turn: tuple[list[Tensor], list[int]] = tensors, [t.data_ptr() for t in tensors]
-        self._next = 0
+        self._seen = [(id(t), t.data_ptr()) for t in tensors]
+        asked = [(t.data_ptr, t.data_ptr()) for t in tensors] or [(int, 0)]
+        # Read as one object: another thread may replace it meanwhile.
+        self._turn = itertools.cycle([(*asked[i], *asked[i - 1]) for i in range(0, len(asked), 2)]).__next__
         self.homes = self._bound.union(t.untyped_storage().data_ptr() for t in tensors)
 
 

@@ -83,6 +83,8 @@ class _Bucket:
     warm: list[weakref.ref[Tensor]] = field(default_factory=list)
     """Results of the last eager call: one that is returned again comes from outside the function."""
     fast: Fast = never
+    could_join: bool | None = None
+    """Whether the graph could be joined to its copies when ``fast`` was made; None where it was not."""
     n_calls: int = 0
     n_since_check: int = 0
     n_quiet: int = 0
@@ -109,6 +111,7 @@ class _Bucket:
     def drop(self) -> None:
         """Capture again after the next warm-up."""
         self.entry, self.fast, self.n_calls, self.changed, self.failed = None, never, 0, "", ""
+        self.could_join = None
 
 
 class Agreed:
@@ -179,7 +182,8 @@ class Agreed:
             bucket, made = self._run(place, args, kwargs)
             if self.buckets is None:
                 self._last = bucket
-                if bucket.has_graph and bucket.fast is never:
+                entry = bucket.entry
+                if entry is not None and bucket.has_graph and entry.can_join is not bucket.could_join:
                     self._make_fast(bucket, args, kwargs)
             return made
 
@@ -321,7 +325,7 @@ class Agreed:
             why = "no fast path for such calls: a driver call failed"
             entry.arena.state.report("fallback", why, self.name, engine.kind_and_line(error))
             made = None
-        bucket.fast = made or _none_to_be_had
+        bucket.fast, bucket.could_join = made or never, entry.can_join
 
     def _check(self, bucket: _Bucket) -> None:
         """Exchange the state of all ranks' graphs; if one has failed or is outdated, all drop theirs together."""
@@ -423,7 +427,7 @@ class Agreed:
         entry = Captures(place, self.fn, bucket.label, self.name, Buffers(), False)
         place.entries.discard(entry)  # evictions are decided by all ranks
         entry.on_unsafe = OnUnsafe.RAISE
-        entry.can_join = False  # trying a joined graph would run collectives without partners
+        entry.runs_alone = False  # in a trial run its collectives would have no partners
         entry.prepare(args, kwargs, tensors, [None] * len(tensors))
         entry.fill(tensors)
         entry.warm, entry.written = bucket.warm, set(bucket.written)
@@ -445,11 +449,6 @@ class Agreed:
                 raise CaptureError("wrong_device", tensor_device="cpu", graph_device="cuda", op=self.name, where="")
             found = self._known[key] = _Bucket(label_of(tensors), interval=self.check_every)
         return found
-
-
-def _none_to_be_had(args: Args, kwargs: Kwargs) -> Any:
-    """The fast path of calls that have none."""
-    return MISS
 
 
 def _tensors(args: Args, kwargs: Kwargs) -> list[Tensor]:

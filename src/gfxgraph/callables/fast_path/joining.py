@@ -125,7 +125,8 @@ def _may_run_again(entry: Captures, instance: Instance) -> bool:
     segments = instance.graph._program.segments if instance.is_recorded else []
     is_known = all(not segment.mutated and not segment.tape.opaque for segment in segments)
     nbytes = sum(made.numel() * made.element_size() for made in instance.outputs.made)
-    return bool(segments) and is_known and not entry.mutates and nbytes <= MOST_COMPARED_NBYTES
+    is_small = nbytes <= MOST_COMPARED_NBYTES
+    return entry.runs_alone and bool(segments) and is_known and not entry.mutates and is_small
 
 
 def _gives_the_same(

@@ -4,7 +4,8 @@ The caller's graph, or function, is run again on fake tensors: no data, no devic
 are symbols, so a size that becomes a number in the graph is noticed, and assumptions about sizes
 (``n > 3``, ``n == m``) are kept. Operations are ATen's, and writes become results: what
 was written to an argument is an additional one. Parameters, buffers and
-constants of the graph become inputs, so that writes to them are noticed as well.
+constants of the graph become inputs, so that writes to them are noticed as well. Writes take
+functionalization, two thirds of the time: the first trace runs without it, until an operation writes.
 """
 
 # ruff: noqa: TID253
@@ -27,6 +28,10 @@ from torch.utils._pytree import tree_map_only
 
 Dynamic = Mapping[int, Mapping[int, str]]
 """By position of the argument, then by dim: the dynamic dim's name."""
+
+
+class _OperationWrites(BaseException):
+    """An operation writes to a tensor. The traced function's ``except Exception`` must not catch it."""
 
 
 class NotTraced(Exception):
@@ -72,8 +77,21 @@ def traced(
     """
     if isinstance(call, fx.GraphModule):
         _refuse_numbers(call, dynamic)
+    try:
+        return _traced(call, inputs, dynamic, hints, may_write=False)
+    except _OperationWrites:
+        return _traced(call, inputs, dynamic, hints, may_write=True)
+
+
+def _traced(
+    call: Callable[..., Any],
+    inputs: Sequence[Any],
+    dynamic: Dynamic,
+    hints: Mapping[str, int] | None,
+    may_write: bool,
+) -> SymbolicTape:
     env = ShapeEnv(duck_shape=False)
-    mode = _Recorder(env)
+    mode = _Recorder(env, may_write)
     symbols, sizes = _symbols(env, inputs, dynamic, hints or {})
     fakes = [_fake(mode, value, dynamic.get(i, {}), sizes) for i, value in enumerate(inputs)]
     try:
@@ -122,8 +140,10 @@ def _functional(
 
     with mode:
         mode.is_recording = True
-        results, after = functional(*fakes, *lifted)
+        results, after = functional(*fakes, *lifted) if mode.may_write else (flat(*fakes, *lifted), [])
         mode.is_recording = False
+    if mode.writes and not mode.may_write:
+        raise _OperationWrites
     names = [*(f"argument {i}" for i in range(n)), *state]
     return SymbolicTape(
         mode.tape, [*fakes, *lifted], results, {names[i]: t for i, t in zip(written, after)}, env, symbols
@@ -138,8 +158,11 @@ def _plain(value: FunctionalTensor) -> Tensor:
 class _Recorder(FakeTensorMode):
     """Records each operation as it reaches the fake tensors: after functionalization and decomposition."""
 
-    def __init__(self, env: ShapeEnv) -> None:
+    def __init__(self, env: ShapeEnv, may_write: bool) -> None:
         super().__init__(shape_env=env, allow_non_fake_inputs=True)
+        self.may_write = may_write
+        """Operations come by way of functionalization."""
+        self.writes = False
         self.tape: list[Operation] = []
         self.stack_trace: str | None = None
         self.is_recording = False
@@ -154,6 +177,9 @@ class _Recorder(FakeTensorMode):
             if out is not NotImplemented:
                 return out
         if isinstance(func, torch._ops.OpOverload) and func._schema.is_mutable:  # else it is a result by now
+            self.writes = True
+            if not self.may_write:
+                raise _OperationWrites
             raise NotTraced(f"{func._schema.name} writes to a tensor that is no argument")
         self.is_recording = False  # operations run by an operation's fake implementation are part of it
         try:

@@ -324,7 +324,9 @@ class Frontend:
                 if each and not each.startswith(("L['args']", "L['kwargs']"))
             ]
         given = self._given(args, kwargs)
-        world = World(guards, names, given, sources, [code for each in found for code in each.code])
+        stored = whole.stores if whole is not None else ()
+        stores = [(eval(source, {**names, "L": given}), name, value) for source, name, value in stored]
+        world = World(guards, names, given, sources, [code for each in found for code in each.code], stores)
         world.found = whole
         world.why_eager = next((each.why_eager for each in found if each.why_eager), world.why_eager)
         if whole is None:
@@ -334,10 +336,6 @@ class Frontend:
             world.why_pieces = reasons[0] if reasons else BROKEN if found else IDLE
         else:
             world.why_pieces = self._told(whole.why_not_whole) if whole.why_not_whole else ""
-            for source, name, value in whole.stores:
-                world.stores.append((eval(source, {**names, "L": given}), name, value))
-            if world.stores:
-                world.rearm(given)
         if not world.why_pieces and not world.holds(given):
             world.why_pieces = "it changes what its next call reads"
         if world.reads_inside_arguments and not world.why_pieces:

@@ -414,7 +414,7 @@ class GuardWalk:
         Args:
             is_plain: it is read by ``object.__getattribute__``.
         """
-        place = _place_of(owner, name, value)
+        place = place_of(owner, name, value)
         if place:
             self._word(place, owner, value, f"{{0}}.{name} is not {{1}}")
             return
@@ -514,7 +514,7 @@ def _is_plain(owner: object) -> bool:
     return kind.__getattribute__ in reads and not hasattr(kind, "__getattr__")
 
 
-def _place_of(owner: object, name: str, value: object) -> str:
+def place_of(owner: object, name: str, value: object) -> str:
     """The name of the attribute in ``words.word_of``; "" if it has none."""
     if isinstance(owner, types.CellType):
         return "cell"

@@ -88,7 +88,13 @@ class Words:
         return " or ".join(texts)
 
     def is_same(self) -> bool:
-        return all(view == seen for view, seen in self._views) and all(now() == seen for now, seen in self._gathered)
+        for view, seen in self._views:
+            if view != seen:
+                return False
+        for now, was in self._gathered:
+            if now() != was:
+                return False
+        return True
 
 
 def _runs(addresses: Iterable[int]) -> list[tuple[int, int]]:

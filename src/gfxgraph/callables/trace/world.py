@@ -191,6 +191,7 @@ class World:
         given: the frame's locals: ``args``, ``kwargs``, the function.
         sources: of external tensors that the FX graph reads, as Dynamo writes them.
         code: of every function that the trace went through.
+        stores: attributes that each call sets to the same constant: object, name, value.
     """
 
     def __init__(
@@ -200,6 +201,7 @@ class World:
         given: Mapping[str, Any],
         sources: Sequence[str],
         code: Sequence[Any] = (),
+        stores: Sequence[tuple[Any, str, Any]] = (),
     ) -> None:
         self.guards = guards
         self._names = dict(names)
@@ -224,8 +226,7 @@ class World:
         self.tensors: list[Tensor] = []
         self.unwatched = ""
         """An object without a known watch; then the guards are evaluated at each call."""
-        self.stores: list[tuple[Any, str, Any]] = []
-        """Attributes that each call sets to the same constant: object, name, value."""
+        self.stores = list(stores)
         self.code: frozenset[Any] = frozenset(code)
         self.does_catch = any(catches(each) for each in self.code)
         """Whether the code may continue after an error."""

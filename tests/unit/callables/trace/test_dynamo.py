@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import logging
+import traceback
+import types
 
 import pytest
 
@@ -42,3 +44,25 @@ def test_the_collector_is_as_it_was():
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_quicker_answers_are_dynamos():
+    """The lines of a node's callers, and whether code is a module of torch's, are what Dynamo itself says."""
+    frames = traceback.extract_stack()
+    found = {each.__name__: make for each, _, make in corrections._quicker() if hasattr(each, "__name__")}
+    known = found["torch._dynamo.output_graph"](traceback)
+    assert known.StackSummary.from_list(frames).format() == traceback.StackSummary.from_list(frames).format()
+    translator = symbolic_convert.InstructionTranslatorBase
+    own = translator.is_co_filename_from_nn_modules
+    for function in (
+        torch.nn.Linear.forward,
+        torch.nn.functional.linear,
+        test_the_collector_is_as_it_was,
+        frames.sort,
+    ):
+        here = types.SimpleNamespace(f_code=getattr(function, "__code__", make_code("<string>")))
+        assert found["InstructionTranslatorBase"](own)(here) == own(here)
+
+
+def make_code(file):
+    return compile("1", file, "eval")

@@ -6,8 +6,6 @@ import subprocess
 import sys
 import textwrap
 
-import pytest
-
 RANK = textwrap.dedent("""
     import sys
     import torch
@@ -37,7 +35,6 @@ RANK = textwrap.dedent("""
 """)
 
 
-@pytest.mark.timeout(300)
 def test_gloo_serves_device_tensors(tmp_path):
     """Collectives of two ranks, eagerly and in a captured graph; without a kernel of ours Gloo ends the process."""
     command = [sys.executable, "-W", "ignore", "-c", RANK]

@@ -15,6 +15,7 @@ import datetime
 import functools
 import io
 import json
+import logging
 import marshal
 import math
 import pickle
@@ -22,6 +23,8 @@ import queue
 import random
 import sqlite3
 import statistics
+import sys
+import tempfile
 import threading
 import time
 from decimal import Decimal
@@ -1107,3 +1110,101 @@ class _Null:
 
 
 _NULL = _Null()
+
+
+# -- texts, through whatever the program does with them -----------------------------------------------------------
+
+
+class _Router:
+    def __init__(self):
+        self.lines = []
+        self.buffer = io.StringIO()
+
+    def choose(self, k):
+        self.name = f"e{k}"
+
+    def chosen(self):
+        return {"e0": 2.0, "e1": 3.0, "e2": 5.0}[self.name]
+
+    def note(self, text):
+        self.lines.append(text)
+
+
+@guarded
+def text_key_in_an_attribute(x):
+    router = _Router()
+    router.choose(x.abs().long().sum().item() % 3)
+    return x * router.chosen()
+
+
+@guarded
+def text_noted_by_a_function(x):
+    router = _Router()
+    router.note("sum=%.3f" % x.sum().item())
+    lines = []
+
+    def note(text):
+        lines.append(text)
+
+    note(f"{x.max().item():.3f}")
+    return x * float(router.lines[0].split("=")[1]) + float(lines[0])
+
+
+@guarded
+def text_printed_into_memory(x):
+    router, buffer = _Router(), io.StringIO()
+    print("max", x.max().item(), file=router.buffer)
+    with contextlib.redirect_stdout(buffer):
+        print(x.min().item())
+    return x * float(router.buffer.getvalue().split()[1]) + float(buffer.getvalue())
+
+
+@guarded
+def text_names_an_attribute(x):
+    router = _Router()
+    setattr(router, f"w{x.abs().long().sum().item() % 2}", 3.0)
+    return x * getattr(router, "w0", 1.0)
+
+
+@guarded
+def text_in_a_dict_of_settings(x):
+    settings = {"name": f"e{x.abs().long().sum().item() % 2}"}
+    return x * {"e0": 2.0, "e1": 3.0}[settings["name"]]
+
+
+@guarded
+def text_of_a_log_record(x):
+    class Keeping(logging.Handler):
+        def __init__(self):
+            super().__init__()
+            self.texts = []
+
+        def emit(self, record):
+            self.texts.append(record.getMessage())
+
+    log, handler = logging.Logger("kept"), Keeping()
+    log.addHandler(handler)
+    log.info("sum %.3f", x.sum().item())
+    return x * float(handler.texts[0].split()[1])
+
+
+@guarded
+def text_in_a_file(x):
+    with tempfile.TemporaryFile("w+") as file:
+        file.write(f"{x.max().item()}\n")
+        file.seek(0)
+        return x * float(file.readline())
+
+
+@right
+def texts_for_people(x):
+    router, history, log = _Router(), {"loss": []}, logging.getLogger(__name__)
+    v = x.mean().item()
+    log.info("loss %.3f", v)
+    log.info(f"loss {v:.3f}")
+    print("loss", v, file=sys.stderr)
+    history["loss"].append(f"{v:.3f}")
+    report = f"mean {v}"
+    router.show = report
+    sys.stdout.write(report + "\n")
+    return x * v

@@ -293,3 +293,10 @@ def test_validation_passes(capture):
     assert graph.validate()
     assert count.item() == 1
     assert gfxgraph.stats()["validations"] == 1 and gfxgraph.stats()["validation_failures"] == 0
+
+
+def test_a_segment_is_named_by_its_first_work(capture):
+    """A view at its start has no line of its own: the debug log names that of the work after it."""
+    x = randn(4)
+    graph, _ = capture(lambda: x.view(2, 2).sum())
+    assert "test_basic.py" in str(graph._program.segments[0].where)

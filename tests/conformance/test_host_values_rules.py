@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import json
 import math
 
 import pytest
@@ -96,3 +97,20 @@ def test_capture_computes_nothing(platform):
     graph.replay()
     assert seen.tolist() == [210.0, 228.0, 12.0, 36.0]
     assert kept.tolist() == [5.0, 2.0, 2.0, 6.0]
+
+
+def test_numbers_after_their_capture_are_plain_to_what_asks_for_types(platform):
+    """``torch.tensor`` and JSON take the latest value; with the last number torch's own functions stand there again."""
+    before = torch.tensor, torch.as_tensor, json.JSONEncoder.default
+    x = torch.tensor(INPUTS[0], device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        values = x.tolist()
+    x.copy_(torch.tensor(INPUTS[1]))
+    graph.replay()
+    assert torch.tensor(values).tolist() == INPUTS[1] and torch.as_tensor(values[1]).item() == 1.0
+    assert json.loads(json.dumps({"values": values})) == {"values": INPUTS[1]}
+    with pytest.raises(TypeError):
+        json.dumps({"graph": graph})
+    values.clear()
+    assert (torch.tensor, torch.as_tensor, json.JSONEncoder.default) == before

@@ -98,6 +98,31 @@ def test_two_threads_capture(platform, mode):
     assert no_event("fallback", "split") and gfxgraph.stats()["capture_count"] == 6
 
 
+def test_draws_under_way_when_a_capture_begins(platform):
+    """A thread that draws all the time meets no error: a draw that it has begun is over before torch captures."""
+    is_over, errors = threading.Event(), []
+
+    def draw():
+        while not is_over.is_set():
+            try:
+                torch.rand(4, device="cuda")
+            except RuntimeError as error:
+                errors.append(error)
+                return
+
+    x = torch.ones(4, device="cuda")
+    thread = threading.Thread(target=draw)
+    thread.start()
+    try:
+        for _ in range(8):
+            with torch.cuda.graph(torch.cuda.CUDAGraph()):
+                _ = x * 2
+    finally:
+        is_over.set()
+        thread.join()
+    assert not errors
+
+
 CALLS = {
     "synchronize": torch.cuda.synchronize,
     "stream": lambda: torch.cuda.current_stream().synchronize(),

@@ -37,6 +37,9 @@ Stays out: command line, engines, functions that are captured per signature.
     numbers.py    what ``.item()`` hands out inside a capture
     number_functions.py, symbols.py
                   such numbers passed to C functions, and as torch's symbolic scalars
+    afterwards.py such numbers when their capture is over
+    host_memory.py
+                  host memory that captured code read
     moving.py, homes.py
                   tensors whose shape depends on data, and other captures that use them
     program.py    a captured program; steps.py: what a replay of it does, step by step

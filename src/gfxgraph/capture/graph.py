@@ -288,6 +288,7 @@ class BridgedGraph(_TorchsGraph):
         self._counted += 1
         if not self._is_instantiated:
             self.instantiate()
+        program.check_host_memory()
         remedies.before_replay()
         if self._guard is not None:
             self._guard.before_replay()
@@ -344,7 +345,8 @@ class BridgedGraph(_TorchsGraph):
         self._grant(0)
 
     def _choose_path(self) -> None:
-        plain = self.is_plain and self._is_instantiated
+        program = self._program
+        plain = self.is_plain and self._is_instantiated and not (program is not None and program.host_reads)
         plain = plain and (self._guard is None or not self._guard.is_slow)
         # The first replay is timed, so that there is an average; with debug logging each replay is logged here.
         checked = self._unvalidated or self._state.decisions.join_copies or not self._is_timed

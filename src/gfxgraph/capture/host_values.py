@@ -11,13 +11,14 @@ from __future__ import annotations
 import operator
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from gfxgraph.capture import intercept, texts, uses
+from gfxgraph.capture import afterwards, intercept, texts, uses
+from gfxgraph.capture.host_memory import lends_memory
 from gfxgraph.capture.memory import kept_identity, memory_of
 from gfxgraph.capture.number_functions import SIZED
 from gfxgraph.capture.numbers import TrackedNumber, holds_numbers, is_number, now, plain
@@ -104,6 +105,9 @@ class HostValues:
     def comes_from_device(self, tensor: Tensor) -> bool:
         return tensor.is_cuda or self.is_tainted(tensor)
 
+    def come_from_device(self, args: object, kwargs: object) -> bool:
+        return any(map(self.comes_from_device, flat(args, kwargs)))
+
     # -- reads --------------------------------------------------------------------------------------
 
     def read_scalar(self, tensor: Tensor, name: str) -> Any:
@@ -154,6 +158,12 @@ class HostValues:
         to_list = intercept.stock("tolist")
         value, ref, where = self._read(lambda: to_list(tensor), use)
         self.escaped(ref, value, use, where)
+
+    def pin_lent(self, written: Iterable[Tensor]) -> None:
+        """Host tensors hold values of the device now, and NumPy may read them unseen: they are pinned."""
+        for tensor in written:
+            if not tensor.is_cuda and self.is_tainted(tensor) and lends_memory(tensor):
+                self.read_contents(tensor, "memory shared with NumPy")
 
     def read_text(self, show: Callable[[], str]) -> str:
         """The text of a tensor, by which the program goes: it is pinned."""
@@ -244,6 +254,7 @@ class HostValues:
             intercept.watch_numbers()
         number = TrackedNumber(self, value, ref)
         self._given.append(weakref.ref(number))
+        afterwards.note(number)
         return number  # type: ignore[no-any-return]
 
     def latest(self, ref: Ref, captured: Any) -> Any:

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from gfxgraph.capture import draws, fused_recording, shield, tensor_reads, turns, waits
+from gfxgraph.capture import afterwards, draws, fused_recording, shield, tensor_reads, turns, waits
 from gfxgraph.capture.number_functions import number_targets, sized_targets, waiting_targets
 from gfxgraph.capture.stock import STOCK, Targets, keep_from_dynamo
 from gfxgraph.process import process
@@ -30,6 +30,8 @@ _holders: dict[int, turns.Turn] = {}
 """Running captures by identity, with their turns. A dict, so that entering or leaving twice does no harm."""
 _undo: list[tuple[Any, str, Any]] = []
 """Owner, attribute, and its own original; None if it was inherited. The first entry is a sentinel."""
+_DRAWN_WITHIN_S = 0.001
+"""A draw that another thread has begun has asked for its numbers by then."""
 _collects = False
 _guards_draws = False
 _graveyard: list[Any] = []
@@ -73,6 +75,8 @@ def enter(holder: object, where: object, draws: bool = True) -> None:
             # A graph freed by the collector inside a capture invalidates that capture (torch since 2.9).
             gc.disable()
             _install()
+    if draws and _guards_draws:
+        stock("waiting.sleep")(_DRAWN_WITHIN_S)  # those underway when the guards came are over, then
 
 
 def leave(holder: object) -> None:
@@ -113,6 +117,7 @@ def _leave(gone: Iterable[int]) -> None:
             gc.enable()
         dead, _graveyard[:] = list(_graveyard), []
         _undo.clear()
+        afterwards.settle()
     if dead:
         _bury(dead)
 

@@ -80,7 +80,7 @@ class OpInfo:
         has = torch._C._dispatch_has_kernel_for_dispatch_key
         full = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
         self.is_composite = has(full, "CompositeImplicitAutograd") and not has(full, "CUDA")
-        self.is_watched = self.unsafe is not None or self.is_composite
+        self.is_watched = self.unsafe is not None or self.is_composite or self.draws
         # False where the result shares memory with an argument (views and in-place operations).
         self.makes_memory = not (
             is_collective_in_place(schema) or any(r.alias_info is not None for r in schema.returns)

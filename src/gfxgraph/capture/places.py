@@ -63,6 +63,11 @@ def _is_standard(name: str) -> bool:
     return "/numpy/" in name or (name.startswith(_STANDARD_DIR) and "-packages/" not in name)
 
 
+def is_installed_file(name: str) -> bool:
+    """True for source files of libraries, Python's own included."""
+    return is_library_file(name) or "-packages/" in name or _is_standard(name)
+
+
 def place() -> tuple[CodeType | None, int]:
     """Code object and instruction of the user's line: cheap to take, resolved to a line when shown."""
     frame = user_frame(sys._getframe(1))

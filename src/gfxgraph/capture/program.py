@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 from torch.autograd import profiler
 
+from gfxgraph.capture.host_memory import HostRead
 from gfxgraph.capture.memory import Layout
 from gfxgraph.capture.rollback import Rollback
 from gfxgraph.capture.steps import SegmentStep, Step, no_fallback, note_fallback
@@ -39,6 +40,8 @@ class Program:
     """Values that the host reads, and expressions computed from them."""
     generators: list[Any] = field(default_factory=list)
     """Handles on the random states that a replay advances: torch's default one and the registered ones."""
+    host_reads: list[HostRead] = field(default_factory=list)
+    """Host memory that must hold at a replay what it held at capture."""
     addresses: set[int] = field(default_factory=set)
     """Addresses of this program's results in its graph's pool."""
     by_nodes: Callable[[SegmentStep, Program], None] | None = None
@@ -61,6 +64,11 @@ class Program:
         if held is not None:
             return held.tensor() if isinstance(held, Layout) else held
         return self.layouts[value].tensor()
+
+    def check_host_memory(self) -> None:
+        """Raises: GuardMismatch, where host memory that the capture read has another content."""
+        for read in self.host_reads:
+            read.check()
 
     def run(self) -> None:
         if profiler._is_profiler_enabled:  # so that a timeline shows the segments and the host steps

@@ -30,17 +30,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gfxgraph.capture import above
 from gfxgraph.capture.autocasting import as_outside
+from gfxgraph.capture.host_memory import HostReads
 from gfxgraph.capture.memory import Layout, storage_address
 from gfxgraph.capture.moving import MovingTensors
 from gfxgraph.capture.overloads import OPS, OpInfo, identity
 from gfxgraph.capture.places import LIBRARIES, SKIP, is_library_code, note_library, place
 from gfxgraph.capture.stock import can_keep_from_dynamo, keep_from_dynamo
-from gfxgraph.capture.structure import flat
+from gfxgraph.capture.structure import flat, written
 from gfxgraph.capture.symbols import holds_symbols, numbers_of
 from gfxgraph.core.tape import Opaque, Tape, TapeValue, new_value
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp, When
 from gfxgraph.process import process
 from gfxgraph.process.process import Process
+from gfxgraph.types import OnUnsafe
 
 _getframe = sys._getframe
 _numbers = itertools.count(1)  # of recorders
@@ -66,11 +68,14 @@ class RecordedCapture(Protocol):
     state: Process
     device_index: int
     checks_for_escapes: bool
+    policy: OnUnsafe
 
     @property
     def values(self) -> Tainted: ...
     @property
     def moving(self) -> MovingTensors: ...
+    @property
+    def host(self) -> HostReads: ...
     def frontier_reader(self, stream: int) -> Callable[[], int | tuple[int, ...]]: ...
     def unsafe_op(self, row: UnsafeOp, func: Any, args: Any, kwargs: Any) -> Any: ...
     def op_failed(self, info: OpInfo, func: Any, args: Any, kwargs: Any, error: RuntimeError) -> Any: ...
@@ -111,6 +116,7 @@ class Recorder(TorchDispatchMode):
         self.is_wary = self.is_guarded
         """Whether to inspect operations that no table lists: for guards, or because host tensors hold device values.
         """
+        self.has_host_operands = False
         self.max_nodes = session.state.decisions.max_nodes or sys.maxsize
 
     @classmethod
@@ -237,8 +243,8 @@ class Recorder(TorchDispatchMode):
                 spec_kwargs = {k: self._spec(v) for k, v in kwargs.items()}
             else:
                 spec_kwargs = kwargs
-        except NoStorage:
-            return self.session.unsafe_op(_SPARSE, func, args, kwargs)
+        except NoStorage as found:
+            return self._otherwise(found, func, args, kwargs)
         rows = self.rows
         position = len(rows)
         call = info.binding if not kwargs and args and type(args[0]) in _EXACT else info.by_name(args, kwargs)
@@ -314,6 +320,12 @@ class Recorder(TorchDispatchMode):
             self.session.grew()
         return out
 
+    def _otherwise(self, found: NoStorage, func: Any, args: Any, kwargs: Any) -> Any:
+        """An operation whose tensors are not all of device memory with strides."""
+        if isinstance(found, HostOperand):  # looked at once more, as all that come from now on
+            return self.__torch_dispatch__(func, (), args, kwargs)
+        return self.session.unsafe_op(_SPARSE, func, args, kwargs)
+
     def _looked_at(self, info: OpInfo, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
         """Handle a call that may not be one to record: its result or `_TO_RECORD`, and the arguments to record it
         with.
@@ -347,10 +359,27 @@ class Recorder(TorchDispatchMode):
         moving = session.moving.operation(info.name, args, kwargs)
         if moving is not None:
             return moving
-        if not session.values.tainted or info.name == "aten::is_pinned":  # is_pinned reads memory, not values
+        if info.name == "aten::is_pinned":  # it reads memory, not values
             return None
-        if session.values.reads_tainted(args, kwargs) and not self._is_pinned_copy(info, args):
-            return _TAINTED
+        if session.values.tainted and session.values.reads_tainted(args, kwargs):
+            return _TAINTED if not self._is_pinned_copy(info, args) else None
+        return self._host_work(info, args, kwargs)
+
+    def _host_work(self, info: OpInfo, args: Any, kwargs: Any) -> UnsafeOp | None:
+        """Work on the host that each replay repeats: a row for it. What else is read there is noted."""
+        if self.session.policy is OnUnsafe.RAISE or not (self.has_host_operands or info.draws):
+            return None
+        given = flat(args, kwargs)
+        is_on_device = any(tensor.is_cuda for tensor in given) or not (given or _makes_on_host(kwargs))
+        if info.draws and not is_on_device:
+            return HOST_DRAW
+        if not is_on_device and info.mutates and info.name not in _NO_NODE:
+            if not all(map(self.session.host.is_own, written(info.func, args, kwargs))):
+                return HOST_WRITE
+        if is_on_device and (info.unsafe is None or info.unsafe.kind is not Kind.HOST_COPY):
+            for tensor in given:
+                if not tensor.is_cuda:
+                    self.session.host.note(tensor, place())
         return None
 
     def _is_pinned_copy(self, info: OpInfo, args: Any) -> bool:
@@ -409,6 +438,9 @@ class Recorder(TorchDispatchMode):
         return value
 
     def _external(self, tensor: Tensor, address: int) -> TapeValue:
+        if not (address or self.has_host_operands or tensor.is_cuda):
+            self.has_host_operands = self.is_wary = True
+            raise HostOperand
         self.outside[identity(tensor)] = value = new_value(tensor, self.owner, -1, self.segment, address, None)
         self.externals[value] = tensor
         return value
@@ -426,9 +458,11 @@ class Recorder(TorchDispatchMode):
         """
         if isinstance(out, Tensor):
             if not out.is_cuda and not self._on_device(spec_args, spec_kwargs):
+                self._note_host_work(info, args, kwargs, out)
                 return _HOST_WORK  # it does not depend on the device
             return self.known(out) or self._made(out, position, info, spec_args)
         if _is_host_work(args, kwargs, out):
+            self._note_host_work(info, args, kwargs, out)
             return _HOST_WORK
         if type(out) in _SEQUENCES:
             return type(out)([self._made(o, position, info, spec_args) if isinstance(o, Tensor) else o for o in out])
@@ -471,6 +505,14 @@ class Recorder(TorchDispatchMode):
         self.session.values.taint(tensor)
         return value
 
+    def _note_host_work(self, info: OpInfo, args: Any, kwargs: Any, out: Any) -> None:
+        host = self.session.host
+        if info.name == "aten::lift_fresh":  # how torch.tensor ends
+            host.note_made(out)
+        else:
+            is_reading = not (info.is_view or _reads_no_content(info.name))
+            host.note_work(args, kwargs, out, place() if is_reading else None)
+
     def _on_device(self, args: Any, kwargs: Any) -> bool:
         """True if a host tensor came from device work (a pinned copy)."""
         for item in (*args, *kwargs.values()):
@@ -486,6 +528,7 @@ class Recorder(TorchDispatchMode):
                 value = self.value_of(tensor)
                 if not tensor.is_cuda:
                     self.session.values.taint(tensor)
+                    self.session.host.note_write(tensor)
                 if value.is_of_external or (value.root or value).segment != self.tape.segment:
                     key = (tensor.data_ptr(), tuple(tensor.size()), tuple(tensor.stride()))
                     if key not in self.mutated:
@@ -524,6 +567,16 @@ def _makes_shape(info: OpInfo, args: Any, kwargs: Any) -> bool:
     )
 
 
+def _makes_on_host(kwargs: Any) -> bool:
+    """Whether an operation without tensors makes one in host memory."""
+    device = kwargs.get("device")
+    return device is None or torch.device(device).type == "cpu"
+
+
+def _reads_no_content(name: str) -> bool:
+    return name in _NO_NODE or name.endswith("_like") or name.startswith("aten::new_")
+
+
 def _is_host_work(args: Any, kwargs: Any, out: Any) -> bool:
     """True if an operation has tensors, and all are in host memory."""
     tensors = flat(args, kwargs, out)
@@ -540,6 +593,10 @@ def _escaped(out: Any, info: OpInfo) -> bool:
 
 class NoStorage(Exception):
     """The tensor has no strided memory."""
+
+
+class HostOperand(NoStorage):
+    """Nor has it any on the device: the capture's first tensor in host memory."""
 
 
 _TO_RECORD = object()
@@ -560,6 +617,11 @@ _SPARSE = UnsafeOp("sparse arithmetic", Kind.DYNAMIC_SHAPE, "sparse operations r
 _SYMBOLIC = UnsafeOp(
     "host value", Kind.HOST_READ, "it computes with a value that the host read from the device", When.ALWAYS
 )
+HOST_WRITE = UnsafeOp(
+    "host write", Kind.NOT_RECORDED, "it writes to host memory of the program's, which no graph does", When.ALWAYS
+)
+HOST_DRAW = UnsafeOp("host draw", Kind.NOT_RECORDED, "it draws random numbers on the host", When.ALWAYS)
+ON_HOST = frozenset({HOST_WRITE, HOST_DRAW})
 _TAINTED = UnsafeOp(
     "host arithmetic", Kind.HOST_READ, "it computes on the host with values from the device", When.ALWAYS
 )

@@ -33,13 +33,14 @@ from gfxgraph.capture import failures, homes, intercept, remedies, turns, worksp
 from gfxgraph.capture.generators import Generators, end_loans, kept_out
 from gfxgraph.capture.holdings import Holdings, settle
 from gfxgraph.capture.hooks import bare_launch
+from gfxgraph.capture.host_memory import HostReads, host_generator
 from gfxgraph.capture.host_values import HostValues
 from gfxgraph.capture.memory import Layout, is_within, pool_id, pool_ranges, storage_address
 from gfxgraph.capture.modes import leave_modes
 from gfxgraph.capture.moving import MovingTensors
 from gfxgraph.capture.places import SourcePlace, place, shown
 from gfxgraph.capture.program import Program
-from gfxgraph.capture.recorder import Recorder
+from gfxgraph.capture.recorder import HOST_DRAW, ON_HOST, Recorder
 from gfxgraph.capture.rollback import Rollback
 from gfxgraph.capture.steps import CallStep, Gate, HostStep, ReadStep, ReplayStep, SegmentStep, Step
 from gfxgraph.capture.streams import Streams, wait_for
@@ -82,6 +83,7 @@ class Session:
         self.generators = Generators(self.device_index, self.state.base, generators)
         self.values = self.values_type(self)
         self.moving = MovingTensors(self)
+        self.host = HostReads()
         self.program = Program(bare_launch(self.state.base), numbers=self.values.numbers)
         self.gate: Gate | None = None
         """If set, steps added to the program run only under this condition."""
@@ -407,12 +409,13 @@ class Session:
         def make() -> tuple[Any, Step]:
             writes = written(func, args, kwargs)
             foreign = self.generators.foreign_states(args, kwargs)
+            foreign += [host_generator(args, kwargs)] if row is HOST_DRAW else []
             self.rollback.save(writes, self.streams.own)
             self.rollback.save_states(foreign)
             out = func(*args, **kwargs)
             if outcome:
                 return out, self.values.decided(lambda: func(*args, **kwargs), bool(out), name, where)
-            is_from_device = is_symbolic or any(map(self.values.comes_from_device, flat(args, kwargs)))
+            is_from_device = is_symbolic or row in ON_HOST or self.values.come_from_device(args, kwargs)
             for tensor in flat(out, list(writes)):
                 if not tensor.is_cuda and is_from_device:
                     self.values.taint(tensor)
@@ -423,7 +426,10 @@ class Session:
             self.moving.note(row, name, step, args, kwargs)
             return out, step
 
-        return self.split(row, name, make, where)
+        out = self.split(row, name, make, where)
+        if row.kind is Kind.HOST_COPY:
+            self.values.pin_lent(written(func, args, kwargs))
+        return out
 
     def split(self, row: UnsafeOp, name: str, make: Callable[[], tuple[Any, Step | None]], where: Any = None) -> Any:
         """End the segment, run what is pending, do the host's part, and open the next segment.
@@ -535,7 +541,10 @@ class Session:
         def make() -> tuple[Any, Step | None]:
             return call(), CallStep(call, name, *where) if repeat else None
 
-        return self.split(BY_NAME[name], name, make, where)
+        out = self.split(BY_NAME[name], name, make, where)
+        if repeat:
+            self.values.pin_lent(self.host.take_lent())
+        return out
 
     def replay_inside(self, graph: Any) -> None:
         """Make a graph that is replayed inside this capture a step of the program."""
@@ -592,6 +601,8 @@ class Session:
         program.steps = homes.watch(program.steps, self.recorder.externals)
         needed = self.values.needed_reads(program.steps)
         program.steps = [s for s in program.steps if not isinstance(s, ReadStep) or s.index in needed]
+        if self.policy is not OnUnsafe.RAISE:
+            program.host_reads = self.host.kept()
         self.recorder.externals = {}
         self.recorder.outside = {}
         self.recorder.values = []

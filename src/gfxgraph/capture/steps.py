@@ -111,7 +111,8 @@ class SegmentStep(Step):
     @property
     def where(self) -> object:
         """Where the segment begins in the user's source."""
-        return self.tape.entries[0].where if self.tape.rows else ""
+        # A view at the start has none: it is no work of the graph's.
+        return next((entry.where for entry in self.tape.entries if entry.code is not None), "")
 
     def step_down(self, reason: str, op: str, where: object = "") -> None:
         """Run the tape from now on; counted as a fallback now and at each replay."""

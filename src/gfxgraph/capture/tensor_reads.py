@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 
 from gfxgraph.capture import scaler, texts
+from gfxgraph.capture.host_memory import may_change, shares_memory
 from gfxgraph.capture.number_functions import by_number
 from gfxgraph.capture.numbers import TrackedNumber, holds_numbers
+from gfxgraph.capture.places import place
 from gfxgraph.capture.stock import STOCK, Targets, session_here
 
 _PLACES = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
@@ -164,10 +166,15 @@ def _made_on_host(short: str) -> Callable[..., Tensor]:
             return _of_numbers(session, short, data, args, kwargs)
         if device is None and short != "as_tensor" and session is not None:
             device = _default_device(session)
-        if session is None or device is None or torch.device(device).type == "cpu" or isinstance(data, Tensor):
+        if session is None or isinstance(data, Tensor):
             return make(data, *args, **kwargs)  # type: ignore[no-any-return]
+        is_on_host = device is None or torch.device(device).type == "cpu"
         grad = kwargs.pop("requires_grad", False)
-        made = make(data, *args, **{**kwargs, "device": "cpu"}).to(device)
+        made = make(data, *args, **(kwargs if is_on_host else {**kwargs, "device": "cpu"}))
+        if may_change(data, n_own=1) and not shares_memory(made, data):
+            session.host.note_contents(data, place())
+        if not is_on_host:
+            made = made.to(device)
         return made.requires_grad_() if grad else made  # type: ignore[no-any-return]
 
     return made_on_host

@@ -85,9 +85,7 @@ def _answer(frame: FrameType) -> bool | None:
         if len(_answers) >= _MOST_ANSWERS:
             _answers.clear()
         path = path_at(tree, *key)
-        search = _Search(
-            _scope_of(path), tree, lambda name: _looked_up(name, frame.f_locals, frame.f_globals), _DEEPEST
-        )
+        search = _Search(scope_of(path), tree, looked_up(frame), _DEEPEST)
         wants = bool(path) and search.climbs(path)
         known = _answers[key] = tree, True if wants else (None if search.returns else False)
     return known[1]
@@ -169,7 +167,7 @@ class _Search:
 
     def _put(self, target: ast.AST | None, path: list[ast.AST]) -> bool:
         """Follow a value from where it is stored."""
-        scope = _scope_of(path)
+        scope = scope_of(path)
         if isinstance(target, ast.Name):
             return self.name(scope, target.id)
         if isinstance(target, ast.Attribute):
@@ -182,20 +180,20 @@ class _Search:
 
     def _given(self, call: ast.Call, node: ast.AST, path: list[ast.AST]) -> bool | None:
         """Whether the call's result holds the number passed to it; None if the call needs it plain."""
-        func = self._resolved(call.func)
+        func = self.resolved(call.func)
         if isinstance(call.func, ast.Subscript):  # kernel[grid](...): Triton takes plain numbers
-            kernel = self._resolved(call.func.value)
+            kernel = self.resolved(call.func.value)
             if _room(type(kernel)) == "triton":
                 return None
         others = [part for part in call.args if part is not node]
         others += [keyword.value for keyword in call.keywords if keyword is not node]
-        given = [self._resolved(part) for part in others if isinstance(part, (ast.Name, ast.Attribute))]
+        given = [self.resolved(part) for part in others if isinstance(part, (ast.Name, ast.Attribute))]
         if func is collections.deque and isinstance(node, ast.keyword):
             return None  # maxlen
         if any(item is type or (callable(item) and self._needs_plain(item)) for item in given):
             return None  # map(Decimal, values)
         for part in others:
-            if isinstance(part, ast.Lambda) and any(self.name(part, name) for name in _parameters(part)):
+            if isinstance(part, ast.Lambda) and any(self.name(part, name) for name in parameters_of(part)):
                 return None
         needed = self._taken_by(func, call, node)
         if needed is not False:
@@ -206,52 +204,19 @@ class _Search:
 
     def _taken_by(self, func: Any, call: ast.Call, node: ast.AST) -> bool | None:
         """Whether a function needs the number plain; None if it returns it."""
-        n_bound, first = 0, None
         if func is type:
             return len(call.args) == 1
-        if isinstance(func, type):
-            makers = (_static(func, name) for name in ("__init__", "__new__"))
-            maker = next((each for each in makers if isinstance(each, FunctionType)), None)
-            if maker is None:
-                return self._needs_plain(func)
-            func, first, n_bound = maker, _Instance(func.__mro__), 1
-        elif isinstance(func, _Method):
-            func, first, n_bound = func.func, func.first, 1
-        elif isinstance(func, MethodType):
-            func, first, n_bound = func.__func__, func.__self__, 1
-        elif callable(func) and isinstance(call_it := _static(type(func), "__call__"), FunctionType):
-            func, first, n_bound = call_it, func, 1
+        func, first, n_bound = _bound(func)
         if isinstance(func, FunctionType):
             return self._entered(func, first, n_bound, call, node)
         return callable(func) and self._needs_plain(func, n_bound)
 
     def _entered(self, func: FunctionType, first: object, n_bound: int, call: ast.Call, node: ast.AST) -> bool | None:
-        code = func.__code__
-        tree = tree_of(code.co_filename)
-        if not self._depth or tree is None or is_library_code(code) or _room(func) in _NOT_ENTERED:
+        entry = _entry(func, first, n_bound, call, node) if self._depth else None
+        if entry is None:
             return False
-        scope = _definition(tree, code)
-        parameter = _parameter(scope, call, node, n_bound) if scope is not None else None
-        if scope is None or parameter is None:
-            return False
-        own = dict(zip(code.co_varnames[:1], [first])) if n_bound else {}
-        if isinstance(first, _Instance):
-            own["super"] = lambda: None
-        cells = dict(zip(code.co_freevars, func.__closure__ or ()))
-
-        def find(name: str) -> object:
-            if name == "super" and isinstance(first, _Instance):
-                return _Instance(_after(first.bases, func))
-            if name in own:
-                return own[name]
-            if name in code.co_varnames:
-                return _UNKNOWN
-            if name in cells:
-                return _contents(cells[name])
-            return _looked_up(name, func.__globals__)
-
-        inner = _Search(scope, tree, find, self._depth - 1)
-        return inner.name(scope, parameter) or (None if inner.returns else False)
+        inner = _Search(entry.scope, entry.tree, entry.find, self._depth - 1)
+        return inner.name(entry.scope, entry.parameter) or (None if inner.returns else False)
 
     @staticmethod
     def _needs_plain(func: object, n_bound: int = 0) -> bool:
@@ -275,7 +240,7 @@ class _Search:
 
     # -- names ------------------------------------------------------------------------------------------
 
-    def _resolved(self, expression: ast.AST, depth: int = _DEEPEST) -> object:
+    def resolved(self, expression: ast.AST, depth: int = _DEEPEST) -> object:
         """The object that an expression names, found without running any of the program's code."""
         if not depth:
             return _UNKNOWN
@@ -283,9 +248,9 @@ class _Search:
             found = self._find(expression.id)
             return self._assigned(expression.id, depth) if found is _UNKNOWN else found
         if isinstance(expression, ast.Attribute):
-            return _member(self._resolved(expression.value, depth - 1), expression.attr)
+            return _member(self.resolved(expression.value, depth - 1), expression.attr)
         if isinstance(expression, ast.Call):
-            func = self._resolved(expression.func, depth - 1)
+            func = self.resolved(expression.func, depth - 1)
             if isinstance(func, _Instance):
                 return func  # super()
             return _Instance(func.__mro__) if isinstance(func, type) and func is not type else _UNKNOWN
@@ -299,7 +264,77 @@ class _Search:
             if isinstance(node, ast.Assign)
             and any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
         ]
-        return self._resolved(values[0], depth - 1) if len(values) == 1 else _UNKNOWN
+        return self.resolved(values[0], depth - 1) if len(values) == 1 else _UNKNOWN
+
+
+@dataclass(frozen=True)
+class Entered:
+    """A Python function that a call enters with a value."""
+
+    scope: Any
+    parameter: str
+    tree: ast.Module
+    find: Callable[[str], object]
+    filename: str
+
+
+def entry_of(call: ast.Call, node: ast.AST, scope: Any, find: Callable[[str], object]) -> Entered | None:
+    """The function that a call in ``scope`` enters with its argument ``node``; None where it is not known."""
+    func, first, n_bound = _bound(resolved(call.func, scope, find))
+    return _entry(func, first, n_bound, call, node) if isinstance(func, FunctionType) else None
+
+
+def resolved(expression: ast.AST, scope: Any, find: Callable[[str], object]) -> object:
+    """The object that an expression in ``scope`` names, found without running anything of the program's."""
+    return _Search(scope, None, find, _DEEPEST).resolved(expression)
+
+
+def looked_up(frame: FrameType) -> Callable[[str], object]:
+    """What finds an object by its name in a frame; the locals are those of now."""
+    return lambda name: _looked_up(name, frame.f_locals, frame.f_globals)
+
+
+def _bound(func: Any) -> tuple[Any, object, int]:
+    """The function that runs, its first argument, and how many it is given beside the call's."""
+    if isinstance(func, type):
+        makers = (_static(func, name) for name in ("__init__", "__new__"))
+        maker = next((each for each in makers if isinstance(each, FunctionType)), None)
+        return (func, None, 0) if maker is None else (maker, _Instance(func.__mro__), 1)
+    if isinstance(func, _Method):
+        return func.func, func.first, 1
+    if isinstance(func, MethodType):
+        return func.__func__, func.__self__, 1
+    if callable(func) and isinstance(call_it := _static(type(func), "__call__"), FunctionType):
+        return call_it, func, 1
+    return func, None, 0
+
+
+def _entry(func: FunctionType, first: object, n_bound: int, call: ast.Call, node: ast.AST) -> Entered | None:
+    code = func.__code__
+    tree = tree_of(code.co_filename)
+    if tree is None or is_library_code(code) or _room(func) in _NOT_ENTERED:
+        return None
+    scope = _definition(tree, code)
+    parameter = _parameter(scope, call, node, n_bound) if scope is not None else None
+    if scope is None or parameter is None:
+        return None
+    own = dict(zip(code.co_varnames[:1], [first])) if n_bound else {}
+    if isinstance(first, _Instance):
+        own["super"] = lambda: None
+    cells = dict(zip(code.co_freevars, func.__closure__ or ()))
+
+    def find(name: str) -> object:
+        if name == "super" and isinstance(first, _Instance):
+            return _Instance(_after(first.bases, func))
+        if name in own:
+            return own[name]
+        if name in code.co_varnames:
+            return _UNKNOWN
+        if name in cells:
+            return _contents(cells[name])
+        return _looked_up(name, func.__globals__)
+
+    return Entered(scope, parameter, tree, find, code.co_filename)
 
 
 def _room(item: object) -> str:
@@ -345,7 +380,7 @@ def _contents(cell: CellType) -> object:
 # -- the tree ---------------------------------------------------------------------------------------------
 
 
-def _scope_of(path: list[ast.AST]) -> Any:
+def scope_of(path: list[ast.AST]) -> Any:
     return next((node for node in reversed(path) if isinstance(node, SCOPES)), path[0] if path else None)
 
 
@@ -378,14 +413,14 @@ def _path_in(scope: Any, node: Any) -> list[ast.AST]:
 def _loads(scope: ast.AST, name: str) -> Iterator[ast.Name]:
     """Where a name is read, including nested functions that do not shadow it."""
     for child in ast.iter_child_nodes(scope):
-        if isinstance(child, SCOPES) and name in _parameters(child):
+        if isinstance(child, SCOPES) and name in parameters_of(child):
             continue
         if isinstance(child, ast.Name) and child.id == name and isinstance(child.ctx, ast.Load):
             yield child
         yield from _loads(child, name)
 
 
-def _parameters(scope: Any) -> list[str]:
+def parameters_of(scope: Any) -> list[str]:
     given = scope.args
     every = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
     return [each.arg for each in every if each is not None]
@@ -394,7 +429,7 @@ def _parameters(scope: Any) -> list[str]:
 def _parameter(scope: Any, call: ast.Call, node: ast.AST, n_bound: int) -> str | None:
     """The parameter that receives an argument of a call."""
     if isinstance(node, ast.keyword):
-        return node.arg if node.arg in _parameters(scope) else getattr(scope.args.kwarg, "arg", None)
+        return node.arg if node.arg in parameters_of(scope) else getattr(scope.args.kwarg, "arg", None)
     position = next((i for i, each in enumerate(call.args) if each is node), -1)
     names = [each.arg for each in (*scope.args.posonlyargs, *scope.args.args)][n_bound:]
     if position < 0 or isinstance(node, ast.Starred) or any(isinstance(each, ast.Starred) for each in call.args):

@@ -28,6 +28,7 @@ installs nothing. Numbers come from torch's CPU kernels; times mean nothing.
     special_kernels.py    factories, copies between devices, storages
     cuda_only_kernels.py  calls that CPU kernels refuse
     rnn_kernels.py        fused recurrent cells
+    collectives.py        torch.distributed, by the CPU's backend
     driver.py             the GraphDriver of the simulated card
     copies.py             its copying kernel
 """

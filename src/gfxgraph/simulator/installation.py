@@ -20,7 +20,7 @@ from torch.autograd import graph as autograd_graph
 from torch.utils._device import _device_constructors
 
 from gfxgraph.errors import SimulatorError
-from gfxgraph.simulator import profiles, signals
+from gfxgraph.simulator import collectives, profiles, signals
 from gfxgraph.simulator.core import Simulator
 from gfxgraph.simulator.faults import NODE_ENDINGS
 from gfxgraph.simulator.generators import GeneratorName
@@ -117,6 +117,7 @@ def install(profile: str = "cuda", *, total_memory: int = DEFAULT_MEMORY, **torc
         kernels = Kernels(sim)
         undo.add(kernels.undo)
         kernels.install(special_kernels(sim, kernels), host_kernels(sim))
+        undo.add(collectives.install(sim))
         _patch_names(sim, undo)
         _patch_modules(sim, undo)
         _patch_classes(sim, undo)

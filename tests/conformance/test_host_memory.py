@@ -1,0 +1,183 @@
+"""Host memory that captured code reads: what a replay would not see is noticed, what the code writes is repeated."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import gfxgraph
+from tests.conformance.conftest import on_both_platforms
+
+pytestmark = [pytest.mark.any_platform, pytest.mark.usefixtures("nothing_compiled")]
+
+
+def captured(body):
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = body()
+    return graph, result
+
+
+def ones():
+    return torch.ones(4, device="cuda")
+
+
+def _scalar_operand(x, host):
+    return lambda: x * host[2]
+
+
+def _item(x, host):
+    return lambda: x * host.max().item()
+
+
+def _host_arithmetic(x, host):
+    return lambda: x * (host * 2).sum().cuda()
+
+
+READS = {"a scalar operand": _scalar_operand, "item": _item, "arithmetic": _host_arithmetic}
+
+
+@on_both_platforms
+@pytest.mark.parametrize("name", READS)
+def test_a_host_tensor_that_changed_is_noticed(platform, name):
+    """It was read at capture: with the same content replays are right, with another they name line and values."""
+    x, host = ones(), torch.tensor([0.0, 1.0, 2.0])
+    body = READS[name](x, host)
+    graph, y = captured(body)
+    x.fill_(3.0)
+    graph.replay()
+    assert torch.equal(y, body())
+    host[2] = 7.0
+    with pytest.raises(gfxgraph.GuardMismatch) as caught:
+        graph.replay()
+    assert caught.value.code == "host_memory_changed"
+    assert "element 2 of a host tensor" in str(caught.value) or "a host tensor" in str(caught.value)
+    assert "test_host_memory.py" in str(caught.value)
+    assert "was 2.0 when captured and is 7.0 now" in str(caught.value)
+    host[2] = 2.0
+    graph.replay()
+    assert torch.equal(y, body())
+
+
+def test_a_large_host_tensor_is_noticed_by_its_writes(platform):
+    """Too large to keep a copy of: torch counts the writes."""
+    host = torch.zeros(1 << 19)
+    x = ones()
+    graph, y = captured(lambda: x + host.sum().item())
+    graph.replay()
+    assert y.tolist() == [1.0] * 4
+    host[5] = 1.0
+    with pytest.raises(gfxgraph.GuardMismatch, match="number of writes"):
+        graph.replay()
+
+
+@pytest.mark.parametrize("make", [list, np.array], ids=["list", "array"])
+def test_a_list_or_array_that_changed_is_noticed(platform, make):
+    """A tensor was made of it at capture."""
+    x, numbers = ones(), make([1.0, 2.0, 3.0, 4.0])
+    graph, y = captured(lambda: x * torch.tensor(numbers, device="cuda"))
+    graph.replay()
+    assert y.tolist() == [1.0, 2.0, 3.0, 4.0]
+    numbers[1] = 9.0
+    with pytest.raises(gfxgraph.GuardMismatch, match="element 1 of a list or array"):
+        graph.replay()
+
+
+def test_what_the_captured_code_makes_is_not_watched(platform):
+    """Literals, host tensors made inside and a list that the code fills anew: replays stay one launch."""
+    x, scratch = ones(), []
+
+    def body():
+        scratch.clear()
+        scratch.extend([0, 1])
+        index = torch.tensor(scratch)
+        scratch.clear()
+        return x * torch.tensor([1.0, 2.0]).sum() + index.sum().item() * torch.tensor(2.0)
+
+    graph, y = captured(body)
+    assert graph._program.host_reads == [] and graph._program.is_plain
+    x.fill_(2.0)
+    graph.replay()
+    assert y.tolist() == [8.0] * 4
+
+
+def test_what_captured_code_writes_on_the_host_is_repeated(platform):
+    """A step counter in a host tensor counts replays, and not the capture; what depends on it follows."""
+    x, step = ones(), torch.zeros(())
+    steps = [torch.zeros(()) for _ in range(2)]
+
+    def body():
+        step.add_(1)
+        torch._foreach_add_(steps, 2)
+        return x * (1 - 0.5 ** step.item()) + steps[1]
+
+    graph, y = captured(body)
+    assert step.item() == 0
+    for n in (1, 2, 3):
+        graph.replay()
+        assert step.item() == n and y.tolist() == pytest.approx([1 - 0.5**n + 2 * n] * 4)
+
+
+def test_draws_on_the_host_are_repeated(platform):
+    """Each replay draws anew, from the generator where the program left it; the capture draws none."""
+    x = ones()
+    mine, twin = torch.Generator().manual_seed(5), torch.Generator().manual_seed(5)
+    graph, y = captured(lambda: x * torch.rand(4, generator=mine).cuda())
+    for _ in range(3):
+        graph.replay()
+        assert torch.equal(y.cpu(), torch.rand(4, generator=twin))
+
+
+@pytest.mark.parametrize("is_blocking", [True, False])
+def test_memory_shared_with_numpy_is_pinned(platform, is_blocking):
+    """What is copied there may be read through the array, which nobody sees."""
+    x = ones()
+    host = torch.zeros(4).pin_memory()
+    array = host.numpy()
+
+    def body():
+        host.copy_(x, non_blocking=not is_blocking)
+        torch.cuda.synchronize()
+        return x * float(array[0])
+
+    graph, y = captured(body)
+    graph.replay()
+    assert y.tolist() == [1.0] * 4
+    x.fill_(3.0)
+    with pytest.raises(gfxgraph.GuardMismatch, match=r"was \[1.0, 1.0, 1.0, 1.0\]"):
+        graph.replay()
+
+
+def test_a_copy_that_nobody_waits_for_is_free(platform):
+    """The usual output buffer, read through NumPy after a replay."""
+    x = ones()
+    host = torch.zeros(4).pin_memory()
+    array = host.numpy()
+    graph, _ = captured(lambda: host.copy_(x * 2, non_blocking=True))
+    for value in (1.0, 5.0):
+        x.fill_(value)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert array.tolist() == [2 * value] * 4
+
+
+def test_copies_to_the_device_are_read_anew(platform):
+    """What a copy takes from host memory is followed, not compared."""
+    x, array = ones(), np.zeros(4, dtype=np.float32)
+    graph, y = captured(lambda: x + torch.from_numpy(array).to("cuda"))
+    array[:] = 3.0
+    graph.replay()
+    assert y.tolist() == [4.0] * 4
+
+
+def test_torchs_own_behaviour_asks_nothing(platform):
+    """on_unsafe="raise": host work is a constant, as in torch."""
+    x, host = ones(), torch.zeros(())
+    graph = torch.cuda.CUDAGraph(on_unsafe="raise")
+    with torch.cuda.graph(graph):
+        host.add_(1)
+        y = x * host.item()
+    host.fill_(5.0)
+    graph.replay()
+    assert y.tolist() == [1.0] * 4

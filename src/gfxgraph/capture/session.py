@@ -125,6 +125,7 @@ class Session:
             self._open(self.graph_ref(), self.extra)
             self.holdings.take_thread()
             self._has_entered = True
+            self.values.take_over()
             self.recorder.paused = False
         except BaseException as error:
             self.abort(error)
@@ -415,7 +416,7 @@ class Session:
             is_from_device = is_symbolic or any(map(self.values.comes_from_device, flat(args, kwargs)))
             for tensor in flat(out, list(writes)):
                 if not tensor.is_cuda and is_from_device:
-                    self.values.taint(tensor)
+                    self.values.refills(tensor)
             for tensor in flat(out):
                 if tensor.is_cuda:
                     self.recorder.adopt(tensor)

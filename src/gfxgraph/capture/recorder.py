@@ -210,8 +210,8 @@ class Recorder(TorchDispatchMode):
             return func(*args, **kwargs) if kwargs else func(*args)
         info = OPS.get(identity(func))
         if info is None:
-            # Higher-order operators call back into this mode. C++ asks a tensor subclass for its device by prim::device,
-            # and an exception there would end the process.
+            # Higher-order operators call back into this mode. C++ asks a tensor subclass for its device by
+            # prim::device, and an exception there would end the process.
             if not hasattr(func, "_schema") or func.namespace == "prim":
                 return func(*args, **(kwargs or {}))
             info = OPS[identity(func)] = OpInfo(func)

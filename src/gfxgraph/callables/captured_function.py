@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 from gfxgraph.callables import engine
 from gfxgraph.callables.arena import Arena, arena_of
 from gfxgraph.callables.entry import replay
-from gfxgraph.callables.inputs import dense_strides, dim_order
+from gfxgraph.callables.inputs import copy_together, dense_strides, dim_order
 from gfxgraph.callables.signature import GuardMiss, RunEagerly
 from gfxgraph.capture.holdings import unbroken
 from gfxgraph.capture.memory import used_on
@@ -102,7 +102,7 @@ def copy_in(buffers: Sequence[Tensor], given: Sequence[Tensor]) -> None:
     if pairs:
         # Below autograd: a buffer is plain memory, whatever it belonged to when it was made.
         with torch.no_grad():
-            torch._foreach_copy_([b for b, _ in pairs], [g.detach() for _, g in pairs])
+            copy_together([b for b, _ in pairs], [g.detach() for _, g in pairs])
 
 
 def like(tensor: Tensor) -> Tensor:

@@ -140,7 +140,16 @@ def copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
         if len(targets) == 1:
             targets[0].copy_(sources[0], non_blocking=True)
         elif targets:
-            torch._foreach_copy_(targets, sources, non_blocking=True)
+            copy_together(targets, sources, non_blocking=True)
+
+
+def copy_together(targets: list[Tensor], sources: list[Tensor], non_blocking: bool = False) -> None:
+    """In one launch where torch can: it has no such kernel for complex halves."""
+    try:
+        torch._foreach_copy_(targets, sources, non_blocking=non_blocking)
+    except NotImplementedError:
+        for target, source in zip(targets, sources):
+            target.copy_(source, non_blocking=non_blocking)
 
 
 def pad(static: Tensor, size: Sequence[int], value: float) -> None:

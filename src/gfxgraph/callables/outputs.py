@@ -262,7 +262,10 @@ def _from_before(result: GraphOutput, args: Sequence[Tensor]) -> Tensor:
     itself, dtype, size, stride, offset = result.layout
     if itself:
         return given
-    view = given if given.dtype == dtype else given.view(dtype)
+    view = given
+    if given.dtype != dtype:  # all of its memory, in one dim: only that can be viewed whatever the sizes and strides
+        view = given.as_strided((given.untyped_storage().nbytes() // given.itemsize,), (1,), 0).view(dtype)
+        offset += given.storage_offset() * given.itemsize // dtype.itemsize
     return view.as_strided(size, stride, view.storage_offset() + offset)
 
 

@@ -41,6 +41,9 @@ _ROUNDING = frozenset({"abs", "neg", "pos", "round", "real", "imag"})
 _HANDED_OUT = frozenset({"Tensor.item", "Tensor.tolist"})
 _MOST_NUMBERS = 4096
 """A longer list is pinned as a whole."""
+_refilled: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
+"""Host tensors that a step of some program makes anew at each replay, by `memory_of`: a backward, or another graph,
+that reads one is captured when it holds one call's values."""
 
 
 class Splitting(Protocol):
@@ -95,6 +98,16 @@ class HostValues:
         if memory not in self.tainted:
             self.tainted[memory] = kept_identity(tensor)
         self._capturing().recorder.is_wary = True
+
+    def refills(self, tensor: Tensor) -> None:
+        """A host tensor into which a step of this program writes values of the device at each replay."""
+        self.taint(tensor)
+        _refilled.setdefault(memory_of(tensor), tensor)
+
+    def take_over(self) -> None:
+        """Before the first operation: what other programs refill holds values of the device here, too."""
+        for tensor in list(_refilled.values()):
+            self.taint(tensor)
 
     def is_tainted(self, tensor: Tensor) -> bool:
         return bool(self.tainted) and not tensor.is_cuda and memory_of(tensor) in self.tainted

@@ -81,9 +81,12 @@ class OpInfo:
         full = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
         self.is_composite = has(full, "CompositeImplicitAutograd") and not has(full, "CUDA")
         self.is_watched = self.unsafe is not None or self.is_composite or self.draws
-        # False where the result shares memory with an argument (views and in-place operations).
+        # False where the result shares memory with an argument: views, in-place operations, and the views that torch
+        # calls unsafe, of which the schema says nothing: kron writes its out= through one.
         self.makes_memory = not (
-            is_collective_in_place(schema) or any(r.alias_info is not None for r in schema.returns)
+            is_collective_in_place(schema)
+            or any(r.alias_info is not None for r in schema.returns)
+            or schema.name.startswith(("aten::_unsafe_view", "aten::unsafe_"))
         )
         # A view launches nothing, so the graph is not queried after it.
         self.is_view = (

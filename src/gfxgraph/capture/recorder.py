@@ -216,7 +216,9 @@ class Recorder(TorchDispatchMode):
             return func(*args, **kwargs) if kwargs else func(*args)
         info = OPS.get(identity(func))
         if info is None:
-            if not hasattr(func, "_schema"):  # higher-order operators call back into this mode
+            # Higher-order operators call back into this mode. C++ asks a tensor subclass for its device by
+            # prim::device, and an exception there would end the process.
+            if not hasattr(func, "_schema") or func.namespace == "prim":
                 return func(*args, **(kwargs or {}))
             info = OPS[identity(func)] = OpInfo(func)
         func = info.func
@@ -324,6 +326,8 @@ class Recorder(TorchDispatchMode):
         """An operation whose tensors are not all of device memory with strides."""
         if isinstance(found, HostOperand):  # looked at once more, as all that come from now on
             return self.__torch_dispatch__(func, (), args, kwargs)
+        if any(map(_is_traced, flat(args, kwargs))):  # something is traced, and nothing is launched
+            return func(*args, **kwargs)
         return self.session.unsafe_op(_SPARSE, func, args, kwargs)
 
     def _looked_at(self, info: OpInfo, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
@@ -420,9 +424,9 @@ class Recorder(TorchDispatchMode):
         """Give a value to a tensor that no recorded operation made: an input, or another view of captured memory.
 
         Raises:
-            NoStorage: it is sparse, and has no memory of its own that an address could name.
+            NoStorage: it is sparse or fake, and has no memory of its own that an address could name.
         """
-        if tensor.layout is not _STRIDED:
+        if tensor.layout is not _STRIDED or _is_traced(tensor):
             raise NoStorage
         if not tensor.is_cuda:
             return self._external(tensor, 0)
@@ -591,6 +595,10 @@ def _escaped(out: Any, info: OpInfo) -> bool:
     return info.name not in _NO_NODE and not info.name.startswith(("aten::empty", "aten::new_empty"))
 
 
+def _is_traced(tensor: Tensor) -> bool:
+    return type(tensor).__name__ in _TRACED
+
+
 class NoStorage(Exception):
     """The tensor has no strided memory."""
 
@@ -600,6 +608,7 @@ class HostOperand(NoStorage):
 
 
 _TO_RECORD = object()
+_TRACED = frozenset({"FakeTensor", "FunctionalTensor"})
 _HOST_WORK = object()
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _EXTERNAL_ROOT = new_value(type(None), 0, -1, -1, 0, None)

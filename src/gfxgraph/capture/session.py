@@ -127,6 +127,7 @@ class Session:
             self._open(self.graph_ref(), self.extra)
             self.holdings.take_thread()
             self._has_entered = True
+            self.values.take_over()
             self.recorder.paused = False
         except BaseException as error:
             self.abort(error)
@@ -418,7 +419,7 @@ class Session:
             is_from_device = is_symbolic or row in ON_HOST or self.values.come_from_device(args, kwargs)
             for tensor in flat(out, list(writes)):
                 if not tensor.is_cuda and is_from_device:
-                    self.values.taint(tensor)
+                    self.values.refills(tensor)
             for tensor in flat(out):
                 if tensor.is_cuda:
                     self.recorder.adopt(tensor)

@@ -229,7 +229,7 @@ class Kernels:
         replaced = []
         for name in schema.outs:
             if isinstance(keywords.get(name), Tensor):
-                keywords[name] = torch.empty(0, dtype=keywords[name].dtype)
+                keywords[name] = torch.empty(0, dtype=keywords[name].dtype, device=keywords[name].device)
                 replaced.append(name)
         return replaced
 
@@ -414,7 +414,10 @@ class Kernels:
                 result = schema.op(*stand_in_call, **stand_in_keywords)
         except RuntimeError:
             # Ones may be invalid input (a singular matrix); shapes alone may be enough.
-            result = _on_meta(schema, call, keywords)
+            stand_in_call = [_on_meta(value) for value in stand_in_call]
+            stand_in_keywords = {name: _on_meta(value) for name, value in stand_in_keywords.items()}
+            self._replace_outs(schema, stand_in_keywords)
+            result = schema.op(*stand_in_call, **stand_in_keywords)
         inputs = [tensor.data_ptr() for tensor in _tensors_in(stand_in_call)]
         results = (result,) if len(schema.returned) == 1 else tuple(result or ())
         specs = [_spec(value, inputs) for value in results]
@@ -543,13 +546,10 @@ def _stand_in(value: Any) -> Any:
     return value
 
 
-def _on_meta(schema: OpSchema, call: list[Any], keywords: dict[str, Any]) -> Any:
-    def to_meta(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device="meta")
-        return [to_meta(item) for item in value] if isinstance(value, list) else value
-
-    return schema.op(*map(to_meta, call), **{name: to_meta(value) for name, value in keywords.items()})
+def _on_meta(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device="meta")
+    return [_on_meta(item) for item in value] if isinstance(value, list) else value
 
 
 def _spec(value: Any, inputs: list[int]) -> Any:

@@ -10,6 +10,7 @@ graph whose results are copied out.
 from __future__ import annotations
 
 import functools
+import math
 import struct
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -83,6 +84,7 @@ class Writer:
             "foreach_copy": torch._foreach_copy_,
             "empty_like": torch.empty_like,
             "use_count": torch._C._storage_Use_Count,
+            "inf": math.inf,  # as an infinite argument is written
         }
         self.lines: list[str] = []
         self.sizes: Sequence[Sequence[int] | None] | None = None

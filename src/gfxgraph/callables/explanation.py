@@ -37,6 +37,8 @@ def explain(graphed: Graphed) -> str:
         lines.append(f"  {entry.label}: {how}")
     calls = graphed._worlds.structures or [key[0] for key in graphed._routes]
     lines = folded(lines) + [f"  {each}" for each in advice(graphed._fn, calls)]
+    for number in graphed._front.restless() if graphed._front is not None else ():
+        lines.append(f"  {number} is another number at each call, so what takes it runs eagerly: keep it in a tensor")
     for region in regions(graphed):
         lines += [f"  {line}" for line in region.explain().splitlines()]
     return "\n".join([*lines, *why(graphed).splitlines()[1:]])
@@ -55,7 +57,7 @@ def regions(graphed: Graphed) -> list[Any]:
     """The regions that capture the pieces of calls that are not a single graph."""
     if graphed._front is None or not graphed._pieces:
         return []
-    return [piece.region for _, piece in graphed._front.graphs]
+    return [region for _, piece in graphed._front.graphs for region in piece.regions]
 
 
 def _ways(graphed: Graphed) -> list[str]:
@@ -97,8 +99,8 @@ def advice(fn: Callable[..., Any], calls: Sequence[Any]) -> list[str]:
         if len(seen) >= MANY_CONSTANTS:
             name = names[i] if i < len(names) else f"number {i + 1}"
             found.append(
-                f"argument {name} was {len(seen)} different numbers, each a graph of its own: "
-                "pass it as a tensor on the device"
+                f"argument {name} was {len(seen)} different numbers: pass it as a tensor on the device, "
+                "or what takes it is captured anew, or runs eagerly"
             )
     return found
 

@@ -80,6 +80,8 @@ from gfxgraph.types import MovedInput, ReplayMode
 MakePiece = Callable[..., Any]
 """Given what Dynamo found and a name, makes a callable for the FX graph (pieces/piece.py)."""
 MAX_ROUTES = 4096
+MOST_BOUND = 16
+"""Classes, and objects without a ``__dict__``, whose captures of a method are kept."""
 MAX_ENTRIES = 1024
 """Signatures remembered; beyond that, those that were never captured are forgotten."""
 SAMPLED_IN_ADAPTIVE = 512
@@ -155,6 +157,8 @@ class Graphed:
             fn, self._run, self._front, self._name, self._dims, self._planned, self._padding, self._eager, forget
         )
         self._state: process.Process | None = None
+        self._bound: dict[str, Graphed] = {}
+        """As a method: of what has no dict to keep it in."""
         if not isinstance(fn, torch.nn.Module):
             functools.update_wrapper(self, fn, updated=())
 
@@ -566,7 +570,11 @@ class Graphed:
         if instance is None:
             return self
         name = f"_gfxgraph_{self._name}_{id(self)}"
-        kept = vars(instance) if hasattr(instance, "__dict__") else {}
+        kept: Any = getattr(instance, "__dict__", None)
+        if not isinstance(kept, dict):  # a class, or an object with slots
+            kept, name = self._bound, str(id(instance))
+            if len(kept) >= MOST_BOUND and name not in kept:
+                del kept[next(iter(kept))]
         bound = kept.get(name)
         if bound is None or bound._fn.__self__ is not instance:  # a copied object still has the original's
             method = types.MethodType(self._fn, instance)

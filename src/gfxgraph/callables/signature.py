@@ -150,6 +150,15 @@ def skeleton(structure: Any) -> Any:
 _CONSTANTS = frozenset((bool, int, float, complex, str, bytes, type(None)))
 
 
+def numbers_in(structure: object) -> tuple[object, ...]:
+    """The ints and floats among the constants of a structure."""
+    if type(structure) is not tuple:
+        return ()
+    if len(structure) == 2 and (structure[0] is int or structure[0] is float):
+        return (structure[1],)
+    return tuple(number for part in structure for number in numbers_in(part))
+
+
 def replace(value: Any, change: Callable[[Tensor], Any]) -> Any:
     """The same tree with ``change`` applied to each tensor, in the order of ``flatten``."""
     kind = type(value)

@@ -23,6 +23,7 @@ from gfxgraph.callables.signature import (
     Call,
     InPieces,
     RunEagerly,
+    numbers_in,
     skeleton,
     tensor_key,
     what_changed,
@@ -36,6 +37,8 @@ from gfxgraph.capture.memory import used_on
 
 MAX_WORLDS = 4096
 """Most signatures whose world is remembered."""
+MOST_NUMBERS = 4
+"""Numbers among the arguments of one world that have graphs of their own; with more, calls run in pieces."""
 MAX_REBOUND = 4
 """How often an external tensor may be replaced before it becomes an input like an argument."""
 
@@ -110,11 +113,23 @@ class Worlds:
             raise InPieces("an attribute that each call sets was set to another value in between")
         if world.why_pieces:
             raise InPieces(world.why_pieces)
+        if not self._front.is_dynamic and self._is_restless(world, call):
+            raise InPieces("a number among its arguments is another one again and again")
         if world.written and not world.written_homes.isdisjoint(t.untyped_storage().data_ptr() for t in call.tensors):
             raise RunEagerly("an argument shares memory that the function also writes to under another name")
         call.world = world
         call.kind, call.key = (*call.kind, world.token), (*call.key, world.token)
         return True
+
+    def _is_restless(self, world: World, call: Call) -> bool:
+        """Whether the call's numbers are new, after many of which most did not come again."""
+        numbers = numbers_in(call.structure)
+        known = world.numbers
+        if len(known) >= MOST_NUMBERS and numbers not in known and 2 * sum(known.values()) < len(known):
+            return bool(numbers)
+        if numbers:
+            known[numbers] = numbers in known
+        return False
 
     def _find(self, call: Call) -> World | None:
         """The world in which the call was traced before; its graphs become invalid if it now reads other tensors."""

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph.callables.effects import Draws
+from gfxgraph.callables.pieces.numbers import InParts, numbers_in
 from gfxgraph.callables.pieces.region import Region, RegionOptions
 from gfxgraph.callables.signature import RunEagerly, mode_key, tensor_key, what_changed
 from gfxgraph.callables.trace.dynamo import local
@@ -32,6 +33,7 @@ class Piece:
 
     def __init__(self, found: Found, name: str, max_graphs: int) -> None:
         self._graph = found.graph.forward
+        self._is_empty = not any(node.op.startswith("call_") for node in found.graph.graph.nodes)
         placeholders = [node for node in found.graph.graph.nodes if node.op == "placeholder"]
         self._static = found.outside
         self.region = Region(
@@ -57,7 +59,7 @@ class Piece:
         if local.is_foreseeing:
             raise OnlyTraced
         state = bridge.process_for_callables()
-        if state is None or torch.cuda.is_current_stream_capturing():
+        if self._is_empty or state is None or torch.cuda.is_current_stream_capturing():
             return self._graph(*inputs)
         if not self._has_run:
             return self._first(inputs)
@@ -127,7 +129,23 @@ class Piece:
             self.region.gradients.append(known)
         return known(inputs)
 
+    restless: tuple[str, ...] = ()
+    """Sources of numbers that differ from call to call: it is given none."""
 
-def make_piece(found: Found, *, name: str, max_graphs: int = 64) -> Piece:
+    @property
+    def regions(self) -> list[Region]:
+        """What captures it."""
+        return [self.region]
+
+    def give_up(self) -> None:
+        """Drop what was captured; how often it ran is kept."""
+        self.region.give_up()
+        self._with_gradients.clear()
+
+
+def make_piece(found: Found, *, name: str, max_graphs: int = 64) -> Piece | InParts:
     """Make a callable for an FX graph of the function called ``name``."""
-    return Piece(found, name, max_graphs)
+    numbers = numbers_in(found.graph.graph)
+    if not numbers:
+        return Piece(found, name, max_graphs)
+    return InParts(found, numbers, lambda part: Piece(part, name, max_graphs))

@@ -109,6 +109,8 @@ class Region:
         self.gradients: list[Any] = []
         """Graphs of forward and backward, for callers of the region."""
         self._eager: Counter[str] = Counter()
+        self._before: dict[str, Any] = {}
+        """``stats`` of what it gave up."""
         _regions.add(self)
 
     def __call__(self, inputs: list[Any]) -> Any:
@@ -183,6 +185,14 @@ class Region:
         if state is not None:
             state.report("fallback", f"a compiled region runs without a graph: {why}", self.name)
 
+    def give_up(self) -> None:
+        """Drop what was captured: others capture it from now on. How often it ran is kept."""
+        self._before = self.stats()
+        self._variants.clear()
+        self.gradients.clear()
+        self._eager.clear()
+        self._last = None
+
     def look(self, inputs: list[Any]) -> Any:
         """Run the first call with Inductor's callable on the caller's own tensors, to see what its results share.
 
@@ -219,8 +229,9 @@ class Region:
     def stats(self) -> dict[str, Any]:
         """Sums over the variants: ``captures``, ``replays``, ``eager`` calls by reason."""
         total: dict[str, Any] = {
-            "captures": 0, "replays": 0, "eager": dict(self._eager), "variants": len(self._variants),
+            "captures": 0, "replays": 0, "eager": {}, **self._before, "variants": len(self._variants),
         }  # fmt: skip
+        total["eager"] = dict(Counter(total["eager"]) + self._eager)
         for each in self.gradients:
             total["captures"] += each.n_captures
             total["replays"] += each.n_replays

@@ -11,6 +11,9 @@ give another answer than Python:
     ``isinstance``                of a class with the program's own ``__instancecheck__`` is a graph break
     a generator that outlives     is left to Python: Dynamo would run it to its end at once
     the call
+    ``move_to_end``               is written back: Dynamo writes keys that are new, and the order of none
+    ``torch.full`` of a tensor,   has the dtype of that number's kind: Dynamo takes the default one
+    or of a random number
 
 The contents of sets, of which Dynamo guards only the length, are checked by us (``world.Granted``).
 
@@ -22,6 +25,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import itertools
 import logging
 import sys
 import traceback
@@ -37,8 +41,14 @@ from gfxgraph.callables.trace.watch import PACKAGES, reads_state
 Func = Callable[..., Any]
 Tracker = Any
 """A variable of Dynamo's, or another part of Dynamo: the classes vary with torch's version."""
-StandIn = tuple[object, str, Callable[[Any], object]]
+StandIn = tuple[object, Any, Callable[[Any], object]]
 """Owner, attribute name, and a function that makes the replacement from the original."""
+Seen = dict[str, set[int]]
+"""By source, of what is outside: how long a list was, which number a global one was."""
+MOST_LENGTHS = 3
+"""Lengths at which a list from outside is met by traces; with more it is left to Python."""
+MOST_CONSTANTS = 2
+"""Values of a global number that are constants of a trace each."""
 
 
 _handlers: dict[object, object] = {}
@@ -46,15 +56,16 @@ _handlers: dict[object, object] = {}
 
 
 @contextlib.contextmanager
-def corrected(errors: list[Exception]) -> Iterator[None]:
+def corrected(errors: list[Exception], seen: Seen) -> Iterator[None]:
     """With ours in the place of some of Dynamo's functions, settings and entries of tables.
 
     Args:
         errors: what Dynamo raises at frames that it then leaves to Python is added to it.
+        seen: what earlier traces of the function have met; likewise.
     """
-    replaced: list[tuple[Any, str, Any]] = []
+    replaced: list[tuple[Any, Any, Any]] = []
     try:
-        for owner, name, make in list(_stand_ins(errors)):
+        for owner, name, make in list(_stand_ins(errors, seen)):
             own = owner[name] if isinstance(owner, dict) else getattr(owner, name)
             replaced.append((owner, name, own))
             _put(owner, name, make(own))
@@ -64,17 +75,17 @@ def corrected(errors: list[Exception]) -> Iterator[None]:
             _put(owner, name, own)
 
 
-def _put(owner: Any, name: str, value: object) -> None:
+def _put(owner: Any, name: Any, value: object) -> None:
     if isinstance(owner, dict):
         owner[name] = value
     else:
         setattr(owner, name, value)
 
 
-def _stand_ins(errors: list[Exception]) -> Iterator[StandIn]:
+def _stand_ins(errors: list[Exception], seen: Seen) -> Iterator[StandIn]:
     yield from _without_logs()
     yield from _quicker()
-    yield from _left_to_python()
+    yield from _left_to_python(seen)
     yield from _rules()
     yield torch._dynamo.convert_frame, "format_error_msg", _noting(errors)
 
@@ -141,7 +152,7 @@ def _noting(errors: list[Exception]) -> Callable[[Func], Func]:
     return noting
 
 
-def _left_to_python() -> Iterator[StandIn]:
+def _left_to_python(seen: Seen) -> Iterator[StandIn]:
     """What Dynamo would leave to Python, or forget.
 
     A number or a string that a frame only passes on is guarded, too: Dynamo's code fetches it anew, a replay does
@@ -150,7 +161,15 @@ def _left_to_python() -> Iterator[StandIn]:
     variables = torch._dynamo.variables
     builder, lazy = variables.builder.VariableBuilder, getattr(variables.lazy, "LazyConstantVariable", None)
     translator = torch._dynamo.symbolic_convert.InstructionTranslatorBase
-    yield builder, "wrap_listlike", _with_bound
+    for owner in (variables.builder, torch._dynamo.utils):
+        if hasattr(owner, "is_int_specialization_case"):
+            yield owner, "is_int_specialization_case", functools.partial(_counting, seen)
+    # Dynamo keeps a table of its functions, where it is asked first.
+    table: dict[type, Func] = builder._type_dispatch()
+    for kind in (list, collections.deque):
+        yield table, kind, functools.partial(_leaving_restless, seen)
+    if itertools.count in table:
+        yield table, itertools.count, lambda own: _leaving
     yield translator, "_format_value", _formatting_known
     yield variables.functions.WrapperUserFunctionVariable, "call_function", _calling_kept
     if hasattr(builder, "_wrap_lazy_constant"):
@@ -178,17 +197,59 @@ def _is_iterator(variable: object) -> bool:
     return "Iterator" in name and not name.startswith("Range")
 
 
-def _with_bound(wrap: Func) -> Func:
-    """Keep a deque's bound, which Dynamo forgets if the frame has not made the deque."""
+def _counting(seen: Seen, is_constant: Func) -> Func:
+    """A global number that changes is a symbol, like one of an object's; Dynamo takes each for a constant."""
 
-    def wrap_with_bound(self: Any, value: Any) -> Any:
-        made = wrap(self, value)
-        if isinstance(value, collections.deque) and value.maxlen is not None:
-            self.install_guards(torch._dynamo.guards.GuardBuilder.ID_MATCH)
-            made.maxlen = torch._dynamo.variables.ConstantVariable.create(value.maxlen)
-        return made
+    def is_int_specialization_case(value: int, source: Tracker) -> bool:
+        if not is_constant(value, source):
+            return False
+        if source.guard_source is not torch._guards.GuardSource.GLOBAL:
+            return True
+        values = seen.setdefault(name_of(source), set())
+        values.add(value)
+        return len(values) <= MOST_CONSTANTS
 
-    return wrap_with_bound
+    return is_int_specialization_case
+
+
+def _leaving_restless(seen: Seen, wrap: Func) -> Func:
+    """What is done with a list that is longer at each trace, or with a deque that has a bound, is left to Python.
+
+    Dynamo guards the length of a list, so one that grows (a log, a history) would be a reason for a trace at each
+    call; of a deque's bound it does not know. An unknown thing breaks the graph where something is done with it.
+    """
+
+    def wrap_settled(self: Tracker, value: object) -> object:
+        name = name_of(self.source)
+        if isinstance(value, list | collections.deque) and not name.startswith(("L['args']", "L['kwargs']")):
+            lengths = seen.setdefault(name, set())
+            lengths.add(len(value))
+            if len(lengths) > MOST_LENGTHS or isinstance(value, collections.deque) and value.maxlen is not None:
+                return _leaving(self, value)
+        return wrap(self, value)
+
+    return wrap_settled
+
+
+def _leaving(self: Tracker, value: object) -> object:
+    self.install_guards(torch._dynamo.guards.GuardBuilder.TYPE_MATCH)
+    return _unknown()(source=self.source)
+
+
+@functools.cache
+def _unknown() -> Callable[..., object]:
+    """A variable of Dynamo's of which nothing is known, and that says why it breaks the graph."""
+
+    class LeftToPython(torch._dynamo.variables.UnknownVariable):
+        def call_method(self, tx: object, name: str, args: object, kwargs: object) -> None:
+            torch._dynamo.exc.unimplemented(
+                gb_type="a list whose length changes, a deque with a bound, or a count is left to Python",
+                context=f"{name_of(self.source)}.{name}",
+                explanation="Dynamo guards a list's length and where a count is, and not the bound of a deque.",
+                hints=[],
+            )
+
+    return LeftToPython
 
 
 def _formatting_known(format_value: Func) -> Func:
@@ -261,6 +322,12 @@ def _rules() -> Iterator[StandIn]:
     if protocol is not None:
         yield protocol, "vt_identity_compare", _looking_for_object
     yield torch._dynamo.variables.builder, "is_from_closure_source", _of_closure
+    for ordered in (dicts, getattr(variables, "OrderedDictVariable", dicts)):
+        if "call_method" in vars(ordered):
+            yield ordered, "call_method", _ordering
+    torch_functions = variables.TorchInGraphFunctionVariable._get_handlers()
+    if torch.full in torch_functions:
+        yield torch_functions, torch.full, _filling
     yield variables.BuiltinVariable, "call_isinstance", _asking_for_class
     yield variables.BuiltinVariable, "call_function_handler_cache", lambda own: _handlers
     yield variables.functions.LocalGeneratorObjectVariable, "reconstruct", _leaving_generator
@@ -379,6 +446,31 @@ def _asking_for_class(ask: Func) -> Func:
         return ask(self, tx, value, kind)
 
     return call_isinstance
+
+
+def _ordering(call: Func) -> Func:
+    def call_method(
+        self: Tracker, tx: Tracker, name: str, args: list[Tracker], kwargs: dict[str, Tracker]
+    ) -> Tracker:
+        made = call(self, tx, name, args, kwargs)
+        if name == "move_to_end":
+            (getattr(self, "_base_vt", None) or self).should_reconstruct_all = True
+        return made
+
+    return call_method
+
+
+def _filling(fill: Func) -> Func:
+    def full(self: Tracker, tx: Tracker, size: Tracker, fill_value: Tracker, **kwargs: Tracker) -> Tracker:
+        if fill_value.is_tensor() and "dtype" not in kwargs:
+            of = fill_value.as_proxy().node.meta["example_value"].dtype
+            kind = torch.bool if of is torch.bool else torch.int64
+            if of.is_complex or of.is_floating_point:
+                kind = torch.get_default_dtype().to_complex() if of.is_complex else torch.get_default_dtype()
+            kwargs["dtype"] = torch._dynamo.variables.ConstantVariable.create(kind)
+        return fill(self, tx, size, fill_value, **kwargs)
+
+    return full
 
 
 def _leaving_generator(finish: Func) -> Func:

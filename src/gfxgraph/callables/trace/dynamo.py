@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
-from gfxgraph.callables.trace.corrections import corrected
+from gfxgraph.callables.trace.corrections import Seen, corrected
 from gfxgraph.callables.trace.found import (
     Found,
     asks_by_name,
@@ -164,7 +164,8 @@ class Configured:
         n_before = 0 if front is None else len(front.graphs)
         settings = {name: value for name, value in wanted.items() if hasattr(known, name)}
         errors: list[Exception] = []
-        with known.patch(settings), _unshielded(), _quiet(), _uncollected(), corrected(errors):
+        seen: Seen = {} if front is None else front.seen
+        with known.patch(settings), _unshielded(), _quiet(), _uncollected(), corrected(errors, seen):
             made = self._callback(*args, **kwargs)
         reason = getattr(made, "skip_reason", None)
         if reason and local.skipped is not None:

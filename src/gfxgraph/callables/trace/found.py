@@ -18,6 +18,7 @@ import torch
 from gfxgraph.callables.trace.watch import PACKAGES, reads_state
 
 BROKEN = "Python runs between its graphs"
+WAITS = "it is asynchronous, or calls something that is; give graphed() the part without await"
 
 
 @dataclass
@@ -74,11 +75,12 @@ def look(graph: Any) -> Found:
             bound = getattr(known, "maxlen", None)
             if bound is None or bound.as_python_constant() != each.maxlen:
                 raise torch._dynamo.exc.SkipFrame("it uses a deque with maxlen, which Dynamo ignores")
+    mixed = _mixed_numbers(graph)
+    if mixed:
+        raise torch._dynamo.exc.SkipFrame(mixed)
     code = list(output.tracing_context.traced_code)
     if any(each.co_flags & _WAITS for each in code):
-        raise torch._dynamo.exc.SkipFrame(
-            "it is asynchronous, or calls something that is; give graphed() the part without await"
-        )
+        raise torch._dynamo.exc.SkipFrame(WAITS)
     sources = []
     for node in graph.graph.nodes:
         if node.op == "placeholder":
@@ -117,7 +119,9 @@ def _effects(found: Found, effects: Any) -> str:
         stored = effects.store_attr_mutations.get(each)
         is_constant = stored and all(isinstance(value, ConstantVariable) for value in stored.values())
         if each.source is None or not is_constant or name_of(each.source).startswith(("L['args']", "L['kwargs']")):
-            return f"it changes {name_of(each.source) if each.source is not None else type(each).__name__}"
+            what = name_of(each.source) if each.source is not None else type(each).__name__
+            changing = [name for name, value in (stored or {}).items() if not isinstance(value, ConstantVariable)]
+            return f"it changes {what}{f'.{changing[0]}' if changing and changing[0].isidentifier() else ''}"
         for name, value in stored.items():
             found.stores.append((name_of(each.source), name, value.as_python_constant()))
     return "it registers hooks on tensors" if effects.tensor_hooks or effects.save_for_backward else ""
@@ -163,6 +167,42 @@ def _why_eager(graph: Any) -> str:
         if node.target in _BY_STORAGE and (len(node.args) > 3 or "storage_offset" in node.kwargs):
             return "it reads an argument's storage by as_strided, from the storage's start"
     return ""
+
+
+def _mixed_numbers(graph: torch.fx.GraphModule) -> str:
+    """Where a number that travels as a tensor makes a dtype that the number itself would not; "" for nowhere.
+
+    Dynamo takes NumPy's numbers and random ones for tensors. Beside a tensor of a lower kind (an int tensor times a
+    ``numpy.float64``) a tensor brings its own dtype, a number the default one.
+    """
+    numbers: set[torch.fx.Node] = set()
+    for node in graph.graph.nodes:
+        value, needs = node.meta.get("example_value"), node.all_input_nodes
+        if node.op == "placeholder":
+            argument = node.meta.get("grapharg")
+            if argument is not None and (argument.pass_arg_as_tensor or "___from_numpy" in name_of(argument.source)):
+                numbers.add(node)
+        elif isinstance(value, torch.Tensor) and needs and numbers.issuperset(needs):
+            numbers.add(node)
+        elif isinstance(value, torch.Tensor) and not numbers.isdisjoint(needs):
+            dtypes = {each: _dtype_of(each) for each in needs}
+            kind = max((_kind(dtype) for each, dtype in dtypes.items() if dtype and each not in numbers), default=3)
+            given = [dtype for each, dtype in dtypes.items() if dtype and each in numbers and _kind(dtype) > kind]
+            if any(dtype not in (torch.bool, torch.int64) for dtype in given):  # random floats travel as float64
+                return (
+                    "it mixes a number of NumPy's, or a random one, with a tensor of another kind; take float() of it"
+                )
+    return ""
+
+
+def _dtype_of(node: torch.fx.Node) -> torch.dtype | None:
+    value = node.meta.get("example_value")
+    return value.dtype if isinstance(value, torch.Tensor) else None
+
+
+def _kind(dtype: torch.dtype) -> int:
+    """Which numbers a dtype holds: those that mix with it become the higher kind."""
+    return 3 if dtype.is_complex else 2 if dtype.is_floating_point else 0 if dtype is torch.bool else 1
 
 
 def _arithmetic(graph: Any) -> str:

@@ -15,6 +15,7 @@ How Dynamo is called is in dynamo.py. Source: decision 0111.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import re
 import threading
 import types
@@ -24,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gfxgraph.callables.trace.corrections import Seen
 from gfxgraph.callables.trace.dynamo import (
     MAX_TRACES,
     Configured,
@@ -32,11 +34,7 @@ from gfxgraph.callables.trace.dynamo import (
     root_of,
     under,
 )
-from gfxgraph.callables.trace.found import (
-    BROKEN,
-    Found,
-    said,
-)
+from gfxgraph.callables.trace.found import BROKEN, WAITS, Found, said
 from gfxgraph.callables.trace.world import Granted, World
 
 IDLE = "it launches nothing on the device"
@@ -86,9 +84,10 @@ class Frontend:
         """Number of calls that finished."""
         self.n_raised = 0
         """Number of calls that raised while they were traced."""
+        self.seen: Seen = {}
         self._given_up: set[types.CodeType] = set()
         """Code that Dynamo leaves to Python from now on."""
-        self.keeps = ""
+        self.keeps = WAITS if inspect.iscoroutinefunction(fn) else ""
         """Why no call may go through Dynamo any more: a new trace would see something else than the function does."""
         self.does_catch = False
         """Whether some of its code may continue after an error."""
@@ -203,6 +202,11 @@ class Frontend:
     def rebind(self, world: World, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Make the world read the tensors found now."""
         world.rebind(self._given(args, kwargs))
+
+    def restless(self) -> list[str]:
+        """The numbers that operations take, and that are others at each call, as the program names them."""
+        found = [source for _, piece in self.graphs for source in piece.restless]
+        return list(dict.fromkeys(self._told(source) for source in found))
 
     def why_not(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """What differs from the last world, in Dynamo's words; "" if Dynamo does not tell."""
@@ -333,7 +337,7 @@ class Frontend:
             reasons = [f"{BROKEN}: {said(why)}" for why in broke]
             reasons += [self._told(each.why_not_whole) for each in found if each.why_not_whole]
             # The code after the break may have been traced earlier, in a call that raised.
-            world.why_pieces = reasons[0] if reasons else BROKEN if found else IDLE
+            world.why_pieces = reasons[0] if reasons else BROKEN if found or self.graphs else IDLE
         else:
             world.why_pieces = self._told(whole.why_not_whole) if whole.why_not_whole else ""
         if not world.why_pieces and not world.holds(given):
@@ -350,11 +354,13 @@ class Frontend:
 
         def of_closure(match: re.Match[str]) -> str:
             at = int(match[1])
-            return f"{free[at]}, from outside" if at < len(free) else match[0]
+            return f"{free[at]}{match[3]}, from outside" if at < len(free) else match[0]
 
-        why = re.sub(r"L\['fn'\]\.__closure__\[(\d+)\](\.cell_contents)?$", of_closure, why)
+        why = re.sub(r"L\['fn'\]\.__closure__\[(\d+)\](\.cell_contents)?((\.\w+)*)$", of_closure, why)
+        why = re.sub(r"G\['__import_\w+'\]\.(\w+)|G\['(\w+)'\]", r"\1\2", why)
         why = re.sub(r"L\['args'\]\[(\d+)\]", r"argument \1", why)
-        return re.sub(r"L\['kwargs'\]\['(\w+)'\]", r"argument \1", why).replace("L['fn']", name)
+        why = re.sub(r"L\['kwargs'\]\['(\w+)'\]", r"argument \1", why)
+        return why.replace("L['fn'].__self__", "self").replace("L['fn']", name)
 
 
 def _guards_of(root: Any) -> list[Any]:

@@ -19,13 +19,13 @@ from gfxgraph.callables.trace import corrections, dynamo  # noqa: E402
 def test_what_is_for_logs_alone_is_left_out():
     """Files are read for the names of functions where Dynamo's log asks for them; afterwards all is as it was."""
     own = symbolic_convert.get_funcname
-    with corrections.corrected([]):
+    with corrections.corrected([], {}):
         assert symbolic_convert.get_funcname is not own
     assert symbolic_convert.get_funcname is own
     level = symbolic_convert.trace_call_log.level
     symbolic_convert.trace_call_log.setLevel(logging.DEBUG)
     try:
-        with corrections.corrected([]):
+        with corrections.corrected([], {}):
             assert symbolic_convert.get_funcname is own
     finally:
         symbolic_convert.trace_call_log.setLevel(level)

@@ -289,7 +289,9 @@ class TrainingStep:
             self._n_changing += 1
             what = before.differs(after)
             if self._n_changing >= MAX_CHANGING:
-                self._fall_back(_SETS_NUMBERS if _is_number(what) else f"it changes {what} itself", for_good=True)
+                on_host = ", a tensor in host memory; create it on the device" if after.is_host_tensor(what) else ""
+                why = f"it changes {what} itself{on_host}"
+                self._fall_back(_SETS_NUMBERS if _is_number(what) else why, for_good=True)
         return result
 
     def _is_settled(self, state: Snapshot) -> bool:
@@ -374,7 +376,7 @@ class TrainingStep:
             with _skipping_on_the_device(self.scalers):
                 graph, made = record(self._arena, self._pool, lambda: self.step(*known.args[0], **known.args[1]))
             known.outputs = pytree.tree_map_only(Tensor, Tensor.detach, made)
-            problem = _SETS_NUMBERS if self._sets_numbers(graph) else _why_no_result(graph, made)
+            problem = _why_no_result(graph, made)
             after = self._look()
             if not problem and (after is None or after.key != now.key):
                 problem = self._why_for_good if after is None else f"its capture changes {now.differs(after)}"
@@ -457,13 +459,6 @@ class TrainingStep:
             if any(isinstance(value, Tensor) and not value.is_cuda for value in kept):
                 return optimizer
         return None
-
-    def _sets_numbers(self, graph: Any) -> bool:
-        """True if the step itself writes optimizer numbers that Python computed."""
-        if getattr(graph, "_program", None) is None:
-            return False
-        held = [v for o in self.optimizers for g in o.param_groups for v in g.values() if isinstance(v, Tensor)]
-        return overlap([span(t) for t in held if t.is_cuda], map(span, writes_of(graph)))
 
     def _count(self, why: str) -> None:
         self._eager[why] += 1

@@ -221,7 +221,7 @@ class GraphedProgram:
             return self._fall_back(f"its graph could not be launched ({failed.why})", plain)
         self._copy(params, back=True)
         self._last = stream.cuda_stream, stream.record_event(self._last[1] if self._last else None)
-        return [self._theirs(result, params) for result in captured.results] if self._fixed else list(captured.results)
+        return [self._theirs(result, params) for result in captured.results]
 
     def _theirs(self, result: Any, params: Params) -> Any:
         """A result that lies in memory of ours, which the next run writes to, where the caller has it."""

@@ -18,7 +18,7 @@ import torch
 from gfxgraph.callables.trace.watch import PACKAGES, reads_state
 
 BROKEN = "Python runs between its graphs"
-RESTLESS_NUMBER = "is another number again and again; make it a tensor on the device"
+RESTLESS_NUMBER = "changes too often; make it a tensor on the device"
 
 
 @dataclass

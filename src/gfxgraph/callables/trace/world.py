@@ -275,8 +275,8 @@ class World:
             if not isinstance(a, Tensor) and a != b:
                 return f"{source} {RESTLESS_NUMBER}"
             if a is not b:
-                return f"{source} is another tensor again and again; write to the one that is there instead"
-        return "a tensor that it reads from outside is moved again and again"
+                return f"{source} is replaced too often; write to the tensor that is there instead"
+        return "a tensor that it reads from outside is moved too often"
 
     def _evaluate(self, given: Mapping[str, Any]) -> list[Any] | None:
         """The FX graph's external inputs: tensors, and numbers that Dynamo made symbols of."""

@@ -73,6 +73,7 @@ _CAPTURED = "it was called inside a capture, and is part of that graph"
 WARM_UP = "warm-up"
 
 _ON_THE_HOST = "its optimizer counts steps in host memory; create it with capturable=True"
+_NEEDS_CAPTURABLE = "torch captures its optimizer only with capturable=True"
 _ALWAYS_ON_THE_HOST = "its {} always counts steps in host memory; use an optimizer that has capturable=True"
 
 # Most captures of one step; after that it runs eagerly.
@@ -383,6 +384,8 @@ class TrainingStep:
             known.snapshot = after or now
         except RuntimeError as error:
             problem = first_line(error)
+            if "capturable is False" in problem:  # torch 2.11 asks it of fused optimizers too
+                problem = _NEEDS_CAPTURABLE
             self._pool = None
         finally:
             torch.clear_autocast_cache()

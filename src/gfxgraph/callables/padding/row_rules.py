@@ -53,7 +53,7 @@ def pointwise(step: JudgedOperation) -> RowDependence:
     return replace(rows, is_nonnegative=_is_nonnegative(step, name), below=_below(step, name))
 
 
-def _below(step: JudgedOperation, name: str) -> Any:
+def _below(step: JudgedOperation, name: str) -> int | torch.SymInt | None:
     """What all of the result is less than."""
     value, other = step["self"], step["other"]
     if step.out[0] is None or step.out[0].dtype is not torch.int64:

@@ -93,7 +93,7 @@ class RowDependence:
     counts: tuple[int, int] | None = None
     """Along this dim it holds 0, step, 2 * step, ..."""
     is_nonnegative: bool = False
-    below: Any = None
+    below: int | torch.SymInt | None = None
     """All of it, padding too, is less than this: an int, or a size; None where that is not known."""
     mixed: Cause | None = None
     front: Front | None = None

@@ -32,7 +32,7 @@ import itertools
 import sys
 import types
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -270,7 +270,7 @@ class World:
         self._find_tensors(given)
         self.rearm(given)
 
-    def _why_restless(self, now: list[Any]) -> str:
+    def _why_restless(self, now: Iterable[object]) -> str:
         for (_, source), a, b in zip(self._sources, now, self._inputs):
             if not isinstance(a, Tensor) and a != b:
                 return f"{source} {RESTLESS_NUMBER}"

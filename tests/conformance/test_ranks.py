@@ -13,7 +13,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
+import gfxgraph
+from gfxgraph.callables.distributed.ranks import Ranks
 from tests.conformance.conftest import HAS_GPU
 from tests.warm_python import warm_python
 
@@ -193,3 +196,15 @@ def test_decisions_are_the_same_on_every_rank(scenarios):
         assert row["and"] == [True, False, False] and row["same"] == [True, False]
         assert row["largest"] == 4 and row["victims"] == ["c", "a", "b"] and row["many"]
         assert any("rank 1: because" in reason for reason in row["disagreements"])
+
+
+@pytest.mark.any_platform
+def test_one_rank_is_not_padded(platform):
+    """Nobody has other sizes, so a function that takes its rows together is right with buckets, too."""
+    ranks = Ranks(name="alone", store=torch.distributed.HashStore(), rank=0, size=1)
+    agreed = gfxgraph.Agreed(lambda x: x - x.mean(0), ranks, buckets=[4])
+    with torch.no_grad():
+        for rows in (4, 3, 3, 4, 3):
+            x = torch.arange(rows * 2.0, device="cuda").view(rows, 2)
+            assert torch.equal(agreed(x), x - x.mean(0))
+    assert agreed.stats()["replays"] == 3

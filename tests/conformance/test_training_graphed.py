@@ -711,3 +711,63 @@ def test_several_gradients_at_once(platform):
         (want,) = torch.autograd.grad(net(x).tanh(), x, eye, is_grads_batched=True)
         assert torch.equal(got, want)
     assert any("at once" in why for why in graphed.stats()["eager"])
+
+
+def test_a_number_that_changes_has_graphs_with_gradients(platform):
+    """Dynamo makes a tensor on the host of a number that has changed: it is a constant, and each value has a graph."""
+    weight = torch.ones(3, device="cuda", requires_grad=True)
+    state = {"scale": 1.0}
+    graphed = gfxgraph.graphed(lambda x: (x * weight * state["scale"]).sum())
+    for turn in range(12):
+        state["scale"] = 1.0 + turn // 4
+        weight.grad = None
+        graphed(torch.full((3,), 2.0, device="cuda")).backward()
+        assert weight.grad.tolist() == [2 * state["scale"]] * 3
+    assert graphed.stats()["replays"] == 7 and set(graphed.stats()["eager"]) == {"warm-up"}
+    for turn in range(20):
+        state["scale"] = 0.1 * turn
+        graphed(torch.ones(3, device="cuda")).backward()
+    (why,) = [why for why in graphed.stats()["eager"] if why != "warm-up"]
+    assert "['scale'] changes too often; make it a tensor" in why
+
+
+def test_a_learning_rate_computed_on_the_device_by_the_step(platform):
+    """A tensor that the step itself computes is no number of Python's: every step is eager's, by one graph."""
+    found = []
+    for wrap in (TrainingStep, lambda f: f):
+        torch.manual_seed(0)
+        net, rate, n = torch.nn.Linear(4, 1).cuda(), *torch.zeros(2, device="cuda").unbind()
+        rate = rate.clone()
+        optimizer = torch.optim.AdamW(net.parameters(), rate, capturable=True)
+
+        def body(x):
+            n.add_(1)
+            rate.copy_(0.1 * (n / 5).clamp(max=1))
+            optimizer.zero_grad()
+            net(x).square().mean().backward()
+            optimizer.step()
+
+        step = wrap(body)
+        for _ in range(8):
+            step(torch.ones(3, 4, device="cuda"))
+        found.append(net.weight.tolist())
+        if wrap is TrainingStep:
+            assert step.n_replays == 5 and not step.why_eager, step.explain()
+    assert found[0] == found[1]
+
+
+def test_a_counter_in_host_memory_is_named_with_what_to_do(platform):
+    """A buffer that was left on the host and that each step changes."""
+    net, n = torch.nn.Linear(4, 1).cuda(), torch.zeros((), dtype=torch.int64)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+    @TrainingStep
+    def step(x):
+        n.add_(1)
+        optimizer.zero_grad()
+        net(x).square().mean().backward()
+        optimizer.step()
+
+    for _ in range(8):
+        step(torch.ones(3, 4, device="cuda"))
+    assert n == 8 and step.why_eager == "it changes step.n itself, a tensor in host memory; create it on the device"

@@ -221,7 +221,16 @@ class GraphedProgram:
             return self._fall_back(f"its graph could not be launched ({failed.why})", plain)
         self._copy(params, back=True)
         self._last = stream.cuda_stream, stream.record_event(self._last[1] if self._last else None)
-        return list(captured.results)
+        return [self._theirs(result, params) for result in captured.results]
+
+    def _theirs(self, result: Any, params: Params) -> Any:
+        """A result that lies in memory of ours, which the next run writes to, where the caller has it."""
+        for fixed in self._fixed:
+            offset = result.data_ptr() - fixed.memory.data_ptr()
+            if 0 <= offset < fixed.memory.numel():
+                address = params[fixed.names[0]].data_ptr() + offset
+                return _module().argument_from_pointer(result.get_shape(), address)
+        return result
 
     def _fall_back(self, reason: str, plain: Callable[[], list[Any]]) -> list[Any]:
         """Run without graphs from now on, and report why; the first reason is kept."""

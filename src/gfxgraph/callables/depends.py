@@ -167,6 +167,13 @@ class Snapshot:
                 return path
         return next((path for path in other._tokens if path not in self._tokens), "")
 
+    def is_host_tensor(self, path: str) -> bool:
+        """Whether a tensor is there that is not on the device."""
+        token = self._tokens.get(path)
+        return isinstance(token, tuple) and any(
+            isinstance(each, torch.device) and each.type != "cuda" for each in token
+        )
+
 
 def _by_name(attributes: list[tuple[Any, str, Any]]) -> list[tuple[Callable[[Any], Any], list[Any], list[Any]]]:
     """Attributes to compare, grouped by name: each group is read and compared without Python code in between."""

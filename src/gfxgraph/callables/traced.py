@@ -26,8 +26,6 @@ from gfxgraph.callables.trace.frontend import IDLE, RAISED, Frontend, Untraceabl
 from gfxgraph.callables.trace.world import World
 from gfxgraph.process import bridge
 
-MAX_REBOUND = 4
-"""How often an external tensor may be replaced before the function runs in pieces, where it is an input."""
 MAX_KEYS = 256
 
 
@@ -100,8 +98,6 @@ class TracedFunction:
             return world
         if self._front.has_moved(world, args, kwargs):
             self._front.rebind(world, args, kwargs)
-            if world.n_rebound > MAX_REBOUND:
-                world.why_pieces = "a tensor that it reads from outside is replaced too often"
         for owner, name, value in world.stores:  # a replay does not set them
             if getattr(owner, name, None) is not value:
                 setattr(owner, name, value)

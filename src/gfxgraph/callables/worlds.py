@@ -39,8 +39,6 @@ MAX_WORLDS = 4096
 """Most signatures whose world is remembered."""
 MOST_NUMBERS = 4
 """Numbers among the arguments of one world that have graphs of their own; with more, calls run in pieces."""
-MAX_REBOUND = 4
-"""How often an external tensor may be replaced before it becomes an input like an argument."""
 
 
 class Worlds:
@@ -150,8 +148,6 @@ class Worlds:
             self._forget(world)
             self._front.rebind(world, args, kwargs)
             assert world.token != token
-            if world.n_rebound > MAX_REBOUND:
-                world.why_pieces = "a tensor that it reads from outside is replaced too often"
         self._known[call.key] = world
         return world
 

@@ -121,7 +121,8 @@ class Agreed:
         fn: the function, its collectives included.
         ranks: who decides; by default all ranks of torch.distributed.
         buckets: sizes of the first dimension of the first tensor, and of every other tensor with the same size
-            there; None uses the actual sizes, which must then be the same on all ranks.
+            there; None uses the actual sizes, which must then be the same on all ranks. A single rank is
+            never padded.
         warmup: eager calls before a capture.
         check_every: replays from one check of the graphs' health to the next, at first and after a finding.
         max_graphs: most captured signatures on this rank.
@@ -236,7 +237,7 @@ class Agreed:
         """Rows of this rank, and rows that all ranks run."""
         given = tensors_of(tree)
         rows = given[0].size(0) if given and given[0].dim() else 0
-        if self.buckets is None or not rows:
+        if self.buckets is None or not rows or self.ranks.size == 1:  # one rank has nobody to be padded to
             return rows, rows
         most = self.ranks.largest("bucket", rows)
         if most is None:

@@ -143,6 +143,9 @@ class Judge:
         for chosen in itertools.product(*[{actual[name], bucket[name]} for name in padded]):
             sizes = {**actual, **dict(zip(padded, chosen))}
             there = verdicts.at(sizes)
+            worse = next((there[name] for name in padded if there and _is_worse(there[name], found[name])), None)
+            if worse is not None:
+                return PaddingRefusal(worse.explain(), worse.op, worse.where)
             if there is None or not all(_is_alike(found[name], there[name]) for name in padded):
                 return PaddingRefusal(f"the function is a different program for sizes {_text(sizes)}")
         is_promise = not all(found[name].allowed for name in padded)
@@ -189,6 +192,10 @@ def _is_alike(one: DimVerdict, other: DimVerdict) -> bool:
     ):  # fmt: skip
         return False
     return one.allowed or (_may_be_promised(one) and _may_be_promised(other))
+
+
+def _is_worse(one: DimVerdict, other: DimVerdict) -> bool:
+    return other.allowed and not one.allowed
 
 
 def _is_number(pad: Content | None) -> bool:

@@ -40,7 +40,9 @@ def _moved(value: RowValue, dims: Dims, counts: tuple[int, int] | None = None) -
 def view(step: JudgedOperation) -> RowDependence:
     value: RowValue = step["self"]
     if step["dtype"] is not None:  # the same bytes as another type, which changes the last dim if anything
-        return step.mixed(Why.GROWS) if value.ndim - 1 in value.rows.dims else replace(value.rows, counts=None)
+        if value.ndim - 1 in value.rows.dims:
+            return step.mixed(Why.GROWS)
+        return replace(value.rows, counts=None, is_nonnegative=False, below=None)
     if not value.rows.dims:
         return step.mixed(Why.GROWS) if any(map(step.depends, step.out[0].shape)) else _moved(value, {})
     dims = viewed(step, value, step.out[0].shape)
@@ -197,7 +199,7 @@ def slice_(step: JudgedOperation) -> RowDependence:
             dims[dim] = 1
             if isinstance(start, int) and start < 0:
                 return step.mixed(Why.MOVES)
-            return RowDependence(dims, repeats=False, counts=None, is_nonnegative=rows.is_nonnegative)
+            return RowDependence(dims, False, is_nonnegative=rows.is_nonnegative, below=rows.below)
         if not isinstance(end, int) and end is not None and step.depends(end):
             return step.mixed(Why.SIZE)
         return _moved(value, dims, rows.counts)
@@ -209,7 +211,7 @@ def slice_(step: JudgedOperation) -> RowDependence:
     to_end = to_end or (isinstance(end, int) and end >= 1 << 62)
     keeps_last = to_end and stride == 1 and not start
     dims = {**rows.dims, dim: 1}
-    return RowDependence(dims, rows.repeats and keeps_last, rows.is_moved, None, rows.is_nonnegative)
+    return RowDependence(dims, rows.repeats and keeps_last, rows.is_moved, None, rows.is_nonnegative, rows.below)
 
 
 @rule("select select_copy")

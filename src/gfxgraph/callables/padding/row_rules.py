@@ -50,7 +50,21 @@ def pointwise(step: JudgedOperation) -> RowDependence:
     name = step.name.rpartition("::")[2]
     if rows.mixed is None and rows.dims and name in _DIVIDES and not _divides_safely(step):
         return step.mixed(Why.INDEX, "an integer division by zero stops the program on some devices")
-    return replace(rows, is_nonnegative=_is_nonnegative(step, name))
+    return replace(rows, is_nonnegative=_is_nonnegative(step, name), below=_below(step, name))
+
+
+def _below(step: JudgedOperation, name: str) -> int | torch.SymInt | None:
+    """What all of the result is less than."""
+    value, other = step["self"], step["other"]
+    if step.out[0] is None or step.out[0].dtype is not torch.int64:
+        return None
+    if name in ("clamp", "clamp_max"):
+        return step["max"] + 1 if isinstance(step["max"], int) else None
+    if name == "remainder":
+        return other if isinstance(other, int) and other > 0 else None
+    if name == "add" and isinstance(value, RowValue) and value.rows.below is not None:
+        return value.rows.below + other if isinstance(other, int) and step["alpha"] in (None, 1) else None
+    return None
 
 
 def _divides_safely(step: JudgedOperation) -> bool:
@@ -103,7 +117,8 @@ rule(" ".join(POINTWISE))(pointwise)
 def moved(step: JudgedOperation) -> RowDependence:
     value = next(step.tensors())
     integer = value.dtype in _INTEGERS and step.out[0].dtype in _INTEGERS
-    return replace(value.rows, is_nonnegative=value.rows.is_nonnegative and integer)
+    below = value.rows.below if integer else None
+    return replace(value.rows, is_nonnegative=value.rows.is_nonnegative and integer, below=below)
 
 
 @rule("copy")
@@ -414,6 +429,16 @@ def _label(labels: str, dim: int, ndim: int) -> str:
     return labels[dim]
 
 
+@rule("_cdist_forward _euclidean_dist")
+def distances(step: JudgedOperation) -> RowDependence:
+    """Of each row of the one to each row of the other."""
+    left, right = step["x1"], step["x2"]
+    if any(v.ndim - 1 in v.rows.dims for v in (left, right)):
+        return step.mixed()
+    dims = {d + (d == right.ndim - 2): outer for d, outer in right.rows.dims.items()}
+    return broadcast(step, [left, replace(right, rows=right.rows.placed(dims))])
+
+
 # -- recurrent layers -------------------------------------------------------------------------------
 
 
@@ -470,15 +495,17 @@ def counted(step: JudgedOperation) -> RowDependence:
     if not isinstance(start, (int, float)) or not isinstance(stride, (int, float)) or stride <= 0:
         return step.mixed(Why.SIZE)
     counts = (0, stride) if start == 0 and isinstance(stride, int) else None
-    return RowDependence({0: 1}, repeats=False, counts=counts, is_nonnegative=start >= 0)
+    below = step["end"] if step.out[0].dtype is torch.int64 else None
+    return RowDependence({0: 1}, repeats=False, counts=counts, is_nonnegative=start >= 0, below=below)
 
 
 @rule("iota", sizes="length", namespace="prims")
 def iota(step: JudgedOperation) -> RowDependence:
-    counts = (0, step["step"]) if step["start"] == 0 and isinstance(step["step"], int) else None
-    return RowDependence(
-        {0: 1}, repeats=False, counts=counts, is_nonnegative=step["start"] >= 0 and step["step"] >= 0
-    )
+    start, stride = step["start"], step["step"]
+    counts = (0, stride) if start == 0 and isinstance(stride, int) else None
+    is_rising = start >= 0 and stride >= 0
+    below = start + step["length"] * stride if is_rising and step["dtype"] is torch.int64 else None
+    return RowDependence({0: 1}, repeats=False, counts=counts, is_nonnegative=is_rising, below=below)
 
 
 @rule("sym_size sym_numel sym_stride sym_storage_offset _assert_tensor_metadata _fused_sdp_choice is_same_size "

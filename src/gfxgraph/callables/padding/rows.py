@@ -93,6 +93,8 @@ class RowDependence:
     counts: tuple[int, int] | None = None
     """Along this dim it holds 0, step, 2 * step, ..."""
     is_nonnegative: bool = False
+    below: int | torch.SymInt | None = None
+    """All of it, padding too, is less than this: an int, or a size; None where that is not known."""
     mixed: Cause | None = None
     front: Front | None = None
     """The part of a mixed tensor that remains valid if everything added behind its rows is cut off again."""
@@ -231,6 +233,8 @@ class JudgedOperation:
             dim, step = rows.counts
             if step == 1 and list(rows.dims) == [dim] and self.sizes.same(index.shape[dim], size):
                 return True
+        if rows.below is not None and rows.is_nonnegative and rows.below <= size:  # asked of symbols: a condition
+            return True
         if rows.is_moved:
             self.needs = max(self.needs, Padding.ZERO_OR_LAST)
             return True

@@ -155,6 +155,10 @@ def _plain(value: FunctionalTensor) -> Tensor:
     return torch._from_functional_tensor(value.elem)
 
 
+class _WritesToOwn(NotTraced):
+    """An operation below functionalization writes."""
+
+
 class _Recorder(FakeTensorMode):
     """Records each operation as it reaches the fake tensors: after functionalization and decomposition."""
 
@@ -172,15 +176,22 @@ class _Recorder(FakeTensorMode):
         if not self.is_recording or getattr(func, "namespace", "") == "prim":  # prim: queries a device or layout
             return super().__torch_dispatch__(func, types, args, kwargs)
         if isinstance(func, torch._ops.OpOverload) and func._can_decompose():
-            with self:
-                out = func.decompose(*args, **kwargs)
+            n_before = len(self.tape)
+            try:
+                with self:
+                    out = func.decompose(*args, **kwargs)
+            except _WritesToOwn:  # its own temporaries, as torch.rms_norm does
+                del self.tape[n_before:]
+                with self, FunctionalTensorMode():
+                    given = tree_map_only(Tensor, FunctionalTensor.to_functional, (args, kwargs))
+                    out = tree_map_only(FunctionalTensor, _plain, func.decompose(*given[0], **given[1]))
             if out is not NotImplemented:
                 return out
         if isinstance(func, torch._ops.OpOverload) and func._schema.is_mutable:  # else it is a result by now
-            self.writes = True
             if not self.may_write:
+                self.writes = True
                 raise _OperationWrites
-            raise NotTraced(f"{func._schema.name} writes to a tensor that is no argument")
+            raise _WritesToOwn(f"{func._schema.name} writes to a tensor that is no argument")
         self.is_recording = False  # operations run by an operation's fake implementation are part of it
         try:
             out = super().__torch_dispatch__(func, types, args, kwargs)

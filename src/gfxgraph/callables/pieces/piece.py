@@ -19,13 +19,16 @@ from torch import Tensor
 from gfxgraph.callables.effects import Draws
 from gfxgraph.callables.pieces.numbers import InParts, numbers_in
 from gfxgraph.callables.pieces.region import Region, RegionOptions
-from gfxgraph.callables.signature import RunEagerly, mode_key, tensor_key, what_changed
+from gfxgraph.callables.signature import HOST_CONSTANT_NUMEL, RunEagerly, mode_key, tensor_key, what_changed
 from gfxgraph.callables.trace.dynamo import local
-from gfxgraph.callables.trace.found import Found
+from gfxgraph.callables.trace.found import RESTLESS_NUMBER, Found
 from gfxgraph.callables.trace.frontend import OnlyTraced, note_inputs
 from gfxgraph.callables.training.gradients import Gradients
 from gfxgraph.process import bridge
 from gfxgraph.types import ReplayMode
+
+MAX_NUMBERS = 16
+"""Values of a number for which forward and backward are captured; more make calls eager."""
 
 
 class Piece:
@@ -36,6 +39,9 @@ class Piece:
         self._is_empty = not any(node.op.startswith("call_") for node in found.graph.graph.nodes)
         placeholders = [node for node in found.graph.graph.nodes if node.op == "placeholder"]
         self._static = found.outside
+        self._sources = found.sources
+        self._numbers_met: set[tuple[str, ...]] = set()
+        """What small host tensors have held, in calls that may be differentiated."""
         self.region = Region(
             lambda inputs: self._graph(*inputs),
             self._static,
@@ -117,10 +123,20 @@ class Piece:
         in_place = [i for i in self._static if isinstance(inputs[i], Tensor) and inputs[i].is_cuda]
         tensors = [each for each in inputs if isinstance(each, Tensor)]
         others = tuple(each for each in inputs if not isinstance(each, Tensor))
-        if not all(t.is_cuda and t.layout is torch.strided for t in tensors):
+        # Dynamo hands a number that has changed over as a tensor on the host: a constant, as all small ones.
+        host = [t for t in tensors if not t.is_cuda]
+        if any(t.requires_grad or t.numel() > HOST_CONSTANT_NUMEL for t in host):
             raise RunEagerly("an input of a differentiable piece is not on the device")
+        if not all(t.layout is torch.strided for t in tensors):
+            raise RunEagerly("an input of a differentiable piece is sparse")
+        values = tuple(repr(t.tolist()) for t in host)
+        if values and values not in self._numbers_met:
+            if len(self._numbers_met) >= MAX_NUMBERS:
+                at = next(i for i, t in enumerate(inputs) if isinstance(t, Tensor) and not t.is_cuda)
+                raise RunEagerly(f"{self._sources[at] or 'a number'} {RESTLESS_NUMBER}")
+            self._numbers_met.add(values)
         addresses = tuple(inputs[i].data_ptr() for i in in_place)
-        key = (*[tensor_key(t) for t in tensors], others, addresses, mode_key())
+        key = (*[tensor_key(t) for t in tensors], others, values, addresses, mode_key())
         known = self._with_gradients.get(key)
         if known is None:
             if len(self._with_gradients) >= self._max_graphs:

@@ -19,6 +19,7 @@ from gfxgraph.callables.trace.watch import PACKAGES, reads_state
 
 BROKEN = "Python runs between its graphs"
 WAITS = "it is asynchronous, or calls something that is; give graphed() the part without await"
+RESTLESS_NUMBER = "changes too often; make it a tensor on the device"
 
 
 @dataclass

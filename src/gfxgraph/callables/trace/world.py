@@ -32,18 +32,20 @@ import itertools
 import sys
 import types
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gfxgraph.callables.trace.dicts import HAS_TAGS, Watchers, watched
-from gfxgraph.callables.trace.found import asks_by_name, catches
+from gfxgraph.callables.trace.found import RESTLESS_NUMBER, asks_by_name, catches
 from gfxgraph.callables.trace.watch import PACKAGES, GuardWalk, Unwatchable, is_other_zero
 from gfxgraph.callables.trace.words import Words, tag_of, words_of
 from gfxgraph.config import LOOKS_UP_VARIABLES, environment
 
+MAX_REBOUND = 4
+"""So often may something that is read from outside be another one; past that it is an input of the graphs' pieces."""
 MOST_SMALL = 16
 """Host tensors up to this size are compared by value; a trace that read a larger one is checked in full."""
 MOST_LOOKED_AT = 1000
@@ -275,9 +277,19 @@ class World:
     def rebind(self, given: Mapping[str, Any]) -> None:
         """Read what the sources refer to now; existing graphs become invalid."""
         self.n_rebound += 1
+        if self.n_rebound > MAX_REBOUND:
+            self.why_pieces = self._why_restless(self._evaluate(given) or [])
         self.token = next(_tokens)
         self._find_tensors(given)
         self.rearm(given)
+
+    def _why_restless(self, now: Iterable[object]) -> str:
+        for (_, source), a, b in zip(self._sources, now, self._inputs):
+            if not isinstance(a, Tensor) and a != b:
+                return f"{source} {RESTLESS_NUMBER}"
+            if a is not b:
+                return f"{source} is replaced too often; write to the tensor that is there instead"
+        return "a tensor that it reads from outside is moved too often"
 
     def _evaluate(self, given: Mapping[str, Any]) -> list[Any] | None:
         """The FX graph's external inputs: tensors, and numbers that Dynamo made symbols of."""

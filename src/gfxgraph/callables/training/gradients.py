@@ -55,7 +55,7 @@ class Gradients:
 
     Args:
         fn: takes ``inputs`` in their order and reads nothing else.
-        inputs: tensors on the device, and constants.
+        inputs: tensors on the device, and constants, small host tensors among them.
         in_place: positions of tensors that stay in place; the others are copied in.
         is_drawless: it draws no random numbers.
     """
@@ -68,8 +68,11 @@ class Gradients:
         self.n_captures = self.n_replays = 0
         self.eager: Counter[str] = Counter()
         self._in_place = in_place
-        self._at = [i for i, each in enumerate(inputs) if isinstance(each, Tensor)]
-        self._inputs = [None if isinstance(each, Tensor) else each for each in inputs]
+        self._at = [i for i, each in enumerate(inputs) if isinstance(each, Tensor) and each.is_cuda]
+        at = set(self._at)
+        self._inputs = [
+            None if i in at else each.clone() if isinstance(each, Tensor) else each for i, each in enumerate(inputs)
+        ]
         self.why_eager = ""
         self._is_warm = False
         self._number = 0

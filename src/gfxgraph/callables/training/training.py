@@ -73,6 +73,7 @@ _CAPTURED = "it was called inside a capture, and is part of that graph"
 WARM_UP = "warm-up"
 
 _ON_THE_HOST = "its optimizer counts steps in host memory; create it with capturable=True"
+_NEEDS_CAPTURABLE = "torch captures its optimizer only with capturable=True"
 _ALWAYS_ON_THE_HOST = "its {} always counts steps in host memory; use an optimizer that has capturable=True"
 
 # Most captures of one step; after that it runs eagerly.
@@ -289,7 +290,9 @@ class TrainingStep:
             self._n_changing += 1
             what = before.differs(after)
             if self._n_changing >= MAX_CHANGING:
-                self._fall_back(_SETS_NUMBERS if _is_number(what) else f"it changes {what} itself", for_good=True)
+                on_host = ", a tensor in host memory; create it on the device" if after.is_host_tensor(what) else ""
+                why = f"it changes {what} itself{on_host}"
+                self._fall_back(_SETS_NUMBERS if _is_number(what) else why, for_good=True)
         return result
 
     def _is_settled(self, state: Snapshot) -> bool:
@@ -374,13 +377,15 @@ class TrainingStep:
             with _skipping_on_the_device(self.scalers):
                 graph, made = record(self._arena, self._pool, lambda: self.step(*known.args[0], **known.args[1]))
             known.outputs = pytree.tree_map_only(Tensor, Tensor.detach, made)
-            problem = _SETS_NUMBERS if self._sets_numbers(graph) else _why_no_result(graph, made)
+            problem = _why_no_result(graph, made)
             after = self._look()
             if not problem and (after is None or after.key != now.key):
                 problem = self._why_for_good if after is None else f"its capture changes {now.differs(after)}"
             known.snapshot = after or now
         except RuntimeError as error:
             problem = first_line(error)
+            if "capturable is False" in problem:  # torch 2.11 asks it of fused optimizers too
+                problem = _NEEDS_CAPTURABLE
             self._pool = None
         finally:
             torch.clear_autocast_cache()
@@ -457,13 +462,6 @@ class TrainingStep:
             if any(isinstance(value, Tensor) and not value.is_cuda for value in kept):
                 return optimizer
         return None
-
-    def _sets_numbers(self, graph: Any) -> bool:
-        """True if the step itself writes optimizer numbers that Python computed."""
-        if getattr(graph, "_program", None) is None:
-            return False
-        held = [v for o in self.optimizers for g in o.param_groups for v in g.values() if isinstance(v, Tensor)]
-        return overlap([span(t) for t in held if t.is_cuda], map(span, writes_of(graph)))
 
     def _count(self, why: str) -> None:
         self._eager[why] += 1

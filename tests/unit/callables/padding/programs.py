@@ -435,11 +435,19 @@ fine("table by index", lambda i: TABLE[i], ids, X)
 fine("ids minus one", lambda i: F.embedding(i - 1, TABLE), lambda n: (torch.randint(1, 9, (n,)),), X)
 fine("embedding bag", lambda i: F.embedding_bag(i, TABLE, mode="mean"), tokens, X)
 refused("embedding mean", "mean", lambda i: _embedding(i).mean(0), ids, X)
+fine("positions as an index", lambda i: _embedding(i) + F.embedding(torch.arange(i.shape[0]), TABLE), ids, X)
+fine("positions after others", lambda x: x * TABLE[torch.arange(x.shape[0]) + 2][:, :1], rows, X)
+fine("positions in turn", lambda x: x * TABLE[torch.arange(x.shape[0]) % 3][:, :1], rows, X)
+fine("positions limited", lambda x: x * TABLE[torch.arange(x.shape[0]).clamp(0, 4)][:, :1], rows, X)
+fine("distances to a table", lambda x: torch.cdist(x, TABLE[:, :H]), rows, X)
+fine("distances from a table", lambda x: torch.cdist(TABLE[:, :H].sin(), x, p=1.0), rows, X)
+fine("distances in a batch", lambda x: torch.cdist(x[:, None], x[:, None]), rows, X)
+refused("distances of columns", "cdist", lambda x: torch.cdist(x.T, x.T), rows, X)
 refused(
-    "positions as an index",
+    "positions past a table",
     "embedding",
-    lambda i: _embedding(i) + F.embedding(torch.arange(i.shape[0]), TABLE),
-    ids,
+    lambda i: _embedding(i) + F.embedding(torch.arange(i.shape[0]) * 3, TABLE),
+    lambda n: (torch.randint(0, 9, (n,)),),
     X,
 )
 

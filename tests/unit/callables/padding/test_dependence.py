@@ -93,6 +93,18 @@ def test_table_is_large_enough() -> None:
     assert sum(program.refused is None for program in PROGRAMS.values()) >= 100
 
 
+def test_positions_are_valid_up_to_the_end_of_their_table() -> None:
+    """An index made from positions is in range up to a size, which is a condition of the verdict."""
+    found = judged(PROGRAMS["positions as an index"])
+    assert found.holds({"n": 10}) and not found.holds({"n": 11})
+
+
+def test_an_operation_may_write_to_tensors_of_its_own() -> None:
+    """Torch takes RMSNorm apart into steps of which one writes in place, where gradients are on."""
+    found = rows_independent(torch.nn.RMSNorm(4), (torch.randn(N, 4),), {0: {0: "n"}})
+    assert found["n"].allowed, found.explain()
+
+
 def dynamo_graph(step: Any, *args: torch.Tensor) -> tuple[torch.fx.GraphModule, list[Any], dict[int, dict[int, str]]]:
     """What Dynamo gives a backend for a call whose arguments have a dynamic first dim."""
     found: list[Any] = []

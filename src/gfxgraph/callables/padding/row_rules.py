@@ -436,7 +436,7 @@ def distances(step: JudgedOperation) -> RowDependence:
     if any(v.ndim - 1 in v.rows.dims for v in (left, right)):
         return step.mixed()
     dims = {d + (d == right.ndim - 2): outer for d, outer in right.rows.dims.items()}
-    return broadcast(step, [left, replace(right, rows=right.rows.placed(dims))])
+    return broadcast(step, [left, replace(right, rows=replace(right.rows, dims=dims, counts=None))])
 
 
 # -- recurrent layers -------------------------------------------------------------------------------

@@ -113,7 +113,7 @@ def test_dtypes_that_torch_cannot_copy_together(platform, monkeypatch):
 
 @pytest.mark.parametrize("n", [0, 4])
 def test_an_out_that_is_resized_on_the_way(platform, n):
-    """``lu_factor(out=)`` resizes what it makes inside; whose size has changed is not put back."""
+    """``lu_factor(out=)`` resizes an empty tensor that it makes inside: there is nothing to put back."""
     x = torch.randn(4, 4, device="cuda")
     out = torch.zeros(n, n, device="cuda"), torch.zeros(n, dtype=torch.int32, device="cuda")
     graph = torch.cuda.CUDAGraph()

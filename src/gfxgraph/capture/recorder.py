@@ -216,9 +216,7 @@ class Recorder(TorchDispatchMode):
             return func(*args, **kwargs) if kwargs else func(*args)
         info = OPS.get(identity(func))
         if info is None:
-            # Higher-order operators call back into this mode. C++ asks a tensor subclass for its device by
-            # prim::device, and an exception there would end the process.
-            if not hasattr(func, "_schema") or func.namespace == "prim":
+            if not _is_operation(func):
                 return func(*args, **(kwargs or {}))
             info = OPS[identity(func)] = OpInfo(func)
         func = info.func
@@ -326,7 +324,7 @@ class Recorder(TorchDispatchMode):
         """An operation whose tensors are not all of device memory with strides."""
         if isinstance(found, HostOperand):  # looked at once more, as all that come from now on
             return self.__torch_dispatch__(func, (), args, kwargs)
-        if any(map(_is_traced, flat(args, kwargs))):  # something is traced, and nothing is launched
+        if any(map(_is_traced, flat(args, kwargs))):  # nothing is launched
             return func(*args, **kwargs)
         return self.session.unsafe_op(_SPARSE, func, args, kwargs)
 
@@ -593,6 +591,14 @@ def _escaped(out: Any, info: OpInfo) -> bool:
     if not tensors or not all(t.is_cuda and t.numel() for t in tensors):
         return False
     return info.name not in _NO_NODE and not info.name.startswith(("aten::empty", "aten::new_empty"))
+
+
+def _is_operation(func: Any) -> bool:
+    """False for higher-order operators, which call back into this mode, and for questions that C++ asks a subclass.
+
+    The latter (prim::device) are unknown to the dispatcher; an exception there would end the process.
+    """
+    return hasattr(func, "_schema") and func.namespace != "prim"
 
 
 def _is_traced(tensor: Tensor) -> bool:

@@ -90,8 +90,8 @@ class Rollback:
         with torch.inference_mode(), torch.cuda.stream(stream) if stream is not None else nullcontext():
             # Newest first: if two saved views overlap, the older content must win.
             for tensor, saved in zip(reversed(self.tensors), reversed(self.contents)):
-                if tensor.size() != saved.size():
-                    continue  # resized, as out= is: what it held is nobody's any more
+                if not saved.numel():
+                    continue  # it held nothing, and may have been resized since, as an empty out= is
                 try:
                     overwrite(tensor, saved)
                     if saved.is_cuda:  # the copy may come from another stream, where its memory is reused once freed

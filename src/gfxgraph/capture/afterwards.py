@@ -20,7 +20,7 @@ from gfxgraph.process import process
 
 _alive: dict[int, weakref.ref[TrackedNumber]] = {}
 """The numbers that there are, by the ``id`` of the references."""
-_undo: list[tuple[Any, str, Any, Any]] = []
+_undo: list[tuple[object, str, object, object]] = []
 """Owner, attribute, what stood there, what stands there now."""
 _TARGETS = (
     (torch, "tensor"), (torch, "as_tensor"), (torch, "asarray"), (json.JSONEncoder, "default"),

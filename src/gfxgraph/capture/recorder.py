@@ -320,7 +320,7 @@ class Recorder(TorchDispatchMode):
             self.session.grew()
         return out
 
-    def _otherwise(self, found: NoStorage, func: Any, args: Any, kwargs: Any) -> Any:
+    def _otherwise(self, found: NoStorage, func: object, args: object, kwargs: object) -> object:
         """An operation whose tensors are not all of device memory with strides."""
         if isinstance(found, HostOperand):  # looked at once more, as all that come from now on
             return self.__torch_dispatch__(func, (), args, kwargs)
@@ -507,10 +507,10 @@ class Recorder(TorchDispatchMode):
         self.session.values.taint(tensor)
         return value
 
-    def _note_host_work(self, info: OpInfo, args: Any, kwargs: Any, out: Any) -> None:
+    def _note_host_work(self, info: OpInfo, args: object, kwargs: object, out: object) -> None:
         host = self.session.host
         if info.name == "aten::lift_fresh":  # how torch.tensor ends
-            host.note_made(out)
+            host.note_made(flat(out)[0])
         else:
             is_reading = not (info.is_view or _reads_no_content(info.name))
             host.note_work(args, kwargs, out, place() if is_reading else None)

@@ -20,7 +20,6 @@ Source: decision 0208; tests/conformance/test_graphed_lookups.py and test_graphe
 from __future__ import annotations
 
 import collections
-import contextlib
 import functools
 import logging
 import sys
@@ -30,6 +29,7 @@ from typing import Any
 
 import torch
 
+from gfxgraph.callables.trace.changes import Changes
 from gfxgraph.callables.trace.found import name_of
 from gfxgraph.callables.trace.watch import PACKAGES, reads_state
 
@@ -44,30 +44,15 @@ _handlers: dict[object, object] = {}
 """Our replacements for Dynamo's cached handlers of builtin calls, which keep the rule that they were made with."""
 
 
-@contextlib.contextmanager
-def corrected(errors: list[Exception]) -> Iterator[None]:
-    """With ours in the place of some of Dynamo's functions, settings and entries of tables.
+def correct(changes: Changes, errors: list[Exception]) -> None:
+    """Put ours in the place of some of Dynamo's functions, settings and entries of tables.
 
     Args:
         errors: what Dynamo raises at frames that it then leaves to Python is added to it.
     """
-    replaced: list[tuple[Any, str, Any]] = []
-    try:
-        for owner, name, make in list(_stand_ins(errors)):
-            own = owner[name] if isinstance(owner, dict) else getattr(owner, name)
-            replaced.append((owner, name, own))
-            _put(owner, name, make(own))
-        yield
-    finally:
-        for owner, name, own in reversed(replaced):
-            _put(owner, name, own)
-
-
-def _put(owner: Any, name: str, value: object) -> None:
-    if isinstance(owner, dict):
-        owner[name] = value
-    else:
-        setattr(owner, name, value)
+    for owner, name, make in list(_stand_ins(errors)):
+        own = owner[name] if isinstance(owner, dict) else getattr(owner, name)
+        changes.put(owner, name, make(own))
 
 
 def _stand_ins(errors: list[Exception]) -> Iterator[StandIn]:

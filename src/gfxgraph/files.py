@@ -226,6 +226,25 @@ def read(path: Path, limit: int = MOST_NBYTES) -> bytes:
     return read_inside(str(target.parent), target.name, limit, is_ours=True)
 
 
+def read_named(path: str | Path, limit: int = MOST_NBYTES) -> bytes:
+    """Read a file that the user named, of whatever kind: a pipe without a writer is not waited for.
+
+    Raises:
+        OSError: it cannot be read, or holds more than ``limit`` bytes (``EFBIG``).
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _CLOSES)
+    except ValueError as error:  # a NUL, or half of a surrogate pair
+        raise OSError(errno.EINVAL, str(error), str(path)) from error
+    with os.fdopen(handle, "rb") as source:
+        if hasattr(os, "set_blocking"):
+            os.set_blocking(handle, True)
+        data = source.read(limit + 1)
+    if len(data) > limit:
+        raise OSError(errno.EFBIG, f"more than {limit} bytes", str(path))
+    return data
+
+
 def parse_json(data: str | bytes) -> Any:
     """Understand JSON that anybody may have written.
 

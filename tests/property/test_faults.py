@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import dis
+import signal
 import sys
+import warnings
 
 import pytest
 import torch
 
 import gfxgraph
-from tests.property import faults
+from gfxgraph.callables.trace import dynamo
+from tests.property import faults, faults_mixed
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="failures are planted in the simulator")
 EVERY = 7
@@ -53,6 +56,13 @@ def test_signals(simulated):
     """Real signals at random times."""
     found = faults.signals(25, 1000.0, seed=1)
     assert found["then"] == [] and found["survived"] == 25, found
+
+
+def test_signals_in_mixed_programs(simulated):
+    """Real signals while gradients, training steps and graphed functions are captured, beside another thread."""
+    jobs = (faults_mixed.gradients, faults_mixed.step, faults_mixed.threads)
+    found = faults_mixed.signals(12, 1000.0, 1, jobs)
+    assert found["then"] == [] and found["survived"] == 12, found
 
 
 ENTER_AND_EXIT = [
@@ -140,3 +150,111 @@ def test_half_left_inner_capture(simulated):
     finally:
         sys.settrace(None)
     assert faults.faults_left(x, kept) == []
+
+
+def test_an_exit_that_has_not_begun_is_run(simulated):
+    """An interrupt before the first instruction of an exit, whatever class it is of: warnings are shown again."""
+    code = warnings.catch_warnings.__exit__.__code__
+    x = torch.ones(8, device="cuda")
+    kept, before = faults.before(faults.capture, x), list(warnings.filters)
+
+    def strike(frame, event, _):
+        if frame.f_code is code:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+
+    def body():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            sys.settrace(strike)
+        return x + 1
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            faults.captured(body)
+    finally:
+        sys.settrace(None)
+    assert warnings.filters == before
+    assert faults.faults_left(x, kept) == []
+
+
+def _push_level():
+    torch._C._functorch._vmap_increment_nesting(2, "error")
+
+
+def _half_enter_fake_mode():
+    mode = torch._subclasses.FakeTensorMode()
+    mode.__enter__()
+    mode.enter_stack.clear()  # its own exit raises from here on
+
+
+def _half_enter_mode():
+    torch.utils._python_dispatch._is_in_torch_dispatch_mode = True
+
+
+def _set_callback():
+    torch._C._dynamo.eval_frame.set_eval_frame(False)  # run what is compiled, compile nothing
+
+
+def _begin_tracing():
+    torch._guards._TLS.tracing_context = object()
+
+
+LEFT = {
+    "python_dispatcher": lambda: (
+        _kept_guards.append(torch._C._EnablePythonDispatcher()) or _kept_guards[-1].__enter__()
+    ),
+    "level": _push_level,
+    "functions": lambda: torch._C._set_torch_function_state(torch._C._TorchFunctionState.ALL_DISABLED),
+    "mode": _half_enter_fake_mode,
+    "flag": _half_enter_mode,
+    "callback": _set_callback,
+    "tracing": _begin_tracing,
+    "autocast": lambda: torch.autocast("cuda", torch.bfloat16).__enter__(),
+    "host_tensors": lambda: torch._C._set_only_lift_cpu_tensors(True),
+}
+_kept_guards = []
+
+
+@pytest.mark.parametrize("leave", LEFT.values(), ids=LEFT)
+def test_what_is_left_of_a_thread_is_put_back(simulated, leave):
+    """What an interrupt leaves of a block whose own exit is never run."""
+    x = torch.ones(8, device="cuda")
+    kept = faults.before(faults.capture, x)
+    faults_mixed.gradients(x, kept)  # once, before: it loads what it needs
+    before = faults_mixed.state()
+
+    def body():
+        x + 1
+        leave()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        faults.captured(body)
+    assert faults_mixed.differing(before, faults_mixed.state()) == []
+    assert faults.faults_left(x, kept) == []
+    faults_mixed.gradients(x, kept)
+
+
+@pytest.mark.parametrize("n_signals", [1, 2])
+def test_a_signal_waits_until_a_trace_is_over(simulated, monkeypatch, n_signals):
+    """The first one does; the second breaks in."""
+    x, whole, look = torch.ones(8, device="cuda"), [], dynamo.look
+
+    def struck(graph):
+        for _ in range(n_signals):
+            signal.raise_signal(signal.SIGINT)
+        whole.append(True)
+        return look(graph)
+
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        made = gfxgraph.graphed(lambda a: a * 3)
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(dynamo, "look", struck)
+            made(x)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert bool(whole) is (n_signals == 1)
+    assert [made(x).tolist() for _ in range(4)] == [[3.0] * 8] * 4

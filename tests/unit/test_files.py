@@ -12,8 +12,12 @@ from pathlib import Path
 import pytest
 
 from gfxgraph import config, files
+from gfxgraph.callables import plans
 from gfxgraph.diagnostics import derived
+from gfxgraph.errors import GfxGraphError
 from gfxgraph.hardware import advice, environment
+from gfxgraph.port.audit import AuditError, read_baseline
+from gfxgraph.reporting import left
 
 ROOT = Path(__file__).parents[2]
 needs_links = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no FIFOs")
@@ -184,3 +188,37 @@ def test_lines_are_added(tmp_path):
     for n in range(2):
         files.append(tmp_path / "stats", json.dumps(n) + "\n")
     assert (tmp_path / "stats").read_text() == "0\n1\n"
+
+
+@needs_links
+def test_what_the_user_names_is_read_whatever_it_is(tmp_path):
+    """A pipe with a writer is read to its end; one without is empty at once; what has no end is refused."""
+    reader, writer = os.pipe()
+    os.write(writer, b"whole")
+    os.close(writer)
+    assert files.read_named(f"/dev/fd/{reader}") == b"whole"
+    os.close(reader)
+    os.mkfifo(tmp_path / "pipe")
+    assert files.read_named(tmp_path / "pipe") == b""
+    with pytest.raises(OSError, match="more than 10 bytes"):
+        files.read_named("/dev/zero", limit=10)
+    for path in (tmp_path, "a\0b", tmp_path / "missing"):
+        with pytest.raises(OSError):
+            files.read_named(path)
+
+
+@needs_links
+@pytest.mark.parametrize(
+    "read",
+    [environment.load, lambda path: plans._text_of(path), lambda path: read_baseline(str(path)), left.read_bench],
+    ids=["environment", "plan", "baseline", "bench"],
+)
+@pytest.mark.parametrize("content", [None, b"\xff\xfe\x00", b"[" * 100_000, b'{"a": Infinity'], ids=str)
+def test_no_file_of_the_users_hangs_a_command_or_ends_in_a_traceback(read, content, tmp_path):
+    """A pipe without a writer (None), and content of any kind: the error is one of ours, or there is text."""
+    path = tmp_path / "file"
+    os.mkfifo(path) if content is None else path.write_bytes(content)
+    try:
+        assert isinstance(read(path), str)
+    except (GfxGraphError, AuditError) as error:
+        assert str(path) in str(error)

@@ -17,6 +17,7 @@ from dataclasses import replace as replace_in
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gfxgraph import files
 from gfxgraph.callables.padding.judge import PaddingRefusal
 from gfxgraph.core.buckets import Above, BucketPlan, Buckets, Budget, explicit, ladder, learn_plan, powers
 from gfxgraph.errors import ConfigError
@@ -242,9 +243,11 @@ def _rule(given: Any, above: Above) -> Any:
 
 def _text_of(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return files.read_named(path).decode("utf-8")
     except OSError as error:
         raise ConfigError("bucket_plan_unreadable", path=str(path), problem=str(error.strerror)) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError("bucket_plan_unreadable", path=str(path), problem=f"not UTF-8: {error.reason}") from error
 
 
 def _report(kind: str, reason: str) -> None:

@@ -14,8 +14,9 @@ Stays out: command line, engines, functions that are captured per signature.
     failures.py, recovery.py
                   a capture that fails to begin or to end, or is invalidated; cleaning up torch after it
     holdings.py, blocks.py
-    half_entered.py  ends ``with`` blocks that an interrupt left half entered
                   process-wide state that a capture changes, and how it is restored
+    half_entered.py  ends ``with`` blocks that an interrupt left half entered
+    dispatch_state.py  what torch's dispatcher, autocast and Dynamo keep of a thread, restored
     rollback.py   saves and restores what the captured work changes outside its graph
     generators.py, streams.py, host_values.py
                   the parts of a session

@@ -70,7 +70,7 @@ def exit_of_graph(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def __exit__(self: Any, *args: Any) -> Any:
         try:
-            is_broken = end_half_entered(sys.exception())
+            is_broken = end_half_entered(sys.exception()) or _is_interrupt(sys.exception())
             result = original(self, *args)
             watch = self.__dict__.pop("_gfxgraph_watch")
             watch.close() if is_broken else watch.leave()
@@ -83,6 +83,11 @@ def exit_of_graph(original: Callable[..., Any]) -> Callable[..., Any]:
 
     ENDS[__exit__.__code__] = "self", _end_block
     return __exit__
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """What may have struck anywhere, also where torch changes the thread; a generator's end may come much later."""
+    return error is not None and not isinstance(error, (Exception, GeneratorExit))
 
 
 def _end_block(block: torch.cuda.graph) -> bool:

@@ -8,7 +8,8 @@ freed, after everything else was restored, the guard sets the thread's autograd 
 were when the block was entered: the state of a capture that is long over.
 
 Idea: clean-up code first searches the traceback for such blocks and ends them. This covers the program's own blocks,
-torch's and ours.
+torch's and ours. An ``__exit__`` of any class that was struck before its first instruction, which is where Python
+checks for signals, has done nothing yet and is run.
 
 Source: tests/property/faults.py, ``signals``; docs/decisions/0201.
 """
@@ -16,6 +17,7 @@ Source: tests/property/faults.py, ``signals``; docs/decisions/0201.
 from __future__ import annotations
 
 import contextlib
+import dis
 import inspect
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
@@ -64,15 +66,32 @@ def end_half_entered(error: BaseException | None) -> bool:
         Whether there was one.
     """
     found = False
-    for frame in _frames(error):
+    for frame, at in _frames(error):
         if frame.f_code in ENDS:
             name, end = ENDS[frame.f_code]
             found |= end(frame.f_locals[name])
+        elif frame.f_code.co_name == "__exit__" and dis.opname[frame.f_code.co_code[at]] == "RESUME":
+            found |= _run_exit(frame)
     return found
 
 
-def _frames(error: BaseException | None) -> Iterator[FrameType]:
-    """Frames of the oldest error first, innermost first: blocks must end in the reverse order of their beginning."""
+def _run_exit(frame: FrameType) -> bool:
+    """Run the ``__exit__`` that this frame was to run; a second time the frame is empty."""
+    code, values = frame.f_code, frame.f_locals
+    given = [values[name] for name in code.co_varnames[: code.co_argcount] if name in values]
+    if code.co_flags & inspect.CO_VARARGS:
+        given += values.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount], ())
+    own = (vars(kind).get("__exit__") for kind in type(given[0]).__mro__) if given else ()
+    leave = next((each for each in own if getattr(each, "__code__", None) is code), None)
+    if leave is None:
+        return False
+    frame.clear()
+    leave(*given)
+    return True
+
+
+def _frames(error: BaseException | None) -> Iterator[tuple[FrameType, int]]:
+    """With where each was struck. Of the oldest error first, the innermost first, as blocks end."""
     chain: list[BaseException] = []
     while error is not None and error not in chain:
         chain.append(error)
@@ -81,6 +100,6 @@ def _frames(error: BaseException | None) -> Iterator[FrameType]:
         frames = []
         traceback = each.__traceback__
         while traceback is not None:
-            frames.append(traceback.tb_frame)
+            frames.append((traceback.tb_frame, traceback.tb_lasti))
             traceback = traceback.tb_next
         yield from reversed(frames)

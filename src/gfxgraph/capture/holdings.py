@@ -23,6 +23,7 @@ import torch
 from torch.compiler import is_compiling
 
 from gfxgraph.capture import autocasting, generators, intercept
+from gfxgraph.capture.dispatch_state import DispatchState, enter_for_good
 from gfxgraph.capture.half_entered import end_half_entered
 from gfxgraph.capture.modes import Standing, enter_mode, forget_mode, leave_modes
 from gfxgraph.process import process
@@ -141,6 +142,7 @@ class ThreadState:
         self._debug_mode = torch.cuda.get_sync_debug_mode()
         self._is_drawless = generators.is_drawless()
         self._autograd = _Autograd()
+        self._dispatch = DispatchState()
 
     def put_back(self) -> None:
         """Restore the state: end whatever an interrupt has left behind."""
@@ -155,6 +157,7 @@ class ThreadState:
                 lambda: generators.end_loans(self._stream.device_index),
                 self._allow_waits,
                 self._autograd.put_back,
+                self._dispatch.put_back,
                 lambda: torch.cuda.set_stream(self._stream),
             ]
         )
@@ -177,16 +180,11 @@ class _Autograd:
     def put_back(self) -> None:
         if torch.is_inference_mode_enabled() != self._is_inference:
             # This guard is never left: torch has no other way to set the mode, and leaving would undo it.
-            guard = torch._C._InferenceMode(self._is_inference)
-            _for_good.append(guard)
-            guard.__enter__()
+            enter_for_good(torch._C._InferenceMode(self._is_inference))
         torch._C._set_grad_enabled(self._has_grad)
         torch._C._set_fwd_grad_enabled(self._has_forward_grad)
         if self._has_threads:  # only switch on: the capture that switched it off may be over by now
             torch._C._set_multithreading_enabled(True)
-
-
-_for_good: list[object] = []
 
 
 def unbroken(call: Callable[..., Any]) -> Callable[..., Any]:

@@ -41,6 +41,8 @@ _FLAGS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ),
 )
 
+_COMPILED = "_is_in_any_mode_without_ignore_compile_internals"
+
 _lock = threading.RLock()
 _recorders: set[int] = set()
 """Recorders that are on some thread's stack of modes, or about to be."""
@@ -67,7 +69,7 @@ def leave_modes() -> None:
     over = process.leftover_modes()
     if not over:
         return
-    there = [dispatch._get_dispatch_stack_at(i) for i in range(dispatch._len_torch_dispatch_stack())]
+    there = _standing()
     try:
         _take_out(over)
     except BaseException:
@@ -84,16 +86,35 @@ class Standing:
     """The modes on this thread's stack at one moment."""
 
     def __init__(self) -> None:
-        self._there = [dispatch._get_dispatch_stack_at(i) for i in range(dispatch._len_torch_dispatch_stack())]
+        self._there = _standing()
 
     def put_back(self) -> None:
-        """Leave every mode entered since. A mode of torch's is left by its own ``__exit__``."""
-        while dispatch._len_torch_dispatch_stack() > len(self._there):
-            top = _get_current_dispatch_mode()
-            if getattr(top, "old_dispatch_mode_flags", None):
-                top.__exit__(None, None, None)
-            else:
+        """Leave every mode that has come since, and bring back those that have gone; one of ours that went is over.
+
+        No mode's own exit is run: one that was struck inside would raise, or leave another one's place empty.
+        """
+        now = _standing()
+        gone = [mode for mode in self._there if not any(mode is each for each in now)]
+        there = [
+            mode
+            for mode in self._there
+            if not (type(mode).__module__.startswith("gfxgraph.") and any(mode is each for each in gone))
+        ]
+        if list(map(id, now)) != list(map(id, there)):
+            while dispatch._len_torch_dispatch_stack():
                 _pop_mode()
+            for mode in there:
+                _push_mode(mode)
+        with _lock:
+            _tell_flags([])
+            if hasattr(dispatch, _COMPILED):
+                flag = any(not mode.ignore_compile_internals() for mode in there)
+                setattr(dispatch, _COMPILED, flag)
+                dispatch.set_is_in_mode_without_ignore_compile_internals(flag)
+
+
+def _standing() -> list[Any]:
+    return [dispatch._get_dispatch_stack_at(i) for i in range(dispatch._len_torch_dispatch_stack())]
 
 
 def _take_out(over: list[Any]) -> None:
@@ -125,7 +146,7 @@ def forget_mode(recorder: Any) -> None:
 
 def _tell_flags(above: list[Any]) -> None:
     """Correct the flags after a mode was removed from below ``above`` (topmost first)."""
-    below = [dispatch._get_dispatch_stack_at(i) for i in range(dispatch._len_torch_dispatch_stack())]
+    below = _standing()
     for name, saved_as, adds in _FLAGS:
         if not hasattr(dispatch, name):
             continue

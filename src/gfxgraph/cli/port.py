@@ -305,11 +305,10 @@ def agent_command(path: str, arch: str | None, lang: str, as_json: bool, before:
 
 
 def _document(path: str) -> dict[str, object]:
-    with open(path, "rb") as file:
-        try:
-            saved = files.parse_json(file.read())
-        except ValueError as error:
-            raise ValueError(f"{path}: not JSON: {error}") from error
+    try:
+        saved = files.parse_json(files.read_named(path))
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON: {error}") from error
     if not isinstance(saved, dict):
         raise ValueError(f"{path}: not a document of gfxgraph port agent")
     return saved

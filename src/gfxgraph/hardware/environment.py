@@ -104,7 +104,7 @@ def load(path: Path) -> Environment:
         ConfigError: `environment_unreadable`.
     """
     try:
-        data = files.parse_json(path.read_text(encoding="utf-8"))
+        data = files.parse_json(files.read_named(path))
     except (OSError, ValueError) as error:
         raise ConfigError("environment_unreadable", path=path, problem=error) from error
     return from_dict(data, str(path))

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
+from gfxgraph import files
 from gfxgraph.port.archs import Arch, select
 from gfxgraph.port.changes import RevisionError, changed_lines
 from gfxgraph.port.engine import Context, FileResult, audit_file
@@ -240,7 +240,7 @@ def read_baseline(path: str) -> frozenset[str]:
         AuditError: the file is missing or is not a baseline.
     """
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        data = files.parse_json(files.read_named(path))
         return frozenset(str(row["fingerprint"]) for row in data["findings"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise AuditError(f"{path}: not a baseline file ({error}); write one with --write-baseline") from error

@@ -52,7 +52,9 @@ def read_bench(path: Path) -> dict[str, Any]:
         CommandError: `file_unusable`.
     """
     try:
-        table = _understood(path.read_bytes())
+        table = _understood(files.read_named(path))
+    except OSError as error:
+        raise CommandError("file_unusable", path=path, problem=error.strerror or error) from error
     except ValueError as error:
         raise CommandError("file_unusable", path=path, problem=f"it is not JSON: {error}") from error
     if not (isinstance(table, dict) and {"provenance", "results"} <= table.keys()):

@@ -93,12 +93,11 @@ def read(path: Path) -> Mapping[str, Any]:
     try:
         if path.exists() and not path.is_file():
             raise CommandError("file_unusable", path=path, problem="no regular file")
-        with path.open("rb") as file:
-            data = file.read(_MAX_NBYTES + 1)
+        data = files.read_named(path, _MAX_NBYTES)
     except OSError as error:
         raise CommandError("file_unusable", path=path, problem=error.strerror or error) from error
     try:
-        found = files.parse_json(data) if len(data) <= _MAX_NBYTES else None
+        found = files.parse_json(data)
     except ValueError as error:
         raise CommandError("file_unusable", path=path, problem=f"not JSON: {error}") from error
     if not isinstance(found, dict) or found.get("kind") != KIND:

@@ -36,7 +36,8 @@ _SLOTS: Final = 160  # more than any version's vtable; the tail is copied and ne
 
 _AnswerType = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 _answer_zero = _AnswerType(lambda _this: 0)
-_answer_one = _AnswerType(lambda _this: 1)
+# Not Python: asked while an exception is on its way through C++, that would lose it, and a signal may strike there.
+_answer_one = ctypes.pythonapi.Py_IsInitialized
 
 
 def _keep_for_ever(*objects: object) -> None:

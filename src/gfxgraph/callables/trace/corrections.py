@@ -23,7 +23,6 @@ Source: decision 0208; tests/conformance/test_graphed_lookups.py and test_graphe
 from __future__ import annotations
 
 import collections
-import contextlib
 import functools
 import itertools
 import logging
@@ -35,6 +34,7 @@ from typing import Any
 
 import torch
 
+from gfxgraph.callables.trace.changes import Changes
 from gfxgraph.callables.trace.found import name_of
 from gfxgraph.callables.trace.watch import PACKAGES, reads_state
 
@@ -55,31 +55,16 @@ _handlers: dict[object, object] = {}
 """Our replacements for Dynamo's cached handlers of builtin calls, which keep the rule that they were made with."""
 
 
-@contextlib.contextmanager
-def corrected(errors: list[Exception], seen: Seen) -> Iterator[None]:
-    """With ours in the place of some of Dynamo's functions, settings and entries of tables.
+def correct(changes: Changes, errors: list[Exception], seen: Seen) -> None:
+    """Replace some of Dynamo's functions, settings and table entries with ours.
 
     Args:
         errors: what Dynamo raises at frames that it then leaves to Python is added to it.
         seen: what earlier traces of the function have met; likewise.
     """
-    replaced: list[tuple[Any, Any, Any]] = []
-    try:
-        for owner, name, make in list(_stand_ins(errors, seen)):
-            own = owner[name] if isinstance(owner, dict) else getattr(owner, name)
-            replaced.append((owner, name, own))
-            _put(owner, name, make(own))
-        yield
-    finally:
-        for owner, name, own in reversed(replaced):
-            _put(owner, name, own)
-
-
-def _put(owner: Any, name: Any, value: object) -> None:
-    if isinstance(owner, dict):
-        owner[name] = value
-    else:
-        setattr(owner, name, value)
+    for owner, name, make in list(_stand_ins(errors, seen)):
+        own = owner[name] if isinstance(owner, dict) else getattr(owner, name)
+        changes.put(owner, name, make(own))
 
 
 def _stand_ins(errors: list[Exception], seen: Seen) -> Iterator[StandIn]:

@@ -17,13 +17,14 @@ import threading
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
-from gfxgraph.callables.trace.corrections import Seen, corrected
+from gfxgraph.callables.trace.changes import Changes
+from gfxgraph.callables.trace.corrections import Seen, correct
 from gfxgraph.callables.trace.found import (
     Found,
     asks_by_name,
@@ -33,6 +34,7 @@ from gfxgraph.callables.trace.found import (
     said,
     with_random_states,
 )
+from gfxgraph.callables.trace.interrupts import Waiting
 
 if TYPE_CHECKING:
     from gfxgraph.callables.trace.frontend import Frontend, _Versions
@@ -133,17 +135,6 @@ def shield(method: Any, *, from_us: bool = False) -> None:
         frames.set_code_exec_strategy(method.__code__, skip)
 
 
-@contextlib.contextmanager
-def _unshielded() -> Iterator[None]:
-    for each in shielded:
-        each._torchdynamo_disable = False
-    try:
-        yield
-    finally:
-        for each in shielded:
-            each._torchdynamo_disable = True
-
-
 class Configured:
     """Dynamo's callback under our settings; it may be called to trace again in any later call."""
 
@@ -165,7 +156,14 @@ class Configured:
         settings = {name: value for name, value in wanted.items() if hasattr(known, name)}
         errors: list[Exception] = []
         seen: Seen = {} if front is None else front.seen
-        with known.patch(settings), _unshielded(), _quiet(), _uncollected(), corrected(errors, seen):
+        with Waiting(), Changes() as changes, warnings.catch_warnings():
+            for name, value in settings.items():
+                changes.put(known, name, value)
+            for each in shielded:
+                changes.put(each, "_torchdynamo_disable", False)
+            _quieten(changes)
+            _leave_uncollected(changes)
+            correct(changes, errors, seen)
             made = self._callback(*args, **kwargs)
         reason = getattr(made, "skip_reason", None)
         if reason and local.skipped is not None:
@@ -186,30 +184,19 @@ def _for_symbols(front: Frontend) -> dict[str, Any]:
     return {"specialize_float": True, "allow_unspec_int_on_nn_module": is_restless}
 
 
-@contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without Python's garbage collector: what a trace makes stays alive, and scanning it repeatedly takes 6 %."""
-    is_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if is_on:
-            gc.enable()
+def _leave_uncollected(changes: Changes) -> None:
+    """Turn Python's garbage collector off: what a trace makes stays alive, and scanning it repeatedly takes 6 %."""
+    if gc.isenabled():
+        changes.note(gc.enable)
+        gc.disable()
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _quieten(changes: Changes) -> None:
     """Silence Dynamo's advice on graph breaks: they are acceptable here, and ``explain()`` reports them."""
+    warnings.filterwarnings("ignore", module=r"torch\._dynamo")
     log = logging.getLogger("torch._dynamo")
-    level = log.level
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"torch\._dynamo")
-        log.setLevel(max(level, logging.ERROR))
-        try:
-            yield
-        finally:
-            log.setLevel(level)
+    changes.note(functools.partial(log.setLevel, log.level))
+    log.setLevel(max(log.level, logging.ERROR))
 
 
 def root_of(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,18 +14,21 @@ torch = pytest.importorskip("torch")
 from torch._dynamo import symbolic_convert  # noqa: E402
 
 from gfxgraph.callables.trace import corrections, dynamo  # noqa: E402
+from gfxgraph.callables.trace.changes import Changes  # noqa: E402
 
 
 def test_what_is_for_logs_alone_is_left_out():
     """Files are read for the names of functions where Dynamo's log asks for them; afterwards all is as it was."""
     own = symbolic_convert.get_funcname
-    with corrections.corrected([], {}):
+    with Changes() as changes:
+        corrections.correct(changes, [], {})
         assert symbolic_convert.get_funcname is not own
     assert symbolic_convert.get_funcname is own
     level = symbolic_convert.trace_call_log.level
     symbolic_convert.trace_call_log.setLevel(logging.DEBUG)
     try:
-        with corrections.corrected([], {}):
+        with Changes() as changes:
+            corrections.correct(changes, [], {})
             assert symbolic_convert.get_funcname is own
     finally:
         symbolic_convert.trace_call_log.setLevel(level)
@@ -33,13 +36,15 @@ def test_what_is_for_logs_alone_is_left_out():
 
 def test_the_collector_is_as_it_was():
     """Python's collector rests during a trace, one that fails among them, and goes on if it was on."""
-    with pytest.raises(RuntimeError), dynamo._uncollected():
+    with pytest.raises(RuntimeError), Changes() as changes:
+        dynamo._leave_uncollected(changes)
         assert not gc.isenabled()
         raise RuntimeError
     assert gc.isenabled()
     gc.disable()
     try:
-        with dynamo._uncollected():
+        with Changes() as changes:
+            dynamo._leave_uncollected(changes)
             pass
         assert not gc.isenabled()
     finally:

@@ -1,0 +1,58 @@
+"""Signals that land while Dynamo traces are handled when it has returned.
+
+Problem: Python runs a signal's handler between any two of its instructions. Dynamo's own blocks stay half left then,
+and where C++ that may not throw has called Python, the process aborts ("terminate called after throwing an instance
+of 'pybind11::error_already_set'", seen with torch 2.13).
+
+Idea: as long as a trace of ours runs, Python's handlers are put aside, and what has come is raised anew at its end.
+A second signal of the same kind does not wait: a trace takes seconds, and somebody means it.
+
+Source: tests/property/faults_mixed.py; docs/decisions/0213.
+"""
+
+from __future__ import annotations
+
+import functools
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Self
+
+from gfxgraph.callables.trace.changes import Changes
+
+Handler = Callable[[int, FrameType | None], object]
+
+
+class Waiting(Changes):
+    """A block at whose end the signals that came meanwhile are handled, where they are: in the main thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._came: set[int] = set()
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in signal.valid_signals():
+                handler = signal.getsignal(number)
+                if callable(handler) and not isinstance(handler, signal.Handlers):
+                    held = functools.partial(self._hold, handler)
+                    self.note(functools.partial(_exchange, number, held, handler))
+                    signal.signal(number, held)
+        return self
+
+    def _hold(self, handler: Handler, number: int, frame: FrameType | None) -> None:
+        if number in self._came:
+            handler(number, frame)
+        self._came.add(number)
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        for number in sorted(self._came):
+            signal.raise_signal(number)
+
+
+def _exchange(number: int, held: object, handler: Handler) -> None:
+    """Put the handler back, unless somebody else has set one."""
+    if signal.getsignal(number) is held:
+        signal.signal(number, handler)

@@ -20,11 +20,19 @@ import torch
 from torch import Tensor
 
 from gfxgraph.capture.memory import kept_identity, memory_of
-from gfxgraph.capture.structure import flat
+from gfxgraph.capture.overloads import NO_NODE, OpInfo
+from gfxgraph.capture.places import place
+from gfxgraph.capture.structure import flat, written
 from gfxgraph.core.tape import where_of
+from gfxgraph.core.unsafe import Kind, UnsafeOp, When
 from gfxgraph.errors import GuardMismatch
 from gfxgraph.process import process
 
+HOST_WRITE = UnsafeOp(
+    "host write", Kind.NOT_RECORDED, "it writes to host memory of the program's, which no graph does", When.ALWAYS
+)
+HOST_DRAW = UnsafeOp("host draw", Kind.NOT_RECORDED, "it draws random numbers on the host", When.ALWAYS)
+ON_HOST = frozenset({HOST_WRITE, HOST_DRAW})
 _ALWAYS_COMPARED_NBYTES = 4096
 _MOST_KEPT_NBYTES = 1 << 20
 """Of more, only torch's count of writes is compared."""
@@ -43,6 +51,29 @@ class HostReads:
     def is_own(self, tensor: Tensor) -> bool:
         """Whether the captured code made this memory."""
         return memory_of(tensor) in self._made
+
+    def row_of(self, info: OpInfo, args: Any, kwargs: Any) -> UnsafeOp | None:
+        """The row for work on the host that each replay repeats; what other operations read there is noted."""
+        given = flat(args, kwargs)
+        is_on_device = any(tensor.is_cuda for tensor in given) or not (given or _makes_on_host(kwargs))
+        if info.draws and not is_on_device:
+            return HOST_DRAW
+        if not is_on_device and info.mutates and info.name not in NO_NODE:
+            if not all(map(self.is_own, written(info.func, args, kwargs))):
+                return HOST_WRITE
+        if is_on_device and (info.unsafe is None or info.unsafe.kind is not Kind.HOST_COPY):
+            for tensor in given:
+                if not tensor.is_cuda:
+                    self.note(tensor, place())
+        return None
+
+    def note_result(self, info: OpInfo, args: object, kwargs: object, out: object) -> None:
+        """Work on the host that is done once."""
+        if info.name == "aten::lift_fresh":  # how torch.tensor ends
+            self.note_made(flat(out)[0])
+        else:
+            is_reading = not (info.is_view or _reads_no_content(info.name))
+            self.note_work(args, kwargs, out, place() if is_reading else None)
 
     def note_made(self, tensor: Tensor) -> None:
         self._made[memory_of(tensor)] = kept_identity(tensor)
@@ -84,6 +115,16 @@ class HostReads:
     def kept(self) -> list[HostRead]:
         """What replays are to compare. What has changed since belongs to the captured code, which writes it anew."""
         return [each for each in (*self._tensors.values(), *self._contents) if each.difference() is None]
+
+
+def _makes_on_host(kwargs: Any) -> bool:
+    """Whether an operation without tensors makes one in host memory."""
+    device = kwargs.get("device")
+    return device is None or torch.device(device).type == "cpu"
+
+
+def _reads_no_content(name: str) -> bool:
+    return name in NO_NODE or name.endswith("_like") or name.startswith("aten::new_")
 
 
 class HostRead(ABC):
@@ -149,9 +190,9 @@ class Contents(HostRead):
         then, now = _leaves(self._then), _leaves(self._data)
         if len(then) != len(now):
             return "the length of a list", len(then), len(now)
-        for place, (old, new) in enumerate(zip(then, now)):
+        for at, (old, new) in enumerate(zip(then, now)):
             if not (old == new or (old != old and new != new)):
-                return _named("a list or array", place, len(then)), old, new
+                return _named("a list or array", at, len(then)), old, new
         return None
 
 

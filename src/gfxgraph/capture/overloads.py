@@ -20,6 +20,11 @@ identity = object.__hash__
 With an audit hook in the process (filelock sets one, and transformers imports it) each ``id``, each
 ``sys._getframe`` and each ``frame.f_code`` costs 0.4 us more.
 """
+NO_NODE = frozenset(
+    "aten::lift_fresh aten::detach aten::alias aten::_reshape_alias aten::as_strided aten::resize_ aten::set_ "
+    "aten::_unsafe_view aten::_conj aten::_neg_view aten::lift_fresh_copy".split()
+)
+"""Operations that launch nothing, though no schema says so."""
 _EXACT = frozenset({torch.Tensor, torch.nn.Parameter})
 _HOLDS_NO_TENSOR = re.compile(
     r"(Optional\[|List\[)*(int|float|bool|number|complex|str|Device|Layout|MemoryFormat|ScalarType|SymInt|SymFloat"

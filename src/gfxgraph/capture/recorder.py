@@ -33,10 +33,10 @@ from gfxgraph.capture.autocasting import as_outside
 from gfxgraph.capture.host_memory import HostReads
 from gfxgraph.capture.memory import Layout, storage_address
 from gfxgraph.capture.moving import MovingTensors
-from gfxgraph.capture.overloads import OPS, OpInfo, identity
+from gfxgraph.capture.overloads import NO_NODE, OPS, OpInfo, identity
 from gfxgraph.capture.places import LIBRARIES, SKIP, is_library_code, note_library, place
 from gfxgraph.capture.stock import can_keep_from_dynamo, keep_from_dynamo
-from gfxgraph.capture.structure import flat, written
+from gfxgraph.capture.structure import flat
 from gfxgraph.capture.symbols import holds_symbols, numbers_of
 from gfxgraph.core.tape import Opaque, Tape, TapeValue, new_value
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp, When
@@ -320,7 +320,7 @@ class Recorder(TorchDispatchMode):
             self.session.grew()
         return out
 
-    def _otherwise(self, found: NoStorage, func: object, args: object, kwargs: object) -> object:
+    def _otherwise(self, found: NoStorage, func: Any, args: Any, kwargs: Any) -> Any:
         """An operation whose tensors are not all of device memory with strides."""
         if isinstance(found, HostOperand):  # looked at once more, as all that come from now on
             return self.__torch_dispatch__(func, (), args, kwargs)
@@ -365,24 +365,9 @@ class Recorder(TorchDispatchMode):
             return None
         if session.values.tainted and session.values.reads_tainted(args, kwargs):
             return _TAINTED if not self._is_pinned_copy(info, args) else None
-        return self._host_work(info, args, kwargs)
-
-    def _host_work(self, info: OpInfo, args: Any, kwargs: Any) -> UnsafeOp | None:
-        """Work on the host that each replay repeats: a row for it. What else is read there is noted."""
-        if self.session.policy is OnUnsafe.RAISE or not (self.has_host_operands or info.draws):
+        if session.policy is OnUnsafe.RAISE or not (self.has_host_operands or info.draws):
             return None
-        given = flat(args, kwargs)
-        is_on_device = any(tensor.is_cuda for tensor in given) or not (given or _makes_on_host(kwargs))
-        if info.draws and not is_on_device:
-            return HOST_DRAW
-        if not is_on_device and info.mutates and info.name not in _NO_NODE:
-            if not all(map(self.session.host.is_own, written(info.func, args, kwargs))):
-                return HOST_WRITE
-        if is_on_device and (info.unsafe is None or info.unsafe.kind is not Kind.HOST_COPY):
-            for tensor in given:
-                if not tensor.is_cuda:
-                    self.session.host.note(tensor, place())
-        return None
+        return session.host.row_of(info, args, kwargs)
 
     def _is_pinned_copy(self, info: OpInfo, args: Any) -> bool:
         """True for a copy back to the device of data that the graph itself copies to the host."""
@@ -460,11 +445,11 @@ class Recorder(TorchDispatchMode):
         """
         if isinstance(out, Tensor):
             if not out.is_cuda and not self._on_device(spec_args, spec_kwargs):
-                self._note_host_work(info, args, kwargs, out)
+                self.session.host.note_result(info, args, kwargs, out)
                 return _HOST_WORK  # it does not depend on the device
             return self.known(out) or self._made(out, position, info, spec_args)
         if _is_host_work(args, kwargs, out):
-            self._note_host_work(info, args, kwargs, out)
+            self.session.host.note_result(info, args, kwargs, out)
             return _HOST_WORK
         if type(out) in _SEQUENCES:
             return type(out)([self._made(o, position, info, spec_args) if isinstance(o, Tensor) else o for o in out])
@@ -506,14 +491,6 @@ class Recorder(TorchDispatchMode):
         self.externals[value] = tensor
         self.session.values.taint(tensor)
         return value
-
-    def _note_host_work(self, info: OpInfo, args: object, kwargs: object, out: object) -> None:
-        host = self.session.host
-        if info.name == "aten::lift_fresh":  # how torch.tensor ends
-            host.note_made(flat(out)[0])
-        else:
-            is_reading = not (info.is_view or _reads_no_content(info.name))
-            host.note_work(args, kwargs, out, place() if is_reading else None)
 
     def _on_device(self, args: Any, kwargs: Any) -> bool:
         """True if a host tensor came from device work (a pinned copy)."""
@@ -569,16 +546,6 @@ def _makes_shape(info: OpInfo, args: Any, kwargs: Any) -> bool:
     )
 
 
-def _makes_on_host(kwargs: Any) -> bool:
-    """Whether an operation without tensors makes one in host memory."""
-    device = kwargs.get("device")
-    return device is None or torch.device(device).type == "cpu"
-
-
-def _reads_no_content(name: str) -> bool:
-    return name in _NO_NODE or name.endswith("_like") or name.startswith("aten::new_")
-
-
 def _is_host_work(args: Any, kwargs: Any, out: Any) -> bool:
     """True if an operation has tensors, and all are in host memory."""
     tensors = flat(args, kwargs, out)
@@ -590,7 +557,7 @@ def _escaped(out: Any, info: OpInfo) -> bool:
     tensors = flat(out)
     if not tensors or not all(t.is_cuda and t.numel() for t in tensors):
         return False
-    return info.name not in _NO_NODE and not info.name.startswith(("aten::empty", "aten::new_empty"))
+    return info.name not in NO_NODE and not info.name.startswith(("aten::empty", "aten::new_empty"))
 
 
 def _is_operation(func: Any) -> bool:
@@ -623,20 +590,11 @@ _NO_KWARGS: dict[str, Any] = {}
 _PLAIN = frozenset({int, float, bool, type(None), str, torch.dtype, torch.device, torch.layout, torch.memory_format})
 _SEQUENCES = frozenset({tuple, list})
 _EXACT = frozenset({Tensor, Parameter, list})
-_NO_NODE = frozenset(
-    "aten::lift_fresh aten::detach aten::alias aten::_reshape_alias aten::as_strided aten::resize_ aten::set_ "
-    "aten::_unsafe_view aten::_conj aten::_neg_view aten::lift_fresh_copy".split()
-)
 _NOT_RECORDED = BY_NAME["any-operation"]
 _SPARSE = UnsafeOp("sparse arithmetic", Kind.DYNAMIC_SHAPE, "sparse operations read sizes on the host", When.ALWAYS)
 _SYMBOLIC = UnsafeOp(
     "host value", Kind.HOST_READ, "it computes with a value that the host read from the device", When.ALWAYS
 )
-HOST_WRITE = UnsafeOp(
-    "host write", Kind.NOT_RECORDED, "it writes to host memory of the program's, which no graph does", When.ALWAYS
-)
-HOST_DRAW = UnsafeOp("host draw", Kind.NOT_RECORDED, "it draws random numbers on the host", When.ALWAYS)
-ON_HOST = frozenset({HOST_WRITE, HOST_DRAW})
 _TAINTED = UnsafeOp(
     "host arithmetic", Kind.HOST_READ, "it computes on the host with values from the device", When.ALWAYS
 )

@@ -33,14 +33,14 @@ from gfxgraph.capture import failures, homes, intercept, remedies, turns, worksp
 from gfxgraph.capture.generators import Generators, end_loans, kept_out
 from gfxgraph.capture.holdings import Holdings, settle
 from gfxgraph.capture.hooks import bare_launch
-from gfxgraph.capture.host_memory import HostReads, host_generator
+from gfxgraph.capture.host_memory import HOST_DRAW, ON_HOST, HostReads, host_generator
 from gfxgraph.capture.host_values import HostValues
 from gfxgraph.capture.memory import Layout, is_within, pool_id, pool_ranges, storage_address
 from gfxgraph.capture.modes import leave_modes
 from gfxgraph.capture.moving import MovingTensors
 from gfxgraph.capture.places import SourcePlace, place, shown
 from gfxgraph.capture.program import Program
-from gfxgraph.capture.recorder import HOST_DRAW, ON_HOST, Recorder
+from gfxgraph.capture.recorder import Recorder
 from gfxgraph.capture.rollback import Rollback
 from gfxgraph.capture.steps import CallStep, Gate, HostStep, ReadStep, ReplayStep, SegmentStep, Step
 from gfxgraph.capture.streams import Streams, wait_for

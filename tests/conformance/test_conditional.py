@@ -571,12 +571,12 @@ def test_a_part_that_is_reset_or_captured_again_is_noticed(capture):
 
 
 def test_composing_refuses_what_it_cannot_join(capture):
-    """No capture, an unknown name, a circle: each named."""
+    """No capture, an unknown name, a cycle: each named."""
     graph, _ = capture(lambda: randn(2) * 0)
     for graphs, after, problem in (
         ({"a": torch.cuda.CUDAGraph()}, None, "not been captured"),
         ({"a": graph}, {"a": ["b"]}, "the parts are a"),
-        ({"a": graph, "b": graph}, {"a": ["b"], "b": ["a"]}, "circle"),
+        ({"a": graph, "b": graph}, {"a": ["b"], "b": ["a"]}, "cycle"),
         ({}, None, "no graph"),
     ):
         with pytest.raises(gfxgraph.CaptureError) as caught:

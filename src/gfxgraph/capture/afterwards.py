@@ -49,10 +49,15 @@ def settle() -> None:
             _undo.append((owner, name, original, replacement))
             setattr(owner, name, replacement)
     elif not _alive:
-        while _undo:
-            owner, name, original, replacement = _undo.pop()
-            if getattr(owner, name) is replacement:
-                setattr(owner, name, original)
+        put_back()
+
+
+def put_back() -> None:
+    """Restore the functions, whether or not numbers are left."""
+    while _undo:
+        owner, name, original, replacement = _undo.pop()
+        if getattr(owner, name) is replacement:
+            setattr(owner, name, original)
 
 
 def _plain_first(original: Any) -> Any:

@@ -69,9 +69,10 @@ def disable() -> None:
         if not bridge.undo:
             return
         # lazily: needs torch, which is there if anything was replaced
-        from gfxgraph.capture import workspaces
+        from gfxgraph.capture import afterwards, workspaces
 
         workspaces.stop()
+        afterwards.put_back()
         while bridge.undo:
             bridge.undo.pop()()
 

@@ -22,6 +22,8 @@ class Windowed(Protocol):
 
     @property
     def cost_s(self) -> float: ...
+    @property
+    def has_seen(self) -> bool: ...
     def open(self) -> None: ...
     def close(self) -> None: ...
 
@@ -62,6 +64,8 @@ class Sampler:
             before = self.watch.cost_s
             schedule(self._calls[0], None)
             self.ended.wait(WINDOW_S)
+            if not self.watch.has_seen:  # the first window lasts until something happens: the program may be short
+                continue
             schedule(self._calls[1], None)
             pause = max(LEAST_PAUSE_S, (self.watch.cost_s - before) / SHARE_OF_TIME)
             # At irregular times: a program's steps may have the same period.

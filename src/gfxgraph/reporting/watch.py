@@ -166,6 +166,11 @@ class EagerLaunches(TorchDispatchMode):
         """Seconds that watching took: the work here, and the path here from the dispatcher."""
         return self.own_s + self.n_seen * way_s()
 
+    @property
+    def has_seen(self) -> bool:
+        """True once an operation or a replay came in a window."""
+        return bool(self.n_seen or self.replays)
+
     # -- launches -----------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

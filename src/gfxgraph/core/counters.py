@@ -40,7 +40,7 @@ class Counters:
     _lock: Any = field(default_factory=threading.RLock)
     _counts: Counter[str] = field(default_factory=Counter)
     _events: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
-    _replay_us: list[float] = field(default_factory=lambda: [0.0, 0])
+    _replay_us: tuple[float, int] = (0.0, 0)
 
     def add(self, name: str, n: int = 1) -> None:
         with self._lock:
@@ -56,15 +56,15 @@ class Counters:
             return first
 
     def replay_took(self, us: float, n: int = 1) -> None:
-        with self._lock:
-            self._replay_us[0] += us
-            self._replay_us[1] += n
+        # Without the lock: replays run in autograd's threads, too. A sample lost to another thread does no harm.
+        total, timed = self._replay_us
+        self._replay_us = total + us, timed + n
 
     def reset(self) -> None:
         with self._lock:
             self._counts.clear()
             self._events.clear()
-            self._replay_us[:] = [0.0, 0]
+            self._replay_us = (0.0, 0)
 
     def snapshot(self, live_replays: Callable[[], Iterable[int]] = tuple) -> dict[str, Any]:
         """All counts, with ``avg_replay_us`` over the replays that were timed (None before the first)."""

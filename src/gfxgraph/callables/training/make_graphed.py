@@ -52,17 +52,21 @@ def make_graphed_callables(
         num_warmup_iters -= 1
     made = stock(callables, sample_args, num_warmup_iters, allow_unused_input, pool, **kwargs)
     lent: set[int] = set()
-    return tuple(_accumulating(each, lent) for each in made) if type(made) is tuple else _accumulating(made, lent)
+    several = made if type(made) is tuple else (made,)
+    known = [p for each in several if isinstance(each, torch.nn.Module) for p in each.parameters()]
+    several = tuple(_accumulating(each, lent, known) for each in several)
+    return several if type(made) is tuple else several[0]
 
 
-def _accumulating(call: Any, lent: set[int]) -> Any:
+def _accumulating(call: Any, lent: set[int], known: list[Tensor]) -> Any:
     """Let gradients add up over several backwards, as eager's do.
 
     torch hands autograd the memory to which its backward graph writes, and a first gradient keeps it: the next replay
-    would overwrite what has been added up.
+    would overwrite what has been added up. A forward would too: the graphs share one pool.
 
     Args:
         lent: addresses of gradients that backward graphs write.
+        known: parameters of all that share the pool.
     """
     is_module = isinstance(call, torch.nn.Module)
     forward = call.forward if is_module else call
@@ -74,11 +78,12 @@ def _accumulating(call: Any, lent: set[int]) -> Any:
 
     @functools.wraps(forward)
     def accumulating(*args: Any, **kwargs: Any) -> Any:
+        part(known)
         result = forward(*args, **kwargs)
         node = next((t.grad_fn for t in tensors_of(result) if t.grad_fn is not None), None)
         if node is not None and node.name() == "GraphedBackward":
             leaves = [each.variable for each, _ in node.next_functions if hasattr(each, "variable")]
-            node.register_prehook(lambda _: part(leaves))
+            node.register_prehook(lambda _: part([*known, *leaves]))
             node.register_hook(lambda made, _: lent.update(t.data_ptr() for t in made if t is not None))
         return result
 

@@ -122,18 +122,21 @@ def test_pinned_copy_to_the_host_is_put_back(capture):
     assert torch.equal(kept, torch.full((4,), 2.0))
 
 
-def test_host_work_is_not_repeated(capture):
-    """What the body does with host tensors alone happens once, at the capture, as in torch; validating too."""
-    x, count = ones(4), torch.zeros(())
+def test_host_work_is_repeated_as_often_as_the_devices(capture):
+    """A write on the host is undone after the capture and made by each replay, of which validating is one."""
+    x, count, twin = ones(4), torch.zeros(()), torch.zeros((), device="cuda")
 
     def body():
         count.add_(1)
+        twin.add_(1)
         return x + 1
 
     graph, _ = capture(body, warm=False)
+    assert count.item() == twin.item() == 0
     assert graph.validate()
+    assert count.item() == twin.item() == 1
     graph.replay()
-    assert count.item() == 1
+    assert count.item() == twin.item() == 2
 
 
 def test_copy_to_the_host_under_inference_mode(capture):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -329,6 +331,23 @@ def test_methods_and_explicit_parts_are_found(platform):
 
 
 # -- make_graphed_callables -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_gradients_add_up_over_backwards_of_graphed_callables(platform, to_none):
+    """The first gradient does not keep the memory that the next replay writes, in torch a silent error."""
+    model = torch.nn.Linear(4, 3).cuda()
+    twin = copy.deepcopy(model)
+    graphed = torch.cuda.make_graphed_callables(model, (torch.randn(2, 4, device="cuda"),))
+    for n in (1, 3, 2):
+        for call in (graphed, twin):
+            call.zero_grad(set_to_none=to_none)
+        for k in range(n):
+            x = torch.full((2, 4), 1.0 + k, device="cuda")
+            graphed(x).square().sum().backward()
+            twin(x).square().sum().backward()
+        for mine, theirs in zip(graphed.parameters(), twin.parameters()):
+            torch.testing.assert_close(mine.grad, theirs.grad)
 
 
 def test_graphed_callables_train_with_eagers_bits(platform):

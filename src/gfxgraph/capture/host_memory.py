@@ -113,8 +113,11 @@ class HostReads:
         self._contents.append(Contents(data, where))
 
     def kept(self) -> list[HostRead]:
-        """What replays are to compare. What has changed since belongs to the captured code, which writes it anew."""
-        return [each for each in (*self._tensors.values(), *self._contents) if each.difference() is None]
+        """What replays are to compare: neither what has changed since, which the captured code writes anew, nor what
+        the program has let go of.
+        """
+        contents = [each for each in self._contents if each.is_held()]
+        return [each for each in (*self._tensors.values(), *contents) if each.difference() is None]
 
 
 def _makes_on_host(kwargs: Any) -> bool:
@@ -186,6 +189,17 @@ class Contents(HostRead):
         self._where = where
         self._then = copy.deepcopy(data)
 
+    def is_held(self) -> bool:
+        """Whether anybody else holds the data, and so can change it.
+
+        Asked once the calls that used it are over: how many references their frames hold depends on the version of
+        Python and on whether Dynamo watches them.
+        """
+        data = self._data
+        parts = [part for part in data if isinstance(part, list)] if isinstance(data, list) else []
+        n_alone, n_held = map(sys.getrefcount, [object(), data])  # counted from C, where no frame lends references
+        return n_held > n_alone + 2 or bool(parts) or getattr(data, "base", None) is not None
+
     def difference(self) -> tuple[str, object, object] | None:
         then, now = _leaves(self._then), _leaves(self._data)
         if len(then) != len(now):
@@ -221,17 +235,12 @@ def _leaves(data: object) -> list[Any]:
     return data.ravel().tolist() if hasattr(data, "ravel") and not isinstance(data, Tensor) else [data]
 
 
-def may_change(data: Any, n_own: int) -> bool:
-    """Whether data for a tensor can be changed, and somebody but the running call holds it.
-
-    Args:
-        n_own: as many references to it as the callers' own frames hold.
-    """
-    is_array = type(data).__module__ == "numpy" and hasattr(data, "ravel") and getattr(data, "ndim", 0) > 0
+def may_change(data: Any) -> bool:
+    """Whether data for a tensor can be changed in place, and compared."""
     if type(data) is list:
-        held = sys.getrefcount(data) > n_own + 2 or any(isinstance(part, list) for part in data)
-        return held and all(map(_is_of_numbers, data))
-    return is_array and data.dtype.kind in "biufc" and (sys.getrefcount(data) > n_own + 2 or data.base is not None)
+        return all(map(_is_of_numbers, data))
+    is_array = type(data).__module__ == "numpy" and hasattr(data, "ravel") and getattr(data, "ndim", 0) > 0
+    return is_array and data.dtype.kind in "biufc"
 
 
 def _is_of_numbers(part: object) -> bool:

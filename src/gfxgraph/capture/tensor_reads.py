@@ -171,7 +171,7 @@ def _made_on_host(short: str) -> Callable[..., Tensor]:
         is_on_host = device is None or torch.device(device).type == "cpu"
         grad = kwargs.pop("requires_grad", False)
         made = make(data, *args, **(kwargs if is_on_host else {**kwargs, "device": "cpu"}))
-        if may_change(data, n_own=1) and not shares_memory(made, data):
+        if may_change(data) and not shares_memory(made, data):
             session.host.note_contents(data, place())
         if not is_on_host:
             made = made.to(device)

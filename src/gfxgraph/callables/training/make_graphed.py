@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -49,7 +50,47 @@ def make_graphed_callables(
                 _warm(call, sample, allow_unused_input)
         torch.cuda.synchronize()
         num_warmup_iters -= 1
-    return stock(callables, sample_args, num_warmup_iters, allow_unused_input, pool, **kwargs)
+    made = stock(callables, sample_args, num_warmup_iters, allow_unused_input, pool, **kwargs)
+    lent: set[int] = set()
+    several = made if type(made) is tuple else (made,)
+    known = [p for each in several if isinstance(each, torch.nn.Module) for p in each.parameters()]
+    several = tuple(_accumulating(each, lent, known) for each in several)
+    return several if type(made) is tuple else several[0]
+
+
+def _accumulating(call: Any, lent: set[int], known: list[Tensor]) -> Any:
+    """Let gradients add up over several backwards, as eager's do.
+
+    torch hands autograd the memory to which its backward graph writes, and a first gradient keeps it: the next replay
+    would overwrite what has been added up. A forward would too: the graphs share one pool.
+
+    Args:
+        lent: addresses of gradients that backward graphs write.
+        known: parameters of all that share the pool.
+    """
+    is_module = isinstance(call, torch.nn.Module)
+    forward = call.forward if is_module else call
+
+    def part(leaves: list[Tensor]) -> None:
+        for grad in [leaf.grad for leaf in leaves]:
+            if grad is not None and grad.layout is torch.strided and grad.data_ptr() in lent:
+                grad.data = grad.detach().clone()
+
+    @functools.wraps(forward)
+    def accumulating(*args: Any, **kwargs: Any) -> Any:
+        part(known)
+        result = forward(*args, **kwargs)
+        node = next((t.grad_fn for t in tensors_of(result) if t.grad_fn is not None), None)
+        if node is not None and node.name() == "GraphedBackward":
+            leaves = [each.variable for each, _ in node.next_functions if hasattr(each, "variable")]
+            node.register_prehook(lambda _: part([*known, *leaves]))
+            node.register_hook(lambda made, _: lent.update(t.data_ptr() for t in made if t is not None))
+        return result
+
+    if not is_module:
+        return accumulating
+    call.forward = accumulating
+    return call
 
 
 # torch's original function; empty while the bridge is off.

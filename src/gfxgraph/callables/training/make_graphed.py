@@ -58,7 +58,7 @@ def make_graphed_callables(
     return several if type(made) is tuple else several[0]
 
 
-def _accumulating(call: Any, lent: set[int], known: list[Tensor]) -> Any:
+def _accumulating(call: Callable[..., object], lent: set[int], known: list[Tensor]) -> Callable[..., object]:
     """Let gradients add up over several backwards, as eager's do.
 
     torch hands autograd the memory to which its backward graph writes, and a first gradient keeps it: the next replay
@@ -68,8 +68,7 @@ def _accumulating(call: Any, lent: set[int], known: list[Tensor]) -> Any:
         lent: addresses of gradients that backward graphs write.
         known: parameters of all that share the pool.
     """
-    is_module = isinstance(call, torch.nn.Module)
-    forward = call.forward if is_module else call
+    forward = call.forward if isinstance(call, torch.nn.Module) else call
 
     def part(leaves: list[Tensor]) -> None:
         for grad in [leaf.grad for leaf in leaves]:
@@ -77,7 +76,7 @@ def _accumulating(call: Any, lent: set[int], known: list[Tensor]) -> Any:
                 grad.data = grad.detach().clone()
 
     @functools.wraps(forward)
-    def accumulating(*args: Any, **kwargs: Any) -> Any:
+    def accumulating(*args: object, **kwargs: object) -> object:
         part(known)
         result = forward(*args, **kwargs)
         node = next((t.grad_fn for t in tensors_of(result) if t.grad_fn is not None), None)
@@ -87,7 +86,7 @@ def _accumulating(call: Any, lent: set[int], known: list[Tensor]) -> Any:
             node.register_hook(lambda made, _: lent.update(t.data_ptr() for t in made if t is not None))
         return result
 
-    if not is_module:
+    if not isinstance(call, torch.nn.Module):
         return accumulating
     call.forward = accumulating
     return call

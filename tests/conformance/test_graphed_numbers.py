@@ -201,6 +201,7 @@ def test_a_number_that_an_operation_takes_is_named():
         for i in range(12):
             step(ones(i))
     assert "self.sigma is another number at each call" in step.explain()
+    assert step.stats()["eager"]["self.sigma changes too often; make it a tensor on the device"] >= 1
 
 
 def test_an_argument_that_is_another_number_each_time():

@@ -733,21 +733,61 @@ def test_several_gradients_at_once(platform):
 
 
 def test_a_number_that_changes_has_graphs_with_gradients(platform):
-    """Dynamo makes a tensor on the host of a number that has changed: it is a constant, and each value has a graph."""
+    """Each of a few values has a graph; with more, what takes the number runs eagerly, by its name, between graphs."""
     weight = torch.ones(3, device="cuda", requires_grad=True)
     state = {"scale": 1.0}
     graphed = gfxgraph.graphed(lambda x: (x * weight * state["scale"]).sum())
-    for turn in range(12):
-        state["scale"] = 1.0 + turn // 4
+
+    def call(scale):
+        state["scale"] = scale
         weight.grad = None
         graphed(torch.full((3,), 2.0, device="cuda")).backward()
-        assert weight.grad.tolist() == [2 * state["scale"]] * 3
+        assert torch.equal(weight.grad, torch.full((3,), 2.0, device="cuda") * scale)
+
+    for turn in range(12):
+        call(1.0 + turn // 4)
     assert graphed.stats()["replays"] == 7 and set(graphed.stats()["eager"]) == {"warm-up"}
     for turn in range(20):
-        state["scale"] = 0.1 * turn
-        graphed(torch.ones(3, device="cuda")).backward()
-    (why,) = [why for why in graphed.stats()["eager"] if why != "warm-up"]
-    assert "['scale'] changes too often; make it a tensor" in why
+        call(0.1 * turn)
+    why = "state['scale'] changes too often; make it a tensor on the device"
+    stats = graphed.stats()
+    assert stats["eager"].pop(why) >= 10 and set(stats["eager"]) == {"warm-up"}
+    assert stats["replays"] >= 7 + 20 and why in graphed.explain()
+
+
+def test_a_tensor_on_the_host_that_changes_is_named(platform):
+    """It is a constant, and each value has graphs up to a bound, beside a number of Python's too."""
+    x = torch.full((3,), 2.0, device="cuda", requires_grad=True)
+    state = {"scale": torch.tensor(1.0), "n": 0}
+    graphed = gfxgraph.graphed(lambda x: (x * state["scale"] * state["n"]).sum())
+    for turn in range(22):
+        state.update(scale=torch.tensor(0.5 * turn), n=turn if turn < 3 else 2)
+        x.grad = None
+        graphed(x).backward()
+        assert x.grad.tolist() == [0.5 * turn * state["n"]] * 3
+    assert graphed.stats()["eager"]["state['scale'] changes too often; make it a tensor on the device"]
+
+
+def test_a_tensor_made_under_inference_mode_and_gradients(platform):
+    """Autograd saves none, and a graph with gradients saves all of its inputs: such calls run eagerly, as its errors."""
+    with torch.inference_mode():
+        held = {"mean": torch.full((3,), 2.0, device="cuda")}
+    scaled = gfxgraph.graphed(lambda x: (x * held["mean"].mean()).sum())
+    saving = gfxgraph.graphed(lambda x: (x * held["mean"]).sum())
+    x = torch.ones(3, device="cuda", requires_grad=True)
+    for _ in range(4):
+        x.grad = None
+        scaled(x).backward()
+        assert x.grad.tolist() == [2.0] * 3
+        with pytest.raises(RuntimeError, match="Inference tensors cannot be saved"):
+            saving(x)
+    assert any("inference_mode" in why for why in scaled.stats()["eager"])
+    held["mean"] = torch.full((3,), 4.0, device="cuda")
+    for graphed in (scaled, saving) * 4:
+        x.grad = None
+        graphed(x).backward()
+        assert x.grad.tolist() == [4.0] * 3
+    assert scaled.stats()["replays"] >= 2
 
 
 def test_a_learning_rate_computed_on_the_device_by_the_step(platform):

@@ -52,6 +52,16 @@ def test_lines(simulated, kind):
     assert struck > len(lines) // 2
 
 
+def test_lines_of_functions_that_the_simulator_would_call(simulated):
+    """Its allocator stands for C++, which calls no ``max`` of the program's half way through a block."""
+    lines = [each for each in faults.lines_of(faults.host_values, most_hits=3) if "number_functions" in each[0][0]]
+    chosen = [(line, nth) for line, nth in lines if nth > 1]
+    assert chosen
+    for line, nth in chosen[::4]:
+        _, bad = faults.interrupted(faults.host_values, line, nth, MemoryError)
+        assert not bad, (line, nth, bad)
+
+
 def test_signals(simulated):
     """Real signals at random times."""
     found = faults.signals(25, 1000.0, seed=1)

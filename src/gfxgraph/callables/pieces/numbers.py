@@ -19,7 +19,7 @@ Source: decision 0202; tests/conformance/test_graphed_numbers.py.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import torch
@@ -27,7 +27,7 @@ from torch import Tensor, fx
 
 from gfxgraph.callables.pieces.region import Region
 from gfxgraph.callables.trace.dynamo import local
-from gfxgraph.callables.trace.found import Found
+from gfxgraph.callables.trace.found import RESTLESS_NUMBER, Found
 from gfxgraph.callables.trace.frontend import OnlyTraced, note_inputs
 
 MOST_VALUES = 6
@@ -107,7 +107,7 @@ class InParts:
 
     @property
     def _pieces(self) -> list[Capturing]:
-        return [*self._gone, *[step.piece for step in self._steps if step.piece is not None]]
+        return [*self._gone, *[step.piece for step in self._steps]]
 
     @property
     def regions(self) -> list[Region]:
@@ -116,14 +116,20 @@ class InParts:
 
     @property
     def restless(self) -> tuple[str, ...]:
-        """Sources of the numbers that operations take and that have had too many values."""
+        """Names of the numbers that operations take and that have had too many values."""
+        return self._names(self._restless())
+
+    def _names(self, numbers: Iterable[fx.Node]) -> tuple[str, ...]:
         found: dict[str, None] = {}
-        for node in self._restless():
+        for node in numbers:
             while node.op != "placeholder" and node.all_input_nodes:
                 node = node.all_input_nodes[0]
-            if node in self._placeholders:
-                found[self._found.sources[self._placeholders.index(node)]] = None
-        return tuple(source for source in found if source and "___" not in source)
+            found[self._name(node)] = None
+        return tuple(filter(None, found))
+
+    def _name(self, node: fx.Node) -> str:
+        """What the program calls an input; "" for what is computed."""
+        return self._found.names[self._placeholders.index(node)] if node.op == "placeholder" else ""
 
     def _restless(self) -> frozenset[fx.Node]:
         return frozenset(node for node, values in self._values.items() if len(values) > MOST_VALUES)
@@ -131,7 +137,7 @@ class InParts:
     @property
     def is_drawless(self) -> bool:
         """No first run took random numbers from the device's default generator."""
-        return all(step.piece is not None and step.piece.is_drawless for step in self._steps)
+        return all(step.piece.is_drawless for step in self._steps)
 
     @property
     def draws_of_host(self) -> bool:
@@ -149,7 +155,7 @@ class InParts:
         if not local.is_raw:
             self._look_at_numbers(env)
         for step in self._steps:
-            values = step.run(*[env[node] for node in step.takes])
+            values = step.piece(*[env[node] for node in step.takes])
             assert isinstance(values, tuple | list)
             env.update(zip(step.gives, values))
         return fx.map_arg(self._returned, env.__getitem__)
@@ -179,9 +185,9 @@ class InParts:
             if not parts or parts[-1][0] is not is_eager[node]:
                 parts.append((is_eager[node], []))
             parts[-1][1].append(node)
-        self._steps = [self._step(i, *part) for i, part in enumerate(parts)]
+        self._steps = [self._step(nodes, restless if is_eager else frozenset()) for is_eager, nodes in parts]
 
-    def _step(self, index: int, is_eager: bool, nodes: list[fx.Node]) -> _Stretch:
+    def _step(self, nodes: list[fx.Node], restless: frozenset[fx.Node]) -> _Stretch:
         inside = set(nodes)
         takes = list(dict.fromkeys(n for node in nodes for n in node.all_input_nodes if n not in inside))
         gives = [node for node in nodes if any(user not in inside for user in node.users)]
@@ -191,22 +197,22 @@ class InParts:
             made[node] = graph.node_copy(node, made.__getitem__)
         graph.output(tuple(made[node] for node in gives))
         module = fx.GraphModule(self._found.graph, graph)
-        if is_eager:
-            return _Stretch(takes, gives, module.forward)
+        why_eager = self._found.why_eager
+        if restless:
+            names = self._names(node for node in takes if node in restless)
+            why_eager = f"{', '.join(names) or 'a number'} {RESTLESS_NUMBER}"
         outside = {self._placeholders[i] for i in self._found.outside}
-        part = Found(self._found.root, module, [], why_eager=self._found.why_eager)
+        part = Found(self._found.root, module, [], why_eager=why_eager)
+        part.names = [self._name(node) for node in takes]
         part.outside = [i for i, node in enumerate(takes) if node in outside]
-        piece = self._make(part)
-        return _Stretch(takes, gives, piece, piece)
+        return _Stretch(takes, gives, self._make(part))
 
 
 class _Stretch:
     """Operations of the graph that run together."""
 
-    def __init__(
-        self, takes: list[fx.Node], gives: list[fx.Node], run: Callable[..., object], piece: Capturing | None = None
-    ) -> None:
-        self.takes, self.gives, self.run, self.piece = takes, gives, run, piece
+    def __init__(self, takes: list[fx.Node], gives: list[fx.Node], piece: Capturing) -> None:
+        self.takes, self.gives, self.piece = takes, gives, piece
 
 
 def _compute(node: fx.Node, env: Env) -> object:

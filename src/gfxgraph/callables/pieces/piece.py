@@ -28,7 +28,9 @@ from gfxgraph.process import bridge
 from gfxgraph.types import ReplayMode
 
 MAX_NUMBERS = 16
-"""Values of a number for which forward and backward are captured; more make calls eager."""
+"""Values of small host tensors for which forward and backward are captured; more make calls eager. Numbers of Python's
+are kept out by numbers.py, which can run what takes them on its own.
+"""
 
 
 class Piece:
@@ -39,7 +41,7 @@ class Piece:
         self._is_empty = not any(node.op.startswith("call_") for node in found.graph.graph.nodes)
         placeholders = [node for node in found.graph.graph.nodes if node.op == "placeholder"]
         self._static = found.outside
-        self._sources = found.sources
+        self._names = found.names
         self._numbers_met: set[tuple[str, ...]] = set()
         """What small host tensors have held, in calls that may be differentiated."""
         self.region = Region(
@@ -129,11 +131,13 @@ class Piece:
             raise RunEagerly("an input of a differentiable piece is not on the device")
         if not all(t.layout is torch.strided for t in tensors):
             raise RunEagerly("an input of a differentiable piece is sparse")
+        if any(t.is_inference() for t in tensors):
+            raise RunEagerly("an input was made under inference_mode, which autograd does not save")
         values = tuple(repr(t.tolist()) for t in host)
         if values and values not in self._numbers_met:
             if len(self._numbers_met) >= MAX_NUMBERS:
                 at = next(i for i, t in enumerate(inputs) if isinstance(t, Tensor) and not t.is_cuda)
-                raise RunEagerly(f"{self._sources[at] or 'a number'} {RESTLESS_NUMBER}")
+                raise RunEagerly(f"{self._names[at] or 'a number'} {RESTLESS_NUMBER}")
             self._numbers_met.add(values)
         addresses = tuple(inputs[i].data_ptr() for i in in_place)
         key = (*[tensor_key(t) for t in tensors], others, values, addresses, mode_key())

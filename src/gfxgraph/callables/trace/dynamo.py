@@ -110,6 +110,7 @@ def _backend(front: Frontend, graph: Any) -> Any:
     with_random_states(graph)
     if local.found is not None:
         local.found.append(found)
+    found.names = [front.told(source) for source in found.sources]
     piece = front.make_piece(found)
     front.graphs.append((found, piece))
     return piece

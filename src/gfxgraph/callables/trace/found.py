@@ -30,6 +30,8 @@ class Found:
     graph: Any
     sources: list[str]
     """Sources of the graph's inputs, in order; "" for a number that Dynamo computed."""
+    names: list[str] = field(default_factory=list)
+    """What the program calls them."""
     why_not_whole: str = ""
     code: list[Any] = field(default_factory=list)
     """Code of every function that was traced on the way."""

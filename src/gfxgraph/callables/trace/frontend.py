@@ -202,11 +202,11 @@ class Frontend:
     def rebind(self, world: World, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Make the world read the tensors found now."""
         world.rebind(self._given(args, kwargs))
+        world.why_pieces = self.told(world.why_pieces)
 
     def restless(self) -> list[str]:
         """The numbers that operations take, and that are others at each call, as the program names them."""
-        found = [source for _, piece in self.graphs for source in piece.restless]
-        return list(dict.fromkeys(self._told(source) for source in found))
+        return list(dict.fromkeys(name for _, piece in self.graphs for name in piece.restless))
 
     def why_not(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """What differs from the last world, in Dynamo's words; "" if Dynamo does not tell."""
@@ -335,18 +335,18 @@ class Frontend:
         world.why_eager = next((each.why_eager for each in found if each.why_eager), world.why_eager)
         if whole is None:
             reasons = [f"{BROKEN}: {said(why)}" for why in broke]
-            reasons += [self._told(each.why_not_whole) for each in found if each.why_not_whole]
+            reasons += [self.told(each.why_not_whole) for each in found if each.why_not_whole]
             # The code after the break may have been traced earlier, in a call that raised.
             world.why_pieces = reasons[0] if reasons else BROKEN if found or self.graphs else IDLE
         else:
-            world.why_pieces = self._told(whole.why_not_whole) if whole.why_not_whole else ""
+            world.why_pieces = self.told(whole.why_not_whole) if whole.why_not_whole else ""
         if not world.why_pieces and not world.holds(given):
             world.why_pieces = "it changes what its next call reads"
         if world.reads_inside_arguments and not world.why_pieces:
             world.why_pieces = f"it reads {world.reads_inside_arguments.replace('L[', '', 1)} inside an argument"
         return world
 
-    def _told(self, why: str) -> str:
+    def told(self, why: str) -> str:
         """A reason, with the program's own names instead of Dynamo's sources."""
         fn = getattr(self.fn, "__func__", self.fn)
         free = getattr(getattr(fn, "__code__", None), "co_freevars", ())
@@ -354,9 +354,10 @@ class Frontend:
 
         def of_closure(match: re.Match[str]) -> str:
             at = int(match[1])
-            return f"{free[at]}{match[3]}, from outside" if at < len(free) else match[0]
+            return f"{free[at]}{match[3]}" if at < len(free) else match[0]
 
-        why = re.sub(r"L\['fn'\]\.__closure__\[(\d+)\](\.cell_contents)?((\.\w+)*)$", of_closure, why)
+        why = re.sub(r"___\w+\(([^()]*)\)", r"\1", why)  # what Dynamo makes of it
+        why = re.sub(r"L\['fn'\]\.__closure__\[(\d+)\](\.cell_contents)?((\.\w+|\['\w+'\])*)", of_closure, why)
         why = re.sub(r"G\['__import_\w+'\]\.(\w+)|G\['(\w+)'\]", r"\1\2", why)
         why = re.sub(r"L\['args'\]\[(\d+)\]", r"argument \1", why)
         why = re.sub(r"L\['kwargs'\]\['(\w+)'\]", r"argument \1", why)

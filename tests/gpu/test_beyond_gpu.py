@@ -274,7 +274,8 @@ def test_composition_launches_faster_than_its_parts(bridge):
         for _ in range(50):
             torch.cuda.synchronize()
             begun = time.perf_counter()
-            call()
+            for _ in range(10):  # the first launch to an idle device takes as long as four others
+                call()
             times.append(time.perf_counter() - begun)
         return statistics.median(times)
 

@@ -28,8 +28,9 @@ from gfxgraph.process import bridge
 from gfxgraph.types import ReplayMode
 
 MAX_NUMBERS = 16
-"""Values of small host tensors for which forward and backward are captured; more make calls eager. Numbers of Python's
-are kept out by numbers.py, which can run what takes them on its own.
+"""Values of small host tensors for which forward and backward are captured; with more, calls run eagerly.
+
+Python's own numbers do not count here: numbers.py keeps them out of the pieces.
 """
 
 

@@ -52,8 +52,11 @@ def test_lines(simulated, kind):
     assert struck > len(lines) // 2
 
 
-def test_lines_of_functions_that_the_simulator_would_call(simulated):
+def test_lines_of_functions_that_the_simulator_would_call(simulated, monkeypatch):
     """Its allocator stands for C++, which calls no ``max`` of the program's half way through a block."""
+    if "torch._dynamo.convert_frame" in sys.modules:  # once something is compiled, numbers take another way
+        torch._dynamo.reset()
+        monkeypatch.setattr("torch._dynamo.convert_frame.FRAME_COUNTER", 0)
     lines = [each for each in faults.lines_of(faults.host_values, most_hits=3) if "number_functions" in each[0][0]]
     chosen = [(line, nth) for line, nth in lines if nth > 1]
     assert chosen

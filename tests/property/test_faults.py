@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dis
 import signal
+import os
 import sys
 import warnings
 
@@ -71,6 +72,10 @@ def test_signals(simulated):
     assert found["then"] == [] and found["survived"] == 25, found
 
 
+@pytest.mark.skipif(
+    "GFXGRAPH_TEST_DEPTH" not in os.environ,
+    reason="a signal inside a trace may leave Dynamo's rules changed for later tests; set GFXGRAPH_TEST_DEPTH",
+)
 def test_signals_in_mixed_programs(simulated):
     """Real signals while gradients, training steps and graphed functions are captured, beside another thread."""
     jobs = (faults_mixed.gradients, faults_mixed.step, faults_mixed.threads)

@@ -830,3 +830,65 @@ def test_a_counter_in_host_memory_is_named_with_what_to_do(platform):
     for _ in range(8):
         step(torch.ones(3, 4, device="cuda"))
     assert n == 8 and step.why_eager == "it changes step.n itself, a tensor in host memory; create it on the device"
+
+
+# -- values read inside, and gradients ------------------------------------------------------------------------
+
+
+def _place(y, i):
+    y[:, i] = y[:, i] * 3
+    return y
+
+
+FLOW = {
+    "a factor": lambda x, w: (x @ w) * x.abs().max().item(),
+    "factors": lambda x, w: ((x @ w) * x.abs().max().item()).sin() * x.abs().mean().item(),
+    "in place": lambda x, w: (x @ w).mul_(x.abs().max().item()).add_(x, alpha=x.abs().mean().item()),
+    "a bound": lambda x, w: (x @ w).clone().clamp_(max=x.abs().mean().item()),
+}
+HELD = {
+    "a parameter of a loss": lambda x, w: torch.nn.functional.huber_loss(x @ w, x, delta=x.abs().mean().item()),
+    "a scale": lambda x, w: torch.nn.functional.celu(x @ w, x.abs().mean().item() + 1),
+    "a base": lambda x, w: (x.abs().mean().item() + 1) ** (x @ w).tanh(),
+    "a shift": lambda x, w: (x @ w).roll(x.abs().sum(0).argmax().item(), 1) * x,
+    "an index": lambda x, w: (x @ w)[:, x.abs().sum(0).argmax().item()],
+    "a start": lambda x, w: (x @ w)[:, x.abs().sum(0).argmax().item() // 2 :] * 2,
+    "a place": lambda x, w: _place((x @ w).clone(), x.abs().sum(0).argmax().item()),
+}
+
+
+@pytest.mark.parametrize("graphs", ["callable", "two"])
+@pytest.mark.parametrize("name", [*FLOW, *HELD])
+def test_backward_of_a_value_that_the_forward_read(platform, name, graphs):
+    """A backward with a graph of its own takes the forward's latest number, or raises where torch kept it."""
+    fn = {**FLOW, **HELD}[name]
+    inputs = [torch.roll(torch.linspace(-k, k + 1.0, 32), 3 * k).reshape(4, 8).cuda() for k in (1, 2, 4, 1)]
+    w = torch.eye(8, device="cuda").add(0.25).requires_grad_()
+    static = inputs[0].clone().requires_grad_()
+    if graphs == "callable":
+        call = torch.cuda.make_graphed_callables(fn, (static, w.detach().clone().requires_grad_()))
+    else:
+        forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(forward):
+            out = fn(static, w)
+            loss = out.square().sum()
+        with torch.cuda.graph(backward, pool=forward.pool()):
+            grads = torch.autograd.grad(loss, (static, w))
+    outcomes = []
+    for given in inputs:
+        x = given.clone().requires_grad_()
+        expected = torch.autograd.grad(fn(x, w).square().sum(), (x, w))
+        try:
+            if graphs == "callable":
+                grads = torch.autograd.grad(call(x, w).square().sum(), (x, w))
+            else:
+                static.data.copy_(given)
+                forward.replay()
+                backward.replay()
+        except gfxgraph.GuardMismatch as error:
+            assert "test_training_graphed.py" in str(error)
+            outcomes.append("guarded")
+            continue
+        torch.testing.assert_close(grads, expected, rtol=2e-4, atol=2e-4)
+        outcomes.append("right")
+    assert outcomes == ["right"] * 4 if name in FLOW else outcomes[0] == "right"

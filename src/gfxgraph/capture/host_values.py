@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from gfxgraph.capture import afterwards, intercept, texts, uses
+from gfxgraph.capture import afterwards, intercept, symbols, texts, uses
 from gfxgraph.capture.host_memory import lends_memory
 from gfxgraph.capture.memory import kept_identity, memory_of
 from gfxgraph.capture.number_functions import SIZED
@@ -39,6 +39,8 @@ from gfxgraph.types import OnUnsafe
 # Rounding keeps one value one value: it is allowed even if computing with values is refused.
 _ROUNDING = frozenset({"abs", "neg", "pos", "round", "real", "imag"})
 _HANDED_OUT = frozenset({"Tensor.item", "Tensor.tolist"})
+_POWERS = frozenset({"pow", "float_power"})
+"""Their derivative by the exponent takes the base's logarithm, which torch has of no symbolic scalar."""
 _MOST_NUMBERS = 4096
 """A longer list is pinned as a whole."""
 _refilled: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
@@ -105,9 +107,13 @@ class HostValues:
         _refilled.setdefault(memory_of(tensor), tensor)
 
     def take_over(self) -> None:
-        """Before the first operation: what other programs refill holds values of the device here, too."""
+        """Before the first operation: what other programs refill holds values of the device here, too, and a backward
+        may bring its forward's numbers.
+        """
         for tensor in list(_refilled.values()):
             self.taint(tensor)
+        if symbols.alive:
+            self.has_symbols = self._capturing().recorder.is_wary = True
 
     def is_tainted(self, tensor: Tensor) -> bool:
         return bool(self.tainted) and not tensor.is_cuda and memory_of(tensor) in self.tainted
@@ -335,6 +341,8 @@ class HostValues:
             return len(steps) == n_steps and session.recorder.rows is rows and len(rows) == n_rows
 
         try:
+            if name == "__rpow__" or name in _POWERS and not isinstance(args[0], Tensor):
+                raise WantsNumber
             return func(*symbolic(args, has_done_nothing), **symbolic(kwargs, has_done_nothing))
         except (WantsNumber, TypeError, RuntimeError):  # the function accepts no symbolic scalar
             if not has_done_nothing() or session.is_over:
@@ -355,8 +363,8 @@ class HostValues:
         """
         if not self.has_symbols:
             return args, kwargs, args, kwargs
-        spec_args, args = refs_and_values(numbers_of(args, leave=False))
-        spec_kwargs, kwargs = refs_and_values(numbers_of(kwargs, leave=False))
+        spec_args, args = refs_and_values(self._own(numbers_of(args, leave=False)))
+        spec_kwargs, kwargs = refs_and_values(self._own(numbers_of(kwargs, leave=False)))
         return args, kwargs, spec_args, spec_kwargs
 
     def host_tensor(self, make: Callable[..., Tensor], data: Any, name: str) -> Tensor:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import _unsafe_preserve_version_counter
 from torch.multiprocessing.reductions import StorageWeakRef
 
 
@@ -52,11 +54,16 @@ def used_on(tensor: Tensor, stream: Any) -> None:
 
 
 def overwrite(target: Tensor, source: Tensor) -> None:
-    """Copy into a tensor that may be expanded: elements that share memory are written once."""
+    """Copy into a tensor that may be expanded: elements that share memory are written once.
+
+    As after a graph's launch, autograd is not told of the write.
+    """
+    version = nullcontext() if target.is_inference() else _unsafe_preserve_version_counter(target)
     for dim, (size, stride) in enumerate(zip(target.size(), target.stride())):
         if stride == 0 and size > 1:
             target, source = target.narrow(dim, 0, 1), source.narrow(dim, 0, 1)
-    target.copy_(source)
+    with version:
+        target.copy_(source)
 
 
 def tensor_at(layout: Layout) -> Tensor:

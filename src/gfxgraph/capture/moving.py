@@ -30,10 +30,11 @@ from gfxgraph.capture import fused_recording, homes, intercept
 from gfxgraph.capture.autocasting import as_now
 from gfxgraph.capture.memory import Layout, memory_of
 from gfxgraph.capture.modes import put_below, take_off
-from gfxgraph.capture.numbers import plain
+from gfxgraph.capture.numbers import TrackedNumber, plain
 from gfxgraph.capture.places import place
 from gfxgraph.capture.steps import HostStep, ReadStep, Step, share_memory
 from gfxgraph.capture.structure import flat, written
+from gfxgraph.core.expressions import among
 from gfxgraph.core.unsafe import Kind, UnsafeOp, When
 from gfxgraph.errors import GuardMismatch
 from gfxgraph.process import process
@@ -159,7 +160,9 @@ class MovingTensors:
 
     def _expect_gradients(self, step: HostStep, made: list[Tensor], moving: list[Tensor]) -> None:
         """A backward uses the sizes and the memory that C++ saved: it fixes these tensors."""
-        places = [(weakref.ref(tensor), Layout.of(tensor)) for tensor in moving]
+        places = [
+            (weakref.ref(tensor), Layout.of(tensor), weakref.ref(self._steps[id(tensor)][1])) for tensor in moving
+        ]
         mine, made_by = weakref.ref(self), weakref.ref(step)
 
         def arrived(_: Tensor) -> None:
@@ -170,14 +173,32 @@ class MovingTensors:
             then = made_by()
             if then is not None and then.has_stale:
                 raise _gone("a value that an operation kept", "another shape")
-            for ref, place_then in places:
+            for ref, place_then, mover in places:
                 tensor = ref()
                 if tensor is not None and Layout.of(tensor) != place_then:
                     raise _gone(place_then.size, tuple(tensor.size()))
+                moved = mover()
+                if tensor is not None and moved is not None and process.active_session() is not None:
+                    moved.moving.discard(id(tensor))  # this backward is captured, too, at these sizes
+                    moved.saved_must_fit = True
 
         for tensor in made:
             if tensor.requires_grad:
                 self._graded.append(weakref.ref(step))
+                tensor.register_hook(arrived)
+
+    def _expect_number(self, name: str, numbers: list[TrackedNumber], out: Any) -> None:
+        """A backward uses the numbers that C++ saved at the capture: they are pinned, there or in its own capture."""
+        then = [(number, number._value) for number in numbers]
+
+        def arrived(_: Tensor) -> None:
+            for number, value in then:
+                if number._value != value:
+                    raise _gone(value, number._value, f"a number that torch.{name} kept for its backward")
+                number._leave(f"the backward of {name}")
+
+        for tensor in flat(out):
+            if tensor.grad_fn is not None:
                 tensor.register_hook(arrived)
 
     def _fix_all(self) -> None:
@@ -245,6 +266,7 @@ class MovingTensors:
 
     def _made(self, session: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         where = place()
+        numbers = [*among(TrackedNumber, (args, kwargs))]
         args, kwargs, spec_args, spec_kwargs = session.values.resolved_call(args, kwargs)
         given = flat(args, kwargs)
 
@@ -268,6 +290,8 @@ class MovingTensors:
             step.is_symbolic = spec_args is not args
             step.saved = saved.apart_from([*given, *flat(out)])
             self._move(step, given)
+            if numbers:
+                self._expect_number(name, numbers, (out, writes.found))
             return out, step
 
         out = session.split(_MOVING, name, make, where)
@@ -348,11 +372,11 @@ def _can_be_made_again(tensors: list[Tensor], kwargs: Any) -> bool:
     )
 
 
-def _gone(expected: object, actual: object) -> GuardMismatch:
+def _gone(expected: object, actual: object, what: str = "a tensor whose shape depends on data") -> GuardMismatch:
     process.require().counters.add("guard_mismatch")
     return GuardMismatch(
         "shape_guard_mismatch",
-        op="a tensor whose shape depends on data",
+        op=what,
         where="a backward through results of a capture",
         expected=expected,
         actual=actual,

@@ -11,13 +11,11 @@ import logging
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd import _unsafe_preserve_version_counter
 from torch.autograd.graph import saved_tensors_hooks
 
 from gfxgraph.capture import turns
@@ -289,7 +287,8 @@ class HostStep(Step):
         if home is not None:
             _refresh(home, result)
         if home is not out:
-            out.data = home if home is not None else result
+            with torch.inference_mode(out.is_inference()):
+                out.data = _trackable(home if home is not None else result)
 
     def _differs(self, expected: object, actual: object) -> NoReturn:
         process.require().counters.add("guard_mismatch")
@@ -320,10 +319,9 @@ def _trackable(item: Any) -> Any:
 
 
 def _refresh(out: Tensor, result: Tensor) -> None:
-    """Copy a replay's result in place, without bumping the version counter, as after a graph's launch."""
-    has_version = not out.is_inference()
-    with torch.inference_mode(), _unsafe_preserve_version_counter(out) if has_version else nullcontext():
-        out.copy_(result)
+    """Copy a replay's result in place."""
+    with torch.inference_mode():
+        overwrite(out, result)
 
 
 def _lies_alike(out: Tensor, result: Tensor) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,8 @@ from gfxgraph.core.expressions import Ref
 
 _KINDS = (torch.SymFloat, torch.SymInt)
 _WANTED = "an operation that needs the number itself"
+alive: weakref.WeakSet[HostSymNode] = weakref.WeakSet()
+"""All that there are: autograd keeps those of a forward for its backward, which may have a capture of its own."""
 
 
 class WantsNumber(Exception):
@@ -36,6 +39,7 @@ class HostSymNode:
     def __init__(self, number: Any, is_refused: Callable[[], bool] | None = None) -> None:
         self.number = number
         self.is_refused = is_refused
+        alive.add(self)
 
     def _now(self) -> Any:
         return self.number._value if type(self.number) is TrackedNumber else self.number

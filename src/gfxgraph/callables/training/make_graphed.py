@@ -24,10 +24,11 @@ def make_graphed_callables(
     pool: Any = None,
     **kwargs: Any,
 ) -> Any:
-    """torch's function of that name, with its first warm-up on the stream that will capture.
+    """torch's function of that name, warmed up on the stream that will capture.
 
-    Up to torch 2.13 it warms up on another stream, and ROCm's libraries make a handle for each stream
-    at its first use, which a capture refuses. The number of iterations is torch's.
+    Up to torch 2.13 it warms up on another stream. ROCm's libraries make a handle for each stream at its first use,
+    which a capture refuses. And the last iteration's results, which torch keeps, tie the gradients of leaves to that
+    stream: two of one leaf, from different parts of a split backward, ended its capture (H200).
 
     Args:
         callables: a function or module, or a tuple of them; as torch takes them, like all that follow.
@@ -47,9 +48,10 @@ def make_graphed_callables(
         torch.cuda.synchronize()
         with torch.cuda.stream(_torchs_capture_stream()):
             for call, sample in zip(several, samples):
-                _warm(call, sample, allow_unused_input)
+                for _ in range(num_warmup_iters):
+                    _warm(call, sample, allow_unused_input)
         torch.cuda.synchronize()
-        num_warmup_iters -= 1
+        num_warmup_iters = 0
     made = stock(callables, sample_args, num_warmup_iters, allow_unused_input, pool, **kwargs)
     lent: set[int] = set()
     several = made if type(made) is tuple else (made,)

@@ -187,7 +187,7 @@ class MovingTensors:
                 self._graded.append(weakref.ref(step))
                 tensor.register_hook(arrived)
 
-    def _expect_number(self, name: str, numbers: list[TrackedNumber], out: Any) -> None:
+    def _expect_number(self, name: str, numbers: list[TrackedNumber], out: object) -> None:
         """A backward uses the numbers that C++ saved at the capture: they are pinned, there or in its own capture."""
         then = [(number, number._value) for number in numbers]
 

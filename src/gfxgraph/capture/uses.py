@@ -190,6 +190,10 @@ class _Search:
         given = [self.resolved(part) for part in others if isinstance(part, (ast.Name, ast.Attribute))]
         if func is collections.deque and isinstance(node, ast.keyword):
             return None  # maxlen
+        if func is isinstance:
+            return False
+        if func is type and len(path) > 1 and isinstance(path[-2], ast.FormattedValue):
+            return False  # shown, and nothing more
         if any(item is type or (callable(item) and self._needs_plain(item)) for item in given):
             return None  # map(Decimal, values)
         for part in others:

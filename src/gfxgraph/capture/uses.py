@@ -298,6 +298,11 @@ def looked_up(frame: FrameType) -> Callable[[str], object]:
     return lambda name: _looked_up(name, frame.f_locals, frame.f_globals)
 
 
+def looked_up_in(room: dict[str, object]) -> Callable[[str], object]:
+    """What finds an object by its name in a module."""
+    return lambda name: _looked_up(name, room)
+
+
 def _bound(func: Any) -> tuple[Any, object, int]:
     """The function that runs, its first argument, and how many it is given beside the call's."""
     if isinstance(func, type):

@@ -152,6 +152,6 @@ _FUNCTIONS = f"zeros ones empty rand randn arange linspace eye std_mean var_mean
 _LAYERS = (
     "avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool2d max_pool3d conv1d conv2d conv3d conv_transpose1d "
     "conv_transpose2d conv_transpose3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool1d "
-    "adaptive_max_pool2d"
+    "adaptive_max_pool2d interpolate pad"
 )
 SIZED = frozenset(f"{_METHODS} {_FUNCTIONS} {_LAYERS}".split())

@@ -1280,3 +1280,24 @@ def types_in_texts(x):
     v = x.sum().item()
     print(f"{v:.1f} of {type(v)}", file=sys.stderr)
     return x * v
+
+
+@right
+def json_for_people(x):
+    lines, v = [], x.mean().item()
+    lines.append(json.dumps({"mean": v, "parts": [round(v, 2)]}))
+    print(json.dumps({"v": v}, indent=1), file=sys.stderr)
+    return x * v
+
+
+@guarded
+def json_that_decides(x):
+    return x * (2 if json.dumps([x.sum().item()]).startswith("[5") else 3)
+
+
+@guarded
+def json_in_a_file(x):
+    with tempfile.TemporaryFile("w+") as file:
+        json.dump({"v": x.max().item()}, file)
+        file.seek(0)
+        return x * json.load(file)["v"]

@@ -134,10 +134,11 @@ class TrackedNumber:
 
     # -- uses that cannot be tracked: pinned, or refused --------------------------------------------------
 
-    def _leave(self, use: str) -> Any:
-        """The plain value, for a use that cannot be tracked."""
+    def _leave(self, use: str | None) -> Any:
+        """The plain value, for a use that cannot be tracked; None where nothing follows from it."""
         value = self._value
-        self._keeper.left(self, value, use)
+        if use is not None:
+            self._keeper.left(self, value, use)
         return value
 
     def _convert(self, kind: type, use: str, frame: FrameType) -> Any:
@@ -227,8 +228,8 @@ def now(item: Any) -> Any:
     return item._value if type(item) is TrackedNumber else item
 
 
-def plain(item: Any, use: str) -> Any:
-    """Replace tracked numbers in the arguments by plain ones; they escape tracking."""
+def plain(item: Any, use: str | None) -> Any:
+    """Replace tracked numbers in the arguments by plain ones, as ``_leave`` does."""
     kind = type(item)
     if kind is TrackedNumber:
         return item._leave(use)

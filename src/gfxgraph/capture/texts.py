@@ -46,8 +46,11 @@ def decides(frame: FrameType | None) -> bool:
     """True where something may follow from the text that the frame is making."""
     is_output = False
     while frame is not None:
-        if frame.f_globals.get("__name__", "").partition(".")[0] in _OUTPUT_MODULES:
-            is_output = True
+        room = frame.f_globals.get("__name__", "").partition(".")[0]
+        if room == "json" and frame.f_code.co_name == "dump":
+            return True  # a file may be read back
+        if room in _OUTPUT_MODULES or room == "json":
+            is_output = room != "json"
             frame = frame.f_back
             continue
         if is_output and _called(frame) not in _HANDLING:

@@ -1301,3 +1301,12 @@ def json_in_a_file(x):
         json.dump({"v": x.max().item()}, file)
         file.seek(0)
         return x * json.load(file)["v"]
+
+
+_caption = contextvars.ContextVar("caption", default="")
+
+
+@guarded
+def text_kept_by_python(x):
+    _caption.set(f"{x.max().item():.0f}")
+    return x * (2.0 if _caption.get() == "3" else 3.0)

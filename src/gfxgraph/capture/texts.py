@@ -189,7 +189,7 @@ class _TextSearch:
         if name in _OUTPUT:
             return False
         is_dropped = isinstance(path[-2], ast.Expr)
-        return not is_dropped or name in _KEEP
+        return not is_dropped or name in _KEEP or _is_standard(resolved(call.func, scope_of(path), self._find))
 
     def _returned(self, path: list[ast.AST]) -> bool | None:
         scope = scope_of(path)
@@ -300,6 +300,14 @@ def _outside(frame: FrameType) -> _Outside:
     blocks = (node for node in path_at(tree_of(code.co_filename), code, lasti) if isinstance(node, ast.With))
     block = max((node.lineno for node in blocks), default=None)
     return _Outside(frozenset(found), (code.co_filename, -block) if block else None)
+
+
+def _is_standard(found: object) -> bool:
+    """Whether a function is one of Python's own, which may keep what it is given; those that log are not."""
+    func = getattr(found, "func", found)  # of a method
+    owner = getattr(func, "__objclass__", func)
+    room = str(getattr(owner, "__module__", "")).partition(".")[0]
+    return callable(func) and room in sys.stdlib_module_names and room not in _OUTPUT_MODULES
 
 
 def _own_modules() -> Iterator[tuple[str, dict[str, object]]]:

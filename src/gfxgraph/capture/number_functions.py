@@ -116,7 +116,7 @@ def _json_iterencode(original: Any) -> Any:
     return iterencode
 
 
-def _in_json(item: Any, frame: FrameType) -> Any:
+def _in_json(item: object, frame: FrameType) -> object:
     return plain(item, "JSON") if texts.decides(frame) else plain(item, None)
 
 

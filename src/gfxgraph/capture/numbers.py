@@ -175,10 +175,10 @@ class TrackedNumber:
     def __hash__(self) -> int:
         return hash(self._leave("a key of a dict or set"))
 
-    def __copy__(self) -> Any:
+    def __copy__(self) -> TrackedNumber:
         return self
 
-    def __deepcopy__(self, memo: Any) -> Any:
+    def __deepcopy__(self, memo: object) -> TrackedNumber:
         return self
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -208,7 +208,7 @@ class TrackedNumber:
         if not callable(getattr(self._value, name)):
             return self._keeper.computed(name, operator.attrgetter(name), (self,))
 
-        def method(*args: Any, **kwargs: Any) -> Any:
+        def method(*args: object, **kwargs: object) -> object:
             call = operator.methodcaller(name, *plain(args, name), **plain(kwargs, name))
             return self._keeper.computed(name, call, (self,))
 

@@ -60,7 +60,7 @@ _THROUGH = (
     ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp, ast.Await,
 )  # fmt: skip
 
-_TESTS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+_TESTS: dict[type[ast.cmpop], Any] = {
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
     ast.Eq: operator.eq, ast.NotEq: operator.ne,
 }  # fmt: skip
@@ -83,8 +83,9 @@ def wants_plain(frame: FrameType | None) -> bool:
     return False
 
 
-def question_for(frame: FrameType | None, name: str) -> Callable[[Any], bool] | None:
+def question_for(frame: FrameType | None, name: str) -> Callable[[object], bool] | None:
     """The question that the running call of ``name`` is for, if nothing else uses its result: ``len(rows) == 0``."""
+    frame = user_frame(frame)
     path = _running(frame)
     if frame is None or len(path) < 2 or getattr(getattr(path[-1], "func", None), "id", None) != name:
         return None
@@ -94,15 +95,19 @@ def question_for(frame: FrameType | None, name: str) -> Callable[[Any], bool] | 
     if not isinstance(parent, ast.Compare) or len(parent.ops) != 1 or type(parent.ops[0]) not in _TESTS:
         return None
     test, is_left = _TESTS[type(parent.ops[0])], call is parent.left
-    other: Any = parent.comparators[0] if is_left else parent.left
-    sign = -1 if isinstance(other, ast.UnaryOp) and isinstance(other.op, ast.USub) else 1
-    other = other.operand if sign < 0 else other
-    is_constant = isinstance(other, ast.Constant)
-    operand = other.value if is_constant else resolved(other, scope_of(path), looked_up(user_frame(frame) or frame))
-    if not isinstance(operand, (int, float)):
+    operand = _number_at(parent.comparators[0] if is_left else parent.left, scope_of(path), frame)
+    if operand is None:
         return None
-    operand = operand if sign > 0 else -operand
     return lambda number: test(number, operand) if is_left else test(operand, number)
+
+
+def _number_at(node: ast.AST, scope: ast.AST, frame: FrameType) -> float | None:
+    """The number that an expression stands for, if that is known without running anything."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        found = _number_at(node.operand, scope, frame)
+        return found if found is None else -found
+    value = node.value if isinstance(node, ast.Constant) else resolved(node, scope, looked_up(frame))
+    return value if isinstance(value, (int, float)) else None
 
 
 def takes_apart(frame: FrameType | None) -> bool:
@@ -234,10 +239,8 @@ class _Search:
         given = [self.resolved(part) for part in others if isinstance(part, (ast.Name, ast.Attribute))]
         if func is collections.deque and isinstance(node, ast.keyword):
             return None  # maxlen
-        if func is isinstance:
-            return False
-        if func is type and len(path) > 1 and isinstance(path[-2], ast.FormattedValue):
-            return False  # shown, and nothing more
+        if func is isinstance or (func is type and isinstance(path[-2], ast.FormattedValue)):
+            return False  # asked of its __class__, or shown and nothing more
         if any(item is type or (callable(item) and self._needs_plain(item)) for item in given):
             return None  # map(Decimal, values)
         for part in others:

@@ -33,13 +33,13 @@ def event_new(original: Any) -> Any:
     return __new__
 
 
-def elapsed_of_events(original: Any) -> Any:
+def elapsed_of_events(original: Callable[[object, object], float]) -> Callable[[object, object], float]:
     """Wrap Event.elapsed_time to say why an event that a capture recorded has no time."""
 
     @functools.wraps(original)
-    def elapsed_time(self: Any, end_event: Any) -> float:
+    def elapsed_time(self: object, end_event: object) -> float:
         try:
-            return original(self, end_event)  # type: ignore[no-any-return]
+            return original(self, end_event)
         except RuntimeError as error:
             where = getattr(self, _RECORDED_AT, None) or getattr(end_event, _RECORDED_AT, None)
             if where is None:
@@ -117,7 +117,7 @@ def _event_query(self: Any) -> bool:
     return session.host_call("torch.cuda.Event.query", lambda: query(self), repeat=False)  # type: ignore[no-any-return]
 
 
-def _event_elapsed(self: Any, other: Any) -> float:
+def _event_elapsed(self: object, other: object) -> float:
     session = session_here()
     elapsed = STOCK["elapsed"]
     if session is None:

@@ -1310,3 +1310,8 @@ _caption = contextvars.ContextVar("caption", default="")
 def text_kept_by_python(x):
     _caption.set(f"{x.max().item():.0f}")
     return x * (2.0 if _caption.get() == "3" else 3.0)
+
+
+@guarded
+def question_of_a_text_in_some_base(x):
+    return x * 2 if int("11", (x > 0).sum().item() + 2) > 3 else x * 3

@@ -90,6 +90,8 @@ def question_for(frame: FrameType | None, name: str) -> Callable[[object], bool]
     if frame is None or len(path) < 2 or getattr(getattr(path[-1], "func", None), "id", None) != name:
         return None
     call, parent = path[-1], path[-2]
+    if len(getattr(call, "args", ())) != 1:  # int(text, base)
+        return None
     if call is getattr(parent, "test", None) or (isinstance(parent, ast.UnaryOp) and isinstance(parent.op, ast.Not)):
         return bool
     if not isinstance(parent, ast.Compare) or len(parent.ops) != 1 or type(parent.ops[0]) not in _TESTS:

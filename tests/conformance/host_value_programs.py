@@ -1315,3 +1315,9 @@ def text_kept_by_python(x):
 @guarded
 def question_of_a_text_in_some_base(x):
     return x * 2 if int("11", (x > 0).sum().item() + 2) > 3 else x * 3
+
+
+@guarded
+def compared_with_a_decimal(x):
+    n = (x > 0).sum().item()
+    return x * (n.numerator if Decimal("1.5") < n else 7)

@@ -206,7 +206,7 @@ class TrackedNumber:
         if name.startswith("__"):
             raise AttributeError(name)
         if not callable(getattr(self._value, name)):
-            return self._keeper.computed(name, operator.attrgetter(name), (self,))
+            return getattr(self._leave(f".{name}"), name)
 
         def method(*args: object, **kwargs: object) -> object:
             call = operator.methodcaller(name, *plain(args, name), **plain(kwargs, name))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import contextvars
 import copy
 import csv
 import ctypes
@@ -1208,3 +1209,115 @@ def texts_for_people(x):
     router.show = report
     sys.stdout.write(report + "\n")
     return x * v
+
+
+# -- what is asked of a plain number ---------------------------------------------------------------------------
+
+
+@right
+def questions_of_plain_numbers(x):
+    limit, y = 100, x * 2
+    if int(x.sum()) > limit or not int(x.abs().sum() + 1) or -100.0 >= float(x.min()):
+        return y
+    if float(x.abs().max()) < 1000 and len(x[x > -100.0]) != 0:
+        return y + 1
+    return y
+
+
+@guarded
+def questions_and_their_number(x):
+    v = int(x.sum())
+    return x + v if v > 1000 else x * v
+
+
+@right
+def shapes_taken_apart(x):
+    rows = x[x > 0.25]
+    pairs = (x[:, None] > x[None, :]).nonzero()
+    n, two = pairs.shape
+    return rows.shape[0] * x, x + n * two, x.new_zeros(7).index_fill(0, torch.arange(1, device=x.device), n)
+
+
+@right
+def methods_of_numbers(x):
+    v = x.abs().sum().item()
+    n, d = v.as_integer_ratio()
+    return x * (n / d), x * int.bit_length(3), x + round(v).bit_length(), x * (v.conjugate() - v.real)
+
+
+@right
+def copies_of_numbers(x):
+    held = copy.deepcopy({"v": [x.max().item()]})
+    return x * held["v"][0] + copy.copy(x.min().item())
+
+
+_temperature = contextvars.ContextVar("temperature", default=1.0)
+
+
+@right
+def a_context_variable(x):
+    token = _temperature.set(x.abs().max().item() + 1)
+    try:
+        return (x / _temperature.get()).softmax(0)
+    finally:
+        _temperature.reset(token)
+
+
+@right
+def a_host_table_of_tensors(x):
+    table = torch.tensor([1.0, 2.0, 4.0])
+    return x * table[(x > 0).sum().item() % 3].item()
+
+
+@right
+def layers_sized_by_values(x):
+    n = (x > 0).sum().item() + 1
+    return F.interpolate(x[None, None], size=n)[0, 0], F.pad(x, (n, 0))
+
+
+@right
+def types_in_texts(x):
+    v = x.sum().item()
+    print(f"{v:.1f} of {type(v)}", file=sys.stderr)
+    return x * v
+
+
+@right
+def json_for_people(x):
+    lines, v = [], x.mean().item()
+    lines.append(json.dumps({"mean": v, "parts": [round(v, 2)]}))
+    print(json.dumps({"v": v}, indent=1), file=sys.stderr)
+    return x * v
+
+
+@guarded
+def json_that_decides(x):
+    return x * (2 if json.dumps([x.sum().item()]).startswith("[5") else 3)
+
+
+@guarded
+def json_in_a_file(x):
+    with tempfile.TemporaryFile("w+") as file:
+        json.dump({"v": x.max().item()}, file)
+        file.seek(0)
+        return x * json.load(file)["v"]
+
+
+_caption = contextvars.ContextVar("caption", default="")
+
+
+@guarded
+def text_kept_by_python(x):
+    _caption.set(f"{x.max().item():.0f}")
+    return x * (2.0 if _caption.get() == "3" else 3.0)
+
+
+@guarded
+def question_of_a_text_in_some_base(x):
+    return x * 2 if int("11", (x > 0).sum().item() + 2) > 3 else x * 3
+
+
+@guarded
+def compared_with_a_decimal(x):
+    n = (x > 0).sum().item()
+    return x * (n.numerator if Decimal("1.5") < n else 7)

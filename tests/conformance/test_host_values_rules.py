@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import builtins
+import importlib
 import json
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -114,3 +116,30 @@ def test_numbers_after_their_capture_are_plain_to_what_asks_for_types(platform):
         json.dumps({"graph": graph})
     values.clear()
     assert (torch.tensor, torch.as_tensor, json.JSONEncoder.default) == before
+
+
+def test_text_read_in_another_module_is_guarded(platform, tmp_path, monkeypatch):
+    """A text in an attribute or a module's variable decides in another file; one that is only shown there is free."""
+    writer, reader = f"writer_{platform}", f"reader_{platform}"
+    (tmp_path / f"{reader}.py").write_text(
+        "def chosen(o, x): return x * 2 if o.label == '4.0' else x * 3\n"
+        "def length(o, x): return x + len(o.text_of())\n"
+        "def show(o, x):\n    print(o.caption)\n    return x\n"
+    )
+    (tmp_path / f"{writer}.py").write_text(
+        f"import {reader} as reader\n"
+        "class Note:\n    def text_of(self): return self.kept\n"
+        "def decides(x):\n    o, v = Note(), x.sum().item()\n    o.label = f'{v}'\n    return reader.chosen(o, x)\n"
+        "def returned(x):\n    o, v = Note(), x.sum().item()\n    o.kept = f'{v}'\n    return reader.length(o, x)\n"
+        "def shown(x):\n    o, v = Note(), x.sum().item()\n    o.caption = f'{v}'\n    return reader.show(o, x) * v\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module(writer)
+    for body, is_free in ((module.decides, False), (module.returned, False), (module.shown, True)):
+        x, graph = torch.ones(4, device="cuda"), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = body(x)
+        x.fill_(100.0)
+        with nullcontext() if is_free else pytest.raises(gfxgraph.GuardMismatch, match=f"{writer}.py"):
+            graph.replay()
+        assert not is_free or y.tolist() == [40000.0] * 4

@@ -116,7 +116,10 @@ class HostValues:
             self.has_symbols = self._capturing().recorder.is_wary = True
 
     def is_tainted(self, tensor: Tensor) -> bool:
-        return bool(self.tainted) and not tensor.is_cuda and memory_of(tensor) in self.tainted
+        if not self.tainted or tensor.is_cuda:
+            return False
+        with torch._C.DisableTorchFunction():  # moving.py would take the look at its memory for the program's
+            return memory_of(tensor) in self.tainted
 
     def reads_tainted(self, args: Any, kwargs: Any) -> bool:
         return any(self.is_tainted(t) for t in flat(args, kwargs))
@@ -162,13 +165,13 @@ class HostValues:
         if self._capturing().moving.among((tensor,), {}):
             length = self.numbers.apply("len", len, (ref,), len(value))
             self.escaped(length, len(value), "the length of a list", where)
-        return self._elements(value, ref)
+        return self.elements(value, ref)
 
-    def _elements(self, value: Any, ref: Ref) -> Any:
+    def elements(self, value: Any, ref: Ref) -> Any:
         if not isinstance(value, list):
             return self.give(value, ref)
         return [
-            self._elements(part, self.numbers.apply("item", operator.getitem, (ref, index), part))
+            self.elements(part, self.numbers.apply("item", operator.getitem, (ref, index), part))
             for index, part in enumerate(value)
         ]
 
@@ -317,9 +320,10 @@ class HostValues:
         refs, _ = refs_and_values(args)
         ref = here.numbers.apply(name, func, refs, value)
         if isinstance(value, tuple):
-            return tuple(here._elements([*value], ref))
+            return tuple(here.elements([*value], ref))
         if isinstance(value, bool) or not is_number(value):
-            here.asked(ref, "is true" if isinstance(value, bool) else EXACTLY, value, bool(value))
+            is_bool = isinstance(value, bool)
+            here.asked(ref, "is true" if is_bool else EXACTLY, value, bool(value) if is_bool else True)
             return value
         return here.give(value, ref)
 

@@ -17,6 +17,7 @@ pointer) fixes it first: then its step copies into the captured memory, and rais
 
 from __future__ import annotations
 
+import sys
 import weakref
 from typing import Any, Protocol
 
@@ -26,7 +27,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gfxgraph.capture import fused_recording, homes, intercept
+from gfxgraph.capture import fused_recording, homes, intercept, uses
 from gfxgraph.capture.autocasting import as_now
 from gfxgraph.capture.memory import Layout, memory_of
 from gfxgraph.capture.modes import put_below, take_off
@@ -255,8 +256,14 @@ class MovingTensors:
         value = func(*args, **kwargs)
         step, ref = self._read(session, name, func, args, kwargs, value)
         session.add(step)
+        frame = sys._getframe(2)
         if name in _COUNTS and type(value) is int:
             return session.values.give(value, ref)
+        if name == "__len__" and (question := uses.question_for(frame, "len")) is not None:
+            question(session.values.give(value, ref))
+            return value
+        if name == "shape" and uses.takes_apart(frame):
+            return tuple(session.values.elements([*value], ref))
         session.values.escaped(ref, value, name)
         return value
 

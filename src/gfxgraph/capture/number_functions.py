@@ -13,15 +13,17 @@ import builtins
 import functools
 import json
 import math
+import sys
 import threading
 import time
 from collections.abc import Callable
-from types import BuiltinFunctionType
+from types import BuiltinFunctionType, FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gfxgraph.capture import texts
 from gfxgraph.capture.numbers import TrackedNumber, holds_numbers, is_number, plain
 from gfxgraph.process import process
 
@@ -101,16 +103,21 @@ def _least_or_most(name: str) -> Any:
 
 def _json_default(original: Any) -> Any:
     def default(self: Any, item: Any) -> Any:
-        return item._leave("JSON") if type(item) is TrackedNumber else original(self, item)
+        return _in_json(item, sys._getframe(1)) if type(item) is TrackedNumber else original(self, item)
 
     return default
 
 
 def _json_iterencode(original: Any) -> Any:
     def iterencode(self: Any, item: Any, *args: Any, **kwargs: Any) -> Any:
-        return original(self, plain(item, "JSON"), *args, **kwargs)  # keys and indented numbers bypass ``default``
+        # Keys and indented numbers bypass ``default``.
+        return original(self, _in_json(item, sys._getframe(1)), *args, **kwargs)
 
     return iterencode
+
+
+def _in_json(item: object, frame: FrameType) -> object:
+    return plain(item, "JSON") if texts.decides(frame) else plain(item, None)
 
 
 def by_number(func: Any, args: Any, kwargs: Any) -> Any:
@@ -152,6 +159,6 @@ _FUNCTIONS = f"zeros ones empty rand randn arange linspace eye std_mean var_mean
 _LAYERS = (
     "avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool2d max_pool3d conv1d conv2d conv3d conv_transpose1d "
     "conv_transpose2d conv_transpose3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool1d "
-    "adaptive_max_pool2d"
+    "adaptive_max_pool2d interpolate pad"
 )
 SIZED = frozenset(f"{_METHODS} {_FUNCTIONS} {_LAYERS}".split())

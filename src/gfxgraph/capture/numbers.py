@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 from torch.overrides import is_tensor_like
 
-from gfxgraph.capture import texts
+from gfxgraph.capture import texts, uses
 from gfxgraph.core.expressions import Ref, among
 
 _MISSING: Any = object()
@@ -134,20 +134,30 @@ class TrackedNumber:
 
     # -- uses that cannot be tracked: pinned, or refused --------------------------------------------------
 
-    def _leave(self, use: str) -> Any:
-        """The plain value, for a use that cannot be tracked."""
+    def _leave(self, use: str | None) -> Any:
+        """The plain value, for a use that cannot be tracked; None where nothing follows from it."""
         value = self._value
-        self._keeper.left(self, value, use)
+        if use is not None:
+            self._keeper.left(self, value, use)
         return value
 
     def _convert(self, kind: type, use: str, frame: FrameType) -> Any:
-        """``kind(value)``; the result is pinned, so the value may change as long as the result does not."""
+        """``kind(value)``; the result is pinned, so the value may change as long as the result does not.
+
+        Where it only answers a question (``int(v) > 3``), the answer is guarded instead.
+        """
         if _formats_text(frame):
             if texts.decides(frame):
                 self._leave("text that the program depends on")
             return kind(self._value)
         made = self._keeper.computed(kind.__name__, kind, (self,))
-        return made._leave(use) if type(made) is TrackedNumber else made
+        if type(made) is not TrackedNumber:
+            return made
+        question = uses.question_for(frame, kind.__name__)
+        if question is None:
+            return made._leave(use)
+        question(made)  # it is guarded; the plain number gives the same answer
+        return made._value
 
     def __float__(self) -> float:
         return self._convert(float, "float()", sys._getframe(1))  # type: ignore[no-any-return]
@@ -165,8 +175,14 @@ class TrackedNumber:
     def __hash__(self) -> int:
         return hash(self._leave("a key of a dict or set"))
 
+    def __copy__(self) -> TrackedNumber:
+        return self
+
+    def __deepcopy__(self, memo: object) -> TrackedNumber:
+        return self
+
     def __reduce_ex__(self, protocol: Any) -> Any:
-        value = self._leave("pickle or copy")
+        value = self._leave("pickle")
         return type(value), (value,)
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
@@ -189,8 +205,14 @@ class TrackedNumber:
         # bit_length, as_integer_ratio, hex...: any attribute of the plain number.
         if name.startswith("__"):
             raise AttributeError(name)
-        getattr(self._value, name)  # raises AttributeError as the plain number would
-        return getattr(self._leave(f".{name}"), name)
+        if not callable(getattr(self._value, name)):
+            return getattr(self._leave(f".{name}"), name)
+
+        def method(*args: object, **kwargs: object) -> object:
+            call = operator.methodcaller(name, *plain(args, name), **plain(kwargs, name))
+            return self._keeper.computed(name, call, (self,))
+
+        return method
 
 
 def is_number(item: Any) -> bool:
@@ -206,8 +228,8 @@ def now(item: Any) -> Any:
     return item._value if type(item) is TrackedNumber else item
 
 
-def plain(item: Any, use: str) -> Any:
-    """Replace tracked numbers in the arguments by plain ones; they escape tracking."""
+def plain(item: Any, use: str | None) -> Any:
+    """Replace tracked numbers in the arguments by plain ones, as ``_leave`` does."""
     kind = type(item)
     if kind is TrackedNumber:
         return item._leave(use)

@@ -47,6 +47,9 @@ def path_to(tree: ast.AST, start: tuple[int, int], end: tuple[int, int]) -> list
     """The nodes around a stretch of source, outermost first."""
     path: list[ast.AST] = [tree]
     while True:
+        if isinstance(path[-1], ast.JoinedStr):  # up to Python 3.11 its values all have its own position
+            found = (path_to(value, start, end) for value in path[-1].values if _covers(value, start, end))
+            return path + max(found, key=len, default=[])
         for child in ast.iter_child_nodes(path[-1]):
             if _covers(child, start, end):
                 path.append(child)

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import ast
 import io
+import linecache
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from gfxgraph.capture.places import is_installed_file, user_frame
 from gfxgraph.capture.source import name_of, path_at, path_to, tree_of
-from gfxgraph.capture.uses import entry_of, looked_up, parameters_of, resolved, scope_of
+from gfxgraph.capture.uses import entry_of, looked_up, looked_up_in, parameters_of, resolved, scope_of
 from gfxgraph.process import process
 
 _OUTPUT_MODULES = frozenset("logging warnings traceback pprint reprlib tqdm rich unittest _pytest".split())
@@ -45,8 +46,11 @@ def decides(frame: FrameType | None) -> bool:
     """True where something may follow from the text that the frame is making."""
     is_output = False
     while frame is not None:
-        if frame.f_globals.get("__name__", "").partition(".")[0] in _OUTPUT_MODULES:
-            is_output = True
+        room = frame.f_globals.get("__name__", "").partition(".")[0]
+        if room == "json" and frame.f_code.co_name == "dump":
+            return True  # a file may be read back
+        if room in _OUTPUT_MODULES or room == "json":
+            is_output = room != "json"
             frame = frame.f_back
             continue
         if is_output and _called(frame) not in _HANDLING:
@@ -105,14 +109,20 @@ class _TextSearch:
     """
 
     def __init__(
-        self, tree: ast.Module, filename: str, find: Callable[[str], object], depth: int, outside: _Outside
+        self,
+        tree: ast.Module,
+        filename: str,
+        find: Callable[[str], object],
+        depth: int,
+        outside: _Outside,
+        seen: set[tuple[object, str]] | None = None,
     ) -> None:
         self._tree = tree
         self._filename = filename
         self._outside = outside
         self._find = find
         self._depth = depth
-        self._seen: set[tuple[int, str]] = set()
+        self._seen = set() if seen is None else seen
         self._origin: Any = None
 
     def climb(self, path: list[ast.AST]) -> bool | None:
@@ -179,14 +189,14 @@ class _TextSearch:
         if name in _OUTPUT:
             return False
         is_dropped = isinstance(path[-2], ast.Expr)
-        return not is_dropped or name in _KEEP
+        return not is_dropped or name in _KEEP or _is_standard(resolved(call.func, scope_of(path), self._find))
 
     def _returned(self, path: list[ast.AST]) -> bool | None:
         scope = scope_of(path)
         if scope is self._origin or not isinstance(scope, _NAMED):
             return None
         loads = [node for node in ast.walk(self._tree) if _named(node) == scope.name]
-        return self._of(loads, scope.name, scope)
+        return _worst([self._of(loads, scope.name, scope), self._elsewhere(scope.name)])
 
     # -- where a text is kept -------------------------------------------------------------------------
 
@@ -196,10 +206,31 @@ class _TextSearch:
             return self._put(target.value, path, apart)
         if isinstance(target, ast.Attribute):
             loads = [node for node in ast.walk(self._tree) if _named(node) == target.attr and node is not target]
-            return self._of(loads, target.attr, self._tree, apart)
+            return _worst([self._of(loads, target.attr, self._tree, apart), self._elsewhere(target.attr)])
         if isinstance(target, ast.Name):
-            return self._name(_home_of(path, target.id), target.id, apart)
+            home = _home_of(path, target.id)
+            here = self._name(home, target.id, apart)
+            return here if home is not self._tree else _worst([here, self._elsewhere(target.id)])
         return isinstance(target, (ast.Tuple, ast.List, ast.Starred))
+
+    def _elsewhere(self, name: str) -> bool | None:
+        """Follow an attribute, or a module's variable, through the program's other modules."""
+        answers: list[bool | None] = [False]
+        for filename, room in _own_modules():
+            if filename == self._filename or (filename, name) in self._seen:
+                continue
+            self._seen.add((filename, name))
+            tree = tree_of(filename) if any(name in line for line in linecache.getlines(filename)) else None
+            if tree is None:
+                continue
+            imports = (node.names for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+            kinds = (ast.Name,) if any(each.name == name for names in imports for each in names) else ()
+            loads = [
+                node for node in ast.walk(tree) if isinstance(node, (ast.Attribute, *kinds)) and _named(node) == name
+            ]
+            inner = _TextSearch(tree, filename, looked_up_in(room), self._depth, self._outside, self._seen)
+            answers.append(inner._of(loads, name, tree))
+        return _worst(answers)
 
     def _name(self, scope: ast.AST, name: str, apart: Iterable[ast.AST] = ()) -> bool | None:
         loads = [node for node in ast.walk(scope) if isinstance(node, ast.Name) and _named(node) == name]
@@ -269,6 +300,23 @@ def _outside(frame: FrameType) -> _Outside:
     blocks = (node for node in path_at(tree_of(code.co_filename), code, lasti) if isinstance(node, ast.With))
     block = max((node.lineno for node in blocks), default=None)
     return _Outside(frozenset(found), (code.co_filename, -block) if block else None)
+
+
+def _is_standard(found: object) -> bool:
+    """Whether a function is one of Python's own, which may keep what it is given; those that log are not."""
+    func = getattr(found, "func", found)  # of a method
+    owner = getattr(func, "__objclass__", func)
+    room = str(getattr(owner, "__module__", "")).partition(".")[0]
+    return callable(func) and room in sys.stdlib_module_names and room not in _OUTPUT_MODULES
+
+
+def _own_modules() -> Iterator[tuple[str, dict[str, object]]]:
+    """The program's own modules: their files and what they hold."""
+    for module in list(sys.modules.values()):
+        room = getattr(module, "__dict__", {})
+        filename = room.get("__file__")
+        if type(filename) is str and not is_installed_file(filename):
+            yield filename, room
 
 
 def _place_of(filename: str, node: object) -> tuple[str, int]:

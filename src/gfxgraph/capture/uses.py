@@ -15,6 +15,7 @@ import ast
 import builtins
 import collections
 import inspect
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import (
@@ -42,10 +43,10 @@ _MOST_ANSWERS = 512
 # Written in C, but using the number protocol, passing the number on, or keeping it.
 _SERVING = frozenset(
     "builtins math cmath operator itertools functools collections heapq bisect array struct ctypes json pickle "
-    "copyreg zlib binascii types weakref gc sys io typing contextlib copy abc".split()
+    "contextvars queue copyreg zlib binascii types weakref gc sys io typing contextlib copy abc".split()
 )
 # Text is not guarded (texts.py); torch's calls take the tracked number, or are repeated.
-_NOT_ENTERED = frozenset("torch gfxgraph logging warnings numpy".split())
+_NOT_ENTERED = frozenset("torch gfxgraph logging warnings numpy copy".split())
 _NUMBERS = (float, int, complex, bool)
 _C_METHODS = (MethodDescriptorType, WrapperDescriptorType, ClassMethodDescriptorType)
 # Calls whose result holds the number, and those that put it into the object they are called on.
@@ -58,6 +59,11 @@ _THROUGH = (
     ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.IfExp, ast.List, ast.Tuple, ast.Set, ast.Starred, ast.keyword,
     ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp, ast.Await,
 )  # fmt: skip
+
+_TESTS: dict[type[ast.cmpop], Any] = {
+    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
+    ast.Eq: operator.eq, ast.NotEq: operator.ne,
+}  # fmt: skip
 
 _answers: dict[tuple[CodeType, int], tuple[ast.Module | None, bool | None]] = {}
 
@@ -75,6 +81,51 @@ def wants_plain(frame: FrameType | None) -> bool:
             return answer
         frame = frame.f_back  # the function returns the number
     return False
+
+
+def question_for(frame: FrameType | None, name: str) -> Callable[[object], bool] | None:
+    """The question that the running call of ``name`` is for, if nothing else uses its result: ``len(rows) == 0``."""
+    frame = user_frame(frame)
+    path = _running(frame)
+    if frame is None or len(path) < 2 or getattr(getattr(path[-1], "func", None), "id", None) != name:
+        return None
+    call, parent = path[-1], path[-2]
+    if len(getattr(call, "args", ())) != 1:  # int(text, base)
+        return None
+    if call is getattr(parent, "test", None) or (isinstance(parent, ast.UnaryOp) and isinstance(parent.op, ast.Not)):
+        return bool
+    if not isinstance(parent, ast.Compare) or len(parent.ops) != 1 or type(parent.ops[0]) not in _TESTS:
+        return None
+    test, is_left = _TESTS[type(parent.ops[0])], call is parent.left
+    operand = _number_at(parent.comparators[0] if is_left else parent.left, scope_of(path), frame)
+    if operand is None:
+        return None
+    return lambda number: test(number, operand) if is_left else test(operand, number)
+
+
+def _number_at(node: ast.AST, scope: ast.AST, frame: FrameType) -> float | None:
+    """The number that an expression stands for, if that is known without running anything."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        found = _number_at(node.operand, scope, frame)
+        return found if found is None else -found
+    value = node.value if isinstance(node, ast.Constant) else resolved(node, scope, looked_up(frame))
+    return value if isinstance(value, (int, float)) else None
+
+
+def takes_apart(frame: FrameType | None) -> bool:
+    """True if the running expression is indexed or unpacked at once: ``x.shape[0]``, ``rows, columns = x.shape``."""
+    path = _running(frame)
+    if len(path) < 2:
+        return False
+    node, parent = path[-1], path[-2]
+    if isinstance(parent, ast.Assign):
+        return all(isinstance(target, ast.Tuple) for target in parent.targets)
+    return isinstance(parent, ast.Subscript) and node is parent.value and not isinstance(parent.slice, ast.Slice)
+
+
+def _running(frame: FrameType | None) -> list[ast.AST]:
+    frame = user_frame(frame)
+    return path_at(tree_of(frame.f_code.co_filename), frame.f_code, frame.f_lasti) if frame is not None else []
 
 
 def _answer(frame: FrameType) -> bool | None:
@@ -190,6 +241,8 @@ class _Search:
         given = [self.resolved(part) for part in others if isinstance(part, (ast.Name, ast.Attribute))]
         if func is collections.deque and isinstance(node, ast.keyword):
             return None  # maxlen
+        if func is isinstance or (func is type and isinstance(path[-2], ast.FormattedValue)):
+            return False  # asked of its __class__, or shown and nothing more
         if any(item is type or (callable(item) and self._needs_plain(item)) for item in given):
             return None  # map(Decimal, values)
         for part in others:
@@ -292,6 +345,11 @@ def resolved(expression: ast.AST, scope: Any, find: Callable[[str], object]) -> 
 def looked_up(frame: FrameType) -> Callable[[str], object]:
     """What finds an object by its name in a frame; the locals are those of now."""
     return lambda name: _looked_up(name, frame.f_locals, frame.f_globals)
+
+
+def looked_up_in(room: dict[str, object]) -> Callable[[str], object]:
+    """What finds an object by its name in a module."""
+    return lambda name: _looked_up(name, room)
 
 
 def _bound(func: Any) -> tuple[Any, object, int]:

@@ -9,11 +9,16 @@ from typing import Any
 import torch
 
 from gfxgraph.capture import turns
+from gfxgraph.capture.places import place, shown
 from gfxgraph.capture.random_state import in_the_place_of
 from gfxgraph.capture.stock import STOCK, Targets, session_here
+from gfxgraph.errors import CaptureError
 
 EXTERNAL = "_gfxgraph_external"
 """Attribute set on events made with ``external=True``, which torch's class does not remember."""
+
+_RECORDED_AT = "_gfxgraph_recorded_at"
+"""Attribute set on events that a capture recorded: the line."""
 
 
 def event_new(original: Any) -> Any:
@@ -26,6 +31,22 @@ def event_new(original: Any) -> Any:
         return event
 
     return __new__
+
+
+def elapsed_of_events(original: Callable[[object, object], float]) -> Callable[[object, object], float]:
+    """Wrap Event.elapsed_time to say why an event that a capture recorded has no time."""
+
+    @functools.wraps(original)
+    def elapsed_time(self: object, end_event: object) -> float:
+        try:
+            return original(self, end_event)
+        except RuntimeError as error:
+            where = getattr(self, _RECORDED_AT, None) or getattr(end_event, _RECORDED_AT, None)
+            if where is None:
+                raise
+            raise CaptureError("event_has_no_time", where=shown(where), quote=str(error)) from error
+
+    return elapsed_time
 
 
 @functools.cache  # one for all captures: it is known by identity
@@ -96,7 +117,7 @@ def _event_query(self: Any) -> bool:
     return session.host_call("torch.cuda.Event.query", lambda: query(self), repeat=False)  # type: ignore[no-any-return]
 
 
-def _event_elapsed(self: Any, other: Any) -> float:
+def _event_elapsed(self: object, other: object) -> float:
     session = session_here()
     elapsed = STOCK["elapsed"]
     if session is None:
@@ -111,6 +132,7 @@ def _record(self: Any, stream: Any = None) -> Any:
     if session is None or getattr(self, EXTERNAL, False):
         return record(self, *given)
     session.streams.note_event(self, session.n_segments)
+    setattr(self, _RECORDED_AT, place())
     try:
         return record(self, *given)
     except RuntimeError as error:

@@ -28,7 +28,7 @@ from gfxgraph.simulator import codes
 from gfxgraph.simulator.faults import Faults
 from gfxgraph.simulator.graphs import Graph, GraphExec, Handles, RecordedNode
 from gfxgraph.simulator.profiles import CallRule, Profile
-from gfxgraph.types import CaptureStatus
+from gfxgraph.types import CaptureStatus, NodeKind
 
 _STREAMS_PER_POOL = 32  # c10/cuda/CUDAStream: a program's 33rd stream is its first one again
 _LEGACY = 0
@@ -367,6 +367,21 @@ class Device:
         event.stream = stream
         event.capture = stream.capture
         event.frontier = stream.frontier
+
+    def record_external(self, event: SimulatedEvent, stream: Stream) -> None:
+        """Make the record a node of the graph: each replay records the event (cudaEventRecordExternal)."""
+        event.recorded_at = event.capture = event.stream = None
+
+        def run(node: RecordedNode, generator: object) -> None:
+            event.recorded_at = time.perf_counter()
+
+        self.submit(stream, lambda: RecordedNode(NodeKind.EVENT_RECORD, "sim::event_record", run))
+
+    def elapsed_s(self, first: SimulatedEvent, second: SimulatedEvent) -> float:
+        begun, ended = (None if event.capture is not None else event.recorded_at for event in (first, second))
+        if begun is None or ended is None:  # it marks a place in a graph, or no replay has recorded it yet
+            raise CallRefused(codes.INVALID_VALUE)
+        return ended - begun
 
     def wait_event(self, event: SimulatedEvent, stream: Stream) -> None:
         self.check_op(stream, event.capture)

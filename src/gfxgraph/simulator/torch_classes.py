@@ -128,12 +128,16 @@ class SimEventBase(torch.Event):
     ) -> SimEventBase:
         made = torch.Event.__new__(cls, torch.device("cuda", 0))
         made._timing = enable_timing
+        made._external = external
+        made._is_created = False
         made._event = SimulatedEvent()
         return made
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         self._event: SimulatedEvent
         self._timing: bool
+        self._external: bool
+        self._is_created: bool
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
@@ -145,7 +149,10 @@ class SimEventBase(torch.Event):
 
     def record(self, stream: Any = None) -> None:
         target = self.sim.device.current() if stream is None else self.sim.device.stream(stream.stream_id)
-        self.sim.call(self.sim.device.record_event, self._event, target)
+        is_node = self._external and target.capture is not None
+        record = self.sim.device.record_external if is_node else self.sim.device.record_event
+        self._is_created = True
+        self.sim.call(record, self._event, target)
 
     def wait(self, stream: Any = None) -> None:
         target = self.sim.device.current() if stream is None else self.sim.device.stream(stream.stream_id)
@@ -161,10 +168,9 @@ class SimEventBase(torch.Event):
     def elapsed_time(self, end_event: Any) -> float:
         if not (self._timing and end_event._timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
-        begun, ended = self._event.recorded_at, end_event._event.recorded_at
-        if begun is None or ended is None:
+        if not (self._is_created and end_event._is_created):
             raise ValueError("Both events must be recorded before calculating elapsed time.")
-        return float((ended - begun) * 1e3)
+        return 1e3 * float(self.sim.call(self.sim.device.elapsed_s, self._event, end_event._event))
 
     def ipc_handle(self) -> bytes:
         raise RuntimeError("CUDA error: operation not supported")

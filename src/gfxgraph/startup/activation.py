@@ -242,6 +242,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     event_new = torch.cuda.Event.__dict__["__new__"]
     torch.cuda.Event.__new__ = staticmethod(waits.event_new(torch.cuda.Event.__new__))
     bridge.undo.append(lambda: setattr(torch.cuda.Event, "__new__", event_new))
+    bridge.replace(torch.cuda.Event, "elapsed_time", waits.elapsed_of_events(torch.cuda.Event.elapsed_time))
     workspaces.start()
     bridge.undo.append(lambda: workspaces.stop(is_device_gone=platform == "simulator"))
     watch_memory(settings.guard)

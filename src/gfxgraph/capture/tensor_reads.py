@@ -236,14 +236,13 @@ def _setitem(self: Tensor, index: Any, value: Any) -> None:
     STOCK["setitem"](self, index, value)
 
 
-def _is_plain(index: Any) -> bool:
+def _is_plain(index: object) -> bool:
     """True for an index of ints, slices of ints, ``None`` and ``...``: there is nothing in it to replace."""
     for part in index if type(index) is tuple else (index,):
-        kind = type(part)
-        if kind is slice:
+        if type(part) is slice:
             if not (type(part.start) in _WHOLE and type(part.stop) in _WHOLE and type(part.step) in _WHOLE):
                 return False
-        elif kind not in _WHOLE:
+        elif type(part) not in _WHOLE:
             return False
     return True
 

@@ -50,6 +50,20 @@ def test_replays_after_the_first_go_straight_to_torch(simulated):
     assert slow is type(graph)._checked_replay and looked_at == [True, False, False, False, False]
 
 
+def test_the_sampled_replay_is_a_launch_with_a_clock(simulated, monkeypatch):
+    """One in 256 replays is timed and counted; what is checked at the first is not checked again there."""
+    simulated()
+    gfxgraph.reset_stats()
+    graph, _ = captured()
+    graph.replay()
+    checked = []
+    monkeypatch.setattr(type(graph).__mro__[1], "_replay_with_checks", checked.append)
+    for _ in range(300):
+        graph.replay()
+    assert (graph.n_replays, checked) == (301, [])
+    assert graph._state.counters._replay_us[1] == 2
+
+
 def test_debug_logs_each_capture_and_replay(simulated, caplog):
     """GFXGRAPH=debug: a line for each capture and each replay, of callables too."""
     simulated(debug=True)

@@ -215,6 +215,8 @@ class MovingTensors:
         """Handle an operation without a Python call: a view of a moving result stays moving; any other fixes its
         arguments.
         """
+        if not self._steps:
+            return None
         found = self.among(args, kwargs)
         if found and name in _VIEWS and not any(tensor.requires_grad for tensor in found):
             return _MOVING

@@ -382,12 +382,13 @@ class Recorder(TorchDispatchMode):
     # -- values -----------------------------------------------------------------------------------
 
     def _spec(self, item: Any) -> Any:
-        if isinstance(item, Tensor):
-            return self.value_of(item)
         kind = type(item)
+        if kind is Tensor:
+            value = item.__weakref__  # see known
+            return value if type(value) is TapeValue and value.owner is self.owner else self.value_of(item)
         if kind is list or kind is tuple:
             return kind([self._spec(part) for part in item])
-        return item
+        return self.value_of(item) if isinstance(item, Tensor) else item
 
     def known(self, tensor: Tensor) -> TapeValue | None:
         """The value of a tensor that this recorder has seen, else None."""
@@ -401,6 +402,8 @@ class Recorder(TorchDispatchMode):
         return next((ref for ref in getweakrefs(tensor) if type(ref) is TapeValue and ref.owner == self.owner), None)
 
     def value_of(self, tensor: Tensor) -> TapeValue:
+        if tensor.__weakref__ is None:
+            return self.value_of_unknown(tensor)
         return self.known(tensor) or self.value_of_unknown(tensor)
 
     def value_of_unknown(self, tensor: Tensor) -> TapeValue:
@@ -409,7 +412,7 @@ class Recorder(TorchDispatchMode):
         Raises:
             NoStorage: it is sparse or fake, and has no memory of its own that an address could name.
         """
-        if tensor.layout is not _STRIDED or _is_traced(tensor):
+        if tensor.layout is not _STRIDED or (type(tensor) not in _EXACT and _is_traced(tensor)):
             raise NoStorage
         if not tensor.is_cuda:
             return self._external(tensor, 0)

@@ -58,7 +58,16 @@ _PLANS = re.compile(
 # ProcessGroupNCCL checks unfinished work every 100 ms.
 WATCHDOG_SLEEPS_S = 0.25
 
-_has_handles = threading.local()
+
+class _Done(threading.local):
+    """What this thread has done once."""
+
+    def __init__(self) -> None:
+        self.devices: set[tuple[float, int]] = set()
+        self.products: set[str] = set()
+
+
+_done = _Done()
 
 
 class Later:
@@ -124,11 +133,10 @@ def prepare(device_index: int) -> None:
     """Create what a capture would otherwise create inside itself, before this thread's first capture on a device."""
     if process.require().decisions.drain_watchdog:
         _wait_for_watchdog()
-    known: set[tuple[float, int]] = _has_handles.__dict__.setdefault("devices", set())
     device = process.require().enabled_at, device_index
-    if torch.version.hip is None or device in known or torch.cuda.is_current_stream_capturing():
+    if torch.version.hip is None or device in _done.devices or torch.cuda.is_current_stream_capturing():
         return
-    known.add(device)
+    _done.devices.add(device)
     # On the default stream, whose workspace a program with products has anyway; hidden from dispatch modes.
     with (
         suppress(RuntimeError),  # on failure the capture's first product decides
@@ -155,12 +163,11 @@ def quiet(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         return call
 
     def first_in_thread(*args: Any, **kwargs: Any) -> Any:
-        known = _has_handles.__dict__.setdefault("products", set())
-        if name in known:
+        if name in _done.products:
             return call(*args, **kwargs)
         with turns.unnoticed():
             out = call(*args, **kwargs)
-        known.add(name)
+        _done.products.add(name)
         return out
 
     return first_in_thread

@@ -22,6 +22,7 @@ from gfxgraph.capture.numbers import TrackedNumber, holds_numbers
 from gfxgraph.capture.places import place
 from gfxgraph.capture.stock import STOCK, Targets, session_here
 
+_WHOLE = frozenset({int, bool, type(None), type(...)})
 _PLACES = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
 
 
@@ -210,6 +211,8 @@ def _new_tensor(self: Tensor, data: Any, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def _getitem(self: Tensor, index: Any) -> Any:
+    if _is_plain(index):
+        return STOCK["getitem"](self, index)
     session = session_here()
     if session is not None:
         index = _with_places(session, index)
@@ -231,6 +234,17 @@ def _setitem(self: Tensor, index: Any, value: Any) -> None:
     if session is not None and self.is_cuda:
         index = _host_indices(index)
     STOCK["setitem"](self, index, value)
+
+
+def _is_plain(index: object) -> bool:
+    """True for an index of ints, slices of ints, ``None`` and ``...``: there is nothing in it to replace."""
+    for part in index if type(index) is tuple else (index,):
+        if type(part) is slice:
+            if not (type(part.start) in _WHOLE and type(part.stop) in _WHOLE and type(part.step) in _WHOLE):
+                return False
+        elif type(part) not in _WHOLE:
+            return False
+    return True
 
 
 def _with_places(session: Any, index: Any) -> Any:

@@ -22,6 +22,7 @@ from gfxgraph.types import CaptureInfo, CaptureStatus, NodeKind
 
 # hipStreamCaptureMode and its CUDA twin. Relaxed alone may be ended from any thread.
 MODE_GLOBAL, MODE_THREAD_LOCAL, MODE_RELAXED = 0, 1, 2
+_ACTIVE_AT_ONE_NODE = 1 << 32 | 1
 
 
 class RuntimeDriver(ABC):
@@ -74,20 +75,23 @@ class RuntimeDriver(ABC):
 
     def frontier_reader(self, stream: int) -> Callable[[], int | tuple[int, ...]]:
         # This runs before and after every operation of a capture: no argument is converted, no object made.
-        answers = (c_ulonglong * 2)()  # the status, an int, and the count
+        answers = (c_ulonglong * 2)()  # the status, an int, in bytes 4 to 7, and behind it the count
         first = POINTER(c_size_t)()
         call = self.table.undeclared("capture_info")
         handle = c_void_p.from_param(stream)
-        arguments = (handle, byref(answers), None, None, byref(first), byref(answers, sizeof(c_ulonglong)))
+        arguments = (handle, byref(answers, 4), None, None, byref(first), byref(answers, sizeof(c_ulonglong)))
         status = memoryview(answers).cast("B").cast("i")
         count = memoryview(answers).cast("B").cast("Q")
+        both = memoryview(answers).cast("B")[4:12].cast("Q")  # status and the count's lower half, read at once
 
         def frontier() -> int | tuple[int, ...]:
-            if call(*arguments) or status[0] != 1:
+            if call(*arguments):
+                return 0
+            if both[0] == _ACTIVE_AT_ONE_NODE:
+                return first[0]  # type: ignore[no-any-return]
+            if status[1] != 1:
                 return 0
             n_last = count[1]
-            if n_last == 1:
-                return first[0]  # type: ignore[no-any-return]
             return tuple(first[:n_last]) if n_last else 0
 
         return frontier

@@ -74,7 +74,7 @@ def _may_draw() -> set[tuple[int, int, int]]:
     """Where other threads are in a call, from code that names a function that draws; no call twice."""
     found = set()
     for thread, each in sys._current_frames().items():
-        frame: Any = each if thread != threading.get_ident() else None
+        frame = each if thread != threading.get_ident() else None
         while frame is not None and frame.f_code.co_filename.startswith(_OURS):
             frame = frame.f_back
         if frame is not None and not _NAMES.isdisjoint(frame.f_code.co_names):

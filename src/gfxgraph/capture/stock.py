@@ -19,9 +19,9 @@ class Stock(dict[str, Any]):
     A replacement may still run in another thread when the last capture ends: it then finds torch's own in its place.
     """
 
-    find: Callable[[str], Any]
+    find: Callable[[str], object]
 
-    def __missing__(self, name: str) -> Any:
+    def __missing__(self, name: str) -> object:
         return self.find(name)
 
 

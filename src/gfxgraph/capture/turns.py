@@ -44,7 +44,7 @@ _REFUSED_BY_GENERATOR = ("Cannot prepare for replay during capturing stage", "Of
 _STREAMS_PER_POOL = 32  # c10/cuda/CUDAStream: the 33rd stream is the first one again
 
 lock = threading.RLock()
-"""For turns and for what captures replace, both: a finalizer, run wherever one of two were held, may need the other."""
+"""For turns and for what captures replace: a finalizer that runs where one of two was held may need the other."""
 _changed = threading.Condition(lock)
 _turns: list[weakref.ref[Turn]] = []
 """Weak references: an interrupt may skip `give`, but the turn still dies with its holder's frame."""

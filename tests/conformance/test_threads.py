@@ -6,8 +6,10 @@ runtimes refuse (research: the rows ``thread_*`` of simulator/profiles).
 
 from __future__ import annotations
 
+import functools
 import signal
 import threading
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -382,3 +384,126 @@ def test_an_interrupt_while_another_thread_calls(platform):
         other.join()
     run_together(lambda: call(x))
     assert torch.equal(call(x), fn(x))
+
+
+def test_a_finalizer_while_a_capture_ends_elsewhere(platform):
+    """A graph dies where turns are looked through, while another thread ends its capture: neither waits for both."""
+    holder, has_lock = object(), threading.Event()
+    intercept.enter(holder, "here")
+
+    def look():
+        with turns._changed:
+            has_lock.set()
+            time.sleep(0.2)  # by then the other thread is in the middle of ending its capture
+            intercept.keep_until_captures_end(())
+
+    def end():
+        has_lock.wait(20)
+        intercept.leave(holder)
+
+    threads = [threading.Thread(target=each, daemon=True) for each in (look, end)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_graphs_are_freed_where_no_capture_can_begin(platform):
+    """Also beside another thread's call that holds a turn: freeing one would end a capture that begins meanwhile."""
+    held, go_on, seen = threading.Event(), threading.Event(), []
+
+    class Dying:
+        def __del__(self):
+            seen.append(turns.is_held_here())
+
+    def hold():
+        with turns.held():
+            held.set()
+            go_on.wait(20)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(20)
+    try:
+        intercept._bury([Dying()])
+    finally:
+        go_on.set()
+        thread.join()
+    assert seen == [True]
+
+
+def test_a_call_that_outlives_the_last_capture(platform):
+    """A replaced function that another thread is in when the capture ends still reaches torch's own."""
+    x = torch.full((1,), 5.0, device="cuda")
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        item, empty_cache = torch.Tensor.item, torch._C._host_emptyCache
+        _ = x * 2
+    assert item is not torch.Tensor.item
+    assert item(x) == 5.0
+    empty_cache()
+
+
+def test_a_replay_refused_by_a_capture_that_has_ended_since(platform):
+    """It is launched again: by the graph, not from the tape."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = torch.rand(4, device="cuda")
+    graph.replay()
+    torch.cuda.manual_seed(3)
+    expected = torch.rand(4, device="cuda")
+    torch.cuda.manual_seed(3)
+    graph._replay_failed(RuntimeError("Cannot prepare for replay during capturing stage."))
+    assert torch.equal(y, expected) and no_event("fallback")
+
+
+def test_draws_while_a_capture_without_draws_begins(platform, monkeypatch, nothing_compiled):
+    """torch takes the default generator as the capture begins, for that long others wait; then they draw beside it."""
+    state, x = process.require(), torch.ones(4, device="cuda")
+    begin, errors, has_drawn, threads = state.base.capture_begin, [], threading.Event(), []
+
+    def draw():
+        try:
+            torch.rand(4, device="cuda")
+        except RuntimeError as error:
+            errors.append(error)
+        has_drawn.set()
+
+    def slow(self, *args, **kwargs):
+        begin(self, *args, **kwargs)
+        threads.append(threading.Thread(target=draw))
+        threads[-1].start()
+        assert not has_drawn.wait(0.2)
+
+    monkeypatch.setattr(state.base, "capture_begin", slow)
+    drawn_inside = []
+
+    def body(a):
+        if threads:
+            drawn_inside.append(has_drawn.wait(20))
+        return a * 2
+
+    made = gfxgraph.graphed(body, assume_pure=True)
+    for _ in range(3):
+        assert made(x).tolist() == [2.0] * 4
+    for thread in threads:
+        thread.join()
+    assert threads and not errors and drawn_inside[:1] == [True]
+
+
+def test_a_capture_waits_for_a_draw_of_before(platform):
+    """One that another thread began when torch's functions were still torch's own, however long it takes to run."""
+    begun = threading.Event()
+
+    class Slow:
+        rand = staticmethod(functools.partial(time.sleep, 0.03))
+
+    def work():
+        begun.set()
+        Slow.rand()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    begun.wait()
+    draws.wait_for_begun(time.sleep, at_least_once=False)
+    assert not thread.is_alive()

@@ -14,7 +14,7 @@ import torch
 
 import gfxgraph
 from gfxgraph.callables.trace import dynamo
-from tests.property import faults, faults_mixed
+from tests.property import faults, faults_driver, faults_mixed, faults_threads
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="failures are planted in the simulator")
 EVERY = 7
@@ -39,6 +39,31 @@ def test_driver_calls(simulated, scenario):
             break
         n_struck += 1
     assert n_struck or scenario is faults.graphed_replay
+
+
+def test_driver_calls_of_a_composition(simulated):
+    """A call fails, and the one after it: eager's results or an error that says so, and nothing is left."""
+    faults_driver.run(faults_driver.composed, lambda: lambda: "", 1)  # once before: it loads what it needs
+    n_struck = 0
+    for nth in range(1, 10_000, 5):
+        status = list(faults_driver.STATUSES)[nth % len(faults_driver.STATUSES)]
+        struck, bad = faults_driver.run(faults_driver.composed, faults_driver.in_our_driver(nth, status, 1), status)
+        assert not bad, (nth, struck, bad)
+        if not struck:
+            break
+        n_struck += 1
+    assert n_struck > 3
+
+
+def test_threads_at_random(simulated):
+    """Eight threads capture, replay, draw, free and fail for a while, switched 500 times as often as Python does."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        found = faults_threads.run(seed=1, seconds=3)
+    finally:
+        sys.setswitchinterval(before)
+    assert found["wrong"] == [], found
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, MemoryError])

@@ -208,16 +208,19 @@ def n_nodes_of(call: Callable[[], object], stream: torch.cuda.Stream, pool: Shar
 @contextmanager
 def _bare_capture(state: process.Process, graph: Any, pool_id: Any, stream: Any) -> Iterator[None]:
     """A capture of torch's alone, without random numbers; one that fails is ended."""
-    with turns.alone(), torch.cuda.stream(stream), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the graph is empty
-        try:
+    intercept.enter(graph, "a pool of graphed callables", draws=False)
+    try:
+        with turns.unnoticed(), torch.cuda.stream(stream), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the graph is empty
             with drawless(True), kept_out(stream.device_index):
                 state.base.capture_begin(graph, pool_id, "thread_local")
             yield
             state.base.capture_end(graph)
-        except BaseException:
-            _end_dead(state, graph, stream)
-            raise
+    except BaseException:
+        _end_dead(state, graph, stream)
+        raise
+    finally:
+        intercept.leave(graph)
 
 
 @contextmanager

@@ -12,14 +12,18 @@ below Python (autograd, compiled code), keep torch's error.
 from __future__ import annotations
 
 import functools
+import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from time import monotonic
 from typing import Any
 
 import torch
 from torch import Tensor
 
+import gfxgraph
 from gfxgraph.capture import turns
 
 _FUNCTIONS = (
@@ -30,6 +34,12 @@ _METHODS = (
     "normal_ uniform_ bernoulli_ bernoulli exponential_ random_ cauchy_ geometric_ log_normal_ multinomial"
 ).split()
 
+_NAMES = frozenset((*_FUNCTIONS, *_METHODS))
+_OURS = os.path.dirname(gfxgraph.__file__) + os.sep
+_DRAWN_WITHIN_S = 0.001
+"""A draw that another thread has begun has asked for its numbers by then, if that thread runs."""
+_WAITS_S = 0.05
+"""For a thread that does not get to run, or is in another call in code that also draws."""
 
 _CHECKED = re.compile(r"___check_obj_id\(.*?, (\d+)\)").findall
 _found: dict[str, Any] = {}
@@ -45,6 +55,31 @@ def targets() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
             original = getattr(owner, name, None)
             if original is not None and guarded.isdisjoint((id(original), id(getattr(original, "__code__", None)))):
                 yield owner, name, _waiting(original)
+
+
+def wait_for_begun(sleep: Callable[[float], object], at_least_once: bool) -> None:
+    """Wait for draws of other threads that began before torch's functions were replaced.
+
+    Args:
+        at_least_once: sleep once even if no thread is seen in such code; it may have the function under another name.
+    """
+    begun, deadline = _may_draw(), monotonic() + _WAITS_S
+    if at_least_once:
+        sleep(_DRAWN_WITHIN_S)
+    while (begun := begun & _may_draw()) and monotonic() < deadline:
+        sleep(_DRAWN_WITHIN_S)
+
+
+def _may_draw() -> set[tuple[int, int, int]]:
+    """Where other threads are in a call, from code that names a function that draws; no call twice."""
+    found = set()
+    for thread, each in sys._current_frames().items():
+        frame = each if thread != threading.get_ident() else None
+        while frame is not None and frame.f_code.co_filename.startswith(_OURS):
+            frame = frame.f_back
+        if frame is not None and not _NAMES.isdisjoint(frame.f_code.co_names):
+            found.add((thread, id(frame), frame.f_lasti))
+    return found
 
 
 def _guarded() -> frozenset[int] | None:

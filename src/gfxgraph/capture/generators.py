@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from gfxgraph.capture import turns
 from gfxgraph.capture.rollback import Rollback
 
 
@@ -122,3 +123,4 @@ def kept_out(device_index: int) -> Iterator[None]:
         yield
     finally:
         end_loans(device_index)
+        turns.let_draw()

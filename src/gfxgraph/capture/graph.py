@@ -333,9 +333,11 @@ class BridgedGraph(_TorchsGraph):
             validate.replay_validated(program, self._retire)
 
     def _replay_failed(self, error: RuntimeError) -> None:
-        if turns.is_worth_another_try(error):
-            self._launch_again()
-            return
+        try:
+            if turns.launched_again(error, lambda: self._launch(self)):
+                return
+        except RuntimeError as second:
+            error = second
         session = process.active_session()
         if session is not None and not session.recorder.paused:
             self._counted -= 1
@@ -344,12 +346,6 @@ class BridgedGraph(_TorchsGraph):
         program = self._program
         assert program is not None
         program.launch_failed(program.segments[0], error)
-
-    def _launch_again(self) -> None:
-        try:
-            self._launch(self)
-        except RuntimeError as error:
-            self._replay_failed(error)
 
     def _retire(self) -> None:
         """Retire a graph that replays wrongly: from now on its tape runs eagerly, and each run is counted as a
@@ -491,12 +487,11 @@ class BridgedGraph(_TorchsGraph):
         is_ours = state is process.current() and state is not None and state.pid == os.getpid()
         if program is not None and is_ours and not sys.is_finalizing():
             # Reset here, not in C++'s destructor: another thread could begin a capture before that runs.
-            with turns.held_at_once() as is_alone:
-                if is_alone:
-                    with suppress(RuntimeError, AttributeError):  # a CPU build whose simulator is gone has no reset
-                        super().reset()
-                elif intercept.keep_until_captures_end((self, program)):
+            with turns.held_unless(lambda: intercept.keep_until_captures_end((self, program))) as is_time:
+                if not is_time:
                     return
+                with suppress(RuntimeError, AttributeError):  # a CPU build whose simulator is gone has no reset
+                    super().reset()
         above = getattr(super(), "__del__", None)
         if above is not None:
             above()

@@ -21,17 +21,15 @@ from typing import Any
 import torch
 
 from gfxgraph.capture import afterwards, draws, fused_recording, shield, tensor_reads, turns, waits
+from gfxgraph.capture.draws import wait_for_begun
 from gfxgraph.capture.number_functions import number_targets, sized_targets, waiting_targets
 from gfxgraph.capture.stock import STOCK, Targets, keep_from_dynamo
 from gfxgraph.process import process
 
-_lock = threading.RLock()
 _holders: dict[int, turns.Turn] = {}
 """Running captures by identity, with their turns. A dict, so that entering or leaving twice does no harm."""
 _undo: list[tuple[Any, str, Any]] = []
 """Owner, attribute, and its own original; None if it was inherited. The first entry is a sentinel."""
-_DRAWN_WITHIN_S = 0.001
-"""A draw that another thread has begun has asked for its numbers by then."""
 _collects = False
 _guards_draws = False
 _graveyard: list[Any] = []
@@ -39,12 +37,18 @@ _graveyard: list[Any] = []
 
 def stock(name: str) -> Any:
     """torch's own function under a short name; see ``_targets``."""
-    found = STOCK.get(name)
-    if found is None:
-        later = sized_targets(stock) | waiting_targets(stock) | tensor_reads.memory_targets(stock)
-        owner, attribute, _ = (_targets() | later)[name]
-        found = getattr(owner, attribute)
+    return STOCK[name]
+
+
+def _in_its_place(name: str) -> object:
+    """What stands now where torch's own function is."""
+    later = sized_targets(stock) | waiting_targets(stock) | tensor_reads.memory_targets(stock)
+    owner, attribute, _ = (_targets() | later)[name]
+    found: object = getattr(owner, attribute)
     return found
+
+
+STOCK.find = _in_its_place
 
 
 def original_of(func: Any) -> Any:
@@ -60,23 +64,24 @@ def enter(holder: object, where: object, draws: bool = True) -> None:
 
     Args:
         where: the line that begins it, for reports.
-        draws: whether it uses the default generator, so that other threads cannot draw meanwhile.
+        draws: whether it uses the default generator. Other threads cannot draw until ``turns.let_draw`` in any case:
+            torch registers that generator as it begins.
     """
     global _collects
     shield.prepare(torch.cuda.current_device())
-    turn = turns.Turn(where=where, draws=draws)
-    with _lock:
+    turn = turns.Turn(where=where)
+    with turns.lock:
         _holders[id(holder)] = turn  # noted before it is taken: an interrupt may strike at any line
     turns.take(turn)
-    with _lock:
+    with turns.lock:
         if not _undo:
             _collects = gc.isenabled()
             _undo.append((None, "", None))
             # A graph freed by the collector inside a capture invalidates that capture (torch since 2.9).
             gc.disable()
             _install()
-    if draws and _guards_draws:
-        stock("waiting.sleep")(_DRAWN_WITHIN_S)  # those underway when the guards came are over, then
+    if _guards_draws:
+        wait_for_begun(stock("waiting.sleep"), at_least_once=draws)
 
 
 def leave(holder: object) -> None:
@@ -98,7 +103,7 @@ def leave_others(known: frozenset[int]) -> None:
 
 
 def _leave(gone: Iterable[int]) -> None:
-    with _lock:
+    with turns.lock:
         for holder in gone:
             if holder in _holders:
                 turns.give(_holders[holder])
@@ -124,8 +129,8 @@ def _leave(gone: Iterable[int]) -> None:
 
 def _bury(dead: list[Any]) -> None:
     """Free graphs while no other thread can begin a capture; if one has begun, when its capture ends."""
-    with turns.held_at_once() as is_alone, turns.unnoticed():
-        if is_alone or not keep_until_captures_end(tuple(dead)):
+    with turns.held_unless(lambda: keep_until_captures_end(tuple(dead))) as is_time, turns.unnoticed():
+        if is_time:
             dead.clear()
 
 
@@ -136,7 +141,7 @@ def is_capturing_anywhere() -> bool:
 
 def keep_until_captures_end(held: Any) -> bool:
     """If a capture is running, hold graphs that are being dropped until it ends; False if none is."""
-    with _lock:
+    with turns.lock:
         if _holders:
             _graveyard.append(held)
         return bool(_holders)
@@ -157,7 +162,7 @@ def _install() -> None:
 def _guard_draws() -> None:
     """Make other threads, now that there are some, wait before they draw."""
     global _guards_draws
-    with _lock:
+    with turns.lock:
         if not _guards_draws:
             _guards_draws = True
             for target in draws.targets():
@@ -204,14 +209,14 @@ def _start_thread(self: threading.Thread) -> None:
 
 def watch_numbers() -> None:
     """A capture returns its first number: patch the functions that would take it for a list of ints."""
-    with _lock:
+    with turns.lock:
         if _holders and "sized.Tensor.view" not in STOCK:
             _put_named(sized_targets(stock))
 
 
 def watch_host_memory() -> None:
     """A capture has its first host tensor with device values: patch the functions that reach its memory."""
-    with _lock:
+    with turns.lock:
         if _holders and "memory.data_ptr" not in STOCK:
             _put_named(tensor_reads.memory_targets(stock))
 

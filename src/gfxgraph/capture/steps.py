@@ -150,18 +150,23 @@ class SegmentStep(Step):
                 note_fallback(*self.why_not)
             return False
         try:
-            if program.by_nodes is not None:
-                program.by_nodes(self, program)
-            else:
-                program.launch(self.graph)
+            try:
+                self._launch(program)
+            except RuntimeError as error:
+                if not turns.launched_again(error, lambda: self._launch(program)):
+                    raise
         except GfxGraphFault:
             raise  # the device is gone: no fallback would run
         except RuntimeError as error:
-            if turns.is_worth_another_try(error):
-                return self.launch(program)
             program.launch_failed(self, error)
             return False
         return True
+
+    def _launch(self, program: Running) -> None:
+        if program.by_nodes is not None:
+            program.by_nodes(self, program)
+        else:
+            program.launch(self.graph)
 
     def compute(self, program: Running) -> Env:
         """Run the tape into fresh memory."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,8 +11,21 @@ from gfxgraph.process import process
 
 _fake_mode = torch._C._get_dispatch_mode
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
-STOCK: dict[str, Any] = {}
-"""torch's own functions by short name, for those that are replaced now (intercept.py)."""
+
+
+class Stock(dict[str, Any]):
+    """torch's own functions by short name, for those that are replaced now (intercept.py).
+
+    A replacement may still run in another thread when the last capture ends: it then finds torch's own in its place.
+    """
+
+    find: Callable[[str], object]
+
+    def __missing__(self, name: str) -> object:
+        return self.find(name)
+
+
+STOCK = Stock()
 Targets = dict[str, tuple[Any, str, Any]]
 """Short name -> (owner, attribute, replacement)."""
 _frames = torch._C._dynamo.eval_frame  # works without Dynamo, whose import takes seconds

@@ -22,7 +22,7 @@ import logging
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from time import monotonic
@@ -43,7 +43,9 @@ _WAITING_FILES = ("threading.py", "queue.py", "selectors.py", "concurrent/future
 _REFUSED_BY_GENERATOR = ("Cannot prepare for replay during capturing stage", "Offset increment outside graph capture")
 _STREAMS_PER_POOL = 32  # c10/cuda/CUDAStream: the 33rd stream is the first one again
 
-_changed = threading.Condition()
+lock = threading.RLock()
+"""For turns and for what captures replace: a finalizer that runs where one of two was held may need the other."""
+_changed = threading.Condition(lock)
 _turns: list[weakref.ref[Turn]] = []
 """Weak references: an interrupt may skip `give`, but the turn still dies with its holder's frame."""
 
@@ -76,6 +78,15 @@ def take(turn: Turn) -> None:
             "are not safe in either",
             level=logging.INFO,
         )
+
+
+def let_draw() -> None:
+    """Let other threads draw beside this thread's newest capture: it does not use the default generator."""
+    with lock:
+        mine = [turn for turn in _all() if turn.thread == threading.get_ident()]
+        if mine and mine[-1].where:
+            mine[-1].draws = False
+            _changed.notify_all()
 
 
 def underway() -> list[Turn]:
@@ -116,15 +127,19 @@ def alone() -> Iterator[bool]:
 
 
 @contextmanager
-def held_at_once() -> Iterator[bool]:
-    """Hold a turn for one call without waiting; yields False, without a turn, if another thread has one."""
+def held_unless(is_too_early: Callable[[], bool]) -> Iterator[bool]:
+    """Hold a turn for one call at once, beside others' calls; yields False, without a turn, if it is too early.
+
+    Args:
+        is_too_early: asked while no capture can begin.
+    """
     turn = Turn()
-    with _changed:
-        is_alone = not _others(only_drawing=False)
-        if is_alone:
+    with lock:
+        is_held = not is_too_early()
+        if is_held:
             _turns.append(weakref.ref(turn))
     try:
-        yield is_alone
+        yield is_held
     finally:
         give(turn)
 
@@ -135,15 +150,17 @@ def is_held_here() -> bool:
     return any(turn.thread == me for turn in _all())
 
 
-def wait_until_none_draws() -> bool:
-    """Wait for other threads' captures that use the default generator; True if there was one and it is over."""
-    with _changed:
-        return bool(_others(only_drawing=True)) and _wait(only_drawing=True)
+def launched_again(error: RuntimeError, launch: Callable[[], object]) -> bool:
+    """Repeat a launch that was refused because another thread captured with the generator, while none does.
 
-
-def is_worth_another_try(error: RuntimeError) -> bool:
-    """True if a replay was refused because another thread captured with the generator, and that capture is over."""
-    return any(text in str(error) for text in _REFUSED_BY_GENERATOR) and wait_until_none_draws()
+    Returns:
+        False if it was refused for something else; nothing was launched then.
+    """
+    if not any(text in str(error) for text in _REFUSED_BY_GENERATOR):
+        return False
+    with held(only_drawing=True):
+        launch()
+    return True
 
 
 def _all() -> list[Turn]:

@@ -446,7 +446,7 @@ class Allocator:
     def all_segments(self, pool_id: PoolId | None = None) -> list[Segment]:
         found = [
             segment
-            for pool in self.pools.values()
+            for pool in list(self.pools.values())
             if pool_id is None or pool.id == pool_id
             for segment in pool.segments
         ]

@@ -246,6 +246,22 @@ def with_random_states(graph: Any) -> None:
         graph.recompile()
 
 
+def with_plain_regions(graph: Any) -> None:
+    """Call the parts of ``nested_compile_region`` themselves: their operator's backward needs a compiler."""
+    region = getattr(torch.ops.higher_order, "invoke_subgraph", None)  # torch 2.6 has none
+    for module in graph.modules() if region is not None else ():
+        nodes = module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ()
+        found = [node for node in nodes if node.target is region]
+        for node in found:
+            node.target = _call_region
+        if found:
+            module.recompile()
+
+
+def _call_region(region: Any, name: str, *operands: Any) -> Any:
+    return region(*operands)
+
+
 def _with_random_numbers(graph: Any, node: Any) -> bool:
     if node.target not in (torch.ops.higher_order.tag_activation_checkpoint, torch.utils.checkpoint.checkpoint):
         return False

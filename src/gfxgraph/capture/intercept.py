@@ -35,7 +35,7 @@ _DRAWN_WITHIN_S = 0.001
 _collects = False
 _guards_draws = False
 _graveyard: list[Any] = []
-_scripted: list[Any] = []
+_scripted: list[object] = []
 
 
 def stock(name: str) -> Any:
@@ -181,7 +181,7 @@ def _put(owner: Any, attribute: str, replacement: Any) -> None:
     setattr(owner, attribute, replacement)
 
 
-def _name_for_scripts(original: Any, replacement: Any) -> None:
+def _name_for_scripts(original: object, replacement: object) -> None:
     """TorchScript knows functions of torch's and of ``math`` as objects; what stands in for one is the same to it."""
     builtins = torch.jit._builtins
     if original is not None and builtins._find_builtin(replacement) is None:

@@ -321,7 +321,9 @@ class Recorder(TorchDispatchMode):
             self.session.grew()
         return out
 
-    def _not_recorded(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _not_recorded(
+        self, func: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> object:
         """A question of C++'s, or a higher-order operator: what its implementation calls is recorded.
 
         Torch calls that with no mode but those below this one, and some implementations insist on none: what they are
@@ -336,11 +338,11 @@ class Recorder(TorchDispatchMode):
         with self:
             return kernel(*args, **kwargs)
 
-    def _recorded(self, item: Any) -> Any:
-        if not callable(item) or isinstance(item, Tensor):
+    def _recorded(self, item: object) -> object:
+        if isinstance(item, Tensor) or not callable(item):
             return item
 
-        def recorded(*args: Any, **kwargs: Any) -> Any:
+        def recorded(*args: object, **kwargs: object) -> object:
             with self:
                 return item(*args, **kwargs)
 

@@ -57,7 +57,7 @@ def written(func: Any, args: Any, kwargs: Any) -> tuple[Tensor, ...]:
     return tuple(t for t in flat(args, kwargs) if id(t) in targets)
 
 
-def outs(func: Any, kwargs: Any) -> tuple[str, ...]:
+def outs(func: torch._ops.OpOverload, kwargs: dict[str, object]) -> tuple[str, ...]:
     """Names of torch's ``out=`` among the arguments, where they are on the device: nothing reads what they hold."""
     names = [a.name for a in func._schema.arguments if a.is_out and func.namespace == "aten"]
-    return tuple(name for name in names if isinstance(kwargs.get(name), Tensor) and kwargs[name].is_cuda)
+    return tuple(name for name in names if isinstance(given := kwargs.get(name), Tensor) and given.is_cuda)

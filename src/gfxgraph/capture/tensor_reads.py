@@ -152,7 +152,7 @@ def _repr(self: Tensor, *args: Any, **kwargs: Any) -> str:
 def _aliased(short: str) -> Callable[..., Tensor]:
     """Replaces functions that make an alias below the dispatcher, which does not move with a moving tensor."""
 
-    def aliased(*args: Any, **kwargs: Any) -> Tensor:
+    def aliased(*args: object, **kwargs: object) -> Tensor:
         session = session_here()
         if session is not None:
             session.moving.fix(flat(args))

@@ -9,7 +9,7 @@ import inspect
 import operator
 import re
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -246,7 +246,7 @@ def with_random_states(graph: Any) -> None:
         graph.recompile()
 
 
-def with_plain_regions(graph: Any) -> None:
+def with_plain_regions(graph: torch.fx.GraphModule) -> None:
     """Call the parts of ``nested_compile_region`` themselves: their operator's backward needs a compiler."""
     region = getattr(torch.ops.higher_order, "invoke_subgraph", None)  # torch 2.6 has none
     for module in graph.modules() if region is not None else ():
@@ -258,7 +258,7 @@ def with_plain_regions(graph: Any) -> None:
             module.recompile()
 
 
-def _call_region(region: Any, name: str, *operands: Any) -> Any:
+def _call_region(region: Callable[..., object], name: str, *operands: object) -> object:
     return region(*operands)
 
 

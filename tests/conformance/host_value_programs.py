@@ -1321,3 +1321,115 @@ def question_of_a_text_in_some_base(x):
 def compared_with_a_decimal(x):
     n = (x > 0).sum().item()
     return x * (n.numerator if Decimal("1.5") < n else 7)
+
+
+# -- tensors given another shape or memory in place -----------------------------------------------------------
+
+
+@guarded
+def resized_by_a_number(x):
+    made = torch.zeros(2, device=x.device)
+    n = (x > 1).sum().item() + 1
+    made.resize_(n).copy_(x[:n])
+    return made * 2
+
+
+@guarded
+def resized_like_a_mask_result(x):
+    made, kept = torch.zeros(2, device=x.device), x[x > 1]
+    made.resize_as_(kept).copy_(kept)
+    return made * 2
+
+
+@guarded
+def data_from_a_mask(x):
+    made = torch.zeros(2, device=x.device)
+    made.data = x[x > 1]
+    return made * 2
+
+
+_FILLED = {}
+
+
+@guarded
+def filled_by_count(x):
+    """Into memory from before, which must stay where it is when another count comes in between."""
+    kept = _FILLED.setdefault(torch.cuda.is_current_stream_capturing(), torch.empty(0, device=x.device))
+    torch.masked_select(x, x > 1, out=kept)
+    return kept * 2
+
+
+@right
+def transposed_in_place(x):
+    places, kept = (x.view(3, 2) > 0.2).nonzero(), x[x > 0]
+    kept.unsqueeze_(0)
+    return places.t_() * 2, kept + 1
+
+
+# -- aliases below the dispatcher -----------------------------------------------------------------------------
+
+
+class _Tagged(torch.Tensor):
+    pass
+
+
+@guarded
+def subclass_of_a_mask_result(x):
+    return (x[x > 1].as_subclass(_Tagged) * 2).as_subclass(torch.Tensor)
+
+
+@guarded
+def mask_of_a_subclass(x):
+    tagged = x.as_subclass(_Tagged)
+    return (tagged[tagged > 1] * 2).as_subclass(torch.Tensor)
+
+
+@guarded
+def parameter_of_a_mask_result(x):
+    return torch.nn.Parameter(x[x > 1], requires_grad=False) * 2
+
+
+# -- higher-order operators and scripts -----------------------------------------------------------------------
+
+
+@guarded
+def branch_operator_with_unsafe_parts(x):
+    return torch.ops.higher_order.cond(
+        x[0] < 2, lambda x: x + x.nonzero().sum() + torch.tensor(2.0, device=x.device), lambda x: x * 3, (x,)
+    )
+
+
+@guarded
+def loop_operator(x):
+    _, found = torch.ops.higher_order.while_loop(
+        lambda n, x: (n < 3) & (x.abs().sum() > 2),
+        lambda n, x: (n + torch.tensor(1, device=x.device), x / 2),
+        (torch.zeros((), dtype=torch.int64, device=x.device), x.clone()),
+        (),
+    )
+    return found * 1
+
+
+def _scripted(x: torch.Tensor, v: float) -> torch.Tensor:
+    if math.isnan(v):
+        x = x + 1
+    return x * torch.zeros_like(x).add(torch.tensor(2.0, device=x.device))
+
+
+@right
+def script_made_inside(x):
+    with torch.jit.optimized_execution(False):  # its fuser wants the driver's library
+        return torch.jit.script(_scripted)(x, 0.5)
+
+
+@right
+def second_derivatives_by_transforms(x):
+    return torch.func.hessian(lambda x: x.sin().sum())(x), torch.func.jvp(torch.tanh, (x,), (x,))[1]
+
+
+@guarded
+def failing_factorization_caught(x):
+    try:
+        return torch.linalg.inv(torch.diag(x[1:4]))
+    except torch.linalg.LinAlgError:
+        return torch.linalg.pinv(torch.diag(x[1:4]))

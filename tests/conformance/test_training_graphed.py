@@ -892,3 +892,18 @@ def test_backward_of_a_value_that_the_forward_read(platform, name, graphs):
         torch.testing.assert_close(grads, expected, rtol=2e-4, atol=2e-4)
         outcomes.append("right")
     assert outcomes == ["right"] * 4 if name in FLOW else outcomes[0] == "right"
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.compiler, "nested_compile_region"), reason="this torch has no nested_compile_region"
+)
+def test_a_nested_compile_region_has_gradients(platform):
+    """Its operator has a backward only for compilers: the region is called itself, and captured."""
+    region = torch.compiler.nested_compile_region(lambda x: x.sin() * 2)
+    graphed = gfxgraph.graphed(lambda x: region(region(x)) + 1)
+    for k in range(4):
+        mine, twin = (torch.full((4,), k + 0.5, device="cuda", requires_grad=True) for _ in range(2))
+        graphed(mine).sum().backward()
+        ((twin.sin() * 2).sin() * 2).sum().backward()
+        assert torch.equal(mine.grad, twin.grad)
+    assert graphed.stats()["replays"] == 2

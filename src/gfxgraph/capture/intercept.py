@@ -33,6 +33,7 @@ _undo: list[tuple[Any, str, Any]] = []
 _collects = False
 _guards_draws = False
 _graveyard: list[Any] = []
+_scripted: list[object] = []
 
 
 def stock(name: str) -> Any:
@@ -180,8 +181,19 @@ def _put_named(targets: Targets) -> None:
 
 def _put(owner: Any, attribute: str, replacement: Any) -> None:
     keep_from_dynamo(replacement)
+    _name_for_scripts(vars(owner).get(attribute), replacement)
     _undo.append((owner, attribute, vars(owner).get(attribute)))
     setattr(owner, attribute, replacement)
+
+
+def _name_for_scripts(original: object, replacement: object) -> None:
+    """TorchScript knows functions of torch's and of ``math`` as objects; what stands in for one is the same to it."""
+    builtins = torch.jit._builtins
+    if original is not None and builtins._find_builtin(replacement) is None:
+        operator = builtins._find_builtin(original)
+        if operator is not None:
+            builtins._register_builtin(replacement, operator)
+            _scripted.append(replacement)  # it is known by its address from now on
 
 
 def _collect(*args: Any, **kwargs: Any) -> int:

@@ -53,10 +53,11 @@ _HARMLESS = frozenset(
 )
 _COUNTS = frozenset({"numel", "nelement", "size"})
 _ANSWERS = frozenset("shape stride __len__ storage_offset nbytes is_contiguous".split()) | _COUNTS
-# Calls that hand out the tensor in a form that cannot be followed.
+# Calls that hand out the tensor in a form that cannot be followed, or give another tensor its shape or memory.
 _FORMS = frozenset(
-    "data_ptr untyped_storage storage numpy __array__ __dlpack__ set_ resize_ register_hook backward __iter__ "
-    "__reduce_ex__ __deepcopy__ __contains__ requires_grad_ retain_grad share_memory_ pin_memory".split()
+    "data_ptr untyped_storage storage numpy __array__ __dlpack__ set_ data= resize_ resize_as_ register_hook "
+    "backward __iter__ __reduce_ex__ __deepcopy__ __contains__ requires_grad_ retain_grad share_memory_ "
+    "pin_memory".split()
 )
 # Operations that C++ applies to a mask's result before it returns it.
 _VIEWS = frozenset(f"aten::{name}" for name in "unbind select squeeze t transpose detach alias".split())
@@ -226,7 +227,10 @@ class MovingTensors:
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Handle a torch call inside the capture."""
         found = self.among(args, kwargs)
-        name = getattr(getattr(func, "__self__", None), "__name__", "") if _is_getter(func) else func.__name__
+        name = func.__name__
+        if _is_getter(func):
+            attribute = getattr(func.__self__, "__name__", "")
+            name = "data=" if (attribute, name) == ("data", "__set__") else attribute
         if not found or name in _HARMLESS:
             return func(*args, **kwargs)
         tensors = flat(args, kwargs)
@@ -247,6 +251,7 @@ class MovingTensors:
         if (
             self.is_idle
             or session.policy is not OnUnsafe.SPLIT
+            or name in _FORMS
             or not _can_be_made_again(tensors, kwargs)
             or not self._starts()
         ):

@@ -31,7 +31,9 @@ def is_library_file(name: str) -> bool:
     known = SKIP.get(name)
     if known is None:
         known = (
-            name.startswith((_TORCH_DIR, _OWN_DIR, contextlib.__file__, "<frozen", "<graphed>", "<gfxgraph"))
+            name.startswith(
+                (_TORCH_DIR, _OWN_DIR, contextlib.__file__, "<frozen", "<eval_with_key>", "<graphed>", "<gfxgraph")
+            )
             or "/triton/" in name
         )
         known = SKIP[name] = known and not name.startswith(_PROGRAMS)

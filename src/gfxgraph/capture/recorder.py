@@ -25,6 +25,7 @@ from weakref import getweakrefs
 
 import torch
 from torch import Tensor
+from torch._ops import HigherOrderOperator
 from torch.nn import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -217,7 +218,7 @@ class Recorder(TorchDispatchMode):
         info = OPS.get(identity(func))
         if info is None:
             if not _is_operation(func):
-                return func(*args, **(kwargs or {}))
+                return self._not_recorded(func, args, kwargs or {})
             info = OPS[identity(func)] = OpInfo(func)
         func = info.func
         if info.is_watched or self.is_wary:
@@ -319,6 +320,34 @@ class Recorder(TorchDispatchMode):
         if len(self.frontiers) > self.max_nodes:
             self.session.grew()
         return out
+
+    def _not_recorded(
+        self, func: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> object:
+        """A question of C++'s, or a higher-order operator: what its implementation calls is recorded.
+
+        Torch calls that with no mode but those below this one, and some implementations insist on none: what they are
+        given to call is then recorded alone.
+        """
+        kernel = func.py_kernels.get(_EXPLICIT) if isinstance(func, HigherOrderOperator) else None
+        if kernel is None or torch._C._len_torch_dispatch_stack() or any(map(_is_traced, flat(args, kwargs))):
+            return func(*args, **kwargs)
+        code = getattr(getattr(kernel, "func", kernel), "__code__", None)
+        if code is None or "_get_current_dispatch_mode" in code.co_names:
+            return func(*map(self._recorded, args), **kwargs)
+        with self:
+            return kernel(*args, **kwargs)
+
+    def _recorded(self, item: object) -> object:
+        if isinstance(item, Tensor) or not callable(item):
+            return item
+
+        def recorded(*args: object, **kwargs: object) -> object:
+            with self:
+                return item(*args, **kwargs)
+
+        recorded._boxed_call = getattr(item, "_boxed_call", False)  # type: ignore[attr-defined]
+        return recorded
 
     def _otherwise(self, found: NoStorage, func: Any, args: Any, kwargs: Any) -> Any:
         """An operation whose tensors are not all of device memory with strides."""
@@ -564,7 +593,7 @@ def _escaped(out: Any, info: OpInfo) -> bool:
 
 
 def _is_operation(func: Any) -> bool:
-    """False for higher-order operators, which call back into this mode, and for questions that C++ asks a subclass.
+    """False for higher-order operators and for questions that C++ asks a subclass.
 
     The latter (prim::device) are unknown to the dispatcher; an exception there would end the process.
     """
@@ -587,6 +616,7 @@ _TO_RECORD = object()
 _TRACED = frozenset({"FakeTensor", "FunctionalTensor"})
 _HOST_WORK = object()
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
 _EXTERNAL_ROOT = new_value(type(None), 0, -1, -1, 0, None)
 _STRIDED = torch.strided
 _NO_KWARGS: dict[str, Any] = {}

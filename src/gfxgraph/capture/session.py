@@ -44,7 +44,7 @@ from gfxgraph.capture.recorder import Recorder
 from gfxgraph.capture.rollback import Rollback
 from gfxgraph.capture.steps import CallStep, Gate, HostStep, ReadStep, ReplayStep, SegmentStep, Step
 from gfxgraph.capture.streams import Streams, wait_for
-from gfxgraph.capture.structure import flat, written
+from gfxgraph.capture.structure import flat, outs, written
 from gfxgraph.core.tape import where_of
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
 from gfxgraph.errors import CaptureError
@@ -424,6 +424,7 @@ class Session:
                 if tensor.is_cuda:
                     self.recorder.adopt(tensor)
             step = HostStep(func, spec_args, spec_kwargs, out, name, *where, writes, tuple(foreign), is_symbolic)
+            step.filled = outs(func, kwargs)
             self.moving.note(row, name, step, args, kwargs)
             return out, step
 

@@ -226,10 +226,15 @@ class HostStep(Step):
     has_stale: bool = False
     """Whether the latest replay could not refresh it."""
 
+    filled: tuple[str, ...] = ()
+    """Names of the arguments that are ``out=``: the call could give them other memory than graphs know."""
+
     def run(self, program: Running) -> None:
         args, kwargs = self.args, self.kwargs
         if self.is_symbolic:
             args, kwargs = computed(lambda: program.numbers.fill((args, kwargs)), self.name, self)
+        if self.filled:
+            kwargs = kwargs | {name: kwargs[name].new_empty(0) for name in self.filled}
         result = self._renewing(args, kwargs) if any(kept is not None for kept in self.saved) else None
         with below_autograd():  # inference mode: the tensors may have been made under it
             if result is None:
@@ -435,7 +440,7 @@ def computed(compute: Callable[[], Any], what: str, step: HostStep | ReadStep, e
     """
     try:
         return compute()
-    except (ArithmeticError, LookupError, ValueError, TypeError) as error:
+    except (ArithmeticError, LookupError, ValueError, TypeError, torch.linalg.LinAlgError) as error:
         process.require().counters.add("guard_mismatch")
         raise GuardMismatch(
             "guard_mismatch",

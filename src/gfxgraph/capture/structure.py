@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 # Operations that write to inputs without declaring it: running statistics, in training only.
@@ -46,9 +47,17 @@ def flat(*items: Any) -> list[Tensor]:
 
 
 def written(func: Any, args: Any, kwargs: Any) -> tuple[Tensor, ...]:
-    """The arguments that the operation writes to."""
+    """The arguments whose content the operation changes; those of which it makes another view only are none."""
+    if torch.Tag.inplace_view in func.tags:
+        return ()
     targets: set[int] = set()
     for position, name in written_arguments(func._schema):
         given = args[position] if position < len(args) else kwargs.get(name)
         targets.update(id(t) for t in flat(given))
     return tuple(t for t in flat(args, kwargs) if id(t) in targets)
+
+
+def outs(func: torch._ops.OpOverload, kwargs: dict[str, object]) -> tuple[str, ...]:
+    """Names of torch's ``out=`` among the arguments, where they are on the device: nothing reads what they hold."""
+    names = [a.name for a in func._schema.arguments if a.is_out and func.namespace == "aten"]
+    return tuple(name for name in names if isinstance(given := kwargs.get(name), Tensor) and given.is_cuda)

@@ -67,6 +67,8 @@ def factories_with_pinning(sim: Simulator) -> dict[str, Callable[..., Any]]:
 
     if not _wrapped:
         _wrapped.update({name: wrap(getattr(torch, name)) for name in _FACTORIES})
+        for name, function in _wrapped.items():  # TorchScript knows them as objects, too
+            torch.jit._builtins._register_builtin(function, f"aten::{name}")
     return dict(_wrapped)
 
 

@@ -9,7 +9,7 @@ import inspect
 import operator
 import re
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -244,6 +244,22 @@ def with_random_states(graph: Any) -> None:
         node.target = torch.utils.checkpoint.checkpoint
     if found:
         graph.recompile()
+
+
+def with_plain_regions(graph: torch.fx.GraphModule) -> None:
+    """Call the parts of ``nested_compile_region`` themselves: their operator's backward needs a compiler."""
+    region = getattr(torch.ops.higher_order, "invoke_subgraph", None)  # torch 2.6 has none
+    for module in graph.modules() if region is not None else ():
+        nodes = module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ()
+        found = [node for node in nodes if node.target is region]
+        for node in found:
+            node.target = _call_region
+        if found:
+            module.recompile()
+
+
+def _call_region(region: Callable[..., object], name: str, *operands: object) -> object:
+    return region(*operands)
 
 
 def _with_random_numbers(graph: Any, node: Any) -> bool:

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import io
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from gfxgraph import files
 
 SCHEMA = "gfxgraph-golden/1"
 SHAPES = ((1, 32, 512), (4, 128, 2048), (16, 512, 2048), (1, 1, 2048), (1, 2048, 2048))
@@ -277,7 +280,9 @@ def save(golden: dict[str, Any], path: str) -> None:
     # lazily: devices are chosen before torch is loaded
     import torch
 
-    torch.save(golden, path)
+    buffer = io.BytesIO()
+    torch.save(golden, buffer)
+    files.write(Path(path), buffer.getvalue())
 
 
 def load(path: str) -> dict[str, Any]:

@@ -310,7 +310,9 @@ def _is_whole(data: dict[str, Any]) -> bool:
     # lazily: devices are chosen before torch is loaded
     import torch
 
-    def is_case(case: Any) -> bool:
+    def is_case(case: object) -> bool:
+        if not isinstance(case, dict):
+            return False
         match case:
             case {"shape": [*shape], "inputs": [*_], "outputs": [*outputs], "layers": [*layers]}:
                 names, samples = zip(*layers) if layers else ((), ())

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
+import string
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -237,10 +238,16 @@ REPORTED = frozenset({
 })  # fmt: skip
 """What a report for others may show: names whose values are switches and numbers, one by one."""
 
+_OF_SWITCHES = frozenset(string.ascii_letters + string.digits + "_.,:;=+|*-[]<> ")
+
 
 def reported(variables: Mapping[str, str]) -> dict[str, str]:
-    """Those of ``variables`` that a report for others may show."""
-    return {name: value for name, value in variables.items() if name in REPORTED}
+    """Those of ``variables`` that a report for others may show; not values of another form: a path, a URL."""
+    return {
+        name: value if set(value) <= _OF_SWITCHES and len(value) <= 200 else "<not shown>"
+        for name, value in variables.items()
+        if name in REPORTED
+    }
 
 
 def environment_without(names: Iterable[str]) -> dict[str, str]:
@@ -311,6 +318,16 @@ def guard_tier(word: GuardTier | int | str) -> GuardTier:
     return found
 
 
+def home_folder(environ: Mapping[str, str] | None = None) -> Path | None:
+    """This user's home; None where it is not known: a relative one is whatever the current folder holds."""
+    source = os.environ if environ is None else environ
+    try:
+        home = Path(source["HOME"]) if source.get("HOME") else Path.home()
+    except RuntimeError:
+        return None
+    return home if home.is_absolute() else None
+
+
 def state_folder(environ: Mapping[str, str] | None = None) -> Path:
     """Return the folder for what outlives a process: ``$XDG_STATE_HOME/gfxgraph``, or below the home directory.
 
@@ -324,10 +341,9 @@ def state_folder(environ: Mapping[str, str] | None = None) -> Path:
     # The specification: a relative path is to be ignored.
     if stated and Path(stated).is_absolute():
         return Path(stated) / "gfxgraph"
-    try:
-        home = Path(source["HOME"]) if source.get("HOME") else Path.home()
-    except RuntimeError as error:
-        raise FileNotFoundError(errno.ENOENT, "no home folder is known; set XDG_STATE_HOME", "~") from error
+    home = home_folder(source)
+    if home is None:
+        raise FileNotFoundError(errno.ENOENT, "no home folder is known; set XDG_STATE_HOME", "~")
     return home / ".local" / "state" / "gfxgraph"
 
 

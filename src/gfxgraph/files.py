@@ -19,12 +19,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 MOST_NBYTES = 64 << 20
 """More than any file of ours ever holds."""
@@ -252,7 +253,7 @@ def parse_json(data: str | bytes) -> Any:
         ValueError: it is not JSON (infinities are not), or nested deeper than any of ours.
     """
     try:
-        return json.loads(data, parse_constant=_refuse_constant)
+        return json.loads(data, parse_constant=_refuse_constant, parse_float=_finite)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
@@ -281,8 +282,13 @@ def _is_ours(found: os.stat_result) -> bool:
     return not hasattr(os, "geteuid") or found.st_uid in (os.geteuid(), 0)
 
 
-def _refuse_constant(name: str) -> Any:
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _refuse_constant(text)  # 1e999, which is written back as Infinity
 
 
 def _umask() -> int:

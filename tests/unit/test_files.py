@@ -76,7 +76,7 @@ def test_another_users_file_is_not_believed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", [DEEP, '{"a":' * 100_000, "NaN", "[Infinity]", "-Infinity", "\xff", "", "{", "\0"]
+    "content", [DEEP, '{"a":' * 100_000, "NaN", "[Infinity]", "-Infinity", "[1e999]", "\xff", "", "{", "\0"]
 )
 def test_json_of_any_kind_is_an_answer_or_a_refusal(content):
     """Nesting beyond Python's stack, infinities and bytes that are no text are ValueErrors."""
@@ -96,7 +96,7 @@ def test_what_is_kept_beside_the_bytecode_may_hold_anything(tmp_path, monkeypatc
     """A derived file that somebody else wrote is made again."""
     monkeypatch.setattr(derived, "_fingerprint", lambda *_: "0")
     monkeypatch.setattr(derived, "__file__", str(tmp_path / "derived.py"))
-    monkeypatch.setattr(derived, "_home", lambda: None)
+    monkeypatch.setattr(config, "home_folder", lambda: None)
     (tmp_path / "__pycache__").mkdir()
     (tmp_path / "__pycache__" / "x.0.json").write_text(content, encoding="utf-8")
 
@@ -111,7 +111,14 @@ def test_nobody_knows_the_home(monkeypatch):
     monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
     with pytest.raises(OSError, match="XDG_STATE_HOME"):
         config.state_folder({})
-    assert derived._home() is None
+    assert config.home_folder({}) is None
+
+
+def test_a_relative_home_is_none():
+    """Else files of ours, libraries among them, would be looked for in whatever folder is the current one."""
+    assert config.home_folder({"HOME": "rel"}) is None
+    with pytest.raises(OSError, match="XDG_STATE_HOME"):
+        config.state_folder({"HOME": "rel", "XDG_STATE_HOME": "rel"})
 
 
 def test_home_is_a_file(tmp_path):
@@ -137,8 +144,14 @@ def test_reports_show_listed_variables_alone():
         "HIP_VISIBLE_DEVICES": "0",
         "GFXGRAPH": "1",
         "GFXGRAPH_LIB": "/x",
+        "GFXGRAPH_REPORT": "/home/me/x",
+        "NCCL_DEBUG": "https://me:s@host",
+        "PYTORCH_ALLOC_CONF": "expandable_segments:True,roundup_power2_divisions:[256:1,>:4]",
+        "GFXGRAPH_ARCH": "gfx90a:sramecc+:xnack-",
     }
-    assert config.reported(given) == {"HIP_VISIBLE_DEVICES": "0", "GFXGRAPH": "1"}
+    shown = {"HIP_VISIBLE_DEVICES": "0", "GFXGRAPH": "1", "GFXGRAPH_ARCH": "gfx90a:sramecc+:xnack-"}
+    shown |= {"PYTORCH_ALLOC_CONF": given["PYTORCH_ALLOC_CONF"]}
+    assert config.reported(given) == shown | dict.fromkeys(("GFXGRAPH_REPORT", "NCCL_DEBUG"), "<not shown>")
 
 
 def test_what_is_pasted_into_a_bug_report_holds_no_secret(monkeypatch):
@@ -160,9 +173,13 @@ def test_only_one_module_writes():
     finally:
         sys.path.pop(0)
     for text in ("open('a', 'w')", "p.open('ab')", "open('a', mode='x')", "p.write_text('')", "os.replace(a, b)",
-                 "os.open(a, os.O_CREAT)", "tempfile.mkstemp()", "shutil.copy(a, b)", "p.mkdir()"):  # fmt: skip
+                 "os.open(a, os.O_CREAT)", "tempfile.mkstemp()", "shutil.copy(a, b)", "p.mkdir()",
+                 "open(a, mode)", "io.open(a, 'w')", "gzip.open(a, mode='wt')", "os.open(a, 65)", "os.open(a, flags)",
+                 "p.replace(q)", "torch.save(x, a)", "np.save(a, x)", "logging.FileHandler(a)", "ZipFile(a, 'w')",
+                 "from os import replace", "from os import O_CREAT", "import shutil as s"):  # fmt: skip
         assert list(check_writes.writes(ast.parse(text))), text
-    for text in ("open('a')", "open('a', 'rb')", "p.open()", "'a'.replace('b', 'c')", "os.open(a, os.O_RDONLY)"):
+    for text in ("open('a')", "open('a', 'rb')", "p.open()", "'a'.replace('b', 'c')", "os.open(a, os.O_RDONLY)",
+                 "replace(a, b=1)", "open(os.devnull, mode)", "torch.save(x, buffer)", "import os.path"):  # fmt: skip
         assert not list(check_writes.writes(ast.parse(text))), text
     done = subprocess.run([sys.executable, str(ROOT / "tools" / "check_writes.py")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -213,7 +230,7 @@ def test_what_the_user_names_is_read_whatever_it_is(tmp_path):
     [environment.load, lambda path: plans._text_of(path), lambda path: read_baseline(str(path)), left.read_bench],
     ids=["environment", "plan", "baseline", "bench"],
 )
-@pytest.mark.parametrize("content", [None, b"\xff\xfe\x00", b"[" * 100_000, b'{"a": Infinity'], ids=str)
+@pytest.mark.parametrize("content", [None, b"\xff\xfe\x00", b"[" * 100_000, b'{"n_gpus": null}'], ids=str)
 def test_no_file_of_the_users_hangs_a_command_or_ends_in_a_traceback(read, content, tmp_path):
     """A pipe without a writer (None), and content of any kind: the error is one of ours, or there is text."""
     path = tmp_path / "file"

@@ -7,16 +7,21 @@ same options, is started on one line that says whether our hook is there.
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
 from gfxgraph.errors import ActivationError
 
-_PYTHON = re.compile(r"python[\d.]*[a-z]*(\.exe)?", re.IGNORECASE)
-_WRAPPERS = frozenset({"env", "nice", "ionice", "nohup", "numactl", "taskset", "stdbuf", "setsid"})
-_TAKES_A_WORD = frozenset({"-W", "-X", "--check-hash-based-pycs"})
+_PYTHON = re.compile(r"python[\d.]*[dtw]*(\.exe)?", re.IGNORECASE)
+_OPTION = re.compile(r"-([A-Za-z?]*?)([cmWX])(.*)", re.DOTALL)
+"""Options of Python's up to one that takes a word: ``-c``, ``-Im``, ``-Icprint()``, ``-Wignore``, ``-X``."""
+_WRAPPERS = frozenset(
+    {"chrt", "env", "ionice", "nice", "nohup", "numactl", "prlimit", "setsid", "stdbuf", "taskset", "timeout"}
+)
 _ASK = "import sys; sys.exit(0 if 'gfxgraph.startup.hook' in sys.modules else 86)"
 _NOT_THERE = 86
 
@@ -39,10 +44,30 @@ def refuse_deaf(argv: Sequence[str], environment: Mapping[str, str]) -> None:
 
 def question(argv: Sequence[str]) -> list[str] | None:
     """The command up to its program, and the question in that one's place; None where it starts no Python."""
-    at = next((i for i, word in enumerate(argv) if _PYTHON.fullmatch(PurePath(word).name)), None)
-    if at is None or (at > 0 and PurePath(argv[0]).name not in _WRAPPERS):
+    line = [part for word in [*_interpreter(argv[0]), *argv] for part in _split(word)]
+    at = next((i for i, word in enumerate(line) if _PYTHON.fullmatch(PurePath(word).name)), None)
+    if at is None or (at > 0 and PurePath(line[0]).name not in _WRAPPERS):
         return None
     end = at + 1
-    while end < len(argv) and argv[end].startswith("-") and argv[end] not in ("-", "-c", "-m"):
-        end += 2 if argv[end] in _TAKES_A_WORD else 1
-    return [*argv[:end], "-c", _ASK]
+    while end < len(line) and line[end].startswith("-") and line[end] != "-":
+        word = line[end]
+        takes = _OPTION.fullmatch(word) if word[:2] != "--" else None
+        if takes is not None and takes[2] in "cm":  # -Im is -I, and then the program
+            return [*line[:end], *([f"-{takes[1]}"] if takes[1] else []), "-c", _ASK]
+        end += 2 if word == "--check-hash-based-pycs" or (takes is not None and not takes[3]) else 1
+    return [*line[:end], "-c", _ASK]
+
+
+def _interpreter(command: str) -> list[str]:
+    """What the first line of a script names, as the kernel splits it; nothing for another kind of file."""
+    try:
+        with open(command, "rb") as file:
+            first = os.fsdecode(file.readline(256))
+    except OSError:
+        return []
+    return first[2:].strip().split(maxsplit=1) if first.startswith("#!") else []
+
+
+def _split(word: str) -> list[str]:
+    """The words in what follows env's ``-S``; for Python's own ``-S`` no difference."""
+    return shlex.split(word[2:]) if word.startswith("-S") and " " in word else [word]

@@ -109,7 +109,8 @@ def _subject(subject: tuple[str, ...], lang: str) -> Explanation:
         scanner = Scanner()
         for path in paths:
             try:
-                with path.open("rb") as file, _contract.working(f"explain: reading {path}"):
+                # In this order: opening a pipe waits for its writer.
+                with _contract.working(f"explain: reading {path}"), path.open("rb") as file:
                     while block := file.read(_BLOCK):
                         scanner.feed(block)
             except OSError as error:

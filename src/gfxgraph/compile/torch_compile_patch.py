@@ -100,6 +100,9 @@ def _safe_settings(state: Process, asked: Mapping[str, Any], config: Any) -> dic
     """Settings of the defect table that differ from the current ones and that the user did not choose."""
     wanted: Mapping[str, Any] = getattr(state.decisions, "inductor", {})
     found = {}
+    for name in state.settings.compile_keep:
+        if name not in config._config:
+            state.report("unknown_setting", f"GFXGRAPH_COMPILE_KEEP: Inductor has no setting {name!r}")
     for name, value in wanted.items():
         # A default may come from the environment, as images set it; any other value was assigned by the program.
         is_assigned = getattr(config, name) != config._config[name].default

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gfxgraph import files
+from gfxgraph import config, files
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ def load(
     # Beside the bytecode; if that is read-only, in a folder that only this user can write.
     places = [
         Path(__file__).parent / "__pycache__" / file_name,
-        *([home / ".cache" / "gfxgraph" / file_name] if (home := _home()) is not None else []),
+        *([home / ".cache" / "gfxgraph" / file_name] if (home := config.home_folder()) is not None else []),
     ]
     for path in places:
         try:
@@ -45,14 +45,6 @@ def load(
     plain = read()
     _store(plain, name, places)
     return understand(plain)
-
-
-def _home() -> Path | None:
-    """The user's home; None if unknown."""
-    try:
-        return Path.home()
-    except RuntimeError:
-        return None
 
 
 def _fingerprint(version: int, folders: Sequence[Path]) -> str:

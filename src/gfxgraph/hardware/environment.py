@@ -128,6 +128,9 @@ def from_dict(data: object, source: str = "given") -> Environment:
     if not isinstance(archs, list) or not isinstance(environ, dict):
         problem = "archs must be a list and environ an object"
         raise ConfigError("environment_unreadable", path=source, problem=problem)
+    n_gpus = data.get("n_gpus", len(archs))
+    if type(n_gpus) is not int or n_gpus < 0:
+        raise ConfigError("environment_unreadable", path=source, problem=f"n_gpus is {str(n_gpus)[:40]!r}")
     hip = versions.parse(str(data.get("hip", "")))
     return Environment(
         platform=platform,
@@ -135,7 +138,7 @@ def from_dict(data: object, source: str = "given") -> Environment:
         rocm=versions.parse(str(data.get("rocm", ""))) or versions.rocm_of_hip(hip),
         torch=versions.parse(str(data.get("torch", ""))),
         archs=tuple(str(arch).split(":")[0] for arch in archs),
-        n_gpus=int(data.get("n_gpus", len(archs))),
+        n_gpus=n_gpus,
         environ={str(name): str(value) for name, value in environ.items()},
         source=source,
     )

@@ -109,8 +109,11 @@ def gate(path: str, before: dict[str, Any], *, archs: tuple[Arch, ...] | None) -
     """
     if before.get("schema") != SCHEMA or not isinstance(before.get("work"), list):
         raise ValueError(f"not a document of gfxgraph port agent ({SCHEMA})")
-    accepted = {str(k) for k, why in dict(before.get("gate", {}).get("accepted", {})).items() if str(why).strip()}
-    known = {str(item["fingerprint"]) for item in before["work"]}
+    try:
+        accepted = {str(k) for k, why in before.get("gate", {}).get("accepted", {}).items() if str(why).strip()}
+        known = {str(item["fingerprint"]) for item in before["work"]}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"not a document of gfxgraph port agent ({SCHEMA}): {error!r}") from error
     report = audit(path, archs=archs)
     now = {f.fingerprint: f for f in report.findings if impact_of(f.code) in _GATED}
     left = [f for k, f in now.items() if k in known and k not in accepted]

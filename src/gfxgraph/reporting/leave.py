@@ -23,6 +23,8 @@ from gfxgraph.reporting.inspection import InspectedCapture, Inspection
 from gfxgraph.reporting.memory import memory_report
 
 PERIOD_S = 5.0
+LAST_S = 5.0
+"""How long the end waits for a write under way."""
 MOST_NODES = 5000
 """Most nodes written; the rest are left out, and the report says so."""
 _arranged: set[int] = set()
@@ -38,12 +40,14 @@ def arrange(settings: Config) -> None:
     if settings.report:
         history.start(process.require())
     os.register_at_fork(after_in_child=functools.partial(_arranged.discard, os.getpid()))
-    atexit.register(_end, settings, os.getpid())
+    ended = threading.Event()
+    writer = threading.Thread(
+        target=_keep_writing, args=(settings, os.getpid(), ended), name="gfxgraph-report", daemon=True
+    )
+    atexit.register(_end, settings, os.getpid(), ended, writer)
     if settings.report:
         # A worker that is killed runs no exit handlers: then the last periodic file remains.
-        threading.Thread(
-            target=_keep_writing, args=(settings, os.getpid()), name="gfxgraph-report", daemon=True
-        ).start()
+        writer.start()
 
 
 def process_report(with_nodes: bool = True) -> dict[str, Any]:
@@ -53,7 +57,7 @@ def process_report(with_nodes: bool = True) -> dict[str, Any]:
     made: dict[str, Any] = {
         "pid": os.getpid(),
         "argv": list(sys.argv),
-        "cwd": os.getcwd(),
+        "cwd": _here(),
         "at": time.time(),
         "platform": state.platform if state is not None else None,
         "stats": stats(),
@@ -67,6 +71,14 @@ def process_report(with_nodes: bool = True) -> dict[str, Any]:
         made["memory"] = _memory(gone)
         made["inspection"] = _captures(inspect(), gone, past.n_left_out if past is not None else 0)
     return made
+
+
+def _here() -> str:
+    """The current folder; "" where the program removed it."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def _memory(gone: list[InspectedCapture]) -> dict[str, Any]:
@@ -110,9 +122,8 @@ def write(folder: str, with_nodes: bool = True) -> None:
     files.write(target, json.dumps(process_report(with_nodes), default=str))
 
 
-def _keep_writing(settings: Config, owner: int) -> None:
-    while os.getpid() == owner:
-        time.sleep(PERIOD_S)
+def _keep_writing(settings: Config, owner: int, ended: threading.Event) -> None:
+    while not ended.wait(PERIOD_S) and os.getpid() == owner:
         try:
             write(settings.report, with_nodes=False)
         except OSError as error:
@@ -120,9 +131,13 @@ def _keep_writing(settings: Config, owner: int) -> None:
             return
 
 
-def _end(settings: Config, owner: int) -> None:
+def _end(settings: Config, owner: int, ended: threading.Event, writer: threading.Thread) -> None:
     if os.getpid() != owner:
         return
+    ended.set()
+    if writer.is_alive():
+        # It knows no captures, and after this function no coverage: what it writes is to be replaced, not to replace.
+        writer.join(LAST_S)
     watching = watch.watching()
     seen = watching.coverage() if watching is not None else None
     if settings.report:
@@ -134,6 +149,6 @@ def _end(settings: Config, owner: int) -> None:
             process.log.warning("captures could not be read at the end: %s", error)
             write(settings.report, with_nodes=False)
     elif seen is not None:
-        sys.stderr.write(f"gfxgraph {seen}\n".replace(f"{os.getcwd()}/", ""))
+        sys.stderr.write(f"gfxgraph {seen}\n".replace(f"{_here()}/", ""))
     watch.stop()
     history.stop()

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import io
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from gfxgraph import files
 
 SCHEMA = "gfxgraph-golden/1"
 SHAPES = ((1, 32, 512), (4, 128, 2048), (16, 512, 2048), (1, 1, 2048), (1, 2048, 2048))
@@ -277,7 +280,9 @@ def save(golden: dict[str, Any], path: str) -> None:
     # lazily: devices are chosen before torch is loaded
     import torch
 
-    torch.save(golden, path)
+    buffer = io.BytesIO()
+    torch.save(golden, buffer)
+    files.write(Path(path), buffer.getvalue())
 
 
 def load(path: str) -> dict[str, Any]:
@@ -293,11 +298,41 @@ def load(path: str) -> dict[str, Any]:
 
     try:
         data: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
+    except (OSError, RuntimeError, ValueError, TypeError, LookupError, EOFError, pickle.UnpicklingError) as error:
         raise GoldenError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
-    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA or not _is_whole(data):
         raise GoldenError(f"{path}: not golden vectors of {SCHEMA}")
     return data
+
+
+def _is_whole(data: dict[str, Any]) -> bool:
+    """Whether every part of golden vectors is of its kind."""
+    # lazily: devices are chosen before torch is loaded
+    import torch
+
+    def is_case(case: object) -> bool:
+        if not isinstance(case, dict):
+            return False
+        match case:
+            case {"shape": [*shape], "inputs": [*_], "outputs": [*outputs], "layers": [*layers]}:
+                names, samples = zip(*layers) if layers else ((), ())
+                training = case.get("training") or {"reason": ""}
+                if training.keys() >= {"loss", "gradients"}:
+                    samples = (*samples, torch.tensor(float(training["loss"])), *training["gradients"].values())
+                numbers, texts = (*shape, data["seed"]), (*names, str(training.get("reason", "")))
+                tensors = all(isinstance(each, torch.Tensor) for each in (*outputs, *samples))
+                return tensors and all(type(n) is int for n in numbers) and all(isinstance(t, str) for t in texts)
+        return False
+
+    try:
+        kind = getattr(torch, data["dtype"])
+        return (
+            isinstance(kind, torch.dtype)
+            and isinstance(data["made_on"], dict)
+            and all(map(is_case, [*data["cases"]]))
+        )
+    except (AttributeError, TypeError, ValueError, LookupError, RuntimeError):
+        return False
 
 
 def compare(

@@ -270,10 +270,25 @@ def test_a_python_that_does_not_hear_is_refused(sandbox, option):
     assert done.stderr.startswith("nothing_active: ") and option in done.stderr
 
 
-def test_question():
+def test_question(tmp_path):
     """The question takes the program's place, after the interpreter's own options; other commands are not asked."""
     asked = _handshake.question(["nice", "-n", "5", "/usr/bin/python3.12", "-W", "error", "-u", "x.py", "-I"])
     assert asked is not None and asked[:-2] == ["nice", "-n", "5", "/usr/bin/python3.12", "-W", "error", "-u"]
-    assert _handshake.question(["python3", "-m", "tool"])[:-2] == ["python3"]
+    for line, until in (
+        ("python3 -m tool", "python3"),
+        ("python -Ic x", "python -I"),
+        ("python -IWerror -X utf8 -Em x", "python -IWerror -X utf8 -E"),
+        ("env -u PYTHONPATH python3.13t x.py", "env -u PYTHONPATH python3.13t"),
+        ("timeout 5 python -I x.py", "timeout 5 python -I"),
+        ("pythonw.exe --check-hash-based-pycs always x.py", "pythonw.exe --check-hash-based-pycs always"),
+    ):
+        assert _handshake.question(line.split())[:-2] == until.split()
+    script = tmp_path / "tool"
+    for first, until in (
+        ("#!/usr/bin/python3 -I", "/usr/bin/python3 -I"),
+        ("#!/usr/bin/env -S python3 -Es", "/usr/bin/env python3 -Es"),
+    ):
+        script.write_text(f"{first}\nprint(1)\n")
+        assert _handshake.question([str(script), "-x"])[:-2] == until.split()
     for command in (["sh", "-c", "python x.py"], ["torchrun", "x.py"], ["engine", "python"]):
         assert _handshake.question(command) is None

@@ -1,16 +1,22 @@
 """``gfxgraph run --coverage``, ``check`` and ``report`` as users type them: what is printed, and the exit status."""
 
 import json
+import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 from tests.warm_python import warm_python
 
+from gfxgraph.config import Config
+
 pytest.importorskip("torch")
+
+from gfxgraph.reporting import leave
 
 PROGRAM = """
 import torch
@@ -82,6 +88,26 @@ def test_the_report_has_what_was_gone_by_the_end(tmp_path):
     assert device["cap_bytes"] > device["graph_bytes"] > 0 and device["captures"][0]["signature"] == "batch=4"
     (row,) = history["padding"]
     assert (row["bucket"], row["calls"], row["elements"], row["elements_run"]) == ("batch=4", 4, 13, 16)
+
+
+def test_nothing_is_written_after_the_end(monkeypatch):
+    """A periodic write that is under way as the program ends does not replace the last one, which has more."""
+    written, begun, ended = [], threading.Event(), threading.Event()
+
+    def write(folder, with_nodes=True):
+        begun.set()
+        time.sleep(0 if with_nodes else 0.05)
+        written.append(with_nodes)
+
+    monkeypatch.setattr(leave, "write", write)
+    monkeypatch.setattr(leave, "PERIOD_S", 0.01)
+    of = Config(report="x"), os.getpid(), ended
+    writer = threading.Thread(target=leave._keep_writing, args=of, daemon=True)
+    writer.start()
+    assert begun.wait(5)
+    leave._end(*of, writer)
+    writer.join(5)
+    assert written[-1] is True and not writer.is_alive()
 
 
 def test_a_page_that_was_not_written_is_no_success(tmp_path):

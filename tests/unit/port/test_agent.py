@@ -94,8 +94,10 @@ def test_agent_document_and_gate(tmp_path: Path) -> None:
     assert passed.exit_code == 0 and json.loads(passed.output)["accepted"] == 1
     (root / "new.cu").write_text("__device__ int lane = threadIdx.x & 31; // __shfl\n#include <mma.h>\n")
     assert json.loads(cli.invoke(command, ["agent", str(root), "--gate", str(saved)]).output)["new"]
-    saved.write_text("{}")
-    assert cli.invoke(command, ["agent", str(root), "--gate", str(saved)]).exit_code == 2
+    for wrong in ({}, {**data, "work": [None]}, {**data, "work": [{}]}, {**data, "gate": None}):
+        saved.write_text(json.dumps(wrong))
+        refused = cli.invoke(command, ["agent", str(root), "--gate", str(saved)])
+        assert refused.exit_code == 2 and "not a document of" in refused.output + str(refused.exception)
 
 
 MODEL = """import torch
@@ -127,6 +129,27 @@ def broken():
 def loss(out):
     return out.abs().mean()
 """
+
+
+def test_golden_vectors_are_whole_or_refused(tmp_path: Path) -> None:
+    """Each part by another kind of value, in a file that is golden vectors by its schema."""
+    torch = pytest.importorskip("torch")
+    from gfxgraph.rocm import golden
+
+    (tmp_path / "t.py").write_text(MODEL)
+    made = golden.record(golden.load_target(f"{tmp_path}/t.py:build"), shapes=[(2, 8)])
+    path = str(tmp_path / "golden.pt")
+    golden.save(made, path)
+    assert golden.load(path).keys() == made.keys()
+    (case,) = made["cases"]
+    wrong = [{**made, name: value} for name in made for value in (None, [None], torch.zeros(2, 2))]
+    of_case = dict.fromkeys(case, (-1, "x")) | {"outputs": (3, [None]), "layers": (3, [None], [("a", 1)])}
+    of_case["training"] = (-1, "x", [None], {"loss": 0, "gradients": 2}, {"loss": 0, "gradients": {"w": 1}})
+    wrong += [{**made, "cases": [{**case, name: value}]} for name, values in of_case.items() for value in values]
+    for each in wrong:
+        golden.save(each, path)
+        with pytest.raises(golden.GoldenError):
+            golden.load(path)
 
 
 def test_verify_compares_losses_and_gradients(tmp_path: Path) -> None:

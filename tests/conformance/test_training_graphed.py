@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 
 import pytest
 import torch
@@ -892,3 +894,20 @@ def test_backward_of_a_value_that_the_forward_read(platform, name, graphs):
         torch.testing.assert_close(grads, expected, rtol=2e-4, atol=2e-4)
         outcomes.append("right")
     assert outcomes == ["right"] * 4 if name in FLOW else outcomes[0] == "right"
+
+
+@pytest.mark.parametrize("name", ["a factor", "a parameter of a loss"])
+def test_numbers_kept_for_a_backward_do_not_keep_the_capture(platform, name):
+    """Autograd's nodes hold them, where Python's collector does not look."""
+
+    def captured():
+        x, w = (torch.ones(8, 8, device="cuda", requires_grad=True) for _ in range(2))
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            loss = {**FLOW, **HELD}[name](x, w).sum()
+            print(loss.item())
+        return weakref.ref(w)
+
+    w = captured()
+    gc.collect()
+    assert w() is None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 
 import pytest
 import torch
@@ -907,3 +909,20 @@ def test_a_nested_compile_region_has_gradients(platform):
         ((twin.sin() * 2).sin() * 2).sum().backward()
         assert torch.equal(mine.grad, twin.grad)
     assert graphed.stats()["replays"] == 2
+
+
+@pytest.mark.parametrize("name", ["a factor", "a parameter of a loss"])
+def test_numbers_kept_for_a_backward_do_not_keep_the_capture(platform, name):
+    """Autograd's nodes hold them, where Python's collector does not look."""
+
+    def captured():
+        x, w = (torch.ones(8, 8, device="cuda", requires_grad=True) for _ in range(2))
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            loss = {**FLOW, **HELD}[name](x, w).sum()
+            print(loss.item())
+        return weakref.ref(w)
+
+    w = captured()
+    gc.collect()
+    assert w() is None

@@ -339,10 +339,13 @@ class HostValues:
         here.has_symbols = session.recorder.is_wary = True
         args, kwargs = here._own(args), here._own(kwargs)
         steps, rows = session.program.steps, session.recorder.rows
-        n_steps, n_rows = len(steps), len(rows)
+        before = [(session, steps, rows, len(steps), len(rows))]
 
         def has_done_nothing() -> bool:
-            return len(steps) == n_steps and session.recorder.rows is rows and len(rows) == n_rows
+            return any(
+                len(steps) == n_steps and session.recorder.rows is rows and len(rows) == n_rows
+                for session, steps, rows, n_steps, n_rows in before
+            )
 
         try:
             if name == "__rpow__" or name in _POWERS and not isinstance(args[0], Tensor):
@@ -352,6 +355,8 @@ class HostValues:
             if not has_done_nothing() or session.is_over:
                 raise
             return session.moving.by_number(func, args, kwargs)
+        finally:
+            before.clear()  # autograd may keep the symbols: they must not keep the capture
 
     def resolved_call(self, args: Any, kwargs: Any) -> tuple[Any, Any, Any, Any]:
         """As ``resolved``, for a Python call, whose arguments still hold tracked numbers."""
@@ -403,8 +408,12 @@ class HostValues:
                 if number is not None:
                     yield number._ref
 
-        self._imports.clear()
         return self.numbers.reads_of(wanted())
+
+    def let_go(self) -> None:
+        """The capture is over. Autograd's nodes may hold numbers, and what a read holds may need those nodes."""
+        self._imports.clear()
+        self._reads.clear()
 
     # -- questions ----------------------------------------------------------------------------------
 

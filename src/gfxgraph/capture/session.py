@@ -229,6 +229,7 @@ class Session:
         self._has_entered = False
         self.recorder.let_go()
         self.streams.let_go()
+        self.values.let_go()
 
     def _resume_outer(self) -> None:
         if self.outer is not None:

@@ -392,7 +392,7 @@ def test_a_finalizer_while_a_capture_ends_elsewhere(platform):
     intercept.enter(holder, "here")
 
     def look():
-        with turns._changed:
+        with turns.lock:
             has_lock.set()
             time.sleep(0.2)  # by then the other thread is in the middle of ending its capture
             intercept.keep_until_captures_end(())

@@ -31,6 +31,7 @@ from torch._C import _functorch
 from torch.utils import _python_dispatch as dispatch
 
 import gfxgraph
+from gfxgraph.callables.trace import corrections
 from gfxgraph.callables.trace.dynamo import local
 from gfxgraph.process import process
 from tests.property import faults
@@ -207,10 +208,11 @@ def names() -> tuple[int, ...]:
         dynamo.variables.functions.WrapperUserFunctionVariable,
         dynamo.convert_frame,
     )
-    return tuple(
+    rules = corrections._stand_ins([], {})
+    return *(
         hash(tuple((n, id(v)) for n, v in sorted(vars(o).items()) if callable(v) and not n.startswith("__")))
         for o in owners
-    )
+    ), *(id(owner[name] if isinstance(owner, dict) else getattr(owner, name)) for owner, name, _ in rules)
 
 
 def differing(before: dict[str, object], after: dict[str, object]) -> list[str]:

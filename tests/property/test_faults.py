@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import dis
 import signal
-import os
 import sys
+import threading
 import warnings
 
 import pytest
 import torch
+from torch.fx.experimental.sym_node import SymNode
 
 import gfxgraph
+from gfxgraph.callables.padding import symbolic
 from gfxgraph.callables.trace import dynamo
+from gfxgraph.capture import turns
 from tests.property import faults, faults_driver, faults_mixed, faults_threads
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="failures are planted in the simulator")
@@ -97,10 +100,6 @@ def test_signals(simulated):
     assert found["then"] == [] and found["survived"] == 25, found
 
 
-@pytest.mark.skipif(
-    "GFXGRAPH_TEST_DEPTH" not in os.environ,
-    reason="a signal inside a trace may leave Dynamo's rules changed for later tests; set GFXGRAPH_TEST_DEPTH",
-)
 def test_signals_in_mixed_programs(simulated):
     """Real signals while gradients, training steps and graphed functions are captured, beside another thread."""
     jobs = (faults_mixed.gradients, faults_mixed.step, faults_mixed.threads)
@@ -221,6 +220,31 @@ def test_an_exit_that_has_not_begun_is_run(simulated):
     assert faults.faults_left(x, kept) == []
 
 
+def test_no_turn_is_taken_in_python(simulated):
+    """An interrupt where the lock of turns has just been taken, or is about to be given, leaves it to other threads."""
+    x = torch.ones(8, device="cuda")
+    places = [("call", "__enter__"), ("return", "__enter__"), ("call", "__exit__")]
+    for wanted in places:
+
+        def strike(frame, event, _):
+            if not frame.f_code.co_filename.endswith("threading.py"):
+                return None
+            if (event, frame.f_code.co_name) == wanted:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+            return strike
+
+        sys.settrace(strike)
+        with contextlib.suppress(KeyboardInterrupt):
+            with turns.held(), turns.held_unless(lambda: False):
+                pass
+        sys.settrace(None)
+        beside = threading.Thread(target=faults.captured, args=(lambda: x + 1,), daemon=True)
+        beside.start()
+        beside.join(20)
+        assert not beside.is_alive(), wanted
+
+
 def _push_level():
     torch._C._functorch._vmap_increment_nesting(2, "error")
 
@@ -277,6 +301,28 @@ def test_what_is_left_of_a_thread_is_put_back(simulated, leave):
     assert faults_mixed.differing(before, faults_mixed.state()) == []
     assert faults.faults_left(x, kept) == []
     faults_mixed.gradients(x, kept)
+
+
+def test_a_signal_where_sizes_are_symbols_is_not_lost(monkeypatch):
+    """The parser of torch's arguments asks symbols for their kind, and takes any error for a wrong argument."""
+    asked, n_struck = SymNode.is_int, []
+
+    def is_int(self):
+        if sys._getframe(1).f_code is symbolic._fake.__code__ and not n_struck:
+            n_struck.append(1)
+            signal.raise_signal(signal.SIGINT)
+        return asked(self)
+
+    given = (lambda a: a * 2 + 1), [torch.ones(3, 2)], {0: {0: "n"}}
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(SymNode, "is_int", is_int)
+            symbolic.traced(*given)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert n_struck
+    assert len(symbolic.traced(*given).tape) == 2
 
 
 @pytest.mark.parametrize("n_signals", [1, 2])

@@ -23,7 +23,8 @@ from gfxgraph.callables.api import graphed
 from gfxgraph.callables.captured_function import CapturedFunction, arena, beside, copy_in, tensors_of
 from gfxgraph.callables.control.conditional import Conditional
 from gfxgraph.callables.control.rehearse import rehearsal
-from gfxgraph.capture import above
+from gfxgraph.callables.trace import changes
+from gfxgraph.capture import above, holdings
 from gfxgraph.capture.holdings import unbroken
 from gfxgraph.capture.places import place, shown
 from gfxgraph.errors import CaptureError, ReplayError
@@ -360,5 +361,6 @@ class OlderCapture:
 
 
 def fill() -> None:
-    """Install ``OlderCapture`` as the result of ``BridgedCUDAGraph.capture``."""
+    """Install ``OlderCapture`` as the result of ``BridgedCUDAGraph.capture``; what undoes interrupted traces."""
     above.rooms.older_capture = OlderCapture
+    holdings.others[:] = [changes.put_back]

@@ -30,6 +30,8 @@ from gfxgraph.process import process
 
 TRIES = 2
 """How often to run a step that was interrupted or failed."""
+others: list[Callable[[], object]] = []
+"""Steps of the rooms above: what a trace has changed. ``callables.older.fill()`` sets them."""
 
 
 def settle(steps: Iterable[Callable[[], object]]) -> list[Exception]:
@@ -158,6 +160,7 @@ class ThreadState:
                 self._allow_waits,
                 self._autograd.put_back,
                 self._dispatch.put_back,
+                *others,
                 lambda: torch.cuda.set_stream(self._stream),
             ]
         )

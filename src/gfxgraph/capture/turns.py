@@ -38,14 +38,18 @@ WAIT_FOR_CAPTURE_S = 120.0
 """After this long, two captures at once do less harm than waiting on."""
 _LOOK_EVERY_S = 0.02
 _LOOKS_UNTIL_BLOCKED = 20  # 0.4 s: on a busy machine a starved thread looks blocked, too
-_WAITING_FILES = ("threading.py", "queue.py", "selectors.py", "concurrent/futures/_base.py", "multiprocessing/")
+_WAITING_FILES = (
+    "capture/turns.py", "threading.py", "queue.py", "selectors.py", "concurrent/futures/_base.py", "multiprocessing/",
+)  # fmt: skip
 # Errors of torch's CUDAGeneratorState while the generator is in capture mode; the second since torch 2.11.
 _REFUSED_BY_GENERATOR = ("Cannot prepare for replay during capturing stage", "Offset increment outside graph capture")
 _STREAMS_PER_POOL = 32  # c10/cuda/CUDAStream: the 33rd stream is the first one again
 
 lock = threading.RLock()
-"""For turns and for what captures replace: a finalizer that runs where one of two was held may need the other."""
-_changed = threading.Condition(lock)
+"""For turns and for what captures replace: a finalizer that runs where one of two was held may need the other. Not a
+Condition: that one enters and leaves in Python, where an interrupt leaves its lock held for good."""
+_waiters: list[Callable[[], None]] = []
+"""Wakes each thread that waits."""
 _turns: list[weakref.ref[Turn]] = []
 """Weak references: an interrupt may skip `give`, but the turn still dies with its holder's frame."""
 
@@ -67,10 +71,7 @@ class Turn:
 
 def take(turn: Turn) -> None:
     """Begin a turn once those of other threads are over."""
-    with _changed:
-        is_alone = _wait()
-        turn.begun = monotonic()
-        _turns.append(weakref.ref(turn))
+    is_alone = _wait(turn)
     if not is_alone:
         process.require().report(
             "capture_not_serialized",
@@ -86,7 +87,7 @@ def let_draw() -> None:
         mine = [turn for turn in _all() if turn.thread == threading.get_ident()]
         if mine and mine[-1].where:
             mine[-1].draws = False
-            _changed.notify_all()
+            _wake()
 
 
 def underway() -> list[Turn]:
@@ -96,9 +97,14 @@ def underway() -> list[Turn]:
 
 def give(turn: Turn) -> None:
     """End a turn; may be called from any thread, and more than once."""
-    with _changed:
+    with lock:
         _turns[:] = [each for each in _turns if each() not in (turn, None)]
-        _changed.notify_all()
+        _wake()
+
+
+def _wake() -> None:
+    while _waiters:
+        _waiters.pop()()
 
 
 @contextmanager
@@ -110,11 +116,8 @@ def held(only_drawing: bool = False) -> Iterator[bool]:
         meanwhile.
     """
     turn = Turn(draws=not only_drawing)
-    with _changed:
-        is_alone = _wait(only_drawing)
-        _turns.append(weakref.ref(turn))
     try:
-        yield is_alone
+        yield _wait(turn, only_drawing)
     finally:
         give(turn)
 
@@ -174,16 +177,24 @@ def _others(only_drawing: bool) -> list[int]:
     return [t.thread for t in _all() if t.thread != me and t.thread in alive and (t.draws or not only_drawing)]
 
 
-def _wait(only_drawing: bool = False) -> bool:
-    """Wait, with the lock held, for other threads' turns; False if waiting is pointless."""
+def _wait(turn: Turn, only_drawing: bool = False) -> bool:
+    """Wait for other threads' turns, and begin ``turn``; False if waiting is pointless."""
     deadline = monotonic() + WAIT_FOR_CAPTURE_S
     seen: dict[int, tuple[object, int]] = {}
-    while others := _others(only_drawing):
-        _changed.wait(_LOOK_EVERY_S)
+    waiter, is_noted = threading.Lock(), False
+    waiter.acquire()
+    while True:
+        with lock:
+            others = _others(only_drawing)
+            looks = [seen[thread][1] if thread in seen else 0 for thread in others]
+            if monotonic() > deadline or all(n > _LOOKS_UNTIL_BLOCKED for n in looks):  # true where there are none
+                turn.begun = monotonic()
+                _turns.append(weakref.ref(turn))
+                return not others
+            if not is_noted:
+                _waiters.append(waiter.release)
+        is_noted = not waiter.acquire(timeout=_LOOK_EVERY_S)
         seen = {thread: _look(thread, seen.get(thread)) for thread in others}
-        if monotonic() > deadline or all(n > _LOOKS_UNTIL_BLOCKED for _, n in seen.values()):
-            return False
-    return True
 
 
 def _look(thread: int, before: tuple[object, int] | None) -> tuple[object, int]:

@@ -69,10 +69,11 @@ def disable() -> None:
         if not bridge.undo:
             return
         # lazily: needs torch, which is there if anything was replaced
-        from gfxgraph.capture import afterwards, workspaces
+        from gfxgraph.capture import afterwards, holdings, workspaces
 
         workspaces.stop()
         afterwards.put_back()
+        holdings.settle(holdings.others)
         while bridge.undo:
             bridge.undo.pop()()
 

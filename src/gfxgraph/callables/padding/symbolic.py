@@ -26,6 +26,8 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, free_sym
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils._pytree import tree_map_only
 
+from gfxgraph.callables.trace.interrupts import Waiting
+
 Dynamic = Mapping[int, Mapping[int, str]]
 """By position of the argument, then by dim: the dynamic dim's name."""
 
@@ -77,10 +79,11 @@ def traced(
     """
     if isinstance(call, fx.GraphModule):
         _refuse_numbers(call, dynamic)
-    try:
-        return _traced(call, inputs, dynamic, hints, may_write=False)
-    except _OperationWrites:
-        return _traced(call, inputs, dynamic, hints, may_write=True)
+    with Waiting():
+        try:
+            return _traced(call, inputs, dynamic, hints, may_write=False)
+        except _OperationWrites:
+            return _traced(call, inputs, dynamic, hints, may_write=True)
 
 
 def _traced(

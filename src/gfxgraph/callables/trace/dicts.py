@@ -65,8 +65,13 @@ _watchers: dict[int, weakref.WeakSet[Watchers]] = {}
 
 
 def _on_event(event: int, address: int, key: int | None, value: int | None) -> int:
-    for each in tuple(_watchers.get(address, ())):
-        each.changed(address, key)
+    try:
+        for each in tuple(_watchers.get(address, ())):
+            each.changed(address, key)
+    except BaseException:  # an interrupt, which CPython ignores here: the change must not be missed
+        for each in tuple(_watchers.get(address, ())):
+            each.has_changed = True
+        raise
     return 0
 
 

@@ -159,7 +159,9 @@ class Configured:
         settings = {name: value for name, value in wanted.items() if hasattr(known, name)}
         errors: list[Exception] = []
         seen: Seen = {} if front is None else front.seen
-        with Waiting(), Changes() as changes, warnings.catch_warnings():
+        # Other threads' compilations have Dynamo's own rules: they wait here, as they would inside.
+        lock = torch._dynamo.convert_frame.compile_lock
+        with lock, Waiting(), Changes() as changes, warnings.catch_warnings():
             for name, value in settings.items():
                 changes.put(known, name, value)
             for each in shielded:

@@ -1,8 +1,9 @@
-"""Signals that land while Dynamo traces are handled when it has returned.
+"""Signals that land while Dynamo traces, or sizes are symbols, are handled when that is over.
 
 Problem: Python runs a signal's handler between any two of its instructions. Dynamo's own blocks stay half left then,
 and where C++ that may not throw has called Python, the process aborts ("terminate called after throwing an instance
-of 'pybind11::error_already_set'", seen with torch 2.13).
+of 'pybind11::error_already_set'", seen with torch 2.13). Where it asks a symbol for its size, it takes the
+KeyboardInterrupt for an argument of the wrong type ("Expected a value of type 'List[int]'", 2.11 and 2.13).
 
 Idea: as long as a trace of ours runs, Python's handlers are put aside, and what has come is raised anew at its end.
 A second signal of the same kind does not wait: a trace takes seconds, and somebody means it.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
@@ -32,6 +34,7 @@ class Waiting(Changes):
         self._came: set[int] = set()
 
     def __enter__(self) -> Self:
+        self._begin(sys._getframe(1))
         if threading.current_thread() is threading.main_thread():
             for number in signal.valid_signals():
                 handler = signal.getsignal(number)
@@ -48,8 +51,8 @@ class Waiting(Changes):
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()
-        for number in sorted(self._came):
-            signal.raise_signal(number)
+        while self._came:
+            signal.raise_signal(self._came.pop())
 
 
 def _exchange(number: int, held: object, handler: Handler) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import logging
+import signal
+import threading
 import traceback
 import types
 
@@ -13,8 +15,11 @@ torch = pytest.importorskip("torch")
 
 from torch._dynamo import symbolic_convert  # noqa: E402
 
+import gfxgraph  # noqa: E402
+from gfxgraph.callables.trace import changes as changes_room  # noqa: E402
 from gfxgraph.callables.trace import corrections, dynamo  # noqa: E402
 from gfxgraph.callables.trace.changes import Changes  # noqa: E402
+from gfxgraph.callables.trace.interrupts import Waiting  # noqa: E402
 
 
 def test_what_is_for_logs_alone_is_left_out():
@@ -32,6 +37,135 @@ def test_what_is_for_logs_alone_is_left_out():
             assert symbolic_convert.get_funcname is own
     finally:
         symbolic_convert.trace_call_log.setLevel(level)
+
+
+def test_a_block_that_is_over_is_undone():
+    """An interrupt has left it by no exit: the next block finds Dynamo's own rules; ``disable`` puts them back."""
+    own = symbolic_convert.get_funcname
+
+    def left():
+        changes = Changes()
+        changes.__enter__()
+        corrections.correct(changes, [], {})
+        return changes
+
+    def asked():
+        with Changes():
+            assert symbolic_convert.get_funcname is own
+
+    def in_a_thread():
+        thread = threading.Thread(target=asked)
+        thread.start()
+        thread.join()
+
+    def disabled():
+        gfxgraph.enable(simulate="hip")
+        gfxgraph.disable()
+
+    for heal in (asked, changes_room.put_back, in_a_thread, disabled):
+        kept = left()
+        assert symbolic_convert.get_funcname is not own
+        heal()
+        assert symbolic_convert.get_funcname is own
+        assert changes_room._underway == []
+        kept.__exit__()  # again, late: nothing is left to undo
+        assert symbolic_convert.get_funcname is own
+
+
+def test_a_block_that_runs_is_left_alone():
+    """Neither the outer one of this thread nor another thread's is undone by a block that begins."""
+    owner = {"outer": 0, "beside": 0}
+    begun, go_on = threading.Event(), threading.Event()
+
+    def beside():
+        with Changes() as changes:
+            changes.put(owner, "beside", 1)
+            begun.set()
+            assert go_on.wait(60)
+
+    thread = threading.Thread(target=beside)
+    with Changes() as changes:
+        changes.put(owner, "outer", 1)
+        thread.start()
+        assert begun.wait(60)
+        with Changes():
+            assert owner == {"outer": 1, "beside": 1}
+        go_on.set()
+        thread.join()
+        assert owner == {"outer": 1, "beside": 0}
+    assert owner == {"outer": 0, "beside": 0}
+
+
+def test_signals_that_a_half_entered_block_holds_are_let_go(monkeypatch):
+    """Struck while handlers are put aside: the first ones are the program's again, and what came is handled."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGALRM)}
+    getsignal = signal.getsignal
+
+    def struck(number):
+        if number == signal.SIGALRM:
+            raise KeyboardInterrupt
+        return getsignal(number)
+
+    def enter():
+        with Waiting():
+            pass
+
+    came = []
+    for number in before:
+        signal.signal(number, lambda number, frame: came.append(number))
+    monkeypatch.setattr(signal, "getsignal", struck)
+    monkeypatch.setattr(signal, "valid_signals", lambda: sorted(before))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            enter()
+        monkeypatch.undo()
+        signal.raise_signal(signal.SIGINT)
+        assert came == []
+        changes_room.put_back()
+        assert came == [signal.SIGINT]
+        signal.raise_signal(signal.SIGINT)
+        assert came == [signal.SIGINT] * 2
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_others_compile_by_dynamos_rules_meanwhile():
+    """Another thread's compilation waits for a trace of ours, and has none of its rules."""
+
+    class Kind(type):
+        def __instancecheck__(cls, value):
+            return True
+
+    class Asked(metaclass=Kind): ...
+
+    held, errors, correct = [True], [], dynamo.correct
+
+    def compiles():
+        try:
+            torch.compile(lambda a: a * 2 if isinstance(held, Asked) else a, backend="eager", fullgraph=True)(x)
+        except Exception as error:  # noqa: BLE001
+            errors.append(error)
+
+    gfxgraph.enable(simulate="hip")
+    x = torch.ones(4, device="cuda")
+    torch._dynamo.reset()
+    thread = threading.Thread(target=compiles)
+
+    def corrected(*args):
+        correct(*args)
+        if thread.ident is None:
+            thread.start()
+            thread.join(2.0)
+
+    try:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(dynamo, "correct", corrected)
+            gfxgraph.graphed(lambda a: a + 1)(x)
+        thread.join()
+    finally:
+        gfxgraph.disable()
+    assert errors == []
 
 
 def test_the_collector_is_as_it_was():

@@ -166,8 +166,15 @@ def test_outputs_outlive_their_graph(surface):
     assert torch.equal(y, want)
 
 
-def test_hundred_graphs_are_freed_by_reference_count(surface):
-    """100 captures in a row, each dropping the last graph, do not grow memory, with the collector off."""
+@pytest.mark.parametrize("beside", [False, True])
+def test_hundred_graphs_are_freed_by_reference_count(surface, beside):
+    """100 captures in a row, each dropping the last graph, do not grow memory, with the collector off.
+
+    Beside another thread, too, whose frames are looked at.
+    """
+    done = threading.Event()
+    if beside:
+        threading.Thread(target=done.wait, args=(60,), daemon=True).start()
     x = torch.zeros(100_000, device="cuda")
     captured(torch.cuda.CUDAGraph(), lambda: x + 1)
     first = reserved()
@@ -186,6 +193,7 @@ def test_hundred_graphs_are_freed_by_reference_count(surface):
         assert refs[-1]() is None
         assert torch.cuda.memory_stats()["reserved_bytes.all.current"] <= first
     finally:
+        done.set()
         gc.enable()
 
 

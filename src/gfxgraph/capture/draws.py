@@ -18,6 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from time import monotonic
+from types import FrameType
 from typing import Any
 
 import torch
@@ -73,8 +74,9 @@ def wait_for_begun(sleep: Callable[[float], object], at_least_once: bool) -> Non
 def _may_draw() -> set[tuple[int, int, int]]:
     """Where other threads are in a call, from code that names a function that draws; no call twice."""
     found = set()
-    for thread, each in sys._current_frames().items():
-        frame = each if thread != threading.get_ident() else None
+    frames: dict[int, FrameType | None] = {**sys._current_frames()}
+    del frames[threading.get_ident()]  # this frame would make a cycle, and keep what its callers hold
+    for thread, frame in frames.items():
         while frame is not None and frame.f_code.co_filename.startswith(_OURS):
             frame = frame.f_back
         if frame is not None and not _NAMES.isdisjoint(frame.f_code.co_names):

@@ -54,7 +54,7 @@ _COUNTS = frozenset({"numel", "nelement", "size"})
 _ANSWERS = frozenset("shape stride __len__ storage_offset nbytes is_contiguous".split()) | _COUNTS
 # Calls that hand out the tensor in a form that cannot be followed.
 _FORMS = frozenset(
-    "data_ptr untyped_storage storage numpy __array__ __dlpack__ set_ resize_ register_hook backward __iter__ "
+    "data_ptr untyped_storage storage numpy __array__ __dlpack__ set_ resize_ resize_as_ register_hook backward __iter__ "
     "__reduce_ex__ __deepcopy__ __contains__ requires_grad_ retain_grad share_memory_ pin_memory".split()
 )
 # Operations that C++ applies to a mask's result before it returns it.
@@ -224,6 +224,8 @@ class MovingTensors:
         """Handle a torch call inside the capture."""
         found = self.among(args, kwargs)
         name = getattr(getattr(func, "__self__", None), "__name__", "") if _is_getter(func) else func.__name__
+        if func.__name__ == "__set__" and self._step_of(args[0]) is None:
+            self.fix(found)  # `other.data = moving`: the other one does not move with it
         if not found or name in _HARMLESS:
             return func(*args, **kwargs)
         tensors = flat(args, kwargs)
@@ -243,6 +245,7 @@ class MovingTensors:
         name = func.__name__
         if (
             self.is_idle
+            or name in _FORMS
             or session.policy is not OnUnsafe.SPLIT
             or not _can_be_made_again(tensors, kwargs)
             or not self._starts()

@@ -42,7 +42,7 @@ from gfxgraph.capture.places import SourcePlace, place, shown
 from gfxgraph.capture.program import Program
 from gfxgraph.capture.recorder import Recorder
 from gfxgraph.capture.rollback import Rollback
-from gfxgraph.capture.steps import CallStep, Gate, HostStep, ReadStep, ReplayStep, SegmentStep, Step
+from gfxgraph.capture.steps import CallStep, Gate, HostStep, ReadStep, ReplayStep, SegmentStep, Step, into_fresh
 from gfxgraph.capture.streams import Streams, wait_for
 from gfxgraph.capture.structure import flat, written
 from gfxgraph.core.tape import where_of
@@ -423,7 +423,8 @@ class Session:
             for tensor in flat(out):
                 if tensor.is_cuda:
                     self.recorder.adopt(tensor)
-            step = HostStep(func, spec_args, spec_kwargs, out, name, *where, writes, tuple(foreign), is_symbolic)
+            again = into_fresh(func) if row.kind is Kind.DYNAMIC_SHAPE and "out" in kwargs else func
+            step = HostStep(again, spec_args, spec_kwargs, out, name, *where, writes, tuple(foreign), is_symbolic)
             self.moving.note(row, name, step, args, kwargs)
             return out, step
 

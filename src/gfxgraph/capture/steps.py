@@ -422,6 +422,11 @@ def leaves_of(out: Any) -> Iterator[Tensor]:
             yield from leaves_of(part)
 
 
+def into_fresh(func: Callable[..., Any]) -> Callable[..., Any]:
+    """An operation that may resize its ``out``, which a replay must not: give it memory of its own."""
+    return lambda *args, out, **kwargs: func(*args, out=out.new_empty(0), **kwargs)
+
+
 def computed(compute: Callable[[], Any], what: str, step: HostStep | ReadStep, expected: str = "a number") -> Any:
     """Run a computation of the host on values that it read.
 
@@ -430,7 +435,7 @@ def computed(compute: Callable[[], Any], what: str, step: HostStep | ReadStep, e
     """
     try:
         return compute()
-    except (ArithmeticError, LookupError, ValueError, TypeError) as error:
+    except (ArithmeticError, LookupError, ValueError, TypeError, torch.linalg.LinAlgError) as error:
         process.require().counters.add("guard_mismatch")
         raise GuardMismatch(
             "guard_mismatch",

@@ -24,7 +24,7 @@ from gfxgraph.capture.number_functions import SIZED
 from gfxgraph.capture.numbers import TrackedNumber, holds_numbers, is_number, now, plain
 from gfxgraph.capture.places import place, program_place
 from gfxgraph.capture.program import Program
-from gfxgraph.capture.steps import CallStep, Gate, HostStep, ReadStep, Step
+from gfxgraph.capture.steps import CallStep, Gate, HostStep, ReadStep, Step, raising
 from gfxgraph.capture.structure import flat
 from gfxgraph.capture.symbols import WantsNumber, numbers_of, refs_and_values, symbolic
 from gfxgraph.core.expressions import Expressions, Ref, refs_in
@@ -62,7 +62,12 @@ class Splitting(Protocol):
     @property
     def is_over(self) -> bool: ...
     def split(
-        self, row: UnsafeOp, name: str, make: Callable[[], tuple[Any, Step | None]], where: Any = None
+        self,
+        row: UnsafeOp,
+        name: str,
+        make: Callable[[], tuple[Any, Step | None]],
+        where: Any = None,
+        again: Callable[[Exception], HostStep | None] | None = None,
     ) -> Any: ...
     def add(self, step: Step) -> None: ...
     def abort(self, error: BaseException | None) -> None: ...
@@ -228,7 +233,10 @@ class HostValues:
             made.append(ref)
             return value, step
 
-        value = self._capturing().split(BY_NAME["aten::_local_scalar_dense"], name, make, where)
+        def again(error: Exception) -> HostStep:
+            return HostStep(raising(read, error, where), (), {}, None, name, *where)
+
+        value = self._capturing().split(BY_NAME["aten::_local_scalar_dense"], name, make, where, again)
         return value, made[0], where
 
     def new_read(self, read: Callable[[], Any], value: Any, name: str, where: Any) -> tuple[Ref, ReadStep]:

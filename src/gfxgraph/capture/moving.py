@@ -32,7 +32,7 @@ from gfxgraph.capture.memory import Layout, memory_of
 from gfxgraph.capture.modes import put_below, take_off
 from gfxgraph.capture.numbers import TrackedNumber, plain
 from gfxgraph.capture.places import place
-from gfxgraph.capture.steps import HostStep, ReadStep, Step, share_memory
+from gfxgraph.capture.steps import HostStep, ReadStep, Step, raising, share_memory
 from gfxgraph.capture.structure import flat, written
 from gfxgraph.core.expressions import among
 from gfxgraph.core.unsafe import Kind, UnsafeOp, When
@@ -54,8 +54,8 @@ _COUNTS = frozenset({"numel", "nelement", "size"})
 _ANSWERS = frozenset("shape stride __len__ storage_offset nbytes is_contiguous".split()) | _COUNTS
 # Calls that hand out the tensor in a form that cannot be followed.
 _FORMS = frozenset(
-    "data_ptr untyped_storage storage numpy __array__ __dlpack__ set_ resize_ resize_as_ register_hook backward __iter__ "
-    "__reduce_ex__ __deepcopy__ __contains__ requires_grad_ retain_grad share_memory_ pin_memory".split()
+    "data_ptr untyped_storage storage numpy __array__ __dlpack__ set_ resize_ resize_as_ register_hook backward "
+    "__iter__ __reduce_ex__ __deepcopy__ __contains__ requires_grad_ retain_grad share_memory_ pin_memory".split()
 )
 # Operations that C++ applies to a mask's result before it returns it.
 _VIEWS = frozenset(f"aten::{name}" for name in "unbind select squeeze t transpose detach alias".split())
@@ -75,7 +75,7 @@ class MovingCapture(Protocol):
     rollback: Any
     streams: Any
 
-    def split(self, row: UnsafeOp, name: str, make: Any, where: Any = None) -> Any: ...
+    def split(self, row: UnsafeOp, name: str, make: Any, where: Any = None, again: Any = None) -> Any: ...
 
 
 class MovingTensors:
@@ -272,9 +272,11 @@ class MovingTensors:
         numbers = [*among(TrackedNumber, (args, kwargs))]
         args, kwargs, spec_args, spec_kwargs = session.values.resolved_call(args, kwargs)
         given = flat(args, kwargs)
+        wrote: list[Tensor] = []
 
         def make() -> tuple[Any, Step | None]:
             with WriteSaver(session) as writes, Saved() as saved:
+                writes.found = wrote
                 out = func(*args, **kwargs)
             others = [part for part in _parts(out) if not isinstance(part, Tensor)]
             if not all(isinstance(part, _PLAIN) for part in others):
@@ -297,7 +299,13 @@ class MovingTensors:
                 self._expect_number(name, numbers, (out, writes.found))
             return out, step
 
-        out = session.split(_MOVING, name, make, where)
+        def again(error: Exception) -> HostStep | None:
+            if wrote:
+                return None
+            func_again = raising(as_now(func), error, where)
+            return HostStep(func_again, spec_args, spec_kwargs, None, name, *where, is_symbolic=spec_args is not args)
+
+        out = session.split(_MOVING, name, make, where, again)
         if out is not _UNKNOWN:
             return out
         self.fix(given)

@@ -224,7 +224,9 @@ class HostStep(Step):
     def run(self, program: Running) -> None:
         args, kwargs = self.args, self.kwargs
         if self.is_symbolic:
-            args, kwargs = computed(lambda: program.numbers.fill((args, kwargs)), self.name, self)
+            args, kwargs = computed(
+                lambda: program.numbers.fill((args, kwargs)), f"a value given to {self.name}", self
+            )
         result = self._renewing(args, kwargs) if any(kept is not None for kept in self.saved) else None
         with below_autograd():  # inference mode: the tensors may have been made under it
             if result is None:
@@ -425,6 +427,27 @@ def leaves_of(out: Any) -> Iterator[Tensor]:
 def into_fresh(func: Callable[..., Any]) -> Callable[..., Any]:
     """An operation that may resize its ``out``, which a replay must not: give it memory of its own."""
     return lambda *args, out, **kwargs: func(*args, out=out.new_empty(0), **kwargs)
+
+
+def raising(func: Callable[..., Any], error: Exception, where: tuple[Any, int]) -> Callable[..., Any]:
+    """A call that failed in the capture: the program may have caught that error, so each replay must fail alike."""
+    kind, said = type(error), first_line(error)
+
+    def fails(*args: Any, **kwargs: Any) -> None:
+        try:
+            func(*args, **kwargs)
+        except kind:
+            return
+        process.require().counters.add("guard_mismatch")
+        raise GuardMismatch(
+            "guard_mismatch",
+            where=where_of(*where),
+            question=getattr(func, "__name__", str(func)),
+            expected=f"{kind.__name__}: {said}",
+            actual="no error",
+        )
+
+    return fails
 
 
 def computed(compute: Callable[[], Any], what: str, step: HostStep | ReadStep, expected: str = "a number") -> Any:

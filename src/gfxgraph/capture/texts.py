@@ -91,7 +91,9 @@ def _answer(frame: FrameType) -> bool | None:
 def stands_in_call(frame: FrameType | None, names: frozenset[str]) -> bool:
     """True if the running call may be an argument of a call to one of the named functions, Python's ``sum`` aside."""
     frame = user_frame(frame)
-    path = path_at(tree_of(frame.f_code.co_filename), frame.f_code, frame.f_lasti) if frame is not None else []
+    if frame is None:
+        return True
+    path = path_at(tree_of(frame.f_code.co_filename), frame.f_code, frame.f_lasti)
     calls = (node for node in path[:-1] if isinstance(node, ast.Call))
     return not path or any(name_of(call) in names and not _is_pythons(call, frame) for call in calls)
 

@@ -67,7 +67,7 @@ class Splitting(Protocol):
         name: str,
         make: Callable[[], tuple[Any, Step | None]],
         where: Any = None,
-        again: Callable[[Exception], HostStep | None] | None = None,
+        again: Callable[[Exception], HostStep] | None = None,
     ) -> Any: ...
     def add(self, step: Step) -> None: ...
     def abort(self, error: BaseException | None) -> None: ...
@@ -234,7 +234,7 @@ class HostValues:
             return value, step
 
         def again(error: Exception) -> HostStep:
-            return HostStep(raising(read, error, where), (), {}, None, name, *where)
+            return HostStep(raising(read, error, name, where), (), {}, None, name, *where)
 
         value = self._capturing().split(BY_NAME["aten::_local_scalar_dense"], name, make, where, again)
         return value, made[0], where
@@ -386,7 +386,11 @@ class HostValues:
             self.taint(out)
             return out, HostStep(make, (spec,), {}, out, name, *where, is_symbolic=True)
 
-        return self._capturing().split(BY_NAME["aten::_local_scalar_dense"], name, step, where)  # type: ignore[no-any-return]
+        def again(error: Exception) -> HostStep:
+            return HostStep(raising(make, error, name, where), (spec,), {}, None, name, *where, is_symbolic=True)
+
+        row: UnsafeOp = BY_NAME["aten::_local_scalar_dense"]
+        return self._capturing().split(row, name, step, where, again)  # type: ignore[no-any-return]
 
     def needed_reads(self, steps: list[Step]) -> set[int]:
         """Rows of the reads that replays must make: for guards, for operations, and for numbers that outlive the

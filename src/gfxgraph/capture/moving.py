@@ -299,11 +299,9 @@ class MovingTensors:
                 self._expect_number(name, numbers, (out, writes.found))
             return out, step
 
-        def again(error: Exception) -> HostStep | None:
-            if wrote:
-                return None
-            func_again = raising(as_now(func), error, where)
-            return HostStep(func_again, spec_args, spec_kwargs, None, name, *where, is_symbolic=spec_args is not args)
+        def again(error: Exception) -> HostStep:
+            fails, is_symbolic = raising(as_now(func), error, name, where), spec_args is not args
+            return HostStep(fails, spec_args, spec_kwargs, None, name, *where, tuple(wrote), (), is_symbolic)
 
         out = session.split(_MOVING, name, make, where, again)
         if out is not _UNKNOWN:

@@ -417,12 +417,9 @@ class Session:
         args, kwargs, spec_args, spec_kwargs = self.values.resolved(args, kwargs)
         is_symbolic = spec_args is not args
 
-        def again(error: Exception) -> HostStep | None:
-            if written(func, args, kwargs):
-                return None
-            return HostStep(
-                raising(func, error, where), spec_args, spec_kwargs, None, name, *where, (), (), is_symbolic
-            )
+        def again(error: Exception) -> HostStep:
+            fails, writes = raising(func, error, name, where), written(func, args, kwargs)
+            return HostStep(fails, spec_args, spec_kwargs, None, name, *where, writes, (), is_symbolic)
 
         def make() -> tuple[Any, Step]:
             writes = written(func, args, kwargs)
@@ -456,13 +453,12 @@ class Session:
         name: str,
         make: Callable[[], tuple[Any, Step | None]],
         where: Any = None,
-        again: Callable[[Exception], HostStep | None] | None = None,
+        again: Callable[[Exception], HostStep] | None = None,
     ) -> Any:
         """End the segment, run what is pending, do the host's part, and open the next segment.
 
         Args:
-            again: gives the step that expects the operation's own error of each replay, since the program may catch
-                it; None if the operation may have written something.
+            again: makes the step that expects the operation's own error of each replay: the program may catch it.
 
         Raises:
             CaptureError: `unsafe_op_in_capture`, if the policy is "raise".
@@ -483,10 +479,9 @@ class Session:
                 try:
                     out, step = make()
                 except failures.OPERATIONS_OWN as error:
-                    step = again(error) if again is not None and failures.is_operations_own(error) else None
-                    if step is None:
+                    if again is None or not failures.is_operations_own(error):
                         raise
-                    own = error
+                    own, step = error, again(error)
                 if step is not None:
                     self.add(step)
                 self.n_executed = len(self.program.steps)

@@ -429,22 +429,25 @@ def into_fresh(func: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args, out, **kwargs: func(*args, out=out.new_empty(0), **kwargs)
 
 
-def raising(func: Callable[..., Any], error: Exception, where: tuple[Any, int]) -> Callable[..., Any]:
+def raising(func: Callable[..., Any], error: Exception, name: str, where: tuple[Any, int]) -> Callable[..., Any]:
     """A call that failed in the capture: the program may have caught that error, so each replay must fail alike."""
-    kind, said = type(error), first_line(error)
+    kind, expected = type(error), f"{type(error).__name__}: {first_line(error)}"
 
     def fails(*args: Any, **kwargs: Any) -> None:
+        actual = "no error"
         try:
             func(*args, **kwargs)
-        except kind:
+        except kind as again:
+            actual = f"{type(again).__name__}: {first_line(again)}"
+        if actual == expected:
             return
         process.require().counters.add("guard_mismatch")
         raise GuardMismatch(
             "guard_mismatch",
             where=where_of(*where),
-            question=getattr(func, "__name__", str(func)),
-            expected=f"{kind.__name__}: {said}",
-            actual="no error",
+            question=name,
+            expected=expected,
+            actual=actual,
         )
 
     return fails

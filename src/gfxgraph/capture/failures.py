@@ -11,7 +11,6 @@ functions, not an object: an object that held a session would keep its tensors a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ from gfxgraph.capture.recovery import clean_by_hand, heal_capture, is_lost
 from gfxgraph.capture.structure import flat
 from gfxgraph.core.tape import where_of
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
-from gfxgraph.errors import CaptureError, GfxGraphError, first_line
+from gfxgraph.errors import CaptureError, first_line
 from gfxgraph.process import process
 from gfxgraph.types import CaptureStatus
 
@@ -39,18 +38,8 @@ _REFUSALS = (
 # A random operation whose generator was not registered with the graph. It cannot be detected beforehand,
 # because a generator's current state can be exchanged (graphsafe_set_state).
 _UNREGISTERED = "not in capture mode"
-_LIBRARYS = re.compile("(CUDA|HIP|NCCL|RCCL|MIOpen|driver) error|_STATUS_")
 # Part of the text of status 901: the capture was already dead before this operation.
 _WAS_DEAD = "due to a previous error during capture"
-
-
-OPERATIONS_OWN = (LookupError, ValueError, TypeError, ArithmeticError, RuntimeError)
-
-
-def is_operations_own(error: Exception) -> bool:
-    """Whether an operation refused its arguments; False if the device, its memory or a library failed."""
-    strange = (torch.AcceleratorError, torch.OutOfMemoryError, GfxGraphError)
-    return not isinstance(error, strange) and _LIBRARYS.search(str(error)) is None
 
 
 def refuse_busy_stream(session: Session) -> None:

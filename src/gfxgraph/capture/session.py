@@ -43,6 +43,7 @@ from gfxgraph.capture.program import Program
 from gfxgraph.capture.recorder import Recorder
 from gfxgraph.capture.rollback import Rollback
 from gfxgraph.capture.steps import (
+    OPERATIONS_OWN,
     CallStep,
     Gate,
     HostStep,
@@ -51,6 +52,7 @@ from gfxgraph.capture.steps import (
     SegmentStep,
     Step,
     into_fresh,
+    is_operations_own,
     raising,
 )
 from gfxgraph.capture.streams import Streams, wait_for
@@ -478,8 +480,8 @@ class Session:
                 self.execute_pending()
                 try:
                     out, step = make()
-                except failures.OPERATIONS_OWN as error:
-                    if again is None or not failures.is_operations_own(error):
+                except OPERATIONS_OWN as error:
+                    if again is None or not is_operations_own(error):
                         raise
                     own, step = error, again(error)
                 if step is not None:

@@ -8,6 +8,7 @@ means and what it changes outside the graph.
 from __future__ import annotations
 
 import logging
+import re
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ from gfxgraph.capture.memory import Layout, overwrite, taken_from_device, tensor
 from gfxgraph.core.expressions import Expressions, Ref
 from gfxgraph.core.questions import EXACTLY, Question, ask
 from gfxgraph.core.tape import Tape, TapeValue, where_of
-from gfxgraph.errors import CaptureError, GfxGraphFault, GuardMismatch, ReplayError, first_line
+from gfxgraph.errors import CaptureError, GfxGraphError, GfxGraphFault, GuardMismatch, ReplayError, first_line
 from gfxgraph.process import process
 
 
@@ -429,6 +430,16 @@ def into_fresh(func: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args, out, **kwargs: func(*args, out=out.new_empty(0), **kwargs)
 
 
+_FAILED_LIBRARY = re.compile("(CUDA|HIP|NCCL|RCCL|MIOpen|driver) error|_STATUS_")
+OPERATIONS_OWN = (LookupError, ValueError, TypeError, ArithmeticError, RuntimeError)
+
+
+def is_operations_own(error: Exception) -> bool:
+    """Whether an operation refused its arguments; False if the device, its memory or a library failed."""
+    strange = (torch.AcceleratorError, torch.OutOfMemoryError, GfxGraphError)
+    return not isinstance(error, strange) and _FAILED_LIBRARY.search(str(error)) is None
+
+
 def raising(func: Callable[..., Any], error: Exception, name: str, where: tuple[Any, int]) -> Callable[..., Any]:
     """A call that failed in the capture: the program may have caught that error, so each replay must fail alike."""
     kind, expected = type(error), f"{type(error).__name__}: {first_line(error)}"
@@ -461,7 +472,9 @@ def computed(compute: Callable[[], Any], what: str, step: HostStep | ReadStep, e
     """
     try:
         return compute()
-    except (ArithmeticError, LookupError, ValueError, TypeError, torch.linalg.LinAlgError) as error:
+    except OPERATIONS_OWN as error:
+        if not is_operations_own(error):
+            raise
         process.require().counters.add("guard_mismatch")
         raise GuardMismatch(
             "guard_mismatch",

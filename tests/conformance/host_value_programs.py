@@ -720,6 +720,122 @@ def nonzero_index(x):
     return x.index_select(0, i).sum() + torch.zeros_like(x).index_add_(0, i, x[i])
 
 
+# -- the same memory by other ways, and errors of operations -------------------------------------------------------
+
+
+@right
+def summed_by_python(x):
+    return x / (sum(x.tolist()) + 100), x * sum(map(abs, x.tolist()))
+
+
+@right
+def other_calls_with_sizes(x):
+    n = (x > 0).sum().item() + 1
+    return x.broadcast_to((n, 6)), F.interpolate(x.view(1, 1, 6), size=n), x.kthvalue(min(n, 6)).values
+
+
+@right
+def errors_that_are_no_surprise(x):
+    made = []
+    for wrong in (
+        lambda: x[torch.ones(4, dtype=torch.bool, device="cuda")], lambda: x * x.item(), lambda: float(x),
+        lambda: x if x else -x, lambda: torch.full((2,), (x[1].long().item() ** 2 + 300) ** 70, device="cuda"),
+        lambda: torch.empty(3).copy_(x), lambda: torch.tensor([x.tolist(), [1.0]], device="cuda"),
+    ):  # fmt: skip
+        try:
+            made.append(wrong())
+        except (RuntimeError, IndexError, ValueError, OverflowError):
+            made.append(x * (len(made) + 1))
+    return made
+
+
+@guarded
+def errors_that_values_decide(x):
+    i = x[1].abs().long().item()
+    try:
+        picked = x[i]
+    except IndexError as error:
+        picked = x[0] * len(str(error))
+    try:
+        shape = x.view(i + 1, -1).sum(0)
+    except RuntimeError:
+        shape = x
+    try:
+        root = torch.linalg.cholesky(torch.eye(2, device="cuda") * (x[1] + 1))
+    except torch.linalg.LinAlgError:
+        root = x.view(3, 2)
+    return picked, shape, root
+
+
+@guarded
+def error_of_a_bad_matrix(x):
+    try:
+        return torch.linalg.cholesky(torch.eye(2, device="cuda") * (x[1] - 2))
+    except torch.linalg.LinAlgError:
+        return x * 2
+
+
+@guarded
+def numpy_by_force(x):
+    return torch.from_numpy(x.numpy(force=True) * 2).cuda(), x * float(x[x > 0.7].numpy(force=True).sum())
+
+
+@guarded
+def computed_by_python_functions(x):
+    one, two, three = x.cpu(), x.cpu(), x.cpu()
+    one.apply_(lambda v: v * 2)
+    two.map_(x.cpu(), lambda a, b: a + b)
+    three[:2].apply_(abs)
+    return one.cuda(), two.cuda(), three.cuda()
+
+
+@guarded
+def layers_of_a_size(x):
+    n = (x > 0).sum().clamp(1, 3).item()
+    layer = torch.nn.Linear(6, n).cuda()
+    torch.nn.init.ones_(layer.weight)
+    torch.nn.init.zeros_(layer.bias)
+    return layer(x)
+
+
+@guarded
+def parameter_of_a_mask(x):
+    return torch.nn.Parameter(x[x > 0.7])
+
+
+class Named(torch.Tensor):
+    """A tensor of another class."""
+
+
+@guarded
+def subclass_of_a_mask(x):
+    return (x[x > 0.7].as_subclass(Named) * 2).as_subclass(torch.Tensor)
+
+
+@guarded
+def data_replaced_by_a_mask(x):
+    y = torch.zeros(6, device="cuda")
+    y.data = x[x > 0.7]
+    return y * 2
+
+
+@guarded
+def resized_by_a_number(x):
+    n = (x > 0).sum().clamp(1, 5).item()
+    grown, shrunk = torch.zeros(1, device="cuda"), torch.zeros(6, device="cuda")
+    grown.resize_(n)
+    shrunk.resize_((n,))
+    return grown.fill_(2), shrunk.fill_(x[0].item())
+
+
+@guarded
+def mask_into_a_given_tensor(x):
+    picked, places = torch.empty(0, device="cuda"), torch.empty(0, dtype=torch.long, device="cuda")
+    torch.masked_select(x, x > 0.7, out=picked)
+    torch.nonzero(x > 0.7, out=places)
+    return picked * 2, places + 1
+
+
 @right
 def mask_written(x):
     y = x.clone()

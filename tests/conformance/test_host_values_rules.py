@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import dataclasses
+import decimal
 import importlib
 import json
 import math
@@ -143,3 +145,47 @@ def test_text_read_in_another_module_is_guarded(platform, tmp_path, monkeypatch)
         with nullcontext() if is_free else pytest.raises(gfxgraph.GuardMismatch, match=f"{writer}.py"):
             graph.replay()
         assert not is_free or y.tolist() == [40000.0] * 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    at: float
+
+
+def test_a_line_is_the_programs_own(platform):
+    """A method that a dataclass got from its decorator has no file: the line that calls it is named."""
+    x = torch.full((4,), 2.0, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        names = {Point(x[0].item()): "first"}
+        y = x * len(names)
+    x.fill_(3)
+    with pytest.raises(gfxgraph.GuardMismatch, match=r"test_host_values_rules\.py:\d+ was 2\.0 .* is 3\.0 now"):
+        graph.replay()
+    assert y.shape == (4,)
+
+
+def test_an_error_that_does_not_come_again(platform):
+    """An error that the program caught is named where a replay would not raise it, with the line."""
+    x = torch.full((4,), 9.0, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        i = x[0].long().item()
+        try:
+            y = x[i] * 1
+        except IndexError:
+            y = x * 2
+    graph.replay()
+    assert y.tolist() == [18.0] * 4
+    x.fill_(1)
+    with pytest.raises(gfxgraph.GuardMismatch, match=r"was IndexError: index 9 .* is no error now"):
+        graph.replay()
+
+
+def test_what_refuses_a_number_says_which(platform):
+    """C code that cannot be foreseen names the number by what it is, not by a class of ours."""
+    x = torch.ones(4, device="cuda")
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        scope = {"read": x.sum().item, "take": decimal.Decimal}
+        with pytest.raises(TypeError, match="number_read_in_a_capture"):
+            exec("take(read())", scope)

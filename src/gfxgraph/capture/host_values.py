@@ -24,7 +24,7 @@ from gfxgraph.capture.number_functions import SIZED
 from gfxgraph.capture.numbers import TrackedNumber, holds_numbers, is_number, now, plain
 from gfxgraph.capture.places import place, program_place
 from gfxgraph.capture.program import Program
-from gfxgraph.capture.steps import CallStep, Gate, HostStep, ReadStep, Step
+from gfxgraph.capture.steps import CallStep, Gate, HostStep, ReadStep, Step, raising
 from gfxgraph.capture.structure import flat
 from gfxgraph.capture.symbols import WantsNumber, numbers_of, refs_and_values, symbolic
 from gfxgraph.core.expressions import Expressions, Ref, refs_in
@@ -62,7 +62,12 @@ class Splitting(Protocol):
     @property
     def is_over(self) -> bool: ...
     def split(
-        self, row: UnsafeOp, name: str, make: Callable[[], tuple[Any, Step | None]], where: Any = None
+        self,
+        row: UnsafeOp,
+        name: str,
+        make: Callable[[], tuple[Any, Step | None]],
+        where: Any = None,
+        again: Callable[[Exception], HostStep] | None = None,
     ) -> Any: ...
     def add(self, step: Step) -> None: ...
     def abort(self, error: BaseException | None) -> None: ...
@@ -231,7 +236,10 @@ class HostValues:
             made.append(ref)
             return value, step
 
-        value = self._capturing().split(BY_NAME["aten::_local_scalar_dense"], name, make, where)
+        def again(error: Exception) -> HostStep:
+            return HostStep(raising(read, error, name, where), (), {}, None, name, *where)
+
+        value = self._capturing().split(BY_NAME["aten::_local_scalar_dense"], name, make, where, again)
         return value, made[0], where
 
     def new_read(self, read: Callable[[], Any], value: Any, name: str, where: Any) -> tuple[Ref, ReadStep]:
@@ -387,7 +395,11 @@ class HostValues:
             self.taint(out)
             return out, HostStep(make, (spec,), {}, out, name, *where, is_symbolic=True)
 
-        return self._capturing().split(BY_NAME["aten::_local_scalar_dense"], name, step, where)  # type: ignore[no-any-return]
+        def again(error: Exception) -> HostStep:
+            return HostStep(raising(make, error, name, where), (spec,), {}, None, name, *where, is_symbolic=True)
+
+        row: UnsafeOp = BY_NAME["aten::_local_scalar_dense"]
+        return self._capturing().split(row, name, step, where, again)  # type: ignore[no-any-return]
 
     def needed_reads(self, steps: list[Step]) -> set[int]:
         """Rows of the reads that replays must make: for guards, for operations, and for numbers that outlive the

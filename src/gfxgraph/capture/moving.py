@@ -33,7 +33,7 @@ from gfxgraph.capture.memory import Layout, memory_of
 from gfxgraph.capture.modes import put_below, take_off
 from gfxgraph.capture.numbers import TrackedNumber, plain
 from gfxgraph.capture.places import place
-from gfxgraph.capture.steps import HostStep, ReadStep, Step, share_memory
+from gfxgraph.capture.steps import HostStep, ReadStep, Step, raising, share_memory
 from gfxgraph.capture.structure import flat, written
 from gfxgraph.core.expressions import among
 from gfxgraph.core.unsafe import Kind, UnsafeOp, When
@@ -77,7 +77,7 @@ class MovingCapture(Protocol):
     rollback: Any
     streams: Any
 
-    def split(self, row: UnsafeOp, name: str, make: Any, where: Any = None) -> Any: ...
+    def split(self, row: UnsafeOp, name: str, make: Any, where: Any = None, again: Any = None) -> Any: ...
 
 
 class MovingTensors:
@@ -250,8 +250,8 @@ class MovingTensors:
         name = func.__name__
         if (
             self.is_idle
-            or session.policy is not OnUnsafe.SPLIT
             or name in _FORMS
+            or session.policy is not OnUnsafe.SPLIT
             or not _can_be_made_again(tensors, kwargs)
             or not self._starts()
         ):
@@ -283,9 +283,11 @@ class MovingTensors:
         numbers = [*among(TrackedNumber, (args, kwargs))]
         args, kwargs, spec_args, spec_kwargs = session.values.resolved_call(args, kwargs)
         given = flat(args, kwargs)
+        wrote: list[Tensor] = []
 
         def make() -> tuple[Any, Step | None]:
             with WriteSaver(session) as writes, Saved() as saved:
+                writes.found = wrote
                 out = func(*args, **kwargs)
             others = [part for part in _parts(out) if not isinstance(part, Tensor)]
             if not all(isinstance(part, _PLAIN) for part in others):
@@ -308,7 +310,11 @@ class MovingTensors:
                 self._expect_number(name, numbers, (out, writes.found))
             return out, step
 
-        out = session.split(_MOVING, name, make, where)
+        def again(error: Exception) -> HostStep:
+            fails, is_symbolic = raising(as_now(func), error, name, where), spec_args is not args
+            return HostStep(fails, spec_args, spec_kwargs, None, name, *where, tuple(wrote), (), is_symbolic)
+
+        out = session.split(_MOVING, name, make, where, again)
         if out is not _UNKNOWN:
             return out
         self.fix(given)

@@ -152,7 +152,8 @@ def _sized(stock: Callable[[str], Any], short: str) -> Any:
 # Functions whose schema has ``int[N]``, and those whose Python form takes ``*sizes``.
 _REDUCING = "amax amin logsumexp mean nanmean nansum norm roll std sum var"
 _BOTH = (
-    f"{_REDUCING} narrow select topk chunk split tile flip repeat_interleave unflatten cumsum tril triu index_fill"
+    f"{_REDUCING} narrow select topk chunk split tile flip repeat_interleave unflatten cumsum tril triu index_fill "
+    "broadcast_to kthvalue"
 )
 _METHODS = f"view reshape expand repeat permute new_zeros new_ones new_empty resize_ {_BOTH}"
 _FUNCTIONS = f"zeros ones empty rand randn arange linspace eye std_mean var_mean {_BOTH}"

@@ -293,6 +293,7 @@ def _unary(name: str) -> Any:
     return lambda self: self._keeper.computed(name, func, (self,))
 
 
+TrackedNumber.__name__ = "number_read_in_a_capture"  # C code that refuses it names it in its TypeError
 for _name in _COMPARISONS:
     setattr(TrackedNumber, f"__{_name}__", _comparison(_name))
 for _name in _BINARY:

@@ -56,9 +56,17 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
 def program_place() -> tuple[CodeType | None, int]:
     """Like ``place``, but skip Python's standard library and NumPy, which read a number for the program."""
     frame = user_frame(sys._getframe(1))
-    while frame is not None and _is_standard(frame.f_code.co_filename):
+    while frame is not None and (_is_standard(frame.f_code.co_filename) or _is_made(frame)):
         frame = user_frame(frame.f_back)
     return (frame.f_code, frame.f_lasti) if frame is not None else place()
+
+
+def _is_made(frame: FrameType) -> bool:
+    """True for a method that a library made for the program, as dataclasses do: the line is that of its call."""
+    outer = frame if frame.f_code.co_filename == "<string>" else None
+    while outer is not None and (outer.f_code.co_filename[:1] == "<" or is_installed_file(outer.f_code.co_filename)):
+        outer = outer.f_back
+    return outer is not None and outer is not frame
 
 
 def _is_standard(name: str) -> bool:

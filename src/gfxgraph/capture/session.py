@@ -42,7 +42,18 @@ from gfxgraph.capture.places import SourcePlace, place, shown
 from gfxgraph.capture.program import Program
 from gfxgraph.capture.recorder import Recorder
 from gfxgraph.capture.rollback import Rollback
-from gfxgraph.capture.steps import CallStep, Gate, HostStep, ReadStep, ReplayStep, SegmentStep, Step
+from gfxgraph.capture.steps import (
+    OPERATIONS_OWN,
+    CallStep,
+    Gate,
+    HostStep,
+    ReadStep,
+    ReplayStep,
+    SegmentStep,
+    Step,
+    is_operations_own,
+    raising,
+)
 from gfxgraph.capture.streams import Streams, wait_for
 from gfxgraph.capture.structure import flat, outs, written
 from gfxgraph.core.tape import where_of
@@ -408,6 +419,10 @@ class Session:
         args, kwargs, spec_args, spec_kwargs = self.values.resolved(args, kwargs)
         is_symbolic = spec_args is not args
 
+        def again(error: Exception) -> HostStep:
+            fails, writes = raising(func, error, name, where), written(func, args, kwargs)
+            return HostStep(fails, spec_args, spec_kwargs, None, name, *where, writes, (), is_symbolic)
+
         def make() -> tuple[Any, Step]:
             writes = written(func, args, kwargs)
             foreign = self.generators.foreign_states(args, kwargs)
@@ -429,13 +444,23 @@ class Session:
             self.moving.note(row, name, step, args, kwargs)
             return out, step
 
-        out = self.split(row, name, make, where)
+        out = self.split(row, name, make, where, again)
         if row.kind is Kind.HOST_COPY:
             self.values.pin_lent(written(func, args, kwargs))
         return out
 
-    def split(self, row: UnsafeOp, name: str, make: Callable[[], tuple[Any, Step | None]], where: Any = None) -> Any:
+    def split(
+        self,
+        row: UnsafeOp,
+        name: str,
+        make: Callable[[], tuple[Any, Step | None]],
+        where: Any = None,
+        again: Callable[[Exception], HostStep] | None = None,
+    ) -> Any:
         """End the segment, run what is pending, do the host's part, and open the next segment.
+
+        Args:
+            again: makes the step that expects the operation's own error of each replay: the program may catch it.
 
         Raises:
             CaptureError: `unsafe_op_in_capture`, if the policy is "raise".
@@ -445,13 +470,20 @@ class Session:
         if self.policy is OnUnsafe.RAISE:
             return self._torchs_own(row, name, make, shown)
         self.state.report("split", row.kind.value, name, shown, logging.INFO)
+        own: Exception | None = None
+        out = None
         try:
             self.recorder.paused = True
             # The operation may run on a side stream; a replay has only one stream, and so has the capture's end.
             with self.streams.be_on_own():
                 self._end_segment()
                 self.execute_pending()
-                out, step = make()
+                try:
+                    out, step = make()
+                except OPERATIONS_OWN as error:
+                    if again is None or not is_operations_own(error):
+                        raise
+                    own, step = error, again(error)
                 if step is not None:
                     self.add(step)
                 self.n_executed = len(self.program.steps)
@@ -460,6 +492,11 @@ class Session:
         except BaseException as error:
             self.abort(error)
             raise
+        try:
+            if own is not None:
+                raise own
+        finally:
+            del own  # its traceback holds this frame
         return out
 
     def _torchs_own(self, row: UnsafeOp, name: str, make: Callable[[], tuple[Any, Step | None]], where: Any) -> Any:

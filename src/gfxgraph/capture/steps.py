@@ -8,6 +8,7 @@ means and what it changes outside the graph.
 from __future__ import annotations
 
 import logging
+import re
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ from gfxgraph.capture.memory import Layout, overwrite, taken_from_device, tensor
 from gfxgraph.core.expressions import Expressions, Ref
 from gfxgraph.core.questions import EXACTLY, Question, ask
 from gfxgraph.core.tape import Tape, TapeValue, where_of
-from gfxgraph.errors import CaptureError, GfxGraphFault, GuardMismatch, ReplayError, first_line
+from gfxgraph.errors import CaptureError, GfxGraphError, GfxGraphFault, GuardMismatch, ReplayError, first_line
 from gfxgraph.process import process
 
 
@@ -232,7 +233,9 @@ class HostStep(Step):
     def run(self, program: Running) -> None:
         args, kwargs = self.args, self.kwargs
         if self.is_symbolic:
-            args, kwargs = computed(lambda: program.numbers.fill((args, kwargs)), self.name, self)
+            args, kwargs = computed(
+                lambda: program.numbers.fill((args, kwargs)), f"a value given to {self.name}", self
+            )
         if self.filled:
             kwargs = kwargs | {name: kwargs[name].new_empty(0) for name in self.filled}
         result = self._renewing(args, kwargs) if any(kept is not None for kept in self.saved) else None
@@ -432,6 +435,40 @@ def leaves_of(out: Any) -> Iterator[Tensor]:
             yield from leaves_of(part)
 
 
+_FAILED_LIBRARY = re.compile("(CUDA|HIP|NCCL|RCCL|MIOpen|driver) error|_STATUS_")
+OPERATIONS_OWN = (LookupError, ValueError, TypeError, ArithmeticError, RuntimeError)
+
+
+def is_operations_own(error: Exception) -> bool:
+    """Whether an operation refused its arguments; False if the device, its memory or a library failed."""
+    strange = (torch.AcceleratorError, torch.OutOfMemoryError, GfxGraphError)
+    return not isinstance(error, strange) and _FAILED_LIBRARY.search(str(error)) is None
+
+
+def raising(func: Callable[..., Any], error: Exception, name: str, where: tuple[Any, int]) -> Callable[..., Any]:
+    """A call that failed in the capture: the program may have caught that error, so each replay must fail alike."""
+    kind, expected = type(error), f"{type(error).__name__}: {first_line(error)}"
+
+    def fails(*args: Any, **kwargs: Any) -> None:
+        actual = "no error"
+        try:
+            func(*args, **kwargs)
+        except kind as again:
+            actual = f"{type(again).__name__}: {first_line(again)}"
+        if actual == expected:
+            return
+        process.require().counters.add("guard_mismatch")
+        raise GuardMismatch(
+            "guard_mismatch",
+            where=where_of(*where),
+            question=name,
+            expected=expected,
+            actual=actual,
+        )
+
+    return fails
+
+
 def computed(compute: Callable[[], Any], what: str, step: HostStep | ReadStep, expected: str = "a number") -> Any:
     """Run a computation of the host on values that it read.
 
@@ -440,7 +477,9 @@ def computed(compute: Callable[[], Any], what: str, step: HostStep | ReadStep, e
     """
     try:
         return compute()
-    except (ArithmeticError, LookupError, ValueError, TypeError, torch.linalg.LinAlgError) as error:
+    except OPERATIONS_OWN as error:
+        if not is_operations_own(error):
+            raise
         process.require().counters.add("guard_mismatch")
         raise GuardMismatch(
             "guard_mismatch",

@@ -68,7 +68,10 @@ def _tolist(self: Tensor) -> Any:
 def _contents(short: str, called: str) -> Callable[..., Any]:
     def contents(self: Tensor, *args: object, **kwargs: object) -> Any:
         session = _session_for(self)
-        if session is None or self.is_cuda:
+        if session is not None and self.is_cuda and kwargs.get("force"):
+            self = self.detach().cpu()  # as C++ does, but seen
+            session.moving.fix([self])
+        elif session is None or self.is_cuda:
             return STOCK[short](self, *args, **kwargs)
         session.values.read_contents(self, called)
         session.recorder.paused = True
@@ -80,7 +83,23 @@ def _contents(short: str, called: str) -> Callable[..., Any]:
     return contents
 
 
+def _same_memory(short: str, name: str, which: int) -> Callable[..., Any]:
+    """Make another tensor object of the same memory, which neither the dispatcher nor a mode sees."""
+
+    def same_memory(*args: Any, **kwargs: Any) -> Any:
+        session = session_here()
+        if session is not None and len(args) > which:
+            session.moving.fix([args[which]])
+        return STOCK[short](*args, **kwargs)
+
+    same_memory.__name__ = same_memory.__qualname__ = name
+    return same_memory
+
+
+_as_subclass = _same_memory("as_subclass", "as_subclass", 0)
+_make_subclass = staticmethod(_same_memory("make_subclass", "_make_subclass", 1))  # by which parameters are made
 _MEMORY = ("untyped_storage", "data_ptr", "__dlpack__")
+_BY_PYTHON = ("apply_", "map_", "map2_")
 
 
 @functools.cache
@@ -91,7 +110,30 @@ def memory_targets(stock: Callable[[str], Any]) -> Targets:
         stock: gives torch's own function by its short name.
     """
     found = {f"memory.{name}": (Tensor, name, _handing_out(stock, f"memory.{name}")) for name in _MEMORY}
+    for name in _BY_PYTHON:
+        found[f"memory.{name}"] = Tensor, name, _computed_in_python(stock, f"memory.{name}")
     return {**found, "memory.__deepcopy__": (Tensor, "__deepcopy__", _deep_copying(stock))}
+
+
+def _computed_in_python(stock: Callable[[str], Any], short: str) -> Any:
+    name = short.rpartition(".")[2]
+
+    def function(self: Tensor, *args: Any) -> Any:
+        session = session_here()
+        if session is None or not session.values.reads_tainted((self, *args), {}):
+            return stock(short)(self, *args)
+        for tensor in (self, *args):
+            if isinstance(tensor, Tensor):
+                session.values.read_contents(tensor, f"Tensor.{name}()")
+        session.recorder.paused = True
+        try:
+            made = stock(short)(self.clone(), *args)
+        finally:
+            session.recorder.paused = False
+        return self.copy_(made)
+
+    function.__name__ = function.__qualname__ = name
+    return function
 
 
 def _deep_copying(stock: Callable[[str], Any]) -> Any:
@@ -313,6 +355,8 @@ def targets() -> Targets:
         "tolist": (Tensor, "tolist", _tolist),
         "numpy": (Tensor, "numpy", _contents("numpy", "Tensor.numpy()")),
         "array": (Tensor, "__array__", _contents("array", "a NumPy array")),
+        "as_subclass": (Tensor, "as_subclass", _as_subclass),
+        "make_subclass": (Tensor, "_make_subclass", _make_subclass),
         "repr": (Tensor, "__repr__", _repr),
         "format": (Tensor, "__format__", _format),
         "as_subclass": (Tensor, "as_subclass", _aliased("as_subclass")),

@@ -9,6 +9,7 @@ containers and the program's own functions. Where there is no source to read, th
 from __future__ import annotations
 
 import ast
+import builtins
 import io
 import linecache
 import sys
@@ -92,11 +93,18 @@ def _answer(frame: FrameType) -> bool | None:
 
 
 def stands_in_call(frame: FrameType | None, names: frozenset[str]) -> bool:
-    """True if the running call may be an argument of a call to one of the named functions."""
+    """True if the running call may be an argument of a call to one of the named functions, Python's ``sum`` aside."""
     frame = user_frame(frame)
-    path = path_at(tree_of(frame.f_code.co_filename), frame.f_code, frame.f_lasti) if frame is not None else []
+    if frame is None:
+        return True
+    path = path_at(tree_of(frame.f_code.co_filename), frame.f_code, frame.f_lasti)
     calls = (node for node in path[:-1] if isinstance(node, ast.Call))
-    return not path or any(name_of(call) in names for call in calls)
+    return not path or any(name_of(call) in names and not _is_pythons(call, frame) for call in calls)
+
+
+def _is_pythons(call: ast.Call, frame: FrameType) -> bool:
+    name = call.func.id if isinstance(call.func, ast.Name) else ""
+    return hasattr(builtins, name) and looked_up(frame)(name) is getattr(builtins, name)
 
 
 class _TextSearch:

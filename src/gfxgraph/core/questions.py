@@ -60,6 +60,8 @@ class Question:
         shown = numbers.text(self.subject)
         if self.test in COMPARISONS:
             return f"{shown} {self.test} {numbers.text(self.operand)}"
+        if self.test == "is true":
+            return f"bool({shown})"
         return shown if self.test == EXACTLY else f"{shown} {self.test}"
 
 

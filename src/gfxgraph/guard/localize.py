@@ -185,6 +185,8 @@ def localize_fault(call: Callable[..., Any] | BaseException, *args: Any, **kwarg
     """
     if isinstance(call, BaseException):
         return named_fault(call, *args, **kwargs)
+    if not callable(call) and not hasattr(call, "replay"):
+        raise TypeError(f"localize_fault() takes a captured graph, a function or an exception, not {call!r}")
     graph = getattr(call, "__self__", None) if getattr(call, "__name__", "") == "replay" else call
     by_nodes = getattr(graph, "_replay_by_nodes", None)
     if by_nodes is not None:

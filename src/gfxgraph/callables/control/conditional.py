@@ -110,9 +110,14 @@ class Conditional:
         outputs: str = "owned",
         pool: Any = None,
     ) -> None:
+        if not isinstance(branches, (Mapping, Sequence)):
+            raise TypeError(f"a conditional takes its branches as a dict or a list, not {branches!r}")
         named = branches if isinstance(branches, Mapping) else dict(enumerate(branches))
         if not named:
             raise ValueError("a conditional needs at least one branch")
+        for branch in named.values():
+            if not callable(branch):
+                raise TypeError(f"a conditional's branches are functions or modules, not {branch!r}")
         if outputs not in ("owned", "static"):
             raise ValueError(f'outputs is "owned" or "static", not {outputs!r}')
         self.branches: dict[Any, Branch] = dict(named)

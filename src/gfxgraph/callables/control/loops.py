@@ -102,6 +102,8 @@ class WhileLoop:
     ) -> None:
         if max_steps < 1 or steps_per_launch < 1:
             raise ValueError("max_steps and steps_per_launch must be at least 1")
+        if not (callable(condition) and callable(body)):
+            raise TypeError(f"while_loop() takes two functions, a condition and a body, not {condition!r}, {body!r}")
         self.condition = condition
         self.body = body
         self.max_steps = max_steps
@@ -253,6 +255,8 @@ class Unrolled:
     def __init__(self, step: Callable[..., Any], k: int, *, pool: Any = None) -> None:
         if k < 1:
             raise ValueError("k must be at least 1")
+        if not callable(step):
+            raise TypeError(f"unroll() takes a function of one step, not {step!r}")
         self.step = step
         self.k = k
         self._pool = pool

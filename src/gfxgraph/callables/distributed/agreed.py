@@ -138,6 +138,8 @@ class Agreed:
         check_every: int = 32,
         max_graphs: int = 16,
     ) -> None:
+        if not callable(fn):
+            raise TypeError(f"Agreed() takes a function or a module, not {fn!r}")
         self.fn = fn
         self.name = getattr(fn, "__qualname__", type(fn).__name__)
         self._ranks = ranks

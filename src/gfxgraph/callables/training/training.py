@@ -168,6 +168,8 @@ class TrainingStep:
         modules: Iterable[torch.nn.Module] | None = None,
         pool: Any = None,
     ) -> None:
+        if not callable(step):
+            raise TypeError(f"TrainingStep() takes a function, not {step!r}")
         functools.update_wrapper(self, step)
         self.step = step
         self._name = getattr(step, "__qualname__", type(step).__name__)

@@ -1443,14 +1443,6 @@ def compared_with_a_decimal(x):
 
 
 @guarded
-def resized_by_a_number(x):
-    made = torch.zeros(2, device=x.device)
-    n = (x > 1).sum().item() + 1
-    made.resize_(n).copy_(x[:n])
-    return made * 2
-
-
-@guarded
 def resized_like_a_mask_result(x):
     made, kept = torch.zeros(2, device=x.device), x[x > 1]
     made.resize_as_(kept).copy_(kept)

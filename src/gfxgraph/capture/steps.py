@@ -23,7 +23,7 @@ from gfxgraph.capture import turns
 from gfxgraph.capture.execute import Env, below_autograd, run_tape, wait_for_collective
 from gfxgraph.capture.memory import Layout, overwrite, taken_from_device, tensor_of
 from gfxgraph.core.expressions import Expressions, Ref
-from gfxgraph.core.questions import EXACTLY, Question, ask
+from gfxgraph.core.questions import EXACTLY, Question, ask, where_they_differ
 from gfxgraph.core.tape import Tape, TapeValue, where_of
 from gfxgraph.errors import CaptureError, GfxGraphError, GfxGraphFault, GuardMismatch, ReplayError, first_line
 from gfxgraph.process import process
@@ -374,13 +374,9 @@ class ReadStep(Step):
             holds, now = computed(lambda: ask(question, numbers), question.text(numbers), self)  # noqa: B023
             if not holds:
                 process.require().counters.add("guard_mismatch")
-                raise GuardMismatch(
-                    "guard_mismatch",
-                    where=question.where,
-                    question=question.text(numbers),
-                    expected=question.operand if question.test == EXACTLY else question.answer,
-                    actual=now,
-                )
+                was = question.operand if question.test == EXACTLY else question.answer
+                text, was, now = where_they_differ(question.text(numbers), was, now)
+                raise GuardMismatch("guard_mismatch", where=question.where, question=text, expected=was, actual=now)
 
     def __str__(self) -> str:
         return f"{len(self.questions)} guards on {self.name} at {where_of(self.code, self.lasti)}"
@@ -441,7 +437,7 @@ OPERATIONS_OWN = (LookupError, ValueError, TypeError, ArithmeticError, RuntimeEr
 
 def is_operations_own(error: Exception) -> bool:
     """Whether an operation refused its arguments; False if the device, its memory or a library failed."""
-    strange = (torch.AcceleratorError, torch.OutOfMemoryError, GfxGraphError)
+    strange = (getattr(torch, "AcceleratorError", GfxGraphError), torch.OutOfMemoryError, GfxGraphError)
     return not isinstance(error, strange) and _FAILED_LIBRARY.search(str(error)) is None
 
 

@@ -21,7 +21,6 @@ from gfxgraph.capture.number_functions import by_number
 from gfxgraph.capture.numbers import TrackedNumber, holds_numbers
 from gfxgraph.capture.places import place
 from gfxgraph.capture.stock import STOCK, Targets, session_here
-from gfxgraph.capture.structure import flat
 
 _WHOLE = frozenset({int, bool, type(None), type(...)})
 _PLACES = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
@@ -192,18 +191,6 @@ def _repr(self: Tensor, *args: Any, **kwargs: Any) -> str:
 
 
 @functools.cache  # one for all captures: it is known by identity
-def _aliased(short: str) -> Callable[..., Tensor]:
-    """Replaces functions that make an alias below the dispatcher, which does not move with a moving tensor."""
-
-    def aliased(*args: object, **kwargs: object) -> Tensor:
-        session = session_here()
-        if session is not None:
-            session.moving.fix(flat(args))
-        return STOCK[short](*args, **kwargs)  # type: ignore[no-any-return]
-
-    return aliased
-
-
 def _format(self: Tensor, spec: str) -> str:
     session = _session_for(self)
     if session is not None and self.dim() == 0 and not self.is_meta:
@@ -359,8 +346,6 @@ def targets() -> Targets:
         "make_subclass": (Tensor, "_make_subclass", _make_subclass),
         "repr": (Tensor, "__repr__", _repr),
         "format": (Tensor, "__format__", _format),
-        "as_subclass": (Tensor, "as_subclass", _aliased("as_subclass")),
-        "make_subclass": (Tensor, "_make_subclass", staticmethod(_aliased("make_subclass"))),
         "new_tensor": (Tensor, "new_tensor", _new_tensor),
         "getitem": (Tensor, "__getitem__", _getitem),
         "setitem": (Tensor, "__setitem__", _setitem),

@@ -76,6 +76,16 @@ def same_value(a: object, b: object) -> bool:
     return bool(a == b) or bool(a != a and b != b)
 
 
+def where_they_differ(text: str, was: Any, now: Any) -> tuple[str, Any, Any]:
+    """What to show of two values that differ: of lists their lengths, or the first elements that differ."""
+    while isinstance(was, (list, tuple)) and isinstance(now, (list, tuple)):
+        if len(was) != len(now):
+            return f"len({text})", len(was), len(now)
+        index = next(i for i, (a, b) in enumerate(zip(was, now)) if not same_value(a, b))
+        text, was, now = f"{text}[{index}]", was[index], now[index]
+    return text, was, now
+
+
 def ask(question: Question, numbers: Expressions) -> tuple[bool, Any]:
     """Ask again. Returns (whether the answer still holds, the present value)."""
     value = numbers.value(question.subject)

@@ -171,6 +171,8 @@ class BridgedGraph(_TorchsGraph):
         if session is None:
             raise CaptureError("capture_not_begun", where=shown(place()), quote=STOCK_NOT_BEGUN)
         is_unwinding = self._is_unwinding()
+        if is_unwinding and session.is_left_by(error := sys.exc_info()[1]):
+            session.abort(error)
         if session.error is not None:
             session.abort(None)
             self._session = None

@@ -104,6 +104,8 @@ class Session:
         self.n_executed = 0
         self.has_executed = False
         self.error: BaseException | None = None
+        self._refused = 0
+        """The ``id`` of the latest error that an operation raised and that the program may yet catch."""
         self.died_of: tuple[str, object] | None = None
         self.graph_handle = 0
         """The driver's handle of the graph being captured."""
@@ -183,6 +185,12 @@ class Session:
     @segment_graph.setter
     def segment_graph(self, graph: Any) -> None:
         self._own_graph = graph if graph is not self.graph_ref() else None
+
+    def is_left_by(self, error: BaseException | None) -> bool:
+        """Whether an operation's own error, or one raised while it was handled, leaves the capture."""
+        while error is not None and id(error) != self._refused:
+            error = error.__context__
+        return error is not None
 
     def abort(self, error: BaseException | None, dying: Any = None) -> None:
         """Restore the process to its state before the capture. The caller raises the error.
@@ -484,6 +492,7 @@ class Session:
                     if again is None or not is_operations_own(error):
                         raise
                     own, step = error, again(error)
+                    self._refused = id(error)
                 if step is not None:
                     self.add(step)
                 self.n_executed = len(self.program.steps)

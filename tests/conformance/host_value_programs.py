@@ -776,6 +776,11 @@ def error_of_a_bad_matrix(x):
 
 
 @guarded
+def an_array_of_a_mask(x):
+    return torch.from_numpy(x[x > 0.7].cpu().numpy()).cuda()
+
+
+@guarded
 def numpy_by_force(x):
     return torch.from_numpy(x.numpy(force=True) * 2).cuda(), x * float(x[x > 0.7].numpy(force=True).sum())
 

@@ -189,3 +189,19 @@ def test_what_refuses_a_number_says_which(platform):
         scope = {"read": x.sum().item, "take": decimal.Decimal}
         with pytest.raises(TypeError, match="number_read_in_a_capture"):
             exec("take(read())", scope)
+
+
+def test_of_a_long_list_the_element_is_shown(platform):
+    """A pinned list that changed: the first element that differs, not thousands of numbers."""
+    x = torch.arange(5000.0, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = x * x.tolist()[7]
+    graph.replay()
+    assert y[1].item() == 7
+    x[9] = -1
+    with pytest.raises(
+        gfxgraph.GuardMismatch, match=r"value\[9\] at .* was 9\.0 when captured and is -1\.0 now"
+    ) as caught:
+        graph.replay()
+    assert len(str(caught.value)) < 700

@@ -69,9 +69,9 @@ def _contents(short: str, called: str) -> Callable[..., Any]:
         session = _session_for(self)
         if session is not None and self.is_cuda and kwargs.get("force"):
             self = self.detach().cpu()  # as C++ does, but seen
-            session.moving.fix([self])
         elif session is None or self.is_cuda:
             return STOCK[short](self, *args, **kwargs)
+        session.moving.fix([self])  # the array keeps the tensor, whose memory a replay would exchange
         session.values.read_contents(self, called)
         session.recorder.paused = True
         try:

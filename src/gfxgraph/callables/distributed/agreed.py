@@ -126,6 +126,9 @@ class Agreed:
         warmup: eager calls before a capture.
         check_every: replays from one check of the graphs' health to the next, at first and after a finding.
         max_graphs: most captured signatures on this rank.
+
+    Raises:
+        TypeError: ``fn`` cannot be called.
     """
 
     def __init__(

@@ -156,6 +156,9 @@ class TrainingStep:
         pool: memory to share with other captures.
 
     A step that cannot be captured runs eagerly, and `why_eager` says why; `stats()` counts every call.
+
+    Raises:
+        TypeError: ``step`` cannot be called.
     """
 
     def __init__(

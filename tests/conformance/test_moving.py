@@ -203,3 +203,17 @@ def test_out_of_a_call_that_failed_in_the_capture_stays_in_its_memory(platform):
     before = counts.clone()
     graph.replay()
     assert torch.equal(counts, before + 1)
+
+
+def test_an_error_after_one_that_the_program_caught_is_its_own(platform):
+    """It leaves the block, and the graph holds what was captured, as torch's does: the other error is no longer there."""
+    x, counts = torch.full((4,), float("nan"), device="cuda"), torch.zeros(2, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(RuntimeError, match="enough"), torch.cuda.graph(graph):
+        try:
+            torch.histc(x, 4)
+        except RuntimeError:
+            counts.add_(1)
+        raise RuntimeError("enough")  # often at the address of the first one
+    graph.replay()
+    assert counts.tolist() == [1.0, 1.0]

@@ -64,6 +64,8 @@ from gfxgraph.types import CaptureStatus, OnUnsafe
 
 STOCK_TEXT = "CUDA error: operation not permitted when stream is capturing"
 
+_RAISED_IN = "_gfxgraph_raised_in"
+
 
 class Session:
     """The capture of one graph object, from capture_begin to capture_end."""
@@ -104,8 +106,8 @@ class Session:
         self.n_executed = 0
         self.has_executed = False
         self.error: BaseException | None = None
-        self._refused = 0
-        """The ``id`` of the latest error that an operation raised and that the program may yet catch."""
+        self._mark = object()
+        """On each error that an operation raised and that the program may yet catch."""
         self.died_of: tuple[str, object] | None = None
         self.graph_handle = 0
         """The driver's handle of the graph being captured."""
@@ -188,7 +190,7 @@ class Session:
 
     def is_left_by(self, error: BaseException | None) -> bool:
         """Whether an operation's own error, or one raised while it was handled, leaves the capture."""
-        while error is not None and id(error) != self._refused:
+        while error is not None and getattr(error, _RAISED_IN, None) is not self._mark:
             error = error.__context__
         return error is not None
 
@@ -494,7 +496,7 @@ class Session:
                     if again is None or not is_operations_own(error):
                         raise
                     own, step = error, raising(again(), error)
-                    self._refused = id(error)
+                    setattr(error, _RAISED_IN, self._mark)
                 if step is not None:
                     self.add(step)
                 self.n_executed = len(self.program.steps)

@@ -24,7 +24,7 @@ from gfxgraph.capture.number_functions import SIZED
 from gfxgraph.capture.numbers import TrackedNumber, holds_numbers, is_number, now, plain
 from gfxgraph.capture.places import place, program_place
 from gfxgraph.capture.program import Program
-from gfxgraph.capture.steps import CallStep, Gate, HostStep, ReadStep, Step, raising
+from gfxgraph.capture.steps import CallStep, Gate, HostStep, ReadStep, Step
 from gfxgraph.capture.structure import flat
 from gfxgraph.capture.symbols import WantsNumber, numbers_of, refs_and_values, symbolic
 from gfxgraph.core.expressions import Expressions, Ref, refs_in
@@ -67,7 +67,7 @@ class Splitting(Protocol):
         name: str,
         make: Callable[[], tuple[Any, Step | None]],
         where: Any = None,
-        again: Callable[[Exception], HostStep] | None = None,
+        again: Callable[[], HostStep] | None = None,
     ) -> Any: ...
     def add(self, step: Step) -> None: ...
     def abort(self, error: BaseException | None) -> None: ...
@@ -236,8 +236,8 @@ class HostValues:
             made.append(ref)
             return value, step
 
-        def again(error: Exception) -> HostStep:
-            return HostStep(raising(read, error, name, where), (), {}, None, name, *where)
+        def again() -> HostStep:
+            return HostStep(read, (), {}, None, name, *where)
 
         value = self._capturing().split(BY_NAME["aten::_local_scalar_dense"], name, make, where, again)
         return value, made[0], where
@@ -393,10 +393,10 @@ class HostValues:
         def step() -> tuple[Any, Step]:
             out = make(values)
             self.taint(out)
-            return out, HostStep(make, (spec,), {}, out, name, *where, is_symbolic=True)
+            return out, again(out)
 
-        def again(error: Exception) -> HostStep:
-            return HostStep(raising(make, error, name, where), (spec,), {}, None, name, *where, is_symbolic=True)
+        def again(out: Tensor | None = None) -> HostStep:
+            return HostStep(make, (spec,), {}, out, name, *where, is_symbolic=True)
 
         row: UnsafeOp = BY_NAME["aten::_local_scalar_dense"]
         return self._capturing().split(row, name, step, where, again)  # type: ignore[no-any-return]

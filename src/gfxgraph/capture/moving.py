@@ -33,7 +33,7 @@ from gfxgraph.capture.memory import Layout, memory_of
 from gfxgraph.capture.modes import put_below, take_off
 from gfxgraph.capture.numbers import TrackedNumber, plain
 from gfxgraph.capture.places import place
-from gfxgraph.capture.steps import HostStep, ReadStep, Step, raising, share_memory
+from gfxgraph.capture.steps import HostStep, ReadStep, Step, share_memory
 from gfxgraph.capture.structure import flat, written
 from gfxgraph.core.expressions import among
 from gfxgraph.core.unsafe import Kind, UnsafeOp, When
@@ -286,8 +286,7 @@ class MovingTensors:
         wrote: list[Tensor] = []
 
         def make() -> tuple[Any, Step | None]:
-            with WriteSaver(session) as writes, Saved() as saved:
-                writes.found = wrote
+            with WriteSaver(session, wrote), Saved() as saved:
                 out = func(*args, **kwargs)
             others = [part for part in _parts(out) if not isinstance(part, Tensor)]
             if not all(isinstance(part, _PLAIN) for part in others):
@@ -296,23 +295,22 @@ class MovingTensors:
                 answer, ref = self._read(session, name, func, args, kwargs, out)
                 session.values.escaped(ref, out, name)
                 return out, answer
-            for tensor in flat(out, writes.found):
+            for tensor in flat(out, wrote):
                 if not tensor.is_cuda:
                     session.values.taint(tensor)
             for tensor in flat(out):
                 if tensor.is_cuda:
                     session.recorder.adopt(tensor)
-            step = HostStep(as_now(func), spec_args, spec_kwargs, out, name, *where, tuple(writes.found))
-            step.is_symbolic = spec_args is not args
+            step = again(out)
             step.saved = saved.apart_from([*given, *flat(out)])
             self._move(step, given)
             if numbers:
-                self._expect_number(name, numbers, (out, writes.found))
+                self._expect_number(name, numbers, (out, wrote))
             return out, step
 
-        def again(error: Exception) -> HostStep:
-            fails, is_symbolic = raising(as_now(func), error, name, where), spec_args is not args
-            return HostStep(fails, spec_args, spec_kwargs, None, name, *where, tuple(wrote), (), is_symbolic)
+        def again(out: object = None) -> HostStep:
+            is_symbolic = spec_args is not args
+            return HostStep(as_now(func), spec_args, spec_kwargs, out, name, *where, tuple(wrote), (), is_symbolic)
 
         out = session.split(_MOVING, name, make, where, again)
         if out is not _UNKNOWN:
@@ -362,19 +360,19 @@ class Saved:
 
 
 class WriteSaver(TorchDispatchMode):
-    """Saves existing tensors before a call writes to them."""
+    """Saves existing tensors before a call writes to them, and notes them in ``found``."""
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: Any, found: list[Tensor]) -> None:
         super().__init__()
         self._session = session
         self._made: set[int] = set()
-        self.found: list[Tensor] = []
+        self._found = found
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         targets = [tensor for tensor in written(func, args, kwargs) if memory_of(tensor) not in self._made]
         self._session.rollback.save(targets, self._session.streams.own)
-        self.found += targets
+        self._found += targets
         before = {memory_of(tensor) for tensor in flat(args, kwargs)}
         out = func(*args, **kwargs)
         self._made |= {memory_of(tensor) for tensor in flat(out)} - (before - self._made)

@@ -64,6 +64,8 @@ from gfxgraph.types import CaptureStatus, OnUnsafe
 
 STOCK_TEXT = "CUDA error: operation not permitted when stream is capturing"
 
+_RAISED_IN = "_gfxgraph_raised_in"
+
 
 class Session:
     """The capture of one graph object, from capture_begin to capture_end."""
@@ -104,8 +106,8 @@ class Session:
         self.n_executed = 0
         self.has_executed = False
         self.error: BaseException | None = None
-        self._refused = 0
-        """The ``id`` of the latest error that an operation raised and that the program may yet catch."""
+        self._mark = object()
+        """On each error that an operation raised and that the program may yet catch."""
         self.died_of: tuple[str, object] | None = None
         self.graph_handle = 0
         """The driver's handle of the graph being captured."""
@@ -188,7 +190,7 @@ class Session:
 
     def is_left_by(self, error: BaseException | None) -> bool:
         """Whether an operation's own error, or one raised while it was handled, leaves the capture."""
-        while error is not None and id(error) != self._refused:
+        while error is not None and getattr(error, _RAISED_IN, None) is not self._mark:
             error = error.__context__
         return error is not None
 
@@ -426,15 +428,18 @@ class Session:
         where = place()
         args, kwargs, spec_args, spec_kwargs = self.values.resolved(args, kwargs)
         is_symbolic = spec_args is not args
+        writes = written(func, args, kwargs)
+        foreign: list[Any] = []
 
-        def again(error: Exception) -> HostStep:
-            fails, writes = raising(func, error, name, where), written(func, args, kwargs)
-            return HostStep(fails, spec_args, spec_kwargs, None, name, *where, writes, (), is_symbolic)
+        def again(out: object = None) -> HostStep:
+            step = HostStep(func, spec_args, spec_kwargs, out, name, *where, writes, tuple(foreign), is_symbolic)
+            step.filled = outs(func, kwargs)
+            return step
 
         def make() -> tuple[Any, Step]:
-            writes = written(func, args, kwargs)
-            foreign = self.generators.foreign_states(args, kwargs)
-            foreign += [host_generator(args, kwargs)] if row is HOST_DRAW else []
+            foreign.extend(self.generators.foreign_states(args, kwargs))
+            if row is HOST_DRAW:
+                foreign.append(host_generator(args, kwargs))
             self.rollback.save(writes, self.streams.own)
             self.rollback.save_states(foreign)
             out = func(*args, **kwargs)
@@ -447,14 +452,13 @@ class Session:
             for tensor in flat(out):
                 if tensor.is_cuda:
                     self.recorder.adopt(tensor)
-            step = HostStep(func, spec_args, spec_kwargs, out, name, *where, writes, tuple(foreign), is_symbolic)
-            step.filled = outs(func, kwargs)
+            step = again(out)
             self.moving.note(row, name, step, args, kwargs)
             return out, step
 
         out = self.split(row, name, make, where, again)
         if row.kind is Kind.HOST_COPY:
-            self.values.pin_lent(written(func, args, kwargs))
+            self.values.pin_lent(writes)
         return out
 
     def split(
@@ -463,12 +467,12 @@ class Session:
         name: str,
         make: Callable[[], tuple[Any, Step | None]],
         where: Any = None,
-        again: Callable[[Exception], HostStep] | None = None,
+        again: Callable[[], HostStep] | None = None,
     ) -> Any:
         """End the segment, run what is pending, do the host's part, and open the next segment.
 
         Args:
-            again: makes the step that expects the operation's own error of each replay: the program may catch it.
+            again: makes the step that repeats an operation that failed: the program may catch its error.
 
         Raises:
             CaptureError: `unsafe_op_in_capture`, if the policy is "raise".
@@ -491,8 +495,8 @@ class Session:
                 except OPERATIONS_OWN as error:
                     if again is None or not is_operations_own(error):
                         raise
-                    own, step = error, again(error)
-                    self._refused = id(error)
+                    own, step = error, raising(again(), error)
+                    setattr(error, _RAISED_IN, self._mark)
                 if step is not None:
                     self.add(step)
                 self.n_executed = len(self.program.steps)

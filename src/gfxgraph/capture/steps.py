@@ -441,8 +441,9 @@ def is_operations_own(error: Exception) -> bool:
     return not isinstance(error, strange) and _FAILED_LIBRARY.search(str(error)) is None
 
 
-def raising(func: Callable[..., Any], error: Exception, name: str, where: tuple[Any, int]) -> Callable[..., Any]:
+def raising(step: HostStep, error: Exception) -> HostStep:
     """A call that failed in the capture: the program may have caught that error, so each replay must fail alike."""
+    func, name, where = step.func, step.name, where_of(step.code, step.lasti)
     kind, expected = type(error), f"{type(error).__name__}: {first_line(error)}"
 
     def fails(*args: Any, **kwargs: Any) -> None:
@@ -456,13 +457,14 @@ def raising(func: Callable[..., Any], error: Exception, name: str, where: tuple[
         process.require().counters.add("guard_mismatch")
         raise GuardMismatch(
             "guard_mismatch",
-            where=where_of(*where),
+            where=where,
             question=name,
             expected=expected,
             actual=actual,
         )
 
-    return fails
+    step.func = fails
+    return step
 
 
 def computed(compute: Callable[[], Any], what: str, step: HostStep | ReadStep, expected: str = "a number") -> Any:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import gfxgraph
+from gfxgraph.callables import engine
 from gfxgraph.capture import shield
 from gfxgraph.process import process
 from gfxgraph.simulator import Faults
@@ -224,6 +225,31 @@ def test_interrupt_inside_torchs_capture_begin(platform, monkeypatch, caplog):
         (x + torch.rand_like(x)).sum().item()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
+        doubled = x * 2 + torch.rand_like(x) * 0
+    graph.replay()
+    assert doubled.tolist() == [2.0] * 4
+
+
+@pytest.mark.parametrize("struck", ["instantiate", "capture_end"])
+def test_a_capture_that_had_ended(platform, monkeypatch, caplog, struck):
+    """What fails after torch's own end finds nothing to clean up, says no error, and leaves the generators free."""
+    base = process.require().base
+    real, failure = getattr(base, struck), torch.OutOfMemoryError if struck == "instantiate" else KeyboardInterrupt
+
+    def failing(graph):
+        real(graph)
+        raise failure
+
+    x = torch.ones(4, device="cuda")
+    with monkeypatch.context() as planted:
+        planted.setattr(base, struck, failing)
+        with pytest.raises(failure):
+            pool = engine.SharedPool(process.require(), torch.cuda.Stream())
+            engine.capture(lambda: x + 1, torch.cuda.Stream(), pool, recorded=False)
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
+    (x + torch.rand_like(x)).sum().item()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
         doubled = x * 2 + torch.rand_like(x) * 0
     graph.replay()
     assert doubled.tolist() == [2.0] * 4

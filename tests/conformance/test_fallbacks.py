@@ -14,7 +14,7 @@ from tests.conformance.bench import Bench, ProcessState, reserved, same
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="failures are planted in the simulator")
 PROGRAMS = ["plain", "rng", "in_place", "forked", "split"]
 OPAQUE = ["opaque_first", "opaque_last"]
-INVALID_VALUE, OUT_OF_MEMORY, ILLEGAL_ADDRESS = 1, 2, 700
+INVALID_VALUE, OUT_OF_MEMORY, ILLEGAL_ADDRESS, INVALIDATED = 1, 2, 700, 901
 TAPE = "graph launch failed; ran the tape"
 WALK = "graph launch failed; ran node by node"
 NOTHING = "graph launch failed, and there is no fallback left"
@@ -178,3 +178,66 @@ def test_memory_of_fallbacks_is_given_back(bench):
         replay(bench, graph, outputs, "split", lambda f: f.fail_nth("launch", 1, INVALID_VALUE))
     del graph, outputs
     assert reserved() == baseline
+
+
+def relaid_input(x):
+    first = x + 1
+    x.t_()
+    return first * 2 + x * torch.arange(4.0, device="cuda")
+
+
+def relaid_result_of_a_product(x):
+    y = torch.mm(x, x)
+    y.t_()
+    return y + torch.arange(4.0, device="cuda")
+
+
+def relaid_argument(x):
+    y = x * 1
+    z = torch.mm(y, x)
+    y.t_()
+    return y + z
+
+
+def relaid_after_reads(x):
+    y = x * 2
+    rows = y.tolist()
+    y.t_()
+    z = y * rows[0][1]
+    total = z.sum().item()
+    y.t_()
+    return y * total + z
+
+
+def one_row(x):
+    return torch.nn.functional.linear(x[0], x).relu()
+
+
+@pytest.mark.parametrize(
+    "body", [relaid_input, relaid_result_of_a_product, relaid_argument, relaid_after_reads, one_row]
+)
+@pytest.mark.parametrize("dies_at", [0, 1, 2, 3])
+@pytest.mark.parametrize("launches", [True, False])
+def test_shapes_that_change_in_place(bench, body, dies_at, launches):
+    """Replays, and tapes after a failure, go by the shape that a tensor had then, not by the one it got later."""
+    x = torch.arange(16.0, device="cuda").reshape(4, 4)
+    bench.sim.faults = faults = Faults()
+    if dies_at:
+        faults.fail_nth("op", dies_at, INVALIDATED)
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            out = body(x)
+    except RuntimeError as error:  # the host's own part was struck
+        assert dies_at > 1 and body is relaid_after_reads and "previous error" in str(error)
+        return
+    finally:
+        bench.sim.faults = Faults()
+    for seed in range(3):
+        fresh = torch.randn(4, 4, generator=torch.Generator().manual_seed(seed)).cuda()
+        x.copy_(fresh.t() if body is relaid_input else fresh)
+        if not launches:
+            bench.sim.faults.fail_nth("launch", 1, INVALID_VALUE)
+        graph.replay()
+        bench.sim.faults = Faults()
+        torch.testing.assert_close(out, body(fresh))

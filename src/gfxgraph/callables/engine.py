@@ -63,7 +63,7 @@ class SharedPool:
     def __init__(self, state: process.Process, stream: Any, pool_id: Any = None) -> None:
         self.state = state
         self.id = torch.cuda.graph_pool_handle() if pool_id is None else pool_id
-        self._graph = state.base()
+        self._graph = state.base(keep_graph=True)  # never launched, so never instantiated
         workspaces.own_pools.add(tuple(self.id))
         try:
             with _bare_capture(state, self._graph, self.id, stream):
@@ -190,7 +190,7 @@ def n_nodes_of(call: Callable[[], object], stream: torch.cuda.Stream, pool: Shar
         None if it cannot be captured, whatever the reason; the process is as before.
     """
     state = process.require()
-    graph = state.base()
+    graph = state.base(keep_graph=True)
     try:
         with _bare_capture(state, graph, pool.id, stream):
             with _refusing_waits():

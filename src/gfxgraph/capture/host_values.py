@@ -12,6 +12,7 @@ import operator
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -140,7 +141,7 @@ class HostValues:
     def read_scalar(self, tensor: Tensor, name: str) -> Any:
         """``tensor.item()`` inside the capture: a number that carries its expression, or a plain bool."""
         item = intercept.stock("item")
-        value, ref, where = self._read(lambda: item(tensor), name)
+        value, ref, where = self._read(partial(item, tensor), name)
         if isinstance(value, bool):
             self.asked(ref, "is true", None, value, where)
             return value
@@ -157,7 +158,7 @@ class HostValues:
         to_list = intercept.stock("tolist")
         if tensor.dim() == 0:
             return self.read_scalar(tensor, "Tensor.tolist")
-        value, ref, where = self._read(lambda: to_list(tensor), "Tensor.tolist")
+        value, ref, where = self._read(partial(to_list, tensor), "Tensor.tolist")
         is_size = not self.has_numbers and texts.stands_in_call(sys._getframe(1), SIZED)
         if (
             is_size
@@ -183,7 +184,7 @@ class HostValues:
     def read_contents(self, tensor: Tensor, use: str) -> None:
         """A host tensor's contents escape, as a NumPy array: they are pinned."""
         to_list = intercept.stock("tolist")
-        value, ref, where = self._read(lambda: to_list(tensor), use)
+        value, ref, where = self._read(partial(to_list, tensor), use)
         self.escaped(ref, value, use, where)
 
     def pin_lent(self, written: Iterable[Tensor]) -> None:
@@ -213,7 +214,7 @@ class HostValues:
     def read_below_python(self, func: Any, args: Any) -> Any:
         """A value that C++ reads (an index, a size), whose use cannot be tracked."""
         tensor = args[0]
-        value, ref, where = self._read(lambda: func(tensor), "aten::_local_scalar_dense")
+        value, ref, where = self._read(partial(func, tensor), "aten::_local_scalar_dense")
         if tensor.dtype is torch.bool:
             self.asked(ref, "is true", None, bool(value), where)
         else:

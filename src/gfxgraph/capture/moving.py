@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -275,7 +276,7 @@ class MovingTensors:
         return value
 
     def _read(self, session: Any, name: str, func: Any, args: Any, kwargs: Any, value: Any) -> tuple[ReadStep, Any]:
-        ref, step = session.values.new_read(lambda: func(*args, **kwargs), value, f"torch.Tensor.{name}", place())
+        ref, step = session.values.new_read(partial(func, *args, **kwargs), value, f"torch.Tensor.{name}", place())
         return step, ref
 
     def _made(self, session: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any:

@@ -55,6 +55,7 @@ class OpInfo:
         "name",
         "named_binding",
         "names_tensors",
+        "relays",
         "stand_in",
         "takes",
         "tensors",
@@ -85,7 +86,9 @@ class OpInfo:
         has = torch._C._dispatch_has_kernel_for_dispatch_key
         full = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
         self.is_composite = has(full, "CompositeImplicitAutograd") and not has(full, "CUDA")
-        self.is_watched = self.unsafe is not None or self.is_composite or self.draws
+        self.relays = torch.Tag.inplace_view in func.tags
+        """Whether it gives its first argument another shape or other strides in place, as ``t_`` does."""
+        self.is_watched = self.unsafe is not None or self.is_composite or self.draws or self.relays
         # False where the result shares memory with an argument: views, in-place operations, and the views that torch
         # calls unsafe, of which the schema says nothing: kron writes its out= through one.
         self.makes_memory = not (

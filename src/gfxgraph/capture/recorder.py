@@ -82,6 +82,7 @@ class RecordedCapture(Protocol):
     def op_failed(self, info: OpInfo, func: Any, args: Any, kwargs: Any, error: RuntimeError) -> Any: ...
     def note_draw(self, slot: tuple[int, str] | None, args: Any, kwargs: Any) -> None: ...
     def grew(self) -> None: ...
+    def keep_layout(self, tensor: Tensor, as_it_was: Tensor) -> None: ...
 
 
 class Recorder(TorchDispatchMode):
@@ -374,6 +375,8 @@ class Recorder(TorchDispatchMode):
             return self.session.unsafe_op(row, func, args, kwargs), args, kwargs
         if self.is_guarded and not info.is_torchs:
             args, kwargs = self._repaired(info, args, kwargs)
+        if info.relays and args and args[0].is_cuda and args[0].layout is _STRIDED:
+            self._keep_layout(args[0])
         return _TO_RECORD, args, kwargs
 
     def _repaired(self, info: OpInfo, args: Any, kwargs: Any) -> Any:
@@ -450,11 +453,28 @@ class Recorder(TorchDispatchMode):
         segment = self.segment
         if base is None or base.segment != segment:
             return self._external(tensor, address)
-        value = new_value(tensor, self.owner, len(self.tape.rows), segment, 0, base.root or base)
+        return self._alias(tensor, base)
+
+    def _alias(self, tensor: Tensor, base: TapeValue) -> TapeValue:
+        value = new_value(tensor, self.owner, len(self.tape.rows), self.segment, 0, base.root or base)
         layout = (tensor.dtype, tuple(tensor.size()), tuple(tensor.stride()), tensor.storage_offset())
         self.tape.aliases.append((len(self.tape.rows), value, base, layout))
         self.values.append(value)
         return value
+
+    def _keep_layout(self, tensor: Tensor) -> None:
+        """The next operation gives a tensor another shape in place, but replays need it as it was.
+
+        That is what was recorded before it, and each run of this tape, which repeats the operation.
+        """
+        as_it_was = tensor.detach()
+        self.session.keep_layout(tensor, as_it_was)
+        value = self.value_of(tensor)
+        if value.is_external:
+            self.externals[value] = as_it_was
+            del self.outside[identity(tensor)]
+        if value.is_external or value.segment != self.segment:
+            self._alias(tensor, value)
 
     def _external(self, tensor: Tensor, address: int) -> TapeValue:
         if not (address or self.has_host_operands or tensor.is_cuda):

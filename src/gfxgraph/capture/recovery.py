@@ -29,6 +29,8 @@ from gfxgraph.types import CaptureStatus
 
 # capture_end's error if capture_begin refused its arguments before it changed anything.
 _NEVER_BEGAN = "Capture must end on the same stream it began on."
+# Its error if it has ended the capture before, and was interrupted since.
+_HAD_ENDED = "endAllocatePool: not currently recording"
 
 
 def heal_capture(
@@ -73,6 +75,8 @@ def heal_capture(
             # and
             # prints it in this error as an invalid character (seen on an H200, torch 2.11).
             return False
+        if _HAD_ENDED in str(error):
+            return False  # of what it does, only the generators are left
         # As text: a log record would keep the error's frames, and the graph with them.
         process.log.error("could not clean up after a failed capture: %s", str(error))
         return False

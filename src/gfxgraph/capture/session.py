@@ -573,6 +573,12 @@ class Session:
         """Handle a refused call outside the dispatcher: its own error, or the first sign of a dead capture."""
         return failures.call_failed(self, name, error, again)
 
+    def keep_layout(self, tensor: Tensor, as_it_was: Tensor) -> None:
+        """The tensor is about to get another shape in place: the steps so far use another tensor of its memory."""
+        for step in self.program.steps:
+            if isinstance(step, (HostStep, ReadStep)):
+                step.exchange(tensor, as_it_was)
+
     def note_draw(self, slot: tuple[int, str] | None, args: Any, kwargs: Any) -> None:
         """Note which generator the last operation draws from, with a handle on its current state."""
         generator = self.generators.default

@@ -13,6 +13,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NoReturn, Protocol
 
 import torch
@@ -22,6 +23,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from gfxgraph.capture import turns
 from gfxgraph.capture.execute import Env, below_autograd, run_tape, wait_for_collective
 from gfxgraph.capture.memory import Layout, overwrite, taken_from_device, tensor_of
+from gfxgraph.capture.structure import exchanged, flat
 from gfxgraph.core.expressions import Expressions, Ref
 from gfxgraph.core.questions import EXACTLY, Question, ask, where_they_differ
 from gfxgraph.core.tape import Tape, TapeValue, where_of
@@ -273,6 +275,14 @@ class HostStep(Step):
     def random_states(self) -> Iterator[Any]:
         return iter(self.states)
 
+    def exchange(self, old: Tensor, new: Tensor) -> None:
+        """Use another tensor of the same memory; one that moves stays."""
+        if id(old) in self.moving or not any(each is old for each in flat(self.args, self.kwargs, self.out)):
+            return
+        self.args, self.kwargs, self.out = exchanged((self.args, self.kwargs, self.out), old, new)
+        if id(old) in self.views:
+            self.views.add(id(new))
+
     def _store(self, out: Any, result: Any) -> None:
         if isinstance(out, Tensor):
             if out is result:
@@ -366,6 +376,11 @@ class ReadStep(Step):
     code: Any
     lasti: int
     questions: list[Question] = field(default_factory=list)
+
+    def exchange(self, old: Tensor, new: Tensor) -> None:
+        """Read another tensor of the same memory."""
+        if isinstance(read := self.read, partial) and any(each is old for each in flat(read.args, read.keywords)):
+            self.read = partial(read.func, *exchanged(read.args, old, new), **exchanged(read.keywords, old, new))
 
     def run(self, program: Running) -> None:
         numbers = program.numbers

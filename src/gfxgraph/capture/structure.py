@@ -46,6 +46,15 @@ def flat(*items: Any) -> list[Tensor]:
     return found
 
 
+def exchanged(item: Any, old: Tensor, new: Tensor) -> Any:
+    """The same structure with ``new`` in place of ``old``."""
+    if isinstance(item, (list, tuple)):
+        return type(item)([exchanged(part, old, new) for part in item])
+    if isinstance(item, dict):
+        return {name: exchanged(part, old, new) for name, part in item.items()}
+    return new if item is old else item
+
+
 def written(func: Any, args: Any, kwargs: Any) -> tuple[Tensor, ...]:
     """The arguments whose content the operation changes; those of which it makes another view only are none."""
     if torch.Tag.inplace_view in func.tags:

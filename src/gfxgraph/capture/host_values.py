@@ -444,7 +444,9 @@ class HostValues:
     def asked(self, ref: Ref, test: str, operand: Any, answer: bool, where: Any = None) -> None:
         """Record a question whose answer the program branched on: each replay checks the answer again."""
         step = self._reads[max(self.numbers.reads_of((ref, *refs_in(operand))))]
-        question = Question(ref, test, operand, answer, where_of(*(where or program_place())))
+        if where is None or (where[0] is not None and where[0].co_filename.startswith("<")):
+            where = program_place()
+        question = Question(ref, test, operand, answer, where_of(*where))
         if question not in step.questions:
             step.questions.append(question)
 

@@ -31,9 +31,7 @@ def is_library_file(name: str) -> bool:
     known = SKIP.get(name)
     if known is None:
         known = (
-            name.startswith(
-                (_TORCH_DIR, _OWN_DIR, contextlib.__file__, "<frozen", "<eval_with_key>", "<graphed>", "<gfxgraph")
-            )
+            name.startswith((_TORCH_DIR, _OWN_DIR, contextlib.__file__, "<frozen", "<graphed>", "<gfxgraph"))
             or "/triton/" in name
         )
         known = SKIP[name] = known and not name.startswith(_PROGRAMS)
@@ -62,7 +60,9 @@ def program_place() -> tuple[CodeType | None, int]:
 
 
 def _is_made(frame: FrameType) -> bool:
-    """True for a method that a library made for the program, as dataclasses do: the line is that of its call."""
+    """True for what a library made for the program, as dataclasses and torch.fx do: the line is that of its call."""
+    if frame.f_code.co_filename.startswith("<eval_with_key>"):
+        return True
     outer = frame if frame.f_code.co_filename == "<string>" else None
     while outer is not None and (outer.f_code.co_filename[:1] == "<" or is_installed_file(outer.f_code.co_filename)):
         outer = outer.f_back

@@ -204,7 +204,8 @@ class _TextSearch:
         if scope is self._origin or not isinstance(scope, _NAMED):
             return None
         loads = [node for node in ast.walk(self._tree) if _named(node) == scope.name]
-        return _worst([self._of(loads, scope.name, scope), self._elsewhere(scope.name)])
+        room = self._own_room() if scope in self._tree.body else None
+        return _worst([self._of(loads, scope.name, scope), self._elsewhere(scope.name, room)])
 
     # -- where a text is kept -------------------------------------------------------------------------
 
@@ -214,29 +215,53 @@ class _TextSearch:
             return self._put(target.value, path, apart)
         if isinstance(target, ast.Attribute):
             loads = [node for node in ast.walk(self._tree) if _named(node) == target.attr and node is not target]
-            return _worst([self._of(loads, target.attr, self._tree, apart), self._elsewhere(target.attr)])
+            owner = resolved(target.value, scope_of(path), self._find)
+            room = vars(owner) if isinstance(owner, ModuleType) else None
+            return _worst([self._of(loads, target.attr, self._tree, apart), self._elsewhere(target.attr, room)])
         if isinstance(target, ast.Name):
             home = _home_of(path, target.id)
             here = self._name(home, target.id, apart)
-            return here if home is not self._tree else _worst([here, self._elsewhere(target.id)])
+            return here if home is not self._tree else _worst([here, self._elsewhere(target.id, self._own_room())])
         return isinstance(target, (ast.Tuple, ast.List, ast.Starred))
 
-    def _elsewhere(self, name: str) -> bool | None:
-        """Follow an attribute, or a module's variable, through the program's other modules."""
+    def _own_room(self) -> dict[str, object]:
+        return next((room for filename, room in _own_modules() if filename == self._filename), {})
+
+    def _elsewhere(self, name: str, owner: dict[str, object] | None) -> bool | None:
+        """Follow a name through the program's other modules.
+
+        Args:
+            owner: what the module holds whose variable it is; None for an attribute of any other object.
+        """
         answers: list[bool | None] = [False]
         for filename, room in _own_modules():
-            if filename == self._filename or (filename, name) in self._seen:
+            key = (filename, owner is None), name
+            if filename == self._filename or key in self._seen:
                 continue
-            self._seen.add((filename, name))
+            self._seen.add(key)
             tree = tree_of(filename) if any(name in line for line in linecache.getlines(filename)) else None
             if tree is None:
                 continue
-            imports = (node.names for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
-            kinds = (ast.Name,) if any(each.name == name for names in imports for each in names) else ()
-            loads = [
-                node for node in ast.walk(tree) if isinstance(node, (ast.Attribute, *kinds)) and _named(node) == name
+            find = looked_up_in(room)
+            aliases = [
+                each
+                for node in ast.walk(tree)
+                if isinstance(node, (ast.Import, ast.ImportFrom))
+                for each in node.names
             ]
-            inner = _TextSearch(tree, filename, looked_up_in(room), self._depth, self._outside, self._seen)
+            is_imported = owner is not None and any(each.name == name for each in aliases)
+            modules = {each.asname or each.name for each in aliases}
+            loads = [
+                node
+                for node in ast.walk(tree)
+                if _named(node) == name
+                and (
+                    _may_be_of(node.value, owner, name, find, modules)
+                    if isinstance(node, ast.Attribute)
+                    else is_imported and isinstance(node, ast.Name)
+                )
+            ]
+            inner = _TextSearch(tree, filename, find, self._depth, self._outside, self._seen)
             answers.append(inner._of(loads, name, tree))
         return _worst(answers)
 
@@ -316,6 +341,17 @@ def _is_standard(found: object) -> bool:
     owner = getattr(func, "__objclass__", func)
     room = str(getattr(owner, "__module__", "")).partition(".")[0]
     return callable(func) and room in sys.stdlib_module_names and room not in _OUTPUT_MODULES
+
+
+def _may_be_of(
+    base: ast.expr, owner: dict[str, object] | None, name: str, find: Callable[[str], object], modules: set[str]
+) -> bool:
+    """Whether ``base.name`` may be the attribute in question; see ``_TextSearch._elsewhere``."""
+    found = resolved(base, None, find)
+    if isinstance(found, ModuleType):
+        held = vars(found)
+        return owner is not None and (held is owner or (name in held and held[name] is owner.get(name)))
+    return owner is None or (isinstance(base, ast.Name) and base.id in modules)
 
 
 def _own_modules() -> Iterator[tuple[str, dict[str, object]]]:

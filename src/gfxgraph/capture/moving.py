@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
@@ -78,7 +79,14 @@ class MovingCapture(Protocol):
     rollback: Any
     streams: Any
 
-    def split(self, row: UnsafeOp, name: str, make: Any, where: Any = None, again: Any = None) -> Any: ...
+    def split(
+        self,
+        row: UnsafeOp,
+        name: str,
+        make: Callable[[], object],
+        where: object = None,
+        again: Callable[..., object] | None = None,
+    ) -> Any: ...
 
 
 class MovingTensors:

@@ -461,7 +461,7 @@ def raising(step: HostStep, error: Exception) -> HostStep:
     func, name, where = step.func, step.name, where_of(step.code, step.lasti)
     kind, expected = type(error), f"{type(error).__name__}: {first_line(error)}"
 
-    def fails(*args: Any, **kwargs: Any) -> None:
+    def fails(*args: object, **kwargs: object) -> None:
         actual = "no error"
         try:
             func(*args, **kwargs)

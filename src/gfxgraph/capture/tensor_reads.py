@@ -82,10 +82,10 @@ def _contents(short: str, called: str) -> Callable[..., Any]:
     return contents
 
 
-def _same_memory(short: str, name: str, which: int) -> Callable[..., Any]:
+def _same_memory(short: str, name: str, which: int) -> Callable[..., object]:
     """Make another tensor object of the same memory, which neither the dispatcher nor a mode sees."""
 
-    def same_memory(*args: Any, **kwargs: Any) -> Any:
+    def same_memory(*args: Tensor, **kwargs: object) -> object:
         session = session_here()
         if session is not None and len(args) > which:
             session.moving.fix([args[which]])
@@ -114,10 +114,10 @@ def memory_targets(stock: Callable[[str], Any]) -> Targets:
     return {**found, "memory.__deepcopy__": (Tensor, "__deepcopy__", _deep_copying(stock))}
 
 
-def _computed_in_python(stock: Callable[[str], Any], short: str) -> Any:
+def _computed_in_python(stock: Callable[[str], Any], short: str) -> Callable[..., object]:
     name = short.rpartition(".")[2]
 
-    def function(self: Tensor, *args: Any) -> Any:
+    def function(self: Tensor, *args: object) -> object:
         session = session_here()
         if session is None or not session.values.reads_tainted((self, *args), {}):
             return stock(short)(self, *args)

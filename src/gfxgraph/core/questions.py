@@ -76,7 +76,7 @@ def same_value(a: object, b: object) -> bool:
     return bool(a == b) or bool(a != a and b != b)
 
 
-def where_they_differ(text: str, was: Any, now: Any) -> tuple[str, Any, Any]:
+def where_they_differ(text: str, was: object, now: object) -> tuple[str, object, object]:
     """What to show of two values that differ: of lists their lengths, or the first elements that differ."""
     while isinstance(was, (list, tuple)) and isinstance(now, (list, tuple)):
         if len(was) != len(now):

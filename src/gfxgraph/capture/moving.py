@@ -83,9 +83,9 @@ class MovingCapture(Protocol):
         self,
         row: UnsafeOp,
         name: str,
-        make: Callable[[], object],
+        make: Callable[[], tuple[object, Step | None]],
         where: object = None,
-        again: Callable[..., object] | None = None,
+        again: Callable[[], HostStep] | None = None,
     ) -> Any: ...
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import decimal
+import gc
 import importlib
 import json
 import math
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 import gfxgraph
+from gfxgraph.capture import afterwards
 
 pytestmark = pytest.mark.usefixtures("nothing_compiled")
 INPUTS = [[0.0, 1.0, 2.0, 3.0], [0.25, 1.0, 2.5, 3.0], [3.0, 3.0, 3.0, 3.0], [-1.0, -2.0, -0.5, -4.0]]
@@ -105,6 +107,9 @@ def test_capture_computes_nothing(platform):
 
 def test_numbers_after_their_capture_are_plain_to_what_asks_for_types(platform):
     """``torch.tensor`` and JSON take the latest value; with the last number torch's own functions stand there again."""
+    gc.collect()
+    afterwards._alive.clear()  # numbers that other tests' errors hold
+    afterwards.put_back()
     before = torch.tensor, torch.as_tensor, json.JSONEncoder.default
     x = torch.tensor(INPUTS[0], device="cuda")
     graph = torch.cuda.CUDAGraph()

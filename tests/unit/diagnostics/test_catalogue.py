@@ -166,5 +166,8 @@ def test_an_entry_names_its_sources(path):
     sources = table(path).get("sources", [])
     assert sources
     for source in sources:
-        if source.startswith(("src/", "docs/")):
-            assert (FOLDER.parents[3] / source).exists(), source
+        file = FOLDER.parents[3] / source
+        if source.startswith("src/") and file.suffix == ".py":
+            assert f'"{path.stem}"' in file.read_text(), source
+        elif source.startswith(("src/", "docs/")):
+            assert file.exists(), source

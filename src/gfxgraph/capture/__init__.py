@@ -8,7 +8,9 @@ Stays out: command line, engines, functions that are captured per signature.
     countdown.py  the lines of a replay that has nothing to check
     torchs_graph.py
                   messages and arguments of torch's CUDAGraph, by version of torch
-    session.py    one capture: segments, splits, undo; turns.py: captures of several threads
+    session.py, splits.py
+                  one capture: segments, undo; what runs between two segments
+    turns.py      captures of several threads
     watch.py      reports captures and replays that hang
     shield.py     guards against calls that invalidate a capture without being operations
     failures.py, recovery.py
@@ -24,7 +26,8 @@ Stays out: command line, engines, functions that are captured per signature.
                   ``get_rng_state`` and other threads' draws while a capture runs
     scaler.py     ``GradScaler.step``, the one branch that is captured both ways
     peers.py      the other ranks of a job, asked through torch.distributed's store
-    recorder.py   the dispatch mode that writes the tape
+    recorder.py, not_recorded.py
+                  the dispatch mode that writes the tape; calls that it does not write down as they come
     overloads.py, bindings.py, fused_recording.py
                   facts about each operation, torch's bindings for it, and operations recorded whole
     places.py     which line of the program is running

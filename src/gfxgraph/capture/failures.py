@@ -71,24 +71,24 @@ def op_failed(session: Session, info: Any, func: Any, args: Any, kwargs: Any, er
     """Handle an error raised by an operation inside the capture: an unsafe operation, a user's bug, or a dead
     capture.
     """
-    if isinstance(error, torch.OutOfMemoryError):
-        session.state.counters.add("out_of_memory")
-        try:
+    try:
+        if isinstance(error, torch.OutOfMemoryError):
+            session.state.counters.add("out_of_memory")
             raise error
-        finally:
-            del error  # its traceback holds this frame, a cycle that would keep everything in the frames alive
-    if session.streams.status() is not CaptureStatus.ACTIVE:
-        return recover(session, info.name, error, lambda row: session.unsafe_op(row, func, args, kwargs))
-    text = str(error)
-    if not info.mutates:
-        session.recorder.disown_new_nodes()
-    if _UNREGISTERED in text:
-        return session.unsafe_op(BY_NAME["torch.Generator"], func, args, kwargs)
-    if any(refusal in text for refusal in _REFUSALS):
-        row = UnsafeOp(info.name, Kind.SYNC, "torch refused it inside the capture: " + first_line(error))
-        return session.unsafe_op(row, func, args, kwargs)
-    explain_devices(session, info.name, args, kwargs, error)
-    raise error
+        if session.streams.status() is not CaptureStatus.ACTIVE:
+            return recover(session, info.name, error, lambda row: session.unsafe_op(row, func, args, kwargs))
+        text = str(error)
+        if not info.mutates:
+            session.recorder.disown_new_nodes()
+        if _UNREGISTERED in text:
+            return session.unsafe_op(BY_NAME["torch.Generator"], func, args, kwargs)
+        if any(refusal in text for refusal in _REFUSALS):
+            row = UnsafeOp(info.name, Kind.SYNC, "torch refused it inside the capture: " + first_line(error))
+            return session.unsafe_op(row, func, args, kwargs)
+        explain_devices(session, info.name, args, kwargs, error)
+        raise error
+    finally:
+        del error  # its traceback holds this frame, a cycle that would keep everything in the frames alive
 
 
 def call_failed(session: Session, name: str, error: RuntimeError, again: Callable[[], Any]) -> Any:

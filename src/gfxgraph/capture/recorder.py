@@ -25,22 +25,30 @@ from weakref import getweakrefs
 
 import torch
 from torch import Tensor
-from torch._ops import HigherOrderOperator
 from torch.nn import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gfxgraph.capture import above
-from gfxgraph.capture.autocasting import as_outside
 from gfxgraph.capture.host_memory import HostReads
 from gfxgraph.capture.memory import Layout, storage_address
 from gfxgraph.capture.moving import MovingTensors
-from gfxgraph.capture.overloads import NO_NODE, OPS, OpInfo, identity
+from gfxgraph.capture.not_recorded import (
+    TO_RECORD,
+    HostOperand,
+    NoStorage,
+    escaped,
+    is_host_work,
+    is_operation,
+    is_traced,
+    looked_at,
+    not_recorded,
+    otherwise,
+)
+from gfxgraph.capture.overloads import OPS, OpInfo, identity
 from gfxgraph.capture.places import LIBRARIES, SKIP, is_library_code, note_library, place
 from gfxgraph.capture.stock import can_keep_from_dynamo, keep_from_dynamo
 from gfxgraph.capture.structure import flat
-from gfxgraph.capture.symbols import holds_symbols, numbers_of
 from gfxgraph.core.tape import Opaque, Tape, TapeValue, new_value
-from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp, When
+from gfxgraph.core.unsafe import BY_NAME, UnsafeOp
 from gfxgraph.process import process
 from gfxgraph.process.process import Process
 from gfxgraph.types import OnUnsafe
@@ -218,13 +226,13 @@ class Recorder(TorchDispatchMode):
             return func(*args, **kwargs) if kwargs else func(*args)
         info = OPS.get(identity(func))
         if info is None:
-            if not _is_operation(func):
-                return self._not_recorded(func, args, kwargs or {})
+            if not is_operation(func):
+                return not_recorded(self, func, args, kwargs or {})
             info = OPS[identity(func)] = OpInfo(func)
         func = info.func
         if info.is_watched or self.is_wary:
-            answer, args, kwargs = self._looked_at(info, args, kwargs or {})
-            if answer is not _TO_RECORD:
+            answer, args, kwargs = looked_at(self, info, args, kwargs or {})
+            if answer is not TO_RECORD:
                 return answer
         owner = self.owner
         spec_args = [*args]
@@ -246,7 +254,7 @@ class Recorder(TorchDispatchMode):
             else:
                 spec_kwargs = kwargs
         except NoStorage as found:
-            return self._otherwise(found, func, args, kwargs)
+            return otherwise(self, found, func, args, kwargs)
         rows = self.rows
         position = len(rows)
         call = info.binding if not kwargs and args and type(args[0]) in _EXACT else info.by_name(args, kwargs)
@@ -315,101 +323,12 @@ class Recorder(TorchDispatchMode):
             rows.append((func, spec_args, spec_kwargs, made, None, -1, after))
         if info.has_effects:
             self._note_effects(info, args, kwargs)
-        if not launched and self.is_hip_like and info.makes_memory and _escaped(out, info):
+        if not launched and self.is_hip_like and info.makes_memory and escaped(out, info):
             rows.pop()
-            return self.session.unsafe_op(_NOT_RECORDED, func, args, kwargs)
+            return self.session.unsafe_op(BY_NAME["any-operation"], func, args, kwargs)
         if len(self.frontiers) > self.max_nodes:
             self.session.grew()
         return out
-
-    def _not_recorded(
-        self, func: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
-    ) -> object:
-        """A question of C++'s, or a higher-order operator: what its implementation calls is recorded.
-
-        Torch calls that with no mode but those below this one, and some implementations insist on none: what they are
-        given to call is then recorded alone.
-        """
-        kernel = func.py_kernels.get(_EXPLICIT) if isinstance(func, HigherOrderOperator) else None
-        if kernel is None or torch._C._len_torch_dispatch_stack() or any(map(_is_traced, flat(args, kwargs))):
-            return func(*args, **kwargs)
-        code = getattr(getattr(kernel, "func", kernel), "__code__", None)
-        if code is None or "_get_current_dispatch_mode" in code.co_names:
-            return func(*map(self._recorded, args), **kwargs)
-        with self:
-            return kernel(*args, **kwargs)
-
-    def _recorded(self, item: object) -> object:
-        if isinstance(item, Tensor) or not callable(item):
-            return item
-
-        def recorded(*args: object, **kwargs: object) -> object:
-            with self:
-                return item(*args, **kwargs)
-
-        recorded._boxed_call = getattr(item, "_boxed_call", False)  # type: ignore[attr-defined]
-        return recorded
-
-    def _otherwise(self, found: NoStorage, func: Any, args: Any, kwargs: Any) -> Any:
-        """An operation whose tensors are not all of device memory with strides."""
-        if isinstance(found, HostOperand):  # looked at once more, as all that come from now on
-            return self.__torch_dispatch__(func, (), args, kwargs)
-        if any(map(_is_traced, flat(args, kwargs))):  # nothing is launched
-            return func(*args, **kwargs)
-        return self.session.unsafe_op(_SPARSE, func, args, kwargs)
-
-    def _looked_at(self, info: OpInfo, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
-        """Handle a call that may not be one to record: its result or `_TO_RECORD`, and the arguments to record it
-        with.
-        """
-        func = info.func
-        if info.is_composite:
-            with self, as_outside():  # torch's C++ parts, as in eager; Python's decompositions may differ
-                return func._op_dk(_COMPOSITE, *args, **kwargs), args, kwargs
-        if self.session.values.has_symbols and holds_symbols(args, kwargs):
-            if not _makes_shape(info, args, kwargs):
-                return self.session.unsafe_op(_SYMBOLIC, func, args, kwargs), args, kwargs
-            args, kwargs = numbers_of(args, leave=True), numbers_of(kwargs, leave=True)
-        row = self._unsafe(info, args, kwargs)
-        if row is not None:
-            return self.session.unsafe_op(row, func, args, kwargs), args, kwargs
-        if self.is_guarded and not info.is_torchs:
-            args, kwargs = self._repaired(info, args, kwargs)
-        if info.relays and args and args[0].is_cuda and args[0].layout is _STRIDED:
-            self._keep_layout(args[0])
-        return _TO_RECORD, args, kwargs
-
-    def _repaired(self, info: OpInfo, args: Any, kwargs: Any) -> Any:
-        """Arguments adjusted to what another library's kernel assumes about them."""
-        with self:  # the copies belong to the capture
-            return above.rooms.repaired(args, kwargs, info.mutates)
-
-    def _unsafe(self, info: OpInfo, args: Any, kwargs: Any) -> UnsafeOp | None:
-        """The row of the unsafe table that applies to this call, if any."""
-        if info.unsafe is not None and info.applies(args, kwargs):  # type: ignore[misc]
-            self.session.moving.operation(info.name, args, kwargs)
-            return info.unsafe
-        session = self.session
-        moving = session.moving.operation(info.name, args, kwargs)
-        if moving is not None:
-            return moving
-        if info.name == "aten::is_pinned":  # it reads memory, not values
-            return None
-        if session.values.tainted and session.values.reads_tainted(args, kwargs):
-            return _TAINTED if not self._is_pinned_copy(info, args) else None
-        if session.policy is OnUnsafe.RAISE or not (self.has_host_operands or info.draws):
-            return None
-        return session.host.row_of(info, args, kwargs)
-
-    def _is_pinned_copy(self, info: OpInfo, args: Any) -> bool:
-        """True for a copy back to the device of data that the graph itself copies to the host."""
-        if info.unsafe is None:
-            return False
-        target, source = (args[0], args[1]) if info.mutates else (None, args[0])
-        if isinstance(target, Tensor) and not target.is_cuda:
-            return False  # from host memory to host memory: no graph does that
-        value = self.known(source) if isinstance(source, Tensor) else None  # a collective takes lists
-        return value is not None and value in self.externals
 
     # -- values -----------------------------------------------------------------------------------
 
@@ -444,7 +363,7 @@ class Recorder(TorchDispatchMode):
         Raises:
             NoStorage: it is sparse or fake, and has no memory of its own that an address could name.
         """
-        if tensor.layout is not _STRIDED or (type(tensor) not in _EXACT and _is_traced(tensor)):
+        if tensor.layout is not _STRIDED or (type(tensor) not in _EXACT and is_traced(tensor)):
             raise NoStorage
         if not tensor.is_cuda:
             return self._external(tensor, 0)
@@ -462,7 +381,7 @@ class Recorder(TorchDispatchMode):
         self.values.append(value)
         return value
 
-    def _keep_layout(self, tensor: Tensor) -> None:
+    def keep_layout(self, tensor: Tensor) -> None:
         """The next operation gives a tensor another shape in place, but replays need it as it was.
 
         That is what was recorded before it, and each run of this tape, which repeats the operation.
@@ -500,7 +419,7 @@ class Recorder(TorchDispatchMode):
                 self.session.host.note_result(info, args, kwargs, out)
                 return _HOST_WORK  # it does not depend on the device
             return self.known(out) or self._made(out, position, info, spec_args)
-        if _is_host_work(args, kwargs, out):
+        if is_host_work(args, kwargs, out):
             self.session.host.note_result(info, args, kwargs, out)
             return _HOST_WORK
         if type(out) in _SEQUENCES:
@@ -546,10 +465,9 @@ class Recorder(TorchDispatchMode):
 
     def _on_device(self, args: Any, kwargs: Any) -> bool:
         """True if a host tensor came from device work (a pinned copy)."""
-        for item in (*args, *kwargs.values()):
-            if type(item) is TapeValue and (item.address or item.root is not None):
-                return True
-        return False
+        return any(
+            type(item) is TapeValue and (item.address or item.root is not None) for item in (*args, *kwargs.values())
+        )
 
     def _note_effects(self, info: OpInfo, args: Any, kwargs: Any) -> None:
         """Note which external tensors the operation wrote, and that it drew random numbers."""
@@ -591,63 +509,10 @@ def _shield_from_dynamo() -> None:
 _shield_from_dynamo()
 
 
-def _makes_shape(info: OpInfo, args: Any, kwargs: Any) -> bool:
-    """True if a symbolic scalar determines where a view lies or how large a result is."""
-    return info.is_view or any(
-        isinstance(item, (list, tuple)) and holds_symbols(item, {}) for item in (*args, *(kwargs or {}).values())
-    )
-
-
-def _is_host_work(args: Any, kwargs: Any, out: Any) -> bool:
-    """True if an operation has tensors, and all are in host memory."""
-    tensors = flat(args, kwargs, out)
-    return bool(tensors) and not any(tensor.is_cuda for tensor in tensors)
-
-
-def _escaped(out: Any, info: OpInfo) -> bool:
-    """HIP only: device work returned success but added no node to the graph."""
-    tensors = flat(out)
-    if not tensors or not all(t.is_cuda and t.numel() for t in tensors):
-        return False
-    return info.name not in NO_NODE and not info.name.startswith(("aten::empty", "aten::new_empty"))
-
-
-def _is_operation(func: Any) -> bool:
-    """False for higher-order operators and for questions that C++ asks a subclass.
-
-    The latter (prim::device) are unknown to the dispatcher; an exception there would end the process.
-    """
-    return hasattr(func, "_schema") and func.namespace != "prim"
-
-
-def _is_traced(tensor: Tensor) -> bool:
-    return type(tensor).__name__ in _TRACED
-
-
-class NoStorage(Exception):
-    """The tensor has no strided memory."""
-
-
-class HostOperand(NoStorage):
-    """Nor has it any on the device: the capture's first tensor in host memory."""
-
-
-_TO_RECORD = object()
-_TRACED = frozenset({"FakeTensor", "FunctionalTensor"})
 _HOST_WORK = object()
-_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-_EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
 _EXTERNAL_ROOT = new_value(type(None), 0, -1, -1, 0, None)
 _STRIDED = torch.strided
 _NO_KWARGS: dict[str, Any] = {}
 _PLAIN = frozenset({int, float, bool, type(None), str, torch.dtype, torch.device, torch.layout, torch.memory_format})
 _SEQUENCES = frozenset({tuple, list})
 _EXACT = frozenset({Tensor, Parameter, list})
-_NOT_RECORDED = BY_NAME["any-operation"]
-_SPARSE = UnsafeOp("sparse arithmetic", Kind.DYNAMIC_SHAPE, "sparse operations read sizes on the host", When.ALWAYS)
-_SYMBOLIC = UnsafeOp(
-    "host value", Kind.HOST_READ, "it computes with a value that the host read from the device", When.ALWAYS
-)
-_TAINTED = UnsafeOp(
-    "host arithmetic", Kind.HOST_READ, "it computes on the host with values from the device", When.ALWAYS
-)

@@ -23,7 +23,7 @@ ALWAYS = {
     "one_capture_at_a_time": "capture/turns.py",
     "gc_before_capture": "capture/intercept.py",
     "check_after_each_op": "capture/recorder.py",
-    "inline_nested_replay": "capture/session.py",
+    "inline_nested_replay": "capture/splits.py",
     "clean_after_failure": "capture/recovery.py",
     "conditional_nodes": "callables/control/conditional.py",
     "host_functions": "capture/walk.py",

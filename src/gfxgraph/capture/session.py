@@ -29,11 +29,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.capture import failures, homes, intercept, remedies, turns, workspaces
+from gfxgraph.capture import failures, homes, remedies, splits, turns, workspaces
 from gfxgraph.capture.generators import Generators, end_loans, kept_out
 from gfxgraph.capture.holdings import Holdings, settle
 from gfxgraph.capture.hooks import bare_launch
-from gfxgraph.capture.host_memory import HOST_DRAW, ON_HOST, HostReads, host_generator
+from gfxgraph.capture.host_memory import HostReads
 from gfxgraph.capture.host_values import HostValues
 from gfxgraph.capture.memory import Layout, is_within, pool_id, pool_ranges, storage_address
 from gfxgraph.capture.modes import leave_modes
@@ -43,34 +43,29 @@ from gfxgraph.capture.program import Program
 from gfxgraph.capture.recorder import Recorder
 from gfxgraph.capture.rollback import Rollback
 from gfxgraph.capture.steps import (
-    OPERATIONS_OWN,
-    CallStep,
     Gate,
     HostStep,
     ReadStep,
-    ReplayStep,
     SegmentStep,
     Step,
-    is_operations_own,
-    raising,
 )
 from gfxgraph.capture.streams import Streams, wait_for
-from gfxgraph.capture.structure import flat, outs, written
-from gfxgraph.core.tape import where_of
-from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
-from gfxgraph.errors import CaptureError
 from gfxgraph.process import process
 from gfxgraph.types import CaptureStatus, OnUnsafe
-
-STOCK_TEXT = "CUDA error: operation not permitted when stream is capturing"
-
-_RAISED_IN = "_gfxgraph_raised_in"
 
 
 class Session:
     """The capture of one graph object, from capture_begin to capture_end."""
 
     values_type = HostValues
+
+    unsafe_op = splits.unsafe_op
+    split = splits.split
+    host_call = splits.host_call
+    replay_inside = splits.replay_inside
+    is_left_by = splits.is_left_by
+    op_failed = failures.op_failed
+    call_failed = failures.call_failed
 
     def __init__(
         self,
@@ -106,7 +101,7 @@ class Session:
         self.n_executed = 0
         self.has_executed = False
         self.error: BaseException | None = None
-        self._mark = object()
+        self.mark = object()
         """On each error that an operation raised and that the program may yet catch."""
         self.died_of: tuple[str, object] | None = None
         self.graph_handle = 0
@@ -139,7 +134,7 @@ class Session:
             if self.outer is not None:
                 self.outer.suspend()
             self.holdings.take_process(SourcePlace(self.begun_at))
-            self._open(self.graph_ref(), self.extra)
+            self.open_segment(self.graph_ref(), self.extra)
             self.holdings.take_thread()
             self._has_entered = True
             self.values.take_over()
@@ -152,7 +147,7 @@ class Session:
         """End the last segment, undo what splits executed, and return the program."""
         try:
             with turns.unnoticed():
-                self._end_segment(final=True)
+                self.end_segment(final=True)
                 for problem in settle(self._closing()):
                     raise problem
                 self._finish_program()
@@ -187,12 +182,6 @@ class Session:
     @segment_graph.setter
     def segment_graph(self, graph: Any) -> None:
         self._own_graph = graph if graph is not self.graph_ref() else None
-
-    def is_left_by(self, error: BaseException | None) -> bool:
-        """Whether an operation's own error, or one raised while it was handled, leaves the capture."""
-        while error is not None and getattr(error, _RAISED_IN, None) is not self._mark:
-            error = error.__context__
-        return error is not None
 
     def abort(self, error: BaseException | None, dying: Any = None) -> None:
         """Restore the process to its state before the capture. The caller raises the error.
@@ -277,7 +266,7 @@ class Session:
 
     # -- segments -----------------------------------------------------------------------------------
 
-    def _open(self, graph: Any, extra: tuple[tuple[Any, ...], dict[str, Any]] | None = None) -> None:
+    def open_segment(self, graph: Any, extra: tuple[tuple[Any, ...], dict[str, Any]] | None = None) -> None:
         base = self.state.base
         failures.refuse_busy_stream(self)
         failures.refuse_busy_pool(self)
@@ -303,7 +292,7 @@ class Session:
         self._refuse_waits()
         self.streams.fork()
 
-    def _end_segment(self, final: bool = False) -> None:
+    def end_segment(self, final: bool = False) -> None:
         """End the open capture and make it a step; a dead one becomes a step that runs its tape."""
         recorder = self.recorder
         base, graph = self.state.base, self.segment_graph
@@ -396,7 +385,7 @@ class Session:
         try:
             self.recorder.paused = True
             with self.streams.be_on_own():
-                self._end_segment()
+                self.end_segment()
         except BaseException as error:
             self.abort(error)
             raise
@@ -405,7 +394,7 @@ class Session:
         if self.error is None and not self.is_open:
             try:
                 with self.streams.be_on_own():
-                    self._open(self.new_graph())
+                    self.open_segment(self.new_graph())
                 self.recorder.paused = False
             except BaseException as error:
                 self.abort(error)
@@ -414,164 +403,7 @@ class Session:
     def new_graph(self) -> Any:
         return self.state.base(keep_graph=True)
 
-    # -- splits -------------------------------------------------------------------------------------
-
-    def unsafe_op(self, row: UnsafeOp, func: Any, args: Any, kwargs: Any) -> Any:
-        """Handle an unsafe operation seen at the dispatcher: run it on the host's side."""
-        name = func._schema.name
-        if self.policy is OnUnsafe.RAISE:
-            # Nothing but the operation itself: the program must see its original error.
-            return self._torchs_own(row, name, lambda: (func(*args, **kwargs), None), where_of(*place()))
-        if name == "aten::_local_scalar_dense":
-            return self.values.read_below_python(func, args)
-        outcome = func._schema.returns and str(func._schema.returns[0].type) == "bool"
-        where = place()
-        args, kwargs, spec_args, spec_kwargs = self.values.resolved(args, kwargs)
-        is_symbolic = spec_args is not args
-        writes = written(func, args, kwargs)
-        foreign: list[Any] = []
-
-        def again(out: object = None) -> HostStep:
-            step = HostStep(func, spec_args, spec_kwargs, out, name, *where, writes, tuple(foreign), is_symbolic)
-            step.filled = outs(func, kwargs)
-            return step
-
-        def make() -> tuple[Any, Step]:
-            foreign.extend(self.generators.foreign_states(args, kwargs))
-            if row is HOST_DRAW:
-                foreign.append(host_generator(args, kwargs))
-            self.rollback.save(writes, self.streams.own)
-            self.rollback.save_states(foreign)
-            out = func(*args, **kwargs)
-            if outcome:
-                return out, self.values.decided(lambda: func(*args, **kwargs), bool(out), name, where)
-            is_from_device = is_symbolic or row in ON_HOST or self.values.come_from_device(args, kwargs)
-            for tensor in flat(out, list(writes)):
-                if not tensor.is_cuda and is_from_device:
-                    self.values.refills(tensor)
-            for tensor in flat(out):
-                if tensor.is_cuda:
-                    self.recorder.adopt(tensor)
-            step = again(out)
-            self.moving.note(row, name, step, args, kwargs)
-            return out, step
-
-        out = self.split(row, name, make, where, again)
-        if row.kind is Kind.HOST_COPY:
-            self.values.pin_lent(writes)
-        return out
-
-    def split(
-        self,
-        row: UnsafeOp,
-        name: str,
-        make: Callable[[], tuple[Any, Step | None]],
-        where: Any = None,
-        again: Callable[[], HostStep] | None = None,
-    ) -> Any:
-        """End the segment, run what is pending, do the host's part, and open the next segment.
-
-        Args:
-            again: makes the step that repeats an operation that failed: the program may catch its error.
-
-        Raises:
-            CaptureError: `unsafe_op_in_capture`, if the policy is "raise".
-        """
-        where = where or place()
-        shown = where_of(*where)
-        if self.policy is OnUnsafe.RAISE:
-            return self._torchs_own(row, name, make, shown)
-        self.state.report("split", row.kind.value, name, shown, logging.INFO)
-        own: Exception | None = None
-        out = None
-        try:
-            self.recorder.paused = True
-            # The operation may run on a side stream; a replay has only one stream, and so has the capture's end.
-            with self.streams.be_on_own():
-                self._end_segment()
-                self.execute_pending()
-                try:
-                    out, step = make()
-                except OPERATIONS_OWN as error:
-                    if again is None or not is_operations_own(error):
-                        raise
-                    own, step = error, raising(again(), error)
-                    setattr(error, _RAISED_IN, self._mark)
-                if step is not None:
-                    self.add(step)
-                self.n_executed = len(self.program.steps)
-                self._open(self.new_graph())
-            self.recorder.paused = not self._has_entered
-        except BaseException as error:
-            self.abort(error)
-            raise
-        try:
-            if own is not None:
-                raise own
-        finally:
-            del own  # its traceback holds this frame
-        return out
-
-    def _torchs_own(self, row: UnsafeOp, name: str, make: Callable[[], tuple[Any, Step | None]], where: Any) -> Any:
-        """For the policy "raise": do what torch does inside the capture, and name the operation in the error."""
-        said = STOCK_TEXT
-        self.recorder.paused = True
-        try:
-            out, _ = make()
-            if row.kind is Kind.GENERATOR:
-                return out  # torch lets some of these pass
-        except RuntimeError as error:
-            said = str(error)
-        finally:
-            self.recorder.paused = False
-        failure = CaptureError("unsafe_op_in_capture", op=name, where=where, reason=row.reason, quote=said)
-        self.abort(failure)
-        raise failure
-
-    def execute_pending(self) -> None:
-        """Launch what was recorded but not yet run, to get real values."""
-        steps = self.program.steps
-        if not self.has_executed:
-            self.has_executed = True
-            # Other streams may still be writing inputs; a capture does not wait for them.
-            try:
-                turns.synchronize_device(intercept.stock("device_synchronize"))
-            except RuntimeError:
-                intercept.stock("stream_synchronize")(self.streams.own)  # for a capture outside gfxgraph
-            self.rollback.save_states(self.generators.states())
-        pending = steps[self.n_executed :]
-        for step in pending:
-            self.rollback.save(step.mutated, self.streams.own)
-            if isinstance(step, SegmentStep):
-                self._report_opaque(step.tape)
-            self.program.externals.update(self.recorder.externals)
-            if step.gate is None or step.gate.is_open(self.program.numbers):
-                step.run(self.program)
-        self.n_executed = len(steps)
-
-    def _report_opaque(self, tape: Any) -> None:
-        if tape.opaque:
-            self.state.report(
-                "effects_not_undone",
-                "launches outside torch ran at a split; what they wrote outside the graph cannot be undone",
-                str(len(tape.opaque)),
-                tape.opaque[0].where,
-            )
-
     # -- what an operation did -------------------------------------------------------------------------
-
-    def op_failed(self, info: Any, func: Any, args: Any, kwargs: Any, error: RuntimeError) -> Any:
-        """Handle an error raised by an operation inside the capture: an unsafe operation, a user's bug, or a dead
-        capture.
-        """
-        try:
-            return failures.op_failed(self, info, func, args, kwargs, error)
-        finally:
-            del error  # its traceback holds this frame, a cycle that would keep what its frames hold
-
-    def call_failed(self, name: str, error: RuntimeError, again: Callable[[], Any]) -> Any:
-        """Handle a refused call outside the dispatcher: its own error, or the first sign of a dead capture."""
-        return failures.call_failed(self, name, error, again)
 
     def keep_layout(self, tensor: Tensor, as_it_was: Tensor) -> None:
         """The tensor is about to get another shape in place: the steps so far use another tensor of its memory."""
@@ -590,36 +422,6 @@ class Session:
         if generator is not None:
             tape = self.recorder.tape
             tape.generators[len(tape.rows) - 1] = (generator, generator.graphsafe_get_state())
-
-    # -- waits, events, other graphs --------------------------------------------------------------------
-
-    def host_call(self, name: str, call: Callable[[], Any], repeat: bool = True) -> Any:
-        """Split for a wait or another host call that a capture refuses: make it now, and again at each replay."""
-        where = place()
-
-        def make() -> tuple[Any, Step | None]:
-            return call(), CallStep(call, name, *where) if repeat else None
-
-        out = self.split(BY_NAME[name], name, make, where)
-        if repeat:
-            self.values.pin_lent(self.host.take_lent())
-        return out
-
-    def replay_inside(self, graph: Any) -> None:
-        """Make a graph that is replayed inside this capture a step of the program."""
-        name = "torch.cuda.CUDAGraph.replay"
-        where = place()
-
-        def make() -> tuple[Any, Step]:
-            program = graph._program
-            self.rollback.save(program.writes(), self.streams.own)
-            self.rollback.save_states(program.random_states())
-            for segment in program.segments:
-                self._report_opaque(segment.tape)
-            graph.replay()
-            return None, ReplayStep(graph, name, *where)
-
-        self.split(BY_NAME[name], name, make, where)
 
     # -- small things ------------------------------------------------------------------------------------
 

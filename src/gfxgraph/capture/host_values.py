@@ -24,7 +24,7 @@ from gfxgraph.capture.memory import kept_identity, memory_of
 from gfxgraph.capture.number_functions import SIZED
 from gfxgraph.capture.numbers import TrackedNumber, holds_numbers, is_number, now, plain
 from gfxgraph.capture.places import place, program_place
-from gfxgraph.capture.program import Program
+from gfxgraph.capture.program import Splitting
 from gfxgraph.capture.steps import CallStep, Gate, HostStep, ReadStep, Step
 from gfxgraph.capture.structure import flat
 from gfxgraph.capture.symbols import WantsNumber, numbers_of, refs_and_values, symbolic
@@ -49,11 +49,9 @@ _refilled: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionar
 that reads one is captured when it holds one call's values."""
 
 
-class Splitting(Protocol):
+class ReadingCapture(Splitting, Protocol):
     """What `HostValues` needs from its capture."""
 
-    policy: OnUnsafe
-    program: Program
     gate: Gate | None
 
     @property
@@ -62,14 +60,6 @@ class Splitting(Protocol):
     def recorder(self) -> OngoingRecording: ...
     @property
     def is_over(self) -> bool: ...
-    def split(
-        self,
-        row: UnsafeOp,
-        name: str,
-        make: Callable[[], tuple[Any, Step | None]],
-        where: Any = None,
-        again: Callable[[], HostStep] | None = None,
-    ) -> Any: ...
     def add(self, step: Step) -> None: ...
     def abort(self, error: BaseException | None) -> None: ...
 
@@ -83,7 +73,7 @@ def _here() -> HostValues | None:
 class HostValues:
     """The values that one capture read on the host."""
 
-    def __init__(self, session: Splitting) -> None:
+    def __init__(self, session: ReadingCapture) -> None:
         # A weak reference: numbers outlive their capture, and a finished session must not wait for the collector.
         self._session = weakref.ref(session)
         self.numbers = Expressions()
@@ -267,7 +257,7 @@ class HostValues:
         row: UnsafeOp = BY_NAME[name]
         return self._capturing().split(row, name, make, where)  # type: ignore[no-any-return]
 
-    def _capturing(self) -> Splitting:
+    def _capturing(self) -> ReadingCapture:
         session = self._session()
         assert session is not None  # a caller that splits holds the session
         return session

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
@@ -35,6 +34,7 @@ from gfxgraph.capture.memory import Layout, memory_of
 from gfxgraph.capture.modes import put_below, take_off
 from gfxgraph.capture.numbers import TrackedNumber, plain
 from gfxgraph.capture.places import place
+from gfxgraph.capture.program import Splitting
 from gfxgraph.capture.steps import HostStep, ReadStep, Step, share_memory
 from gfxgraph.capture.structure import flat, written
 from gfxgraph.core.expressions import among
@@ -69,24 +69,13 @@ _PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device)
 _UNKNOWN: Any = object()
 
 
-class MovingCapture(Protocol):
+class MovingCapture(Splitting, Protocol):
     """What `MovingTensors` needs from its capture."""
 
-    policy: OnUnsafe
-    program: Any
     values: Any
     recorder: Any
     rollback: Any
     streams: Any
-
-    def split(
-        self,
-        row: UnsafeOp,
-        name: str,
-        make: Callable[[], tuple[object, Step | None]],
-        where: object = None,
-        again: Callable[[], HostStep] | None = None,
-    ) -> Any: ...
 
 
 class MovingTensors:

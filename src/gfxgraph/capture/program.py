@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 from torch.autograd import profiler
@@ -18,10 +18,12 @@ from torch.autograd import profiler
 from gfxgraph.capture.host_memory import HostRead
 from gfxgraph.capture.memory import Layout
 from gfxgraph.capture.rollback import Rollback
-from gfxgraph.capture.steps import SegmentStep, Step, no_fallback, note_fallback
+from gfxgraph.capture.steps import HostStep, SegmentStep, Step, no_fallback, note_fallback
 from gfxgraph.capture.walk import can_walk, walk
 from gfxgraph.core.expressions import Expressions
 from gfxgraph.core.tape import TapeValue, leaves
+from gfxgraph.core.unsafe import UnsafeOp
+from gfxgraph.types import OnUnsafe
 
 
 @dataclass(slots=True, eq=False)
@@ -166,3 +168,19 @@ class Program:
         for generator, offset, increment in zip(self.generators, offsets, increments):
             if increment and offset >= increment:
                 generator.set_offset(offset - increment)
+
+
+class Splitting(Protocol):
+    """A capture that can end its segment for the host's part and go on in the next one (splits.py)."""
+
+    policy: OnUnsafe
+    program: Program
+
+    def split(
+        self,
+        row: UnsafeOp,
+        name: str,
+        make: Callable[[], tuple[Any, Step | None]],
+        where: Any = None,
+        again: Callable[[], HostStep] | None = None,
+    ) -> Any: ...

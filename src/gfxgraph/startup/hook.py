@@ -56,9 +56,8 @@ def activate() -> None:
     """Switch the bridge on as the environment says, or end the process with the reason why that is impossible.
 
     Raises:
-        SystemExit: status 2, after the reason was written to stderr. A program that was started to run with
-            safe graphs must not run without them unnoticed. With HGB_LOG_LEVEL=debug the
-            error itself is raised, with its traceback.
+        SystemExit: status 2, after the reason was written to stderr, with its traceback if HGB_LOG_LEVEL is debug.
+            A program that was started to run with safe graphs must not run without them unnoticed.
     """
     # lazily: `import gfxgraph` must cost next to nothing
     from gfxgraph import config
@@ -69,8 +68,12 @@ def activate() -> None:
         activate_from_environment()
     except GfxGraphError as error:
         if config.load().log_level is config.LogLevel.DEBUG:
-            raise
-        sys.stderr.write(f"{error}\n")
+            # lazily: for failures alone. Here, since once `import gfxgraph` has failed the error finds no text.
+            import traceback
+
+            traceback.print_exc()
+        else:
+            sys.stderr.write(f"{error}\n")
         raise SystemExit(2) from None
     report_at_exit()
     if config.load().coverage or config.load().report:

@@ -172,6 +172,9 @@ def test_debug_shows_the_traceback_of_a_refusal(sandbox):
         "run", "--simulate", sandbox.script("import torch"), HGB_LOG_LEVEL="debug", STANDIN_REFUSES="1"
     )
     assert "Traceback" in done.stderr and "no_gpu" in done.stderr
+    script = sandbox.script("import torch\nimport gfxgraph\n")  # without the entry point it is that import that fails
+    done = sandbox.python(script, GFXGRAPH="debug", TORCH_DEVICE_BACKEND_AUTOLOAD="0", STANDIN_REFUSES="1")
+    assert done.returncode == 2 and "Traceback" in done.stderr and "  do:" in done.stderr, done.stderr
 
 
 def test_what_is_not_there_is_refused(sandbox):

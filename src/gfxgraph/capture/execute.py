@@ -119,11 +119,14 @@ def wait_for_collective(result: Any) -> None:
 
     Programs wait by calling ``wait`` on the object that ``torch.distributed`` returns, which no dispatch mode sees.
     On the
-    device it is the stream that waits, not the host.
+    device it is the stream that waits, not the host. NCCL and RCCL give nothing to wait for where ``async_op`` is
+    False, since 2.8: a null that only C++ recognises, and ends the process if asked.
     """
     for part in result if isinstance(result, (tuple, list)) else (result,):
         if isinstance(part, torch.ScriptObject) and part._has_method("wait"):
-            part.wait()
+            work = torch._C._distributed_c10d.Work.unbox(part)
+            if work is not None:
+                work.wait()
 
 
 def bind(spec: Any, result: Any, env: Env) -> None:

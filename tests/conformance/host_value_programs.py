@@ -1546,3 +1546,50 @@ def failing_factorization_caught(x):
         return torch.linalg.inv(torch.diag(x[1:4]))
     except torch.linalg.LinAlgError:
         return torch.linalg.pinv(torch.diag(x[1:4]))
+
+
+# -- kernels written in Python, which run below every mode --------------------------------------------------------
+
+
+@torch.library.custom_op("gfxgraph_tests::scaled", mutates_args=())
+def _scaled(x: torch.Tensor) -> torch.Tensor:
+    return x / (x.abs().max().item() + 1)
+
+
+@right
+def read_in_an_operations_kernel(x):
+    return _scaled(x) * 3, x + 1
+
+
+_FACTORS = []
+
+
+@torch.library.custom_op("gfxgraph_tests::by_closure", mutates_args=())
+def _by_closure(x: torch.Tensor) -> torch.Tensor:
+    return x * _FACTORS[-1] + 1
+
+
+@right
+def number_that_a_kernel_finds(x):
+    _FACTORS.append(x.max().item())
+    try:
+        return _by_closure(x) - 1
+    finally:
+        _FACTORS.clear()
+
+
+@torch.library.custom_op("gfxgraph_tests::grown", mutates_args=("total",))
+def _grown(total: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    total.add_(x.abs())
+    total.div_(total.max().item() + 1)
+    return total * 2
+
+
+@stateful
+def kernel_that_writes_what_it_reads():
+    total = torch.ones(6, device="cuda")
+
+    def body(x):
+        return _grown(total, x) + total
+
+    return body, [total]

@@ -255,6 +255,35 @@ def test_compiled_code_with_random_state_in_a_capture(capture, body, draws_anew)
     assert set(drawn[0].tolist()) == {0.0, 4.0}
 
 
+def test_a_compiled_checkpoint_in_a_capture(capture):
+    """It draws from generators of its own, which no graph knows: each replay drops anew, forwards as backwards."""
+    layer = nn.Linear(64, 64, device="cuda")
+    with torch.no_grad():
+        layer.weight.fill_(0.1)
+
+    def drops_again(t):
+        return nn.functional.dropout(layer(t).relu(), 0.3)
+
+    compiled = torch.compile(
+        lambda x: torch.utils.checkpoint.checkpoint(drops_again, x, use_reentrant=False), backend="aot_eager"
+    )
+    x = torch.ones(64, device="cuda")
+
+    def step():
+        layer.zero_grad()
+        y = compiled(x)
+        y.sum().backward()
+        return y.detach()
+
+    graph, y = capture(step)
+    kept = []
+    for _ in range(3):
+        graph.replay()
+        kept.append((y > 0).cpu())
+        assert torch.equal(kept[-1], (layer.bias.grad > 0).cpu())
+    assert not torch.equal(kept[0], kept[1])
+
+
 def test_compiled_code_that_breaks_at_a_read_in_a_capture(capture):
     """Dynamo, which looks at every frame between two compiled pieces, leaves what reads the number alone."""
     torch._dynamo.reset()

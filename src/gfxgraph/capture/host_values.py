@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from gfxgraph.capture import afterwards, intercept, symbols, texts, uses
+from gfxgraph.capture import afterwards, intercept, modes, symbols, texts, uses
 from gfxgraph.capture.host_memory import lends_memory
 from gfxgraph.capture.memory import kept_identity, memory_of
 from gfxgraph.capture.number_functions import SIZED
@@ -347,6 +347,8 @@ class HostValues:
             )
 
         try:
+            if not modes.is_on(session.recorder):  # in the kernel of an operation: none would find the symbol there
+                raise WantsNumber
             if name == "__rpow__" or name in _POWERS and not isinstance(args[0], Tensor):
                 raise WantsNumber
             return func(*symbolic(args, has_done_nothing), **symbolic(kwargs, has_done_nothing))

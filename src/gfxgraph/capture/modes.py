@@ -113,6 +113,11 @@ class Standing:
                 dispatch.set_is_in_mode_without_ignore_compile_internals(flag)
 
 
+def is_on(mode: Any) -> bool:
+    """Whether operations called now reach the mode: in its handler, and in kernels called there, none does."""
+    return any(each is mode for each in _standing())
+
+
 def _standing() -> list[Any]:
     return [dispatch._get_dispatch_stack_at(i) for i in range(dispatch._len_torch_dispatch_stack())]
 

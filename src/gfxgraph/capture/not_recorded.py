@@ -23,7 +23,7 @@ from gfxgraph.capture.autocasting import as_outside
 from gfxgraph.capture.overloads import NO_NODE, OpInfo
 from gfxgraph.capture.structure import flat
 from gfxgraph.capture.symbols import holds_symbols, numbers_of
-from gfxgraph.core.unsafe import Kind, UnsafeOp, When
+from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp, When
 from gfxgraph.types import OnUnsafe
 
 if TYPE_CHECKING:
@@ -58,7 +58,11 @@ def not_recorded(
     Torch calls that with no mode but those below this one, and some implementations insist on none: what they are
     given to call is then recorded alone.
     """
-    kernel = func.py_kernels.get(_EXPLICIT) if isinstance(func, HigherOrderOperator) else None
+    kernel = None
+    if isinstance(func, HigherOrderOperator):
+        if not recorder.session.generators.know_all(args, kwargs):  # a checkpoint that was compiled
+            return recorder.session.unsafe_op(BY_NAME["torch.Generator"], func, args, kwargs)
+        kernel = func.py_kernels.get(_EXPLICIT)
     if kernel is None or torch._C._len_torch_dispatch_stack() or any(map(is_traced, flat(args, kwargs))):
         return func(*args, **kwargs)
     code = getattr(getattr(kernel, "func", kernel), "__code__", None)
@@ -108,6 +112,8 @@ def looked_at(recorder: Recorder, info: OpInfo, args: Any, kwargs: Any) -> tuple
         return recorder.session.unsafe_op(row, func, args, kwargs), args, kwargs
     if recorder.is_guarded and not info.is_torchs:
         args, kwargs = _repaired(recorder, info, args, kwargs)
+    if info.mutates and not info.is_torchs:  # beforehand, in case its kernel is Python and splits the capture
+        recorder.note_effects(info, args, kwargs)
     if info.relays and args and args[0].is_cuda and args[0].layout is torch.strided:
         recorder.keep_layout(args[0])
     return TO_RECORD, args, kwargs

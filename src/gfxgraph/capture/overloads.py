@@ -88,7 +88,8 @@ class OpInfo:
         self.is_composite = has(full, "CompositeImplicitAutograd") and not has(full, "CUDA")
         self.relays = torch.Tag.inplace_view in func.tags
         """Whether it gives its first argument another shape or other strides in place, as ``t_`` does."""
-        self.is_watched = self.unsafe is not None or self.is_composite or self.draws or self.relays
+        may_write = bool(self.mutates) and not self.is_torchs
+        self.is_watched = self.unsafe is not None or self.is_composite or self.draws or self.relays or may_write
         # False where the result shares memory with an argument: views, in-place operations, and the views that torch
         # calls unsafe, of which the schema says nothing: kron writes its out= through one.
         self.makes_memory = not (

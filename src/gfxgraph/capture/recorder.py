@@ -28,6 +28,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gfxgraph.capture.generators import Generators
 from gfxgraph.capture.host_memory import HostReads
 from gfxgraph.capture.memory import Layout, storage_address
 from gfxgraph.capture.moving import MovingTensors
@@ -78,6 +79,7 @@ class RecordedCapture(Protocol):
     device_index: int
     checks_for_escapes: bool
     policy: OnUnsafe
+    generators: Generators
 
     @property
     def values(self) -> Tainted: ...
@@ -269,6 +271,8 @@ class Recorder(TorchDispatchMode):
                 out = call(*args, **kwargs) if kwargs else call(*args)
             except RuntimeError as error:
                 return self.session.op_failed(info, func, args, kwargs, error)
+            if self.rows is not rows:  # its kernel is Python, and the capture was split in there
+                return self._made_in_parts(info, args, kwargs, out)
             after = reader()
             if launched := after not in frontiers:
                 if type(after) is int:
@@ -322,7 +326,7 @@ class Recorder(TorchDispatchMode):
         else:
             rows.append((func, spec_args, spec_kwargs, made, None, -1, after))
         if info.has_effects:
-            self._note_effects(info, args, kwargs)
+            self.note_effects(info, args, kwargs)
         if not launched and self.is_hip_like and info.makes_memory and escaped(out, info):
             rows.pop()
             return self.session.unsafe_op(BY_NAME["any-operation"], func, args, kwargs)
@@ -469,7 +473,14 @@ class Recorder(TorchDispatchMode):
             type(item) is TapeValue and (item.address or item.root is not None) for item in (*args, *kwargs.values())
         )
 
-    def _note_effects(self, info: OpInfo, args: Any, kwargs: Any) -> None:
+    def _made_in_parts(self, info: OpInfo, args: Any, kwargs: Any, out: Any) -> Any:
+        """The operation's parts are in the program already, as launches that no row names and steps on the host."""
+        for tensor in flat(out):
+            self.adopt(tensor)
+        self.note_effects(info, args, kwargs)
+        return out
+
+    def note_effects(self, info: OpInfo, args: Any, kwargs: Any) -> None:
         """Note which external tensors the operation wrote, and that it drew random numbers."""
         for position, name in info.mutates:
             target = args[position] if position < len(args) else kwargs.get(name)

@@ -52,22 +52,23 @@ def is_left_by(session: Session, error: BaseException | None) -> bool:
 
 def unsafe_op(session: Session, row: UnsafeOp, func: Any, args: Any, kwargs: Any) -> Any:
     """Handle an unsafe operation seen at the dispatcher: run it on the host's side."""
-    name = func._schema.name
+    schema = getattr(func, "_schema", None)  # a higher-order operator has none
+    name = schema.name if schema is not None else func.name()
     if session.policy is OnUnsafe.RAISE:
         # Nothing but the operation itself: the program must see its original error.
         return _torchs_own(session, row, name, lambda: (func(*args, **kwargs), None), where_of(*place()))
     if name == "aten::_local_scalar_dense":
         return session.values.read_below_python(func, args)
-    outcome = func._schema.returns and str(func._schema.returns[0].type) == "bool"
+    outcome = schema is not None and schema.returns and str(schema.returns[0].type) == "bool"
     where = place()
     args, kwargs, spec_args, spec_kwargs = session.values.resolved(args, kwargs)
     is_symbolic = spec_args is not args
-    writes = written(func, args, kwargs)
+    writes = written(func, args, kwargs) if schema is not None else ()
     foreign: list[Any] = []
 
     def again(out: object = None) -> HostStep:
         step = HostStep(func, spec_args, spec_kwargs, out, name, *where, writes, tuple(foreign), is_symbolic)
-        step.filled = outs(func, kwargs)
+        step.filled = outs(func, kwargs) if schema is not None else ()
         return step
 
     def make() -> tuple[Any, Step]:

@@ -14,6 +14,7 @@ registered functions call the kernels of the installed simulator, and raise if t
 from __future__ import annotations
 
 import functools
+import math
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -307,6 +308,8 @@ class Kernels:
         raise self.sim.error(CallRefused(code))  # no local may refer to it: its traceback holds this frame
 
     def _record(self, schema: OpSchema, args: Args, kwargs: Kwargs, stream: Stream) -> Any:
+        # CUDA's kernels take a symbolic scalar without asking for its number: a NaN (seen on an H200, torch 2.11).
+        args = tuple(math.nan if type(item) is torch.SymFloat else item for item in args)
         call, keywords = self.twins(schema, args, kwargs)
         keywords = dict(keywords)
         kind = NodeKind.MEMSET if schema.name == "zero_" else NodeKind.KERNEL

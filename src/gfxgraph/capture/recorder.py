@@ -406,10 +406,11 @@ class Recorder(TorchDispatchMode):
         self.externals[value] = tensor
         return value
 
-    def adopt(self, tensor: Tensor) -> None:
-        """Make a tensor that a host step produced an external of what follows."""
-        if isinstance(tensor, Tensor) and tensor.is_cuda and has_layout(tensor):
-            self._external(tensor, tensor.data_ptr())
+    def adopt(self, out: object) -> None:
+        """Make the tensors that a host step produced externals of what follows."""
+        for tensor in flat(out):
+            if tensor.is_cuda and has_layout(tensor):
+                self._external(tensor, tensor.data_ptr())
 
     def _made_of(
         self, out: Any, position: int, info: OpInfo, args: Any, kwargs: Any, spec_args: list[Any], spec_kwargs: Any
@@ -474,8 +475,7 @@ class Recorder(TorchDispatchMode):
 
     def _made_in_parts(self, info: OpInfo, args: Any, kwargs: Any, out: Any) -> Any:
         """The operation's parts are in the program already, as launches that no row names and steps on the host."""
-        for tensor in flat(out):
-            self.adopt(tensor)
+        self.adopt(out)
         self.note_effects(info, args, kwargs)
         return out
 

@@ -25,6 +25,7 @@ Stays out: command line, engines, functions that are captured per signature.
     random_state.py, draws.py
                   ``get_rng_state`` and other threads' draws while a capture runs
     scaler.py     ``GradScaler.step``, the one branch that is captured both ways
+    optimizers.py what torch refuses of optimizers inside a capture, and what they do in their first step alone
     peers.py      the other ranks of a job, asked through torch.distributed's store
     recorder.py, not_recorded.py
                   the dispatch mode that writes the tape; calls that it does not write down as they come

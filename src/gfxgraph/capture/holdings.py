@@ -27,7 +27,11 @@ from gfxgraph.capture.dispatch_state import DispatchState, enter_for_good
 from gfxgraph.capture.half_entered import end_half_entered
 from gfxgraph.capture.modes import Standing, enter_mode, forget_mode, leave_modes
 from gfxgraph.process import process
+from gfxgraph.types import OnUnsafe
 
+_HAS_STALE_STREAMS = hasattr(torch._C, "_set_override_stale_capture_stream")
+"""torch 2.13 refuses a captured backward to a leaf whose gradients a warm-up's loss, still alive, ties to the default
+stream, unless told to use the capture's."""
 TRIES = 2
 """How often to run a step that was interrupted or failed."""
 others: list[Callable[[], object]] = []
@@ -68,6 +72,7 @@ class Holdings:
     def __init__(self, recorder: Any) -> None:
         self._recorder = recorder
         self._multithreading: bool | None = None
+        self._overrides_streams: bool | None = None
         self._debug_mode: int | None = None
         self._is_recording = False
 
@@ -79,6 +84,9 @@ class Holdings:
         """Call once the first segment is open: start recording this thread."""
         self._multithreading = torch.autograd.is_multithreading_enabled()
         torch._C._set_multithreading_enabled(False)
+        if _HAS_STALE_STREAMS and self._recorder.session.policy is not OnUnsafe.RAISE:
+            self._overrides_streams = torch._C._override_stale_capture_stream()
+            torch._C._set_override_stale_capture_stream(True)
         autocasting.follow(self)
         enter_mode(self._recorder)
         self._is_recording = True
@@ -113,6 +121,9 @@ class Holdings:
         if self._multithreading is not None:
             torch._C._set_multithreading_enabled(self._multithreading)
             self._multithreading = None
+        if self._overrides_streams is not None:
+            torch._C._set_override_stale_capture_stream(self._overrides_streams)
+            self._overrides_streams = None
 
     def refuse_waits(self) -> None:
         """Make torch raise at hidden waits before they reach the driver."""

@@ -4,7 +4,7 @@ A dispatch mode sees operations. It does not see ``torch.cuda.synchronize()``, a
 the number that ``.item()`` gives to Python. While at least one capture is running, these names are
 replaced by functions that check whether *this thread* is capturing, and otherwise call the original.
 The originals are restored when the last capture ends, so a program that captures nothing is not affected. The
-replacements are in tensor_reads.py, waits.py, number_functions.py, draws.py and shield.py.
+replacements are in tensor_reads.py, waits.py, optimizers.py, number_functions.py, draws.py and shield.py.
 
 Invariant: ``stock(name)`` is always torch's own function, whatever is installed.
 """
@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from gfxgraph.capture import afterwards, draws, fused_recording, shield, tensor_reads, turns, waits
+from gfxgraph.capture import afterwards, draws, fused_recording, optimizers, shield, tensor_reads, turns, waits
 from gfxgraph.capture.draws import wait_for_begun
 from gfxgraph.capture.number_functions import number_targets, sized_targets, waiting_targets
 from gfxgraph.capture.stock import STOCK, Targets, keep_from_dynamo
@@ -153,6 +153,8 @@ def _install() -> None:
     _put_named(_targets() | waiting_targets(stock))
     if fused_recording.has_compiled_nothing():
         _put_named(number_targets())
+    if optimizers.are_used():
+        _put_named(optimizers.targets())
     for target in shield.targets(keep_until_captures_end):
         _put(*target)
     _guards_draws = False
@@ -226,6 +228,14 @@ def watch_numbers() -> None:
             _put_named(sized_targets(stock))
 
 
+def _optimizer_init(self: object, *args: object, **kwargs: object) -> None:
+    with turns.lock:
+        if _holders and "optimizer_step_code" not in STOCK:
+            _put_named(optimizers.targets())
+    optimizers.made_here(self)
+    stock("optimizer_init")(self, *args, **kwargs)
+
+
 def watch_host_memory() -> None:
     """A capture has its first host tensor with device values: patch the functions that reach its memory."""
     with turns.lock:
@@ -253,6 +263,7 @@ def _targets_of(stream: Any, event: Any, get_rng_state: Any, set_rng_state: Any)
     return {
         **tensor_reads.targets(),
         **waits.targets(),
+        "optimizer_init": (torch.optim.Optimizer, "__init__", _optimizer_init),
         "gc_collect": (gc, "collect", _collect),
         "gc_enable": (gc, "enable", _switch_collector_on),
         "gc_disable": (gc, "disable", _switch_collector_off),

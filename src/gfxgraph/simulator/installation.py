@@ -35,6 +35,7 @@ from gfxgraph.simulator.torch_names import (
     nvtx_module,
     torch_c_names,
 )
+from gfxgraph.types import CaptureStatus
 
 DEFAULT_MEMORY: Final = 8 << 30
 _MISSING: Final = object()
@@ -110,7 +111,7 @@ def install(profile: str = "cuda", *, total_memory: int = DEFAULT_MEMORY, **torc
     _have_dynamo_look_first()
     undo = Restore()
     try:
-        native = NativeDevice()
+        native = NativeDevice(lambda stream: sim.device.stream(stream).status is not CaptureStatus.NONE)
         undo.add(native.undo)
         sim = Simulator(chosen, total_memory)
         _plant(sim, plants)

@@ -25,6 +25,20 @@ def test_thirty_third_stream_is_the_first_again(sim: simulator.Simulator) -> Non
     assert len(set(handles)) == 32 and handles[32] == handles[0]
 
 
+@pytest.mark.skipif(not hasattr(torch.Stream, "is_capturing"), reason="came with torch 2.13")
+def test_streams_of_every_class_know_that_they_capture(sim: simulator.Simulator) -> None:
+    """torch asks the generic stream, in C++, before an optimizer's step; after ``undo`` none captures."""
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with torch.cuda.stream(stream):
+        assert not torch.accelerator.current_stream().is_capturing()
+        graph.capture_begin()
+        current = torch.accelerator.current_stream()
+        assert type(current) is torch.Stream and current.is_capturing() and stream.is_capturing()
+        assert not torch.cuda.Stream().is_capturing()
+        graph.capture_end()
+        assert not current.is_capturing()
+
+
 def test_current_stream_is_per_thread(sim: simulator.Simulator) -> None:
     """A new thread starts on the default stream."""
     seen = []

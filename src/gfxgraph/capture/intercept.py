@@ -164,7 +164,7 @@ def _guard_draws() -> None:
     """Make other threads, now that there are some, wait before they draw."""
     global _guards_draws
     with turns.lock:
-        if not _guards_draws:
+        if _undo and not _guards_draws:  # the last capture may have ended meanwhile
             _guards_draws = True
             for target in draws.targets():
                 _put(*target)

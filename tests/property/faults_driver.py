@@ -149,17 +149,7 @@ def gradients(x: Any, kept: dict[str, Any]) -> None:
 
 def training_step(x: Any, kept: dict[str, Any]) -> None:
     def losses(wrap: Callable[[Any], Any]) -> list[float]:
-        weight = torch.ones(8, device="cuda", requires_grad=True)
-        optimizer = torch.optim.SGD([weight], lr=0.01, momentum=0.9)
-
-        def one(a: Any) -> Any:
-            optimizer.zero_grad()
-            loss = (a * weight).square().sum()
-            loss.backward()
-            optimizer.step()
-            return loss
-
-        call = wrap(one)
+        call = wrap(faults_mixed.training(lr=0.01, momentum=0.9))
         return [float(call(x * (i + 1)).detach()) for i in range(6)]
 
     same(

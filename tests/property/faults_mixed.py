@@ -48,10 +48,10 @@ def gradients(x: Any, kept: dict[str, Any]) -> None:
         made(x, weight).backward()
 
 
-def step(x: Any, kept: dict[str, Any]) -> None:
-    """A whole training step, captured."""
+def training(**options: float) -> Callable[[Any], Any]:
+    """A step of SGD, which returns its loss."""
     weight = torch.ones(8, device="cuda", requires_grad=True)
-    optimizer = torch.optim.SGD([weight], lr=0.1)
+    optimizer = torch.optim.SGD([weight], **options)
 
     def one(a: Any) -> Any:
         optimizer.zero_grad()
@@ -60,7 +60,12 @@ def step(x: Any, kept: dict[str, Any]) -> None:
         optimizer.step()
         return loss
 
-    made = gfxgraph.TrainingStep(one, warmup=1)
+    return one
+
+
+def step(x: Any, kept: dict[str, Any]) -> None:
+    """A whole training step, captured."""
+    made = gfxgraph.TrainingStep(training(lr=0.1), warmup=1)
     for _ in range(6):
         made(x)
 

@@ -4,13 +4,37 @@ from __future__ import annotations
 
 import ast
 import linecache
+from collections.abc import Callable
 from itertools import islice
-from types import CodeType
-from typing import Any
+from types import CodeType, FrameType
+from typing import Any, TypeVar
 
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _MAX_TREES = 16
+_MOST_ANSWERS = 512
+_T = TypeVar("_T")
 _trees: dict[str, tuple[list[str], ast.Module | None]] = {}  # by file name, with the lines of each
+
+
+def remembered(find: Callable[[ast.Module | None, list[ast.AST], FrameType], _T]) -> Callable[[FrameType], _T]:
+    """Ask once for each running instruction, and again if its file has got new source."""
+    answers: dict[tuple[CodeType, int], tuple[ast.Module | None, _T]] = {}
+
+    def answer(frame: FrameType) -> _T:
+        tree, key = tree_of(frame.f_code.co_filename), (frame.f_code, frame.f_lasti)
+        known = answers.get(key)
+        if known is None or known[0] is not tree:
+            if len(answers) >= _MOST_ANSWERS:
+                answers.clear()
+            known = answers[key] = tree, find(tree, path_at(tree, *key), frame)
+        return known[1]
+
+    return answer
+
+
+def running(frame: FrameType) -> list[ast.AST]:
+    """The nodes around the instruction that a frame is running."""
+    return path_at(tree_of(frame.f_code.co_filename), frame.f_code, frame.f_lasti)
 
 
 def path_at(tree: ast.Module | None, code: CodeType, lasti: int) -> list[ast.AST]:

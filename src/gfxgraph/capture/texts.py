@@ -15,11 +15,11 @@ import linecache
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from types import CodeType, FrameType, ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from gfxgraph.capture.places import is_installed_file, user_frame
-from gfxgraph.capture.source import name_of, path_at, path_to, tree_of
+from gfxgraph.capture.source import name_of, path_at, path_to, remembered, running, tree_of
 from gfxgraph.capture.uses import entry_of, looked_up, looked_up_in, parameters_of, resolved, scope_of
 from gfxgraph.process import process
 
@@ -38,9 +38,6 @@ _KEEP = frozenset(
     "add setdefault get pop update fromkeys setattr delattr insert appendleft put put_nowait send".split()
 )
 _DEPTH = 4
-_MOST_ANSWERS = 512
-
-_answers: dict[tuple[CodeType, int], tuple[ast.Module | None, bool | None]] = {}
 
 
 def decides(frame: FrameType | None) -> bool:
@@ -70,26 +67,23 @@ _HANDLING = frozenset({"getMessage", "format", "formatMessage", "pformat", "form
 
 def _called(frame: FrameType) -> str:
     """The name of the function that a frame is calling."""
-    path = path_at(tree_of(frame.f_code.co_filename), frame.f_code, frame.f_lasti)
+    path = running(frame)
     return next((name_of(node) for node in reversed(path) if isinstance(node, ast.Call)), "")
+
+
+@remembered
+def _decides(tree: ast.Module | None, path: list[ast.AST], frame: FrameType) -> bool | None:
+    if tree is None or not path:
+        return True
+    return _TextSearch(tree, frame.f_code.co_filename, looked_up(frame), _DEPTH, _outside(frame)).climb(path)
 
 
 def _answer(frame: FrameType) -> bool | None:
     """None where the function returns the text."""
-    tree, key = tree_of(frame.f_code.co_filename), (frame.f_code, frame.f_lasti)
-    known = _answers.get(key)
-    if known is None or known[0] is not tree:
-        if len(_answers) >= _MOST_ANSWERS:
-            _answers.clear()
-        path = path_at(tree, *key)
-        answer: bool | None = True
-        if tree is not None and path:
-            search = _TextSearch(tree, frame.f_code.co_filename, looked_up(frame), _DEPTH, _outside(frame))
-            answer = search.climb(path)
-        known = _answers[key] = tree, answer
-    if known[1] is False and isinstance(sys.stdout, io.StringIO):  # what is printed may be read back
-        return any(isinstance(node, ast.Call) and name_of(node) == "print" for node in path_at(tree, *key))
-    return known[1]
+    answer = _decides(frame)
+    if answer is False and isinstance(sys.stdout, io.StringIO):  # what is printed may be read back
+        return any(isinstance(node, ast.Call) and name_of(node) == "print" for node in running(frame))
+    return answer
 
 
 def stands_in_call(frame: FrameType | None, names: frozenset[str]) -> bool:
@@ -97,7 +91,7 @@ def stands_in_call(frame: FrameType | None, names: frozenset[str]) -> bool:
     frame = user_frame(frame)
     if frame is None:
         return True
-    path = path_at(tree_of(frame.f_code.co_filename), frame.f_code, frame.f_lasti)
+    path = running(frame)
     calls = (node for node in path[:-1] if isinstance(node, ast.Call))
     return not path or any(name_of(call) in names and not _is_pythons(call, frame) for call in calls)
 

@@ -35,11 +35,10 @@ from typing import Any
 import torch
 
 from gfxgraph.capture.places import is_library_code, user_frame
-from gfxgraph.capture.source import SCOPES, name_of, path_at, path_to, tree_of
+from gfxgraph.capture.source import SCOPES, name_of, path_to, remembered, running, tree_of
 
 _UNKNOWN = object()
 _DEEPEST = 4  # nested calls to follow, in either direction
-_MOST_ANSWERS = 512
 # Written in C, but using the number protocol, passing the number on, or keeping it.
 _SERVING = frozenset(
     "builtins math cmath operator itertools functools collections heapq bisect array struct ctypes json pickle "
@@ -64,8 +63,6 @@ _TESTS: dict[type[ast.cmpop], Any] = {
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
     ast.Eq: operator.eq, ast.NotEq: operator.ne,
 }  # fmt: skip
-
-_answers: dict[tuple[CodeType, int], tuple[ast.Module | None, bool | None]] = {}
 
 
 def wants_plain(frame: FrameType | None) -> bool:
@@ -125,21 +122,16 @@ def takes_apart(frame: FrameType | None) -> bool:
 
 def _running(frame: FrameType | None) -> list[ast.AST]:
     frame = user_frame(frame)
-    return path_at(tree_of(frame.f_code.co_filename), frame.f_code, frame.f_lasti) if frame is not None else []
+    return running(frame) if frame is not None else []
 
 
-def _answer(frame: FrameType) -> bool | None:
+@remembered
+def _answer(tree: ast.Module | None, path: list[ast.AST], frame: FrameType) -> bool | None:
     """None if the function returns the number."""
-    tree, key = tree_of(frame.f_code.co_filename), (frame.f_code, frame.f_lasti)
-    known = _answers.get(key)
-    if known is None or known[0] is not tree:
-        if len(_answers) >= _MOST_ANSWERS:
-            _answers.clear()
-        path = path_at(tree, *key)
-        search = _Search(scope_of(path), tree, looked_up(frame), _DEEPEST)
-        wants = bool(path) and search.climbs(path)
-        known = _answers[key] = tree, True if wants else (None if search.returns else False)
-    return known[1]
+    search = _Search(scope_of(path), tree, looked_up(frame), _DEEPEST)
+    if path and search.climbs(path):
+        return True
+    return None if search.returns else False
 
 
 def _looked_up(name: str, *rooms: dict[str, object]) -> object:

@@ -62,15 +62,19 @@ def test_a_failed_search_lists_every_place() -> None:
     assert "/nowhere/lib/libamdhip64.so.7" in str(caught.value)
 
 
-def test_the_mapped_runtime_is_taken_and_nothing_is_loaded(tmp_path: Path) -> None:
-    """A library mapped under a place that no search knows is found, and HIP goes before CUDA."""
+def build(path: Path, flavour: str) -> None:
     gcc = shutil.which("gcc")
     if gcc is None:
         pytest.skip("needs a C compiler")
     source = Path(__file__).parent / "fake_runtime.c"
+    subprocess.run([gcc, "-shared", "-fPIC", "-w", f"-D{flavour}", "-o", path, source], check=True)
+
+
+def test_the_mapped_runtime_is_taken_and_nothing_is_loaded(tmp_path: Path) -> None:
+    """A library mapped under a place that no search knows is found, and HIP goes before CUDA."""
     hip, cuda = tmp_path / "libamdhip64.so.6", tmp_path / "libcuda.so.1"
     for flavour, path in (("HIP", hip), ("CUDA", cuda)):
-        subprocess.run([gcc, "-shared", "-fPIC", "-w", f"-D{flavour}", "-o", path, source], check=True)
+        build(path, flavour)
     script = (
         "import ctypes\n"
         "from gfxgraph.driver import library, locate\n"
@@ -89,14 +93,10 @@ def test_the_mapped_runtime_is_taken_and_nothing_is_loaded(tmp_path: Path) -> No
 
 def test_torchs_copy_is_taken_where_there_are_two(tmp_path: Path) -> None:
     """Handles come from torch, so its copy is the one to call; the other is reported."""
-    gcc = shutil.which("gcc")
-    if gcc is None:
-        pytest.skip("needs a C compiler")
-    source = Path(__file__).parent / "fake_runtime.c"
     system, torchs = tmp_path / "libamdhip64.so.6", tmp_path / "torch" / "lib" / "libamdhip64.so"
     torchs.parent.mkdir(parents=True)
     for path in (system, torchs):
-        subprocess.run([gcc, "-shared", "-fPIC", "-w", "-DHIP", "-o", path, source], check=True)
+        build(path, "HIP")
     for order in ((system, torchs), (torchs, system)):
         script = (
             "import ctypes\n"

@@ -296,9 +296,7 @@ class MovingTensors:
             for tensor in flat(out, wrote):
                 if not tensor.is_cuda:
                     session.values.taint(tensor)
-            for tensor in flat(out):
-                if tensor.is_cuda:
-                    session.recorder.adopt(tensor)
+            session.recorder.adopt(out)
             step = again(out)
             step.saved = saved.apart_from([*given, *flat(out)])
             self._move(step, given)

@@ -407,10 +407,11 @@ class Recorder(TorchDispatchMode):
         self.externals[value] = tensor
         return value
 
-    def adopt(self, tensor: Tensor) -> None:
-        """Make a tensor that a host step produced an external of what follows."""
-        if isinstance(tensor, Tensor) and tensor.is_cuda and tensor.layout is torch.strided:
-            self._external(tensor, tensor.data_ptr())
+    def adopt(self, out: object) -> None:
+        """Make the tensors that a host step produced externals of what follows."""
+        for tensor in flat(out):
+            if tensor.is_cuda and tensor.layout is _STRIDED:
+                self._external(tensor, tensor.data_ptr())
 
     def _made_of(
         self, out: Any, position: int, info: OpInfo, args: Any, kwargs: Any, spec_args: list[Any], spec_kwargs: Any

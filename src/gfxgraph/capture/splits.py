@@ -84,9 +84,7 @@ def unsafe_op(session: Session, row: UnsafeOp, func: Any, args: Any, kwargs: Any
         for tensor in flat(out, list(writes)):
             if not tensor.is_cuda and is_from_device:
                 session.values.refills(tensor)
-        for tensor in flat(out):
-            if tensor.is_cuda:
-                session.recorder.adopt(tensor)
+        session.recorder.adopt(out)
         step = again(out)
         session.moving.note(row, name, step, args, kwargs)
         return out, step

@@ -238,14 +238,12 @@ def _side_by_side(program: Program, step: SegmentStep) -> dict[str, Any] | None:
     run_tape(step.tape, program.lookup, {value for value, _ in step.live}, after=keep)
     before.put_back()
 
-    position_of = {node: i for i, node in enumerate(driver.nodes(raw_graph(step.graph)))}
-    ends = [max((position_of.get(n, -1) for n in entry.last_nodes), default=-1) for entry in step.tape.entries]
+    order = {node: i for i, node in enumerate(driver.nodes(raw_graph(step.graph)))}
+    ends = [max((order.get(n, -1) for n in entry.last_nodes), default=-1) for entry in step.tape.entries]
     at_node: dict[int, list[int]] = {}
     for index, end in enumerate(ends):
         at_node.setdefault(end, []).append(index)
     found: dict[str, Any] = {}
-    kinds = [n for n in driver.nodes(raw_graph(step.graph))]
-    order = {node: i for i, node in enumerate(kinds)}
 
     def check(position: int, node: int) -> bool:
         for index in at_node.get(order[node], ()):

@@ -58,7 +58,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).resolve().parent.parent
 DEVICE = "cuda"
 LIMIT_S = 60.0
 GRACE_S = 15.0
@@ -890,7 +890,7 @@ def run_all(todo: list[Task], options: argparse.Namespace) -> list[dict[str, Any
         task = worker.task
         assert task is not None
         row = {"database": task.database, "name": task.name, "dtype": task.dtype, "way": name, "outcome": kind}
-        found.append({**row, "why": why, "seconds": seconds})
+        found.append({**row, "why": why.replace(f"{ROOT}/", ""), "seconds": seconds})
         if kind not in GOOD or options.show:
             print(f"{kind}: {task} {name}: {why}", flush=True)
 

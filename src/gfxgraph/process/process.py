@@ -33,7 +33,7 @@ class OngoingCapture(Protocol):
     """A running capture of some thread, as lower rooms see it."""
 
     begun_at: tuple[Any, int]
-    error: BaseException | None
+    has_failed: bool
 
     @property
     def recorder(self) -> OngoingRecording: ...

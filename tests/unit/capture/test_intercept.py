@@ -9,7 +9,7 @@ from gfxgraph.capture import intercept
 
 
 def test_a_thread_started_as_the_last_capture_ends_is_started() -> None:
-    """It was on its way through ours when another thread gave everything back; nothing is left for the next capture."""
+    """It was on its way through ours when another thread gave everything back; the next capture finds nothing."""
     ran = threading.Event()
     assert "start_thread" not in intercept.STOCK
     thread = threading.Thread(target=ran.set)

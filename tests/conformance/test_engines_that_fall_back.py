@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import weakref
 
 import pytest
 import torch
@@ -85,6 +86,41 @@ def test_raw_capture_without_finally(bench, body, dropped):
         same([y], [bench.x + 1])
         del graph, y
     assert reserved() == baseline
+
+
+@pytest.mark.parametrize("way", ["block", "reset", "dropped", "ended"])
+def test_a_handled_error_keeps_nothing(bench, way):
+    """With the error go its frames, and what they hold: no cycle keeps tensors and numbers until garbage is collected."""
+    kept = []
+
+    def body():
+        made = bench.x.abs()
+        kept.append(weakref.ref(made))
+        bench.x * made.max().item()
+
+    def engine():
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph) if way == "block" else torch.cuda.stream(bench.stream):
+                if way != "block":
+                    graph.capture_begin()
+                try:
+                    body()
+                except RuntimeError:
+                    if way != "ended":
+                        raise
+                    graph.capture_end()
+        except RuntimeError:
+            if way == "reset":
+                graph.reset()
+            del graph  # a frame of the traceback is this one
+
+    gc.disable()
+    try:
+        engine()
+        assert kept[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_raw_capture_that_failed_begins_again_on_the_same_object(bench):

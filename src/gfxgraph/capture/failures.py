@@ -93,9 +93,12 @@ def op_failed(session: Session, info: Any, func: Any, args: Any, kwargs: Any, er
 
 def call_failed(session: Session, name: str, error: RuntimeError, again: Callable[[], Any]) -> Any:
     """Handle a failed call outside the dispatcher: raise its error, or recover a dead capture and repeat the call."""
-    if session.streams.status() is CaptureStatus.ACTIVE:
-        raise error
-    recover(session, name, error, lambda row: session.split(row, name, lambda: (None, None)))
+    try:
+        if session.streams.status() is CaptureStatus.ACTIVE:
+            raise error
+        recover(session, name, error, lambda row: session.split(row, name, lambda: (None, None)))
+    finally:
+        del error  # as above
     return again()
 
 
@@ -197,17 +200,17 @@ def recover(session: Session, name: str, error: BaseException, again: Callable[[
     else:
         session.recorder.disown_nodes_of_the_dead(session.graph_handle)
     if not tape.is_complete:
-        failure = CaptureError(
-            "capture_failed",
-            op=name,
-            where=where,
-            status=first_line(error),
-            n_opaque=len(tape.opaque),
-            opaque=", ".join(str(o.where) for o in tape.opaque[:3]),
-            quote=str(error),
-        )
-        session.abort(failure)
-        raise failure from error
+        raise session.failed(
+            CaptureError(
+                "capture_failed",
+                op=name,
+                where=where,
+                status=first_line(error),
+                n_opaque=len(tape.opaque),
+                opaque=", ".join(str(o.where) for o in tape.opaque[:3]),
+                quote=str(error),
+            )
+        ) from error
     process.log.debug("capture died: %s", error)
     row = UnsafeOp(name, Kind.SYNC, "it ended the capture: " + first_line(error))
     session.died_of = name, where

@@ -128,8 +128,8 @@ class BridgedGraph(_TorchsGraph):
                 `graph_in_forked_child`.
         """
         self._refuse_in_child("capture_begin()")
-        if self._session is not None and self._session.error is not None:
-            self._session = None  # that capture is over; its error was raised when it failed
+        if self._session is not None and self._session.has_failed:
+            self._left_session()  # that capture is over; its error was raised when it failed
         if self._session is not None:
             raise CaptureError("overlapping_captures", first=shown(self._session.begun_at), second=shown(place()))
         if self._program is not None:
@@ -155,8 +155,16 @@ class BridgedGraph(_TorchsGraph):
             self._was_reset = False
         except BaseException as error:
             session.abort(error)
-            self._session = None
+            self._left_session()
             raise
+
+    def _left_session(self) -> BaseException:
+        """Let go of a capture that failed, and return the error with which it did."""
+        session, self._session = self._session, None
+        error = None
+        if session is not None:
+            error, session.error = session.error, None
+        return error or RuntimeError("abandoned")
 
     def capture_end(self) -> None:
         """End the capture; afterwards ``replay`` may be called.
@@ -173,30 +181,25 @@ class BridgedGraph(_TorchsGraph):
         is_unwinding = self._is_unwinding()
         if is_unwinding and session.is_left_by(error := sys.exc_info()[1]):
             session.abort(error)
-        if session.error is not None:
+        if session.has_failed:
             session.abort(None)
-            self._session = None
             if is_unwinding:
+                self._left_session()
                 return
-            raise session.error
+            raise self._left_session()
         is_here = process.active_session() is session
         if not is_here:
             raise self._not_here(session)
         if torch.cuda.current_stream().cuda_stream != session.streams.own.cuda_stream:
-            error = CaptureError(
-                "capture_ended_elsewhere",
-                begun=f"{session.streams.own} at {shown(session.begun_at)}",
-                ended=f"{torch.cuda.current_stream()} at {shown(place())}",
-                quote=STOCK_NOT_BEGUN,
-            )
-            session.abort(error)
-            self._session = None
-            raise error
+            ended = f"{torch.cuda.current_stream()} at {shown(place())}"
+            begun = f"{session.streams.own} at {shown(session.begun_at)}"
+            session.abort(CaptureError("capture_ended_elsewhere", begun=begun, ended=ended, quote=STOCK_NOT_BEGUN))
+            raise self._left_session()
         try:
             self._ended(session, session.end())
         except BaseException as error:
             session.abort(error)
-            self._session = None
+            self._left_session()
             if self._program is not None:
                 self._let_go_of_program()
                 super().reset()
@@ -414,7 +417,7 @@ class BridgedGraph(_TorchsGraph):
         self._refuse_in_child("reset()")
         if self._session is not None:
             self._session.abort(None)
-            self._session = None
+            self._left_session()
         self._tell_of_end()
         self._was_reset = self._program is not None or self._was_reset
         with turns.alone():  # HIP destroys no graph beside a capture
@@ -476,6 +479,7 @@ class BridgedGraph(_TorchsGraph):
         session = getattr(self, "_session", None)
         if session is not None:
             session.abort(None, dying=self)
+            self._left_session()
         leave_modes()
         state = getattr(self, "_state", None)
         program = getattr(self, "_program", None)

@@ -19,7 +19,6 @@ from torch import Tensor
 from gfxgraph.capture.memory import storage_address
 from gfxgraph.capture.steps import HostStep, SegmentStep, Step
 from gfxgraph.core.tape import TapeValue, leaves, where_of
-from gfxgraph.errors import GuardMismatch
 from gfxgraph.process import process
 
 _moving: dict[int, tuple[weakref.ref[Tensor], weakref.ref[HostStep]]] = {}
@@ -84,9 +83,8 @@ class AtHome(Step):
         home = self._home
         if tensor.size() == home.size() and tensor.data_ptr() == home.data_ptr():
             return
-        process.require().counters.add("guard_mismatch")
         op, where = self._made
-        raise GuardMismatch(
+        raise process.mismatch(
             "moved_tensor", op=op, where=where, expected=tuple(home.size()), actual=tuple(tensor.size())
         )
 

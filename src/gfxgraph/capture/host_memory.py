@@ -25,7 +25,6 @@ from gfxgraph.capture.places import place
 from gfxgraph.capture.structure import flat, written
 from gfxgraph.core.tape import where_of
 from gfxgraph.core.unsafe import Kind, UnsafeOp, When
-from gfxgraph.errors import GuardMismatch
 from gfxgraph.process import process
 
 HOST_WRITE = UnsafeOp(
@@ -154,11 +153,9 @@ class HostRead(ABC):
         """Raises: GuardMismatch, where the content is another than at capture."""
         changed = self.difference()
         if changed is not None:
-            process.require().counters.add("guard_mismatch")
             what, then, now = changed
-            raise GuardMismatch(
-                "host_memory_changed", what=what, where=where_of(*self._where), expected=then, actual=now
-            )
+            where = where_of(*self._where)
+            raise process.mismatch("host_memory_changed", what=what, where=where, expected=then, actual=now)
 
 
 class HostTensor(HostRead):

@@ -61,7 +61,7 @@ class ReadingCapture(Splitting, Protocol):
     @property
     def is_over(self) -> bool: ...
     def add(self, step: Step) -> None: ...
-    def abort(self, error: BaseException | None) -> None: ...
+    def failed(self, error: CaptureError) -> CaptureError: ...
 
 
 def _here() -> HostValues | None:
@@ -467,12 +467,7 @@ class HostValues:
             self.asked(ref, EXACTLY, value, True, used)
             return
         step = self._reads[max(self.numbers.reads_of((ref,)))]
-        error = CaptureError(
-            "host_value_escaped",
-            op=use,
-            value=value,
-            read_at=where_of(step.code, step.lasti),
-            used_at=where_of(*used),
+        read_at, used_at = where_of(step.code, step.lasti), where_of(*used)
+        raise session.failed(
+            CaptureError("host_value_escaped", op=use, value=value, read_at=read_at, used_at=used_at)
         )
-        session.abort(error)
-        raise error

@@ -97,10 +97,8 @@ def holders_here() -> frozenset[int]:
 
 
 def leave_others(known: frozenset[int]) -> None:
-    """End this thread's captures, except those in ``known``."""
-    others = holders_here() - known
-    if others:
-        _leave(others)
+    """End this thread's captures, except those in ``known``, and what an interrupt has left of an end."""
+    _leave(holders_here() - known)
 
 
 def _leave(gone: Iterable[int]) -> None:

@@ -113,7 +113,7 @@ class Standing:
                 dispatch.set_is_in_mode_without_ignore_compile_internals(flag)
 
 
-def is_on(mode: Any) -> bool:
+def is_on(mode: object) -> bool:
     """Whether operations called now reach the mode: in its handler, and in kernels called there, none does."""
     return any(each is mode for each in _standing())
 

@@ -392,14 +392,8 @@ def _can_be_made_again(tensors: list[Tensor], kwargs: Any) -> bool:
 
 
 def _gone(expected: object, actual: object, what: str = "a tensor whose shape depends on data") -> GuardMismatch:
-    process.require().counters.add("guard_mismatch")
-    return GuardMismatch(
-        "shape_guard_mismatch",
-        op=what,
-        where="a backward through results of a capture",
-        expected=expected,
-        actual=actual,
-    )
+    where = "a backward through results of a capture"
+    return process.mismatch("shape_guard_mismatch", op=what, where=where, expected=expected, actual=actual)
 
 
 def _depends_on_data(row: UnsafeOp, name: str, args: Any) -> bool:

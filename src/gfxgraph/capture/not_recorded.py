@@ -22,7 +22,7 @@ from torch._ops import HigherOrderOperator
 from gfxgraph.capture import above
 from gfxgraph.capture.autocasting import as_outside
 from gfxgraph.capture.memory import has_layout, is_wrapper
-from gfxgraph.capture.overloads import NO_NODE, OpInfo
+from gfxgraph.capture.overloads import NO_NODE, OPS, OpInfo, identity
 from gfxgraph.capture.structure import flat
 from gfxgraph.capture.symbols import holds_symbols, numbers_of
 from gfxgraph.core.unsafe import BY_NAME, NO_LAYOUT, Kind, UnsafeOp, When
@@ -85,7 +85,13 @@ def _recorded(recorder: Recorder, item: object) -> object:
     return recorded
 
 
-def otherwise(recorder: Recorder, found: NoStorage, func: Any, args: Any, kwargs: Any) -> Any:
+def otherwise(
+    recorder: Recorder,
+    found: NoStorage,
+    func: Callable[..., object],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+) -> object:
     """An operation whose tensors are not all of device memory with strides."""
     if isinstance(found, HostOperand):  # looked at once more, as all that come from now on
         return recorder.__torch_dispatch__(func, (), args, kwargs)
@@ -167,12 +173,15 @@ def _makes_shape(info: OpInfo, args: Any, kwargs: Any) -> bool:
     )
 
 
-def is_operation(func: Any) -> bool:
-    """False for higher-order operators and for questions that C++ asks a subclass.
+def first_seen(func: Any) -> OpInfo | None:
+    """Note what there is to know of an overload; None for higher-order operators and for what C++ asks a subclass.
 
     The latter (prim::device) are unknown to the dispatcher; an exception there would end the process.
     """
-    return hasattr(func, "_schema") and func.namespace != "prim"
+    if not hasattr(func, "_schema") or func.namespace == "prim":
+        return None
+    info = OPS[identity(func)] = OpInfo(func)
+    return info
 
 
 def is_traced(tensor: Tensor) -> bool:

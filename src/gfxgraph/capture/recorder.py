@@ -37,8 +37,8 @@ from gfxgraph.capture.not_recorded import (
     HostOperand,
     NoStorage,
     escaped,
+    first_seen,
     is_host_work,
-    is_operation,
     looked_at,
     not_recorded,
     otherwise,
@@ -225,11 +225,9 @@ class Recorder(TorchDispatchMode):
         # Every line here runs once for each operation of a capture; see benchmarks/bench_core.py.
         if self.paused:
             return func(*args, **kwargs) if kwargs else func(*args)
-        info = OPS.get(identity(func))
+        info = OPS.get(identity(func)) or first_seen(func)
         if info is None:
-            if not is_operation(func):
-                return not_recorded(self, func, args, kwargs or {})
-            info = OPS[identity(func)] = OpInfo(func)
+            return not_recorded(self, func, args, kwargs or {})
         func = info.func
         if info.is_watched or self.is_wary:
             answer, args, kwargs = looked_at(self, info, args, kwargs or {})
@@ -473,7 +471,7 @@ class Recorder(TorchDispatchMode):
             type(item) is TapeValue and (item.address or item.root is not None) for item in (*args, *kwargs.values())
         )
 
-    def _made_in_parts(self, info: OpInfo, args: Any, kwargs: Any, out: Any) -> Any:
+    def _made_in_parts(self, info: OpInfo, args: Any, kwargs: Any, out: object) -> object:
         """The operation's parts are in the program already, as launches that no row names and steps on the host."""
         self.adopt(out)
         self.note_effects(info, args, kwargs)

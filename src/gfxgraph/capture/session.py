@@ -50,6 +50,7 @@ from gfxgraph.capture.steps import (
     Step,
 )
 from gfxgraph.capture.streams import Streams, wait_for
+from gfxgraph.errors import CaptureError
 from gfxgraph.process import process
 from gfxgraph.types import CaptureStatus, OnUnsafe
 
@@ -100,7 +101,9 @@ class Session:
         self.n_segments = 0
         self.n_executed = 0
         self.has_executed = False
+        self.has_failed = False
         self.error: BaseException | None = None
+        """What made it fail, until its graph lets go of it: frames of the traceback hold this session."""
         self.mark = object()
         """On each error that an operation raised and that the program may yet catch."""
         self.died_of: tuple[str, object] | None = None
@@ -126,7 +129,7 @@ class Session:
     def begin(self) -> None:
         """Begin the first segment on the user's graph object."""
         try:
-            for left in [session for session in process.sessions() if session.error is not None]:
+            for left in [session for session in process.sessions() if session.has_failed]:
                 left.abort(None)  # an interrupt stopped the clean-up of a session that failed
             leave_modes()
             self.outer = process.active_session()
@@ -172,7 +175,7 @@ class Session:
     @property
     def is_over(self) -> bool:
         """True before the capture has begun and after it has ended, successfully or not."""
-        return self.error is not None or not self._has_entered
+        return self.has_failed or not self._has_entered
 
     @property
     def segment_graph(self) -> Any:
@@ -191,8 +194,9 @@ class Session:
         """
         if self._is_aborted or self._is_aborting:
             return
-        if self.error is None:
-            self.error = error if error is not None else RuntimeError("abandoned")
+        if not self.has_failed:
+            self.error = error
+            self.has_failed = True
             if self._has_entered:
                 self.state.counters.add("capture_failed")
         self._dying = dying
@@ -207,6 +211,11 @@ class Session:
         finally:
             self._is_aborting = False
             self._dying = None
+
+    def failed(self, error: CaptureError) -> CaptureError:
+        """Abort with an error that the caller raises, and holds in no variable: a frame of its own traceback."""
+        self.abort(error)
+        return error
 
     def _closing(self) -> list[Callable[[], None]]:
         """The clean-up steps of a capture, successful or not; the session counts as open until the last one."""
@@ -391,7 +400,7 @@ class Session:
             raise
 
     def resume(self) -> None:
-        if self.error is None and not self.is_open:
+        if not (self.has_failed or self.is_open):
             try:
                 with self.streams.be_on_own():
                     self.open_segment(self.new_graph())

@@ -160,9 +160,7 @@ def _torchs_own(
         said = str(error)
     finally:
         session.recorder.paused = False
-    failure = CaptureError("unsafe_op_in_capture", op=name, where=where, reason=row.reason, quote=said)
-    session.abort(failure)
-    raise failure
+    raise session.failed(CaptureError("unsafe_op_in_capture", op=name, where=where, reason=row.reason, quote=said))
 
 
 def _execute_pending(session: Session) -> None:

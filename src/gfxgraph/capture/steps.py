@@ -36,7 +36,7 @@ from gfxgraph.capture.structure import exchanged, flat
 from gfxgraph.core.expressions import Expressions, Ref
 from gfxgraph.core.questions import EXACTLY, Question, ask, where_they_differ
 from gfxgraph.core.tape import Tape, TapeValue, where_of
-from gfxgraph.errors import CaptureError, GfxGraphError, GfxGraphFault, GuardMismatch, ReplayError, first_line
+from gfxgraph.errors import CaptureError, GfxGraphError, GfxGraphFault, ReplayError, first_line
 from gfxgraph.process import process
 
 
@@ -327,14 +327,8 @@ class HostStep(Step):
             _point(out, home if home is not None else result)
 
     def _differs(self, expected: object, actual: object) -> NoReturn:
-        process.require().counters.add("guard_mismatch")
-        raise GuardMismatch(
-            "shape_guard_mismatch",
-            op=self.name,
-            where=where_of(self.code, self.lasti),
-            expected=expected,
-            actual=actual,
-        )
+        where = where_of(self.code, self.lasti)
+        raise process.mismatch("shape_guard_mismatch", op=self.name, where=where, expected=expected, actual=actual)
 
     def __str__(self) -> str:
         return f"{self.name} at {where_of(self.code, self.lasti)}"
@@ -420,10 +414,11 @@ class ReadStep(Step):
         for question in self.questions:
             holds, now = computed(lambda: ask(question, numbers), question.text(numbers), self)  # noqa: B023
             if not holds:
-                process.require().counters.add("guard_mismatch")
                 was = question.operand if question.test == EXACTLY else question.answer
                 text, was, now = where_they_differ(question.text(numbers), was, now)
-                raise GuardMismatch("guard_mismatch", where=question.where, question=text, expected=was, actual=now)
+                raise process.mismatch(
+                    "guard_mismatch", where=question.where, question=text, expected=was, actual=now
+                )
 
     def __str__(self) -> str:
         return f"{len(self.questions)} guards on {self.name} at {where_of(self.code, self.lasti)}"
@@ -499,16 +494,8 @@ def raising(step: HostStep, error: Exception) -> HostStep:
             func(*args, **kwargs)
         except kind as again:
             actual = f"{type(again).__name__}: {first_line(again)}"
-        if actual == expected:
-            return
-        process.require().counters.add("guard_mismatch")
-        raise GuardMismatch(
-            "guard_mismatch",
-            where=where,
-            question=name,
-            expected=expected,
-            actual=actual,
-        )
+        if actual != expected:
+            raise process.mismatch("guard_mismatch", where=where, question=name, expected=expected, actual=actual)
 
     step.func = fails
     return step
@@ -525,13 +512,9 @@ def computed(compute: Callable[[], Any], what: str, step: HostStep | ReadStep, e
     except OPERATIONS_OWN as error:
         if not is_operations_own(error):
             raise
-        process.require().counters.add("guard_mismatch")
-        raise GuardMismatch(
-            "guard_mismatch",
-            where=where_of(step.code, step.lasti),
-            question=what,
-            expected=expected,
-            actual=f"{type(error).__name__}: {error}",
+        where, actual = where_of(step.code, step.lasti), f"{type(error).__name__}: {error}"
+        raise process.mismatch(
+            "guard_mismatch", where=where, question=what, expected=expected, actual=actual
         ) from error
 
 

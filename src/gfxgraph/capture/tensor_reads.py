@@ -10,7 +10,7 @@ import operator
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,7 +21,9 @@ from gfxgraph.capture.number_functions import by_number
 from gfxgraph.capture.numbers import TrackedNumber, holds_numbers
 from gfxgraph.capture.places import place
 from gfxgraph.capture.stock import STOCK, Targets, session_here
+from gfxgraph.process.process import OngoingCapture
 
+_T = TypeVar("_T")
 _WHOLE = frozenset({int, bool, type(None), type(...)})
 _PLACES = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
 
@@ -73,13 +75,17 @@ def _contents(short: str, called: str) -> Callable[..., Any]:
             return STOCK[short](self, *args, **kwargs)
         session.moving.fix([self])  # the array keeps the tensor, whose memory a replay would exchange
         session.values.read_contents(self, called)
-        session.recorder.paused = True
-        try:
-            return STOCK[short](self, *args, **kwargs)
-        finally:
-            session.recorder.paused = False
+        return _unrecorded(session, STOCK[short], self, *args, **kwargs)
 
     return contents
+
+
+def _unrecorded(session: OngoingCapture, call: Callable[..., _T], *args: object, **kwargs: object) -> _T:
+    session.recorder.paused = True
+    try:
+        return call(*args, **kwargs)
+    finally:
+        session.recorder.paused = False
 
 
 def _same_memory(short: str, name: str, which: int) -> Callable[..., object]:
@@ -124,12 +130,7 @@ def _computed_in_python(stock: Callable[[str], Any], short: str) -> Callable[...
         for tensor in (self, *args):
             if isinstance(tensor, Tensor):
                 session.values.read_contents(tensor, f"Tensor.{name}()")
-        session.recorder.paused = True
-        try:
-            made = stock(short)(self.clone(), *args)
-        finally:
-            session.recorder.paused = False
-        return self.copy_(made)
+        return self.copy_(_unrecorded(session, lambda: stock(short)(self.clone(), *args)))
 
     function.__name__ = function.__qualname__ = name
     return function
@@ -224,12 +225,8 @@ def _made_on_host(short: str) -> Callable[..., Tensor]:
     return made_on_host
 
 
-def _default_device(session: Any) -> torch.device:
-    session.recorder.paused = True
-    try:
-        return torch.empty(0).device  # torch.get_default_device() may call torch.tensor([]), which calls this
-    finally:
-        session.recorder.paused = False
+def _default_device(session: OngoingCapture) -> torch.device:
+    return _unrecorded(session, torch.empty, 0).device  # torch.get_default_device() may call torch.tensor([])
 
 
 def _of_numbers(session: Any, short: str, data: Any, args: Any, kwargs: Any) -> Tensor:

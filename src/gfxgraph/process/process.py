@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from gfxgraph.config import Config
 from gfxgraph.core.counters import Counters
 from gfxgraph.driver.base import CopyKernel, GraphDriver
+from gfxgraph.errors import GuardMismatch
 from gfxgraph.hardware.defects import Decisions
 
 log = logging.getLogger("gfxgraph")
@@ -33,7 +34,7 @@ class OngoingCapture(Protocol):
     """A running capture of some thread, as lower rooms see it."""
 
     begun_at: tuple[Any, int]
-    error: BaseException | None
+    has_failed: bool
 
     @property
     def recorder(self) -> OngoingRecording: ...
@@ -131,6 +132,12 @@ def require() -> Process:
     if _current is None:  # a graph object that outlived disable() keeps using its own state
         raise RuntimeError("gfxgraph is not enabled in this process")
     return _current
+
+
+def mismatch(code: str, **fields: object) -> GuardMismatch:
+    """The error, counted, of a replay that finds what its capture assumed no longer so."""
+    require().counters.add("guard_mismatch")
+    return GuardMismatch(code, **fields)  # type: ignore[arg-type]
 
 
 def sessions() -> list[OngoingCapture]:

@@ -122,7 +122,6 @@ class Device:
         self.by_handle: dict[int, Stream] = {0: self.streams[_LEGACY]}
         self.captures: list[StreamCapture] = []
         self.sticky = 0
-        self.fault_text = ""
         self.sync_debug_mode = 0
         # True while a call may have to do more than compute at once; kernels check nothing else.
         self.busy = False
@@ -460,7 +459,6 @@ class Device:
                     raise
                 # A kernel that accesses memory outside its tensors makes the device unusable.
                 self.sticky = codes.ILLEGAL_ADDRESS
-                self.fault_text = str(error)
                 self._note_busy()
                 raise CallRefused(codes.ILLEGAL_ADDRESS) from None
 

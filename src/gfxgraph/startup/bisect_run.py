@@ -121,7 +121,7 @@ class WatchedSession(Session):
 
     def abort(self, error: BaseException | None, dying: object = None) -> None:
         recorder, tape, at = self.recorder, self.recorder.tape, self.at
-        is_first = self.error is None
+        is_first = not self.has_failed
         externals = dict(recorder.externals)
         row = None
         if at is not None and is_first:

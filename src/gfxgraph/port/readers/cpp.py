@@ -91,7 +91,6 @@ class CppFile:
         self._functions: list[tuple[Node, str]] | None = None
         self._code_lines = self.code.split("\n")
         self.n_arms_unseen = 0
-        self.n_parse_errors = 0
 
     # -- arms --------------------------------------------------------------------------------------
 
@@ -123,7 +122,6 @@ class CppFile:
             source = "\n".join(k if k else " " * len(line) for k, line in zip(kept, self.lines))
             tree = parser.parse(source.encode("utf-8", "replace"))
             self._trees.append(tree)
-            self.n_parse_errors += int(tree.root_node.has_error)
             for name, nodes in tree_sitter.QueryCursor(query).captures(tree.root_node).items():
                 for node in nodes:
                     arm = self._arm_at.get(node.start_point[0] + 1)

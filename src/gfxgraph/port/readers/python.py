@@ -50,7 +50,6 @@ class PyFile:
         self._collect_imports()
         self._bindings: dict[ast.AST, dict[str, list[ast.AST]]] = {}
         self._calls: dict[str, list[ast.Call]] | None = None
-        self._docstrings: set[int] | None = None
         self._encoded: list[bytes] | None = None
         self.guards: Any = None  # what guards/python.py learned, kept as long as the tree
         self.guard_values: dict[Any, Any] = {}

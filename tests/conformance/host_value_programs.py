@@ -1593,3 +1593,64 @@ def kernel_that_writes_what_it_reads():
         return _grown(total, x) + total
 
     return body, [total]
+
+
+# -- generators that the program seeds ----------------------------------------------------------------------------
+
+
+def _seeded(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+@right
+def generator_made_inside(x):
+    return x + torch.randn(6, generator=torch.Generator().manual_seed(3)).to(x.device)
+
+
+@right
+def generator_made_by_a_function(x):
+    generator = _seeded(4)
+    a, b = torch.rand(6, generator=generator), torch.rand(6, generator=generator)
+    return x + (a - b).to(x.device)
+
+
+_GENERATOR = torch.Generator()
+
+
+def _again():
+    _GENERATOR.manual_seed(5)
+    return torch.randperm(6, generator=_GENERATOR)
+
+
+@right
+def generator_seeded_anew(x):
+    return x[_again().to(x.device)] + _again().to(x.device)
+
+
+@stateful
+def generator_that_goes_on():
+    generator = torch.Generator().manual_seed(6)
+
+    def body(x):
+        return x + torch.rand(6, generator=generator).to(x.device)
+
+    return body, []
+
+
+@right
+def generator_set_back(x):
+    state = _GENERATOR.get_state()
+    a = torch.rand(6, generator=_GENERATOR)
+    _GENERATOR.set_state(state)
+    return x + (torch.rand(6, generator=_GENERATOR) - a).to(x.device)
+
+
+@right
+def default_generator_forked(x):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        a = torch.rand(6)
+    state = torch.get_rng_state()
+    b = torch.rand(6)
+    torch.set_rng_state(state)
+    return x + a.to(x.device), (torch.rand(6) - b).to(x.device)

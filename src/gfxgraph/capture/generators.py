@@ -45,13 +45,14 @@ class Generators:
 
     def foreign_states(self, args: tuple[object, ...], kwargs: dict[str, object]) -> list[Any]:
         """Handles on the states of the device generators among an operation's arguments."""
-        return [g.graphsafe_get_state() for g in self._given(args, kwargs)]
+        return [g.graphsafe_get_state() for g in self.given(args, kwargs)]
 
     def know_all(self, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
         """Whether the graph knows each device generator among the arguments."""
-        return all(self.find(g) is not None for g in self._given(args, kwargs))
+        return all(self.find(g) is not None for g in self.given(args, kwargs))
 
-    def _given(self, args: tuple[object, ...], kwargs: dict[str, object]) -> list[Any]:
+    def given(self, args: tuple[object, ...], kwargs: dict[str, object]) -> list[Any]:
+        """The device generators among an operation's arguments."""
         given = [g for g in (*args, *kwargs.values()) if isinstance(g, torch._C.Generator)]
         found = [self._base.generator_of(g) if hasattr(self._base, "generator_of") else g for g in given]
         return [g for g in found if g.device.type == "cuda"]

@@ -242,9 +242,8 @@ class HostValues:
         step = self._reads[ref.row] = ReadStep(read, ref.row, name, *where)
         return ref, step
 
-    def generator_state(self, read: Callable[[], Tensor]) -> Tensor:
+    def generator_state(self, read: Callable[[], Tensor], name: str) -> Tensor:
         """The generator's state, read again at each replay into the same host tensor."""
-        name = "torch.cuda.get_rng_state"
         where = place()
 
         def make() -> tuple[Any, Step]:

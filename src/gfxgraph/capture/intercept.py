@@ -20,7 +20,17 @@ from typing import Any
 
 import torch
 
-from gfxgraph.capture import afterwards, draws, fused_recording, optimizers, shield, tensor_reads, turns, waits
+from gfxgraph.capture import (
+    afterwards,
+    draws,
+    fused_recording,
+    optimizers,
+    seeds,
+    shield,
+    tensor_reads,
+    turns,
+    waits,
+)
 from gfxgraph.capture.draws import wait_for_begun
 from gfxgraph.capture.number_functions import number_targets, sized_targets, waiting_targets
 from gfxgraph.capture.stock import STOCK, Targets, keep_from_dynamo
@@ -245,6 +255,7 @@ def _targets() -> Targets:
     """Short name -> (owner, attribute, replacement while a capture runs)."""
     cuda = torch.cuda
     found = {**_targets_of(cuda.Stream, cuda.Event, cuda.get_rng_state, cuda.set_rng_state)}
+    found["generator"] = torch, "Generator", seeds.Generator
     for name, attribute, stand_in in (
         ("linear", "linear", fused_recording.linear),
         ("attention", "scaled_dot_product_attention", fused_recording.attention),

@@ -42,7 +42,9 @@ from gfxgraph.capture.places import SourcePlace, place, shown
 from gfxgraph.capture.program import Program
 from gfxgraph.capture.recorder import Recorder
 from gfxgraph.capture.rollback import Rollback
+from gfxgraph.capture.seeds import Seeds
 from gfxgraph.capture.steps import (
+    CallStep,
     Gate,
     HostStep,
     ReadStep,
@@ -93,6 +95,7 @@ class Session:
         self.values = self.values_type(self)
         self.moving = MovingTensors(self)
         self.host = HostReads()
+        self.seeds = Seeds(self.begun_at)
         self.program = Program(bare_launch(self.state.base), numbers=self.values.numbers)
         self.gate: Gate | None = None
         """If set, steps added to the program run only under this condition."""
@@ -151,6 +154,8 @@ class Session:
         try:
             with turns.unnoticed():
                 self.end_segment(final=True)
+                for call in self.seeds.at_end():
+                    self.add(CallStep(call, "torch.Generator.set_state", *self.begun_at))
                 for problem in settle(self._closing()):
                     raise problem
                 self._finish_program()

@@ -16,9 +16,12 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from gfxgraph.capture import intercept, turns
 from gfxgraph.capture.host_memory import HOST_DRAW, ON_HOST, host_generator
 from gfxgraph.capture.places import place
+from gfxgraph.capture.seeds import Drawn
 from gfxgraph.capture.steps import (
     OPERATIONS_OWN,
     CallStep,
@@ -64,19 +67,26 @@ def unsafe_op(session: Session, row: UnsafeOp, func: Any, args: Any, kwargs: Any
     is_symbolic = spec_args is not args
     writes = written(func, args, kwargs) if schema is not None else ()
     foreign: list[Any] = []
+    drawn: tuple[Drawn, ...] = ()
 
     def again(out: object = None) -> HostStep:
         step = HostStep(func, spec_args, spec_kwargs, out, name, *where, writes, tuple(foreign), is_symbolic)
+        step.drawn = drawn
         step.filled = outs(func, kwargs) if schema is not None else ()
         return step
 
     def make() -> tuple[Any, Step]:
+        nonlocal drawn
+        given = session.generators.given(args, kwargs)
         foreign.extend(session.generators.foreign_states(args, kwargs))
         if row is HOST_DRAW:
             foreign.append(host_generator(args, kwargs))
+            given += [g for g in foreign[-1:] if g._cdata != torch.default_generator._cdata]  # whose seeds are steps
+        drawn = session.seeds.before(given)
         session.rollback.save(writes, session.streams.own)
         session.rollback.save_states(foreign)
         out = func(*args, **kwargs)
+        session.seeds.after(drawn)
         if type(out) in (bool, int, float):
             return out, session.values.decided(lambda: func(*args, **kwargs), out, name, where)
         is_from_device = is_symbolic or row in ON_HOST or session.values.come_from_device(args, kwargs)

@@ -32,6 +32,7 @@ from gfxgraph.capture.memory import (
     taken_from_device,
     tensor_of,
 )
+from gfxgraph.capture.seeds import Drawn
 from gfxgraph.capture.structure import exchanged, flat
 from gfxgraph.core.expressions import Expressions, Ref
 from gfxgraph.core.questions import EXACTLY, Question, ask, where_they_differ
@@ -225,6 +226,8 @@ class HostStep(Step):
     """Handles on the states of generators among ``args`` that the graph does not know."""
     is_symbolic: bool = False
     """Whether the arguments contain tracked numbers, as references."""
+    drawn: tuple[Drawn, ...] = ()
+    """The generators from which it draws, which the program may seed before; see seeds.py."""
     moving: set[int] = field(default_factory=set)
     """``id`` of the results whose shape or memory depends on data (moving.py)."""
     views: set[int] = field(default_factory=set)
@@ -249,6 +252,8 @@ class HostStep(Step):
             )
         if self.filled:
             kwargs = kwargs | {name: kwargs[name].new_empty(0) for name in self.filled}
+        for each in self.drawn:
+            each.again()
         result = self._renewing(args, kwargs) if any(kept is not None for kept in self.saved) else None
         with below_autograd(*flat(args, kwargs)):
             if result is None:

@@ -187,14 +187,29 @@ def _reseed(name: str, short: str) -> Callable[[Any], Any]:
         call = STOCK[short]
         if session is None:
             return call(seed)
+        session.rollback.save_states([torch.default_generator])
         return session.host_call(name, lambda: call(seed))
 
     return reseed
 
 
-def _read_rng_state(call: Callable[[], Any]) -> Any:
+def _read_rng_state(call: Callable[[], Any], name: str = "torch.cuda.get_rng_state") -> Any:
     session = session_here()
-    return call() if session is None else session.values.generator_state(call)
+    return call() if session is None else session.values.generator_state(call, name)
+
+
+def _read_host_state() -> Any:
+    return _read_rng_state(STOCK["host_get_rng_state"], "torch.get_rng_state")
+
+
+def _write_host_state(new_state: Any) -> None:
+    session = session_here()
+    call = STOCK["host_set_rng_state"]
+    if session is None:
+        call(new_state)
+    else:
+        session.rollback.save_states([torch.default_generator])
+        session.host_call("torch.set_rng_state", lambda: call(new_state))
 
 
 def _write_rng_state(call: Callable[[], Any]) -> Any:
@@ -224,6 +239,8 @@ def targets() -> Targets:
             "manual_seed_all",
             _reseed("torch.cuda.manual_seed_all", "cuda_manual_seed_all"),
         ),  # fmt: skip
+        "host_get_rng_state": (torch, "get_rng_state", _read_host_state),
+        "host_set_rng_state": (torch, "set_rng_state", _write_host_state),
         "get_rng_state": (cuda, "get_rng_state", in_the_place_of(cuda.get_rng_state, _read_rng_state)),
         "set_rng_state": (cuda, "set_rng_state", in_the_place_of(cuda.set_rng_state, _write_rng_state)),
     }

@@ -35,7 +35,7 @@ class _Kind(type):
 class Generator(metaclass=_Kind):
     """Replaces ``torch.Generator`` while a capture runs: makes the same, and notes it."""
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __new__(cls, *args: object, **kwargs: object) -> Any:
         made = STOCK["generator"](*args, **kwargs)
         session = session_here()
         if session is not None:
@@ -43,7 +43,7 @@ class Generator(metaclass=_Kind):
         return made
 
 
-class Found:
+class FoundState:
     """The state that a draw found, in the capture and, if ``is_wanted``, in the latest replay."""
 
     __slots__ = ("is_wanted", "state")
@@ -63,7 +63,7 @@ class Drawn:
 
     __slots__ = ("found", "generator", "given")
 
-    def __init__(self, generator: Any, given: Found | None, found: Found) -> None:
+    def __init__(self, generator: torch.Generator, given: FoundState | None, found: FoundState) -> None:
         self.generator = generator
         self.given = given
         self.found = found
@@ -79,13 +79,13 @@ class Drawn:
 class Seeds:
     """What one capture knows of the generators that it draws from by itself."""
 
-    def __init__(self, begun_at: tuple[Any, int]) -> None:
-        self.made: list[Any] = []
+    def __init__(self, begun_at: tuple[object, int]) -> None:
+        self.made: list[torch.Generator] = []
         self._begun_at = begun_at[0]
         self._drawn: dict[int, list[Drawn]] = {}
         self._left: dict[int, torch.Tensor] = {}
 
-    def before(self, generators: Iterable[Any]) -> tuple[Drawn, ...]:
+    def before(self, generators: Iterable[torch.Generator]) -> tuple[Drawn, ...]:
         """Look at the generators of a draw to come."""
         return tuple(map(self._looked_at, generators))
 
@@ -101,9 +101,9 @@ class Seeds:
         last = [self._looked_at(drawn[-1].generator) for drawn in self._drawn.values()]
         return [each.again for each in last if each.given is not None]
 
-    def _looked_at(self, generator: Any) -> Drawn:
+    def _looked_at(self, generator: torch.Generator) -> Drawn:
         state = generator.get_state()
-        found = Found(state)
+        found = FoundState(state)
         left = self._left.get(generator._cdata)
         if left is None:
             return Drawn(generator, found if self._is_seeded(generator, state) else None, found)
@@ -116,7 +116,7 @@ class Seeds:
                 given.is_wanted = True
         return Drawn(generator, given, found)
 
-    def _is_seeded(self, generator: Any, state: torch.Tensor) -> bool:
+    def _is_seeded(self, generator: torch.Generator, state: torch.Tensor) -> bool:
         if any(made._cdata == generator._cdata for made in self.made):
             return True
         unmoved = type(generator)(device=generator.device).manual_seed(generator.initial_seed()).get_state()

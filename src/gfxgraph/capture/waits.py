@@ -193,16 +193,16 @@ def _reseed(name: str, short: str) -> Callable[[Any], Any]:
     return reseed
 
 
-def _read_rng_state(call: Callable[[], Any], name: str = "torch.cuda.get_rng_state") -> Any:
+def _read_rng_state(call: Callable[[], torch.Tensor], name: str = "torch.cuda.get_rng_state") -> torch.Tensor:
     session = session_here()
     return call() if session is None else session.values.generator_state(call, name)
 
 
-def _read_host_state() -> Any:
+def _read_host_state() -> torch.Tensor:
     return _read_rng_state(STOCK["host_get_rng_state"], "torch.get_rng_state")
 
 
-def _write_host_state(new_state: Any) -> None:
+def _write_host_state(new_state: torch.Tensor) -> None:
     session = session_here()
     call = STOCK["host_set_rng_state"]
     if session is None:

@@ -98,9 +98,7 @@ def holders_here() -> frozenset[int]:
 
 def leave_others(known: frozenset[int]) -> None:
     """End this thread's captures, except those in ``known``."""
-    others = holders_here() - known
-    if others:
-        _leave(others)
+    _leave(holders_here() - known)  # even if there are none: an interrupt may have left the last one's names in place
 
 
 def _leave(gone: Iterable[int]) -> None:
@@ -133,6 +131,14 @@ def _bury(dead: list[Any]) -> None:
     with turns.held_unless(lambda: keep_until_captures_end(tuple(dead))) as is_time, turns.unnoticed():
         if is_time:
             dead.clear()
+
+
+def end_in_child() -> None:
+    """In a forked child: put back what the captures had replaced, and destroy no graph: they are the parent's."""
+    process.never_destroyed += _graveyard
+    _graveyard.clear()
+    turns.forget_all()
+    _leave(list(_holders))
 
 
 def is_capturing_anywhere() -> bool:

@@ -13,7 +13,7 @@ import torch
 
 import gfxgraph
 from gfxgraph.capture import remedies
-from gfxgraph.process import process
+from gfxgraph.process import bridge, process
 
 
 @pytest.fixture
@@ -196,16 +196,16 @@ def test_destroyed_before_exit(table):
     """destroy_before_exit: what is arranged resets every graph."""
     x = arange()
     state = process.require()
-    assert remedies.arrange_exit(state) is None
-    table(destroy_before_exit=True)
-    registered = []
-    undo = remedies.arrange_exit(state)
+    registered, gone = [], []
     monkey = pytest.MonkeyPatch()
     monkey.setattr(remedies.atexit, "register", registered.append)
-    undo()
-    undo = remedies.arrange_exit(state)
+    monkey.setattr(remedies.atexit, "unregister", gone.append)
+    remedies.arrange_exit(state)
+    assert not registered
+    table(destroy_before_exit=True)
+    remedies.arrange_exit(state)
+    bridge.undo.pop()()
     monkey.undo()
     graph, _ = captured(lambda: x + 1)
     registered[0]()
-    assert graph._program is None
-    undo()
+    assert graph._program is None and gone == registered

@@ -48,6 +48,7 @@ def watched(platform):
     """A watch on this process."""
     state = process.require()
     state.hang_watch = watch.Deadline(state, LIMIT_S)
+    state.hang_watch.begin()
     yield state.hang_watch
     state.hang_watch.stop()
 
@@ -161,10 +162,10 @@ def test_the_table_and_the_setting_switch_it_on(platform):
     for asked, table, limit in ((None, None, None), (None, 60, 60.0), (5.0, 60, 5.0), (0.0, 60, None)):
         state.settings = replace(state.settings, watch=asked)
         state.decisions = replace(state.decisions, replay_timeout_s=table)
-        stop = watch.start(state)
-        assert (state.hang_watch.limit_s if stop is not None else None) == limit
-        if stop is not None:
-            stop()
+        watch.start(state)
+        assert (state.hang_watch.limit_s if state.hang_watch is not None else None) == limit
+        if state.hang_watch is not None:
+            state.hang_watch.stop()
             state.hang_watch = None
 
 

@@ -191,6 +191,8 @@ def faults_left(x: Any, kept: dict[str, Any]) -> list[str]:
             bad.append("waits are refused")
         if not torch.autograd.is_multithreading_enabled() or not torch.is_grad_enabled():
             bad.append("autograd is restricted")
+        if not torch._C._is_torch_function_enabled():
+            bad.append("functions of tensors are not seen")
         if _get_current_dispatch_mode() is not None or _get_current_function_mode() is not None:
             bad.append("a mode is left on")
         wanted = program(x)

@@ -20,7 +20,7 @@ from typing import Any
 
 from gfxgraph.process import metrics
 from gfxgraph.process.imports import watch
-from gfxgraph.process.process import log
+from gfxgraph.process.process import attempt
 
 PERIOD_S = 5.0
 _publishing: set[int] = set()
@@ -42,18 +42,15 @@ def publish(folder: str) -> None:
 
 def _keep_writing(folder: str) -> None:
     owner, ended = os.getpid(), threading.Event()
+    what = f"counters were not written to {folder}"
 
     def write() -> None:
         if os.getpid() == owner:
-            try:
-                metrics.write(folder)
-            except OSError as error:
-                log.warning("counters were not written to %s: %s", folder, error.strerror)
-                ended.set()
+            metrics.write(folder)
 
     def run() -> None:
         while not ended.wait(PERIOD_S):
-            write()
+            attempt(write, what)
 
     def end() -> None:
         if os.getpid() == owner:
@@ -61,7 +58,7 @@ def _keep_writing(folder: str) -> None:
             with contextlib.suppress(OSError):  # the failure to write has already been reported
                 metrics.file_in(folder).unlink(missing_ok=True)  # its counters end with the process
 
-    write()
+    attempt(write, what)
     threading.Thread(target=run, name="gfxgraph-metrics", daemon=True).start()
     atexit.register(end)
 

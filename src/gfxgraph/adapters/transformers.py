@@ -28,6 +28,7 @@ from gfxgraph.adapters._transformers_trial import TESTED
 from gfxgraph.adapters.base import Adapter, Replaced
 from gfxgraph.config import Config, Transformers
 from gfxgraph.errors import ActivationError
+from gfxgraph.process import bridge
 
 _lock = threading.RLock()
 _accelerated: weakref.WeakKeyDictionary[Any, Accelerated] = weakref.WeakKeyDictionary()
@@ -96,12 +97,11 @@ class TransformersAdapter(Adapter):
 ADAPTER = TransformersAdapter()
 
 
-def beside_enable(torch: object, state: Any) -> Callable[[], None] | None:
+def beside_enable(torch: object, state: Any) -> None:
     """Called by ``gfxgraph.enable``: installs the adapter if ``GFXGRAPH_TRANSFORMERS`` asks for it."""
-    if not ADAPTER.wanted(state.settings):
-        return None
-    ADAPTER.install_when_imported()
-    return ADAPTER.uninstall
+    if ADAPTER.wanted(state.settings):
+        bridge.undo.append(ADAPTER.uninstall)
+        ADAPTER.install_when_imported()
 
 
 def accelerate(model: object, *, compile: bool | str | None = None, fast: bool | None = None) -> Any:

@@ -23,11 +23,12 @@ import torch
 from gfxgraph.callables import engine
 from gfxgraph.capture.streams import wait_for
 from gfxgraph.core.budget import Held, Prediction, shown, to_evict
+from gfxgraph.core.locks import new_lock
 from gfxgraph.process import process
 
 _arenas: dict[tuple[int, int], Arena] = {}
 """By device and owner."""
-_lock = threading.RLock()
+_lock = new_lock()
 
 
 def arena_of(state: process.Process, device_index: int, owner: int = 0) -> Arena:
@@ -86,7 +87,7 @@ class Arena:
         self.state = state
         self.device_index = device_index
         self.contexts = Contexts()
-        self.lock = threading.RLock()
+        self.lock = new_lock()
         self.entries: weakref.WeakSet[Tenant] = weakref.WeakSet()
         self.n_uses = 0
         self.stream: Any = None

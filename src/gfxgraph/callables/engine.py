@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from gfxgraph.capture import intercept, turns, workspaces
 from gfxgraph.capture.bridged_class import bridged_class
 from gfxgraph.capture.generators import drawless, is_drawless, kept_out
 from gfxgraph.capture.graph import BridgedGraph
+from gfxgraph.capture.holdings import settle
 from gfxgraph.capture.hooks import bare_launch
 from gfxgraph.capture.memory import taken_from_device
 from gfxgraph.capture.program import Program
@@ -167,7 +169,7 @@ def _unrecorded(pool: SharedPool, policy: OnUnsafe, stream: Any, call: Callable[
             raise
         raise CaptureDied(kind_and_line(error)) from error
     finally:
-        intercept.leave(graph)
+        settle([partial(intercept.leave, graph)])
     tape = Tape(0)
     tape.opaque.append(Opaque(0))
     step = SegmentStep(graph, True, tape, [], ())
@@ -220,7 +222,7 @@ def _bare_capture(state: process.Process, graph: Any, pool_id: Any, stream: Any)
         _end_dead(state, graph, stream)
         raise
     finally:
-        intercept.leave(graph)
+        settle([partial(intercept.leave, graph)])
 
 
 @contextmanager

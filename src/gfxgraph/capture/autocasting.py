@@ -17,8 +17,10 @@ from typing import Any
 
 import torch
 
+from gfxgraph.core.locks import new_lock
+
 _KEYS = {"cuda": torch._C.DispatchKey.AutocastCUDA, "cpu": torch._C.DispatchKey.AutocastCPU}
-_lock = threading.RLock()
+_lock = new_lock()
 _followers: set[int] = set()
 _stock: Any = None
 

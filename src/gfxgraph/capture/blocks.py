@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from types import NoneType
 from typing import Any
 
 import torch
@@ -72,8 +73,9 @@ def exit_of_graph(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             is_broken = end_half_entered(sys.exception()) or _is_interrupt(sys.exception())
             result = original(self, *args)
-            watch = self.__dict__.pop("_gfxgraph_watch")
-            watch.close() if is_broken else watch.leave()
+            watch = self.__dict__.pop("_gfxgraph_watch", None)  # none if the bridge was switched on in between
+            if watch is not None:
+                watch.close() if is_broken else watch.leave()
             return result
         except BaseException:
             watch = self.__dict__.get("_gfxgraph_watch")
@@ -87,7 +89,7 @@ def exit_of_graph(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _is_interrupt(error: BaseException | None) -> bool:
     """What may have struck anywhere, also where torch changes the thread; a generator's end may come much later."""
-    return error is not None and not isinstance(error, (Exception, GeneratorExit))
+    return isinstance(error, MemoryError) or not isinstance(error, (Exception, GeneratorExit, NoneType))
 
 
 def _end_block(block: torch.cuda.graph) -> bool:

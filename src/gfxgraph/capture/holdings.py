@@ -144,6 +144,15 @@ def _set_debug_mode(mode: int) -> None:
         torch._C._cuda_set_sync_debug_mode(mode)
 
 
+def _end_in_child() -> None:
+    """In a forked child: end what its thread's captures, which are the parent's, have changed."""
+    begun: list[Any] = process.sessions()
+    settle([*(step for session in reversed(begun) for step in session.holdings.give_back()), intercept.end_in_child])
+
+
+process.in_child.append(_end_in_child)
+
+
 class ThreadState:
     """The thread's state at the start of one of our calls, to be restored if the call fails."""
 

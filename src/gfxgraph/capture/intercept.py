@@ -143,6 +143,14 @@ def _bury(dead: list[Any]) -> None:
             dead.clear()
 
 
+def end_in_child() -> None:
+    """In a forked child: put back what the captures had replaced, and destroy no graph: they are the parent's."""
+    process.never_destroyed += _graveyard
+    _graveyard.clear()
+    turns.forget_all()
+    _leave(list(_holders))
+
+
 def is_capturing_anywhere() -> bool:
     """True while any thread captures: some calls, such as event queries, could break that capture."""
     return bool(_holders)

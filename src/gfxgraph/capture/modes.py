@@ -28,6 +28,7 @@ from torch._C import (
 from torch.utils import _python_dispatch as dispatch
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
 
+from gfxgraph.core.locks import new_lock
 from gfxgraph.process import process
 
 # For each flag: its name in torch, where each mode saves the value it found, and what a mode adds to it.
@@ -43,7 +44,7 @@ _FLAGS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
 
 _COMPILED = "_is_in_any_mode_without_ignore_compile_internals"
 
-_lock = threading.RLock()
+_lock = new_lock()
 _recorders: set[int] = set()
 """Recorders that are on some thread's stack of modes, or about to be."""
 

@@ -20,6 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gfxgraph.process import bridge
+
 Handler = Callable[[Callable[[], Any]], Any]
 """Makes a torch call, or lets the capture make it."""
 
@@ -92,15 +94,15 @@ _ON_THE_WAY = frozenset({__name__, "torch.cuda", "torch.cuda.random"})
 _COMPILER = frozenset({"torch._dynamo.convert_frame", "torch._dynamo.utils"})
 
 
-def shield_from_dynamo() -> Callable[[], None]:
-    """Keep Dynamo from compiling torch's functions that get and set the state; return the undo.
+def shield_from_dynamo() -> None:
+    """Keep Dynamo from compiling torch's functions that get and set the state, until the bridge is switched off.
 
     Compiled code calls them after a graph break, and Dynamo then compiles what they call. Up to torch 2.14 that is a
     function called under a lock, and Dynamo, restoring the state after tracing, waits for that lock forever.
     """
     frames = torch._C._dynamo.eval_frame
     if not hasattr(frames, "set_code_exec_strategy"):
-        return lambda: None
+        return
     action = frames._FrameAction
     codes = [torch.cuda.random.get_rng_state.__code__, torch.cuda.random.set_rng_state.__code__]
 
@@ -108,5 +110,5 @@ def shield_from_dynamo() -> Callable[[], None]:
         for code in codes:
             frames.set_code_exec_strategy(code, frames._FrameExecStrategy(wanted, wanted))
 
+    bridge.undo.append(lambda: set_all(action.DEFAULT))
     set_all(action.SKIP)
-    return lambda: set_all(action.DEFAULT)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from gfxgraph.capture import turns
-from gfxgraph.process import process
+from gfxgraph.process import bridge, process
 
 ALWAYS = {
     "one_capture_at_a_time": "capture/turns.py",
@@ -69,15 +69,15 @@ def after_destroy() -> None:
             turns.synchronize_device(torch.cuda.synchronize)
 
 
-def arrange_exit(state: process.Process) -> Any:
-    """``destroy_before_exit``: destroy graphs in order before the runtime unloads; return the undo, if any."""
+def arrange_exit(state: process.Process) -> None:
+    """``destroy_before_exit``: destroy graphs in order before the runtime unloads."""
     if not state.decisions.destroy_before_exit:
-        return None
+        return
 
     def destroy() -> None:
         for graph in list(state.graphs):
             with suppress(RuntimeError):
                 graph.reset()
 
+    bridge.undo.append(lambda: atexit.unregister(destroy))
     atexit.register(destroy)
-    return lambda: atexit.unregister(destroy)

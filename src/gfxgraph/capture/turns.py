@@ -30,6 +30,7 @@ from typing import Any
 
 import torch
 
+from gfxgraph.core.locks import new_lock
 from gfxgraph.errors import DriverError
 from gfxgraph.process import process
 from gfxgraph.types import CaptureStatus
@@ -45,7 +46,7 @@ _WAITING_FILES = (
 _REFUSED_BY_GENERATOR = ("Cannot prepare for replay during capturing stage", "Offset increment outside graph capture")
 _STREAMS_PER_POOL = 32  # c10/cuda/CUDAStream: the 33rd stream is the first one again
 
-lock = threading.RLock()
+lock = new_lock()
 """For turns and for what captures replace: a finalizer that runs where one of two was held may need the other. Not a
 Condition: that one enters and leaves in Python, where an interrupt leaves its lock held for good."""
 _waiters: list[Callable[[], None]] = []
@@ -100,6 +101,12 @@ def give(turn: Turn) -> None:
     with lock:
         _turns[:] = [each for each in _turns if each() not in (turn, None)]
         _wake()
+
+
+def forget_all() -> None:
+    """In a forked child: the threads that had turns, or waited for one, are not there."""
+    _turns.clear()
+    _waiters.clear()
 
 
 def _wake() -> None:

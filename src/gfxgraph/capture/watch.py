@@ -39,7 +39,7 @@ from gfxgraph.core.fingerprint import Fingerprint, first_difference
 from gfxgraph.core.tape import where_of
 from gfxgraph.diagnostics.render import render
 from gfxgraph.errors import DriverError
-from gfxgraph.process import process
+from gfxgraph.process import bridge, process
 from gfxgraph.types import GuardTier
 
 LOOKS_IN_LIMIT = 4
@@ -80,8 +80,10 @@ class Deadline:
         self._told: set[int] = set()
         self._n_compared = 0
         self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="gfxgraph-watch", daemon=True)
-        self._thread.start()
+
+    def begin(self) -> None:
+        """Start watching."""
+        threading.Thread(target=self._run, name="gfxgraph-watch", daemon=True).start()
 
     def stop(self) -> None:
         """Stop watching."""
@@ -137,7 +139,7 @@ class Deadline:
 
     def _run(self) -> None:
         while not self._is_over.wait(self.limit_s / LOOKS_IN_LIMIT):
-            self._look()
+            process.attempt(self._look, "the watch for hangs")
 
     def _look(self) -> None:
         """Forget what is done, report what is late, and tell other ranks where this one is if they ask."""
@@ -243,11 +245,12 @@ def _line(frame: Any) -> str:
     return str(where_of(frame.f_code, frame.f_lasti))
 
 
-def start(state: process.Process) -> Any:
-    """Watch this process if the settings or the defect table say so; return the function that stops it, else None."""
+def start(state: process.Process) -> None:
+    """Watch this process, until the bridge is switched off, if the settings or the defect table say so."""
     asked = state.settings.watch
     limit = asked if asked is not None else state.decisions.replay_timeout_s
     if not limit:
-        return None
+        return
     state.hang_watch = Deadline(state, float(limit))
-    return state.hang_watch.stop
+    bridge.undo.append(state.hang_watch.stop)
+    state.hang_watch.begin()

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gfxgraph.capture.memory import all_segments
+from gfxgraph.core.locks import new_lock
 from gfxgraph.process import process
 
 MOST_TRIES = 64
@@ -60,7 +60,7 @@ class _HandedOut:
 
 _streams: dict[int, _CaptureStream] = {}
 """By the stream's handle."""
-_lock = threading.RLock()
+_lock = new_lock()
 _replaced: Callable[[], Any] | None = None
 _in_place: Callable[[], Any] | None = None
 

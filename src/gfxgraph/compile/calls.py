@@ -21,6 +21,7 @@ from typing import Any
 
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.options import Options
+from gfxgraph.process import bridge
 from gfxgraph.types import ReplayMode
 
 CONTEXT_VARIABLES = frozenset({"ContextVar", "CompileableContextVar"})
@@ -115,8 +116,8 @@ def note_what_is_traced() -> None:
         traced.why_not = f"it changes {getattr(variable.source, 'name', 'an object')} in Python"
 
 
-def take_name(torch: Any, is_asked: Callable[[dict[str, Any]], bool]) -> Callable[[], None]:
-    """Make ``torch.compile`` return `WholeCalls` if graphs are asked for; return the undo.
+def take_name(torch: Any, is_asked: Callable[[dict[str, Any]], bool]) -> None:
+    """Make ``torch.compile`` return `WholeCalls` if graphs are asked for, until the bridge is switched off.
 
     Args:
         is_asked: whether these arguments of ``torch.compile`` ask for graphs.
@@ -133,9 +134,4 @@ def take_name(torch: Any, is_asked: Callable[[dict[str, Any]], bool]) -> Callabl
             return made
         return WholeCalls(made)
 
-    torch.compile = compile
-
-    def undo() -> None:
-        torch.compile = stock
-
-    return undo
+    bridge.replace(torch, "compile", compile)

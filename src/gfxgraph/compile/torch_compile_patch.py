@@ -21,14 +21,15 @@ from gfxgraph.compile import calls, inductor_hook, simulated
 from gfxgraph.compile.backend import register
 from gfxgraph.config import CompileWays
 from gfxgraph.hardware.defects import rows
+from gfxgraph.process import bridge
 from gfxgraph.process.process import Process, log
 
 
-def install(torch: Any, state: Process) -> Callable[[], None] | None:
-    """Patch ``torch.compile``'s Inductor backend if wanted; return the undo."""
+def install(torch: Any, state: Process) -> None:
+    """Patch ``torch.compile``'s Inductor backend, if wanted, until the bridge is switched off."""
     ways = state.settings.compile
     if ways is CompileWays.OFF:
-        return None
+        return
     if ways is CompileWays.AUTO:
         ways = CompileWays.OFF if state.platform == "cuda" else CompileWays.REGIONS
     inductor, others = torch._TorchCompileInductorWrapper, torch._TorchCompileWrapper
@@ -42,19 +43,12 @@ def install(torch: Any, state: Process) -> Callable[[], None] | None:
             register()
         make_stock(self, backend, *args, **kwargs)
 
-    others.__init__ = make
+    bridge.replace(others, "__init__", make)
     if ways is not CompileWays.OFF:
-        inductor.__call__ = compile_ours
-    undo_all = [shield_from_dynamo()]
+        bridge.replace(inductor, "__call__", compile_ours)
+    shield_from_dynamo()
     if ways is CompileWays.CALLS:
-        undo_all.append(calls.take_name(torch, _asks_for_graphs))
-
-    def undo() -> None:
-        inductor.__call__, others.__init__ = compile_stock, make_stock
-        for step in undo_all:
-            step()
-
-    return undo
+        calls.take_name(torch, _asks_for_graphs)
 
 
 def _compile(

@@ -6,11 +6,12 @@ these counts, so the hot path takes no lock.
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
+
+from gfxgraph.core.locks import new_lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Event:
 class Counters:
     """Counts of one process."""
 
-    _lock: Any = field(default_factory=threading.RLock)
+    _lock: Any = field(default_factory=new_lock)
     _counts: Counter[str] = field(default_factory=Counter)
     _events: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
     _replay_us: tuple[float, int] = (0.0, 0)

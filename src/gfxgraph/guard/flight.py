@@ -85,7 +85,10 @@ class FlightRecorder:
         self._map[: len(data)] = data
 
     def _save(self, name: str, table: object) -> None:
-        files.write(self.folder / name, json.dumps(table))
+        try:
+            files.write(self.folder / name, json.dumps(table))
+        except OSError as error:  # a full disk, or a process that ends while a thread replays: no reason to fail
+            _report(self.folder, error)
 
 
 _recorder: FlightRecorder | None = None
@@ -103,11 +106,14 @@ def recorder() -> FlightRecorder | None:
             sweep(home)
         _recorder = FlightRecorder(home, is_supervised=is_supervised)
     except OSError as error:
-        why = f"{home or error.filename}: {error.strerror}"
-        process.require().report("guard_without_recorder", why, "flight recorder")
+        _report(home or error.filename, error)
         return None
     atexit.register(_recorder.close)
     return _recorder
+
+
+def _report(where: object, error: OSError) -> None:
+    process.require().report("guard_without_recorder", f"{where}: {error.strerror}", "flight recorder")
 
 
 def running_node() -> str:

@@ -228,15 +228,15 @@ def prepare_process(
     """
     if not _prepared:
         cuda = torch.cuda
+        undo.append(_prepared.clear)
         replace(cuda.memory, "empty_cache", empty := _noticing(cuda.memory.empty_cache))
         replace(cuda, "empty_cache", empty)
         replace(torch._C, "_cuda_clearCublasWorkspaces", _noticing(torch._C._cuda_clearCublasWorkspaces))
-        undo.append(_prepared.clear)
     if not _prepared or tier > max(_prepared):
         undo.append(Lines(every_event=tier >= GuardTier.DEEP).forget)
         if tier >= GuardTier.DEEP:
-            when_there_is_a_device(lambda: use_cache(not _is_deep()))
             undo.append(lambda: when_there_is_a_device(lambda: use_cache(True)))
+            when_there_is_a_device(lambda: use_cache(not _is_deep()))
         _prepared.append(tier)
 
 

@@ -5,15 +5,16 @@ startup/activation.py switches it on, because that involves every room; what it 
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from gfxgraph import config
 from gfxgraph.config import Activation, Config
+from gfxgraph.core.locks import new_lock
 from gfxgraph.driver import locate
 from gfxgraph.driver.base import GraphDriver
 from gfxgraph.errors import DriverError, check_settings
@@ -23,9 +24,15 @@ from gfxgraph.process import process
 VALIDATE_REPLAYS = 3
 EVERY_REPLAY = sys.maxsize
 
-lock = threading.RLock()
+lock = new_lock()
 undo: list[Callable[[], None]] = []
-"""Calls that undo the bridge, to be run last first; empty while it is off."""
+"""Calls that undo the bridge, to be run last first; empty while it is off.
+
+Each is listed before what it undoes is done, and may run again: an interrupt may strike between any two lines.
+"""
+is_whole = False
+"""False while it is off, and where an interrupt left it half on: then ``enable`` begins anew."""
+_ABSENT = object()
 
 
 def is_enabled() -> bool:
@@ -35,9 +42,15 @@ def is_enabled() -> bool:
 
 def replace(owner: object, name: str, new: object) -> None:
     """Patch an attribute with ``new`` until the bridge is switched off."""
-    old = getattr(owner, name)
+    undo.append(functools.partial(_put_back, owner, name, vars(owner).get(name, _ABSENT)))
     setattr(owner, name, new)
-    undo.append(lambda: setattr(owner, name, old))
+
+
+def _put_back(owner: object, name: str, old: object) -> None:
+    if old is not _ABSENT:
+        setattr(owner, name, old)
+    elif name in vars(owner):
+        delattr(owner, name)  # it was inherited
 
 
 def make_process(settings: Config, platform: str, base: object, driver: GraphDriver | None) -> process.Process:

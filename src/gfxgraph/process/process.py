@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from gfxgraph.config import Config
 from gfxgraph.core.counters import Counters
+from gfxgraph.core.locks import free_in_child
 from gfxgraph.driver.base import CopyKernel, GraphDriver
 from gfxgraph.errors import GuardMismatch
 from gfxgraph.hardware.defects import Decisions
@@ -168,20 +169,37 @@ def in_forked_child() -> bool:
     return _forked
 
 
+def attempt(step: Callable[[], object], what: str) -> None:
+    """One round of a thread of ours: what it raises is reported and ends the round, not the thread."""
+    try:
+        step()
+    except Exception as error:  # noqa: BLE001  # reported
+        reason = f"{what}: {type(error).__name__}: {error}"
+        if _current is None:
+            log.warning("%s", reason)
+        else:
+            _current.report("round_failed", reason)
+
+
 def _after_fork() -> None:
     # A GPU context does not survive fork: the child must refuse every graph of the parent.
     global _forked
     if _current is None:
         return
     _forked = True
-    _local.__dict__.clear()
+    free_in_child()
     for graph in list(_current.graphs):
         graph._forget_fast_path()
-        _never_destroyed.append(graph)
+        never_destroyed.append(graph)
+    for end in in_child:
+        end()
+    _local.__dict__.clear()
 
 
-# Nor may a forked child destroy graphs: that would call into the parent's GPU context.
-_never_destroyed: list[Any] = []
+in_child: list[Callable[[], object]] = []
+"""Calls that end, in a forked child, what the parent's captures had changed in its process and thread."""
+never_destroyed: list[Any] = []
+"""Nor may a forked child destroy graphs: that would call into the parent's GPU context."""
 _registered = False
 
 

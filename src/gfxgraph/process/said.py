@@ -12,12 +12,12 @@ library that logs.
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 import sys
-from collections.abc import Callable
 
-from gfxgraph.process import imports, process
+from gfxgraph.process import bridge, imports, process
 
 LOGGERS = {"torch._inductor": "Inductor", "transformers": "transformers", "vllm": "vLLM", "sglang": "SGLang"}
 """The loggers to listen to; their child loggers propagate to them."""
@@ -62,17 +62,12 @@ class _Ear(logging.Handler):
         state.report("engine_eager", f"{self.who} says: {line}", "", where, logging.DEBUG)
 
 
-def listen(torch: object, state: object) -> Callable[[], None]:
-    """Start keeping such lines; return the function that stops it."""
-    ears = [(logging.getLogger(name), _Ear(who)) for name, who in LOGGERS.items()]
-    for log, ear in ears:
+def listen(torch: object, state: object) -> None:
+    """Keep such lines until the bridge is switched off."""
+    for name, who in LOGGERS.items():
+        log, ear = logging.getLogger(name), _Ear(who)
+        bridge.undo.append(functools.partial(log.removeHandler, ear))
         log.addHandler(ear)
         module = _CLEARED_BY.get(log.name)
         if module is not None and module not in sys.modules:
-            imports.watch(module, lambda log=log, ear=ear: log.addHandler(ear))  # type: ignore[misc]
-
-    def stop() -> None:
-        for log, ear in ears:
-            log.removeHandler(ear)
-
-    return stop
+            imports.watch(module, functools.partial(log.addHandler, ear))

@@ -165,7 +165,7 @@ class History:
 
     def _run(self) -> None:
         while not self._ended.is_set() and os.getpid() == self._owner:
-            self.look()
+            process.attempt(self.look, "the history of this process")
             self._ended.wait(self._pause_s)
 
     # -- results ----------------------------------------------------------------------------------------

@@ -124,11 +124,10 @@ def write(folder: str, with_nodes: bool = True) -> None:
 
 def _keep_writing(settings: Config, owner: int, ended: threading.Event) -> None:
     while not ended.wait(PERIOD_S) and os.getpid() == owner:
-        try:
-            write(settings.report, with_nodes=False)
-        except OSError as error:
-            process.log.warning("the report's data was not written to %s: %s", settings.report, error.strerror)
-            return
+        process.attempt(
+            lambda: write(settings.report, with_nodes=False),
+            f"the report's data was not written to {settings.report}",
+        )
 
 
 def _end(settings: Config, owner: int, ended: threading.Event, writer: threading.Thread) -> None:

@@ -35,6 +35,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gfxgraph import callables
 from gfxgraph.capture import above
 from gfxgraph.capture.autocasting import as_outside
+from gfxgraph.capture.holdings import settle
 from gfxgraph.capture.modes import enter_mode, leave_modes
 from gfxgraph.capture.overloads import OPS, OpInfo, identity
 from gfxgraph.capture.places import user_frame
@@ -105,6 +106,7 @@ class EagerLaunches(TorchDispatchMode):
         """The graph being replayed: launches meanwhile replace its own."""
         self.nodes: dict[int, int] = {}
         self._undo: list[Callable[[], None]] = []
+        self._multithreading: bool | None = None
         self.gone = Captured()
         """What is known from graphs destroyed since counting began."""
 
@@ -144,11 +146,19 @@ class EagerLaunches(TorchDispatchMode):
         now = _clock()
         self.cell[1] += now - self.last
         self.watched_s += now - self.opened
-        self.paused = True
+        self.last = self.opened = now
+        settle([self._leave])
+        self.paused = True  # last: a close that was struck is done again
+
+    def _leave(self) -> None:
         while self._undo:
-            self._undo.pop()()
-        torch._C._set_multithreading_enabled(self._multithreading)
-        process.leftover_modes().append(self)
+            self._undo[-1]()
+            self._undo.pop()
+        if self._multithreading is not None:
+            torch._C._set_multithreading_enabled(self._multithreading)
+            self._multithreading = None
+        if self not in process.leftover_modes():
+            process.leftover_modes().append(self)
         leave_modes()
         state = process.current()
         if state is not None:

@@ -83,13 +83,16 @@ class Restore:
             self.add(lambda: setattr(owner, name, before))
 
 
-def install(profile: str = "cuda", *, total_memory: int = DEFAULT_MEMORY, **torch_habits: bool) -> Restore:
+def install(
+    profile: str = "cuda", *, total_memory: int = DEFAULT_MEMORY, undo: Restore | None = None, **torch_habits: bool
+) -> Restore:
     """Make ``torch.cuda`` one simulated card that behaves like ``profile``.
 
     Args:
         profile: a name of ``profiles.names()``; a planted failure may follow, as in
             ``hip+fault=aten::gather`` (``faults.NODE_ENDINGS``).
         total_memory: bytes of device memory that programs may reserve.
+        undo: takes the steps that remove it, and is returned; a new one by default.
         torch_habits: fields of ``profiles.TorchHabits`` that override the profile's, such as
             ``guards_memcpy_and_sync=False`` for a torch without its own check on ROCm.
 
@@ -109,7 +112,7 @@ def install(profile: str = "cuda", *, total_memory: int = DEFAULT_MEMORY, **torc
             "simulator_unsupported", feature="a simulated card beside a real one", where="this machine"
         )
     _have_dynamo_look_first()
-    undo = Restore()
+    undo = undo or Restore()
     try:
         native = NativeDevice(lambda stream: sim.device.stream(stream).status is not CaptureStatus.NONE)
         undo.add(native.undo)

@@ -54,12 +54,13 @@ def enable(
     check_settings(settings)
     with bridge.lock:
         state = process.current()
-        if state is not None and bridge.undo:
+        if state is not None and bridge.is_whole:
             _refuse_other_settings(state.settings, settings)
             _take_up(state, settings, validate, debug)
             if guard is not None:
                 guard_level(guard)
             return
+        disable()  # what an interrupt has left half on
         _enable(settings)
 
 
@@ -68,14 +69,22 @@ def disable() -> None:
     with bridge.lock:
         if not bridge.undo:
             return
-        # lazily: needs torch, which is there if anything was replaced
-        from gfxgraph.capture import afterwards, holdings, workspaces
+        try:
+            _take_back()
+        except BaseException:
+            _take_back()  # struck between two steps
+            raise
 
-        workspaces.stop()
-        afterwards.put_back()
-        holdings.settle(holdings.others)
-        while bridge.undo:
-            bridge.undo.pop()()
+
+def _take_back() -> None:
+    # lazily: needs torch, which is there if anything was replaced
+    from gfxgraph.capture import afterwards, holdings, workspaces
+
+    bridge.is_whole = False
+    problems = holdings.settle([workspaces.stop, afterwards.put_back, *holdings.others, *reversed(bridge.undo)])
+    bridge.undo.clear()
+    for problem in problems:
+        raise problem
 
 
 def activate_from_environment() -> bool:
@@ -150,14 +159,16 @@ def _take_up(state: Any, settings: Config, validate: bool | None, debug: bool | 
 def _enable(settings: Config) -> None:
     torch = _import_torch()
     platform = _platform(torch, settings)
-    if settings.simulate:
-        # lazily: needs torch
-        from gfxgraph import simulator
-
-        simulation = simulator.install(settings.simulate)
-        bridge.undo.append(simulation.undo)
     try:
+        if settings.simulate:
+            # lazily: needs torch
+            from gfxgraph import simulator
+
+            restore = simulator.Restore()
+            bridge.undo.append(restore.undo)
+            simulator.install(settings.simulate, undo=restore)
         _put_in_place(torch, settings, platform)
+        bridge.is_whole = True
     except BaseException:
         disable()
         raise
@@ -225,32 +236,24 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     else:
         driver = bridge.driver_for(platform)
     state = bridge.make_process(settings, platform, base, driver)
-    no_exit = remedies.arrange_exit(state)
-    if no_exit is not None:
-        bridge.undo.append(no_exit)
+    remedies.arrange_exit(state)
     for_capture.fill()
     older.fill()
-    no_watch = watch.start(state)
-    if no_watch is not None:
-        bridge.undo.append(no_watch)
+    watch.start(state)
     inspection.fill()
     bridged = bridged_class(base)
     bridge.replace(torch.cuda.graphs, "CUDAGraph", bridged)
     bridge.replace(torch.cuda, "CUDAGraph", bridged)
     bridge.replace(torch.cuda.graph, "__enter__", blocks.enter_of_graph(torch.cuda.graph.__enter__))
     bridge.replace(torch.cuda.graph, "__exit__", blocks.exit_of_graph(torch.cuda.graph.__exit__))
-    bridge.undo.append(make_graphed.take_name())
-    event_new = torch.cuda.Event.__dict__["__new__"]
-    torch.cuda.Event.__new__ = staticmethod(waits.event_new(torch.cuda.Event.__new__))
-    bridge.undo.append(lambda: setattr(torch.cuda.Event, "__new__", event_new))
+    make_graphed.take_name()
+    bridge.replace(torch.cuda.Event, "__new__", staticmethod(waits.event_new(torch.cuda.Event.__new__)))
     bridge.replace(torch.cuda.Event, "elapsed_time", waits.elapsed_of_events(torch.cuda.Event.elapsed_time))
-    workspaces.start()
     bridge.undo.append(lambda: workspaces.stop(is_device_gone=platform == "simulator"))
+    workspaces.start()
     watch_memory(settings.guard)
     for companion in (torch_compile_patch.install, transformers.beside_enable, adapter.count_refusals, said.listen):
-        undo = companion(torch, state)
-        if undo is not None:
-            bridge.undo.append(undo)
+        companion(torch, state)
     process.log.info(
         "enabled on %s (on_unsafe=%s, validating %s of each graph)",
         platform,

@@ -19,7 +19,6 @@ HIP frees the memory of an update only when the exec is destroyed, so after a nu
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -29,6 +28,7 @@ from gfxgraph.callables.facts import draws, launched, overlap, reads_of, span, w
 from gfxgraph.capture import intercept, remedies
 from gfxgraph.capture.holdings import unbroken
 from gfxgraph.capture.walk import raw_graph
+from gfxgraph.core.locks import new_lock
 from gfxgraph.errors import CaptureError, DriverError, first_line
 from gfxgraph.process import process
 
@@ -55,7 +55,7 @@ class Composition:
         self._programs: list[Any] = []
         self._why_not = ""
         self._advances: bool | None = None
-        self._lock = threading.RLock()
+        self._lock = new_lock()
         self.n_updates = 0
         """Updates of the present exec."""
         self._look()

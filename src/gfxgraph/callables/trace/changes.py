@@ -16,8 +16,10 @@ from contextlib import suppress
 from types import FrameType
 from typing import Self
 
+from gfxgraph.core.locks import new_lock
+
 _underway: list[Changes] = []
-_lock = threading.RLock()
+_lock = new_lock()
 
 
 class Changes:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import re
-import threading
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -36,6 +35,7 @@ from gfxgraph.callables.trace.dynamo import (
 )
 from gfxgraph.callables.trace.found import BROKEN, WAITS, Found, said
 from gfxgraph.callables.trace.world import Granted, World
+from gfxgraph.core.locks import new_lock
 
 IDLE = "it launches nothing on the device"
 RAISED = "it raised an error while it was traced"
@@ -79,7 +79,7 @@ class Frontend:
         self._called = under(fn)
         self.make_piece = make_piece
         self.is_dynamic = dynamic
-        self._lock = threading.RLock()
+        self._lock = new_lock()
         self.n_traces = 0
         """Number of calls that finished."""
         self.n_raised = 0

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 from gfxgraph.callables.captured_function import tensors_of
 from gfxgraph.capture.holdings import unbroken
 from gfxgraph.capture.torchs_graph import TORCH_VERSION
+from gfxgraph.process import bridge
 
 
 @unbroken
@@ -98,20 +99,12 @@ def _accumulating(call: Callable[..., object], lent: set[int], known: list[Tenso
 _stock: list[Any] = []
 
 
-def take_name() -> Callable[[], None]:
-    """Replace ``torch.cuda.make_graphed_callables`` by ours; return the undo."""
-    owners = torch.cuda, torch.cuda.graphs
-    before = [owner.make_graphed_callables for owner in owners]
-    _stock.append(before[0])
-    for owner in owners:
-        owner.make_graphed_callables = make_graphed_callables
-
-    def undo() -> None:
-        _stock.clear()
-        for owner, function in zip(owners, before):
-            owner.make_graphed_callables = function
-
-    return undo
+def take_name() -> None:
+    """Replace ``torch.cuda.make_graphed_callables`` by ours until the bridge is switched off."""
+    bridge.undo.append(_stock.clear)
+    _stock[:] = [torch.cuda.make_graphed_callables]
+    for owner in (torch.cuda, torch.cuda.graphs):
+        bridge.replace(owner, "make_graphed_callables", make_graphed_callables)
 
 
 def _torchs_capture_stream() -> Any:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import threading
+import time
+import weakref
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,8 +16,10 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.capture import remedies, watch
-from gfxgraph.capture.peers import NO_ANSWER, Peers
+from gfxgraph.callables.arena import arena_of
+from gfxgraph.capture import remedies, turns, watch
+from gfxgraph.capture.peers import NO_ANSWER, Peers, peers_of_process
+from gfxgraph.core.fingerprint import Fingerprint
 from gfxgraph.hardware.defects import Decisions
 from gfxgraph.process import process
 from gfxgraph.types import GuardTier
@@ -127,13 +132,12 @@ def test_the_node_is_named(platform, watched, reports):
 @pytest.mark.parametrize(
     ("tier", "says"), [(GuardTier.OFF, "--guard 2 names it"), (GuardTier.LOCALIZE, "(none yet)")]
 )
-def test_no_node_was_begun(watched, reports, tier, says):
+def test_no_node_was_begun(watched, reports, monkeypatch, tier, says):
     """Who runs with guard 2 already is not told to."""
-    watched._state = SimpleNamespace(
-        settings=SimpleNamespace(guard=tier, lang="en"), report=lambda *args, **kwargs: None
-    )
-    watched._report("replay_hang", "here", SimpleNamespace(thread=threading.get_ident()))
-    assert says in reports.texts[-1]
+    state = process.require()
+    monkeypatch.setattr(state, "settings", replace(state.settings, guard=tier))
+    watched._report("replay_hang", watch.Replaying("here", 1))
+    assert says in reports.texts[-1] and f"process {os.getpid()}" in reports.texts[-1]
 
 
 def test_replays_that_end_are_not_reported(watched, reports):
@@ -169,6 +173,183 @@ def test_the_table_and_the_setting_switch_it_on(platform):
             state.hang_watch = None
 
 
+def test_callables_are_watched_without_enable(platform):
+    """Their process is one without patches, made at the first call; a watch that is off is not started."""
+    state = process.require()
+    for asked in (0.0, 5.0):
+        unpatched = replace(state, settings=replace(state.settings, watch=asked))
+        arena_of(unpatched, 0)
+        assert bool(unpatched.hang_watch) == bool(asked)
+    unpatched.hang_watch.stop()
+    assert unpatched.hang_watch is None
+
+
+# -- by hand ----------------------------------------------------------------------------------------------------
+
+
+class ByHand:
+    """A watch with a limit of 10 s whose looks are made by hand, and a device whose work takes what the test says."""
+
+    def __init__(self, monkeypatch):
+        self.now, self.due = 0.0, {}
+        clock = SimpleNamespace(monotonic=lambda: self.now)
+        monkeypatch.setattr(watch, "time", clock)
+        monkeypatch.setattr(turns, "monotonic", clock.monotonic)
+        monkeypatch.setattr(watch.Deadline, "_run", lambda self: None)
+        monkeypatch.setattr(watch, "_is_past", lambda event: self.now >= self.due.get(event, 0.0))
+        monkeypatch.setattr(watch, "_recorded", object)
+        self.watch = watch.Deadline(process.require(), 10.0)
+
+    def replay(self, graph, begins, ends):
+        with self.watch.replaying(graph):
+            pass
+        this = self.watch._underway[-1]
+        self.due[this.queued], self.due[this.done] = begins, ends
+
+    def goes_on(self, seconds):
+        for _ in range(round(seconds)):
+            self.now += 1.0
+            self.watch._look()
+
+
+@pytest.fixture
+def by_hand(platform, monkeypatch):
+    made = ByHand(monkeypatch)
+    yield made
+    made.watch.stop()
+
+
+def plain():
+    x = torch.ones(4, device="cuda")
+    return captured(lambda: x + 1)[0]
+
+
+def test_a_queue_of_replays_is_no_hang(by_hand, reports):
+    """Each counts from when the device comes to it: five of 8 s each, launched at once."""
+    graph = plain()
+    for n in range(5):
+        by_hand.replay(graph, 8.0 * n, 8.0 * (n + 1))
+    by_hand.goes_on(45)
+    assert not reports.texts and not by_hand.watch._underway
+
+
+def test_what_waits_behind_a_hang_is_not_reported(by_hand, reports):
+    """One report, for the one that runs; the next one when that is done and the next hangs, too."""
+    graph = plain()
+    for n in range(4):
+        by_hand.replay(graph, 40.0 * n, 40.0 * (n + 1))
+    by_hand.goes_on(39)
+    assert len(reports.texts) == 1 and "(replay 0)" in reports.texts[0]
+    by_hand.goes_on(20)
+    assert len(reports.texts) == 2
+
+
+def test_work_queued_before_the_replay_hangs(by_hand, reports):
+    """Reported as what it is, once."""
+    for _ in range(3):
+        by_hand.replay(plain(), 1000.0, 1001.0)
+    by_hand.goes_on(30)
+    assert len(reports.texts) == 1 and "what was queued before the replay is not done" in reports.texts[0]
+
+
+def test_a_finished_replay_is_not_taken_for_the_capture_after_it(by_hand, reports):
+    """While something is captured the device is not asked: the replay may be done, and the capture is what hangs."""
+    by_hand.replay(plain(), 0.0, 0.0)
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        by_hand.goes_on(15)
+    assert [text.split(":")[0] for text in reports.texts] == ["capture_hang"]
+
+
+def test_each_capture_is_reported(by_hand, reports):
+    """Also one that takes the place in memory of one before; and one beside a replay that is late, too."""
+    for _ in range(4):
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            by_hand.goes_on(12)
+    assert len(reports.texts) == 4
+    by_hand.watch._underway.append(watch.Replaying("elsewhere", 3))
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        by_hand.goes_on(12)
+    assert [text.split(":")[0] for text in reports.texts[4:]] == ["capture_hang", "replay_hang"]
+    by_hand.watch._underway.clear()
+
+
+@pytest.mark.parametrize("stops", [1000.0, 20.0])
+def test_a_stopped_process_does_not_hang(by_hand, reports, stops):
+    """Ctrl-Z, a debugger, a suspended machine: the time of the stop does not count, the rest does."""
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        by_hand.goes_on(2)
+        by_hand.now += stops
+        by_hand.goes_on(5)
+        assert not reports.texts
+        by_hand.goes_on(6)
+    assert len(reports.texts) == 1
+
+
+def test_a_look_that_fails_is_not_the_last(platform, monkeypatch):
+    """Whatever raises: a handler of the program's for its log, the device."""
+    looks = []
+
+    def look(self):
+        looks.append(1)
+        if len(looks) == 3:
+            done.set()
+        raise LookupError("odd")
+
+    done = threading.Event()
+    monkeypatch.setattr(watch.Deadline, "_look", look)
+    deadline = watch.Deadline(process.require(), 0.01)
+    assert done.wait(60)
+    deadline.stop()
+    assert not deadline._thread.is_alive() and process.require().hang_watch is None
+
+
+def test_any_limit_can_be_kept(platform):
+    """It looks every two seconds at most, and not all the time."""
+    for limit, look in ((1e308, 2.0), (60.0, 2.0), (1.0, 0.25), (1e-9, 0.05)):
+        deadline = watch.Deadline(process.require(), limit)
+        deadline.stop()
+        assert deadline.look_s == look
+
+
+def test_a_first_call_that_does_not_end(watched, reports):
+    """Dynamo's trace is no capture yet: the function is named, and its line."""
+
+    def step(t):
+        assert torch.compiler.is_compiling() or reports.is_told.wait(60)
+        torch._dynamo.graph_break()
+        return wait_outside(t)
+
+    @torch.compiler.disable
+    def wait_outside(t):
+        assert reports.is_told.wait(60)
+        return t + 1
+
+    assert gfxgraph.graphed(step)(torch.ones(2, device="cuda")).tolist() == [2.0, 2.0]
+    assert reports.texts[0].startswith("trace_hang: ") and "step" in reports.texts[0].splitlines()[1]
+    assert not watched._traces
+
+
+def test_the_programs_lines_are_in_a_deep_stack():
+    """Runs of torch's frames are one line; of many lines the outermost and the innermost are shown."""
+    is_there, is_done = threading.Event(), threading.Event()
+
+    def nested(n):
+        return within(n) if n else (is_there.set(), is_done.wait(60))
+
+    def within(n):
+        return nested(n - 1)
+
+    thread = threading.Thread(target=nested, args=(40,), name="deep")
+    thread.start()
+    is_there.wait(60)
+    text = watch.stacks(thread.ident)
+    is_done.set()
+    thread.join()
+    first = text.split("\nthread ")[0]
+    assert first.startswith("thread deep") and "self.run()" in first and "is_done.wait(60)" in first
+    assert re.search(r"\.\.\. \(\d+ more\)", first) and first.count("in nested") < 10
+
+
 # -- ranks ------------------------------------------------------------------------------------------------------
 
 
@@ -187,49 +368,104 @@ def on_ranks(n, body):
     return results
 
 
-def test_ranks_that_captured_different_things(watched, reports):
-    """Named before the first replay: the kernels, their order, and the ranks."""
+def test_what_a_rank_has_captured(watched):
+    """Two kernels and the buffers; it goes to another rank as text."""
     x = torch.ones(4, device="cuda")
     graph, _ = captured(lambda: (x + 1).sin())
     mine = watch.fingerprint(process.require(), graph._program)
-    assert len(mine.lines) == 3 and not mine.has_collectives  # two kernels and the buffers
-    mine.collective("c10d::allreduce_", ["tp"])
-    other = [*mine.lines[:1], "kernel another", *mine.lines[2:]]
-    lines = [mine.lines, other]
-    found = on_ranks(2, lambda peers: peers.exchange("captured/0", lines[peers.rank], 60))
-    assert found[0] == found[1] == lines
-    difference = watch.first_difference(found[0])
-    assert difference.startswith("at 2 of 4, rank 0 has ") and "rank 1 has 'kernel another'" in difference
-    assert watch.first_difference([mine.lines, mine.lines]) == ""
-    assert watch.first_difference([mine.lines, None]) == "rank 1 did not reach this graph"
+    assert len(mine.lines) == 3 and not mine.has_collectives
+    assert Fingerprint.from_text(mine.as_text()) == mine
+    for text in ("{}1", '{"lines": 1, "what": 2}', "[1]"):
+        with pytest.raises(ValueError):
+            Fingerprint.from_text(text)
 
 
-def test_a_graph_with_collectives_is_compared_before_its_first_replay(watched, reports, monkeypatch):
-    """Once, with the others' of the same number; a graph without collectives is not, and waits for nobody."""
-    asked = []
+def of(*collectives, lines=("kernel a",)):
+    made = Fingerprint(lines=list(lines))
+    for name, group, ranks in collectives:
+        made.collective(name, group, ranks)
+    return made
 
-    class Others:
-        def exchange(self, topic, mine, wait_s):
-            asked.append(topic)
-            return [mine, [*mine[:-1], "7 buffers from outside, 0 results"]]
 
-        def answer(self, text):
-            pass
+REDUCE, GATHER = ("c10d::allreduce_", "0", [0, 1, 2]), ("c10d::allgather_", "0", [0, 1, 2])
 
-        def ask(self, text, wait_s):
-            return [text]
 
-    watched._peers = Others()
+@pytest.mark.parametrize(
+    ("mine", "theirs", "says"),
+    [
+        (of(REDUCE), of(REDUCE), ""),
+        (of(REDUCE, GATHER), of(GATHER, REDUCE), "at collective 1, rank 0 has c10d::allreduce_ on communicator 0 of"),
+        (of(REDUCE), of(("c10d::allreduce_", "7", [0, 1, 2])), "communicator 7 of ranks 0, 1, 2"),
+        (of(REDUCE), of(), "rank 2 has nothing"),
+        (of(REDUCE), of(REDUCE, lines=["kernel b"]), "at line 1, rank 0 has kernel a and rank 2 has kernel b"),
+        # By right: a communicator without the other rank, and what is around it; what one sends, the other receives.
+        (of(REDUCE, ("c10d::allreduce_", "1", [0, 1])), of(REDUCE, lines=["kernel b"]), ""),
+        (of(REDUCE, ("c10d::send", "0", [0, 1, 2])), of(REDUCE, ("c10d::recv_", "0", [0, 1, 2]), lines=[]), ""),
+        (of(lines=["nccl a"]), of(lines=["nccl b"]), "nccl a and rank 2 has nccl b"),
+    ],
+)  # fmt: skip
+def test_the_first_difference(mine, theirs, says):
+    """In the collectives that concern both ranks, else in their kernels, where all collectives concern both."""
+    found = mine.difference(theirs, 0, 2)
+    assert (says in found) if says else not found
+    assert bool(theirs.difference(mine, 2, 0)) == bool(says)
+
+
+def test_with_whom_a_graph_is_compared():
+    """With the ranks of its communicators; with all if one is not known; with nobody if it only sends."""
+    assert of(REDUCE).ranks(range(8)) == {0, 1, 2} and of(REDUCE).knows_its_ranks
+    assert of(REDUCE, ("cross_device_reduce", "?", None)).ranks(range(8)) == set(range(8))
+    assert of(lines=["nccl a"]).ranks(range(2)) == {0, 1} and not of(lines=["nccl a"]).knows_its_ranks
+    assert of(("c10d::send", "0", [0, 1])).ranks(range(2)) == set()
+
+
+@pytest.fixture
+def ranks(platform, monkeypatch):
+    """Two watches of this process that take themselves for two ranks; their looks are made by hand."""
+    state, store = process.require(), torch.distributed.HashStore()
+    both = []
+    for rank in range(2):
+        monkeypatch.setattr(watch.Deadline, "_run", lambda self: None)
+        both.append(watch.Deadline(state, LIMIT_S, Peers(store, rank, 2)))
+    yield both
+    for each in both:
+        each.stop()
+
+
+def with_collective(fn):
+    graph, _ = captured(fn)
+    graph._program.segments[0].tape.entries.append(SimpleNamespace(name="c10d::allreduce_", args=()))
+    return graph
+
+
+def test_ranks_that_captured_different_things(ranks, reports, monkeypatch):
+    """Who comes last names it before the first replay, the other at its next look; once each, and nobody waits."""
+    monkeypatch.setattr(watch, "_group_of", lambda args: ("0", [0, 1]))
     x = torch.ones(4, device="cuda")
-    captured(lambda: x + 1)[0].replay()
-    assert asked == []
-    driver = process.require().driver
-    monkeypatch.setattr(driver, "kernel_name", lambda node: "ncclDevKernel_AllReduce")
-    graph, _ = captured(lambda: x + 1)
-    for _ in range(3):
-        graph.replay()
-    assert asked == ["captured/0"]
-    assert any(text.startswith("ranks_differ: ") and "7 buffers" in text for text in reports.texts)
+    for other, n_told in ((lambda: x.sin(), 0), (lambda: x.cos(), 1)):
+        graphs = [with_collective(lambda: x.sin()), with_collective(other)]
+        for each, graph in zip(ranks, graphs, strict=True):
+            assert not reports.texts
+            with each.replaying(graph):
+                pass
+        assert len(reports.texts) == n_told
+        ranks[0]._look(), ranks[1]._look()
+        assert len(reports.texts) == 2 * n_told and not ranks[0]._to_compare
+    assert all(text.startswith("ranks_differ: ") and "cos" in text and "sin" in text for text in reports.texts)
+
+
+def test_a_rank_that_has_not_come_is_no_difference(ranks, reports):
+    """A graph without collectives is not compared; one with some is, when the other rank comes, however late."""
+    x = torch.ones(4, device="cuda")
+    with ranks[0].replaying(captured(lambda: x + 1)[0]):
+        assert not ranks[0]._to_compare
+    began = time.monotonic()
+    with ranks[0].replaying(with_collective(lambda: x + 1)):
+        assert len(ranks[0]._to_compare) == 1
+    assert time.monotonic() - began < 10
+    torch.cuda.synchronize()
+    ranks[0]._look()
+    assert len(ranks[0]._to_compare) == 1 and not reports.texts
 
 
 def test_the_rank_that_does_not_wait_is_named():
@@ -248,6 +484,73 @@ def test_the_rank_that_does_not_wait_is_named():
     is_done.set()
     thread.join()
     assert told == ["waits in replay 3", "is in no graph: train.py:7 in load", NO_ANSWER]
+
+
+def test_ranks_that_hang_together_answer_each_other():
+    """All ask at once, and all are told where all are."""
+    is_there, asked = threading.Barrier(4), []
+
+    def hang(peers):
+        is_there.wait()
+        told = peers.ask(f"waits {peers.rank}", 60)
+        asked.append(told)
+        while len(asked) < 4:  # as its next looks do
+            peers.answer(f"waits {peers.rank}")
+        return told
+
+    found = on_ranks(4, hang)
+    assert found == [[f"waits {rank}" for rank in range(4)]] * 4
+
+
+def test_ranks_are_named_where_nothing_was_replayed(platform, reports, monkeypatch):
+    """The report of a first capture has them, too: a watch knows the others as soon as torch.distributed does."""
+    asked = SimpleNamespace(rank=0, size=2, ask=lambda mine, wait_s: [mine, "is in no graph: train.py:7 in load"])
+    monkeypatch.setattr(watch, "peers_of_process", lambda known: asked)
+    deadline = watch.Deadline(process.require(), 1000.0)
+    deadline._report("capture_hang", watch.Tracing("here"))
+    deadline._peers = None
+    deadline.stop()
+    assert f"process {os.getpid()}, rank 0\nrank 0: is in no graph: " in reports.texts[0]
+    assert "rank 1: is in no graph: train.py:7 in load" in reports.texts[0]
+
+
+def test_a_store_that_fails_costs_only_the_ranks(ranks, reports, monkeypatch):
+    """The report comes without them and says so; so does a first replay; the store is not asked again."""
+
+    class Gone:
+        def __getattr__(self, name):
+            raise RuntimeError("connection reset")
+
+    ranks[0]._peers.store = Gone()
+    ranks[0]._report("capture_hang", watch.Tracing("here"))
+    assert "could not be asked" in reports.texts[0]
+    assert ranks[0]._peers.is_lost
+    lost = ranks[0]._peers
+    monkeypatch.setattr(watch, "peers_of_process", lambda known: None if known is lost else pytest.fail("asked anew"))
+    x = torch.ones(4, device="cuda")
+    with ranks[0].replaying(with_collective(lambda: x + 1)):
+        pass
+    ranks[0]._look()
+    assert ranks[0]._others() is None and ranks[0]._peers is lost
+
+
+def test_the_ranks_of_this_process(monkeypatch):
+    """Those of torch.distributed's default group; new ones with a new group, none with none or a lost store."""
+    dist = torch.distributed
+    assert peers_of_process(None) is None
+    made = []
+    for _ in range(2):
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+        made.append(peers_of_process(made[0] if made else None))
+        assert made[-1] is not None and peers_of_process(made[-1]) is made[-1]
+        made[-1].is_lost = True
+        assert peers_of_process(made[-1]) is None
+        group = weakref.ref(dist.group.WORLD)
+        monkeypatch.undo()
+        dist.destroy_process_group()
+        assert group() is None
+    assert made[0] is not made[1] and peers_of_process(made[1]) is None
 
 
 # -- the defect table ---------------------------------------------------------------------------------------------

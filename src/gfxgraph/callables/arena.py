@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import torch
 
 from gfxgraph.callables import engine
+from gfxgraph.capture import watch
 from gfxgraph.capture.streams import wait_for
 from gfxgraph.core.budget import Held, Prediction, shown, to_evict
 from gfxgraph.core.locks import new_lock
@@ -41,6 +42,8 @@ def arena_of(state: process.Process, device_index: int, owner: int = 0) -> Arena
         key = (device_index, owner)
         found = _arenas.get(key)
         if found is None or found.state is not state:
+            if state.hang_watch is None:  # callables without enable() are watched, too
+                watch.start(state)
             found = _arenas[key] = Arena(state, device_index)
         return found
 

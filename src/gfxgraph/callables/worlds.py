@@ -33,6 +33,7 @@ from gfxgraph.callables.signature import (
 from gfxgraph.callables.trace.dicts import watched
 from gfxgraph.callables.trace.frontend import RAISED, Frontend, Untraceable
 from gfxgraph.callables.trace.world import World
+from gfxgraph.capture import watch
 from gfxgraph.capture.memory import used_on
 
 MAX_WORLDS = 4096
@@ -168,7 +169,7 @@ class Worlds:
             raise RunEagerly(self._never_the_same(why, call))
         stream.wait_stream(current)
         try:
-            with torch.cuda.stream(stream):
+            with torch.cuda.stream(stream), watch.tracing(self._front.fn):
                 result, world = self._front.trace(args, kwargs)
                 result = call.given_back(result, args, kwargs)
         except Untraceable as error:

@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -175,10 +176,11 @@ def attempt(step: Callable[[], object], what: str) -> None:
         step()
     except Exception as error:  # noqa: BLE001  # reported
         reason = f"{what}: {type(error).__name__}: {error}"
-        if _current is None:
-            log.warning("%s", reason)
-        else:
-            _current.report("round_failed", reason)
+        with suppress(Exception):  # a program's log handler, say: the next round is not its
+            if _current is None:
+                log.warning("%s", reason)
+            else:
+                _current.report("round_failed", reason)
 
 
 def _after_fork() -> None:

@@ -46,6 +46,10 @@ class NodeFault(Exception):
     """A node of a graph makes an illegal access."""
 
 
+class NodeHangs(Exception):
+    """A node of a graph never ends."""
+
+
 # The text that ROCr prints before it aborts (6.4.3); the address is a page's.
 ABORT_TEXT = (
     "Memory access fault by GPU node-1 (Agent handle: 0x5e0000) on address {address:#x}. "
@@ -82,6 +86,8 @@ class Stream:
     frontier: tuple[RecordedNode, ...] = ()
     # The status left by a failed EndCapture, which the runtime does not clear.
     stuck: CaptureStatus | None = None
+    # A node that never ends was launched: what comes after it is accepted and never runs.
+    hangs: bool = False
 
     @property
     def status(self) -> CaptureStatus:
@@ -98,6 +104,7 @@ class SimulatedEvent:
     stream: Stream | None = None
     capture: StreamCapture | None = None
     frontier: tuple[RecordedNode, ...] = ()
+    hangs: bool = False
 
 
 class _OfThread(threading.local):
@@ -242,7 +249,7 @@ class Device:
             self.captures
             or self.sticky
             or self.faults.fail
-            or any(stream.stuck is not None for stream in self.streams.values())
+            or any(stream.stuck is not None or stream.hangs for stream in self.streams.values())
         )
 
     def plan(self, faults: Faults) -> None:
@@ -324,6 +331,8 @@ class Device:
                 if self.profile.stuck_launch.code:
                     raise CallRefused(self.profile.stuck_launch.code)
                 return True  # accepted but never executed
+            if stream.hangs:
+                return True
             make_node().execute()
             return False
         if capture.invalidated:
@@ -347,14 +356,16 @@ class Device:
     def synchronize(self) -> None:
         self.check("synchronize")
         self.unsafe_call("device_synchronize")
+        _wait_while(lambda: any(stream.hangs for stream in list(self.streams.values())))
 
     def synchronize_stream(self, stream: Stream) -> None:
         self.check("synchronize")
         self.unsafe_call("stream_synchronize", stream)
+        _wait_while(lambda: stream.hangs)
 
     def query_stream(self, stream: Stream) -> bool:
         self.check("synchronize")
-        return self.unsafe_call("stream_query", stream)
+        return self.unsafe_call("stream_query", stream) and not stream.hangs
 
     # ---- events -------------------------------------------------------------------------------------
 
@@ -366,6 +377,7 @@ class Device:
         event.stream = stream
         event.capture = stream.capture
         event.frontier = stream.frontier
+        event.hangs = stream.hangs
 
     def record_external(self, event: SimulatedEvent, stream: Stream) -> None:
         """Make the record a node of the graph: each replay records the event (cudaEventRecordExternal)."""
@@ -388,6 +400,7 @@ class Device:
             return
         theirs, ours = event.capture, stream.capture
         if theirs is None:
+            stream.hangs = stream.hangs or (event.hangs and ours is None)
             if ours is not None:
                 self.apply("wait_event_from_outside", ours)
             return
@@ -412,11 +425,12 @@ class Device:
     def query_event(self, event: SimulatedEvent) -> bool:
         self.check("synchronize")
         self._event_call("event_query", event)
-        return True
+        return not event.hangs
 
     def synchronize_event(self, event: SimulatedEvent) -> None:
         self.check("synchronize")
         self._event_call("event_synchronize", event)
+        _wait_while(lambda: event.hangs)
 
     def _event_call(self, call: str, event: SimulatedEvent) -> None:
         if event.capture is not None and event.capture in self.captures:
@@ -445,7 +459,7 @@ class Device:
                 raise CallRefused(codes.CAPTURE_INVALIDATED)
             # No profile records it: neither runtime does.
             self.apply("graph_launch", stream.capture)
-        elif stream.stuck is not None:
+        elif stream.stuck is not None or stream.hangs:
             return
         if self.faults.slow_launch_s:
             time.sleep(self.faults.slow_launch_s)
@@ -454,6 +468,9 @@ class Device:
         with torch._C._DisableTorchDispatch(), torch._C._AutoDispatchBelowAutograd():
             try:
                 graph_exec.run(self._liar(graph_exec), self._before_node if self.faults.at_nodes else None)
+            except NodeHangs:
+                stream.hangs = True
+                self._note_busy()
             except (IndexError, RuntimeError, NodeFault) as error:
                 if not isinstance(error, (IndexError, NodeFault)) and "index" not in str(error):
                     raise
@@ -467,8 +484,7 @@ class Device:
         if ending == "fault":
             raise NodeFault(node.name)
         if ending == "hang":
-            while True:
-                time.sleep(1)
+            raise NodeHangs
         if ending == "abort":
             address = node.written[0].data_ptr() + 512 * 1024 if node.written else 0
             os.write(2, ABORT_TEXT.format(address=address & ~0xFFF).encode())
@@ -503,3 +519,8 @@ class Device:
 def _about_others(call: str) -> str:
     """The name of the rule for ``call`` on a stream that is not capturing."""
     return f"{call}_other" if call in ("stream_synchronize", "stream_query") else call
+
+
+def _wait_while(hangs: Callable[[], bool]) -> None:
+    while hangs():
+        time.sleep(0.05)

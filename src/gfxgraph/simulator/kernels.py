@@ -305,9 +305,9 @@ class Kernels:
             capture = stream.capture
             if capture is not None and capture.invalidated:
                 raise CallRefused(901)
-            if capture is None and stream.stuck is None:
+            if capture is None and stream.stuck is None and not stream.hangs:
                 return self.compute(schema, args, kwargs)
-            if capture is None and device.profile.stuck_launch.code:
+            if capture is None and stream.stuck is not None and device.profile.stuck_launch.code:
                 raise CallRefused(device.profile.stuck_launch.code)
             return self._record(schema, args, kwargs, stream)
         except CallRefused as refused:
@@ -340,7 +340,7 @@ class Kernels:
             else:
                 results.append(self._promise(spec, node, args))
         node.run = _Runner(schema)
-        if stream.capture is not None:  # otherwise the stream is stuck, and the work is lost
+        if stream.capture is not None:  # otherwise the stream is stuck or hangs, and the work is lost
             self.device.record(stream, node)
         if len(schema.returned) == 1:
             return results[0]

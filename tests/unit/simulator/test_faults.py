@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 import time
 
 import pytest
@@ -103,3 +104,30 @@ torch.ones(3, device="cuda")
 """
     done = subprocess.run([warm_python(), "-c", program], capture_output=True, timeout=120)
     assert done.returncode == -6
+
+
+def test_a_node_that_never_ends_holds_its_stream(sim: simulator.Simulator) -> None:
+    """As on a GPU: the launch returns, nothing after it on the stream runs, and who waits for the stream waits on."""
+    graph, _, y = capture()
+    graph.replay()
+    sim.faults.plant("hang=aten::mul")
+    before, after = torch.cuda.Event(), torch.cuda.Event()
+    before.record()
+    graph.replay()
+    after.record()
+    here, other = torch.cuda.current_stream(), torch.cuda.Stream()
+    assert before.query() and not after.query() and not here.query() and other.query()
+    y.add_(1)
+    with torch.cuda.stream(other):
+        assert torch.ones(2, device="cuda").sum().item() == 2
+    other.wait_event(after)
+    assert not other.query()
+    sim.faults.at_nodes.clear()
+    waiter = threading.Thread(target=torch.cuda.synchronize, daemon=True)
+    waiter.start()
+    waiter.join(0.2)
+    assert waiter.is_alive()
+    for stream in sim.device.streams.values():
+        stream.hangs = False
+    waiter.join(60)
+    assert not waiter.is_alive() and y.tolist() == [4, 4, 4]

@@ -166,7 +166,7 @@ def test_the_table_and_the_setting_switch_it_on(platform):
     for asked, table, limit in ((None, None, None), (None, 60, 60.0), (5.0, 60, 5.0), (0.0, 60, None)):
         state.settings = replace(state.settings, watch=asked)
         state.decisions = replace(state.decisions, replay_timeout_s=table)
-        watch.start(state)
+        watch.start(state, [])
         assert (state.hang_watch.limit_s if state.hang_watch is not None else None) == limit
         if state.hang_watch is not None:
             state.hang_watch.stop()
@@ -298,6 +298,7 @@ def test_a_look_that_fails_is_not_the_last(platform, monkeypatch):
     done = threading.Event()
     monkeypatch.setattr(watch.Deadline, "_look", look)
     deadline = watch.Deadline(process.require(), 0.01)
+    deadline.begin()
     assert done.wait(60)
     deadline.stop()
     assert not deadline._thread.is_alive() and process.require().hang_watch is None

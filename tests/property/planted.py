@@ -235,8 +235,8 @@ class Round:
 
     def works(self) -> bool:
         if self.name == "watch":
-            self.watch._told.clear()
-            return soon(lambda: bool(self.watch._told))
+            self.watch._seen.clear()
+            return soon(lambda: any(seen.is_told for seen in list(self.watch._seen.values())))
         if self.name == "history":
             n = len(self.history.moments)
             return soon(lambda: len(self.history.moments) != n)

@@ -43,7 +43,7 @@ def arena_of(state: process.Process, device_index: int, owner: int = 0) -> Arena
         found = _arenas.get(key)
         if found is None or found.state is not state:
             if state.hang_watch is None:  # callables without enable() are watched, too
-                watch.start(state)
+                watch.start(state, [])
             found = _arenas[key] = Arena(state, device_index)
         return found
 

@@ -30,7 +30,7 @@ import time
 import traceback
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from types import FrameType
@@ -46,7 +46,7 @@ from gfxgraph.core.fingerprint import Fingerprint
 from gfxgraph.core.tape import where_of
 from gfxgraph.diagnostics.render import render
 from gfxgraph.errors import DriverError
-from gfxgraph.process import bridge, process
+from gfxgraph.process import process
 from gfxgraph.types import GuardTier
 
 LOOKS_IN_LIMIT = 4
@@ -433,13 +433,17 @@ def tracing(fn: object) -> AbstractContextManager[None]:
     return watch.tracing(fn) if watch is not None else nullcontext()
 
 
-def start(state: process.Process) -> None:
-    """Watch this process, until the bridge is switched off, if the settings or the defect table say so."""
+def start(state: process.Process, undo: list[Callable[[], None]]) -> None:
+    """Watch this process if the settings or the defect table say so.
+
+    Args:
+        undo: gets the function that stops it, before it begins.
+    """
     asked = state.settings.watch
     limit = asked if asked is not None else state.decisions.replay_timeout_s
     if not limit:
         return
     watch = state.hang_watch = Deadline(state, float(limit))
-    bridge.undo.append(watch.stop)
+    undo.append(watch.stop)
     atexit.register(watch.stop)
     watch.begin()

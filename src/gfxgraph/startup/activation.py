@@ -239,7 +239,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     remedies.arrange_exit(state)
     for_capture.fill()
     older.fill()
-    watch.start(state)
+    watch.start(state, bridge.undo)
     inspection.fill()
     bridged = bridged_class(base)
     bridge.replace(torch.cuda.graphs, "CUDAGraph", bridged)

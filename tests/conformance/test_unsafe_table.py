@@ -140,8 +140,6 @@ def test_every_row_has_a_case():
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_row(capture, name):
     """The body completes, replay equals eager on new input, external state and generator are untouched."""
-    if "sparse" in name and not HAS_GPU:
-        pytest.skip("the simulator has no sparse tensors")
     body = CASES[name]
     _GENERATOR[:] = [torch.Generator(device="cuda")]
     x = torch.rand(8, 8, device="cuda") + 0.1

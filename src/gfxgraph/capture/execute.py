@@ -14,15 +14,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gfxgraph.capture.memory import has_layout
 from gfxgraph.core.tape import Entry, Tape, TapeValue, leaves, substitute
 
 Env = dict[TapeValue, Any]
 
 
 @contextmanager
-def below_autograd() -> Iterator[None]:
-    """Run eagerly in the recorder's setting: no autograd, no autocast, in-place writes allowed anywhere."""
-    with torch.inference_mode(), torch._C._DisableAutocast():
+def below_autograd(*given: Tensor) -> Iterator[None]:
+    """Run eagerly in the recorder's setting: no autograd, no autocast, in-place writes allowed anywhere.
+
+    Args:
+        given: what the work takes. In inference mode torch refuses to transpose a sparse tensor made outside it.
+    """
+    is_inference = all(map(has_layout, given)) or any(tensor.is_inference() for tensor in given)
+    with torch.inference_mode(is_inference), torch.no_grad(), torch._C._DisableAutocast():
         yield
 
 

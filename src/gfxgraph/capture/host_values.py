@@ -211,10 +211,13 @@ class HostValues:
             self.escaped(ref, value, "an index, a size or an operation's argument", where)
         return value
 
-    def decided(self, read: Callable[[], Any], outcome: bool, name: str, where: Any) -> ReadStep:
-        """Guard an operation whose bool result the program branches on (``torch.equal``)."""
+    def decided(self, read: Callable[[], Any], outcome: bool | float, name: str, where: Any) -> ReadStep:
+        """Guard an operation that returns a bool, on which the program branches (``torch.equal``), or a number."""
         ref, step = self.new_read(read, outcome, name, where)
-        self.asked(ref, "is true", None, outcome, where)
+        if isinstance(outcome, bool):
+            self.asked(ref, "is true", None, outcome, where)
+        else:
+            self.escaped(ref, outcome, name, where)
         return step
 
     def _read(self, read: Callable[[], Any], name: str) -> tuple[Any, Ref, Any]:

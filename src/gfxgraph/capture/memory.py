@@ -13,6 +13,10 @@ import torch
 from torch import Tensor
 from torch.autograd import _unsafe_preserve_version_counter
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn import Parameter
+
+_ROWS = (torch.sparse_csr, torch.sparse_bsr)
+_COLUMNS = (torch.sparse_csc, torch.sparse_bsc)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +51,83 @@ def tensor_of(place: Tensor | Layout) -> Tensor:
     return place.tensor() if isinstance(place, Layout) else place
 
 
+def has_layout(tensor: Tensor) -> bool:
+    """Whether a `Layout` describes it: False if it is sparse, nested or quantized, or holds other tensors."""
+    return tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_quantized or is_wrapper(tensor))
+
+
+def is_wrapper(tensor: Tensor) -> bool:
+    """Whether it is of a subclass that keeps its content in other tensors, as DTensor does."""
+    if type(tensor) is Tensor or type(tensor) is Parameter or tensor.layout not in (torch.strided, torch.jagged):
+        return False
+    try:
+        storage_address(tensor)
+    except RuntimeError:
+        return True
+    return tensor.layout is torch.jagged
+
+
+def parts_of(tensor: Tensor) -> list[Tensor]:
+    """The tensors whose memory holds its content; the tensor itself if it has a layout, or if they are unknown."""
+    if is_wrapper(tensor):
+        names = tensor.__tensor_flatten__()[0] if hasattr(tensor, "__tensor_flatten__") else ()
+        return [part for name in names for part in parts_of(getattr(tensor, name))]
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout in _ROWS:
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in _COLUMNS:
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return [tensor.values()] if tensor.is_nested else [tensor]
+
+
+def size_of(tensor: Tensor) -> object:
+    """Its size, comparable; of a nested tensor, that of each part."""
+    if tensor.is_nested and is_wrapper(tensor):
+        return [tuple(part.size()) for part in parts_of(tensor)]
+    return tensor._nested_tensor_size().tolist() if tensor.is_nested else tuple(tensor.size())
+
+
 def used_on(tensor: Tensor, stream: Any) -> None:
     """``tensor.record_stream``, which torch refuses for tensors with a pending conjugation or negation."""
-    plain = tensor.conj() if tensor.is_conj() else tensor
-    (torch._neg_view(plain) if plain.is_neg() else plain).record_stream(stream)
+    for part in parts_of(tensor):
+        plain = part.conj() if part.is_conj() else part
+        (torch._neg_view(plain) if plain.is_neg() else plain).record_stream(stream)
 
 
 def overwrite(target: Tensor, source: Tensor) -> None:
     """Copy into a tensor that may be expanded: elements that share memory are written once.
 
-    As after a graph's launch, autograd is not told of the write.
+    As after a graph's launch, autograd is not told of the write. A tensor without a layout keeps its memory if the
+    new content fits there.
     """
     version = nullcontext() if target.is_inference() else _unsafe_preserve_version_counter(target)
+    if not has_layout(target):
+        with version:
+            _overwrite_parts(target, source)
+        return
     for dim, (size, stride) in enumerate(zip(target.size(), target.stride())):
         if stride == 0 and size > 1:
             target, source = target.narrow(dim, 0, 1), source.narrow(dim, 0, 1)
     with version:
+        target.copy_(source)
+
+
+def _overwrite_parts(target: Tensor, source: Tensor) -> None:
+    mine, theirs = parts_of(target), parts_of(source)
+    if target.is_quantized or not mine:
+        target.copy_(source)
+    elif size_of(target) == size_of(source) and [*map(size_of, mine)] == [*map(size_of, theirs)]:
+        for part, new in zip(mine, theirs):
+            overwrite(part, new)
+        if target.layout is torch.sparse_coo:
+            target._coalesced_(source.is_coalesced())
+    elif target.layout is torch.sparse_coo:
+        with torch.inference_mode(target.is_inference()):
+            target.data = source.detach().clone()
+    elif target.layout in _ROWS + _COLUMNS:
+        target.resize_as_sparse_(source).copy_(source)
+    else:
         target.copy_(source)
 
 

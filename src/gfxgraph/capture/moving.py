@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gfxgraph.capture import fused_recording, homes, intercept, uses
 from gfxgraph.capture.autocasting import as_now
-from gfxgraph.capture.memory import Layout, memory_of
+from gfxgraph.capture.memory import Layout, has_layout, memory_of, parts_of, size_of
 from gfxgraph.capture.modes import put_below, take_off
 from gfxgraph.capture.numbers import TrackedNumber, plain
 from gfxgraph.capture.places import place
@@ -53,7 +53,7 @@ _HARMLESS = frozenset(
     "is_sparse is_quantized is_meta is_nested is_signed element_size itemsize names get_device is_inference "
     "_backward_hooks __hash__ is_tensor is_conj is_neg item tolist __bool__ __float__ __int__ __index__".split()
 )
-_COUNTS = frozenset({"numel", "nelement", "size"})
+_COUNTS = frozenset({"numel", "nelement", "size", "_nnz"})
 _ANSWERS = frozenset("shape stride __len__ storage_offset nbytes is_contiguous".split()) | _COUNTS
 # Calls that hand out the tensor in a form that cannot be followed, or give another tensor its shape or memory.
 _FORMS = frozenset(
@@ -143,14 +143,15 @@ class MovingTensors:
         others = [tensor for tensor in given if self._is_anothers(tensor)]
         made = [tensor for tensor in flat(step.out) if not any(tensor is each for each in given)]
         for tensor in made:
-            if tensor.layout is not torch.strided:
+            if tensor.is_nested:  # torch does not give it other sizes
                 continue
             if any(share_memory(tensor, each) for each in others):
                 step.views.add(id(tensor))
             if tensor.dim() or any(share_memory(tensor, each) for each in given):
                 step.moving.add(id(tensor))
                 self._steps[id(tensor)] = weakref.ref(tensor), step
-                homes.note(tensor, step)
+                if has_layout(tensor):
+                    homes.note(tensor, step)
         self._expect_gradients(step, made, self.among([*given, *made], {}))
 
     def _is_anothers(self, tensor: Tensor) -> bool:
@@ -161,7 +162,7 @@ class MovingTensors:
     def _expect_gradients(self, step: HostStep, made: list[Tensor], moving: list[Tensor]) -> None:
         """A backward uses the sizes and the memory that C++ saved: it fixes these tensors."""
         places = [
-            (weakref.ref(tensor), Layout.of(tensor), weakref.ref(self._steps[id(tensor)][1])) for tensor in moving
+            (weakref.ref(tensor), _placed(tensor), weakref.ref(self._steps[id(tensor)][1])) for tensor in moving
         ]
         mine, made_by = weakref.ref(self), weakref.ref(step)
 
@@ -175,8 +176,8 @@ class MovingTensors:
                 raise _gone("a value that an operation kept", "another shape")
             for ref, place_then, mover in places:
                 tensor = ref()
-                if tensor is not None and Layout.of(tensor) != place_then:
-                    raise _gone(place_then.size, tuple(tensor.size()))
+                if tensor is not None and (now := _placed(tensor)) != place_then:
+                    raise _gone(place_then[0], now[0])
                 moved = mover()
                 if tensor is not None and moved is not None and process.active_session() is not None:
                     moved.moving.discard(id(tensor))  # this backward is captured, too, at these sizes
@@ -375,6 +376,10 @@ class WriteSaver(TorchDispatchMode):
         out = func(*args, **kwargs)
         self._made |= {memory_of(tensor) for tensor in flat(out)} - (before - self._made)
         return out
+
+
+def _placed(tensor: Tensor) -> tuple[object, list[Layout]]:
+    return size_of(tensor), [Layout.of(part) for part in parts_of(tensor)]
 
 
 def _can_be_made_again(tensors: list[Tensor], kwargs: Any) -> bool:

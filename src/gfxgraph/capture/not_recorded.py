@@ -2,7 +2,8 @@
 
     a higher-order operator    what its implementation calls is recorded
     a composite operation      likewise; inference mode passes it whole
-    an unsafe operation        the session splits there, as it does at sparse and symbolic arguments
+    an unsafe operation        the session splits there, as it does at sparse, nested and symbolic arguments
+    a wrapper's operation      its own handler comes first, and what that calls is recorded
     no memory of the device's  fake tensors launch nothing; work on the host is looked at by `host_memory.py`
 
 These are functions over a recorder, called once for each such operation of a capture.
@@ -20,10 +21,11 @@ from torch._ops import HigherOrderOperator
 
 from gfxgraph.capture import above
 from gfxgraph.capture.autocasting import as_outside
+from gfxgraph.capture.memory import has_layout, is_wrapper
 from gfxgraph.capture.overloads import NO_NODE, OpInfo
 from gfxgraph.capture.structure import flat
 from gfxgraph.capture.symbols import holds_symbols, numbers_of
-from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp, When
+from gfxgraph.core.unsafe import BY_NAME, NO_LAYOUT, Kind, UnsafeOp, When
 from gfxgraph.types import OnUnsafe
 
 if TYPE_CHECKING:
@@ -33,7 +35,6 @@ TO_RECORD = object()
 _TRACED = frozenset({"FakeTensor", "FunctionalTensor"})
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
-_SPARSE = UnsafeOp("sparse arithmetic", Kind.DYNAMIC_SHAPE, "sparse operations read sizes on the host", When.ALWAYS)
 _SYMBOLIC = UnsafeOp(
     "host value", Kind.HOST_READ, "it computes with a value that the host read from the device", When.ALWAYS
 )
@@ -90,7 +91,9 @@ def otherwise(recorder: Recorder, found: NoStorage, func: Any, args: Any, kwargs
         return recorder.__torch_dispatch__(func, (), args, kwargs)
     if any(map(is_traced, flat(args, kwargs))):  # nothing is launched
         return func(*args, **kwargs)
-    return recorder.session.unsafe_op(_SPARSE, func, args, kwargs)
+    if any(map(is_wrapper, flat(args, kwargs))):  # its own handler comes first, and what that calls is recorded
+        return NotImplemented
+    return recorder.session.unsafe_op(NO_LAYOUT, func, args, kwargs)
 
 
 def looked_at(recorder: Recorder, info: OpInfo, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
@@ -100,7 +103,10 @@ def looked_at(recorder: Recorder, info: OpInfo, args: Any, kwargs: Any) -> tuple
         Its result or `TO_RECORD`, and the arguments to record it with.
     """
     func = info.func
-    if info.is_composite:
+    given = flat(args, kwargs)
+    if any(map(is_wrapper, given)) and not any(map(is_traced, given)):
+        return NotImplemented, args, kwargs
+    if info.is_composite and all(map(has_layout, given)):
         with recorder, as_outside():  # torch's C++ parts, as in eager; Python's decompositions may differ
             return func._op_dk(_COMPOSITE, *args, **kwargs), args, kwargs
     if recorder.session.values.has_symbols and holds_symbols(args, kwargs):
@@ -114,7 +120,7 @@ def looked_at(recorder: Recorder, info: OpInfo, args: Any, kwargs: Any) -> tuple
         args, kwargs = _repaired(recorder, info, args, kwargs)
     if info.mutates and not info.is_torchs:  # beforehand, in case its kernel is Python and splits the capture
         recorder.note_effects(info, args, kwargs)
-    if info.relays and args and args[0].is_cuda and args[0].layout is torch.strided:
+    if info.relays and args and args[0].is_cuda and has_layout(args[0]):
         recorder.keep_layout(args[0])
     return TO_RECORD, args, kwargs
 

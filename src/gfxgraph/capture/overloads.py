@@ -12,7 +12,7 @@ from gfxgraph.capture.bindings import BINDINGS, NAMED
 from gfxgraph.capture.conditions import CONDITIONS
 from gfxgraph.capture.shield import quiet
 from gfxgraph.capture.structure import is_collective_in_place, written_arguments
-from gfxgraph.core.unsafe import BY_NAME, UnsafeOp
+from gfxgraph.core.unsafe import BY_NAME, NO_LAYOUT, UnsafeOp
 
 identity = object.__hash__
 """A number that no two live objects share, like ``id``, but without an audit event.
@@ -26,6 +26,8 @@ NO_NODE = frozenset(
 )
 """Operations that launch nothing, though no schema says so."""
 _EXACT = frozenset({torch.Tensor, torch.nn.Parameter})
+_NO_LAYOUT = re.compile(r"aten::(?!_?fake_|_cslt|.*semi_structured).*(sparse|nested|quantize|mkldnn)").match
+"""Operations that make tensors which no address, sizes and strides describe."""
 _HOLDS_NO_TENSOR = re.compile(
     r"(Optional\[|List\[)*(int|float|bool|number|complex|str|Device|Layout|MemoryFormat|ScalarType|SymInt|SymFloat"
     r"|SymBool|Scalar|Generator|Stream)\]*"
@@ -67,7 +69,7 @@ class OpInfo:
         self.func = func
         self.stand_in: object = func
         self.name: str = schema.name
-        self.unsafe: UnsafeOp | None = BY_NAME.get(schema.name)
+        self.unsafe: UnsafeOp | None = BY_NAME.get(schema.name) or (NO_LAYOUT if _NO_LAYOUT(schema.name) else None)
         self.applies: Callable[..., bool] | None = CONDITIONS[self.unsafe.when] if self.unsafe else None
         arguments = schema.arguments
         self.mutates = written_arguments(schema)

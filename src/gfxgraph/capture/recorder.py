@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gfxgraph.capture.generators import Generators
 from gfxgraph.capture.host_memory import HostReads
-from gfxgraph.capture.memory import Layout, storage_address
+from gfxgraph.capture.memory import Layout, has_layout, storage_address
 from gfxgraph.capture.moving import MovingTensors
 from gfxgraph.capture.not_recorded import (
     TO_RECORD,
@@ -39,7 +39,6 @@ from gfxgraph.capture.not_recorded import (
     escaped,
     is_host_work,
     is_operation,
-    is_traced,
     looked_at,
     not_recorded,
     otherwise,
@@ -365,9 +364,9 @@ class Recorder(TorchDispatchMode):
         """Give a value to a tensor that no recorded operation made: an input, or another view of captured memory.
 
         Raises:
-            NoStorage: it is sparse or fake, and has no memory of its own that an address could name.
+            NoStorage: it is sparse, nested, quantized or fake: no address tells where its elements lie.
         """
-        if tensor.layout is not _STRIDED or (type(tensor) not in _EXACT and is_traced(tensor)):
+        if not has_layout(tensor):
             raise NoStorage
         if not tensor.is_cuda:
             return self._external(tensor, 0)
@@ -409,7 +408,7 @@ class Recorder(TorchDispatchMode):
 
     def adopt(self, tensor: Tensor) -> None:
         """Make a tensor that a host step produced an external of what follows."""
-        if isinstance(tensor, Tensor) and tensor.is_cuda and tensor.layout is torch.strided:
+        if isinstance(tensor, Tensor) and tensor.is_cuda and has_layout(tensor):
             self._external(tensor, tensor.data_ptr())
 
     def _made_of(
@@ -501,7 +500,7 @@ class Recorder(TorchDispatchMode):
         live = {
             identity(tensor): (value, tensor)
             for value in self.values
-            if (tensor := value()) is not None and tensor.layout is _STRIDED
+            if (tensor := value()) is not None and has_layout(tensor)
         }
         return list(live.values())
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph.capture import intercept
-from gfxgraph.capture.memory import Layout, overwrite, tensor_of, used_on
+from gfxgraph.capture.memory import Layout, has_layout, overwrite, tensor_of, used_on
 
 
 class Rollback:
@@ -117,4 +117,6 @@ def _wait(stream: torch.cuda.Stream | None, tensors: Iterable[Tensor]) -> None:
 
 
 def _key(tensor: Tensor) -> tuple[object, ...]:
+    if not has_layout(tensor):
+        return (id(tensor),)
     return tensor.data_ptr(), tensor.size(), tensor.stride(), tensor.dtype

@@ -59,7 +59,6 @@ def unsafe_op(session: Session, row: UnsafeOp, func: Any, args: Any, kwargs: Any
         return _torchs_own(session, row, name, lambda: (func(*args, **kwargs), None), where_of(*place()))
     if name == "aten::_local_scalar_dense":
         return session.values.read_below_python(func, args)
-    outcome = schema is not None and schema.returns and str(schema.returns[0].type) == "bool"
     where = place()
     args, kwargs, spec_args, spec_kwargs = session.values.resolved(args, kwargs)
     is_symbolic = spec_args is not args
@@ -78,8 +77,8 @@ def unsafe_op(session: Session, row: UnsafeOp, func: Any, args: Any, kwargs: Any
         session.rollback.save(writes, session.streams.own)
         session.rollback.save_states(foreign)
         out = func(*args, **kwargs)
-        if outcome:
-            return out, session.values.decided(lambda: func(*args, **kwargs), bool(out), name, where)
+        if type(out) in (bool, int, float):
+            return out, session.values.decided(lambda: func(*args, **kwargs), out, name, where)
         is_from_device = is_symbolic or row in ON_HOST or session.values.come_from_device(args, kwargs)
         for tensor in flat(out, list(writes)):
             if not tensor.is_cuda and is_from_device:

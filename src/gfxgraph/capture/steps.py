@@ -22,7 +22,16 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from gfxgraph.capture import turns
 from gfxgraph.capture.execute import Env, below_autograd, run_tape, wait_for_collective
-from gfxgraph.capture.memory import Layout, overwrite, taken_from_device, tensor_of
+from gfxgraph.capture.memory import (
+    Layout,
+    has_layout,
+    overwrite,
+    parts_of,
+    size_of,
+    storage_address,
+    taken_from_device,
+    tensor_of,
+)
 from gfxgraph.capture.structure import exchanged, flat
 from gfxgraph.core.expressions import Expressions, Ref
 from gfxgraph.core.questions import EXACTLY, Question, ask, where_they_differ
@@ -241,7 +250,7 @@ class HostStep(Step):
         if self.filled:
             kwargs = kwargs | {name: kwargs[name].new_empty(0) for name in self.filled}
         result = self._renewing(args, kwargs) if any(kept is not None for kept in self.saved) else None
-        with below_autograd():  # inference mode: the tensors may have been made under it
+        with below_autograd(*flat(args, kwargs)):
             if result is None:
                 # For example an index past the end of a tensor that is shorter now.
                 result = computed(lambda: self.func(*args, **kwargs), self.name, self, "a result")
@@ -270,7 +279,7 @@ class HostStep(Step):
 
     def writes(self) -> Iterator[Tensor | Layout]:
         yield from self.mutated
-        yield from (out for out in leaves_of(self.out) if out.layout is torch.strided and id(out) not in self.moving)
+        yield from (out for out in leaves_of(self.out) if has_layout(out) and id(out) not in self.moving)
 
     def random_states(self) -> Iterator[Any]:
         return iter(self.states)
@@ -285,23 +294,28 @@ class HostStep(Step):
 
     def _store(self, out: Any, result: Any) -> None:
         if isinstance(out, Tensor):
-            if out is result:
-                return
-            if id(out) in self.moving and out.dtype is result.dtype:
-                self._move(out, result)
-                return
-            if out.size() != result.size() or out.dtype is not result.dtype:
-                self._differs(shape_of(out, result), shape_of(result, out))
-            if _lies_alike(out, result):
-                return
-            if id(out) in self.views or share_memory(out, result):
-                self._differs("one part of a tensor", "another part")
-            _refresh(out, result)
+            if out is not result:
+                self._store_tensor(out, result)
         elif isinstance(out, (tuple, list)):
             if len(out) != len(result):
                 self._differs(len(out), len(result))
             for mine, new in zip(out, result):
                 self._store(mine, new)
+
+    def _store_tensor(self, out: Tensor, result: Tensor) -> None:
+        if id(out) in self.moving and out.dtype is result.dtype and has_layout(out):
+            self._move(out, result)
+            return
+        if out.dtype is not result.dtype or (id(out) not in self.moving and size_of(out) != size_of(result)):
+            self._differs(shape_of(out, result), shape_of(result, out))
+        if _lies_alike(out, result):
+            return
+        if id(out) not in self.views and not share_memory(out, result):
+            _refresh(out, result)
+        elif out.layout is torch.sparse_coo:
+            _point(out, result)
+        else:
+            self._differs("one part of a tensor", "another part")
 
     def _move(self, out: Tensor, result: Tensor) -> None:
         home = next((home for home in self.homes.get(id(out), ()) if home.size() == result.size()), None)
@@ -310,8 +324,7 @@ class HostStep(Step):
         if home is not None:
             _refresh(home, result)
         if home is not out:
-            with torch.inference_mode(out.is_inference()):
-                out.data = _trackable(home if home is not None else result)
+            _point(out, home if home is not None else result)
 
     def _differs(self, expected: object, actual: object) -> NoReturn:
         process.require().counters.add("guard_mismatch")
@@ -327,6 +340,12 @@ class HostStep(Step):
         return f"{self.name} at {where_of(self.code, self.lasti)}"
 
 
+def _point(out: Tensor, result: Tensor) -> None:
+    """Give the program's own tensor the memory of a result."""
+    with torch.inference_mode(out.is_inference()):
+        out.data = _trackable(result)
+
+
 def _trackable(item: Any) -> Any:
     """Replace tensors that a replay has made by views of their memory that autograd accepts."""
     kind = type(item)
@@ -336,8 +355,14 @@ def _trackable(item: Any) -> Any:
         return {name: _trackable(part) for name, part in item.items()}
     if not isinstance(item, Tensor) or not item.is_inference():
         return item
-    made = torch.empty(0, dtype=item.dtype, device=item.device)
-    made.set_(item.untyped_storage(), item.storage_offset(), item.size(), item.stride())
+    if item.layout is torch.sparse_coo:
+        parts = map(_trackable, parts_of(item))
+        made = torch.ops.aten._sparse_coo_tensor_unsafe(*parts, item.size(), is_coalesced=item.is_coalesced())
+    elif not has_layout(item):
+        made = item.clone()
+    else:
+        made = torch.empty(0, dtype=item.dtype, device=item.device)
+        made.set_(item.untyped_storage(), item.storage_offset(), item.size(), item.stride())
     return made.requires_grad_(item.requires_grad)
 
 
@@ -349,16 +374,23 @@ def _refresh(out: Tensor, result: Tensor) -> None:
 
 def _lies_alike(out: Tensor, result: Tensor) -> bool:
     """Whether two tensors of the same shape share all elements."""
-    if out.layout is not torch.strided or not out.numel():
-        return False
-    return result.data_ptr() == out.data_ptr() and result.stride() == out.stride()
+    pairs = [*zip(parts_of(out), parts_of(result))]
+    return any(mine.numel() for mine, _ in pairs) and all(
+        mine.size() == new.size() and mine.stride() == new.stride() and mine.data_ptr() == new.data_ptr()
+        for mine, new in pairs
+    )
 
 
 def share_memory(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors share a storage: copying to one could change the other."""
-    if other.layout is not torch.strided or one.device != other.device or not one.numel():
+    if one.device != other.device or not one.numel():
         return False
-    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+    if has_layout(one) and has_layout(other):
+        return storage_address(one) == storage_address(other)
+    parts = parts_of(other)
+    return any(
+        part.numel() and storage_address(part) == storage_address(each) for part in parts_of(one) for each in parts
+    )
 
 
 def _owns_memory(tensor: Tensor) -> bool:
@@ -505,7 +537,7 @@ def computed(compute: Callable[[], Any], what: str, step: HostStep | ReadStep, e
 
 def shape_of(tensor: Tensor, other: Tensor) -> object:
     """The shape, or the dtype if both shapes are the same."""
-    return tuple(tensor.size()) if tensor.size() != other.size() else tensor.dtype
+    return size_of(tensor) if size_of(tensor) != size_of(other) else tensor.dtype
 
 
 def note_fallback(reason: str, op: str, where: object, error: BaseException | None = None) -> None:

@@ -148,3 +148,9 @@ TABLE: tuple[UnsafeOp, ...] = (
 )
 
 BY_NAME: dict[str, UnsafeOp] = {row.name: row for row in TABLE}
+
+NO_LAYOUT = UnsafeOp(
+    "a sparse, nested or quantized tensor",
+    Kind.DYNAMIC_SHAPE,
+    "torch's code for such tensors reads sizes on the host, and keeps some of their content there",
+)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor
 
-from gfxgraph.simulator import op_table
+from gfxgraph.simulator import op_table, sparse_kernels
 from gfxgraph.simulator.arena import span_nbytes
 from gfxgraph.simulator.device import CallRefused, Stream
 from gfxgraph.simulator.generators import ReplayDraw, SimGenerator
@@ -78,6 +78,9 @@ def _register(names: frozenset[str]) -> None:
             warnings.simplefilter("ignore", UserWarning)
             for name in sorted(names):
                 _impl(_library, name, _entry(name), "CUDA")
+            for key in sparse_kernels.KEYS:
+                for name in sparse_kernels.names(key):
+                    _impl(_library, name, _entry(f"{name}@{key}"), key)
 
 
 def _impl(library: torch.library.Library, name: str, function: Kernel, key: str) -> None:
@@ -129,7 +132,8 @@ class Kernels:
         """The kernel of ``name``, built at its first call."""
         function = self._built.get(name)
         if function is None:
-            function = self._built[name] = self.build(name)
+            op, _, key = name.partition("@")
+            function = self._built[name] = sparse_kernels.build(self, op, key) if key else self.build(name)
         return function
 
     def build(self, name: str) -> Kernel:
@@ -243,23 +247,26 @@ class Kernels:
         returned = schema.returned
         if len(returned) == 1:
             where = returned[0]
-            return self._wrap(result, args) if where is None else argument(where, args, kwargs)
+            return self.wrap(result, args) if where is None else argument(where, args, kwargs)
         if not returned:
             return None
         return tuple(
-            self._wrap(value, args) if where is None else argument(where, args, kwargs)
+            self.wrap(value, args) if where is None else argument(where, args, kwargs)
             for where, value in zip(returned, result)
         )
 
-    def _wrap(self, value: Any, args: Values) -> Any:
+    def wrap(self, value: Any, args: Values) -> Any:
+        """The card's tensors for those that a CPU kernel returned."""
         if isinstance(value, Tensor):
+            if value.layout is not torch.strided:
+                return sparse_kernels.on_device(self, value)
             if value.data_ptr() in self.arena:
                 return self._view_of(value, args)
             made = self.sim.allocate(value.size(), value.stride(), value.dtype)
             self.arena.twin(made).copy_(value)
             return made
         if isinstance(value, (list, tuple)):
-            return type(value)(self._wrap(item, args) for item in value)
+            return type(value)(self.wrap(item, args) for item in value)
         return value
 
     def _view_of(self, twin: Tensor, args: Values) -> Tensor:

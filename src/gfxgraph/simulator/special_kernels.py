@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor
 
-from gfxgraph.errors import SimulatorError
 from gfxgraph.simulator.arena import span_nbytes
 from gfxgraph.simulator.cuda_only_kernels import cuda_only_kernels
 from gfxgraph.simulator.graphs import RecordedNode
@@ -76,8 +75,6 @@ def _empty(sim: Simulator) -> Callable[..., Tensor]:
         memory_format: torch.memory_format | None = None,
     ) -> Tensor:
         _check_device(device)
-        if layout not in (None, torch.strided):
-            raise SimulatorError("simulator_unsupported", feature=f"the layout {layout}", where="torch.empty()")
         stride = _strides(size, memory_format)
         return sim.allocate(size, stride, dtype or torch.get_default_dtype())
 

@@ -64,3 +64,33 @@ def test_one_that_cannot_be_put_back_keeps_no_other_from_it() -> None:
     with pytest.raises(RuntimeError):
         before.put_back()
     assert good.tolist() == [0, 0] and called == [1] and before.n_failed == 1
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda t: t.to_sparse(),
+        lambda t: t.to_sparse_csr(),
+        lambda t: t.to_sparse_csc(),
+        lambda t: torch.quantize_per_tensor(t, 0.5, 0, torch.quint8),
+        lambda t: torch.nested.as_nested_tensor([t, t[:1]]),
+        lambda t: torch.nested.as_nested_tensor([t, t[:1]], layout=torch.jagged),
+    ],
+    ids=["coo", "csr", "csc", "quantized", "nested", "jagged"],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_tensors_without_a_layout_are_restored(make):
+    """Sparse, quantized and nested ones, sparse ones with another number of elements in between."""
+    from gfxgraph.capture.memory import overwrite, parts_of
+
+    def contents(tensor):
+        return [(part.dequantize() if part.is_quantized else part).tolist() for part in parts_of(tensor)]
+
+    before, after = torch.tensor([[0.0, 1.0], [0.0, 2.0]]), torch.tensor([[3.0, 1.0], [1.5, 2.0]])
+    held, want = make(before), contents(make(before))
+    saved = Rollback([held])
+    for _ in range(2):
+        overwrite(held, make(after))
+        assert contents(held) == contents(make(after))
+        saved.put_back()
+        assert contents(held) == want

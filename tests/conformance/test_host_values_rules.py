@@ -277,3 +277,25 @@ def test_of_a_long_list_the_element_is_shown(platform):
     ) as caught:
         graph.replay()
     assert len(str(caught.value)) < 700
+
+
+class Masked(torch.nn.Module):
+    def forward(self, x):
+        return x[x > 0] * 2
+
+
+@pytest.mark.parametrize("how", ["fx", "no file"])
+def test_generated_code_is_not_the_programs_line(platform, how):
+    """What torch.fx writes, or exec with the name of a file that is not there: the line that calls it is named."""
+    scope = {}
+    exec(compile("def run(x):\n    return x[x > 0] * 2\n", "/nowhere/generated.py", "exec"), scope)
+    run = torch.fx.symbolic_trace(Masked()) if how == "fx" else scope["run"]
+    x = torch.ones(4, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run(x).view(4)  # the line
+    x[0] = -1
+    with pytest.raises(gfxgraph.GuardMismatch) as caught:
+        graph.replay()
+    line = next(n for n, text in enumerate(open(__file__), 1) if text.rstrip().endswith("# the line"))
+    assert f"test_host_values_rules.py:{line}" in str(caught.value)

@@ -81,7 +81,7 @@ def _is_generated(frame: FrameType) -> bool:
 
 
 def _beyond(frame: FrameType) -> FrameType:
-    """The program's line that runs generated code; that code itself where ``graphed`` runs it (reporting/generated.py)."""
+    """The program's line that runs generated code; where ``graphed`` runs it, itself (reporting/generated.py)."""
     outer = frame.f_back
     while outer is not None and (is_installed_file(outer.f_code.co_filename) or _is_generated(outer)):
         if outer.f_code.co_filename.startswith(f"{_OWN_DIR}/callables/"):

@@ -141,7 +141,9 @@ class _Stack(list[OngoingCapture]):
     def __del__(self) -> None:
         if not (_forked or sys.is_finalizing()):
             for session in reversed([*self]):
-                log.warning("a thread ended inside the capture begun at %s; it is given up", where_of(*session.begun_at))
+                log.warning(
+                    "a thread ended inside the capture begun at %s; it is given up", where_of(*session.begun_at)
+                )
                 session.abort(None)
 
 

@@ -227,15 +227,13 @@ class _Search:
             elif isinstance(parent, (ast.Return, ast.Yield, ast.YieldFrom)):
                 self.returns = True
                 return False
-            elif self._is_formatted_to_size(parent, node):
-                return True
             elif (targets := _targets_of(parent, node)) is not None:
                 if any(self._put(target, path[:index]) for target in targets):
                     return True
                 if not isinstance(parent, ast.NamedExpr):
                     return False
-            elif not _holds(parent, node):
-                return False
+            elif (is_size := self._is_formatted_to_size(parent, node)) or not _holds(parent, node):
+                return is_size
         return False
 
     def _is_formatted_to_size(self, parent: ast.AST, node: ast.AST) -> bool:
@@ -268,12 +266,10 @@ class _Search:
         others = [part for part in call.args if part is not node]
         others += [keyword.value for keyword in call.keywords if keyword is not node]
         given = [self.resolved(part) for part in others if isinstance(part, (ast.Name, ast.Attribute))]
-        if func is collections.deque and (isinstance(node, ast.keyword) or node is not call.args[0]):
-            return None  # maxlen
-        if func is _UNKNOWN and name_of(call) in _REFUSING_METHODS:
+        is_maxlen = func is collections.deque and node not in call.args[:1]
+        if is_maxlen or (func is _UNKNOWN and name_of(call) in _REFUSING_METHODS):
             return None  # of what another call made: threading.Lock().acquire(timeout=v)
-        if func is _UNKNOWN or any(isinstance(item, FunctionType) for item in given):
-            self.is_lost = True
+        self.is_lost |= func is _UNKNOWN or any(isinstance(item, FunctionType) for item in given)
         if func is isinstance or (func is type and isinstance(path[-2], ast.FormattedValue)):
             return False  # asked of its __class__, or shown and nothing more
         if any(item is type or (callable(item) and self._needs_plain(item)) for item in given):
@@ -284,7 +280,7 @@ class _Search:
         needed = self._taken_by(func, call, node)
         if needed is not False:
             return None if needed else True
-        self.is_lost = self.is_lost or (isinstance(func, type) and isinstance(node, ast.keyword))
+        self.is_lost |= isinstance(func, type) and isinstance(node, ast.keyword)
         if name_of(call) in _GATHERING and isinstance(call.func, ast.Attribute) and self._put(call.func.value, path):
             return None
         return name_of(call) in _HOLDING or getattr(func, "__module__", None) == "math"

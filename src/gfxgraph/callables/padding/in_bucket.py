@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -334,7 +333,8 @@ class InBucket:
         )
         problem = _problem_of(compared)
         if problem is not None:
-            return compared.result, replace(problem, reason=problem.reason.replace("without padding", "at once"))
+            reason = problem.reason.replace("without padding", "at once")
+            return compared.result, PaddingRefusal(reason, is_final=problem.is_final)
         return compared.result, joints([t.size() for t in compared.outputs], parts)
 
 

@@ -170,9 +170,9 @@ def _makes_shape(info: OpInfo, args: Any, kwargs: Any) -> bool:
 def is_operation(func: Any) -> bool:
     """False for higher-order operators and for questions that C++ asks a subclass.
 
-    The latter (prim::device) are unknown to the dispatcher; an exception there would end the process.
+    The latter (prim::device, aten::dim) are unknown to the dispatcher; an exception there would end the process.
     """
-    return hasattr(func, "_schema") and func.namespace != "prim"
+    return hasattr(func, "_schema") and torch._C._dispatch_has_kernel(func.name())
 
 
 def is_traced(tensor: Tensor) -> bool:

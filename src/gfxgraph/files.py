@@ -113,7 +113,7 @@ def write_inside(root: str, path: str, data: bytes, *, is_lasting: bool = False)
         OSError: it cannot be written.
     """
     with _folder_of(root, path) as (folder, name):
-        mode = 0o666 & ~_umask()
+        mode = 0o666 & ~umask()
         try:
             now = os.stat(name, dir_fd=folder, follow_symlinks=False)
         except FileNotFoundError:
@@ -291,7 +291,7 @@ def _finite(text: str) -> float:
     return number if math.isfinite(number) else _refuse_constant(text)  # 1e999, which is written back as Infinity
 
 
-def _umask() -> int:
+def umask() -> int:
     now = os.umask(0o077)
     os.umask(now)
     return now

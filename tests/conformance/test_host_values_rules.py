@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import builtins
 import dataclasses
+import datetime
 import decimal
 import gc
 import importlib
 import json
 import math
 from contextlib import nullcontext
+from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 
@@ -187,13 +190,77 @@ def test_an_error_that_does_not_come_again(platform):
         graph.replay()
 
 
+REFUSING = """
+Decimal(v); Decimal.from_float(v); decimal.Context().create_decimal(v); timedelta(seconds=v); timedelta(milliseconds=n)
+datetime.datetime.fromtimestamp(v); time.gmtime(v); time.ctime(v); "%*d" % (n, n); "%.*f" % (n, v); b"%*d" % (n, n)
+np.datetime64(n, "s"); np.timedelta64(n, "s"); np.random.default_rng(n); ctypes.c_void_p(n); float.hex(v)
+int.bit_length(n); float.__add__(v, 1.0); socket.socket().settimeout(v); select.select([], [], [], v / 1000)
+threading.Lock().acquire(timeout=v); threading.RLock().acquire(timeout=v); collections.deque([v], n)
+itertools.permutations([1, 2], n); sqlite3.connect(":memory:").execute("select ?", (v,)); [Decimal(i) for i in [v, n]]
+(lambda f: f(v))(Decimal); [f(v) for f in (Decimal, float)]; getattr(decimal, "Decimal")(v); box.make(v)
+functools.partial(Decimal, v)(); timedelta(**{"seconds": v}); Decimal(*[v]); KINDS["decimal"](v)
+torch.Generator().manual_seed(n); list(map(Decimal, [v, n])); Fraction(v); struct.pack("f", v); np.float32(v)
+array.array("f", [v]); ctypes.c_float(v); random.Random(v).random(); complex(v, n); bytes(n); chr(n); json.dumps(v)
+"""
+MODULES = (
+    "array collections ctypes datetime decimal functools itertools json random select socket sqlite3 struct threading "
+    "time types"
+)
+KINDS = {"decimal": decimal.Decimal}
+
+
+class Box:
+    def make(self, v):
+        return decimal.Decimal(v)
+
+
+@pytest.mark.any_platform
+@pytest.mark.parametrize("how", ["line", "function", "mapped", "attribute"])
+@pytest.mark.parametrize("has_source", [True, False])
+def test_what_runs_eagerly_is_captured(platform, how, has_source, tmp_path):
+    """C code that takes nothing but a number of Python's own gets one, with or without source to follow it in."""
+    read = "    v, n = x.sum().item(), y.item()\n"
+    programs = {
+        "line": "def body(x, y):\n" + read + "    {0}\n    return x * v\n",
+        "function": "def use(v, n):\n    return {0}\ndef body(x, y):\n" + read + "    use(v, n)\n    return x * v\n",
+        "mapped": "use = lambda v, n: {0}\ndef body(x, y):\n"
+        + read
+        + "    list(map(use, [v], [n]))\n    return x * v\n",
+        "attribute": "def body(x, y):\n    o = types.SimpleNamespace(v=x.sum().item())\n    o.d = dict(n=y.item())\n"
+        "    def go(n, v):\n        return {0}\n    go(v=o.v, n=o.d['n'])\n    return x * o.v\n",
+    }
+    x, y = torch.tensor([0.5, 1.0, 1.0], device="cuda"), torch.tensor(2, device="cuda")
+    for at, expression in enumerate(REFUSING.strip().replace("\n", "; ").split("; ")):
+        name = tmp_path / f"program_{at}.py"
+        source = programs[how].format(expression)
+        if has_source:
+            name.write_text(source)
+        room = {name: importlib.import_module(name) for name in MODULES.split()} | {
+            "Decimal": decimal.Decimal, "timedelta": datetime.timedelta, "Fraction": Fraction, "np": np, "torch": torch,
+            "box": Box(), "KINDS": KINDS,
+        }  # fmt: skip
+        exec(compile(source, str(name) if has_source else "<string>", "exec"), room)
+        x.copy_(torch.tensor([0.5, 1.0, 1.0]))
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            z = room["body"](x, y)
+        graph.replay()
+        assert z.tolist() == [1.25, 2.5, 2.5], expression
+        x.copy_(torch.tensor([0.5, 1.0, 2.0]))
+        try:
+            graph.replay()
+            assert z.tolist() == [1.75, 3.5, 7.0], expression
+        except gfxgraph.GuardMismatch as error:
+            assert "was 2.5 when captured and is 3.5 now" in str(error), expression
+
+
 def test_what_refuses_a_number_says_which(platform):
     """C code that cannot be foreseen names the number by what it is, not by a class of ours."""
     x = torch.ones(4, device="cuda")
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
-        scope = {"read": x.sum().item, "take": decimal.Decimal}
+        scope = {"read": x.sum().item, "chosen": iter([decimal.Decimal])}
         with pytest.raises(TypeError, match="number_read_in_a_capture"):
-            exec("take(read())", scope)
+            exec("next(chosen)(read())", scope)
 
 
 def test_of_a_long_list_the_element_is_shown(platform):
@@ -210,3 +277,25 @@ def test_of_a_long_list_the_element_is_shown(platform):
     ) as caught:
         graph.replay()
     assert len(str(caught.value)) < 700
+
+
+class Masked(torch.nn.Module):
+    def forward(self, x):
+        return x[x > 0] * 2
+
+
+@pytest.mark.parametrize("how", ["fx", "no file"])
+def test_generated_code_is_not_the_programs_line(platform, how):
+    """What torch.fx writes, or exec with the name of a file that is not there: the line that calls it is named."""
+    scope = {}
+    exec(compile("def run(x):\n    return x[x > 0] * 2\n", "/nowhere/generated.py", "exec"), scope)
+    run = torch.fx.symbolic_trace(Masked()) if how == "fx" else scope["run"]
+    x = torch.ones(4, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run(x).view(4)  # the line
+    x[0] = -1
+    with pytest.raises(gfxgraph.GuardMismatch) as caught:
+        graph.replay()
+    line = next(n for n, text in enumerate(open(__file__), 1) if text.rstrip().endswith("# the line"))
+    assert f"test_host_values_rules.py:{line}" in str(caught.value)

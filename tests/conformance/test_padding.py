@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import gfxgraph
+from gfxgraph.callables.padding import in_bucket
 from gfxgraph.callables.padding.content import Pad, dense_copy, pad_copy, repeat_last
 from tests.conformance.conftest import PLATFORMS
 from tests.conformance.padding_cases import CASES
@@ -384,3 +385,28 @@ def test_a_padded_run_leaves_nothing_behind(platform):
         assert torch.equal(mine, step(y, twin)) and torch.equal(x, y) and torch.equal(count, twin)
         assert torch.equal(state, torch.cuda.get_rng_state())
     assert g.stats()["replays"] == 3, g.explain()
+
+
+@pytest.mark.any_platform
+@pytest.mark.parametrize("how", ["device", "function"])
+def test_a_device_that_fails_is_not_the_shapes_fault(platform, monkeypatch, how):
+    """A driver's error during the comparison is reported as that, and the bucket is asked again; a refusal stays."""
+    said = "CUDA error: unspecified launch failure" if how == "device" else "not at this size"
+    real, n_failed = in_bucket.compare, 0
+
+    def compare(found, call, other, *rest):
+        def fails():
+            nonlocal n_failed
+            n_failed += 1
+            raise RuntimeError(said)
+
+        real(found, call, other if n_failed else fails, *rest)
+
+    monkeypatch.setattr(in_bucket, "compare", compare)
+    run = gfxgraph.graphed(lambda x: x * 2 + 1, dynamic={"x": {0: "batch"}}, buckets=[4, 8])
+    x = torch.ones(3, 2, device="cuda")
+    for _ in range(6):
+        assert torch.equal(run(x), x * 2 + 1)
+    events = {(each["kind"], each["reason"]) for each in gfxgraph.stats()["events"]}
+    assert n_failed == 1 and any(kind == "padding_refused" for kind, _ in events) == (how == "function")
+    assert any("the device failed" in reason for _, reason in events) == (how == "device")

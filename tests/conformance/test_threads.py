@@ -507,3 +507,28 @@ def test_a_capture_waits_for_a_draw_of_before(platform):
     begun.wait()
     draws.wait_for_begun(time.sleep, at_least_once=False)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
+def test_a_thread_that_ends_inside_its_capture_blocks_nobody(platform, mode):
+    """Whoever still holds the graph: captures, allocations, draws and waits of others work from then on."""
+    held = []
+
+    def begin():
+        x, graph, stream = torch.ones(4, device="cuda"), torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            graph.capture_begin(capture_error_mode=mode)
+            held.append((graph, stream, x, x * 2))
+
+    thread = threading.Thread(target=begin)
+    thread.start()
+    thread.join()
+    x, graph = torch.ones(4, device="cuda"), torch.cuda.CUDAGraph()
+    torch.rand(4, device="cuda")
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        y = x * x.sum().item()
+    graph.replay()
+    assert y.tolist() == [4.0] * 4
+    with pytest.raises(RuntimeError):
+        held[0][0].replay()

@@ -176,9 +176,9 @@ def _makes_shape(info: OpInfo, args: Any, kwargs: Any) -> bool:
 def first_seen(func: Any) -> OpInfo | None:
     """Note what there is to know of an overload; None for higher-order operators and for what C++ asks a subclass.
 
-    The latter (prim::device) are unknown to the dispatcher; an exception there would end the process.
+    The latter (prim::device, aten::dim) are unknown to the dispatcher; an exception there would end the process.
     """
-    if not hasattr(func, "_schema") or func.namespace == "prim":
+    if not hasattr(func, "_schema") or not torch._C._dispatch_has_kernel(func.name()):
         return None
     info = OPS[identity(func)] = OpInfo(func)
     return info

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import linecache
+import os
 import sys
 import types
 from types import CodeType, FrameType
@@ -17,6 +19,7 @@ SKIP: dict[str, bool] = {}  # by file name: hashing a code object reads all of i
 _OWN_DIR = __file__.rsplit("/", 2)[0]
 _STANDARD_DIR = types.__file__.rsplit("/", 1)[0] + "/"
 _TORCH_DIR = torch.__file__.rsplit("/", 1)[0]
+_TYPED = ("<stdin>", "<string>", "<input>", "<console>", "<ipython", "<python-input", "<doctest", "<cell", "<command")
 # Programs that come with the package: their lines are reported like a user's.
 _PROGRAMS = (f"{_OWN_DIR}/examples/", f"{_OWN_DIR}/selftest/cases/")
 
@@ -61,12 +64,30 @@ def program_place() -> tuple[CodeType | None, int]:
 
 def _is_made(frame: FrameType) -> bool:
     """True for what a library made for the program, as dataclasses and torch.fx do: the line is that of its call."""
-    if frame.f_code.co_filename.startswith("<eval_with_key>"):
+    if _is_generated(frame):
         return True
     outer = frame if frame.f_code.co_filename == "<string>" else None
     while outer is not None and (outer.f_code.co_filename[:1] == "<" or is_installed_file(outer.f_code.co_filename)):
         outer = outer.f_back
     return outer is not None and outer is not frame
+
+
+def _is_generated(frame: FrameType) -> bool:
+    """True for code that no file holds and nobody typed; one with a loader comes out of an archive."""
+    name = frame.f_code.co_filename
+    if name[:1] == "<":
+        return not name.startswith(_TYPED)
+    return not (name in linecache.cache or "__loader__" in frame.f_globals or os.path.exists(name))
+
+
+def _beyond(frame: FrameType) -> FrameType:
+    """The program's line that runs generated code; where ``graphed`` runs it, itself (reporting/generated.py)."""
+    outer = frame.f_back
+    while outer is not None and (is_installed_file(outer.f_code.co_filename) or _is_generated(outer)):
+        if outer.f_code.co_filename.startswith(f"{_OWN_DIR}/callables/"):
+            return frame
+        outer = outer.f_back
+    return frame if outer is None else outer
 
 
 def _is_standard(name: str) -> bool:
@@ -81,6 +102,8 @@ def is_installed_file(name: str) -> bool:
 def place() -> tuple[CodeType | None, int]:
     """Code object and instruction of the user's line: cheap to take, resolved to a line when shown."""
     frame = user_frame(sys._getframe(1))
+    if frame is not None and _is_generated(frame):
+        frame = _beyond(frame)
     return (frame.f_code, frame.f_lasti) if frame is not None else (None, -1)
 
 

@@ -396,6 +396,19 @@ class Recorder(TorchDispatchMode):
         if value.is_external or value.segment != self.segment:
             self._alias(tensor, value)
 
+    def swap(self, pair: tuple[Tensor, Tensor], swap: Callable[[Tensor, Tensor], None]) -> None:
+        """Two tensors are about to exchange their contents; what was recorded keeps the contents."""
+        values = [self.value_of(tensor) for tensor in pair]
+        for tensor, value in zip(pair, values):
+            as_it_was = tensor.detach()
+            self.session.keep_layout(tensor, as_it_was)
+            if value.is_external:
+                self.externals[value] = as_it_was
+                self.outside.pop(identity(tensor), None)
+        swap(*pair)
+        for tensor, value in zip(pair, reversed(values)):
+            self._alias(tensor, value)
+
     def _external(self, tensor: Tensor, address: int) -> TapeValue:
         if not (address or self.has_host_operands or tensor.is_cuda):
             self.has_host_operands = self.is_wary = True

@@ -8,8 +8,9 @@ import functools
 import math
 import operator
 import sys
+import weakref
 from collections.abc import Callable
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any, TypeVar
 
 import torch
@@ -17,10 +18,13 @@ from torch import Tensor
 
 from gfxgraph.capture import scaler, texts
 from gfxgraph.capture.host_memory import may_change, shares_memory
+from gfxgraph.capture.memory import has_layout
 from gfxgraph.capture.number_functions import by_number
 from gfxgraph.capture.numbers import TrackedNumber, holds_numbers
 from gfxgraph.capture.places import place
 from gfxgraph.capture.stock import STOCK, Targets, session_here
+from gfxgraph.core.tape import TapeValue
+from gfxgraph.process import process
 from gfxgraph.process.process import OngoingCapture
 
 _T = TypeVar("_T")
@@ -329,8 +333,30 @@ def _predicate(name: str, test: str) -> Callable[[Any], bool]:
     return asked
 
 
+def _swap_tensor_impl(first: Tensor, second: Tensor) -> None:
+    """How ``torch.utils.swap_tensors`` ends."""
+    swap, session = STOCK["swap_tensor_impl"], process.active_session()
+    if session is None or session.recorder.paused or not all(t.is_cuda and has_layout(t) for t in (first, second)):
+        swap(first, second)
+        return
+    session.moving.fix([first, second])  # type: ignore[attr-defined]
+    with torch._C._DisableTorchDispatch():
+        session.recorder.swap((first, second), swap)  # type: ignore[attr-defined]
+
+
+def _references_of_others(tensor: Tensor) -> list[object]:
+    """Its weak references without ours: ``swap_tensors`` refuses tensors that have any."""
+    return [each for each in weakref.getweakrefs(tensor) if type(each) is not TapeValue]
+
+
 def targets() -> Targets:
     return {
+        "swap_tensor_impl": (torch._C, "_swap_tensor_impl", _swap_tensor_impl),
+        "weakref": (
+            torch.utils,
+            "weakref",
+            SimpleNamespace(**vars(weakref) | {"getweakrefs": _references_of_others}),
+        ),
         "item": (Tensor, "item", _item),
         "bool": (Tensor, "__bool__", _number("bool", bool)),
         "float": (Tensor, "__float__", _number("float", float)),

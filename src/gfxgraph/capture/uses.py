@@ -14,8 +14,14 @@ from __future__ import annotations
 import ast
 import builtins
 import collections
+import ctypes
 import inspect
+import itertools
 import operator
+import re
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import (
@@ -34,11 +40,12 @@ from typing import Any
 
 import torch
 
-from gfxgraph.capture.places import is_library_code, user_frame
+from gfxgraph.capture.places import is_installed_file, is_library_code, user_frame
 from gfxgraph.capture.source import SCOPES, name_of, path_to, remembered, running, tree_of
 
 _UNKNOWN = object()
 _DEEPEST = 4  # nested calls to follow, in either direction
+_MOST_LOOKED_AT = 2000  # entries of one container
 # Written in C, but using the number protocol, passing the number on, or keeping it.
 _SERVING = frozenset(
     "builtins math cmath operator itertools functools collections heapq bisect array struct ctypes json pickle "
@@ -63,6 +70,16 @@ _TESTS: dict[type[ast.cmpop], Any] = {
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
     ast.Eq: operator.eq, ast.NotEq: operator.ne,
 }  # fmt: skip
+
+# What refuses a tracked number, seen on CPython 3.11: where a number cannot be followed, code that names one of these
+# gets plain numbers.
+_REFUSING_ROOMS = frozenset("decimal datetime select sqlite3 signal socket".split())
+_REFUSING = (
+    itertools.permutations, time.gmtime, time.localtime, time.ctime, ctypes.c_void_p, collections.deque,
+    threading.Lock, threading.RLock,
+)  # fmt: skip
+_REFUSING_METHODS = frozenset("acquire settimeout execute executemany manual_seed fromtimestamp default_rng".split())
+_NUMPYS = frozenset({"datetime64", "timedelta64"})
 
 
 def wants_plain(frame: FrameType | None) -> bool:
@@ -129,9 +146,10 @@ def _running(frame: FrameType | None) -> list[ast.AST]:
 def _answer(tree: ast.Module | None, path: list[ast.AST], frame: FrameType) -> bool | None:
     """None if the function returns the number."""
     search = _Search(scope_of(path), tree, looked_up(frame), _DEEPEST)
-    if path and search.climbs(path):
-        return True
-    return None if search.returns else False
+    wants = search.climbs(path) if path else False
+    if not wants and (search.is_lost or not path):
+        wants = _names_what_refuses(frame.f_code, looked_up(frame), _DEEPEST)
+    return True if wants else (None if search.returns else False)
 
 
 def _looked_up(name: str, *rooms: dict[str, object]) -> object:
@@ -171,6 +189,8 @@ class _Search:
         self._seen: set[tuple[int, str]] = set()
         self.returns = False
         """Whether the function returns the number."""
+        self.is_lost = False
+        """Whether it goes to a function that is not known in advance."""
 
     def name(self, scope: ast.AST, name: str) -> bool:
         """Follow what a name holds; True if it is needed plain."""
@@ -204,9 +224,16 @@ class _Search:
                     return True
                 if not isinstance(parent, ast.NamedExpr):
                     return False
-            elif not _holds(parent, node):
-                return False
+            elif (is_size := self._is_formatted_to_size(parent, node)) or not _holds(parent, node):
+                return is_size
         return False
+
+    def _is_formatted_to_size(self, parent: ast.AST, node: ast.AST) -> bool:
+        """Whether ``"%*d" % (width, v)`` takes the number as a width."""
+        if not isinstance(parent, ast.BinOp) or not isinstance(parent.op, ast.Mod) or node is parent.left:
+            return False
+        text = parent.left.value if isinstance(parent.left, ast.Constant) else self.resolved(parent.left)
+        return isinstance(text, (str, bytes)) and _takes_sizes(text)
 
     def _put(self, target: ast.AST | None, path: list[ast.AST]) -> bool:
         """Follow a value from where it is stored."""
@@ -231,8 +258,10 @@ class _Search:
         others = [part for part in call.args if part is not node]
         others += [keyword.value for keyword in call.keywords if keyword is not node]
         given = [self.resolved(part) for part in others if isinstance(part, (ast.Name, ast.Attribute))]
-        if func is collections.deque and isinstance(node, ast.keyword):
-            return None  # maxlen
+        is_maxlen = func is collections.deque and node not in call.args[:1]
+        if is_maxlen or (func is _UNKNOWN and name_of(call) in _REFUSING_METHODS):
+            return None  # of what another call made: threading.Lock().acquire(timeout=v)
+        self.is_lost |= func is _UNKNOWN or any(isinstance(item, FunctionType) for item in given)
         if func is isinstance or (func is type and isinstance(path[-2], ast.FormattedValue)):
             return False  # asked of its __class__, or shown and nothing more
         if any(item is type or (callable(item) and self._needs_plain(item)) for item in given):
@@ -243,6 +272,7 @@ class _Search:
         needed = self._taken_by(func, call, node)
         if needed is not False:
             return None if needed else True
+        self.is_lost |= isinstance(func, type) and isinstance(node, ast.keyword)
         if name_of(call) in _GATHERING and isinstance(call.func, ast.Attribute) and self._put(call.func.value, path):
             return None
         return name_of(call) in _HOLDING or getattr(func, "__module__", None) == "math"
@@ -259,9 +289,12 @@ class _Search:
     def _entered(self, func: FunctionType, first: object, n_bound: int, call: ast.Call, node: ast.AST) -> bool | None:
         entry = _entry(func, first, n_bound, call, node) if self._depth else None
         if entry is None:
+            self.is_lost = self.is_lost or not is_library_code(func.__code__)
             return False
         inner = _Search(entry.scope, entry.tree, entry.find, self._depth - 1)
-        return inner.name(entry.scope, entry.parameter) or (None if inner.returns else False)
+        wants = inner.name(entry.scope, entry.parameter)
+        self.is_lost = self.is_lost or inner.is_lost
+        return wants or (None if inner.returns else False)
 
     @staticmethod
     def _needs_plain(func: object, n_bound: int = 0) -> bool:
@@ -280,7 +313,10 @@ class _Search:
         if room == "torch":
             return is_method and issubclass(owner, torch._C.Generator)
         if room == "numpy":
-            return str(getattr(home, "__module__", "")).startswith("numpy.random")
+            is_named = getattr(home, "__name__", "") in _NUMPYS
+            return is_named or str(getattr(home, "__module__", "")).startswith("numpy.random")
+        if any(func is each for each in _REFUSING[:-3]):
+            return True
         return bool(room) and room not in _SERVING
 
     # -- names ------------------------------------------------------------------------------------------
@@ -425,6 +461,52 @@ def _contents(cell: CellType) -> object:
         return cell.cell_contents
     except ValueError:  # not assigned yet
         return _UNKNOWN
+
+
+def _takes_sizes(text: str | bytes) -> bool:
+    return re.search(r"%[-+ #0]*(\*|\d*\.\*)", text if isinstance(text, str) else text.decode("latin-1")) is not None
+
+
+def _names_what_refuses(code: CodeType, find: Callable[[str], object], depth: int) -> bool:
+    """Whether code, or a function of the program that it names, names something that refuses a tracked number."""
+    if _REFUSING_METHODS.intersection(code.co_names):
+        return True
+    if any(isinstance(each, (str, bytes)) and _takes_sizes(each) for each in code.co_consts):
+        return True
+    found = [find(name) for name in (*code.co_names, *code.co_freevars)]
+    names = (
+        *code.co_names,
+        *(each for each in code.co_consts if isinstance(each, str)),
+    )  # getattr(decimal, "Decimal")
+    known = (each for each in found if each is not _UNKNOWN)
+    found += [inspect.getattr_static(each, name, _UNKNOWN) for each in known for name in names]
+    for each in [each for each in found if isinstance(each, (dict, list, tuple))]:
+        found += [*(each.values() if isinstance(each, dict) else each)][:_MOST_LOOKED_AT]
+    if any(map(_refuses, found)):
+        return True
+    inner = [(each, find) for each in code.co_consts if isinstance(each, CodeType)]
+    if depth > 0:
+        functions = [each for each in found if isinstance(each, FunctionType) and each.__code__ is not code]
+        inner += [
+            (each.__code__, looked_up_in(each.__globals__))
+            for each in functions
+            if not is_installed_file(each.__code__.co_filename)
+        ]
+    return any(_names_what_refuses(each, looks_up, depth - 1) for each, looks_up in inner)
+
+
+def _refuses(item: object) -> bool:
+    if any(item is each for each in _REFUSING):
+        return True
+    if isinstance(item, _C_METHODS):
+        return getattr(item, "__objclass__", None) in _NUMBERS  # float.hex(value)
+    if not isinstance(item, (type, BuiltinFunctionType)):
+        return False
+    room = _room(item)
+    if room in sys.stdlib_module_names:
+        return room in _REFUSING_ROOMS
+    methods = [each for kind in item.__mro__ for each in vars(kind).values()] if isinstance(item, type) else [item]
+    return not any(isinstance(each, FunctionType) for each in methods) and _Search._needs_plain(item)
 
 
 # -- the tree ---------------------------------------------------------------------------------------------

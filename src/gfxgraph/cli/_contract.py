@@ -86,6 +86,8 @@ def can_be_written(path: str | Path | None, *, program: str | Path | None = None
         refuse("file_unusable", path=path, problem="it is a folder" if str(path) else "it has no name")
     if not Path(os.path.dirname(path) or ".").is_dir():
         refuse("file_unusable", path=path, problem="its folder does not exist")
+    if not os.access(os.path.dirname(path) or ".", os.W_OK | os.X_OK) and not os.access(path, os.W_OK):
+        refuse("file_unusable", path=path, problem="its folder cannot be written to")
     if program and where.exists() and Path(program).exists() and where.samefile(program):
         refuse("file_unusable", path=path, problem="it is the program to run")
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from gfxgraph import config
+from gfxgraph import config, files
 from gfxgraph.cli import _contract
 from gfxgraph.diagnostics.render import LINES, visible
 from gfxgraph.startup.environment import program_environment
@@ -73,6 +73,7 @@ def command(
     # The process that runs the script enables the bridge itself, in its own way.
     environment.pop("GFXGRAPH")
     with tempfile.TemporaryDirectory() as folder:
+        _refuse_unreadable(Path(folder))
         runs = _Runs(Path(folder), target, [script, *arguments], environment, quiet=as_json)
         status, found = runs.first()
         if found is not None and "at" in found:
@@ -88,6 +89,16 @@ def command(
     else:
         click.echo(_say("ended").format(status=status), err=True)
     sys.exit(ended)
+
+
+def _refuse_unreadable(folder: Path) -> None:
+    """The script's process leaves its results here; a umask may take the right to read them."""
+    try:
+        files.write(folder / "result-0.json", "")
+        files.read(folder / "result-0.json")
+    except OSError as error:
+        problem = f"{error.strerror}; the umask is {files.umask():03o}"
+        _contract.refuse("file_unusable", path=folder, problem=problem)
 
 
 def _tell(found: dict[str, Any]) -> None:

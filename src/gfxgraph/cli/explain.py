@@ -29,6 +29,8 @@ if TYPE_CHECKING:  # a code is explained without them
     from gfxgraph.diagnostics.scan import CodeHit
 
 _BLOCK = 1 << 20
+_MOST_NBYTES = 1 << 28
+"""Of what has no end of its own: a device, a pipe that is given as an argument."""
 _LOG_SUFFIXES = (".log", ".txt", ".out", ".err", ".json", ".jsonl")
 _SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ, which the fcntl module of some builds lacks
 
@@ -111,12 +113,26 @@ def _subject(subject: tuple[str, ...], lang: str) -> Explanation:
             try:
                 # In this order: opening a pipe waits for its writer.
                 with _contract.working(f"explain: reading {path}"), path.open("rb") as file:
-                    while block := file.read(_BLOCK):
+                    left = _MOST_NBYTES if not path.is_file() else sys.maxsize
+                    while left > 0 and (block := file.read(min(_BLOCK, left))):
+                        left -= len(block)
                         scanner.feed(block)
+                if left == 0:
+                    click.echo(
+                        _contract.words(_SAID, lang)("cut").format(path=path, mib=_MOST_NBYTES >> 20), err=True
+                    )
             except OSError as error:
                 _contract.refuse("file_unusable", path=path, problem=error.strerror or error)
         return advice.conclude(scanner, lang=lang)
     return advice.explain(" ".join(subject), lang=lang)
+
+
+_SAID = {
+    "cut": (
+        "explain: {path} has no end; its first {mib} MiB were read",
+        "explain：{path} 没有结尾；已读取前 {mib} MiB",
+    ),
+}
 
 
 def _refuse_missing(word: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import time
 import weakref
@@ -15,6 +16,7 @@ from typing import Any, Protocol
 from gfxgraph.config import Config
 from gfxgraph.core.counters import Counters
 from gfxgraph.core.locks import free_in_child
+from gfxgraph.core.tape import where_of
 from gfxgraph.driver.base import CopyKernel, GraphDriver
 from gfxgraph.errors import GuardMismatch
 from gfxgraph.hardware.defects import Decisions
@@ -142,12 +144,24 @@ def mismatch(code: str, **fields: object) -> GuardMismatch:
     return GuardMismatch(code, **fields)  # type: ignore[arg-type]
 
 
+class _Stack(list[OngoingCapture]):
+    """One thread's captures. It dies in that thread as the thread ends: what is still open would block all others."""
+
+    def __del__(self) -> None:
+        if not (_forked or sys.is_finalizing()):
+            for session in reversed([*self]):
+                log.warning(
+                    "a thread ended inside the capture begun at %s; it is given up", where_of(*session.begun_at)
+                )
+                session.abort(None)
+
+
 def sessions() -> list[OngoingCapture]:
     """This thread's running captures, outermost first."""
     try:
         stack: list[OngoingCapture] = _local.sessions
     except AttributeError:
-        stack = _local.sessions = []
+        stack = _local.sessions = _Stack()
     return stack
 
 

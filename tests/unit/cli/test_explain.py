@@ -1,9 +1,17 @@
 """cli.explain: pipes, files, JSON, exit status."""
 
+import errno
 import json
 import os
 import subprocess
 import sys
+
+import pytest
+from click.testing import CliRunner
+
+from gfxgraph import files
+from gfxgraph.cli import _contract, bisect
+from gfxgraph.cli import explain as explain_command
 
 FAULT = "Memory access fault by GPU node-1 (Agent handle: 0x1) on address 0x2. Reason: Unknown.\n"
 
@@ -115,3 +123,36 @@ def test_it_starts_fast_and_without_torch(start):
     code = "import sys; from gfxgraph.cli.explain import command; command(['700'], standalone_mode=False)"
     check = f"try:\n    exec({code!r})\nexcept SystemExit:\n    pass\nassert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", check], capture_output=True).returncode == 0
+
+
+def test_what_has_no_end_is_read_in_part(monkeypatch):
+    """A device as an argument: what was read is told; a pipe that ends is read to its end."""
+    monkeypatch.setattr(explain_command, "_MOST_NBYTES", 3 << 20)
+    done = CliRunner().invoke(explain_command.command, ["/dev/zero"])
+    assert done.exit_code == 1 and "/dev/zero has no end; its first 3 MiB were read" in done.output
+    source, sink = os.pipe()
+    os.write(sink, b"HIP error: invalid device function\n")
+    os.close(sink)
+    done = CliRunner().invoke(explain_command.command, [f"/dev/fd/{source}"])
+    os.close(source)
+    assert done.exit_code == 0 and "no end" not in done.output
+
+
+@pytest.mark.parametrize("where", ["folder", "umask"])
+def test_bisect_refuses_what_it_could_not_read_back(monkeypatch, tmp_path, where):
+    """A folder that cannot be written to, or a umask that takes the right to read: said before the script runs."""
+    script = tmp_path / "program.py"
+    script.write_text("raise SystemExit('it ran')\n")
+    if where == "folder":
+        allowed = os.access
+        monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK and allowed(path, mode))
+    else:
+
+        def refused(path):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+        monkeypatch.setattr(files, "read", refused)
+    with pytest.raises(_contract.CommandRefused) as caught:
+        bisect.command.callback(False, "cuda", False, str(tmp_path / "small.py"), str(script), ())
+    said = str(caught.value.error)
+    assert said.startswith("file_unusable") and ("umask" if where == "umask" else "cannot be written to") in said

@@ -19,7 +19,11 @@ from torch import Tensor
 from gfxgraph.callables.padding.content import front
 from gfxgraph.callables.signature import NotATree, flatten
 from gfxgraph.capture.rollback import Rollback
+from gfxgraph.capture.steps import is_operations_own
 from gfxgraph.capture.tolerance import is_near
+from gfxgraph.errors import GfxGraphError, first_line
+from gfxgraph.guard.localize import is_fault
+from gfxgraph.process import process
 
 Written = tuple[str, Tensor, Tensor]
 """An argument that is written to: its name, the call's own tensor, the other run's tensor."""
@@ -34,6 +38,8 @@ class Compared:
     structure: Any = None
     outputs: list[Tensor] = field(default_factory=list)
     problem: str = ""
+    failed: str = ""
+    """How the device failed in the other run, which says nothing about it; "" if it did not."""
 
 
 def compare(
@@ -78,7 +84,13 @@ def compare(
     except torch.OutOfMemoryError:
         found.problem = NO_MEMORY
     except Exception as error:  # noqa: BLE001  whatever the function raises at a size that it was not called with
-        found.problem = f"the function fails on it: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        said = f"{type(error).__name__}: {first_line(error)}"
+        if is_operations_own(error) or (isinstance(error, GfxGraphError) and not is_fault(error)):
+            found.problem = f"the function fails on it: {said}"
+        else:
+            found.failed = said
+            what = "the device failed while a call was compared with its bucket or its pieces"
+            process.require().report("fallback", what, said)
     finally:
         after.put_back()
 

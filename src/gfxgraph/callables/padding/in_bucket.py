@@ -126,7 +126,7 @@ class InBucket:
             self._eager[JUDGING_PIECES if isinstance(found, list) else f"{REFUSED}: {found.reason}"] += 1
             if isinstance(found, list):
                 big.joints = found
-            else:
+            elif found.is_final:
                 big.refusal = found
                 route.why_eager += ", and is not run in pieces"
                 self._judge.refusals[f"{big.name}={big.sizes[big.name]}"] = found
@@ -167,7 +167,7 @@ class InBucket:
         compared = Compared()
         unique = list({id(t): t for t in outside}.values())
         compare(compared, lambda: self._run(*call.args, **call.kwargs), in_bucket, unique, written, call.device)
-        problem = PaddingRefusal(compared.problem) if compared.problem else None
+        problem = _problem_of(compared)
         if problem is None and world is None and program is not None:
             problem = self._why_not_judged(call, bucketed, traced[0])
             if problem is None:
@@ -331,6 +331,14 @@ class InBucket:
             (),
             call.device,
         )
-        if compared.problem:
-            return compared.result, PaddingRefusal(compared.problem.replace("without padding", "at once"))
+        problem = _problem_of(compared)
+        if problem is not None:
+            reason = problem.reason.replace("without padding", "at once")
+            return compared.result, PaddingRefusal(reason, is_final=problem.is_final)
         return compared.result, joints([t.size() for t in compared.outputs], parts)
+
+
+def _problem_of(compared: Compared) -> PaddingRefusal | None:
+    if compared.failed:
+        return PaddingRefusal(f"the device failed: {compared.failed}", is_final=False)
+    return PaddingRefusal(compared.problem) if compared.problem else None

@@ -180,6 +180,21 @@ def test_an_error_is_the_functions_own(nothing_compiled, capture):
         assert torch.equal(y, F.linear(x, w))
 
 
+def test_modes_are_off_for_the_one_product_only(nothing_compiled, capture):
+    """What follows a product, or one that failed, is recorded; two products in a row are one row each."""
+    x, w, _ = tensors()
+
+    def step():
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied|must have same reduction dim"):
+            F.linear(x, w[:, 1:])
+        return F.linear(F.linear(x, w) + 1, w.T)
+
+    with torch.no_grad():
+        graph, _ = capture(step)
+    wanted = ["aten::linear", "aten::add", "aten::linear"]
+    assert [name for name in names(graph) if name in wanted] == wanted
+
+
 def test_the_name_is_put_back(nothing_compiled, capture):
     """Inside the capture it is ours, before and after it torch's."""
     x, w, _ = tensors()

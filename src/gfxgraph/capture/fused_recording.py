@@ -18,6 +18,7 @@ capture (seen on torch 2.11 to 2.15). So nothing is replaced once Dynamo has com
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -34,6 +35,14 @@ _attention = torch._C._nn.scaled_dot_product_attention
 _n_modes = torch._C._len_torch_dispatch_stack
 _has_function_mode = torch._C._is_torch_function_mode_enabled
 _interpreter = torch._C._functorch.peek_interpreter_stack
+_Excluded = torch._C._ExcludeDispatchKeyGuard
+_Key, _Keys = torch._C.DispatchKey, torch._C.DispatchKeySet
+_MODES = _Keys(_Key.Python) | _Keys(_Key.PythonTLSSnapshot) | _Keys(_Key.PreDispatch)
+_modes_off: list[AbstractContextManager[None]] = []
+"""Guards to enter again, none of them entered now: one that is made for a call costs as much as the call.
+
+``torch._C._DisableTorchDispatch`` does the same, but can be entered only once.
+"""
 _has_grad = torch.is_grad_enabled
 _has_autocast = torch.is_autocast_enabled
 _TYPES = frozenset({Tensor, torch.nn.Parameter})
@@ -117,7 +126,7 @@ def _recorder() -> OngoingRecording | None:
         or recorder.is_wary
         or _has_grad()
         or _n_modes() != 1  # the recorder
-        or _has_autocast("cuda")
+        or _has_autocast()  # of the GPU; naming it costs more than all else here
         or _has_function_mode()
         or _interpreter() is not None
         or forward_ad._current_level >= 0
@@ -167,8 +176,14 @@ def _whole(overload: Any, original: Any, func: Any) -> object:
     """Make the object that the recorder receives as the overload; ``func`` is what the tape will call."""
 
     def call(*args: Any, **kwargs: Any) -> Tensor:
-        with torch._C._DisableTorchDispatch():
-            return original(*args, **kwargs)  # type: ignore[no-any-return]
+        try:
+            off = _modes_off.pop()
+        except IndexError:
+            off = _Excluded(_MODES)
+        with off:
+            out: Tensor = original(*args, **kwargs)
+        _modes_off.append(off)
+        return out
 
     info = OpInfo(overload)
     info.func = func

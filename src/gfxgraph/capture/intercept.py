@@ -33,6 +33,7 @@ from gfxgraph.capture import (
 )
 from gfxgraph.capture.draws import wait_for_begun
 from gfxgraph.capture.number_functions import number_targets, sized_targets, waiting_targets
+from gfxgraph.capture.overloads import identity
 from gfxgraph.capture.stock import STOCK, Targets, keep_from_dynamo
 from gfxgraph.process import process
 
@@ -43,7 +44,8 @@ _undo: list[tuple[Any, str, Any]] = []
 _collects = False
 _guards_draws = False
 _graveyard: list[Any] = []
-_scripted: list[object] = []
+_told_of: dict[int, object] = {}
+"""By ``identity``, replacements of which Dynamo and TorchScript need not be told again: most serve all captures."""
 
 
 def stock(name: str) -> Any:
@@ -194,24 +196,28 @@ def _put_named(targets: Targets) -> None:
         original = getattr(owner, attribute, None)
         if original is not None:
             STOCK[name] = original
-            _put(owner, attribute, replacement)
+            _put(owner, attribute, replacement, is_lasting=True)
 
 
-def _put(owner: Any, attribute: str, replacement: Any) -> None:
-    keep_from_dynamo(replacement)
-    _name_for_scripts(vars(owner).get(attribute), replacement)
-    _undo.append((owner, attribute, vars(owner).get(attribute)))
+def _put(owner: Any, attribute: str, replacement: Any, is_lasting: bool = False) -> None:
+    own = vars(owner).get(attribute)
+    if identity(replacement) not in _told_of and (_tell_of(own, replacement) or is_lasting):
+        _told_of[identity(replacement)] = replacement
+    _undo.append((owner, attribute, own))
     setattr(owner, attribute, replacement)
 
 
-def _name_for_scripts(original: object, replacement: object) -> None:
-    """TorchScript knows functions of torch's and of ``math`` as objects; what stands in for one is the same to it."""
-    builtins = torch.jit._builtins
-    if original is not None and builtins._find_builtin(replacement) is None:
-        operator = builtins._find_builtin(original)
-        if operator is not None:
-            builtins._register_builtin(replacement, operator)
-            _scripted.append(replacement)  # it is known by its address from now on
+def _tell_of(original: object, replacement: object) -> bool:
+    """Make Dynamo skip a replacement, and make it the original to TorchScript, which knows functions as objects.
+
+    Returns:
+        True if TorchScript knows it: by its address, so it must stay.
+    """
+    keep_from_dynamo(replacement)
+    operator = None if original is None else torch.jit._builtins._find_builtin(original)
+    if operator is not None:
+        torch.jit._builtins._register_builtin(replacement, operator)
+    return operator is not None
 
 
 def _collect(*args: Any, **kwargs: Any) -> int:

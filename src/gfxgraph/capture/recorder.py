@@ -286,17 +286,17 @@ class Recorder(TorchDispatchMode):
                 made.made_by = position
                 made.segment = self.segment
                 made.layout = None
+                made.address = 0
                 if info.makes_memory:
                     made.root = None
-                    if out.layout is _STRIDED:
+                    try:
                         made.address = address = out.data_ptr()
                         self.storages[address] = made
-                    else:
-                        made.address = 0
+                    except RuntimeError:  # it is sparse; asking each result for its layout first costs more
+                        pass
                 else:
                     base = spec_args[0] if spec_args else None
                     made.root = (base.root or base) if type(base) is TapeValue else _EXTERNAL_ROOT
-                    made.address = 0
                 self.values.append(made)  # once it is whole: an interrupt may strike at any line
                 if self.is_guarded:
                     self._note_layout(out, made)

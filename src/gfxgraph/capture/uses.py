@@ -45,7 +45,7 @@ from gfxgraph.capture.source import SCOPES, name_of, path_to, remembered, runnin
 
 _UNKNOWN = object()
 _DEEPEST = 4  # nested calls to follow, in either direction
-_MOST_LOOKED_AT = 2000  # entries of one container
+_MOST_LOOKED_AT = 512  # entries of one container
 # Written in C, but using the number protocol, passing the number on, or keeping it.
 _SERVING = frozenset(
     "builtins math cmath operator itertools functools collections heapq bisect array struct ctypes json pickle "

@@ -6,9 +6,15 @@ import gc
 import threading
 
 import pytest
+import torch
 
 import gfxgraph
 from gfxgraph.capture import intercept
+
+
+def for_sigmoid(x: torch.Tensor) -> torch.Tensor:
+    """TorchScript knows it by its address once a test has told of it: it lives as long as the process."""
+    return x
 
 
 def test_a_thread_started_as_the_last_capture_ends_is_started() -> None:
@@ -52,3 +58,27 @@ def test_an_end_that_an_interrupt_stopped_is_ended_by_the_clean_up() -> None:
         assert not intercept._undo and gc.isenabled() and Interrupted.n_tries == 2
     finally:
         gfxgraph.disable()
+
+
+def test_dynamo_and_torchscript_are_told_of_a_lasting_replacement_once(monkeypatch) -> None:
+    """One of torch's own, or one that stays, is the original to TorchScript from the first capture on."""
+    told = []
+    monkeypatch.setattr(intercept, "_told_of", {})
+    monkeypatch.setattr(intercept, "keep_from_dynamo", told.append)
+
+    class Owner:
+        pass
+
+    def lasting() -> None: ...
+    def passing() -> None: ...
+
+    Owner.sigmoid = torch.sigmoid
+    for _ in range(2):
+        intercept._put(Owner, "one", lasting, is_lasting=True)
+        intercept._put(Owner, "other", passing)
+        intercept._put(Owner, "sigmoid", for_sigmoid)
+        for _ in range(3):
+            owner, attribute, own = intercept._undo.pop()
+            setattr(owner, attribute, own)
+    assert told == [lasting, passing, for_sigmoid, passing]
+    assert torch.jit._builtins._find_builtin(for_sigmoid) == "aten::sigmoid"

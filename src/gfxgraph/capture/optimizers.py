@@ -226,7 +226,7 @@ def _step_is_over(self: Optimizer) -> None:
         return
     session.host.note_python((CapturedSteps, id(self)), CapturedSteps(self))
     count = next((s["step"] for s in self.state.values() if isinstance(s, dict) and type(s.get("step")) is int), None)
-    if count is not None:
+    if count is not None and _outliving(self) is not None:
         what = f"the count of steps that {type(self).__name__} keeps in Python"
         session.host.note_python((OnlyOnce, id(self)), OnlyOnce((what, count, count + 1)))
 

@@ -162,6 +162,24 @@ def test_samples_see_the_same_share(step, monkeypatch):
     assert torch.utils._python_dispatch._len_torch_dispatch_stack() == 0
 
 
+@torch.library.custom_op("gfxgraph_tests::closes_the_window", mutates_args=())
+def closes_the_window(x: torch.Tensor) -> torch.Tensor:
+    watch.watching().close()
+    return x.clone()
+
+
+def test_a_window_that_is_closed_inside_an_operation(step):
+    """As a call that waits for the main thread may: the counter comes back on the stack with the operation's end."""
+    seen = watch.start(is_exact=True)
+    try:
+        step()
+        closes_the_window(torch.ones(2))
+        assert seen.paused
+    finally:
+        watch.stop()
+    assert torch.utils._python_dispatch._len_torch_dispatch_stack() == 0
+
+
 def test_counts_of_processes_add_up():
     """Sums keep shares, and lines of the same place are one."""
     line = {"op": "aten::sum", "where": "a.py:1", "why": "w", "launches": 5, "seconds": 0.5}

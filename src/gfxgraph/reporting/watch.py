@@ -415,6 +415,7 @@ def stop() -> None:
     if _watching is not None:
         _watching.close()
         _watching.forget()
+        leave_modes()  # a window that was closed inside an operation came back with its end
     state = process.current()
     if state is not None:
         state.coverage = None

@@ -164,12 +164,15 @@ def test_samples_see_the_same_share(step, monkeypatch):
 
 @torch.library.custom_op("gfxgraph_tests::closes_the_window", mutates_args=())
 def closes_the_window(x: torch.Tensor) -> torch.Tensor:
+    for _ in range(2):
+        watch.watching().close()
+        watch.watching().open()
     watch.watching().close()
     return x.clone()
 
 
 def test_a_window_that_is_closed_inside_an_operation(step):
-    """As a call that waits for the main thread may: the counter comes back on the stack with the operation's end."""
+    """As calls that wait for the main thread may: the counter comes back on the stack with the operation's end."""
     seen = watch.start(is_exact=True)
     try:
         step()

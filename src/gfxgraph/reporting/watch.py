@@ -107,6 +107,8 @@ class EagerLaunches(TorchDispatchMode):
         self.nodes: dict[int, int] = {}
         self._undo: list[Callable[[], None]] = []
         self._multithreading: bool | None = None
+        self._is_entered = False
+        """An entry of this mode is on the thread's stack, or will be once the operation underway ends."""
         self.gone = Captured()
         """What is known from graphs destroyed since counting began."""
 
@@ -137,6 +139,7 @@ class EagerLaunches(TorchDispatchMode):
         self._multithreading = torch.autograd.is_multithreading_enabled()
         torch._C._set_multithreading_enabled(False)  # autograd's own threads have no dispatch modes
         self._watch_triton()
+        self._is_entered = True
         enter_mode(self)
 
     def close(self) -> None:
@@ -157,8 +160,11 @@ class EagerLaunches(TorchDispatchMode):
         if self._multithreading is not None:
             torch._C._set_multithreading_enabled(self._multithreading)
             self._multithreading = None
-        if self not in process.leftover_modes():
+        if (
+            self._is_entered
+        ):  # each entry is taken off once: inside an operation, a window may close and the next open
             process.leftover_modes().append(self)
+            self._is_entered = False
         leave_modes()
         state = process.current()
         if state is not None:

@@ -451,7 +451,7 @@ def _swapped_across(x, a, b):
 @pytest.mark.parametrize(
     ("body", "want"),
     [(_swapped_inside, 3.0), (_swapped_outside, 21.0), (_swapped_across, 8.0)],
-    ids=lambda each: str(each),
+    ids=["inside", "outside", "across"],
 )
 def test_tensors_that_exchange_their_contents(platform, body, want, by_tape):
     """``torch.utils.swap_tensors`` inside a capture, as in a stock one: what was recorded keeps the contents."""

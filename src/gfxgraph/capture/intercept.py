@@ -32,7 +32,7 @@ from gfxgraph.capture import (
     waits,
 )
 from gfxgraph.capture.draws import wait_for_begun
-from gfxgraph.capture.number_functions import number_targets, sized_targets, waiting_targets
+from gfxgraph.capture.number_functions import launching_targets, number_targets, sized_targets, waiting_targets
 from gfxgraph.capture.overloads import identity
 from gfxgraph.capture.stock import STOCK, Targets, keep_from_dynamo
 from gfxgraph.process import process
@@ -55,7 +55,9 @@ def stock(name: str) -> Any:
 
 def _in_its_place(name: str) -> object:
     """What stands now where torch's own function is."""
-    later = sized_targets(stock) | waiting_targets(stock) | tensor_reads.memory_targets(stock)
+    later = (
+        sized_targets(stock) | waiting_targets(stock) | tensor_reads.memory_targets(stock) | launching_targets(stock)
+    )
     owner, attribute, _ = (_targets() | later)[name]
     found: object = getattr(owner, attribute)
     return found
@@ -244,10 +246,10 @@ def _start_thread(self: threading.Thread) -> None:
 
 
 def watch_numbers() -> None:
-    """A capture returns its first number: patch the functions that would take it for a list of ints."""
+    """A capture returns its first number: patch what would take it for a list of ints, or know it by its type."""
     with turns.lock:
         if _holders and "sized.Tensor.view" not in STOCK:
-            _put_named(sized_targets(stock))
+            _put_named(sized_targets(stock) | launching_targets(stock))
 
 
 def _optimizer_init(self: object, *args: object, **kwargs: object) -> None:

@@ -141,7 +141,7 @@ class HostValues:
             return self.handed_out(value, ref, where, sys._getframe(1))
         return self.give(value, ref)
 
-    def handed_out(self, value: Any, ref: Ref, where: Any, frame: FrameType) -> Any:
+    def handed_out(self, value: object, ref: Ref, where: object, frame: FrameType) -> object:
         """The number that a read in ``frame`` gives the program: plain, and pinned, where code takes nothing else."""
         if not self.needs_plain(frame, value):
             return self.give(value, ref)

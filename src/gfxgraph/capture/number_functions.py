@@ -128,7 +128,7 @@ def by_number(func: Any, args: Any, kwargs: Any) -> Any:
     return session.moving.by_number(func, args, kwargs)
 
 
-def launching_targets(stock: Callable[[str], Any]) -> Targets:
+def launching_targets(stock: Callable[[str], Callable[..., object]]) -> Targets:
     """Replacements for Triton's launches, once it is loaded: it knows an argument by its exact type."""
     places = (("triton.runtime.jit", "JITFunction"), ("triton.runtime.interpreter", "InterpretedFunction"))
     owners = {name: getattr(sys.modules.get(module), name, None) for module, name in places}
@@ -140,10 +140,10 @@ def launching_targets(stock: Callable[[str], Any]) -> Targets:
 
 
 @functools.cache  # one for all captures: it is known by identity
-def _launching(stock: Callable[[str], Any], short: str) -> Any:
+def _launching(stock: Callable[[str], Callable[..., object]], short: str) -> Callable[..., object]:
     use = "a Triton kernel"
 
-    def run(kernel: object, *args: Any, grid: Any, **kwargs: Any) -> Any:
+    def run(kernel: object, *args: object, grid: object, **kwargs: object) -> object:
         sizes = (lambda meta: plain(grid(meta), use)) if callable(grid) else plain(grid, use)
         return stock(short)(kernel, *plain(args, use), grid=sizes, **plain(kwargs, use))
 

@@ -310,7 +310,7 @@ class _Search:
         return wants or (None if inner.returns else False)
 
     @staticmethod
-    def _needs_plain(func: Any, n_bound: int = 0) -> bool:
+    def _needs_plain(func: object, n_bound: int = 0) -> bool:
         """Whether something written in C needs the number plain."""
         if func is type or isinstance(func, FunctionType):
             return False
@@ -321,7 +321,11 @@ class _Search:
         is_method = isinstance(func, (*_C_METHODS, BuiltinFunctionType)) and isinstance(owner, type)
         if is_method and owner in _NUMBERS:
             return not n_bound  # float.is_integer(value)
-        if is_method and "torch" in (_room(owner), getattr(func, "__module__", None)) and func.__name__ in SIZED:
+        if (
+            is_method
+            and "torch" in (_room(owner), getattr(func, "__module__", None))
+            and getattr(func, "__name__", "") in SIZED
+        ):
             return True  # looked up before the capture replaced it
         home = owner if is_method and owner is not ModuleType else func
         room = _room(home)

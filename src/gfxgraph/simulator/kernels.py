@@ -501,7 +501,7 @@ def _fills_by_mask(target: Tensor, indices: Any, value: Any) -> bool:
     return len(given) == 1 and given[0].dtype in (torch.bool, torch.uint8)
 
 
-def _has_no_total(args: tuple[Any, ...]) -> bool:
+def _has_no_total(args: tuple[object, ...]) -> bool:
     return len(args) < 3 or args[2] is None
 
 

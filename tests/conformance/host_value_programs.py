@@ -33,6 +33,7 @@ from decimal import Decimal
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import zeros as zeros_by_name
 
 import gfxgraph
 
@@ -1654,3 +1655,33 @@ def default_generator_forked(x):
     b = torch.rand(6)
     torch.set_rng_state(state)
     return x + a.to(x.device), (torch.rand(6) - b).to(x.device)
+
+
+# -- sizes, whichever number comes first -------------------------------------------------------------------------
+
+
+@right
+def shape_of_a_result_is_the_first_size(x):
+    u, places = torch.unique(x, return_inverse=True)
+    return torch.zeros(u.shape[0], 2, device=x.device).index_add_(0, places, x.view(6, 1).expand(6, 2))
+
+
+@guarded
+def sizes_read_in_the_call_that_takes_them(x):
+    return torch.ones(x[x > 0.7].numel(), 2, device=x.device), torch.ones(_count(x), 3, device=x.device)
+
+
+def _count(x):
+    return torch.unique(x).shape[0]
+
+
+@guarded
+def size_that_the_callers_call_takes(x):
+    return torch.ones(_count(x), 3, device=x.device) * 2
+
+
+@guarded
+def sizes_for_functions_that_were_bound_before(x):
+    new, pad = x.new_ones, F.pad
+    n = x[x > 0.7].numel()
+    return zeros_by_name(n, 2, device=x.device) + 1, new(n, 2), pad(x, (0, n))

@@ -10,6 +10,8 @@ import gc
 import importlib
 import json
 import math
+import sys
+import types
 from contextlib import nullcontext
 from fractions import Fraction
 
@@ -18,6 +20,7 @@ import pytest
 import torch
 
 import gfxgraph
+from gfxgraph import simulator
 from gfxgraph.capture import afterwards
 
 pytestmark = pytest.mark.usefixtures("nothing_compiled")
@@ -299,3 +302,54 @@ def test_generated_code_is_not_the_programs_line(platform, how):
         graph.replay()
     line = next(n for n, text in enumerate(open(__file__), 1) if text.rstrip().endswith("# the line"))
     assert f"test_host_values_rules.py:{line}" in str(caught.value)
+
+
+class Kernel:
+    """What stands for Triton's: an argument is known by its type, and none of ours is among those."""
+
+    def __init__(self, launch):
+        self.launch = launch
+
+    def __getitem__(self, grid):
+        return lambda *args, **kwargs: self.run(*args, grid=grid, warmup=False, **kwargs)
+
+    def run(self, *args, grid, warmup, **kwargs):
+        for arg in (*args, *kwargs.values(), *(grid(kwargs) if callable(grid) else grid)):
+            if type(arg) not in (int, float, torch.Tensor):
+                raise TypeError(f"failed to specialize argument of type: {type(arg).__name__}")
+        self.launch(*args)
+
+
+COUNTED = {
+    "count": lambda x: x[x > 0.7].numel(),
+    "item": lambda x: (x > 0.7).sum().item(),
+    "list": lambda x: (x > 0.7).sum(0, True).tolist()[0],
+    "without source": lambda x: eval("x.abs().max().item() and (x > 0.7).sum().item()", {"x": x}),
+}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu/test_engine_gpu.py has Triton's own")
+@pytest.mark.parametrize("read", sorted(COUNTED))
+def test_a_launch_by_triton_pins_the_numbers_that_it_is_given(platform, monkeypatch, read):
+    """As arguments, as the grid, and as what the grid is computed from; torch's operations follow the same number."""
+    for name in ("triton", "triton.runtime", "triton.runtime.jit"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    sys.modules["triton.runtime.jit"].JITFunction = Kernel
+    stock = Kernel.run
+    kernel = Kernel(lambda a, out, n, k: simulator.launch_opaque("kernel", lambda a, o: o.add_(a * n + k), a, out))
+    x, out = torch.tensor(INPUTS[0], device="cuda"), torch.zeros(4, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        n = COUNTED[read](x)
+        y = x * n
+        kernel[lambda meta: (n, (n + 1) // meta["BLOCK"])](x, out, n, 0.5, BLOCK=2)
+        kernel[n, 1](x, out, 1, n)
+    assert Kernel.run is stock
+    for values in (INPUTS[0], INPUTS[1]):
+        x.copy_(torch.tensor(values))
+        out.zero_()
+        graph.replay()
+        assert y.tolist() == [3 * v for v in values] and out.tolist() == [4 * v + 3.5 for v in values]
+    x.fill_(1)
+    with pytest.raises(gfxgraph.GuardMismatch, match=r"was 3 when captured and is 4 now"):
+        graph.replay()

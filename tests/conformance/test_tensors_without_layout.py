@@ -339,6 +339,54 @@ def jagged_sum(x):
     return torch.nested.nested_tensor_from_jagged((x * 2).view(6, 1), off).sum(dim=1) + 1
 
 
+def jagged_rows(x):
+    """As many rows as the data says, in three parts."""
+    offsets = F.pad((x[:3] > 0).long().add(1).cumsum(0), (1, 0))
+    return torch.nested.nested_tensor_from_jagged(torch.stack([x, x * 2], 1)[: offsets[-1].item()], offsets)
+
+
+@guarded
+def jagged_rows_linear(x):
+    return F.linear(jagged_rows(x), torch.ones(3, 2, device="cuda")).values() * 2
+
+
+@guarded
+def jagged_rows_pooled(x):
+    n = jagged_rows(x)
+    return torch.nested.to_padded_tensor(n, 0.0).sum(1), n.sum(1) / n.offsets().diff()[:, None], x * n.size(0)
+
+
+@guarded
+def jagged_rows_softmax(x):
+    n = jagged_rows(x)
+    return torch.softmax(n, 1).values(), F.layer_norm(n, (2,)).values() + 1, n.mean(1)
+
+
+@guarded
+def jagged_rows_unbound(x):
+    return [part.sum() * k for k, part in enumerate(jagged_rows(x).unbind())]
+
+
+@guarded
+def jagged_rows_result(x):
+    return jagged_rows(x) * 2
+
+
+@right
+def jagged_attention(x):
+    offsets = torch.tensor([0, 1, 3, 6], device="cuda")
+    q = torch.nested.nested_tensor_from_jagged(torch.stack([x] * 4, 1).view(6, 2, 2), offsets).transpose(1, 2)
+    return F.scaled_dot_product_attention(q, q, q).transpose(1, 2).values() + 1
+
+
+@right
+def jagged_gradient(x):
+    v = x.clone().requires_grad_()
+    n = torch.nested.nested_tensor_from_jagged(v.view(6, 1), torch.tensor([0, 1, 3, 6], device="cuda"))
+    (n * n).values().sum().backward()
+    return v.grad * 2
+
+
 @right
 def conj_view(x):
     c = torch.complex(x, x * 2).conj()

@@ -137,6 +137,57 @@ def test_triton_inside_a_split_program(bridge):
     assert stats["effects_not_undone"] >= 1
 
 
+def test_triton_is_given_numbers_that_the_program_reads(bridge):
+    """They are pinned as arguments, grids, constants and keys of the autotuner: right, or GuardMismatch."""
+    triton = pytest.importorskip("triton")
+    tl = pytest.importorskip("triton.language")
+
+    def scale(x_ptr, out_ptr, n, k, BLOCK: tl.constexpr):
+        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(out_ptr + at, tl.load(x_ptr + at, mask=at < n) * k, mask=at < n)
+
+    scale.__globals__["tl"] = tl
+    plain = triton.jit(scale)
+    tuned = triton.autotune([triton.Config({"BLOCK": size}) for size in (16, 32)], key=["n"])(triton.jit(scale))
+    sized = triton.heuristics({"BLOCK": lambda given: triton.next_power_of_2(given["n"])})(triton.jit(scale))
+    wrapped = torch.library.wrap_triton(plain)
+
+    def plainly(x, out, n, k):
+        plain[(triton.cdiv(n, 16),)](x, out, n, k, BLOCK=16)
+
+    def by_meta(x, out, n, k):
+        plain[lambda meta: (triton.cdiv(n, meta["BLOCK"]),)](x, out, n, k, BLOCK=triton.next_power_of_2(n))
+
+    def tuning(x, out, n, k):
+        tuned[lambda meta: (triton.cdiv(n, meta["BLOCK"]),)](x, out, n, k)
+
+    def sizing(x, out, n, k):
+        sized[(1,)](x, out, n, k)
+
+    def wrapping(x, out, n, k):
+        wrapped[(triton.cdiv(n, 16),)](x, out, n, k, BLOCK=16)
+
+    for launch in (plainly, by_meta, tuning, sizing, wrapping):
+        x = torch.arange(24.0, device="cuda")
+
+        def body(x=x, launch=launch):
+            kept = x[x > 3].contiguous()
+            out = torch.zeros(32, device="cuda")
+            launch(kept, out, kept.numel(), x.max().item())
+            return out, out.sum() + kept.shape[0]
+
+        graph, got = capture(body)
+        for _ in range(2):
+            graph.replay()
+            for mine, eager in zip(got, body()):
+                assert torch.allclose(mine, eager), launch.__name__
+        x[0] = 5
+        with pytest.raises(gfxgraph.GuardMismatch, match=r"20 when captured and is 21 now"):
+            graph.replay()
+    assert plain.run.__func__ is triton.runtime.jit.JITFunction.run
+    assert triton.runtime.jit.JITFunction.run.__module__ == "triton.runtime.jit"
+
+
 # -- compiled regions -------------------------------------------------------------------------------------------
 
 

@@ -37,7 +37,7 @@ Stays out: command line, engines, functions that are captured per signature.
                   what the source code does with a value: text that a branch depends on, numbers that must be plain
     intercept.py, stock.py
                   patches for host reads and waits that no dispatch mode sees
-    tensor_reads.py, waits.py
+    tensor_reads.py, waits.py, collectives.py
                   the functions that replace them
     numbers.py    what ``.item()`` hands out inside a capture
     number_functions.py, symbols.py

@@ -13,6 +13,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from types import CodeType, FrameType
 from typing import Any, Protocol
 
 import torch
@@ -21,7 +22,6 @@ from torch import Tensor
 from gfxgraph.capture import afterwards, intercept, modes, symbols, texts, uses
 from gfxgraph.capture.host_memory import lends_memory
 from gfxgraph.capture.memory import kept_identity, memory_of
-from gfxgraph.capture.number_functions import SIZED
 from gfxgraph.capture.numbers import TrackedNumber, holds_numbers, is_number, now, plain
 from gfxgraph.capture.places import place, program_place
 from gfxgraph.capture.program import Splitting
@@ -81,7 +81,9 @@ class HostValues:
         self._given: list[weakref.ref[TrackedNumber]] = []
         self._imports: dict[int, tuple[TrackedNumber, TrackedNumber]] = {}
         self.has_numbers = False
-        """Whether tracked numbers have been handed out."""
+        """Whether tracked numbers may have been handed out."""
+        self._looked_up: set[tuple[CodeType, int, int]] | None = set()
+        """Calls of functions of sizes that had been looked up when these were replaced; None without source."""
         self.has_symbols = False
         """Whether an operation may have been given a symbolic scalar."""
         self.tainted: dict[int, Any] = {}
@@ -135,13 +137,39 @@ class HostValues:
         if isinstance(value, bool):
             self.asked(ref, "is true", None, value, where)
             return value
-        if not self.has_numbers and isinstance(value, int) and texts.stands_in_call(sys._getframe(1), SIZED):
-            self.escaped(ref, value, "a size", where)  # the function that receives it has already been looked up
-            return value
-        if name in _HANDED_OUT and uses.wants_plain(sys._getframe(1)):
-            self.escaped(ref, value, "a plain number", where)
-            return value
+        if name in _HANDED_OUT:
+            return self.handed_out(value, ref, where, sys._getframe(1))
         return self.give(value, ref)
+
+    def handed_out(self, value: object, ref: Ref, where: object, frame: FrameType) -> object:
+        """The number that a read in ``frame`` gives the program: plain, and pinned, where code takes nothing else."""
+        if not self.needs_plain(frame, value):
+            return self.give(value, ref)
+        self.escaped(ref, value, "a size or a plain number", where)
+        return value
+
+    def needs_plain(self, frame: FrameType, value: object) -> bool:
+        """Whether what the program in ``frame`` reads goes to code that takes nothing but plain numbers."""
+        return self._stands_in_size(frame) and not isinstance(value, float) or uses.wants_plain(frame)
+
+    def expect_numbers(self, frame: FrameType) -> None:
+        """Numbers are about to be handed out: functions of sizes must accept them.
+
+        Args:
+            frame: where the program is. What it is computing arguments for has been looked up before.
+        """
+        if not self.has_numbers:
+            self.has_numbers = True
+            self._looked_up = texts.calls_around(frame, uses.SIZED)
+            intercept.watch_numbers()
+
+    def _stands_in_size(self, frame: FrameType) -> bool:
+        """Whether the read may be a size for a function that was looked up before any were watched."""
+        self.expect_numbers(frame)
+        if self._looked_up is None:  # nothing is known but that it can be no later number
+            self._looked_up = set()
+            return True
+        return bool(self._looked_up) and not self._looked_up.isdisjoint(texts.calls_around(frame, uses.SIZED) or ())
 
     def read_list(self, tensor: Tensor) -> Any:
         """``tensor.tolist()``: one read, and a number for each element."""
@@ -149,13 +177,7 @@ class HostValues:
         if tensor.dim() == 0:
             return self.read_scalar(tensor, "Tensor.tolist")
         value, ref, where = self._read(partial(to_list, tensor), "Tensor.tolist")
-        is_size = not self.has_numbers and texts.stands_in_call(sys._getframe(1), SIZED)
-        if (
-            is_size
-            or uses.wants_plain(sys._getframe(1))
-            or tensor.dtype is torch.bool
-            or tensor.numel() > _MOST_NUMBERS
-        ):
+        if self.needs_plain(sys._getframe(1), value) or tensor.dtype is torch.bool or tensor.numel() > _MOST_NUMBERS:
             self.escaped(ref, value, "Tensor.tolist()", where)
             return value
         if self._capturing().moving.among((tensor,), {}):
@@ -272,9 +294,7 @@ class HostValues:
     # -- numbers --------------------------------------------------------------------------------------
 
     def give(self, value: Any, ref: Ref) -> TrackedNumber:
-        if not self.has_numbers:
-            self.has_numbers = True
-            intercept.watch_numbers()
+        self.expect_numbers(sys._getframe(1))
         number = TrackedNumber(self, value, ref)
         self._given.append(weakref.ref(number))
         afterwards.note(number)

@@ -22,6 +22,7 @@ import torch
 
 from gfxgraph.capture import (
     afterwards,
+    collectives,
     draws,
     fused_recording,
     optimizers,
@@ -32,7 +33,7 @@ from gfxgraph.capture import (
     waits,
 )
 from gfxgraph.capture.draws import wait_for_begun
-from gfxgraph.capture.number_functions import number_targets, sized_targets, waiting_targets
+from gfxgraph.capture.number_functions import launching_targets, number_targets, sized_targets, waiting_targets
 from gfxgraph.capture.overloads import identity
 from gfxgraph.capture.stock import STOCK, Targets, keep_from_dynamo
 from gfxgraph.process import process
@@ -56,6 +57,7 @@ def stock(name: str) -> Any:
 def _in_its_place(name: str) -> object:
     """What stands now where torch's own function is."""
     later = sized_targets(stock) | waiting_targets(stock) | tensor_reads.memory_targets(stock)
+    later |= launching_targets(stock) | collectives.targets()
     owner, attribute, _ = (_targets() | later)[name]
     found: object = getattr(owner, attribute)
     return found
@@ -173,6 +175,7 @@ def _install() -> None:
         _put_named(number_targets())
     if optimizers.are_used():
         _put_named(optimizers.targets())
+    _put_named(collectives.targets())
     for target in shield.targets(keep_until_captures_end):
         _put(*target)
     _guards_draws = False
@@ -244,10 +247,17 @@ def _start_thread(self: threading.Thread) -> None:
 
 
 def watch_numbers() -> None:
-    """A capture returns its first number: patch the functions that would take it for a list of ints."""
+    """A capture returns its first number: patch what would take it for a list of ints, or know it by its type."""
     with turns.lock:
         if _holders and "sized.Tensor.view" not in STOCK:
-            _put_named(sized_targets(stock))
+            _put_named(sized_targets(stock) | launching_targets(stock))
+
+
+def watch_works() -> None:
+    """A capture launches a collective: patch what waits for it, unless that is done."""
+    with turns.lock:
+        if _holders and "work.wait" not in STOCK:
+            _put_named(collectives.targets())
 
 
 def _optimizer_init(self: object, *args: object, **kwargs: object) -> None:

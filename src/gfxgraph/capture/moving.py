@@ -137,6 +137,7 @@ class MovingTensors:
             put_below(self._mode)
             session: Any = self._session()
             session.recorder.is_wary = True
+            session.values.expect_numbers(sys._getframe(1))  # its sizes
         return self._mode is not None
 
     def _move(self, step: HostStep, given: list[Tensor]) -> None:
@@ -264,11 +265,11 @@ class MovingTensors:
         session.add(step)
         frame = sys._getframe(2)
         if name in _COUNTS and type(value) is int:
-            return session.values.give(value, ref)
+            return session.values.handed_out(value, ref, (step.code, step.lasti), frame)
         if name == "__len__" and (question := uses.question_for(frame, "len")) is not None:
             question(session.values.give(value, ref))
             return value
-        if name == "shape" and uses.takes_apart(frame):
+        if name == "shape" and uses.takes_apart(frame) and not session.values.needs_plain(frame, value):
             return tuple(session.values.elements([*value], ref))
         session.values.escaped(ref, value, name)
         return value

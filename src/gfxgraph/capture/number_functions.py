@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.capture import texts
+from gfxgraph.capture import texts, uses
 from gfxgraph.capture.numbers import TrackedNumber, holds_numbers, is_number, plain
 from gfxgraph.process import process
 
@@ -128,6 +128,28 @@ def by_number(func: Any, args: Any, kwargs: Any) -> Any:
     return session.moving.by_number(func, args, kwargs)
 
 
+def launching_targets(stock: Callable[[str], Callable[..., object]]) -> Targets:
+    """Replacements for Triton's launches, once it is loaded: it knows an argument by its exact type."""
+    places = (("triton.runtime.jit", "JITFunction"), ("triton.runtime.interpreter", "InterpretedFunction"))
+    owners = {name: getattr(sys.modules.get(module), name, None) for module, name in places}
+    return {
+        f"launching.{name}": (owner, "run", _launching(stock, f"launching.{name}"))
+        for name, owner in owners.items()
+        if owner is not None
+    }
+
+
+@functools.cache  # one for all captures: it is known by identity
+def _launching(stock: Callable[[str], Callable[..., object]], short: str) -> Callable[..., object]:
+    use = "a Triton kernel"
+
+    def run(kernel: object, *args: object, grid: object, **kwargs: object) -> object:
+        sizes = (lambda meta: plain(grid(meta), use)) if callable(grid) else plain(grid, use)
+        return stock(short)(kernel, *plain(args, use), grid=sizes, **plain(kwargs, use))
+
+    return run
+
+
 @functools.cache
 def sized_targets(stock: Callable[[str], Any]) -> Targets:
     """Replacements for functions that take ints in a row, or one int for a list.
@@ -135,7 +157,7 @@ def sized_targets(stock: Callable[[str], Any]) -> Targets:
     Args:
         stock: gives torch's own function by its short name.
     """
-    rooms = ((Tensor, _METHODS), (torch, _FUNCTIONS), (torch.nn.functional, _LAYERS))
+    rooms = ((Tensor, uses.METHODS), (torch, uses.FUNCTIONS), (torch.nn.functional, uses.LAYERS))
     names = [(room, name, f"sized.{room.__name__}.{name}") for room, names in rooms for name in names.split()]
     return {short: (room, name, _sized(stock, short)) for room, name, short in names}
 
@@ -147,19 +169,3 @@ def _sized(stock: Callable[[str], Any], short: str) -> Any:
 
     function.__name__ = function.__qualname__ = short.rpartition(".")[2]
     return function
-
-
-# Functions whose schema has ``int[N]``, and those whose Python form takes ``*sizes``.
-_REDUCING = "amax amin logsumexp mean nanmean nansum norm roll std sum var"
-_BOTH = (
-    f"{_REDUCING} narrow select topk chunk split tile flip repeat_interleave unflatten cumsum tril triu index_fill "
-    "broadcast_to kthvalue"
-)
-_METHODS = f"view reshape expand repeat permute new_zeros new_ones new_empty resize_ {_BOTH}"
-_FUNCTIONS = f"zeros ones empty rand randn arange linspace eye std_mean var_mean {_BOTH}"
-_LAYERS = (
-    "avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool2d max_pool3d conv1d conv2d conv3d conv_transpose1d "
-    "conv_transpose2d conv_transpose3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool1d "
-    "adaptive_max_pool2d interpolate pad"
-)
-SIZED = frozenset(f"{_METHODS} {_FUNCTIONS} {_LAYERS}".split())

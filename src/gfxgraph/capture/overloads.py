@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from gfxgraph.capture.bindings import BINDINGS, NAMED
+from gfxgraph.capture.collectives import noting
 from gfxgraph.capture.conditions import CONDITIONS
 from gfxgraph.capture.shield import quiet
 from gfxgraph.capture.structure import is_collective_in_place, written_arguments
@@ -107,7 +108,7 @@ class OpInfo:
         )
         # torch ends a product, or a copy, with this operation.
         self.launches_nothing = self.is_view or schema.name == "aten::_unsafe_view"
-        call = getattr(func, "_op", func)
+        call = noting(schema.name, getattr(func, "_op", func))
         self.call = quiet(schema.name, call)
         self.binding = quiet(schema.name, BINDINGS.get(full, call))
         """What to call with positional arguments only, the first of which is exactly a torch.Tensor."""

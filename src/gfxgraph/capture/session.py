@@ -312,6 +312,7 @@ class Session:
         base, graph = self.state.base, self.segment_graph
         # At the end too: some ROCm releases lose a forked stream that is never joined (904).
         self.streams.join()
+        self.streams.join_collectives(recorder)
         recorder.note_opaque()  # after joining: the last launch on a side stream may be opaque
         if self.streams.status() is CaptureStatus.INVALIDATED:
             recorder.note_opaque_of_the_dead(self.graph_handle)

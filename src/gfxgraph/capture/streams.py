@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from gfxgraph.capture import intercept, turns
+from gfxgraph.capture import collectives, intercept, turns
 from gfxgraph.process import process
 from gfxgraph.types import CaptureStatus
 
@@ -25,6 +26,13 @@ def wait_for(state: process.Process, stream: Any) -> None:
             intercept.stock("stream_synchronize")(stream)
 
 
+class Attributing(Protocol):
+    """A recorder, as it tells which launch made a graph's new nodes."""
+
+    def note_opaque(self) -> None: ...
+    def disown_new_nodes(self) -> None: ...
+
+
 class Streams:
     """Attributes:
     own: the stream on which the capture began.
@@ -36,6 +44,10 @@ class Streams:
         self.side: dict[int, Any] = {}
         # Strong references: torch's event type does not clear weak references when it dies.
         self._events: dict[int, tuple[Any, int]] = {}
+        self._works: dict[int, tuple[weakref.ref[object], int]] = {}
+        """What ``torch.distributed`` gave to wait for, and the segment that launched it. Works keep tensors alive."""
+        self._unjoined: dict[int, object] = {}
+        """Those of the open segment that nobody has waited for; functional collectives' results among them."""
 
     @contextmanager
     def be_on_own(self) -> Iterator[None]:
@@ -61,6 +73,26 @@ class Streams:
         found = self._events.get(id(event))
         return found[1] if found is not None else None
 
+    def note_launched(self, launched: object, segment: int) -> None:
+        """Note what nobody has waited for yet: a work, or a functional collective's result."""
+        if not isinstance(launched, weakref.ref):
+            self.note_work(launched, segment)
+        self._unjoined[id(launched)] = launched
+
+    def note_work(self, work: object, segment: int) -> None:
+        """Note which segment launched a work, or made a future."""
+        intercept.watch_works()
+        self._works[id(work)] = weakref.ref(work), segment
+
+    def launched_in(self, work: object) -> int | None:
+        """The segment that launched a work; None if it was not launched on the device in this capture."""
+        found = self._works.get(id(work))
+        return found[1] if found is not None and found[0]() is work else None
+
+    def note_joined(self, work: object) -> None:
+        """The program waits for it."""
+        self._unjoined.pop(id(work), None)
+
     def fork(self) -> None:
         """Make the side streams part of the segment that has just been opened."""
         if not self.side:
@@ -81,6 +113,20 @@ class Streams:
                 except RuntimeError as error:  # the capture is dead; ending it reports that
                     process.log.debug("could not join %s: %s", stream, error)
 
+    def join_collectives(self, recorder: Attributing) -> None:
+        """Make the capture's own stream wait for those that run on another, which the tape holds."""
+        launched, self._unjoined = self._unjoined, {}
+        if not launched:
+            return
+        with self.be_on_own():
+            recorder.note_opaque()
+            for each in launched.values():
+                try:
+                    collectives.wait_for(each)
+                except RuntimeError as error:  # as above
+                    process.log.debug("could not join %s: %s", each, error)
+            recorder.disown_new_nodes()
+
     def status(self, stream: Any = None) -> CaptureStatus:
         """The runtime's capture status of a stream, by default the capture's own."""
         driver = process.require().driver
@@ -90,4 +136,6 @@ class Streams:
 
     def let_go(self) -> None:
         self._events.clear()
+        self._works.clear()
+        self._unjoined.clear()
         self.side.clear()

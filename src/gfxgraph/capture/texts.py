@@ -15,7 +15,7 @@ import linecache
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from types import FrameType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from gfxgraph.capture.places import is_installed_file, user_frame
@@ -86,14 +86,22 @@ def _answer(frame: FrameType) -> bool | None:
     return answer
 
 
-def stands_in_call(frame: FrameType | None, names: frozenset[str]) -> bool:
-    """True if the running call may be an argument of a call to one of the named functions, Python's ``sum`` aside."""
+def calls_around(frame: FrameType | None, names: frozenset[str]) -> set[tuple[CodeType, int, int]] | None:
+    """Calls of named functions, Python's ``sum`` aside, whose arguments are being computed; None without source."""
+    found: set[tuple[CodeType, int, int]] = set()
     frame = user_frame(frame)
-    if frame is None:
-        return True
-    path = running(frame)
-    calls = (node for node in path[:-1] if isinstance(node, ast.Call))
-    return not path or any(name_of(call) in names and not _is_pythons(call, frame) for call in calls)
+    for depth in range(_DEPTH):
+        path = running(frame) if frame is not None else []
+        if frame is None or not path:
+            return found if depth else None
+        calls = (node for node in path[:-1] if isinstance(node, ast.Call))
+        found.update(
+            (frame.f_code, call.lineno, call.col_offset)
+            for call in calls
+            if name_of(call) in names and not _is_pythons(call, frame)
+        )
+        frame = user_frame(frame.f_back)
+    return found
 
 
 def _is_pythons(call: ast.Call, frame: FrameType) -> bool:

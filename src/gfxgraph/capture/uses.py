@@ -66,6 +66,21 @@ _THROUGH = (
     ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp, ast.Await,
 )  # fmt: skip
 
+# Functions whose schema has ``int[N]``, and those whose Python form takes ``*sizes``.
+_REDUCING = "amax amin logsumexp mean nanmean nansum norm roll std sum var"
+_BOTH = (
+    f"{_REDUCING} narrow select topk chunk split tile flip repeat_interleave unflatten cumsum tril triu index_fill "
+    "broadcast_to kthvalue"
+)
+METHODS = f"view reshape expand repeat permute new_zeros new_ones new_empty resize_ {_BOTH}"
+FUNCTIONS = f"zeros ones empty rand randn arange linspace eye std_mean var_mean {_BOTH}"
+LAYERS = (
+    "avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool2d max_pool3d conv1d conv2d conv3d conv_transpose1d "
+    "conv_transpose2d conv_transpose3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool1d "
+    "adaptive_max_pool2d interpolate pad"
+)
+SIZED = frozenset(f"{METHODS} {FUNCTIONS} {LAYERS}".split())
+
 _TESTS: dict[type[ast.cmpop], Any] = {
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
     ast.Eq: operator.eq, ast.NotEq: operator.ne,
@@ -251,10 +266,6 @@ class _Search:
     def _given(self, call: ast.Call, node: ast.AST, path: list[ast.AST]) -> bool | None:
         """Whether the call's result holds the number passed to it; None if the call needs it plain."""
         func = self.resolved(call.func)
-        if isinstance(call.func, ast.Subscript):  # kernel[grid](...): Triton takes plain numbers
-            kernel = self.resolved(call.func.value)
-            if _room(type(kernel)) == "triton":
-                return None
         others = [part for part in call.args if part is not node]
         others += [keyword.value for keyword in call.keywords if keyword is not node]
         given = [self.resolved(part) for part in others if isinstance(part, (ast.Name, ast.Attribute))]
@@ -283,6 +294,8 @@ class _Search:
             return len(call.args) == 1
         func, first, n_bound = _bound(func)
         if isinstance(func, FunctionType):
+            if func.__module__ == "torch.nn.functional" and func.__name__ in SIZED:
+                return True  # see _needs_plain
             return self._entered(func, first, n_bound, call, node)
         return callable(func) and self._needs_plain(func, n_bound)
 
@@ -308,6 +321,12 @@ class _Search:
         is_method = isinstance(func, (*_C_METHODS, BuiltinFunctionType)) and isinstance(owner, type)
         if is_method and owner in _NUMBERS:
             return not n_bound  # float.is_integer(value)
+        if (
+            is_method
+            and "torch" in (_room(owner), getattr(func, "__module__", None))
+            and getattr(func, "__name__", "") in SIZED
+        ):
+            return True  # looked up before the capture replaced it
         home = owner if is_method and owner is not ModuleType else func
         room = _room(home)
         if room == "torch":

@@ -1,4 +1,4 @@
-"""Operations that CPU kernels refuse in the form in which CUDA programs use them.
+"""Operations that CPU kernels refuse, or cannot foresee, in the form in which CUDA programs use them.
 
 Enters: operations as autocast and mixed precision produce them.
 Stays out: recurrent cells (rnn_kernels.py).
@@ -23,6 +23,7 @@ def cuda_only_kernels(kernels: Kernels) -> dict[str, Callable[..., Any]]:
         "_log_softmax": _to_float_first(torch.ops.aten._log_softmax.default),
         "_softmax_backward_data": _from_float_last(torch.ops.aten._softmax_backward_data.default),
         "_log_softmax_backward_data": _from_float_last(torch.ops.aten._log_softmax_backward_data.default),
+        "_padded_dense_to_jagged_forward": _to_jagged,
     }
     if hasattr(torch.ops.aten, "_fused_rms_norm"):  # torch 2.9 and later
         bodies["_fused_rms_norm"] = _rms_norm
@@ -58,6 +59,17 @@ def _rms_norm_backward(
     leading = input.dim() - len(normalized_shape)
     grad_weight = (grad_out * scaled).sum(tuple(range(leading))) if leading else grad_out * scaled
     return grad_input.to(input.dtype), grad_weight.to(weight.dtype)
+
+
+def _to_jagged(dense: Tensor, offsets: list[Tensor], total_L: int | None = None) -> Tensor:
+    """As torch's own, whose result can be told without the offsets' values: a dry run has none."""
+    (bounds,) = offsets
+    at = torch.arange(int(bounds[-1]) if total_L is None else total_L)
+    row = torch.bucketize(at, bounds[1:], right=True).clamp(max=dense.size(0) - 1)
+    column = at - bounds[row]
+    is_inside = (column >= 0) & (column < dense.size(1))
+    rows = dense[row, column.clamp(0, dense.size(1) - 1)]
+    return torch.where(is_inside.view(-1, *[1] * (dense.dim() - 2)), rows, rows.new_zeros(()))
 
 
 def _to_float_first(op: Any) -> Callable[[Tensor, int, bool], Tensor]:

@@ -174,7 +174,7 @@ class Kernels:
             return _always
         if name in op_table.MASK_INDEXING:
             return _has_mask
-        return None
+        return _has_no_total if name == "_padded_dense_to_jagged_forward" else None
 
     # ---- eager --------------------------------------------------------------------------------------
 
@@ -499,6 +499,10 @@ def _fills_by_mask(target: Tensor, indices: Any, value: Any) -> bool:
         return False
     given = [index for index in indices if index is not None]
     return len(given) == 1 and given[0].dtype in (torch.bool, torch.uint8)
+
+
+def _has_no_total(args: tuple[object, ...]) -> bool:
+    return len(args) < 3 or args[2] is None
 
 
 def _has_mask(args: tuple[Any, ...]) -> bool:

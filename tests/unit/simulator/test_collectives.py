@@ -40,3 +40,45 @@ def test_gloo_serves_device_tensors(tmp_path):
     command = [sys.executable, "-W", "ignore", "-c", RANK]
     ranks = [subprocess.Popen([*command, str(rank), str(tmp_path / "meeting")]) for rank in range(2)]
     assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
+
+
+WAITS = textwrap.dedent("""
+    import torch
+    import torch.distributed as dist
+    from gfxgraph.simulator import install
+
+    installed = install("cuda")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    x = torch.ones(3, device="cuda")
+    dist.all_reduce(x, async_op=True).wait()
+
+    def captured(body):
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                return body()
+        except RuntimeError as error:
+            return str(error.__context__ or error).splitlines()[0]
+
+    def launched():
+        y = x * 2
+        return y, dist.all_reduce(y, async_op=True)
+
+    def waiting():
+        y, work = launched()
+        work.wait()
+        return y, work
+
+    assert captured(lambda: launched()[0] + 1) == "CUDA error: capturing stream has unjoined work"
+    y, work = captured(waiting)
+    assert "CUDA error" in captured(lambda: (x + 1, work.wait()))  # its capture has ended
+    outside = dist.all_reduce(x, async_op=True)
+    assert "uncaptured work" in captured(lambda: (x + 1, outside.wait()))
+    assert captured(lambda: dist.all_reduce(x)) is None
+""")
+
+
+def test_a_capture_must_wait_for_what_it_launches():
+    """An asynchronous collective runs on another stream: unjoined without a wait, and of its own capture only."""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", WAITS], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

@@ -137,7 +137,7 @@ def _makes_on_host(kwargs: Any) -> bool:
 
 
 def _reads_no_content(name: str) -> bool:
-    return name in NO_NODE or name.endswith("_like") or name.startswith("aten::new_")
+    return name in NO_NODE or name == "aten::is_pinned" or name.endswith("_like") or name.startswith("aten::new_")
 
 
 class HostRead(ABC):

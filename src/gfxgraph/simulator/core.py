@@ -161,10 +161,14 @@ class Simulator:
         """A page-locked copy of a CPU tensor."""
         with below_the_dispatcher():
             copy = tensor.clone(memory_format=torch.preserve_format)
-        storage = copy.untyped_storage()
+        self.note_pinned(copy)
+        return copy
+
+    def note_pinned(self, tensor: torch.Tensor) -> None:
+        """The tensor's memory is page-locked from now on."""
+        storage = tensor.untyped_storage()
         address = storage.data_ptr()
         self._pinned[address] = weakref.ref(storage, lambda _dead: self._pinned.pop(address, None))
-        return copy
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
         known = self._pinned.get(tensor.untyped_storage().data_ptr())

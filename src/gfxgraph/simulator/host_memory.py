@@ -61,7 +61,8 @@ def factories_with_pinning(sim: Simulator) -> dict[str, Callable[..., Any]]:
             made = factory(*args, **kwargs)
             if made.device.type != "cpu":
                 raise RuntimeError("Only dense CPU tensors can be pinned")
-            return _active[0].pin(made)
+            _active[0].note_pinned(made)  # this very tensor: it is the one that the dispatcher has shown
+            return made
 
         return make
 

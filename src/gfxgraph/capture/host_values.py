@@ -64,6 +64,12 @@ class ReadingCapture(Splitting, Protocol):
     def failed(self, error: CaptureError) -> CaptureError: ...
 
 
+def _below_modes(read: Callable[[Tensor], Any], tensor: Tensor) -> Any:
+    """Read a tensor as torch does: what modes and subclasses make of it is done once, with the number."""
+    with torch._C.DisableTorchFunction():
+        return read(tensor)
+
+
 def _here() -> HostValues | None:
     """The host values of this thread's capture, or None while nothing is recorded."""
     session: Any = process.active_session()
@@ -132,8 +138,7 @@ class HostValues:
 
     def read_scalar(self, tensor: Tensor, name: str) -> Any:
         """``tensor.item()`` inside the capture: a number that carries its expression, or a plain bool."""
-        item = intercept.stock("item")
-        value, ref, where = self._read(partial(item, tensor), name)
+        value, ref, where = self._read(partial(_below_modes, intercept.stock("item"), tensor), name)
         if isinstance(value, bool):
             self.asked(ref, "is true", None, value, where)
             return value
@@ -173,10 +178,10 @@ class HostValues:
 
     def read_list(self, tensor: Tensor) -> Any:
         """``tensor.tolist()``: one read, and a number for each element."""
-        to_list = intercept.stock("tolist")
         if tensor.dim() == 0:
             return self.read_scalar(tensor, "Tensor.tolist")
-        value, ref, where = self._read(partial(to_list, tensor), "Tensor.tolist")
+        to_list = partial(_below_modes, intercept.stock("tolist"), tensor)
+        value, ref, where = self._read(to_list, "Tensor.tolist")
         if self.needs_plain(sys._getframe(1), value) or tensor.dtype is torch.bool or tensor.numel() > _MOST_NUMBERS:
             self.escaped(ref, value, "Tensor.tolist()", where)
             return value
@@ -195,8 +200,7 @@ class HostValues:
 
     def read_contents(self, tensor: Tensor, use: str) -> None:
         """A host tensor's contents escape, as a NumPy array: they are pinned."""
-        to_list = intercept.stock("tolist")
-        value, ref, where = self._read(partial(to_list, tensor), use)
+        value, ref, where = self._read(partial(_below_modes, intercept.stock("tolist"), tensor), use)
         self.escaped(ref, value, use, where)
 
     def pin_lent(self, written: Iterable[Tensor]) -> None:

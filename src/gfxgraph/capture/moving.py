@@ -51,7 +51,8 @@ _MOVING = UnsafeOp(
 _HARMLESS = frozenset(
     "dim ndim dtype device is_cuda is_cpu layout requires_grad is_leaf grad_fn grad is_floating_point is_complex "
     "is_sparse is_quantized is_meta is_nested is_signed element_size itemsize names get_device is_inference "
-    "_backward_hooks __hash__ is_tensor is_conj is_neg item tolist __bool__ __float__ __int__ __index__".split()
+    "_backward_hooks __hash__ is_tensor is_conj is_neg item tolist __bool__ __float__ __int__ __index__ __repr__ "
+    "__format__".split()
 )
 _COUNTS = frozenset({"numel", "nelement", "size", "_nnz"})
 _ANSWERS = frozenset("shape stride __len__ storage_offset nbytes is_contiguous".split()) | _COUNTS

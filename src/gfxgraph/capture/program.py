@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 from torch.autograd import profiler
 
@@ -78,8 +79,9 @@ class Program:
                 with profiler.record_function(f"gfxgraph: {step}"):
                     step.run(self)
             return
-        for step in self.due_steps():
-            step.run(self)
+        with torch._C.DisableTorchFunction():  # modes round the replay saw the captured calls, or nothing
+            for step in self.due_steps():
+                step.run(self)
 
     def due_steps(self) -> Iterator[Step]:
         """The steps of one replay in order; each is yielded after the previous one has run."""

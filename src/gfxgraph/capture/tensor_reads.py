@@ -10,11 +10,12 @@ import operator
 import sys
 import weakref
 from collections.abc import Callable
-from types import FrameType, SimpleNamespace
+from types import FrameType, MethodType, SimpleNamespace
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from gfxgraph.capture import scaler, texts
 from gfxgraph.capture.host_memory import may_change, shares_memory
@@ -22,7 +23,7 @@ from gfxgraph.capture.memory import has_layout
 from gfxgraph.capture.number_functions import by_number
 from gfxgraph.capture.numbers import TrackedNumber, holds_numbers
 from gfxgraph.capture.places import place
-from gfxgraph.capture.stock import STOCK, Targets, session_here
+from gfxgraph.capture.stock import STOCK, Targets, keep_from_dynamo, session_here
 from gfxgraph.core.tape import TapeValue
 from gfxgraph.process import process
 from gfxgraph.process.process import OngoingCapture
@@ -30,6 +31,56 @@ from gfxgraph.process.process import OngoingCapture
 _T = TypeVar("_T")
 _WHOLE = frozenset({int, bool, type(None), type(...)})
 _PLACES = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
+
+
+class Method:
+    """Replaces one of Tensor's methods, and is overridden as that one is: by modes and by subclasses.
+
+    Their handlers are called first, with this object, which is equal to torch's own function: handlers ask
+    ``func is torch.Tensor.item``, or look it up in a table made before the capture.
+    """
+
+    def __init__(self, short: str, name: str, replacement: Any) -> None:
+        self._short = short
+        self._replacement = replacement
+        self.__name__ = self.__qualname__ = name
+        self.__code__ = replacement.__code__
+
+    def __get__(self, tensor: Any, owner: Any = None) -> Any:
+        return self if tensor is None else MethodType(self, tensor)
+
+    def __call__(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if has_torch_function_unary(tensor) and session_here() is not None:
+            return handle_torch_function(self, (tensor,), tensor, *args, **kwargs)
+        return self._replacement(tensor, *args, **kwargs)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or STOCK[self._short] is other
+
+    def __hash__(self) -> int:
+        return hash(STOCK[self._short])
+
+
+keep_from_dynamo(Method.__call__)
+
+
+@functools.cache  # one for all captures: it is known by identity
+def _methods() -> Targets:
+    found: dict[str, tuple[str, Any]] = {
+        "item": ("item", _item),
+        "bool": ("__bool__", _number("bool", bool)),
+        "float": ("__float__", _number("float", float)),
+        "int": ("__int__", _number("int", int)),
+        "index": ("__index__", _index),
+        "tolist": ("tolist", _tolist),
+        "numpy": ("numpy", _contents("numpy", "Tensor.numpy()")),
+        "array": ("__array__", _contents("array", "a NumPy array")),
+        "repr": ("__repr__", _repr),
+        "format": ("__format__", _format),
+        "getitem": ("__getitem__", _getitem),
+        "setitem": ("__setitem__", _setitem),
+    }
+    return {short: (Tensor, name, Method(short, name, function)) for short, (name, function) in found.items()}
 
 
 def _session_for(tensor: Any) -> Any:
@@ -46,7 +97,6 @@ def _item(self: Tensor) -> Any:
     return session.values.read_scalar(self, "Tensor.item")
 
 
-@functools.cache  # one for all captures: it is known by identity
 def _number(short: str, kind: type[Any]) -> Callable[[Tensor], Any]:
     def number(self: Tensor) -> Any:
         session = _session_for(self)
@@ -69,7 +119,6 @@ def _tolist(self: Tensor) -> Any:
     return STOCK["tolist"](self) if session is None else session.values.read_list(self)
 
 
-@functools.cache  # one for all captures: it is known by identity
 def _contents(short: str, called: str) -> Callable[..., Any]:
     def contents(self: Tensor, *args: object, **kwargs: object) -> Any:
         session = _session_for(self)
@@ -195,7 +244,6 @@ def _repr(self: Tensor, *args: Any, **kwargs: Any) -> str:
     return session.host_call("aten::item", show, repeat=False)  # type: ignore[no-any-return]
 
 
-@functools.cache  # one for all captures: it is known by identity
 def _format(self: Tensor, spec: str) -> str:
     session = _session_for(self)
     if session is not None and self.dim() == 0 and not self.is_meta:
@@ -357,21 +405,10 @@ def targets() -> Targets:
             "weakref",
             SimpleNamespace(**vars(weakref) | {"getweakrefs": _references_of_others}),
         ),
-        "item": (Tensor, "item", _item),
-        "bool": (Tensor, "__bool__", _number("bool", bool)),
-        "float": (Tensor, "__float__", _number("float", float)),
-        "int": (Tensor, "__int__", _number("int", int)),
-        "index": (Tensor, "__index__", _index),
-        "tolist": (Tensor, "tolist", _tolist),
-        "numpy": (Tensor, "numpy", _contents("numpy", "Tensor.numpy()")),
-        "array": (Tensor, "__array__", _contents("array", "a NumPy array")),
+        **_methods(),
         "as_subclass": (Tensor, "as_subclass", _as_subclass),
         "make_subclass": (Tensor, "_make_subclass", _make_subclass),
-        "repr": (Tensor, "__repr__", _repr),
-        "format": (Tensor, "__format__", _format),
         "new_tensor": (Tensor, "new_tensor", _new_tensor),
-        "getitem": (Tensor, "__getitem__", _getitem),
-        "setitem": (Tensor, "__setitem__", _setitem),
         "maybe_opt_step": (torch.amp.GradScaler, "_maybe_opt_step", _maybe_opt_step),
         "save": (torch, "save", _save),
         "tensor": (torch, "tensor", _made_on_host("tensor")),

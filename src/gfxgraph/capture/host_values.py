@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from types import CodeType, FrameType
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from gfxgraph.capture import afterwards, intercept, modes, symbols, texts, uses
 from gfxgraph.capture.host_memory import lends_memory
-from gfxgraph.capture.memory import kept_identity, memory_of
+from gfxgraph.capture.memory import kept_identity, memory_of, overwrite
 from gfxgraph.capture.numbers import TrackedNumber, holds_numbers, is_number, now, plain
 from gfxgraph.capture.places import place, program_place
 from gfxgraph.capture.program import Splitting
@@ -29,7 +30,7 @@ from gfxgraph.capture.steps import CallStep, Gate, HostStep, ReadStep, Step
 from gfxgraph.capture.structure import flat
 from gfxgraph.capture.symbols import WantsNumber, numbers_of, refs_and_values, symbolic
 from gfxgraph.core.expressions import Expressions, Ref, refs_in
-from gfxgraph.core.questions import EXACTLY, Question
+from gfxgraph.core.questions import EXACTLY, Question, same_value
 from gfxgraph.core.tape import where_of
 from gfxgraph.core.unsafe import BY_NAME, UnsafeOp
 from gfxgraph.errors import CaptureError
@@ -70,6 +71,16 @@ def _below_modes(read: Callable[[Tensor], Any], tensor: Tensor) -> Any:
         return read(tensor)
 
 
+def _content(session: ReadingCapture, tensor: Tensor) -> Tensor:
+    """A copy that the capture does not see."""
+    session.recorder.paused = True
+    try:
+        with torch.inference_mode():
+            return tensor.clone()
+    finally:
+        session.recorder.paused = False
+
+
 def _here() -> HostValues | None:
     """The host values of this thread's capture, or None while nothing is recorded."""
     session: Any = process.active_session()
@@ -94,6 +105,11 @@ class HostValues:
         """Whether an operation may have been given a symbolic scalar."""
         self.tainted: dict[int, Any] = {}
         """Host memory that holds device values, by ``memory_of``, so that views of it are found too."""
+        self._tensors: list[weakref.ref[Tensor]] = []
+        """The tensors of that memory."""
+        self._shared: list[tuple[Tensor, Tensor]] = []
+        """Those that another thread may use, with their content as it was told of them."""
+        self._shared_at = 0
 
     # -- host tensors -------------------------------------------------------------------------------
 
@@ -103,6 +119,7 @@ class HostValues:
         memory = memory_of(tensor)
         if memory not in self.tainted:
             self.tainted[memory] = kept_identity(tensor)
+        self._tensors.append(weakref.ref(tensor))
         self._capturing().recorder.is_wary = True
 
     def refills(self, tensor: Tensor) -> None:
@@ -198,9 +215,9 @@ class HostValues:
             for index, part in enumerate(value)
         ]
 
-    def read_contents(self, tensor: Tensor, use: str) -> None:
+    def read_contents(self, tensor: Tensor, use: str, where: Any = None) -> None:
         """A host tensor's contents escape, as a NumPy array: they are pinned."""
-        value, ref, where = self._read(partial(_below_modes, intercept.stock("tolist"), tensor), use)
+        value, ref, where = self._read(partial(_below_modes, intercept.stock("tolist"), tensor), use, where)
         self.escaped(ref, value, use, where)
 
     def pin_lent(self, written: Iterable[Tensor]) -> None:
@@ -208,6 +225,48 @@ class HostValues:
         for tensor in written:
             if not tensor.is_cuda and self.is_tainted(tensor) and lends_memory(tensor):
                 self.read_contents(tensor, "memory shared with NumPy")
+
+    def share(self) -> None:
+        """Another thread may use the program's host tensors from now on, which nobody sees: they are pinned."""
+        session = self._capturing()
+        if not self._tensors or session.recorder.paused or session.policy is not OnUnsafe.SPLIT:
+            return
+        steps = session.program.steps
+        is_known = all(isinstance(step, (ReadStep, CallStep)) for step in steps[self._shared_at :])
+        known = {id(tensor) for tensor, _ in self._shared} if is_known else set()
+        tensors = self._held()
+        for tensor in tensors:
+            if id(tensor) not in known:
+                self.read_contents(tensor, "memory that another thread may read", program_place())
+        self._shared_at = len(steps)
+        self._shared = [(tensor, _content(session, tensor)) for tensor in tensors]
+
+    def take_back(self) -> None:
+        """Another thread may have written to the tensors that were pinned for it: replays repeat what it wrote."""
+        session = self._capturing()
+        if not self._shared or session.recorder.paused:
+            return
+        for at, (tensor, content) in enumerate(self._shared):
+            now = _content(session, tensor)
+            if not same_value(_below_modes(Tensor.tolist, content), _below_modes(Tensor.tolist, now)):
+                self._shared[at] = tensor, now
+                session.add(CallStep(partial(overwrite, tensor, now), "a write of another thread's", *program_place()))
+
+    def _held(self) -> list[Tensor]:
+        """The tensors that hold device values and that somebody besides this capture's steps holds."""
+        session = self._capturing()
+        self._tensors = [ref for ref in {id(ref): ref for ref in self._tensors}.values() if ref() is not None]
+        tensors = [tensor for ref in self._tensors if (tensor := ref()) is not None]
+        n_ours = Counter(map(id, (*tensors, *(tensor for tensor, _ in self._shared))))
+        for externals in (session.recorder.externals, session.program.externals):
+            n_ours.update(map(id, externals.values()))
+        for step in session.program.steps:
+            if isinstance(step, HostStep):
+                n_ours.update(map(id, flat(step.args, step.kwargs, step.out, step.mutated)))
+            elif isinstance(step, ReadStep) and isinstance(step.read, partial):
+                n_ours.update(map(id, flat(step.read.args)))
+        n_alone, *n_held = map(sys.getrefcount, [object(), *tensors])
+        return [tensor for tensor, n in zip(tensors, n_held) if n - n_alone > n_ours[id(tensor)]]
 
     def read_text(self, show: Callable[[], str]) -> str:
         """The text of a tensor, by which the program goes: it is pinned."""
@@ -246,8 +305,8 @@ class HostValues:
             self.escaped(ref, outcome, name, where)
         return step
 
-    def _read(self, read: Callable[[], Any], name: str) -> tuple[Any, Ref, Any]:
-        where = place()
+    def _read(self, read: Callable[[], Any], name: str, where: Any = None) -> tuple[Any, Ref, Any]:
+        where = where or place()
         made: list[Ref] = []
 
         def make() -> tuple[Any, Step]:

@@ -13,10 +13,12 @@ import builtins
 import functools
 import json
 import math
+import queue
 import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import BuiltinFunctionType, FrameType
 from typing import Any
 
@@ -50,21 +52,58 @@ _OTHERS = frozenset({"isnan", "isfinite", "isinf", "fsum", "prod", "dist", "sump
 
 @functools.cache
 def waiting_targets(stock: Callable[[str], Any]) -> Targets:
-    """Replacements for functions that wait for a given time: C accepts only a real ``float`` there.
+    """Replacements for functions that wait for a given time, for which C accepts only a real ``float``, or for another
+    thread; and for those by which another thread is told something.
 
     Args:
         stock: gives the original function by its short name.
     """
-    places = ((time, "sleep"), (threading.Condition, "wait"), (threading.Thread, "join"))
-    return {f"waiting.{name}": (owner, name, _waiting(stock, f"waiting.{name}")) for owner, name in places}
+    waits = (
+        (time, "sleep"), (threading.Condition, "wait"), (threading.Thread, "join"), (threading.Event, "wait"),
+        (queue.Queue, "get"), (Future, "result"),
+    )  # fmt: skip
+    found = {name: (*place, _waiting(stock, name)) for place in waits if (name := _short(*place))}
+    for place in ((threading.Condition, "notify"), (ThreadPoolExecutor, "submit")):
+        found[_short(*place)] = (*place, _telling(stock, _short(*place)))
+    return found
+
+
+def _short(owner: Any, name: str) -> str:
+    return f"waiting.{name}" if owner is time else f"waiting.{owner.__name__}.{name}"
 
 
 def _waiting(stock: Callable[[str], Any], short: str) -> Any:
     def function(*args: Any, **kwargs: Any) -> Any:
-        return stock(short)(*plain(args, "a waiting time"), **plain(kwargs, "a waiting time"))
+        got = stock(short)(*plain(args, "a waiting time"), **plain(kwargs, "a waiting time"))
+        session: Any = process.active_session()
+        if session is not None:
+            session.values.take_back()
+        return got
 
     function.__name__ = function.__qualname__ = short.rpartition(".")[2]
     return function
+
+
+def _telling(stock: Callable[[str], Any], short: str) -> Any:
+    def function(*args: Any, **kwargs: Any) -> Any:
+        session: Any = process.active_session()
+        if session is not None and threading.active_count() > 1 and not _tells_nothing(sys._getframe(1)):
+            session.values.share()
+        return stock(short)(*args, **kwargs)
+
+    function.__name__ = function.__qualname__ = short.rpartition(".")[2]
+    return function
+
+
+def _tells_nothing(frame: FrameType | None) -> bool:
+    """True where a queue tells that it has room again, or a log takes a record."""
+    if frame is not None and frame.f_globals.get("__name__") == "queue" and frame.f_code.co_name != "put":
+        return True
+    for _ in range(4):
+        if frame is None or str(frame.f_globals.get("__name__")).startswith("logging"):
+            return frame is not None
+        frame = frame.f_back
+    return False
 
 
 def _of_numbers(name: str, func: Any) -> Any:

@@ -28,12 +28,14 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import zeros as zeros_by_name
+from torch.overrides import TorchFunctionMode
 
 import gfxgraph
 
@@ -1685,3 +1687,133 @@ def sizes_for_functions_that_were_bound_before(x):
     new, pad = x.new_ones, F.pad
     n = x[x > 0.7].numel()
     return zeros_by_name(n, 2, device=x.device) + 1, new(n, 2), pad(x, (0, n))
+
+
+# -- function modes and subclasses that change what a read gives ------------------------------------------
+
+
+class _Changing(TorchFunctionMode):
+    """Asks for functions as the documentation of torch shows it: by identity, by name, in a table."""
+
+    table: dict[object, object] = {torch.Tensor.tolist: lambda t: [2 * v for v in torch.Tensor.tolist(t)]}
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func in self.table:
+            return self.table[func](*args)
+        out = func(*args, **(kwargs or {}))
+        if func is torch.Tensor.item:
+            return out * 2 + 1
+        return out + 1 if getattr(func, "__name__", "") == "__int__" else out
+
+
+@right
+def item_changed_by_a_mode(x):
+    with _Changing():
+        return x * x.max().item()
+
+
+@right
+def list_changed_by_a_mode(x):
+    with _Changing():
+        return x * x.tolist()[1]
+
+
+@guarded
+def int_changed_by_a_mode(x):
+    with _Changing():
+        return x.roll(int(x.argmax()))
+
+
+class _Shifting(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.Tensor.__getitem__ and isinstance(args[1], torch.Tensor):
+            args = args[0], (args[1] + 1) % 6
+        return func(*args, **(kwargs or {}))
+
+
+@right
+def index_changed_by_a_mode(x):
+    with _Shifting():
+        return x * x[x.argmax()]
+
+
+class _Doubling(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        out = super().__torch_function__(func, types, args, kwargs or {})
+        return out * 2 if func is torch.Tensor.item else out
+
+
+@right
+def item_changed_by_a_subclass(x):
+    return x * x.as_subclass(_Doubling).max().item()
+
+
+# -- host tensors in other threads ---------------------------------------------------------------------
+
+
+def _in_a_thread(work):
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+@guarded
+def decision_of_another_thread(x):
+    host, found = x.cpu(), {}
+    _in_a_thread(lambda: found.update(alarm=bool((host > 2.5).any())))
+    return x.clamp(max=2.5) if found["alarm"] else x * 1.5
+
+
+@guarded
+def list_of_another_thread(x):
+    host, found = x.cpu(), []
+    _in_a_thread(lambda: found.extend(host.tolist()))
+    return x * found[2]
+
+
+@guarded
+def tensor_of_another_thread(x):
+    host, found = x.cpu(), []
+    _in_a_thread(lambda: found.append(host.sort().values))
+    return found[0].to("cuda") + x
+
+
+@guarded
+def write_of_another_thread(x):
+    host = x.cpu()
+    _in_a_thread(lambda: host.mul_(3))
+    return host.to("cuda") + x
+
+
+_pool = ThreadPoolExecutor(1)
+
+
+@guarded
+def work_of_a_pool(x):
+    host = x.cpu()
+    return x * _pool.submit(lambda: float(host.max())).result()
+
+
+_asked: queue.Queue[torch.Tensor] = queue.Queue()
+_answered: queue.Queue[float] = queue.Queue()
+
+
+def _answer():
+    while True:
+        _answered.put(_asked.get().sum().item())
+
+
+@guarded
+def answer_of_a_thread_of_before(x):
+    if not any(thread.name == "answers" for thread in threading.enumerate()):
+        threading.Thread(target=_answer, daemon=True, name="answers").start()
+    _asked.put(x.cpu())
+    return x + _answered.get(timeout=30)
+
+
+@right
+def thread_that_is_given_nothing(x):
+    high = x.cpu().max().item()
+    _in_a_thread(lambda: None)
+    return x * high

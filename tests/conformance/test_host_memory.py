@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 import gfxgraph
 from tests.conformance.conftest import on_both_platforms
@@ -191,3 +192,58 @@ def test_torchs_own_behaviour_asks_nothing(platform):
     host.fill_(5.0)
     graph.replay()
     assert y.tolist() == [1.0] * 4
+
+
+@on_both_platforms
+def test_a_tensor_made_from_the_device_is_pinned(platform):
+    """Whether it is pinned is asked of its memory: that reads no content, and each replay makes another."""
+    x = ones()
+
+    def body():
+        return x.cpu().sort().values.pin_memory().to("cuda", non_blocking=True) * 2
+
+    graph, y = captured(body)
+    for value in (1.0, 3.0):
+        x.fill_(value)
+        graph.replay()
+        assert torch.equal(y, body())
+
+
+@on_both_platforms
+def test_pinned_memory_that_the_capture_itself_made(platform):
+    """What it writes there is done once: the graph's copy reads it at each replay, though the program lets it go."""
+    x = ones()
+
+    def body():
+        host = torch.zeros(4, pin_memory=True)
+        host += 1
+        y = host.to("cuda", non_blocking=True) * x
+        del host
+        return y + torch.full((4,), 5.0, pin_memory=True).to("cuda", non_blocking=True)
+
+    graph, y = captured(body)
+    for value in (1.0, 3.0, 4.0):
+        x.fill_(value)
+        graph.replay()
+        assert torch.equal(y, body())
+
+
+@on_both_platforms
+def test_a_replay_under_a_function_mode(platform):
+    """A mode round the replay changes none of its reads and steps."""
+
+    class Negates(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            return -out if getattr(func, "__name__", "") in ("item", "mul", "__getitem__") else out
+
+    x = ones()
+
+    def body():
+        return (x * x.max().item())[x > 0].sum()
+
+    graph, y = captured(body)
+    x.fill_(3.0)
+    with Negates():
+        graph.replay()
+    assert y.item() == body().item() == 36.0

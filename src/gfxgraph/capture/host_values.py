@@ -256,7 +256,7 @@ class HostValues:
         """The tensors that hold device values and that somebody besides this capture's steps holds."""
         session = self._capturing()
         self._tensors = [ref for ref in {id(ref): ref for ref in self._tensors}.values() if ref() is not None]
-        tensors = [tensor for ref in self._tensors if (tensor := ref()) is not None]
+        tensors = [each for each in (ref() for ref in self._tensors) if each is not None]  # and no other name for one
         n_ours = Counter(map(id, (*tensors, *(tensor for tensor, _ in self._shared))))
         for externals in (session.recorder.externals, session.program.externals):
             n_ours.update(map(id, externals.values()))

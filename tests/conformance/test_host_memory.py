@@ -203,7 +203,7 @@ def test_a_tensor_made_from_the_device_is_pinned(platform):
         return x.cpu().sort().values.pin_memory().to("cuda", non_blocking=True) * 2
 
     graph, y = captured(body)
-    for value in (1.0, 3.0):
+    for value in (1.0, 3.0, 4.0):
         x.fill_(value)
         graph.replay()
         assert torch.equal(y, body())

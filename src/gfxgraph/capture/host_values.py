@@ -250,7 +250,9 @@ class HostValues:
             now = _content(session, tensor)
             if not same_value(_below_modes(Tensor.tolist, content), _below_modes(Tensor.tolist, now)):
                 self._shared[at] = tensor, now
-                session.add(CallStep(partial(overwrite, tensor, now), "a write of another thread's", *program_place()))
+                session.add(
+                    CallStep(partial(overwrite, tensor, now), "a write of another thread's", *program_place())
+                )
 
     def _held(self) -> list[Tensor]:
         """The tensors that hold device values and that somebody besides this capture's steps holds."""

@@ -242,9 +242,9 @@ def _switch_collector_off() -> None:
 def _start_thread(self: threading.Thread) -> None:
     for session in process.sessions():
         session.make_room_for_threads()
-    session = process.active_session()
-    if session is not None:
-        session.values.share()
+    capturing = process.active_session()
+    if capturing is not None:
+        capturing.values.share()
     _guard_draws()
     stock("start_thread")(self)  # the original: another thread may have ended the last capture
 

@@ -52,8 +52,8 @@ _OTHERS = frozenset({"isnan", "isfinite", "isinf", "fsum", "prod", "dist", "sump
 
 @functools.cache
 def waiting_targets(stock: Callable[[str], Any]) -> Targets:
-    """Replacements for functions that wait for a given time, for which C accepts only a real ``float``, or for another
-    thread; and for those by which another thread is told something.
+    """Replacements for functions that wait for a given time, for which C accepts only a real ``float``, or for
+    another thread; and for those by which another thread is told something.
 
     Args:
         stock: gives the original function by its short name.
@@ -68,14 +68,14 @@ def waiting_targets(stock: Callable[[str], Any]) -> Targets:
     return found
 
 
-def _short(owner: Any, name: str) -> str:
-    return f"waiting.{name}" if owner is time else f"waiting.{owner.__name__}.{name}"
+def _short(owner: object, name: str) -> str:
+    return f"waiting.{name}" if owner is time else f"waiting.{getattr(owner, '__name__', '')}.{name}"
 
 
 def _waiting(stock: Callable[[str], Any], short: str) -> Any:
     def function(*args: Any, **kwargs: Any) -> Any:
         got = stock(short)(*plain(args, "a waiting time"), **plain(kwargs, "a waiting time"))
-        session: Any = process.active_session()
+        session = process.active_session()
         if session is not None:
             session.values.take_back()
         return got
@@ -86,7 +86,7 @@ def _waiting(stock: Callable[[str], Any], short: str) -> Any:
 
 def _telling(stock: Callable[[str], Any], short: str) -> Any:
     def function(*args: Any, **kwargs: Any) -> Any:
-        session: Any = process.active_session()
+        session = process.active_session()
         if session is not None and threading.active_count() > 1 and not _tells_nothing(sys._getframe(1)):
             session.values.share()
         return stock(short)(*args, **kwargs)

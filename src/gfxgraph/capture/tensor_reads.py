@@ -47,7 +47,9 @@ class Method:
         self.__code__ = replacement.__code__
 
     def __get__(self, tensor: Any, owner: Any = None) -> Any:
-        return self if tensor is None else MethodType(self, tensor)
+        if tensor is None:
+            return self
+        return MethodType(self if has_torch_function_unary(tensor) else self._replacement, tensor)
 
     def __call__(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
         if has_torch_function_unary(tensor) and session_here() is not None:

@@ -1817,3 +1817,20 @@ def thread_that_is_given_nothing(x):
     high = x.cpu().max().item()
     _in_a_thread(lambda: None)
     return x * high
+
+
+# -- sizes and questions of C++'s -----------------------------------------------------------------------
+
+
+@guarded
+def first_number_is_a_size_in_a_call(x):
+    rows, inverse = torch.unique(x, return_inverse=True)
+    return torch.zeros(rows.shape[0], 2, device=x.device).index_add_(0, inverse, x[:, None].repeat(1, 2)).sum() + x
+
+
+@guarded
+def jagged_rows_pooled(x):
+    offsets = F.pad(x[:3].abs().long().clamp(1, 2).cumsum(0), (1, 0))
+    n = int(offsets[-1])
+    rows = torch.nested.nested_tensor_from_jagged(x[:, None].repeat(1, 2)[:n], offsets)
+    return torch.nested.to_padded_tensor(rows, 0.0, output_size=(3, 2, 2)).sum(1)

@@ -1819,13 +1819,7 @@ def thread_that_is_given_nothing(x):
     return x * high
 
 
-# -- sizes and questions of C++'s -----------------------------------------------------------------------
-
-
-@guarded
-def first_number_is_a_size_in_a_call(x):
-    rows, inverse = torch.unique(x, return_inverse=True)
-    return torch.zeros(rows.shape[0], 2, device=x.device).index_add_(0, inverse, x[:, None].repeat(1, 2)).sum() + x
+# -- questions of C++'s -----------------------------------------------------------------------
 
 
 @guarded

@@ -28,11 +28,10 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gfxgraph.capture import fused_recording, homes, intercept, texts, uses
+from gfxgraph.capture import fused_recording, homes, intercept, uses
 from gfxgraph.capture.autocasting import as_now
 from gfxgraph.capture.memory import Layout, has_layout, memory_of, parts_of, size_of
 from gfxgraph.capture.modes import put_below, take_off
-from gfxgraph.capture.number_functions import SIZED
 from gfxgraph.capture.numbers import TrackedNumber, plain
 from gfxgraph.capture.places import place
 from gfxgraph.capture.program import Splitting
@@ -266,9 +265,6 @@ class MovingTensors:
         step, ref = self._read(session, name, func, args, kwargs, value)
         session.add(step)
         frame = sys._getframe(2)
-        if not session.values.has_numbers and texts.stands_in_call(frame, SIZED):
-            session.values.escaped(ref, value, "a size")  # its function has already been looked up
-            return value
         if name in _COUNTS and type(value) is int:
             return session.values.handed_out(value, ref, (step.code, step.lasti), frame)
         if name == "__len__" and (question := uses.question_for(frame, "len")) is not None:

@@ -72,8 +72,8 @@ def _short(owner: object, name: str) -> str:
     return f"waiting.{name}" if owner is time else f"waiting.{getattr(owner, '__name__', '')}.{name}"
 
 
-def _waiting(stock: Callable[[str], Any], short: str) -> Any:
-    def function(*args: Any, **kwargs: Any) -> Any:
+def _waiting(stock: Callable[[str], Any], short: str) -> object:
+    def function(*args: object, **kwargs: object) -> object:
         got = stock(short)(*plain(args, "a waiting time"), **plain(kwargs, "a waiting time"))
         session = process.active_session()
         if session is not None:
@@ -84,8 +84,8 @@ def _waiting(stock: Callable[[str], Any], short: str) -> Any:
     return function
 
 
-def _telling(stock: Callable[[str], Any], short: str) -> Any:
-    def function(*args: Any, **kwargs: Any) -> Any:
+def _telling(stock: Callable[[str], Any], short: str) -> object:
+    def function(*args: object, **kwargs: object) -> object:
         session = process.active_session()
         if session is not None and threading.active_count() > 1 and not _tells_nothing(sys._getframe(1)):
             session.values.share()

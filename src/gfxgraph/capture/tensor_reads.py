@@ -10,7 +10,7 @@ import operator
 import sys
 import weakref
 from collections.abc import Callable
-from types import FrameType, MethodType, SimpleNamespace
+from types import FrameType, FunctionType, MethodType, SimpleNamespace
 from typing import Any, TypeVar
 
 import torch
@@ -40,21 +40,21 @@ class Method:
     ``func is torch.Tensor.item``, or look it up in a table made before the capture.
     """
 
-    def __init__(self, short: str, name: str, replacement: Any) -> None:
+    def __init__(self, short: str, name: str, replacement: FunctionType) -> None:
         self._short = short
         self._replacement = replacement
         self.__name__ = self.__qualname__ = name
         self.__code__ = replacement.__code__
 
-    def __get__(self, tensor: Any, owner: Any = None) -> Any:
+    def __get__(self, tensor: Tensor | None, owner: object = None) -> object:
         if tensor is None:
             return self
         return MethodType(self if has_torch_function_unary(tensor) else self._replacement, tensor)
 
-    def __call__(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, tensor: Tensor, *args: object, **kwargs: object) -> object:
         if has_torch_function_unary(tensor) and session_here() is not None:
-            return handle_torch_function(self, (tensor,), tensor, *args, **kwargs)
-        return self._replacement(tensor, *args, **kwargs)
+            return handle_torch_function(self, (tensor,), tensor, *args, **kwargs)  # type: ignore[no-any-return]
+        return self._replacement(tensor, *args, **kwargs)  # type: ignore[no-any-return]
 
     def __eq__(self, other: object) -> bool:
         return self is other or STOCK[self._short] is other

@@ -353,3 +353,20 @@ def test_a_launch_by_triton_pins_the_numbers_that_it_is_given(platform, monkeypa
     x.fill_(1)
     with pytest.raises(gfxgraph.GuardMismatch, match=r"was 3 when captured and is 4 now"):
         graph.replay()
+
+
+def test_what_the_captures_caller_names_takes_no_numbers(platform):
+    """A result's number is looked for in the captured code, not in what begins the capture, whatever that names."""
+    generator = torch.Generator().manual_seed(int(decimal.Decimal(3)))
+    x = torch.rand(4, generator=generator).to("cuda")
+
+    def step():
+        v = x.sum().item()
+        return x * v
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = step()
+    x.fill_(2.0)
+    graph.replay()
+    assert y.tolist() == [16.0] * 4

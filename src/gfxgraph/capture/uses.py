@@ -42,6 +42,7 @@ import torch
 
 from gfxgraph.capture.places import is_installed_file, is_library_code, user_frame
 from gfxgraph.capture.source import SCOPES, name_of, path_to, remembered, running, tree_of
+from gfxgraph.process import process
 
 _UNKNOWN = object()
 _DEEPEST = 4  # nested calls to follow, in either direction
@@ -100,15 +101,21 @@ _NUMPYS = frozenset({"datetime64", "timedelta64"})
 def wants_plain(frame: FrameType | None) -> bool:
     """True if the number that the program is reading is needed plain."""
     frame = user_frame(frame)
+    session: Any = process.active_session()
+    begun_in = session.begun_at[0] if session is not None else None
+    is_inside = True
     for _ in range(_DEEPEST):
         if frame is None or is_library_code(frame.f_code):
             return False
         if any(name.startswith("__resume_at_") for name in frame.f_code.co_names):
             return True  # Dynamo's code: it passes the number to what it compiles next, untracked
-        answer = _answer(frame)
-        if answer is not None:
-            return answer
-        frame = frame.f_back  # the function returns the number
+        is_inside = is_inside and frame.f_code is not begun_in
+        wants, returns, is_lost = _answer(frame)
+        if wants or is_lost and is_inside and _may_refuse(frame):
+            return True
+        if not returns:
+            return False
+        frame = frame.f_back
     return False
 
 
@@ -158,13 +165,16 @@ def _running(frame: FrameType | None) -> list[ast.AST]:
 
 
 @remembered
-def _answer(tree: ast.Module | None, path: list[ast.AST], frame: FrameType) -> bool | None:
-    """None if the function returns the number."""
+def _answer(tree: ast.Module | None, path: list[ast.AST], frame: FrameType) -> tuple[bool, bool, bool]:
+    """Whether the number is needed plain, whether the function returns it, and whether it is lost sight of."""
     search = _Search(scope_of(path), tree, looked_up(frame), _DEEPEST)
     wants = search.climbs(path) if path else False
-    if not wants and (search.is_lost or not path):
-        wants = _names_what_refuses(frame.f_code, looked_up(frame), _DEEPEST)
-    return True if wants else (None if search.returns else False)
+    return wants, search.returns, search.is_lost or not path
+
+
+@remembered
+def _may_refuse(tree: ast.Module | None, path: list[ast.AST], frame: FrameType) -> bool:
+    return _names_what_refuses(frame.f_code, looked_up(frame), _DEEPEST)
 
 
 def _looked_up(name: str, *rooms: dict[str, object]) -> object:

@@ -24,6 +24,7 @@ Stays out: command line, engines, functions that are captured per signature.
                   the parts of a session
     random_state.py, draws.py
                   ``get_rng_state`` and other threads' draws while a capture runs
+    seeds.py      generators that the captured program seeds
     scaler.py     ``GradScaler.step``, the one branch that is captured both ways
     optimizers.py what torch refuses of optimizers inside a capture, and what they do in their first step alone
     peers.py      the other ranks of a job, asked through torch.distributed's store

@@ -85,7 +85,7 @@ def _methods() -> Targets:
     return {short: (Tensor, name, Method(short, name, function)) for short, (name, function) in found.items()}
 
 
-def _session_for(tensor: Any) -> Any:
+def _session_for(tensor: object) -> Any:
     session = session_here()
     if session is None or not isinstance(tensor, Tensor):
         return None
@@ -231,7 +231,7 @@ def _is_ours(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__")).startswith(f"{__name__.partition('.')[0]}.")
 
 
-def _repr(self: Tensor, *args: Any, **kwargs: Any) -> str:
+def _repr(self: Tensor, *args: object, **kwargs: object) -> str:
     session = _session_for(self)
     if session is None:
         return STOCK["repr"](self, *args, **kwargs)  # type: ignore[no-any-return]
@@ -350,7 +350,7 @@ def _with_places(session: Any, index: Any) -> Any:
     return session.values.read_scalar(index, "an index") if session.values.comes_from_device(index) else index
 
 
-def _holds_number(index: Any) -> bool:
+def _holds_number(index: object) -> bool:
     kind = type(index)
     if kind is TrackedNumber:
         return True
@@ -375,7 +375,7 @@ def _maybe_opt_step(self: Any, optimizer: Any, optimizer_state: Any, *args: Any,
 
 
 def _predicate(name: str, test: str) -> Callable[[Any], bool]:
-    def asked(value: Any) -> bool:
+    def asked(value: object) -> bool:
         if type(value) is TrackedNumber:
             return value._ask(test, bool(STOCK[name](value._value)))
         return STOCK[name](value)  # type: ignore[no-any-return]

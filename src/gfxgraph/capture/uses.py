@@ -101,7 +101,7 @@ _NUMPYS = frozenset({"datetime64", "timedelta64"})
 def wants_plain(frame: FrameType | None) -> bool:
     """True if the number that the program is reading is needed plain."""
     frame = user_frame(frame)
-    session: Any = process.active_session()
+    session = process.active_session()
     begun_in = session.begun_at[0] if session is not None else None
     is_inside = True
     for _ in range(_DEEPEST):

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch.compiler import is_compiling
 
-from gfxgraph.capture import autocasting, generators, intercept
+from gfxgraph.capture import autocasting, generators, intercept, turns
 from gfxgraph.capture.dispatch_state import DispatchState, enter_for_good
 from gfxgraph.capture.half_entered import end_half_entered
 from gfxgraph.capture.modes import Standing, enter_mode, forget_mode, leave_modes
@@ -32,6 +32,8 @@ from gfxgraph.types import OnUnsafe
 _HAS_STALE_STREAMS = hasattr(torch._C, "_set_override_stale_capture_stream")
 """torch 2.13 refuses a captured backward to a leaf whose gradients a warm-up's loss, still alive, ties to the default
 stream, unless told to use the capture's."""
+_overriding: dict[int, bool] = {}
+"""Captures for which torch is told so, with what it had been told before the first: a switch of the whole process."""
 TRIES = 2
 """How often to run a step that was interrupted or failed."""
 others: list[Callable[[], object]] = []
@@ -72,7 +74,6 @@ class Holdings:
     def __init__(self, recorder: Any) -> None:
         self._recorder = recorder
         self._multithreading: bool | None = None
-        self._overrides_streams: bool | None = None
         self._debug_mode: int | None = None
         self._is_recording = False
 
@@ -85,8 +86,9 @@ class Holdings:
         self._multithreading = torch.autograd.is_multithreading_enabled()
         torch._C._set_multithreading_enabled(False)
         if _HAS_STALE_STREAMS and self._recorder.session.policy is not OnUnsafe.RAISE:
-            self._overrides_streams = torch._C._override_stale_capture_stream()
-            torch._C._set_override_stale_capture_stream(True)
+            with turns.lock:
+                _overriding[id(self)] = next(iter(_overriding.values()), torch._C._override_stale_capture_stream())
+                torch._C._set_override_stale_capture_stream(True)
         autocasting.follow(self)
         enter_mode(self._recorder)
         self._is_recording = True
@@ -121,9 +123,10 @@ class Holdings:
         if self._multithreading is not None:
             torch._C._set_multithreading_enabled(self._multithreading)
             self._multithreading = None
-        if self._overrides_streams is not None:
-            torch._C._set_override_stale_capture_stream(self._overrides_streams)
-            self._overrides_streams = None
+        with turns.lock:
+            if list(_overriding) == [id(self)]:  # the last one
+                torch._C._set_override_stale_capture_stream(_overriding[id(self)])
+            _overriding.pop(id(self), None)
 
     def refuse_waits(self) -> None:
         """Make torch raise at hidden waits before they reach the driver."""

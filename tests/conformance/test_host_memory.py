@@ -247,3 +247,32 @@ def test_a_replay_under_a_function_mode(platform):
     with Negates():
         graph.replay()
     assert y.item() == body().item() == 36.0
+
+
+@pytest.mark.parametrize("asks", ["event", "stream"])
+def test_what_was_done_when_asked_is_waited_for(platform, monkeypatch, asks):
+    """A program that polls until its download has arrived reads it then: each replay waits before it reads."""
+    waited = []
+    synchronize = torch.cuda.Stream.synchronize
+    monkeypatch.setattr(torch.cuda.Stream, "synchronize", lambda self: (waited.append(1), synchronize(self))[1])
+    x = torch.ones(4, device="cuda")
+    host = torch.zeros(4, pin_memory=True)
+
+    def step():
+        host.copy_(x * 2, non_blocking=True)
+        if asks == "event":
+            done = torch.cuda.Event()
+            done.record()
+        else:
+            done = torch.cuda.current_stream()
+        while not done.query():
+            pass
+        return x * host.max()
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = step()
+    x.fill_(3.0)
+    waited.clear()
+    graph.replay()
+    assert waited and y.tolist() == [18.0] * 4

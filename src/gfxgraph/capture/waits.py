@@ -89,7 +89,10 @@ def _stream_query(self: Any) -> bool:
         with turns.unnoticed():
             return STOCK["stream_query"](self)  # type: ignore[no-any-return]
     synchronize = STOCK["stream_synchronize"]
-    session.host_call("torch.cuda.Stream.query", lambda: synchronize(self), repeat=False)
+    if session.streams.captures(self):  # the program goes on as after a wait, and so must each replay
+        session.host_call("torch.cuda.Stream.query", _synchronize_current(synchronize))
+    else:
+        session.host_call("torch.cuda.Stream.query", lambda: synchronize(self), repeat=False)
     return True
 
 
@@ -109,9 +112,8 @@ def _event_query(self: Any) -> bool:
     if session is None:
         with turns.unnoticed():
             return STOCK["event_query"](self)  # type: ignore[no-any-return]
-    if session.streams.recorded_in(self) is not None:
-        synchronize, stream = STOCK["stream_synchronize"], session.streams.own
-        session.host_call("torch.cuda.Event.query", lambda: synchronize(stream), repeat=False)
+    if session.streams.recorded_in(self) is not None:  # as above
+        session.host_call("torch.cuda.Event.query", _synchronize_current(STOCK["stream_synchronize"]))
         return True
     query = STOCK["event_query"]
     return session.host_call("torch.cuda.Event.query", lambda: query(self), repeat=False)  # type: ignore[no-any-return]

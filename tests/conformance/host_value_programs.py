@@ -1828,3 +1828,9 @@ def jagged_rows_pooled(x):
     n = int(offsets[-1])
     rows = torch.nested.nested_tensor_from_jagged(x[:, None].repeat(1, 2)[:n], offsets)
     return torch.nested.to_padded_tensor(rows, 0.0, output_size=(3, 2, 2)).sum(1)
+
+
+@right
+def branch_operator_over_a_mask_result(x):
+    y = x[x > 0.7]
+    return torch.ops.higher_order.cond(y.sum() > 3, lambda y: y * 2, lambda y: y + 1, (y,))

@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from gfxgraph.capture import fused_recording, homes, intercept, uses
 from gfxgraph.capture.autocasting import as_now
@@ -361,6 +362,8 @@ class Saved:
 class WriteSaver(TorchDispatchMode):
     """Saves existing tensors before a call writes to them, and notes them in ``found``."""
 
+    supports_higher_order_operators = True
+
     def __init__(self, session: Any, found: list[Tensor]) -> None:
         super().__init__()
         self._session = session
@@ -369,7 +372,11 @@ class WriteSaver(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        targets = [tensor for tensor in written(func, args, kwargs) if memory_of(tensor) not in self._made]
+        if hasattr(func, "_schema"):
+            writes = [*written(func, args, kwargs)]
+        else:  # nothing says what a higher-order operator writes, as Triton's does
+            writes = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        targets = [tensor for tensor in writes if memory_of(tensor) not in self._made]
         self._session.rollback.save(targets, self._session.streams.own)
         self._found += targets
         before = {memory_of(tensor) for tensor in flat(args, kwargs)}

@@ -483,6 +483,24 @@ def test_graph_dropped_by_another_thread_during_a_capture(surface):
     assert torch.equal(z, (x + 1) * 2)
 
 
+def test_a_thread_started_in_a_capture_beside_a_download_of_another(platform):
+    """What another graph downloads is not this one's to tell a thread: the capture stays one graph."""
+    x = arange()
+    first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    host = captured(first, lambda: (x * 2).cpu())
+    with torch.cuda.graph(second):
+        y = x + 1
+        thread = threading.Thread(target=int)
+        thread.start()
+        thread.join()
+        z = y * 2
+    assert second._program.is_plain
+    x.fill_(3.0)
+    second.replay()
+    first.replay()
+    assert torch.equal(z, (x + 1) * 2) and torch.equal(host, (x * 2).cpu())
+
+
 def test_replays_queue_up_behind_each_other(surface):
     """100 replays without a wait between them are 100 steps."""
     count, graph = torch.zeros(4, device="cuda"), torch.cuda.CUDAGraph()

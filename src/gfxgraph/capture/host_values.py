@@ -133,6 +133,7 @@ class HostValues:
         """
         for tensor in list(_refilled.values()):
             self.taint(tensor)
+        self._tensors.clear()  # other threads are told of this program's own
         if symbols.alive:
             self.has_symbols = self._capturing().recorder.is_wary = True
 

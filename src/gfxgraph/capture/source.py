@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from types import CodeType, FrameType
 from typing import Any, TypeVar
@@ -87,3 +87,48 @@ def _covers(node: ast.AST, start: tuple[int, int], end: tuple[int, int]) -> bool
         return any(_covers(child, start, end) for child in ast.iter_child_nodes(node))
     where: Any = node
     return bool((where.lineno, where.col_offset) <= start and end <= (where.end_lineno, where.end_col_offset))
+
+
+def scope_of(path: list[ast.AST]) -> Any:
+    return next((node for node in reversed(path) if isinstance(node, SCOPES)), path[0] if path else None)
+
+
+def path_in(scope: Any, node: Any) -> list[ast.AST]:
+    return path_to(scope, (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset))
+
+
+def loads(scope: ast.AST, name: str) -> Iterator[ast.Name]:
+    """Where a name is read, including nested functions that do not shadow it."""
+    for child in ast.iter_child_nodes(scope):
+        if isinstance(child, SCOPES) and name in parameters_of(child):
+            continue
+        if isinstance(child, ast.Name) and child.id == name and isinstance(child.ctx, ast.Load):
+            yield child
+        yield from loads(child, name)
+
+
+def parameters_of(scope: Any) -> list[str]:
+    given = scope.args
+    every = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+    return [each.arg for each in every if each is not None]
+
+
+def parameter_of(scope: Any, call: ast.Call, node: ast.AST, n_bound: int) -> str | None:
+    """The parameter that receives an argument of a call."""
+    if isinstance(node, ast.keyword):
+        return node.arg if node.arg in parameters_of(scope) else getattr(scope.args.kwarg, "arg", None)
+    position = next((i for i, each in enumerate(call.args) if each is node), -1)
+    names = [each.arg for each in (*scope.args.posonlyargs, *scope.args.args)][n_bound:]
+    if position < 0 or isinstance(node, ast.Starred) or any(isinstance(each, ast.Starred) for each in call.args):
+        return None
+    return names[position] if position < len(names) else getattr(scope.args.vararg, "arg", None)
+
+
+def definition(tree: ast.Module, code: CodeType) -> Any:
+    """The function's definition, found by its name and first line."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == code.co_name:
+            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            if first == code.co_firstlineno:
+                return node
+    return None

@@ -19,8 +19,17 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from gfxgraph.capture.places import is_installed_file, user_frame
-from gfxgraph.capture.source import name_of, path_at, path_to, remembered, running, tree_of
-from gfxgraph.capture.uses import entry_of, looked_up, looked_up_in, parameters_of, resolved, scope_of
+from gfxgraph.capture.source import (
+    name_of,
+    parameters_of,
+    path_at,
+    path_to,
+    remembered,
+    running,
+    scope_of,
+    tree_of,
+)
+from gfxgraph.capture.uses import entry_of, looked_up, looked_up_in, resolved
 from gfxgraph.process import process
 
 _OUTPUT_MODULES = frozenset("logging warnings traceback pprint reprlib tqdm rich unittest _pytest".split())

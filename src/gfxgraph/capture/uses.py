@@ -22,7 +22,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import (
     BuiltinFunctionType,
@@ -41,7 +41,19 @@ from typing import Any
 import torch
 
 from gfxgraph.capture.places import is_installed_file, is_library_code, user_frame
-from gfxgraph.capture.source import SCOPES, name_of, path_to, remembered, running, tree_of
+from gfxgraph.capture.source import (
+    SCOPES,
+    definition,
+    loads,
+    name_of,
+    parameter_of,
+    parameters_of,
+    path_in,
+    remembered,
+    running,
+    scope_of,
+    tree_of,
+)
 from gfxgraph.process import process
 
 _UNKNOWN = object()
@@ -222,14 +234,14 @@ class _Search:
         if (id(scope), name) in self._seen:
             return False
         self._seen.add((id(scope), name))
-        return any(self.climbs(_path_in(scope, load)) for load in _loads(scope, name))
+        return any(self.climbs(path_in(scope, load)) for load in loads(scope, name))
 
     def _attribute(self, scope: ast.AST, name: str) -> bool:
         if (id(scope), f".{name}") in self._seen:
             return False
         self._seen.add((id(scope), f".{name}"))
         nodes = (node for node in ast.walk(scope) if isinstance(node, ast.Attribute) and node.attr == name)
-        return any(self.climbs(_path_in(scope, node)) for node in nodes if isinstance(node.ctx, ast.Load))
+        return any(self.climbs(path_in(scope, node)) for node in nodes if isinstance(node.ctx, ast.Load))
 
     def climbs(self, path: list[ast.AST]) -> bool:
         """Follow a value from its node outwards; True if it is needed plain."""
@@ -429,8 +441,8 @@ def _entry(func: FunctionType, first: object, n_bound: int, call: ast.Call, node
     tree = tree_of(code.co_filename)
     if tree is None or is_library_code(code) or _room(func) in _NOT_ENTERED:
         return None
-    scope = _definition(tree, code)
-    parameter = _parameter(scope, call, node, n_bound) if scope is not None else None
+    scope = definition(tree, code)
+    parameter = parameter_of(scope, call, node, n_bound) if scope is not None else None
     if scope is None or parameter is None:
         return None
     own = dict(zip(code.co_varnames[:1], [first])) if n_bound else {}
@@ -541,10 +553,6 @@ def _refuses(item: object) -> bool:
 # -- the tree ---------------------------------------------------------------------------------------------
 
 
-def scope_of(path: list[ast.AST]) -> Any:
-    return next((node for node in reversed(path) if isinstance(node, SCOPES)), path[0] if path else None)
-
-
 def _targets_of(parent: ast.AST, node: ast.AST) -> list[ast.AST] | None:
     """The targets to which a statement or a loop assigns a value; None for any other node."""
     if isinstance(parent, ast.Assign):
@@ -565,44 +573,3 @@ def _holds(parent: ast.AST, node: ast.AST) -> bool:
     if isinstance(parent, ast.Dict):
         return node not in parent.keys
     return isinstance(parent, _THROUGH)
-
-
-def _path_in(scope: Any, node: Any) -> list[ast.AST]:
-    return path_to(scope, (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset))
-
-
-def _loads(scope: ast.AST, name: str) -> Iterator[ast.Name]:
-    """Where a name is read, including nested functions that do not shadow it."""
-    for child in ast.iter_child_nodes(scope):
-        if isinstance(child, SCOPES) and name in parameters_of(child):
-            continue
-        if isinstance(child, ast.Name) and child.id == name and isinstance(child.ctx, ast.Load):
-            yield child
-        yield from _loads(child, name)
-
-
-def parameters_of(scope: Any) -> list[str]:
-    given = scope.args
-    every = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
-    return [each.arg for each in every if each is not None]
-
-
-def _parameter(scope: Any, call: ast.Call, node: ast.AST, n_bound: int) -> str | None:
-    """The parameter that receives an argument of a call."""
-    if isinstance(node, ast.keyword):
-        return node.arg if node.arg in parameters_of(scope) else getattr(scope.args.kwarg, "arg", None)
-    position = next((i for i, each in enumerate(call.args) if each is node), -1)
-    names = [each.arg for each in (*scope.args.posonlyargs, *scope.args.args)][n_bound:]
-    if position < 0 or isinstance(node, ast.Starred) or any(isinstance(each, ast.Starred) for each in call.args):
-        return None
-    return names[position] if position < len(names) else getattr(scope.args.vararg, "arg", None)
-
-
-def _definition(tree: ast.Module, code: CodeType) -> Any:
-    """The function's definition, found by its name and first line."""
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == code.co_name:
-            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-            if first == code.co_firstlineno:
-                return node
-    return None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -50,10 +50,20 @@ def _launched(name: str, out: object) -> list[object]:
     """What is to be waited for: works, or for functional collectives the results, weakly."""
     if name.startswith("_"):
         return [weakref.ref(tensor) for tensor in flat(out)]
-    parts = out if isinstance(out, (tuple, list)) else (out,)
-    boxes = (part for part in parts if isinstance(part, torch.ScriptObject) and part._has_method("wait"))
-    unbox = torch._C._distributed_c10d.Work.unbox
-    return [work for box in boxes if (work := unbox(box)) is not None]  # the same object as the program will get
+    return [*works_of(out)]
+
+
+def works_of(out: object) -> Iterator[Work]:
+    """The works in what an operation gave: the same objects as the program will get.
+
+    NCCL and RCCL give nothing to wait for where ``async_op`` is False, since torch 2.8: a null that only C++
+    recognises, and that ends the process if asked.
+    """
+    for part in out if isinstance(out, (tuple, list)) else (out,):
+        if isinstance(part, torch.ScriptObject) and part._has_method("wait"):
+            work: Work | None = torch._C._distributed_c10d.Work.unbox(part)
+            if work is not None:
+                yield work
 
 
 def wait_for(launched: object) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gfxgraph.capture.collectives import works_of
 from gfxgraph.capture.memory import has_layout
 from gfxgraph.core.tape import Entry, Tape, TapeValue, leaves, substitute
 
@@ -125,14 +126,10 @@ def wait_for_collective(result: Any) -> None:
 
     Programs wait by calling ``wait`` on the object that ``torch.distributed`` returns, which no dispatch mode sees.
     On the
-    device it is the stream that waits, not the host. NCCL and RCCL give nothing to wait for where ``async_op`` is
-    False, since 2.8: a null that only C++ recognises, and ends the process if asked.
+    device it is the stream that waits, not the host.
     """
-    for part in result if isinstance(result, (tuple, list)) else (result,):
-        if isinstance(part, torch.ScriptObject) and part._has_method("wait"):
-            work = torch._C._distributed_c10d.Work.unbox(part)
-            if work is not None:
-                work.wait()
+    for work in works_of(result):
+        work.wait()
 
 
 def bind(spec: Any, result: Any, env: Env) -> None:

@@ -109,7 +109,7 @@ def test_the_collector_waits(platform):
             self.me = self
 
         def __del__(self):
-            collected.append(len(intercept._holders))
+            collected.append(len(intercept.holders))
 
     def body():
         Cycle()
@@ -136,7 +136,7 @@ def test_a_graph_is_destroyed_by_the_collector(runtime, monkeypatch, mode):
     destroyed, give_back = [], _Holdings.give_back
 
     def noting(holdings):
-        destroyed.append(len(intercept._holders))
+        destroyed.append(len(intercept.holders))
         give_back(holdings)
 
     class Owner:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import signal
+import subprocess
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -309,7 +311,7 @@ def test_nothing_is_left_of_turns(platform):
         pass
     with pytest.raises(RuntimeError, match="cholesky"), torch.cuda.graph(torch.cuda.CUDAGraph()):
         torch.linalg.cholesky(-torch.eye(3, device="cuda"))
-    assert turns._turns == [] and not intercept._holders
+    assert turns._turns == [] and not intercept.holders
     turn = turns.Turn()
 
     def dies():
@@ -431,6 +433,79 @@ def test_graphs_are_freed_where_no_capture_can_begin(platform):
         go_on.set()
         thread.join()
     assert seen == [True]
+
+
+def test_graphs_freed_while_another_thread_begins(platform):
+    """torch begins a capture without the GIL and without a lock: neither a program's graph nor one of ours dies then."""
+    state, freed = process.require(), []
+    x = torch.ones(4, device="cuda")
+
+    class Seen:
+        def __init__(self, name):
+            self.name = name
+
+        def __del__(self):
+            freed.append((self.name, bool(intercept.holders)))
+
+    whole, split, pools = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph(), intercept.own_class(state.base)()
+    with torch.cuda.graph(whole):
+        x + 1
+    with torch.cuda.graph(split):
+        x.add(1).sum().item()
+        x + 2
+    for name, graph in (("whole", whole), ("segment", split._program.steps[-1].graph), ("pool", pools)):
+        graph.of_a_test = Seen(name)
+    with capturing_elsewhere("thread_local"):
+        del graph, whole, split, pools
+        assert freed == []
+    assert sorted(freed) == [("pool", False), ("segment", False), ("whole", False)]
+
+
+INTERRUPTED = """
+import torch, gfxgraph
+from torch.utils._python_dispatch import TorchDispatchMode
+gfxgraph.enable(**{options})
+
+
+class Strikes(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if strikes and func is torch.ops.aten.empty.memory_format:
+            raise KeyboardInterrupt
+        return func(*args, **(kwargs or {{}}))
+
+
+graph, generator, strikes = torch.cuda.CUDAGraph(), torch.Generator("cuda"), False
+with Strikes():
+    strikes = True
+    graph.register_generator_state(generator)
+    with torch.cuda.graph(graph):
+        strikes = False
+        y = torch.rand(4, device="cuda", generator=generator)
+    assert not strikes
+other = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph := torch.cuda.CUDAGraph()):
+    y = torch.ones(4, device="cuda") + 1
+    try:
+        other.register_generator_state(generator)
+    except RuntimeError as error:
+        assert "during capturing" in str(error), error
+    else:
+        raise AssertionError
+del other
+graph.replay()
+assert y.tolist() == [2.0] * 4
+from gfxgraph import simulator
+assert not {is_simulated} or simulator.active().crashes == []
+print("alive")
+"""
+
+
+def test_a_generator_that_was_registered_by_half(platform):
+    """Whatever strikes or is refused there, freeing the graph does not end the process, as torch's destructor would."""
+    options = {"allow_cuda": True} if platform == "gpu" else {"simulate": platform}
+    text = INTERRUPTED.format(options={**options, "validate": False}, is_simulated=platform != "gpu")
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=200)
+    assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
 
 
 def test_a_call_that_outlives_the_last_capture(platform):

@@ -289,7 +289,7 @@ def left(before: dict[str, object]) -> list[str]:
     bad = faults_mixed.differing(before, faults_mixed.state())
     if turns._turns and turns._all():
         bad.append("a turn is taken")
-    if intercept._holders or intercept._undo:
+    if intercept.holders or intercept._undo:
         bad.append("torch's functions are replaced")
     if intercept._graveyard:
         bad.append("dead graphs were not buried")

@@ -239,8 +239,8 @@ def run(seed: int, seconds: float, n_threads: int = 8) -> dict[str, Any]:
         workers[0].kept.clear()
         del workers[1:]
         gc.collect()
-        if turns._all() or intercept._holders or process.sessions():
-            errors.append(f"left: turns {len(turns._all())}, captures {len(intercept._holders)}")
+        if turns._all() or intercept.holders or process.sessions():
+            errors.append(f"left: turns {len(turns._all())}, captures {len(intercept.holders)}")
         x, graph = torch.ones(8, device="cuda"), torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             out = eager(x)

@@ -21,7 +21,7 @@ import torch
 
 from gfxgraph.capture import intercept, turns, workspaces
 from gfxgraph.capture.bridged_class import bridged_class
-from gfxgraph.capture.generators import drawless, is_drawless, kept_out
+from gfxgraph.capture.generators import begin, drawless, is_drawless, kept_out
 from gfxgraph.capture.graph import BridgedGraph
 from gfxgraph.capture.holdings import settle
 from gfxgraph.capture.hooks import bare_launch
@@ -65,7 +65,7 @@ class SharedPool:
     def __init__(self, state: process.Process, stream: Any, pool_id: Any = None) -> None:
         self.state = state
         self.id = torch.cuda.graph_pool_handle() if pool_id is None else pool_id
-        self._graph = state.base(keep_graph=True)  # never launched, so never instantiated
+        self._graph = intercept.own_class(state.base)(keep_graph=True)  # never launched, so never instantiated
         workspaces.own_pools.add(tuple(self.id))
         try:
             with _bare_capture(state, self._graph, self.id, stream):
@@ -156,7 +156,7 @@ def _unrecorded(pool: SharedPool, policy: OnUnsafe, stream: Any, call: Callable[
     intercept.enter(graph, "a graphed callable", draws=not is_drawless())
     try:
         with turns.unnoticed(), kept_out(stream.device_index):
-            base.capture_begin(graph, pool.id, "thread_local")
+            begin(base, graph, (), pool.id, "thread_local")
         with _refusing_waits():
             result = call()
         with turns.unnoticed(), warnings.catch_warnings():
@@ -192,7 +192,7 @@ def n_nodes_of(call: Callable[[], object], stream: torch.cuda.Stream, pool: Shar
         None if it cannot be captured, whatever the reason; the process is as before.
     """
     state = process.require()
-    graph = state.base(keep_graph=True)
+    graph = intercept.own_class(state.base)(keep_graph=True)
     try:
         with _bare_capture(state, graph, pool.id, stream):
             with _refusing_waits():
@@ -215,7 +215,7 @@ def _bare_capture(state: process.Process, graph: Any, pool_id: Any, stream: Any)
         with turns.unnoticed(), torch.cuda.stream(stream), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that the graph is empty
             with drawless(True), kept_out(stream.device_index):
-                state.base.capture_begin(graph, pool_id, "thread_local")
+                begin(state.base, graph, (), pool_id, "thread_local")
             yield
             state.base.capture_end(graph)
     except BaseException:

@@ -7,14 +7,15 @@ had when it was registered. So this file keeps handles on states, not on generat
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 
 from gfxgraph.capture import turns
 from gfxgraph.capture.rollback import Rollback
+from gfxgraph.process import process
 
 
 class Generators:
@@ -132,3 +133,33 @@ def kept_out(device_index: int) -> Iterator[None]:
     finally:
         end_loans(device_index)
         turns.let_draw()
+
+
+def begin(base: Any, graph: Any, states: Iterable[Any], *args: Any, **kwargs: Any) -> None:
+    """Register states of generators with a graph, and begin its capture with torch's other arguments."""
+    default = torch.cuda.default_generators[torch.cuda.current_device()]  # torch registers it itself
+    with registering(base, graph, [default, *states]):
+        for state in states:
+            base.register_generator_state(graph, state)
+        base.capture_begin(graph, *args, **kwargs)
+
+
+@contextmanager
+def registering(base: Any, graph: Any, states: list[Any]) -> Iterator[None]:
+    """Within this block states are registered with a graph: each is wholly registered afterwards, whatever fails.
+
+    torch notes the state with the graph, makes a tensor, and then notes the graph with the state. Where the second
+    half is refused, or an interrupt strikes in the Python of a dispatch mode, the graph's destructor ends the process
+    ("The graph should be registered to the state"; torch 2.11, H200). What cannot be registered is not destroyed.
+    """
+    try:
+        with torch._C._DisableTorchDispatch():
+            yield
+    except BaseException:
+        process.never_destroyed.append(graph)
+        default_stream = torch.cuda.default_stream()  # which is never captured
+        with suppress(RuntimeError), torch.cuda.stream(default_stream), torch._C._DisableTorchDispatch():
+            for state in states:
+                base.register_generator_state(graph, state)
+            process.never_destroyed.remove(graph)
+        raise

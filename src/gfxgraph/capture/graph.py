@@ -18,7 +18,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gfxgraph.capture import above, intercept, remedies, turns, validate
+from gfxgraph.capture.generators import registering
 from gfxgraph.capture.holdings import settle, unbroken
 from gfxgraph.capture.hooks import one_replay
 from gfxgraph.capture.modes import leave_modes
@@ -268,7 +269,9 @@ class BridgedGraph(_TorchsGraph):
         self._choose_path()
 
     def register_generator_state(self, generator: Any) -> None:
-        super().register_generator_state(generator)
+        # In turn: torch keeps its book of graphs without a lock, and lets go of the GIL.
+        with turns.held(), registering(self._state.base, self, [generator]):
+            super().register_generator_state(generator)
         self._generators.append((generator, generator.graphsafe_get_state()))
 
     def enable_debug_mode(self) -> None:
@@ -467,13 +470,27 @@ class BridgedGraph(_TorchsGraph):
     def debug_dump(self, debug_path: str, **kwargs: Any) -> None:
         super().debug_dump(debug_path, **kwargs)
 
-    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+    def __del__(
+        self, is_finalizing: Callable[[], bool] = sys.is_finalizing, holders: Collection[Any] = intercept.holders
+    ) -> None:
         try:
             for problem in settle([self._die]):
                 raise problem
         except (AttributeError, TypeError):  # at the interpreter's end modules go before what outlives them
             if not is_finalizing():
                 raise
+        finally:
+            self._let_go()
+            if holders:  # the destructor follows at once: a call in between could let another thread begin a capture
+                intercept.keep_until_captures_end(self)
+
+    def _let_go(self) -> None:
+        """Free what runs Python when it is freed."""
+        self._program = self._session = self._older = self._guard = self._deep = None
+        self._generators = []
+        state = getattr(self, "_state", None)
+        if state is not None:
+            state.graphs.discard(self)
 
     def _die(self) -> None:
         session = getattr(self, "_session", None)

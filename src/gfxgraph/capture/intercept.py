@@ -38,8 +38,12 @@ from gfxgraph.capture.overloads import identity
 from gfxgraph.capture.stock import STOCK, Targets, keep_from_dynamo
 from gfxgraph.process import process
 
-_holders: dict[int, turns.Turn] = {}
-"""Running captures by identity, with their turns. A dict, so that entering or leaving twice does no harm."""
+holders: dict[int, turns.Turn] = {}
+"""Running captures by identity, with their turns. A dict, so that entering or leaving twice does no harm.
+
+While it is empty no thread is in torch's ``capture_begin``, which registers its graph without the GIL and without a
+lock: a graph freed meanwhile ends the process ("The graph should be registered to the state").
+"""
 _undo: list[tuple[Any, str, Any]] = []
 """Owner, attribute, and its own original; None if it was inherited. The first entry is a sentinel."""
 _collects = False
@@ -86,7 +90,7 @@ def enter(holder: object, where: object, draws: bool = True) -> None:
     shield.prepare(torch.cuda.current_device())
     turn = turns.Turn(where=where)
     with turns.lock:
-        _holders[id(holder)] = turn  # noted before it is taken: an interrupt may strike at any line
+        holders[id(holder)] = turn  # noted before it is taken: an interrupt may strike at any line
     turns.take(turn)
     with turns.lock:
         if not _undo:
@@ -107,7 +111,7 @@ def leave(holder: object) -> None:
 def holders_here() -> frozenset[int]:
     """The holders of this thread's captures."""
     me = threading.get_ident()
-    return frozenset(holder for holder, turn in list(_holders.items()) if turn.thread == me)
+    return frozenset(holder for holder, turn in list(holders.items()) if turn.thread == me)
 
 
 def leave_others(known: frozenset[int]) -> None:
@@ -118,10 +122,10 @@ def leave_others(known: frozenset[int]) -> None:
 def _leave(gone: Iterable[int]) -> None:
     with turns.lock:
         for holder in gone:
-            if holder in _holders:
-                turns.give(_holders[holder])
-                _holders.pop(holder, None)
-        if _holders or not _undo:
+            if holder in holders:
+                turns.give(holders[holder])
+                holders.pop(holder, None)
+        if holders or not _undo:
             return
         while len(_undo) > 1:  # restores that an interrupt stopped are done again
             owner, attribute, own = _undo[-1]
@@ -152,20 +156,35 @@ def end_in_child() -> None:
     process.never_destroyed += _graveyard
     _graveyard.clear()
     turns.forget_all()
-    _leave(list(_holders))
+    _leave(list(holders))
 
 
 def is_capturing_anywhere() -> bool:
     """True while any thread captures: some calls, such as event queries, could break that capture."""
-    return bool(_holders)
+    return bool(holders)
 
 
 def keep_until_captures_end(held: Any) -> bool:
     """If a capture is running, hold graphs that are being dropped until it ends; False if none is."""
     with turns.lock:
-        if _holders:
+        if holders:
             _graveyard.append(held)
-        return bool(_holders)
+        return bool(holders)
+
+
+@functools.cache
+def own_class(base: Any) -> Any:
+    """The class, over torch's, of graphs that no program holds: those of segments and pools."""
+
+    class OwnGraph(base):  # type: ignore[misc]
+        def __del__(self) -> None:
+            above = getattr(super(), "__del__", None)
+            if above is not None:
+                above()
+            if holders:  # the destructor follows at once: a call in between could let another thread begin
+                keep_until_captures_end(self)
+
+    return OwnGraph
 
 
 def _install() -> None:
@@ -252,20 +271,20 @@ def _start_thread(self: threading.Thread) -> None:
 def watch_numbers() -> None:
     """A capture returns its first number: patch what would take it for a list of ints, or know it by its type."""
     with turns.lock:
-        if _holders and "sized.Tensor.view" not in STOCK:
+        if holders and "sized.Tensor.view" not in STOCK:
             _put_named(sized_targets(stock) | launching_targets(stock))
 
 
 def watch_works() -> None:
     """A capture launches a collective: patch what waits for it, unless that is done."""
     with turns.lock:
-        if _holders and "work.wait" not in STOCK:
+        if holders and "work.wait" not in STOCK:
             _put_named(collectives.targets())
 
 
 def _optimizer_init(self: object, *args: object, **kwargs: object) -> None:
     with turns.lock:
-        if _holders and "optimizer_step_code" not in STOCK:
+        if holders and "optimizer_step_code" not in STOCK:
             _put_named(optimizers.targets())
     optimizers.made_here(self)
     stock("optimizer_init")(self, *args, **kwargs)
@@ -274,7 +293,7 @@ def _optimizer_init(self: object, *args: object, **kwargs: object) -> None:
 def watch_host_memory() -> None:
     """A capture has its first host tensor with device values: patch the functions that reach its memory."""
     with turns.lock:
-        if _holders and "memory.data_ptr" not in STOCK:
+        if holders and "memory.data_ptr" not in STOCK:
             _put_named(tensor_reads.memory_targets(stock))
 
 

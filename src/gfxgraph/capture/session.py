@@ -29,8 +29,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.capture import failures, homes, remedies, splits, turns, workspaces
-from gfxgraph.capture.generators import Generators, end_loans, kept_out
+from gfxgraph.capture import failures, homes, intercept, remedies, splits, turns, workspaces
+from gfxgraph.capture.generators import Generators, begin, end_loans, kept_out
 from gfxgraph.capture.holdings import Holdings, settle
 from gfxgraph.capture.hooks import bare_launch
 from gfxgraph.capture.host_memory import HostReads
@@ -291,11 +291,9 @@ class Session:
         with self.streams.be_on_own():
             if extra is not None:
                 with kept_out(self.streams.own.device_index):
-                    base.capture_begin(graph, self.pool, self.mode, *extra[0], **extra[1])
+                    begin(base, graph, (), self.pool, self.mode, *extra[0], **extra[1])
             else:
-                for state in self.generators.states():
-                    base.register_generator_state(graph, state)
-                base.capture_begin(graph, self.pool_id, self.mode)
+                begin(base, graph, self.generators.states(), self.pool_id, self.mode)
         self.has_begun = True
         if self.has_users_pool:
             self.state.recording[tuple(self.pool_id)] = self
@@ -416,7 +414,7 @@ class Session:
                 raise
 
     def new_graph(self) -> Any:
-        return self.state.base(keep_graph=True)
+        return intercept.own_class(self.state.base)(keep_graph=True)
 
     # -- what an operation did -------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ _ARENA_FACTOR: Final = 2  # addresses are cheap; freed segments leave gaps
 
 # Address ranges of former simulators: never unmapped, so they are reused.
 _retired: list[DeviceMemory] = []
+crashes_of_former: list[str] = []
 
 
 def _arena(nbytes: int) -> DeviceMemory:
@@ -56,6 +57,7 @@ class Simulator:
 
     def retire(self) -> None:
         """Let the next simulator reuse this one's addresses, if nothing lives there any more."""
+        crashes_of_former.extend(self.crashes)
         if not self.allocator.live:
             self.arena.drop_pages(self.arena.base, self.arena.nbytes)
             _retired.append(self.arena)

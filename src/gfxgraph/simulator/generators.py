@@ -30,6 +30,8 @@ class GeneratorState:
         self.offset = offset
         self.capturing = False
         self.intragraph_offset = 0
+        self.graphs: set[object] = set()
+        """The captures registered with it."""
         self._scratch = torch.Generator("cpu")
 
     def clone(self) -> GeneratorState:

@@ -230,6 +230,13 @@ class _Holdings:
         self.exec: GraphExec | None = None
         self.pools: list[PoolId] = []
         self.host_pool: PoolId | None = None
+        self.states: list[GeneratorState] = []
+
+    def unregister(self) -> None:
+        for state in self.states:
+            if self not in state.graphs:
+                raise RuntimeError("The graph should be registered to the state")
+            state.graphs.discard(self)
 
     def give_back(self) -> None:
         made, self.exec = self.exec, None
@@ -252,6 +259,7 @@ def _destructor(holdings: _Holdings) -> Any:
 
     def destroy() -> None:
         try:
+            holdings.unregister()
             holdings.give_back()
         except RuntimeError as error:
             # In a C++ destructor this ends the process.
@@ -473,8 +481,13 @@ class SimCUDAGraphBase:
         self._register(generator.state if isinstance(generator, SimGenerator) else generator)
 
     def _register(self, state: GeneratorState) -> None:
-        self.sim.assert_not_capturing("Cannot register the state during capturing stage.")
         self._states.setdefault(state, 0)
+        if state not in self._holdings.states:
+            self._holdings.states.append(state)
+        self.sim.assert_not_capturing("Cannot register the state during capturing stage.")
+        if not state.graphs:
+            torch.empty(0, device="cuda")  # torch's are for the seed and the offset; dispatch modes see them
+        state.graphs.add(self._holdings)
 
     def enable_debug_mode(self) -> None:
         SimCUDAGraphBase._debug_mode = True

@@ -76,7 +76,7 @@ def test_opaque_launches_are_recorded_and_unseen(sim: simulator.Simulator) -> No
     def kernel(source: torch.Tensor, target: torch.Tensor) -> None:
         target.copy_(source * 3)
 
-    with Log() as log, torch.cuda.graph(graph):
+    with torch.cuda.graph(graph), Log() as log:
         simulator.launch_opaque("triton_add", kernel, x, y)
         z = y + 1
     assert log.ops == ["aten.add.Tensor"]

@@ -66,6 +66,7 @@ def test_pool_that_dies_in_use_would_abort_the_process(sim: simulator.Simulator)
     fail_a_capture(pool.id)
     del pool
     assert [crash for crash in sim.crashes if "MemPool" in crash]
+    sim.crashes.clear()
 
 
 def test_next_capture_works_in_a_new_pool(sim: simulator.Simulator) -> None:

@@ -135,7 +135,7 @@ def kept_out(device_index: int) -> Iterator[None]:
         turns.let_draw()
 
 
-def begin(base: Any, graph: Any, states: Iterable[Any], *args: Any, **kwargs: Any) -> None:
+def begin(base: Any, graph: object, states: Iterable[object], *args: object, **kwargs: object) -> None:
     """Register states of generators with a graph, and begin its capture with torch's other arguments."""
     default = torch.cuda.default_generators[torch.cuda.current_device()]  # torch registers it itself
     with registering(base, graph, [default, *states]):
@@ -145,7 +145,7 @@ def begin(base: Any, graph: Any, states: Iterable[Any], *args: Any, **kwargs: An
 
 
 @contextmanager
-def registering(base: Any, graph: Any, states: list[Any]) -> Iterator[None]:
+def registering(base: Any, graph: object, states: list[object]) -> Iterator[None]:
     """Within this block states are registered with a graph: each is wholly registered afterwards, whatever fails.
 
     torch notes the state with the graph, makes a tensor, and then notes the graph with the state. Where the second

@@ -471,7 +471,7 @@ class BridgedGraph(_TorchsGraph):
         super().debug_dump(debug_path, **kwargs)
 
     def __del__(
-        self, is_finalizing: Callable[[], bool] = sys.is_finalizing, holders: Collection[Any] = intercept.holders
+        self, is_finalizing: Callable[[], bool] = sys.is_finalizing, holders: Collection[object] = intercept.holders
     ) -> None:
         try:
             for problem in settle([self._die]):

@@ -48,7 +48,7 @@ _undo: list[tuple[Any, str, Any]] = []
 """Owner, attribute, and its own original; None if it was inherited. The first entry is a sentinel."""
 _collects = False
 _guards_draws = False
-_graveyard: list[Any] = []
+_graveyard: list[object] = []
 _told_of: dict[int, object] = {}
 """By ``identity``, replacements of which Dynamo and TorchScript need not be told again: most serve all captures."""
 
@@ -144,7 +144,7 @@ def _leave(gone: Iterable[int]) -> None:
         _bury(dead)
 
 
-def _bury(dead: list[Any]) -> None:
+def _bury(dead: list[object]) -> None:
     """Free graphs while no other thread can begin a capture; if one has begun, when its capture ends."""
     with turns.held_unless(lambda: keep_until_captures_end(tuple(dead))) as is_time, turns.unnoticed():
         if is_time:
@@ -164,7 +164,7 @@ def is_capturing_anywhere() -> bool:
     return bool(holders)
 
 
-def keep_until_captures_end(held: Any) -> bool:
+def keep_until_captures_end(held: object) -> bool:
     """If a capture is running, hold graphs that are being dropped until it ends; False if none is."""
     with turns.lock:
         if holders:
@@ -173,7 +173,7 @@ def keep_until_captures_end(held: Any) -> bool:
 
 
 @functools.cache
-def own_class(base: Any) -> Any:
+def own_class(base: type) -> type:
     """The class, over torch's, of graphs that no program holds: those of segments and pools."""
 
     class OwnGraph(base):  # type: ignore[misc]

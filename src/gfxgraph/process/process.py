@@ -224,7 +224,7 @@ def _after_fork() -> None:
 
 in_child: list[Callable[[], object]] = []
 """Calls that end, in a forked child, what the parent's captures had changed in its process and thread."""
-never_destroyed: list[Any] = []
+never_destroyed: list[object] = []
 """Nor may a forked child destroy graphs: that would call into the parent's GPU context."""
 _registered = False
 

@@ -1834,3 +1834,8 @@ def jagged_rows_pooled(x):
 def branch_operator_over_a_mask_result(x):
     y = x[x > 0.7]
     return torch.ops.higher_order.cond(y.sum() > 3, lambda y: y * 2, lambda y: y + 1, (y,))
+
+
+@right
+def numbers_by_keyword_beside_a_mask_result(x):
+    return torch.clamp(input=x[x > 0.7], min=0.1, max=x.mean().item()).sum()

@@ -7,11 +7,13 @@ runtimes refuse (research: the rows ``thread_*`` of simulator/profiles).
 from __future__ import annotations
 
 import functools
+import gc
 import signal
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from contextlib import contextmanager
 
 import pytest
@@ -19,6 +21,7 @@ import torch
 
 import gfxgraph
 from gfxgraph.capture import draws, intercept, turns
+from gfxgraph.capture.generators import registering
 from gfxgraph.process import process
 
 MODES = ["global", "thread_local", "relaxed"]
@@ -506,6 +509,23 @@ def test_a_generator_that_was_registered_by_half(platform):
     text = INTERRUPTED.format(options={**options, "validate": False}, is_simulated=platform != "gpu")
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
+
+
+def test_a_graph_that_cannot_be_registered_is_never_destroyed(platform):
+    """Of a card that is dead, say: its destructor would end the process."""
+
+    class Refusing:
+        def register_generator_state(self, state):
+            raise RuntimeError("no memory")
+
+    graph, freed = Refusing(), []
+    weakref.finalize(graph, freed.append, "graph").atexit = False
+    with pytest.raises(RuntimeError, match="no memory"):
+        with registering(Refusing, graph, [torch.cuda.default_generators[0]]):
+            graph.register_generator_state(None)
+    del graph
+    gc.collect()
+    assert freed == []
 
 
 def test_a_call_that_outlives_the_last_capture(platform):

@@ -156,10 +156,19 @@ def registering(base: Any, graph: object, states: list[object]) -> Iterator[None
         with torch._C._DisableTorchDispatch():
             yield
     except BaseException:
-        process.never_destroyed.append(graph)
+        is_whole = False
         default_stream = torch.cuda.default_stream()  # which is never captured
-        with suppress(RuntimeError), torch.cuda.stream(default_stream), torch._C._DisableTorchDispatch():
-            for state in states:
-                base.register_generator_state(graph, state)
-            process.never_destroyed.remove(graph)
+        try:
+            with (
+                suppress(RuntimeError),
+                turns.unnoticed(),  # the tensor may need memory of the driver's
+                torch.cuda.stream(default_stream),
+                torch._C._DisableTorchDispatch(),
+            ):
+                for state in states:
+                    base.register_generator_state(graph, state)
+                is_whole = True
+        finally:
+            if not is_whole:
+                process.never_destroy(graph)
         raise

@@ -153,7 +153,8 @@ def _bury(dead: list[object]) -> None:
 
 def end_in_child() -> None:
     """In a forked child: put back what the captures had replaced, and destroy no graph: they are the parent's."""
-    process.never_destroyed += _graveyard
+    for each in _graveyard:
+        process.never_destroy(each)
     _graveyard.clear()
     turns.forget_all()
     _leave(list(holders))

@@ -309,7 +309,7 @@ class MovingTensors:
             return out, step
 
         def again(out: object = None) -> HostStep:
-            is_symbolic = spec_args is not args
+            is_symbolic = spec_kwargs is not kwargs  # an empty tuple of arguments is always the same
             return HostStep(as_now(func), spec_args, spec_kwargs, out, name, *where, tuple(wrote), (), is_symbolic)
 
         out = session.split(_MOVING, name, make, where, again)

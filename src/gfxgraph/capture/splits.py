@@ -64,7 +64,7 @@ def unsafe_op(session: Session, row: UnsafeOp, func: Any, args: Any, kwargs: Any
         return session.values.read_below_python(func, args)
     where = place()
     args, kwargs, spec_args, spec_kwargs = session.values.resolved(args, kwargs)
-    is_symbolic = spec_args is not args
+    is_symbolic = spec_kwargs is not kwargs  # an empty tuple of arguments is always the same
     writes = written(func, args, kwargs) if schema is not None else ()
     foreign: list[Any] = []
     drawn: tuple[Drawn, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import sys
@@ -207,6 +208,11 @@ def attempt(step: Callable[[], object], what: str) -> None:
                 _current.report("round_failed", reason)
 
 
+def never_destroy(graph: object) -> None:
+    """Keep it, at the interpreter's end too: a forked child's would call into the parent's GPU context, say."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(graph))
+
+
 def _after_fork() -> None:
     # A GPU context does not survive fork: the child must refuse every graph of the parent.
     global _forked
@@ -216,7 +222,7 @@ def _after_fork() -> None:
     free_in_child()
     for graph in list(_current.graphs):
         graph._forget_fast_path()
-        never_destroyed.append(graph)
+        never_destroy(graph)
     for end in in_child:
         end()
     _local.__dict__.clear()
@@ -224,8 +230,6 @@ def _after_fork() -> None:
 
 in_child: list[Callable[[], object]] = []
 """Calls that end, in a forked child, what the parent's captures had changed in its process and thread."""
-never_destroyed: list[object] = []
-"""Nor may a forked child destroy graphs: that would call into the parent's GPU context."""
 _registered = False
 
 

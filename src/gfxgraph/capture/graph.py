@@ -474,13 +474,12 @@ class BridgedGraph(_TorchsGraph):
         self, is_finalizing: Callable[[], bool] = sys.is_finalizing, holders: Collection[object] = intercept.holders
     ) -> None:
         try:
-            for problem in settle([self._die]):
+            for problem in settle([self._die, self._let_go]):
                 raise problem
         except (AttributeError, TypeError):  # at the interpreter's end modules go before what outlives them
             if not is_finalizing():
                 raise
         finally:
-            self._let_go()
             if holders:  # the destructor follows at once: a call in between could let another thread begin a capture
                 intercept.keep_until_captures_end(self)
 

@@ -1839,3 +1839,12 @@ def branch_operator_over_a_mask_result(x):
 @right
 def numbers_by_keyword_beside_a_mask_result(x):
     return torch.clamp(input=x[x > 0.7], min=0.1, max=x.mean().item()).sum()
+
+
+@right
+def texts_of_a_tensor_beside_a_mask_result(x):
+    y = x[x > 0.7]
+    shown = []
+    shown.append(str(x))
+    shown.append(repr(y))
+    return y.sum()

@@ -370,3 +370,22 @@ def test_what_the_captures_caller_names_takes_no_numbers(platform):
     x.fill_(2.0)
     graph.replay()
     assert y.tolist() == [16.0] * 4
+
+
+def test_a_generator_seeded_before_goes_on_beside_seeds_of_others(platform):
+    """What the captured code seeds is known by name: torch's own functions and other generators are not this one."""
+    other = torch.Generator()
+
+    def body(generator):
+        drawn = torch.rand(4, generator=generator).to("cuda")
+        torch.manual_seed(3)
+        other.manual_seed(4)
+        return drawn + torch.rand(4, generator=other).to("cuda")
+
+    mine, twin = torch.Generator().manual_seed(6), torch.Generator().manual_seed(6)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        drawn = body(mine)
+    for _ in range(3):
+        graph.replay()
+        assert torch.equal(drawn, body(twin))

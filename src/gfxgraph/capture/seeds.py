@@ -7,7 +7,7 @@ state that it finds. The program has set it
 
     if it made the generator in the capture   ``torch.Generator`` notes that while captures run
     if the last draw there left another       to what an earlier draw had found, if it is that: the program saved it
-    if no draw has ever moved it              and a function between draw and capture calls ``manual_seed`` or
+    if no draw has ever moved it              and a function between draw and capture may call its ``manual_seed`` or
                                               ``set_state``; one that was seeded before the capture goes on
 
 The default generator is not among these: its functions are replaced, and other threads draw from it.
@@ -15,14 +15,17 @@ The default generator is not among these: its functions are replaced, and other 
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Callable, Iterable
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 import torch
 
+from gfxgraph.capture.source import definition, tree_of
 from gfxgraph.capture.stock import STOCK, session_here
+from gfxgraph.capture.uses import looked_up, resolved
 
 _SEEDING = frozenset({"manual_seed", "set_state"})
 
@@ -120,12 +123,30 @@ class Seeds:
         if any(made._cdata == generator._cdata for made in self.made):
             return True
         unmoved = type(generator)(device=generator.device).manual_seed(generator.initial_seed()).get_state()
-        return torch.equal(unmoved, state) and self._seeds_here()
+        return torch.equal(unmoved, state) and self._seeds_here(generator)
 
-    def _seeds_here(self) -> bool:
+    def _seeds_here(self, generator: torch.Generator) -> bool:
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code is not self._begun_at:
             if not _SEEDING.isdisjoint(frame.f_code.co_names) and frame.f_globals.get("__name__") != __name__:
-                return True
+                if _may_seed(frame, generator):
+                    return True
             frame = frame.f_back
         return False
+
+
+def _may_seed(frame: FrameType, generator: torch.Generator) -> bool:
+    """Whether a function's source may seed this generator: not if all that it seeds is known, and another."""
+    tree = tree_of(frame.f_code.co_filename)
+    scope = definition(tree, frame.f_code) if tree is not None else None
+    if scope is None:
+        return True
+    owners = (node.value for node in ast.walk(scope) if isinstance(node, ast.Attribute) and node.attr in _SEEDING)
+    return any(_may_be(generator, resolved(owner, scope, looked_up(frame))) for owner in owners)
+
+
+def _may_be(generator: torch.Generator, found: object) -> bool:
+    if isinstance(found, torch._C.Generator):
+        return found._cdata == generator._cdata
+    # torch.manual_seed is of the default generators.
+    return not (isinstance(found, ModuleType) and found.__name__.partition(".")[0] == "torch")

@@ -146,7 +146,9 @@ class Simulator:
         )
 
     def resize_out(self, out: torch.Tensor, like: torch.Tensor) -> None:
-        """Give ``out=`` the shape of the result, warning like torch if it was not empty."""
+        """Give ``out=`` the shape of the result, in its own memory if there is room; warn like torch if it was not
+        empty.
+        """
         if out.numel():
             warnings.warn(
                 "An output with one or more elements was resized since it had shape "
@@ -154,8 +156,9 @@ class Simulator:
                 UserWarning,
                 stacklevel=2,
             )
-        made = self.allocate(like.size(), like.stride(), out.dtype)
-        out.set_(made)  # type: ignore[call-overload]
+        out.resize_(like.size())
+        if out.stride() != like.stride():
+            out.as_strided_(like.size(), like.stride())
 
     # ---- host memory --------------------------------------------------------------------------------
 

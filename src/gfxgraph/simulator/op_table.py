@@ -65,11 +65,14 @@ MIXED_DEVICES: Final = frozenset(
 # CPU kernels that draw without a generator argument.
 DRAWS_SILENTLY: Final = frozenset({"native_dropout", "_fused_dropout", "rrelu_with_noise_functional"})
 
-# Registered at CUDA although no CPU kernel exists: composite kernels would require cuDNN, or
-# split one GPU kernel into many.
+# Registered at CUDA although no CPU kernel exists: composite kernels would require cuDNN, split one GPU kernel into
+# many, or (kaiser_window) call a GPU kernel that a CPU build lacks, which ended the process up to torch 2.11.
 ALSO: Final = (
     "convolution",
     "convolution_backward",
     "convolution_overrideable",
     "convolution_backward_overrideable",
+    "kaiser_window",
+    "kaiser_window.periodic",
+    "kaiser_window.beta",
 )

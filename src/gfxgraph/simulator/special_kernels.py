@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 _CPU_KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _COMPOSITE: Final = torch._C.DispatchKey.CompositeExplicitAutograd
+_OF_LIBRARIES: Final = tuple(
+    name for name in ("_use_cudnn_ctc_loss", "_use_miopen_ctc_loss") if hasattr(torch.ops.aten, name)
+)
+"""Questions whether a library of the GPU's takes a call: there is none."""
 _UNPINNED: Final = (
     "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is pinned. "
     "Please use tensor.pin_memory() or allocate the tensor with pin_memory=True."
@@ -47,6 +51,7 @@ def special_kernels(sim: Simulator, kernels: Kernels) -> dict[str, Callable[...,
         "record_stream": lambda self, stream: None,
         "is_pinned": lambda self, device=None: False,
         "repeat_interleave.Tensor": _repeat_interleave(sim, kernels),
+        **{f"{name}{overload}": _no for name in _OF_LIBRARIES for overload in ("", ".Tensor")},
         **rnn_kernels(kernels),
         **cuda_only_kernels(kernels),
     }
@@ -58,6 +63,10 @@ def host_kernels(sim: Simulator) -> dict[str, Callable[..., Any]]:
         "_pin_memory": lambda self, device=None: sim.pin(self),
         "is_pinned": lambda self, device=None: sim.is_pinned(self),
     }
+
+
+def _no(*args: object) -> bool:
+    return False
 
 
 def _check_device(device: torch.device | None) -> None:

@@ -184,6 +184,8 @@ def test_indexing_in_place_and_out() -> None:
         x[:, 1].zero_()
         out = torch.empty(0, device=device)
         torch.add(x, 1, out=out)
+        room = torch.zeros(12, device=device)
+        torch.add(x[0], 1, out=room[2:2])
         values, where = torch.empty(0, device=device), torch.empty(0, dtype=torch.long, device=device)
         torch.max(x, 1, out=(values, where))
         y = x.clone()
@@ -191,9 +193,41 @@ def test_indexing_in_place_and_out() -> None:
         z = x.clone().resize_(2, 2)
         w = x.clone().resize_(20)[:12]
         x.data.mul_(2)
-        return [t.tolist() for t in (x, out, values, where, y, z, w)]
+        return [t.tolist() for t in (x, out, room, values, where, y, z, w)]
 
     assert program("cuda") == program("cpu")
+
+
+FACTORIES: dict[str, Callable[[str], torch.Tensor]] = {
+    "kaiser": lambda device: torch.kaiser_window(7, device=device),
+    "kaiser_symmetric": lambda device: torch.kaiser_window(7, False, device=device),
+    "kaiser_beta": lambda device: torch.kaiser_window(7, True, 5.0, device=device),
+    "signal_kaiser": lambda device: torch.signal.windows.kaiser(7, device=device),
+    "hann": lambda device: torch.hann_window(7, device=device),
+    "hamming": lambda device: torch.hamming_window(7, False, device=device),
+    "blackman": lambda device: torch.blackman_window(7, device=device),
+    "bartlett": lambda device: torch.bartlett_window(7, device=device),
+    "logspace": lambda device: torch.logspace(0, 1, 5, device=device),
+    "linspace": lambda device: torch.linspace(0, 1, 5, device=device),
+    "range": lambda device: torch.range(0, 4, device=device),
+    "fftfreq": lambda device: torch.fft.fftfreq(5, device=device),
+    "rfftfreq": lambda device: torch.fft.rfftfreq(5, device=device),
+    "triu_indices": lambda device: torch.triu_indices(3, 3, device=device),
+    "eye": lambda device: torch.eye(3, 4, device=device),
+    "ctc_loss": lambda device: F.ctc_loss(
+        torch.zeros(5, 2, 4, device=device).log_softmax(2), torch.ones(2, 3, dtype=torch.long, device=device), (5, 5),
+        (2, 3),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:torch.range")
+@pytest.mark.parametrize("name", FACTORIES)
+def test_factories(name: str) -> None:
+    """What a composite kernel makes on the device is what it makes on the CPU."""
+    made = FACTORIES[name]("cuda")
+    assert made.is_cuda
+    torch.testing.assert_close(made.cpu(), FACTORIES[name]("cpu"))
 
 
 def test_resized_out_warns() -> None:

@@ -593,3 +593,121 @@ def test_what_a_capture_executed_is_undone(platform):
     assert held.to_dense().tolist() == torch.eye(3).tolist()
     graph.replay()
     assert y.tolist() == (2 * (torch.eye(3) + 1)).tolist()
+
+
+# -- as arguments and results of callables ------------------------------------------------------------------
+
+
+class Own(torch.Tensor):
+    """A class of its own over plain memory."""
+
+
+ODD = {
+    "coo": lambda x: positive(x).to_sparse(),
+    "csr": lambda x: positive(x).to_sparse_csr(),
+    "bsc": lambda x: torch.cat([x, x[:2]]).view(4, 2).to_sparse_bsc((2, 2)),
+    "strided nested": lambda x: torch.nested.nested_tensor([x[:4], x[4:]]),
+    "jagged": lambda x: torch.nested.nested_tensor([x[:4], x[4:]], layout=torch.jagged),
+    "wrapper": lambda x: Two(x + 0, x * 2),
+    "masked": lambda x: torch.masked.masked_tensor(x + 0, x > 0),
+    "own class": lambda x: (x + 0).as_subclass(Own),
+}
+"""Tensors for which no buffer of a graph can stand."""
+
+
+def content(tensor):
+    """Its class, and every element that it holds."""
+    if isinstance(tensor, Two):
+        return Two, tensor.a.tolist(), tensor.b.tolist()
+    if isinstance(tensor, torch.masked.MaskedTensor):
+        return tensor.get_data().tolist(), tensor.get_mask().tolist()
+    if tensor.is_nested:
+        return tensor.layout, [part.tolist() for part in tensor.unbind()]
+    return type(tensor), tensor.layout, tensor.to_dense().tolist()
+
+
+def with_numbers(kind):
+    """Six calls' arguments."""
+    return [
+        (ODD[kind](torch.tensor(INPUTS[i % 3], device="cuda")), torch.ones((), device="cuda") * i) for i in range(6)
+    ]
+
+
+def twice(t, n):
+    return t * 2
+
+
+def conditional():
+    chosen = gfxgraph.Conditional({0: lambda t: t * 2, 1: lambda t: t * 3})
+    return lambda t, n: chosen(int(n) % 2, t), lambda t, n: t * (2 + int(n) % 2)
+
+
+def while_loop():
+    loop = gfxgraph.while_loop(lambda k, t: k < 3, lambda k, t: (k + 1, t * 2), max_steps=5)
+    return lambda t, n: loop(n, t)[1], lambda t, n: t * 2 ** max(0, 3 - int(n))
+
+
+def unrolled():
+    steps = gfxgraph.unroll(lambda t: t * 2, k=2)
+    return lambda t, n: steps(4, t)[0], lambda t, n: t * 16
+
+
+CALLABLES = {
+    "graphed": lambda: (gfxgraph.graphed(twice), twice),
+    "pure": lambda: (gfxgraph.graphed(twice, assume_pure=True), twice),
+    "buckets": lambda: (gfxgraph.graphed(twice, buckets="auto"), twice),
+    "TrainingStep": lambda: (gfxgraph.TrainingStep(twice), twice),
+    "Conditional": conditional,
+    "while_loop": while_loop,
+    "unroll": unrolled,
+}
+"""A callable, and what it is to do."""
+
+
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize("name", CALLABLES)
+def test_callables_run_such_arguments_eagerly(platform, name, kind):
+    """What a call gets and returns is what the function itself would have."""
+    made, plain = CALLABLES[name]()
+    with torch.no_grad():
+        for t, n in with_numbers(kind):
+            assert content(made(t, n)) == content(plain(t, n))
+
+
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize("is_pure", [False, True])
+def test_callables_return_such_results(platform, kind, is_pure):
+    """A result of this kind is computed anew in each call."""
+    made = gfxgraph.graphed(ODD[kind], assume_pure=is_pure)
+    for values in INPUTS[:3] * 2:
+        x = torch.tensor(values, device="cuda")
+        assert content(made(x)) == content(ODD[kind](x))
+
+
+class Holder(torch.nn.Module):
+    def __init__(self, held):
+        super().__init__()
+        self.register_buffer("held", held)
+
+    def forward(self, x):
+        found = self.held * 2
+        return x.sum() + (
+            found.b if isinstance(found, Two) else found.values() if found.is_nested else found.to_dense()
+        )
+
+
+@pytest.mark.parametrize("kind", ["coo", "csr", "jagged", "wrapper"])
+@pytest.mark.parametrize("is_pure", [False, True])
+def test_modules_that_hold_such_tensors(platform, kind, is_pure):
+    """A buffer of this kind that was replaced between calls, or given other memory inside, is read anew."""
+    module = Holder(ODD[kind](torch.tensor(INPUTS[0], device="cuda")))
+    made = gfxgraph.graphed(module, assume_pure=is_pure)
+    for i in range(9):
+        new = ODD[kind](torch.tensor(INPUTS[(i + 1) % 3], device="cuda"))
+        if i == 3:
+            module.held = new
+        elif i == 6 and kind == "wrapper":
+            module.held.b = new.b
+        x = torch.ones(2, device="cuda") * i
+        assert torch.equal(made(x), module(x))
+    assert not is_pure or made.stats()["replays"] > 4

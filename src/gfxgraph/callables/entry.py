@@ -26,7 +26,7 @@ from gfxgraph.callables.inputs import Buffers, StaticInput, copy_all, pad
 from gfxgraph.callables.outputs import GraphOutput, Outputs
 from gfxgraph.callables.padding.content import Content, Pad, repeat_last
 from gfxgraph.callables.signature import Args, Fast, GuardMiss, Kwargs, RunEagerly, flatten, replace, twins_of
-from gfxgraph.capture.memory import Layout
+from gfxgraph.capture.memory import Layout, size_of
 from gfxgraph.capture.rollback import Rollback
 from gfxgraph.errors import CaptureError, GuardMismatch, ReplayError
 from gfxgraph.types import OnUnsafe
@@ -98,7 +98,7 @@ def replay(graph: BridgedGraph, writes: Iterable[Tensor | Layout] | None = None)
 
 def label_of(tensors: Sequence[Tensor]) -> str:
     """A readable signature: dtypes and shapes."""
-    shown = [f"{str(t.dtype).removeprefix('torch.')}{list(t.size())}" for t in tensors]
+    shown = [f"{str(t.dtype).removeprefix('torch.')}{list(size_of(t))}" for t in tensors]
     return ", ".join(shown) or "no tensors"
 
 

@@ -211,7 +211,7 @@ class Graphed:
             raise RunEagerly(f"an argument is {error}") from None
         except NotATree as error:
             raise self._more_than_a_tree(args, kwargs, str(error)) from None
-        near = (structure, *[t.shape for t in tensors])
+        near = (structure, *[t.shape for t in tensors if not t.is_nested])  # such calls have no route
         route = self._near.get(near)
         if route is not None and route.fast is not None and route.fast is not self._fast:
             if self._dims is not None:

@@ -29,7 +29,7 @@ from torch.utils import _pytree as pytree
 
 from gfxgraph.callables.inputs import StaticInput, copy_all, is_dense, span
 from gfxgraph.callables.signature import NotATree, children_of, flatten
-from gfxgraph.capture.memory import storage_address, storages_at
+from gfxgraph.capture.memory import has_layout, kind_of, storage_address, storages_at
 
 RING = 2
 """Graphs whose results may be handed out at the same time in ``hot`` mode."""
@@ -235,12 +235,12 @@ def _kind(
     i: int,
     homes: frozenset[int],
 ) -> GraphOutput:
-    if tensor.layout is torch.strided and tensor.numel() and storage_address(tensor) in homes:
+    if has_layout(tensor) and tensor.numel() and storage_address(tensor) in homes:
         return GraphOutput(outside=tensor)
     if i < len(warm) and warm[i]() is tensor:
         return GraphOutput(outside=tensor)
-    if tensor.layout is not torch.strided:
-        raise NotATree(f"a {tensor.layout} tensor")
+    if type(tensor) is not Tensor or not has_layout(tensor):
+        raise NotATree(kind_of(tensor))
     if tensor.is_conj() or tensor.is_neg():
         raise NotATree("a tensor whose conjugation or sign is pending; return resolve_conj() or resolve_neg() of it")
     if tensor.numel():

@@ -22,6 +22,7 @@ from torch.utils import _pytree
 from torch.utils._device import DeviceContext
 
 from gfxgraph.callables.inputs import dim_order
+from gfxgraph.capture.memory import has_layout, kind_of
 from gfxgraph.core.constants import NotConstant, constant_key
 from gfxgraph.errors import CaptureError
 
@@ -222,6 +223,13 @@ def zeros_in(structure: object) -> tuple[str, ...]:
 _ZEROS = ((0.0).hex(), (-0.0).hex())
 
 
+def has_buffer(tensor: Tensor) -> bool:
+    """Whether a graph's buffer can stand for it: not if no address and strides describe it, or it has a class of its
+    own.
+    """
+    return type(tensor) in _KINDS and has_layout(tensor)
+
+
 def tensor_key(tensor: Tensor) -> tuple[object, ...]:
     """Key of one tensor argument: what a capture assumes about it."""
     return (type(tensor), tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad)
@@ -241,13 +249,15 @@ def key_of(*trees: object) -> tuple[object, ...]:
     """
     leaves, spec = _pytree.tree_flatten(trees)
     return (
-        tuple(copied_key(leaf) if isinstance(leaf, Tensor) else _leaf_key(leaf) for leaf in leaves),
+        tuple(map(_leaf_key, leaves)),
         spec,
         mode_key(),
     )
 
 
 def _leaf_key(leaf: object) -> tuple[object, ...]:
+    if isinstance(leaf, Tensor):
+        return copied_key(leaf) if has_buffer(leaf) else (kind_of(leaf),)
     try:
         return type(leaf), constant_key(leaf)
     except NotConstant:
@@ -441,10 +451,10 @@ def _as_buffer(tensor: Tensor) -> Tensor:
 def _device_of(function: str, tensors: Sequence[Tensor]) -> int:
     device = -1
     for tensor in tensors:
-        if type(tensor) not in _KINDS:
-            raise RunEagerly(f"an argument is a {type(tensor).__qualname__}")
-        if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
-            raise RunEagerly(f"an argument is a {tensor.layout} tensor, conjugated or negated")
+        if not has_buffer(tensor):
+            raise RunEagerly(f"an argument is {kind_of(tensor)}")
+        if tensor.is_conj() or tensor.is_neg():
+            raise RunEagerly("an argument is a conjugated or negated tensor")
         if tensor.is_cuda:
             index = tensor.get_device()
             if device not in (-1, index):

@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 
 from gfxgraph.callables.pieces.piece import make_piece
-from gfxgraph.callables.signature import Args, Kwargs, tensor_key, what_changed, why_in_pieces
+from gfxgraph.callables.signature import Args, Kwargs, has_buffer, tensor_key, what_changed, why_in_pieces
 from gfxgraph.callables.trace.frontend import IDLE, RAISED, Frontend, Untraceable
 from gfxgraph.callables.trace.world import World
+from gfxgraph.capture.memory import has_layout, kind_of, size_of
 from gfxgraph.process import bridge
 
 MAX_KEYS = 256
@@ -170,8 +171,9 @@ def why_shared(worlds: Iterable[World], given: Iterable[Tensor], written: Iterab
 
 def home(tensor: Tensor) -> int:
     """Address of a tensor's storage, whatever part of it the tensor is."""
-    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else id(tensor)
+    return tensor.untyped_storage().data_ptr() if has_layout(tensor) else id(tensor)
 
 
 def _tensor_keys(tree: Any) -> list[Any]:
-    return [tensor_key(t) for t in torch.utils._pytree.tree_leaves(tree) if isinstance(t, Tensor)]
+    tensors = [t for t in torch.utils._pytree.tree_leaves(tree) if isinstance(t, Tensor)]
+    return [tensor_key(t) if has_buffer(t) else (kind_of(t), size_of(t), t.dtype, t.device) for t in tensors]

@@ -34,7 +34,7 @@ from gfxgraph.callables.trace.dicts import watched
 from gfxgraph.callables.trace.frontend import RAISED, Frontend, Untraceable
 from gfxgraph.callables.trace.world import World
 from gfxgraph.capture import watch
-from gfxgraph.capture.memory import used_on
+from gfxgraph.capture.memory import has_layout, parts_of, storage_address, used_on
 
 MAX_WORLDS = 4096
 """Most signatures whose world is remembered."""
@@ -245,12 +245,21 @@ class Promised:
         dicts = watched(state)
         self._unchanged: Callable[[], bool] = dicts.is_same if dicts is not None else lambda: not state
         held = [t for each in inner for t in (*each._parameters.values(), *each._buffers.values())]
-        tensors = [t for t in held if t is not None and t.layout is torch.strided]
-        self._seen = [(id(t), t.data_ptr()) for t in tensors]
-        asked = [(t.data_ptr, t.data_ptr()) for t in tensors] or [(int, 0)]
+        tensors = [t for t in held if t is not None]
+        places = [t.data_ptr if has_layout(t) else functools.partial(_places, t) for t in tensors]
+        asked = [(place, place()) for place in places] or [(int, 0)]
+        self._seen = [(id(t), place) for t, (_, place) in zip(tensors, asked)]
         # Read as one object: another thread may replace it meanwhile.
         self._turn = itertools.cycle([(*asked[i], *asked[i - 1]) for i in range(0, len(asked), 2)]).__next__
-        self.homes = self._bound.union(t.untyped_storage().data_ptr() for t in tensors)
+        self.homes = self._bound.union(storage_address(part) for t in tensors for part in _parts(t))
+
+
+def _parts(tensor: Tensor) -> list[Tensor]:
+    return [part for part in parts_of(tensor) if has_layout(part)]
+
+
+def _places(tensor: Tensor) -> list[int]:
+    return [part.data_ptr() for part in _parts(tensor)]
 
 
 def _modules_of(fn: Any) -> Iterator[nn.Module]:

@@ -56,6 +56,13 @@ def has_layout(tensor: Tensor) -> bool:
     return tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_quantized or is_wrapper(tensor))
 
 
+def kind_of(tensor: Tensor) -> str:
+    """What it is instead of a plain tensor: an object of another class, a nested or quantized tensor, of a layout."""
+    if type(tensor) is not Tensor and type(tensor) is not Parameter:
+        return f"a {type(tensor).__qualname__}"
+    return f"a {'nested' if tensor.is_nested else 'quantized' if tensor.is_quantized else tensor.layout} tensor"
+
+
 def is_wrapper(tensor: Tensor) -> bool:
     """Whether it is of a subclass that keeps its content in other tensors, as DTensor does."""
     if type(tensor) is Tensor or type(tensor) is Parameter or tensor.layout not in (torch.strided, torch.jagged):
@@ -81,7 +88,7 @@ def parts_of(tensor: Tensor) -> list[Tensor]:
     return [tensor.values()] if tensor.is_nested else [tensor]
 
 
-def size_of(tensor: Tensor) -> object:
+def size_of(tensor: Tensor) -> Sequence[object]:
     """Its size, comparable; of a nested tensor, that of each part."""
     if tensor.is_nested and is_wrapper(tensor):
         return [tuple(part.size()) for part in parts_of(tensor)]
@@ -91,6 +98,8 @@ def size_of(tensor: Tensor) -> object:
 def used_on(tensor: Tensor, stream: Any) -> None:
     """``tensor.record_stream``, which torch refuses for tensors with a pending conjugation or negation."""
     for part in parts_of(tensor):
+        if not part.is_cuda:  # a jagged tensor's lengths
+            continue
         plain = part.conj() if part.is_conj() else part
         (torch._neg_view(plain) if plain.is_neg() else plain).record_stream(stream)
 

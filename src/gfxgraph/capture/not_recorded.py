@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch._ops import HigherOrderOperator
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gfxgraph.capture import above
 from gfxgraph.capture.autocasting import as_outside
@@ -54,35 +55,40 @@ class HostOperand(NoStorage):
 def not_recorded(
     recorder: Recorder, func: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
 ) -> object:
-    """A question of C++'s, or a higher-order operator: what its implementation calls is recorded.
+    """A question of C++'s, or a higher-order operator: what its implementation calls is recorded."""
+    if isinstance(func, HigherOrderOperator) and not recorder.session.generators.know_all(args, kwargs):
+        return recorder.session.unsafe_op(BY_NAME["torch.Generator"], func, args, kwargs)  # a compiled checkpoint
+    return seen_inside(recorder, func, args, kwargs)
+
+
+def seen_inside(
+    mode: TorchDispatchMode, func: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
+) -> object:
+    """Call an operator such that the mode sees what a higher-order one's implementation calls.
 
     Torch calls that with no mode but those below this one, and some implementations insist on none: what they are
-    given to call is then recorded alone.
+    given to call is then seen alone.
     """
-    kernel = None
-    if isinstance(func, HigherOrderOperator):
-        if not recorder.session.generators.know_all(args, kwargs):  # a checkpoint that was compiled
-            return recorder.session.unsafe_op(BY_NAME["torch.Generator"], func, args, kwargs)
-        kernel = func.py_kernels.get(_EXPLICIT)
+    kernel = func.py_kernels.get(_EXPLICIT) if isinstance(func, HigherOrderOperator) else None
     if kernel is None or torch._C._len_torch_dispatch_stack() or any(map(is_traced, flat(args, kwargs))):
         return func(*args, **kwargs)
     code = getattr(getattr(kernel, "func", kernel), "__code__", None)
     if code is None or "_get_current_dispatch_mode" in code.co_names:
-        return func(*map(partial(_recorded, recorder), args), **kwargs)
-    with recorder:
+        return func(*map(partial(_seen, mode), args), **kwargs)
+    with mode:
         return kernel(*args, **kwargs)
 
 
-def _recorded(recorder: Recorder, item: object) -> object:
+def _seen(mode: TorchDispatchMode, item: object) -> object:
     if isinstance(item, Tensor) or not callable(item):
         return item
 
-    def recorded(*args: object, **kwargs: object) -> object:
-        with recorder:
+    def seen(*args: object, **kwargs: object) -> object:
+        with mode:
             return item(*args, **kwargs)
 
-    recorded._boxed_call = getattr(item, "_boxed_call", False)  # type: ignore[attr-defined]
-    return recorded
+    seen._boxed_call = getattr(item, "_boxed_call", False)  # type: ignore[attr-defined]
+    return seen
 
 
 def otherwise(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
+from gfxgraph.capture.memory import has_layout, kind_of
 from gfxgraph.capture.places import place
 from gfxgraph.core.strides import LayoutReport, oddities
 from gfxgraph.core.tape import where_of
@@ -39,8 +40,8 @@ def validate_layout(tensor: Tensor, name: str = "tensor", *, strict: bool = Fals
     """
     if not isinstance(tensor, Tensor):
         raise TypeError(f"validate_layout() takes a tensor, not {tensor!r}")
-    if tensor.layout is not torch.strided:
-        return LayoutReport(name, str(tensor.layout), ())
+    if not has_layout(tensor):
+        return LayoutReport(name, kind_of(tensor).removeprefix("a "), ())
     storage = tensor.untyped_storage()
     found = oddities(
         tuple(tensor.size()),
@@ -58,7 +59,7 @@ def validate_layout(tensor: Tensor, name: str = "tensor", *, strict: bool = Fals
 
 def is_plain(tensor: Tensor) -> bool:
     """True for a contiguous tensor that owns its memory; the fast form of ``validate_layout``."""
-    if tensor.layout is not torch.strided:
+    if not has_layout(tensor):
         return True
     return (
         tensor.is_contiguous()

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gfxgraph.capture.memory import has_layout, parts_of, size_of
+from gfxgraph.capture.not_recorded import seen_inside
 from gfxgraph.capture.places import place
 from gfxgraph.core.faults import Fault, NodeInfo, read_words
 from gfxgraph.core.memory_map import Allocation
@@ -63,8 +65,8 @@ def named_fault(error: BaseException, *, op: str | None = None, tensors: Tensors
     given = [(name, tensor) for name, tensor in pairs if isinstance(tensor, Tensor)]
     lines = [
         f"{name}: shape={tuple(t.shape)} stride={tuple(t.stride())} dtype={t.dtype} device={t.device}"
-        if t.layout is torch.strided
-        else f"{name}: shape={tuple(t.shape)} layout={t.layout} dtype={t.dtype} device={t.device}"
+        if has_layout(t)
+        else f"{name}: shape={size_of(t)} layout={t.layout} dtype={t.dtype} device={t.device}"
         for name, t in given
     ]
     fault = GfxGraphFault(
@@ -123,12 +125,20 @@ def fault_at(
 class _OneByOne(TorchDispatchMode):
     """Waits for the device after each operation, so that a fault can be attributed to it."""
 
+    supports_higher_order_operators = True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True  # otherwise compiled code would run, and stay, eager
+
     def __init__(self) -> None:
         super().__init__()
         self.n_ops = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if not hasattr(func, "_schema"):
+            return seen_inside(self, func, args, kwargs)
         self.n_ops += 1
         # Before it runs: an in-place operation may change them, and after a fault nothing can be queried.
         tensors = _tensors((*args, *kwargs.values()))
@@ -146,7 +156,7 @@ class _OneByOne(TorchDispatchMode):
             raise GfxGraphFault(
                 "eager_fault",
                 quote=str(error).strip(),
-                op=func._schema.name if hasattr(func, "_schema") else str(func),
+                op=func._schema.name,
                 where=where_of(*place()),
                 layout="\n".join(lines),
                 status=status_of(error),
@@ -159,8 +169,7 @@ def _tensors(items: Any) -> list[Tensor]:
     found: list[Tensor] = []
     for item in items:
         if isinstance(item, Tensor):
-            if item.layout is torch.strided:
-                found.append(item)
+            found += filter(has_layout, parts_of(item))
         elif isinstance(item, (list, tuple)):
             found += _tensors(item)
     return found

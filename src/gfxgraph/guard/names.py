@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gfxgraph.capture.memory import has_layout
 from gfxgraph.capture.places import is_library_code
 
 # Before Python 3.13 a function's ``f_locals`` is a dictionary that its frame keeps.
@@ -126,7 +127,7 @@ def _has_memory(kind: type) -> bool:
 
 def _is_strided(tensor: Tensor) -> bool:
     try:
-        return tensor.layout is torch.strided and tensor.untyped_storage().data_ptr() >= 0
+        return has_layout(tensor) and tensor.untyped_storage().data_ptr() >= 0
     except (RuntimeError, NotImplementedError):  # a torch.func wrapper
         return False
 

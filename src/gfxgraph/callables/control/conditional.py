@@ -39,11 +39,12 @@ from gfxgraph.callables.captured_function import (
 from gfxgraph.callables.control import flags
 from gfxgraph.callables.control.rehearse import rehearse
 from gfxgraph.callables.facts import written_inputs
-from gfxgraph.callables.signature import Args, Kwargs, key_of
+from gfxgraph.callables.signature import Args, Kwargs, has_buffer, key_of
 from gfxgraph.callables.trace.dynamo import shield
 from gfxgraph.callables.trace.world import World
 from gfxgraph.callables.traced import TracedFunction, home, why_shared
 from gfxgraph.capture.holdings import unbroken
+from gfxgraph.capture.memory import kind_of
 from gfxgraph.errors import ReplayError
 
 Branch = Callable[..., Any]
@@ -181,7 +182,8 @@ class Conditional:
             place.follow(torch.cuda.current_stream())
             known = self._signature(args, kwargs)
             if known is None:
-                self._fall_back(f"a tensor on the host, or more than {MAX_SIGNATURES} kinds of arguments", name)
+                why = f"a tensor on the host or without strides, or more than {MAX_SIGNATURES} kinds of arguments"
+                self._fall_back(why, name)
                 return self.branches[name](*args, **kwargs)
             return self._run(place, known, name, args, kwargs)
 
@@ -275,13 +277,17 @@ class Conditional:
         """Capture a branch that has just run on ``given`` and returned ``made``."""
         results = tensors_of(made)
         itself = [next((i for i, t in enumerate(given) if t is result), None) for result in results]
+        odd = next((t for t in results if not has_buffer(t)), None)
+        if odd is not None:
+            self._fall_back(f"a result is {kind_of(odd)}", name)
+            return
         homes = [home(t) for t, i in zip(results, itself) if i is None and t.numel()]
         if len(set(homes)) < len(homes) or not world.homes.union(map(home, given)).isdisjoint(homes):
             self._fall_back(
                 "a result shares memory with another one, with an argument or with something outside", name
             )
             return
-        if known.outputs is None and all(t.is_cuda and t.layout is torch.strided for t in results):
+        if known.outputs is None and all(t.is_cuda for t in results):
             known.outputs = [like(t) for t in results]
         into = known.outputs
         if into is not None and [_meta(t) for t in into] != [_meta(t) for t in results]:
@@ -310,7 +316,7 @@ class Conditional:
         return traced
 
     def _signature(self, args: Any, kwargs: Any) -> _Signature | None:
-        if not all(t.is_cuda for t in tensors_of((args, kwargs))):
+        if not all(t.is_cuda and has_buffer(t) for t in tensors_of((args, kwargs))):
             return None  # a graph would freeze the value of a host tensor
         key = key_of(args, kwargs)
         known = self._signatures.get(key)

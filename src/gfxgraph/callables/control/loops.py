@@ -35,11 +35,12 @@ from gfxgraph.callables.arena import Arena
 from gfxgraph.callables.captured_function import CapturedFunction, arena, beside, copy_in, like
 from gfxgraph.callables.control import flags
 from gfxgraph.callables.facts import draws, overlap, span, writes_of
-from gfxgraph.callables.signature import key_of
+from gfxgraph.callables.signature import has_buffer, key_of
 from gfxgraph.callables.trace.dynamo import shield
 from gfxgraph.callables.trace.world import World
 from gfxgraph.callables.traced import TracedFunction, why_shared
 from gfxgraph.capture.holdings import unbroken
+from gfxgraph.capture.memory import size_of
 from gfxgraph.errors import CaptureError
 
 # Most launches in the queue whose flags have not arrived.
@@ -376,7 +377,9 @@ def _place_of(loop: WhileLoop | Unrolled) -> Arena | None:
 
 
 def _worlds(functions: Sequence[TracedFunction], state: Sequence[Tensor]) -> tuple[World, ...]:
-    """The worlds that the functions are in; () if one is not a graph, or not traced yet."""
+    """The worlds that the functions are in; () if one is not a graph, or not traced yet, or has no buffers."""
+    if not all(map(has_buffer, state)):
+        return ()
     key = key_of(state)
     found = [each.world(key, tuple(state), {}) for each in functions]
     if torch.is_grad_enabled() and any(t.requires_grad for t in state):
@@ -419,7 +422,7 @@ def _check_state(state: Sequence[Any], before: Sequence[Tensor]) -> None:
 def _kind(item: Any) -> str:
     if not isinstance(item, Tensor):
         return type(item).__name__
-    return f"{str(item.dtype).removeprefix('torch.')}{list(item.shape)} on {item.device}"
+    return f"{str(item.dtype).removeprefix('torch.')}{list(size_of(item))} on {item.device}"
 
 
 for _loop in (WhileLoop, Unrolled):  # inside a graphed function a graph break: the host reads their flags

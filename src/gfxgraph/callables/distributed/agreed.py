@@ -53,12 +53,14 @@ from gfxgraph.callables.signature import (
     Kwargs,
     NotATree,
     RunEagerly,
+    has_buffer,
     key_of,
     replace,
     twins_of,
 )
 from gfxgraph.callables.trace.watch import Unwatchable
 from gfxgraph.capture.holdings import unbroken
+from gfxgraph.capture.memory import kind_of
 from gfxgraph.errors import CaptureError, DriverError, first_line
 from gfxgraph.types import OnUnsafe
 
@@ -374,6 +376,9 @@ class Agreed:
                 bucket.objection = f"it changes {before.differs(after)} itself"
         if any(tensor.requires_grad for tensor in tensors_of(made)):
             bucket.objection = "its result needs gradients"
+        odd = next((tensor for tensor in _tensors(args, kwargs) if not has_buffer(tensor)), None)
+        if odd is not None:
+            bucket.objection = f"an argument is {kind_of(odd)}"
         return made
 
     def _look(self, bucket: _Bucket) -> Snapshot | None:

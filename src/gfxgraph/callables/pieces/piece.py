@@ -24,6 +24,7 @@ from gfxgraph.callables.trace.dynamo import local
 from gfxgraph.callables.trace.found import RESTLESS_NUMBER, Found
 from gfxgraph.callables.trace.frontend import OnlyTraced, note_inputs
 from gfxgraph.callables.training.gradients import Gradients
+from gfxgraph.capture.memory import has_layout
 from gfxgraph.process import bridge
 from gfxgraph.types import ReplayMode
 
@@ -130,8 +131,8 @@ class Piece:
         host = [t for t in tensors if not t.is_cuda]
         if any(t.requires_grad or t.numel() > HOST_CONSTANT_NUMEL for t in host):
             raise RunEagerly("an input of a differentiable piece is not on the device")
-        if not all(t.layout is torch.strided for t in tensors):
-            raise RunEagerly("an input of a differentiable piece is sparse")
+        if not all(map(has_layout, tensors)):
+            raise RunEagerly("an input of a differentiable piece is sparse, nested or a wrapper")
         if any(t.is_inference() for t in tensors):
             raise RunEagerly("an input was made under inference_mode, which autograd does not save")
         values = tuple(repr(t.tolist()) for t in host)

@@ -30,7 +30,7 @@ from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.options import Options
 from gfxgraph.callables.pieces.sizes import Sizes
 from gfxgraph.callables.trace.world import same_addresses
-from gfxgraph.capture.memory import Layout, tensor_at
+from gfxgraph.capture.memory import Layout, has_layout, tensor_at
 from gfxgraph.process import bridge
 from gfxgraph.types import ReplayMode
 
@@ -155,6 +155,7 @@ class Region:
             for i in wanted
             if isinstance(inputs[i], Tensor)
             and inputs[i].is_cuda
+            and has_layout(inputs[i])
             and (i in self._mutated or inputs[i].data_ptr() % self.alignment == 0)
         )
 
@@ -202,7 +203,7 @@ class Region:
         bound = [i for i in self._fixed(inputs) if inputs[i].numel()]
         homes = {inputs[i].untyped_storage().data_ptr(): i for i in bound}
         results = self._model(_aligned_all(inputs, self._mutated, self.alignment))
-        made = [result for result in results if isinstance(result, Tensor) and result.is_cuda]
+        made = [each for each in results if isinstance(each, Tensor) and each.is_cuda and has_layout(each)]
         addresses = {tensor.untyped_storage().data_ptr() for tensor in made}
         shared = {homes[address] for address in addresses if address in homes}
         if shared & self._mutated:

@@ -42,6 +42,7 @@ from gfxgraph.callables.trace.dicts import HAS_TAGS, Watchers, watched
 from gfxgraph.callables.trace.found import RESTLESS_NUMBER, asks_by_name, catches
 from gfxgraph.callables.trace.watch import PACKAGES, GuardWalk, Unwatchable, is_other_zero
 from gfxgraph.callables.trace.words import Words, tag_of, words_of
+from gfxgraph.capture.memory import has_layout
 from gfxgraph.config import LOOKS_UP_VARIABLES, environment
 
 MAX_REBOUND = 4
@@ -308,7 +309,7 @@ class World:
         host = [t for t in unique if not t.is_cuda]
         self._values = [(t, t.detach().clone()) for t in host if t.numel() <= MOST_SMALL]
         self.unwatched = "a large host tensor" if len(self._values) < len(host) else ""
-        self._device = [t for t in unique if t.is_cuda and t.layout is torch.strided]
+        self._device = [t for t in unique if t.is_cuda and has_layout(t)]
         self._addresses: list[int | None] = [t.data_ptr() for t in self._device]
         self.homes = frozenset(t.untyped_storage().data_ptr() for t in self._device)
         """Addresses of the storages of all external tensors that it reads."""

@@ -55,9 +55,10 @@ from gfxgraph.callables.entry import replay
 from gfxgraph.callables.explanation import table
 from gfxgraph.callables.facts import overlap, reads_of, span, writes_of, written_inputs
 from gfxgraph.callables.outputs import copied, use_count
-from gfxgraph.callables.signature import RunEagerly, key_of
+from gfxgraph.callables.signature import RunEagerly, has_buffer, key_of
 from gfxgraph.callables.trace.watch import Unwatchable
 from gfxgraph.capture.holdings import unbroken
+from gfxgraph.capture.memory import kind_of
 from gfxgraph.capture.rollback import Rollback
 from gfxgraph.core.constants import NotConstant, constant_key
 from gfxgraph.errors import first_line
@@ -215,6 +216,9 @@ class TrainingStep:
                 return self._eagerly(args, kwargs, self._why_for_good)
             if any(t.requires_grad or not t.is_cuda for t in given):
                 return self._eagerly(args, kwargs, self._fall_back("an argument needs gradients or is a host tensor"))
+            odd = next((t for t in given if not has_buffer(t)), None)
+            if odd is not None:
+                return self._eagerly(args, kwargs, self._fall_back(f"an argument is {kind_of(odd)}"))
             changing = _not_constant((args, kwargs))
             if changing:
                 why = self._fall_back(f"an argument is a {changing}, whose content may change without being noticed")

@@ -241,7 +241,7 @@ class Round:
             n = len(self.history.moments)
             return soon(lambda: len(self.history.moments) != n)
         for path in self.folder.iterdir():
-            path.unlink()
+            path.unlink(missing_ok=True)  # a file on its way has another name
         return soon(lambda: any(self.folder.iterdir()))
 
 
@@ -268,7 +268,7 @@ def watchers(every: int = 1, names: Any = ("watch", "history", "metrics", "repor
         for n, line in enumerate(below[::every]):
             kind = (MemoryError, OSError, RuntimeError, KeyboardInterrupt)[n % 4]
             works, planted = in_round(name, line, 1, kind)
-            bad = [] if works or kind is KeyboardInterrupt else ["it no longer works"]
+            bad = [] if works else ["it no longer works"]
             where = f"{name}: {kind.__name__} at {line[0].removeprefix(faults.OURS)}:{line[1]}"
             yield where, planted.left == 0, bad + faults.faults_left(x, kept)
     process.log.setLevel(level)
@@ -289,7 +289,7 @@ def in_round(name: str, line: Any, nth: int, kind: type) -> tuple[bool, faults.L
                 time.sleep(0.2)
             else:
                 soon(lambda: planted.left == 0)
-            return one.works(), planted
+            return kind is KeyboardInterrupt or one.works(), planted  # an interrupt ends the thread
         finally:
             threading.settrace(None)  # type: ignore[arg-type]
             one.stop()

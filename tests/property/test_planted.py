@@ -46,8 +46,23 @@ def test_undo_fails(monkeypatch):
 
 
 def test_threads_of_ours():
-    """A round of the watch for hangs, or of what writes counters, fails: the next rounds do their work."""
-    whole(planted.watchers(every=20, names=["watch", "metrics", "report"]), least=8)
+    """A round of the watch for hangs, of the history or of what writes counters, fails: the next rounds do their work."""
+    whole(planted.watchers(every=20), least=10)
+
+
+def test_first_counters_cannot_be_written(monkeypatch, tmp_path):
+    """A folder that is a file: the process begins without an error, and writes once there is a folder."""
+    folder = tmp_path / "counters"
+    folder.write_text("")
+    planted.on()
+    one = planted.Round("metrics", folder)
+    try:
+        one.begin()
+        folder.unlink()
+        folder.mkdir()
+        assert one.works()
+    finally:
+        one.stop()
 
 
 def test_files_of_ours():

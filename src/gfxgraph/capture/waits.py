@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -103,7 +104,7 @@ def _event_synchronize(self: Any) -> Any:
             return STOCK["event_synchronize"](self)
     if session.streams.recorded_in(self) is not None:  # wait for everything up to here
         return session.host_call("torch.cuda.Event.synchronize", _synchronize_current(STOCK["stream_synchronize"]))
-    event_synchronize = STOCK["event_synchronize"]
+    event_synchronize = partial(_of_no_capture, self, STOCK["event_synchronize"])
     return session.host_call("torch.cuda.Event.synchronize", lambda: event_synchronize(self))
 
 
@@ -115,7 +116,7 @@ def _event_query(self: Any) -> bool:
     if session.streams.recorded_in(self) is not None:  # as above
         session.host_call("torch.cuda.Event.query", _synchronize_current(STOCK["stream_synchronize"]))
         return True
-    query = STOCK["event_query"]
+    query = partial(_of_no_capture, self, STOCK["event_query"])
     return session.host_call("torch.cuda.Event.query", lambda: query(self), repeat=False)  # type: ignore[no-any-return]
 
 
@@ -125,6 +126,17 @@ def _event_elapsed(self: object, other: object) -> float:
     if session is None:
         return elapsed(self, other)  # type: ignore[no-any-return]
     return session.host_call("torch.cuda.Event.elapsed_time", lambda: elapsed(self, other), repeat=False)  # type: ignore[no-any-return]
+
+
+def _of_no_capture(event: object, call: Callable[..., Any], *args: Any) -> Any:
+    """Call something about an event of no capture under way, and say why if it is of one that has ended."""
+    try:
+        return call(*args)
+    except RuntimeError as error:
+        where = getattr(event, _RECORDED_AT, None)
+        if where is None:
+            raise
+        raise CaptureError("event_of_ended_capture", where=shown(where), quote=str(error)) from error
 
 
 def _record(self: Any, stream: Any = None) -> Any:
@@ -151,6 +163,7 @@ def _wait_event(self: Any, stream: Any = None) -> Any:
     if getattr(self, EXTERNAL, False):
         return wait(self, stream)  # a node of its own, which waits at each replay
     if segment is None:
+        wait = partial(_of_no_capture, self, wait)
         if not session.streams.captures(stream):
             return wait(self, stream)  # a stream outside the capture
         # At replay the program's work is on whichever stream is current then.

@@ -406,9 +406,8 @@ class Device:
             return
         if theirs not in self.captures:
             # Its capture has ended: nothing it could depend on exists any more.
-            if ours is not None:
-                ours.invalidated = True
-            raise CallRefused(codes.CAPTURE_ISOLATION)
+            self._of_ended("wait_event", ours)
+            return
         if ours is None:
             if stream.id == _LEGACY:
                 theirs.invalidated = True
@@ -435,12 +434,22 @@ class Device:
     def _event_call(self, call: str, event: SimulatedEvent) -> None:
         if event.capture is not None and event.capture in self.captures:
             self.apply(f"{call}_captured", event.capture)
+        elif event.capture is not None:
+            self._of_ended(call, self.current().capture)
         own = event.stream.capture if event.stream is not None else None
         if own is not None and call == "event_query":
             prefix = "" if own.thread == threading.get_ident() else "thread_"
             self.apply(f"{prefix}event_query_own_stream", own)
             return
         self.unsafe_call(call)
+
+    def _of_ended(self, call: str, ours: StreamCapture | None) -> None:
+        """A call about an event that a capture recorded which has ended, made inside another capture or in none."""
+        rule = self.profile.rule(f"{call}_of_ended", "global")
+        if rule.code:
+            if ours is not None and rule.invalidates:
+                ours.invalidated = True
+            raise CallRefused(rule.code)
 
     # ---- graphs -------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -82,14 +83,27 @@ def test_unjoined_work_is_an_error(sim: simulator.Simulator) -> None:
                 x + 1
 
 
-def test_event_of_an_ended_capture_is_isolated(sim: simulator.Simulator) -> None:
-    """Waiting for what a finished capture recorded: 905."""
-    graph, x, event = torch.cuda.CUDAGraph(), torch.ones(3, device="cuda"), torch.cuda.Event()
+OF_ENDED: dict[str, Callable[[torch.cuda.Event], object]] = {
+    "wait": lambda event: torch.cuda.current_stream().wait_event(event),
+    "query": lambda event: event.query(),
+    "synchronize": lambda event: event.synchronize(),
+    "elapsed_time": lambda event: event.elapsed_time(event),
+}
+
+
+@pytest.mark.parametrize("name", OF_ENDED)
+def test_event_of_an_ended_capture(sim: simulator.Simulator, name: str) -> None:
+    """What a finished capture recorded is no event outside it: 1, and in another capture, that one is dead."""
+    graph, x, event = torch.cuda.CUDAGraph(), torch.ones(3, device="cuda"), torch.cuda.Event(enable_timing=True)
     with torch.cuda.graph(graph):
         x + 1
         event.record()
-    with pytest.raises(torch.AcceleratorError, match="dependency created on uncaptured work"):
-        torch.cuda.current_stream().wait_event(event)
+    with pytest.raises(torch.AcceleratorError, match="invalid argument"):
+        OF_ENDED[name](event)
+    if name != "elapsed_time":
+        with pytest.raises(torch.AcceleratorError, match="previous error during capture"):
+            with torch.cuda.graph(torch.cuda.CUDAGraph()), pytest.raises(torch.AcceleratorError, match="argument"):
+                OF_ENDED[name](event)
 
 
 def test_two_captures_must_not_merge(sim: simulator.Simulator) -> None:

@@ -11,6 +11,7 @@ Invariant: ``stock(name)`` is always torch's own function, whatever is installed
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import gc
 import threading
@@ -46,6 +47,8 @@ lock: a graph freed meanwhile ends the process ("The graph should be registered 
 """
 _undo: list[tuple[Any, str, Any]] = []
 """Owner, attribute, and its own original; None if it was inherited. The first entry is a sentinel."""
+_IMMUTABLE = 1 << 8
+"""Py_TPFLAGS_IMMUTABLETYPE: such a class, as torch's generators, is changed in its dict."""
 _collects = False
 _guards_draws = False
 _graveyard: list[object] = []
@@ -130,7 +133,7 @@ def _leave(gone: Iterable[int]) -> None:
         while len(_undo) > 1:  # restores that an interrupt stopped are done again
             owner, attribute, own = _undo[-1]
             if own is not None:
-                setattr(owner, attribute, own)
+                _set(owner, attribute, own)
             elif attribute in vars(owner):
                 delattr(owner, attribute)  # it was inherited
             _undo.pop()
@@ -227,7 +230,15 @@ def _put(owner: Any, attribute: str, replacement: Any, is_lasting: bool = False)
     if identity(replacement) not in _told_of and (_tell_of(own, replacement) or is_lasting):
         _told_of[identity(replacement)] = replacement
     _undo.append((owner, attribute, own))
-    setattr(owner, attribute, replacement)
+    _set(owner, attribute, replacement)
+
+
+def _set(owner: Any, attribute: str, value: object) -> None:
+    if isinstance(owner, type) and owner.__flags__ & _IMMUTABLE:
+        gc.get_referents(owner.__dict__)[0][attribute] = value  # type: ignore[index]
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(owner))  # calls look the method up anew
+    else:
+        setattr(owner, attribute, value)
 
 
 def _tell_of(original: object, replacement: object) -> bool:

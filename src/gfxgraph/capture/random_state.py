@@ -34,12 +34,12 @@ class _Generator:
         self._handle = handle
 
     def get_state(self) -> Tensor:
-        if _asks_dynamo():
+        if asks_dynamo():
             return torch.zeros(16, dtype=torch.uint8)
         return self._handle(self._real.get_state)  # type: ignore[no-any-return]
 
     def set_state(self, state: Tensor) -> None:
-        if not _asks_dynamo():
+        if not asks_dynamo():
             self._handle(lambda: self._real.set_state(state))
 
 
@@ -81,8 +81,8 @@ def in_the_place_of(stock: Any, handle: Handler) -> Any:
     return functools.update_wrapper(made, stock)
 
 
-def _asks_dynamo() -> bool:
-    """True if the first caller outside ``torch.cuda`` is Dynamo and this thread is capturing."""
+def asks_dynamo() -> bool:
+    """True if the first caller outside torch's functions for states is Dynamo and this thread is capturing."""
     frame: Any = sys._getframe(2)
     while frame is not None and frame.f_globals.get("__name__") in _ON_THE_WAY:
         frame = frame.f_back
@@ -90,7 +90,7 @@ def _asks_dynamo() -> bool:
     return caller in _COMPILER and torch.cuda.is_current_stream_capturing()
 
 
-_ON_THE_WAY = frozenset({__name__, "torch.cuda", "torch.cuda.random"})
+_ON_THE_WAY = frozenset({__name__, "gfxgraph.capture.waits", "torch.cuda", "torch.cuda.random", "torch.random"})
 _COMPILER = frozenset({"torch._dynamo.convert_frame", "torch._dynamo.utils"})
 
 

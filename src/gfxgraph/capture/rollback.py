@@ -18,6 +18,7 @@ from torch import Tensor
 
 from gfxgraph.capture import intercept
 from gfxgraph.capture.memory import Layout, has_layout, overwrite, tensor_of, used_on
+from gfxgraph.capture.stock import put_state, state_of
 
 
 class Rollback:
@@ -58,7 +59,7 @@ class Rollback:
 
     def save_states(self, generators: Iterable[torch.Generator]) -> None:
         """Save random states, given as generators or as handles on states."""
-        self._states += [(generator, generator.get_state()) for generator in generators]
+        self._states += [(generator, state_of(generator)) for generator in generators]
 
     def save_other(self, put_back: Callable[[], None]) -> None:
         """Register ``put_back`` to be called on restore; it must tolerate being called again."""
@@ -74,7 +75,7 @@ class Rollback:
 
     def has_drawn(self) -> bool:
         """Whether a generator's state differs from the saved one."""
-        return not all(torch.equal(generator.get_state(), state) for generator, state in self._states)
+        return not all(torch.equal(state_of(generator), state) for generator, state in self._states)
 
     def put_back(self, stream: torch.cuda.Stream | None = None) -> None:
         """Restore everything; may be called again after more work.
@@ -99,7 +100,7 @@ class Rollback:
                 except RuntimeError as error:
                     failed = failed or error
             for generator, state in reversed(self._states):
-                generator.set_state(state)
+                put_state(generator, state)
         if stream is not None:
             _wait(stream, ())
         for put_back in self._others:

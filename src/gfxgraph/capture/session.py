@@ -95,7 +95,7 @@ class Session:
         self.values = self.values_type(self)
         self.moving = MovingTensors(self)
         self.host = HostReads()
-        self.seeds = Seeds(self.begun_at)
+        self.seeds = Seeds()
         self.program = Program(bare_launch(self.state.base), numbers=self.values.numbers)
         self.gate: Gate | None = None
         """If set, steps added to the program run only under this condition."""

@@ -42,6 +42,21 @@ def session_here() -> Any:
     return session
 
 
+def state_of(generator: torch.Generator) -> torch.Tensor:
+    """What torch's own ``get_state`` says, which a capture replaces."""
+    return _own(generator, "get_state")(generator)  # type: ignore[no-any-return]
+
+
+def put_state(generator: torch.Generator, state: torch.Tensor) -> None:
+    """Give it a state by torch's own ``set_state``."""
+    _own(generator, "set_state")(generator, state)
+
+
+def _own(generator: torch.Generator, name: str) -> Callable[..., Any]:
+    method = getattr(type(generator), name)
+    return getattr(method, "__wrapped__", method)  # type: ignore[no-any-return]
+
+
 def keep_from_dynamo(func: object) -> None:
     """Make Dynamo skip a function's frame and everything that it calls.
 

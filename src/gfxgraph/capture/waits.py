@@ -11,7 +11,7 @@ import torch
 
 from gfxgraph.capture import turns
 from gfxgraph.capture.places import place, shown
-from gfxgraph.capture.random_state import in_the_place_of
+from gfxgraph.capture.random_state import asks_dynamo, in_the_place_of
 from gfxgraph.capture.stock import STOCK, Targets, session_here
 from gfxgraph.errors import CaptureError
 
@@ -208,6 +208,47 @@ def _reseed(name: str, short: str) -> Callable[[Any], Any]:
     return reseed
 
 
+_OF_GENERATORS = ("get_state", "set_state", "manual_seed", "seed")
+
+
+def _generator_targets() -> Targets:
+    """Methods of generators: torch's functions call them, and so do programs."""
+    classes = torch._C.Generator, *torch._C.Generator.__subclasses__()
+    return {
+        f"generator.{number}.{name}": (
+            owner,
+            name,
+            _of_generator(getattr(vars(owner)[name], "__wrapped__", vars(owner)[name])),
+        )
+        for number, owner in enumerate(classes)
+        for name in _OF_GENERATORS
+        if name in vars(owner)
+    }
+
+
+@functools.cache  # one for all captures: it is known by identity
+def _of_generator(original: Callable[..., Any]) -> Callable[..., Any]:
+    reads = original.__name__ == "get_state"
+
+    @functools.wraps(original)
+    def method(self: torch.Generator, *args: Any, **kwargs: Any) -> Any:
+        session = session_here()
+        on_host = self.device.type == "cpu"
+        if session is None or (on_host and original.__name__ != "set_state" and session.seeds.has_made(self)):
+            return original(self, *args, **kwargs)
+        if asks_dynamo():  # around a trace, which draws nothing
+            return original(self, *args, **kwargs)
+        row = f"torch{'' if on_host else '.cuda'}.{'get' if reads else 'set'}_rng_state"
+        if reads:
+            return session.values.generator_state(lambda: original(self), row)
+        session.rollback.save_states([self])
+        made = session.host_call(row, lambda: original(self, *args, **kwargs))
+        session.seeds.told(self)
+        return made
+
+    return method
+
+
 def _read_rng_state(call: Callable[[], torch.Tensor], name: str = "torch.cuda.get_rng_state") -> torch.Tensor:
     session = session_here()
     return call() if session is None else session.values.generator_state(call, name)
@@ -257,5 +298,6 @@ def targets() -> Targets:
         "host_get_rng_state": (torch, "get_rng_state", _read_host_state),
         "host_set_rng_state": (torch, "set_rng_state", _write_host_state),
         "get_rng_state": (cuda, "get_rng_state", in_the_place_of(cuda.get_rng_state, _read_rng_state)),
+        **_generator_targets(),
         "set_rng_state": (cuda, "set_rng_state", in_the_place_of(cuda.set_rng_state, _write_rng_state)),
     }

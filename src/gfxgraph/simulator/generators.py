@@ -55,8 +55,20 @@ class GeneratorState:
     def at(self, offset: int) -> torch.Generator:
         """A CPU generator positioned at ``offset``; valid until the next call."""
         mixed = (self.seed * 0x9E3779B97F4A7C15 + offset * 0xBF58476D1CE4E5B9 + 1) & _MASK
-        self._scratch.manual_seed(mixed ^ (mixed >> 31))
+        seed(self._scratch, mixed ^ (mixed >> 31))
         return self._scratch
+
+
+# torch's own, as its kernels are: programs may replace the methods.
+get_state, set_state, seed = (
+    torch._C.Generator.get_state,
+    torch._C.Generator.set_state,
+    torch._C.Generator.manual_seed,
+)
+_OTHER_SEED = (
+    "CUDAGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the same as the "
+    "original seed."
+)
 
 
 class ReplayDraw:
@@ -78,7 +90,8 @@ class SimGenerator(torch._C.Generator):
     def __new__(cls, device: object = "cuda") -> SimGenerator:
         made = super().__new__(cls, "cpu")
         made._state = GeneratorState()
-        made._forbid = lambda what: None
+        others = [each for each in torch.cuda.default_generators if isinstance(each, SimGenerator)]
+        made._forbid = others[0]._forbid if others else lambda what: None
         cls._by_impl[made._cdata] = made
         return made
 
@@ -106,9 +119,14 @@ class SimGenerator(torch._C.Generator):
         self._forbid = forbid
 
     def manual_seed(self, seed: int) -> SimGenerator:
-        self._forbid("Cannot call CUDAGeneratorImpl::set_current_seed")
-        self._state.seed = int(seed) & _MASK
-        self._state.offset = 0
+        new = int(seed) & _MASK
+        try:
+            self._forbid("set_current_seed")
+        except RuntimeError as error:
+            if new != self._state.seed:
+                raise RuntimeError(_OTHER_SEED) from error
+            return self  # and its offset stays
+        self._state.seed, self._state.offset = new, 0
         return self
 
     def seed(self) -> int:

@@ -26,7 +26,7 @@ from torch import Tensor
 from gfxgraph.simulator import op_table, sparse_kernels
 from gfxgraph.simulator.arena import span_nbytes
 from gfxgraph.simulator.device import CallRefused, Stream
-from gfxgraph.simulator.generators import ReplayDraw, SimGenerator
+from gfxgraph.simulator.generators import ReplayDraw, SimGenerator, get_state, set_state
 from gfxgraph.simulator.graphs import RecordedNode
 from gfxgraph.simulator.op_schema import OpSchema, argument, schema_of, set_argument
 from gfxgraph.types import NodeKind
@@ -517,12 +517,12 @@ def _with_default(schema: OpSchema, generator: torch.Generator, call: list[Any],
         return schema.op(*call, **keywords)
     # The op takes no generator, or none was passed by position: lend it the process's CPU generator.
     default = torch.random.default_generator
-    before = default.get_state()
-    default.set_state(generator.get_state())
+    before = get_state(default)
+    set_state(default, get_state(generator))
     try:
         return schema.op(*call, **keywords)
     finally:
-        default.set_state(before)
+        set_state(default, before)
 
 
 def _drawn(args: Args, kwargs: Kwargs) -> int:

@@ -81,8 +81,23 @@ def test_state_must_not_change_during_a_capture(sim: simulator.Simulator) -> Non
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         torch.ones(1, device="cuda").add_(1)
-        with pytest.raises(RuntimeError, match="set_current_seed during CUDA graph capture"):
+        with pytest.raises(RuntimeError, match="only if new seed is the same"):
             torch.cuda.default_generators[0].manual_seed(1)
+
+
+def test_the_same_seed_changes_nothing_during_a_capture(sim: simulator.Simulator) -> None:
+    """Of any generator: torch takes it, and the offset stays."""
+    generator = torch.Generator(device="cuda").manual_seed(3)
+    torch.rand(3, device="cuda", generator=generator)
+    offset = generator.get_offset()
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        torch.ones(1, device="cuda").add_(1)
+        generator.manual_seed(3)
+        with pytest.raises(RuntimeError, match="only if new seed is the same"):
+            generator.manual_seed(4)
+        with pytest.raises(RuntimeError, match="get_offset during CUDA graph capture"):
+            generator.get_offset()
+    assert generator.get_offset() == offset > 0
 
 
 def test_graphsafe_states_are_shared_and_cloned(sim: simulator.Simulator) -> None:

@@ -317,3 +317,92 @@ def test_policies_without_host_steps_leave_torchs_refusal(platform, name, policy
     with pytest.raises(RuntimeError, match="capturable is False"):
         Twins(EVERYWHERE[name], on_unsafe=policy)
     assert Twins(EVERYWHERE["adam-capturable"], on_unsafe=policy).replays() == ["right"] * N_REPLAYS
+
+
+# -- what the captured code does with the optimizer itself -------------------------------------------------------
+
+
+def cleared(twins, which):
+    twins.optimizers[which].state.clear()
+    twins._step(which)
+
+
+def dropped(twins, which):
+    for parameter in twins.nets[which].parameters():
+        twins.optimizers[which].state.pop(parameter, None)
+    twins._step(which)
+
+
+def emptied(twins, which):
+    for state in twins.optimizers[which].state.values():
+        state.clear()
+    twins._step(which)
+
+
+def loaded(twins, which):
+    optimizer = twins.optimizers[which]
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": {}})
+    twins._step(which)
+
+
+def cleared_after(twins, which):
+    twins._step(which)
+    twins.optimizers[which].state.clear()
+
+
+def cleared_between(twins, which):
+    twins._step(which)
+    cleared(twins, which)
+
+
+def loaded_after(twins, which):
+    optimizer = twins.optimizers[which]
+    saved = copy.deepcopy(optimizer.state_dict())
+    twins._step(which)
+    optimizer.load_state_dict(saved)
+
+
+def rate_halved(twins, which):
+    twins.optimizers[which].param_groups[0]["lr"] *= 0.5
+    twins._step(which)
+
+
+def rate_set(twins, which):
+    twins.optimizers[which].param_groups[0]["lr"] = 0.02
+    twins._step(which)
+
+
+OF_THREE_KINDS = {
+    "adam": partial(optim.Adam, lr=0.05),
+    "capturable": partial(optim.Adam, lr=0.05, capturable=True),
+    "sgd": partial(optim.SGD, lr=0.05, momentum=0.9),
+}
+
+
+@pytest.mark.any_platform
+@pytest.mark.parametrize("step", [cleared, dropped, emptied, loaded, rate_set])
+@pytest.mark.parametrize("name", OF_THREE_KINDS)
+def test_a_state_that_each_call_begins_anew_is_made_by_each_replay(platform, name, step):
+    """The warm-up has made one: what is lacking in the capture is not a first step."""
+    assert Twins(OF_THREE_KINDS[name], step=step).replays() == ["right"] * N_REPLAYS
+
+
+@pytest.mark.any_platform
+@pytest.mark.parametrize("step", [cleared_after, cleared_between, loaded_after])
+@pytest.mark.parametrize("name", OF_THREE_KINDS)
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_state_that_is_replaced_after_a_step_is_refused(platform, name, step, warm):
+    """The graph would go on with the one that it stepped with."""
+    twins = Twins(OF_THREE_KINDS[name], step=step, warm=warm)
+    assert twins.replays()[-1] == "guarded"
+    assert "the state of" in twins.refused
+
+
+@pytest.mark.any_platform
+@pytest.mark.parametrize("name", ["adam", "capturable", "sgd", "plain"])
+def test_a_rate_that_the_captured_code_changes_is_refused_from_the_second_replay_on(platform, name):
+    """Also where torch itself would have made the graph."""
+    make = partial(optim.SGD, lr=0.05) if name == "plain" else OF_THREE_KINDS[name]
+    twins = Twins(make, step=rate_halved)
+    assert twins.replays() == ["right", "guarded"]
+    assert "'lr' of " in twins.refused

@@ -13,6 +13,7 @@ compared at each replay: the numbers of the groups, and a count of steps in Pyth
 from __future__ import annotations
 
 import functools
+import gc
 import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -43,6 +44,7 @@ class StepTaking(Protocol):
 
     policy: OnUnsafe
     host: HostReads
+    optimizers: OptimizersBefore
 
     def split(self, row: UnsafeOp, name: str, make: Callable[[], tuple[object, None]]) -> object: ...
 
@@ -73,6 +75,88 @@ def _counts_on_host(group: Group) -> bool:
     return not is_capturable and any(parameter.is_cuda for parameter in group["params"])
 
 
+# -- what the captured code changes ------------------------------------------------------------------
+
+_known: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+"""Every optimizer, from the moment that the bridge is switched on."""
+_State = list[tuple[object, Tensor]]
+
+
+def noted(original: Callable[..., None]) -> Callable[..., None]:
+    """Wrap Optimizer.__init__ to know every optimizer; those that there are already are found once."""
+    if are_used():
+        _known.update(each for each in gc.get_referrers(*_kinds()) if issubclass(type(each), Optimizer))
+
+    @functools.wraps(original)
+    def __init__(self: Optimizer, *args: object, **kwargs: object) -> None:
+        _known.add(self)
+        original(self, *args, **kwargs)
+
+    return __init__
+
+
+class OptimizersBefore:
+    """What each optimizer held when a capture began.
+
+    A state from before, with which the captured code has stepped, must be there in the end: each replay steps with
+    it. One that the code drops before it steps is made anew, by each replay as by each call.
+    """
+
+    def __init__(self) -> None:
+        self._numbers = {each: [_numbers_of(group) for group in each.param_groups] for each in _known}
+        self._dicts = {each: each.state for each in _known}
+        self._states = {each: {p: _tensors_of(each, p) for p in list(each.state)} for each in _known}
+        self._used: set[tuple[Optimizer, Tensor]] = set()
+        self.stepped: set[Optimizer] = set()
+
+    def had(self, optimizer: Optimizer, parameter: Tensor) -> bool:
+        """Whether there was a state of the parameter's, so that making it is no first step."""
+        return bool(self._states.get(optimizer, {}).get(parameter))
+
+    def steps(self, optimizer: Optimizer, group: Group) -> None:
+        """The captured code is about to step; note with which states from before."""
+        before = self._states.get(optimizer, {})
+        for parameter in group["params"]:
+            if before.get(parameter) and _is_same(before[parameter], _tensors_of(optimizer, parameter)):
+                self._used.add((optimizer, parameter))
+
+    def has_made(self, optimizer: Optimizer, parameters: list[Tensor], host: HostReads) -> None:
+        """States were made outside the graph, as a warm-up would have made them."""
+        if optimizer not in self._states:
+            return
+        self._states[optimizer].update({p: _tensors_of(optimizer, p) for p in parameters})
+        self._used.update((optimizer, p) for p in parameters)
+        if optimizer.state is not self._dicts[optimizer]:
+            what = f"the state of {type(optimizer).__name__} that the captured code sets before its first step"
+            host.note_python(
+                (OptimizersBefore, id(optimizer), "dict"), OnlyOnce((what, "empty", "made")), always=True
+            )
+
+    def compare(self, host: HostReads) -> None:
+        """At the capture's end: have replays refused that would step with something else than the calls would."""
+        for optimizer in self.stepped:
+            for then, group in zip(self._numbers.get(optimizer, ()), optimizer.param_groups):
+                key = next((key for key, value in then.items() if group.get(key) != value), None)
+                if key is not None:
+                    change = f"{key!r} of {type(optimizer).__name__}", then[key], group.get(key)
+                    host.note_python((OptimizersBefore, id(optimizer), "numbers"), OnlyOnce(change), always=True)
+        for optimizer, parameter in self._used:
+            if not _is_same(self._states[optimizer][parameter], _tensors_of(optimizer, parameter)):
+                what = f"the state of {type(optimizer).__name__} that the captured code replaces after a step"
+                host.note_python((OptimizersBefore, id(optimizer)), Never((what, "kept", "another")), always=True)
+
+
+def _tensors_of(optimizer: Optimizer, parameter: Tensor) -> _State:
+    state = optimizer.state.get(parameter)
+    items = state.items() if isinstance(state, dict) else ()
+    return [(key, item) for key, item in items if isinstance(item, Tensor)]
+
+
+def _is_same(held: _State, now: _State) -> bool:
+    found = dict(now)
+    return all(found.get(key) is item for key, item in held)
+
+
 # -- the first step -----------------------------------------------------------------------------------
 
 
@@ -97,14 +181,20 @@ def _outliving(maker: object) -> StepTaking | None:
 def _init_group(short: str) -> Callable[..., object]:
     def init_group(self: Optimizer, group: Group, *lists: object, **kwargs: object) -> object:
         stock, session = STOCK[short], _outliving(self)
-        lacking = _without_state(self, group) if session is not None else []
-        if session is None or not lacking:
+        if session is None:
+            return stock(self, group, *lists, **kwargs)
+        before = session.optimizers
+        before.steps(self, group)
+        lacking = [each for each in _without_state(self, group) if not before.had(self, each)]
+        if not lacking:
             return stock(self, group, *lists, **kwargs)
 
         def make() -> tuple[object, None]:
             if isinstance(self, SGD):
                 _make_momentum(self, group, lacking, session.host)
-            return stock(self, group, *lists, **kwargs), None
+            made = stock(self, group, *lists, **kwargs)
+            before.has_made(self, lacking, session.host)
+            return made, None
 
         return session.split(_FIRST_STEP, f"{type(self).__name__}.step", make)
 
@@ -151,6 +241,14 @@ class OnlyOnce(HostRead):
     def difference(self) -> tuple[str, object, object] | None:
         self._n_replays += 1
         return self._change if self._n_replays > 1 else None
+
+
+class Never(OnlyOnce):
+    """A change after which not even one replay is known to be right."""
+
+    def difference(self) -> tuple[str, object, object] | None:
+        super().difference()
+        return self._change if self._n_replays > 0 else None
 
 
 class CapturedSteps(OnlyOnce):
@@ -224,6 +322,7 @@ def _step_is_over(self: Optimizer) -> None:
     session = _flowing()
     if session is None:
         return
+    session.optimizers.stepped.add(self)
     session.host.note_python((CapturedSteps, id(self)), CapturedSteps(self))
     count = next((s["step"] for s in self.state.values() if isinstance(s, dict) and type(s.get("step")) is int), None)
     if count is not None and _outliving(self) is not None:
@@ -233,12 +332,14 @@ def _step_is_over(self: Optimizer) -> None:
 
 def are_used() -> bool:
     """Whether the process has made an optimizer: torch then marks the ``step`` of its class."""
+    return any("hooked" in getattr(kind.step, "__dict__", ()) for kind in _kinds())  # type: ignore[attr-defined]
+
+
+def _kinds() -> list[type[Optimizer]]:
     kinds = Optimizer.__subclasses__()
-    for kind in kinds:
-        if "hooked" in getattr(kind.step, "__dict__", ()):  # type: ignore[attr-defined]
-            return True
+    for kind in kinds:  # which grows
         kinds += kind.__subclasses__()
-    return False
+    return kinds
 
 
 @functools.cache

@@ -38,6 +38,7 @@ from gfxgraph.capture.host_values import HostValues
 from gfxgraph.capture.memory import Layout, is_within, pool_id, pool_ranges, storage_address
 from gfxgraph.capture.modes import leave_modes
 from gfxgraph.capture.moving import MovingTensors
+from gfxgraph.capture.optimizers import OptimizersBefore
 from gfxgraph.capture.places import SourcePlace, place, shown
 from gfxgraph.capture.program import Program
 from gfxgraph.capture.recorder import Recorder
@@ -96,6 +97,7 @@ class Session:
         self.moving = MovingTensors(self)
         self.host = HostReads()
         self.seeds = Seeds()
+        self.optimizers = OptimizersBefore()
         self.program = Program(bare_launch(self.state.base), numbers=self.values.numbers)
         self.gate: Gate | None = None
         """If set, steps added to the program run only under this condition."""
@@ -476,6 +478,7 @@ class Session:
         needed = self.values.needed_reads(program.steps)
         program.steps = [s for s in program.steps if not isinstance(s, ReadStep) or s.index in needed]
         if self.policy is not OnUnsafe.RAISE:
+            self.optimizers.compare(self.host)
             program.host_reads = self.host.kept(self.has_executed)
         self.recorder.externals = {}
         self.recorder.outside = {}

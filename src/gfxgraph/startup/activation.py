@@ -215,7 +215,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     from gfxgraph.adapters import transformers
     from gfxgraph.callables import older
     from gfxgraph.callables.training import make_graphed
-    from gfxgraph.capture import blocks, remedies, waits, watch, workspaces
+    from gfxgraph.capture import blocks, optimizers, remedies, waits, watch, workspaces
     from gfxgraph.capture.bridged_class import bridged_class
     from gfxgraph.compile import torch_compile_patch
     from gfxgraph.guard import for_capture
@@ -247,6 +247,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     bridge.replace(torch.cuda.graph, "__enter__", blocks.enter_of_graph(torch.cuda.graph.__enter__))
     bridge.replace(torch.cuda.graph, "__exit__", blocks.exit_of_graph(torch.cuda.graph.__exit__))
     make_graphed.take_name()
+    bridge.replace(torch.optim.Optimizer, "__init__", optimizers.noted(torch.optim.Optimizer.__init__))
     bridge.replace(torch.cuda.Event, "__new__", staticmethod(waits.event_new(torch.cuda.Event.__new__)))
     bridge.replace(torch.cuda.Event, "elapsed_time", waits.elapsed_of_events(torch.cuda.Event.elapsed_time))
     bridge.undo.append(lambda: workspaces.stop(is_device_gone=platform == "simulator"))

@@ -122,6 +122,12 @@ def why_in_pieces(result: object, made: list[Tensor]) -> str:
     return "its result needs gradients" if any(t.requires_grad for t in made) else ""
 
 
+def why_from_outside(tensors: Sequence[Tensor]) -> str:
+    """Why one graph cannot read such tensors besides its arguments; "" if it can."""
+    odd = next((tensor for tensor in tensors if not has_layout(tensor)), None)
+    return f"it reads {kind_of(odd)} from outside" if odd is not None else ""
+
+
 def what_changed(before: Sequence[tuple[object, ...]], after: Sequence[tuple[object, ...]]) -> str:
     """What a call changed about its arguments that a replay would not, by their `tensor_key`; "" for nothing."""
     if list(before) == list(after):

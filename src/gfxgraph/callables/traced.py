@@ -21,7 +21,15 @@ import torch
 from torch import Tensor
 
 from gfxgraph.callables.pieces.piece import make_piece
-from gfxgraph.callables.signature import Args, Kwargs, has_buffer, tensor_key, what_changed, why_in_pieces
+from gfxgraph.callables.signature import (
+    Args,
+    Kwargs,
+    has_buffer,
+    tensor_key,
+    what_changed,
+    why_from_outside,
+    why_in_pieces,
+)
 from gfxgraph.callables.trace.frontend import IDLE, RAISED, Frontend, Untraceable
 from gfxgraph.callables.trace.world import World
 from gfxgraph.capture.memory import has_layout, kind_of, size_of
@@ -120,7 +128,7 @@ class TracedFunction:
         except Exception:
             self._count(RAISED)
             raise
-        world.why_pieces = world.why_pieces or why_in_pieces(result, [])
+        world.why_pieces = world.why_pieces or why_in_pieces(result, []) or why_from_outside(world.tensors)
         world.why_eager = what_changed(before, _tensor_keys((args, kwargs))) or world.why_eager
         if world.why_eager or world.why_pieces:
             self._count(world.why_eager or world.why_pieces)

@@ -27,6 +27,7 @@ from gfxgraph.callables.signature import (
     skeleton,
     tensor_key,
     what_changed,
+    why_from_outside,
     why_in_pieces,
     zeros_in,
 )
@@ -192,7 +193,7 @@ class Worlds:
         self._known[call.key] = world
         world.zeros = zeros_in(call.structure)
         world.skeleton = skeleton(call.structure) if world.does_catch else None
-        world.why_pieces = world.why_pieces or why_pieces
+        world.why_pieces = world.why_pieces or why_pieces or why_from_outside(world.tensors)
         world.why_eager = what_changed(layouts, [tensor_key(t) for t in call.tensors]) or world.why_eager
         if not world.why_eager and not world.why_pieces:
             call.world = world

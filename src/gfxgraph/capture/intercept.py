@@ -233,7 +233,7 @@ def _put(owner: Any, attribute: str, replacement: Any, is_lasting: bool = False)
     _set(owner, attribute, replacement)
 
 
-def _set(owner: Any, attribute: str, value: object) -> None:
+def _set(owner: object, attribute: str, value: object) -> None:
     if isinstance(owner, type) and owner.__flags__ & _IMMUTABLE:
         gc.get_referents(owner.__dict__)[0][attribute] = value  # type: ignore[index]
         ctypes.pythonapi.PyType_Modified(ctypes.py_object(owner))  # calls look the method up anew

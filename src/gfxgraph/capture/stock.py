@@ -44,7 +44,7 @@ def session_here() -> Any:
 
 def state_of(generator: torch.Generator) -> torch.Tensor:
     """What torch's own ``get_state`` says, which a capture replaces."""
-    return _own(generator, "get_state")(generator)  # type: ignore[no-any-return]
+    return _own(generator, "get_state")(generator)
 
 
 def put_state(generator: torch.Generator, state: torch.Tensor) -> None:
@@ -52,7 +52,7 @@ def put_state(generator: torch.Generator, state: torch.Tensor) -> None:
     _own(generator, "set_state")(generator, state)
 
 
-def _own(generator: torch.Generator, name: str) -> Callable[..., Any]:
+def _own(generator: torch.Generator, name: str) -> Callable[..., torch.Tensor]:
     method = getattr(type(generator), name)
     return getattr(method, "__wrapped__", method)  # type: ignore[no-any-return]
 

@@ -128,7 +128,7 @@ def _event_elapsed(self: object, other: object) -> float:
     return session.host_call("torch.cuda.Event.elapsed_time", lambda: elapsed(self, other), repeat=False)  # type: ignore[no-any-return]
 
 
-def _of_no_capture(event: object, call: Callable[..., Any], *args: Any) -> Any:
+def _of_no_capture(event: object, call: Callable[..., object], *args: object) -> object:
     """Call something about an event of no capture under way, and say why if it is of one that has ended."""
     try:
         return call(*args)
@@ -227,11 +227,11 @@ def _generator_targets() -> Targets:
 
 
 @functools.cache  # one for all captures: it is known by identity
-def _of_generator(original: Callable[..., Any]) -> Callable[..., Any]:
+def _of_generator(original: Callable[..., object]) -> Callable[..., object]:
     reads = original.__name__ == "get_state"
 
     @functools.wraps(original)
-    def method(self: torch.Generator, *args: Any, **kwargs: Any) -> Any:
+    def method(self: torch.Generator, *args: object, **kwargs: object) -> object:
         session = session_here()
         on_host = self.device.type == "cpu"
         if session is None or (on_host and original.__name__ != "set_state" and session.seeds.has_made(self)):

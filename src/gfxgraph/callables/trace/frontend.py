@@ -35,7 +35,6 @@ from gfxgraph.callables.trace.dynamo import (
 )
 from gfxgraph.callables.trace.found import BROKEN, WAITS, Found, said
 from gfxgraph.callables.trace.world import Granted, World
-from gfxgraph.capture.memory import has_layout
 from gfxgraph.core.locks import new_lock
 
 IDLE = "it launches nothing on the device"
@@ -308,8 +307,6 @@ class Frontend:
                 world.why_pieces = "it draws random numbers on the host"
             if not world.why_pieces and any(not t.is_cuda for t in world.written):
                 world.why_pieces = "it writes to a tensor on the host"
-            if not world.why_pieces and not all(map(has_layout, world.tensors)):
-                world.why_pieces = "it reads a tensor from outside that is nested or holds other tensors"
             self.keeps = self.keeps or world.why_eager
             self.worlds.append(world)
             del self.worlds[:-MOST_WORLDS]

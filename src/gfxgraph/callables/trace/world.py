@@ -42,7 +42,6 @@ from gfxgraph.callables.trace.dicts import HAS_TAGS, Watchers, watched
 from gfxgraph.callables.trace.found import RESTLESS_NUMBER, asks_by_name, catches
 from gfxgraph.callables.trace.watch import PACKAGES, GuardWalk, Unwatchable, is_other_zero
 from gfxgraph.callables.trace.words import Words, tag_of, words_of
-from gfxgraph.capture.memory import has_layout
 from gfxgraph.config import LOOKS_UP_VARIABLES, environment
 
 MAX_REBOUND = 4
@@ -309,7 +308,7 @@ class World:
         host = [t for t in unique if not t.is_cuda]
         self._values = [(t, t.detach().clone()) for t in host if t.numel() <= MOST_SMALL]
         self.unwatched = "a large host tensor" if len(self._values) < len(host) else ""
-        self._device = [t for t in unique if t.is_cuda and has_layout(t)]
+        self._device = [t for t in unique if t.is_cuda and t.layout is torch.strided and _has_memory(t)]
         self._addresses: list[int | None] = [t.data_ptr() for t in self._device]
         self.homes = frozenset(t.untyped_storage().data_ptr() for t in self._device)
         """Addresses of the storages of all external tensors that it reads."""
@@ -507,6 +506,14 @@ _WITHOUT = (bool, int, float, str, bytes, types.NoneType, Tensor, torch.dtype, t
 _ASKS_FOR_CLASSES = frozenset(("isinstance", "issubclass"))
 _SETTLED = ("abc", "builtins", "collections", "enum", "torch", "typing")
 _DATA = (bool, int, float, str, tuple, list, dict, Tensor, types.NoneType)
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    """False for a tensor that holds others."""
+    try:
+        return tensor.untyped_storage().data_ptr() >= 0
+    except RuntimeError:
+        return False
 
 
 def _never() -> bool:

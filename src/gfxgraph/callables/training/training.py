@@ -214,11 +214,10 @@ class TrainingStep:
                 return self.step(*args, **kwargs)
             if self._why_for_good:
                 return self._eagerly(args, kwargs, self._why_for_good)
-            if any(t.requires_grad or not t.is_cuda for t in given):
-                return self._eagerly(args, kwargs, self._fall_back("an argument needs gradients or is a host tensor"))
-            odd = next((t for t in given if not has_buffer(t)), None)
+            odd = next((t for t in given if t.requires_grad or not t.is_cuda or not has_buffer(t)), None)
             if odd is not None:
-                return self._eagerly(args, kwargs, self._fall_back(f"an argument is {kind_of(odd)}"))
+                what = "needs gradients or is a host tensor" if has_buffer(odd) else f"is {kind_of(odd)}"
+                return self._eagerly(args, kwargs, self._fall_back(f"an argument {what}"))
             changing = _not_constant((args, kwargs))
             if changing:
                 why = self._fall_back(f"an argument is a {changing}, whose content may change without being noticed")

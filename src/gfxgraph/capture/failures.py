@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gfxgraph.capture.half_entered import is_interrupt
 from gfxgraph.capture.memory import all_segments, is_within
 from gfxgraph.capture.places import place
 from gfxgraph.capture.recovery import clean_by_hand, heal_capture, is_lost
@@ -72,6 +73,8 @@ def op_failed(session: Session, info: Any, func: Any, args: Any, kwargs: Any, er
     capture.
     """
     try:
+        if is_interrupt(error):
+            raise error
         if isinstance(error, torch.OutOfMemoryError):
             session.state.counters.add("out_of_memory")
             raise error
@@ -94,7 +97,7 @@ def op_failed(session: Session, info: Any, func: Any, args: Any, kwargs: Any, er
 def call_failed(session: Session, name: str, error: RuntimeError, again: Callable[[], Any]) -> Any:
     """Handle a failed call outside the dispatcher: raise its error, or recover a dead capture and repeat the call."""
     try:
-        if session.streams.status() is CaptureStatus.ACTIVE:
+        if is_interrupt(error) or session.streams.status() is CaptureStatus.ACTIVE:
             raise error
         recover(session, name, error, lambda row: session.split(row, name, lambda: (None, None)))
     finally:

@@ -21,6 +21,7 @@ import dis
 import inspect
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
+from typing import Any
 
 import torch
 
@@ -75,12 +76,27 @@ def end_half_entered(error: BaseException | None) -> bool:
     return found
 
 
+def is_interrupt(error: BaseException) -> bool:
+    """Whether it came between two instructions, from a signal's handler or a debugger, whatever its type.
+
+    No call has failed then, so nothing may fall back because of it. Both are functions that are given the frame that
+    they interrupt, and stand right below it in the traceback.
+    """
+    if not isinstance(error, Exception):
+        return True
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        interrupted, traceback = traceback.tb_frame, traceback.tb_next
+        code, values = traceback.tb_frame.f_code, traceback.tb_frame.f_locals
+        if any(each is interrupted for each in _arguments(code, values)):
+            return True
+    return False
+
+
 def _run_exit(frame: FrameType) -> bool:
     """Run the ``__exit__`` that this frame was to run; a second time the frame is empty."""
-    code, values = frame.f_code, frame.f_locals
-    given = [values[name] for name in code.co_varnames[: code.co_argcount] if name in values]
-    if code.co_flags & inspect.CO_VARARGS:
-        given += values.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount], ())
+    code = frame.f_code
+    given = _arguments(code, frame.f_locals)
     own = (vars(kind).get("__exit__") for kind in type(given[0]).__mro__) if given else ()
     leave = next((each for each in own if getattr(each, "__code__", None) is code), None)
     if leave is None:
@@ -88,6 +104,14 @@ def _run_exit(frame: FrameType) -> bool:
     frame.clear()
     leave(*given)
     return True
+
+
+def _arguments(code: CodeType, values: dict[str, Any]) -> list[Any]:
+    """The positional arguments that a frame of this code still has."""
+    given = [values[name] for name in code.co_varnames[: code.co_argcount] if name in values]
+    if code.co_flags & inspect.CO_VARARGS:
+        given += values.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount], ())
+    return given
 
 
 def _frames(error: BaseException | None) -> Iterator[tuple[FrameType, int]]:

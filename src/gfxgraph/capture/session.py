@@ -31,6 +31,7 @@ from torch import Tensor
 
 from gfxgraph.capture import failures, homes, intercept, remedies, splits, turns, workspaces
 from gfxgraph.capture.generators import Generators, begin, end_loans, kept_out
+from gfxgraph.capture.half_entered import is_interrupt
 from gfxgraph.capture.holdings import Holdings, settle
 from gfxgraph.capture.hooks import bare_launch
 from gfxgraph.capture.host_memory import HostReads
@@ -325,6 +326,8 @@ class Session:
                     self.end_was_tried = True
                     self.state.base.capture_end(graph)
         except RuntimeError as error:
+            if is_interrupt(error):
+                raise
             is_healed = failures.heal(self, end_was_refused=True)
             self._is_over()
             if not is_healed or not recorder.tape.is_complete or (final and not recorder.tape.rows):

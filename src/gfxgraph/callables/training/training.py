@@ -57,6 +57,7 @@ from gfxgraph.callables.facts import overlap, reads_of, span, writes_of, written
 from gfxgraph.callables.outputs import copied, use_count
 from gfxgraph.callables.signature import RunEagerly, key_of
 from gfxgraph.callables.trace.watch import Unwatchable
+from gfxgraph.capture.half_entered import is_interrupt
 from gfxgraph.capture.holdings import unbroken
 from gfxgraph.capture.rollback import Rollback
 from gfxgraph.core.constants import NotConstant, constant_key
@@ -388,6 +389,8 @@ class TrainingStep:
                 problem = self._why_for_good if after is None else f"its capture changes {now.differs(after)}"
             known.snapshot = after or now
         except RuntimeError as error:
+            if is_interrupt(error):
+                raise
             problem = first_line(error)
             if "capturable is False" in problem:  # torch 2.11 asks it of fused optimizers too
                 problem = _NEEDS_CAPTURABLE

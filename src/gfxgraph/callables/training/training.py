@@ -55,7 +55,7 @@ from gfxgraph.callables.entry import replay
 from gfxgraph.callables.explanation import table
 from gfxgraph.callables.facts import overlap, reads_of, span, writes_of, written_inputs
 from gfxgraph.callables.outputs import copied, use_count
-from gfxgraph.callables.signature import RunEagerly, key_of
+from gfxgraph.callables.signature import RunEagerly, key_of, named_by
 from gfxgraph.callables.trace.watch import Unwatchable
 from gfxgraph.capture.half_entered import is_interrupt
 from gfxgraph.capture.holdings import unbroken
@@ -556,8 +556,7 @@ def _named_by(step: Callable[..., Any]) -> Iterator[Any]:
         yield from getattr(function, "__dict__", {}).values()
         function = type(function).__call__
     if inspect.isfunction(function):
-        named = inspect.getclosurevars(function)
-        yield from (*named.nonlocals.values(), *named.globals.values())
+        yield from named_by(function)
 
 
 def _of_kind(named: list[Any], kind: type) -> list[Any]:

@@ -241,7 +241,7 @@ class Round:
             n = len(self.history.moments)
             return soon(lambda: len(self.history.moments) != n)
         for path in self.folder.iterdir():
-            path.unlink()
+            path.unlink(missing_ok=True)  # a file that is being written is renamed
         return soon(lambda: any(self.folder.iterdir()))
 
 

@@ -9,6 +9,7 @@ import inspect
 import signal
 import sys
 import threading
+import time
 import warnings
 
 import pytest
@@ -108,8 +109,13 @@ def alarmed():
     def ring(*_):
         raise Late
 
+    def strike(_):
+        signal.raise_signal(signal.SIGUSR1)
+        time.sleep(0)  # Python looks for signals after a call
+        return Late
+
     saved = signal.signal(signal.SIGUSR1, ring)
-    yield lambda _: signal.raise_signal(signal.SIGUSR1)
+    yield strike
     signal.signal(signal.SIGUSR1, saved)
 
 

@@ -165,7 +165,7 @@ class BridgedGraph(_TorchsGraph):
         error = None
         if session is not None:
             error, session.error = session.error, None
-        return error or RuntimeError("abandoned")
+        return error or CaptureError("capture_not_begun", where=shown(place()), quote=STOCK_NOT_BEGUN)
 
     def capture_end(self) -> None:
         """End the capture; afterwards ``replay`` may be called.
@@ -175,13 +175,16 @@ class BridgedGraph(_TorchsGraph):
                 made the capture fail, unless that one is already propagating to the caller.
         """
         leave_modes()
-        self._refuse_in_child("capture_end()")
         session = self._session
+        is_unwinding = self._is_unwinding()
+        # Not ours to end: a forked child's, or the collector ran our finalizer before it left a suspended block.
+        if is_unwinding and (session is None or self._state.pid != os.getpid()):
+            return
+        self._refuse_in_child("capture_end()")
         if session is None:
             raise CaptureError("capture_not_begun", where=shown(place()), quote=STOCK_NOT_BEGUN)
-        is_unwinding = self._is_unwinding()
-        if is_unwinding and session.is_left_by(error := sys.exc_info()[1]):
-            session.abort(error)
+        if is_unwinding and (session.graph_ref() is None or session.is_left_by(sys.exc_info()[1])):
+            session.abort(sys.exc_info()[1], dying=self)
         if session.has_failed:
             session.abort(None)
             if is_unwinding:

@@ -79,16 +79,14 @@ def end_half_entered(error: BaseException | None) -> bool:
 def is_interrupt(error: BaseException) -> bool:
     """Whether it came between two instructions, from a signal's handler or a debugger, whatever its type.
 
-    No call has failed then, so nothing may fall back because of it. Both are functions that are given the frame that
-    they interrupt, and stand right below it in the traceback.
+    No call has failed then, so nothing may fall back because of it. Both are functions that are given a frame.
     """
     if not isinstance(error, Exception):
         return True
     traceback = error.__traceback__
-    while traceback is not None and traceback.tb_next is not None:
-        interrupted, traceback = traceback.tb_frame, traceback.tb_next
-        code, values = traceback.tb_frame.f_code, traceback.tb_frame.f_locals
-        if any(each is interrupted for each in _arguments(code, values)):
+    while traceback is not None:
+        frame, traceback = traceback.tb_frame, traceback.tb_next
+        if any(isinstance(each, FrameType) for each in _arguments(frame.f_code, frame.f_locals)):
             return True
     return False
 

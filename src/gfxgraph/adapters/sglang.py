@@ -24,10 +24,16 @@ from contextlib import suppress
 from typing import Any
 
 from gfxgraph.adapters._announce import announce
-from gfxgraph.adapters._downgrade import Downgraded, any_rank_failed, hold_pool, ran_without_graph, report
+from gfxgraph.adapters._downgrade import (
+    Downgraded,
+    any_rank_failed,
+    hold_pool,
+    is_interrupt,
+    ran_without_graph,
+    report,
+)
 from gfxgraph.adapters._needs import NeededName
 from gfxgraph.adapters.base import Adapter, Replaced
-from gfxgraph.capture.half_entered import is_interrupt
 from gfxgraph.process import process
 from gfxgraph.types import OnUnsafe
 

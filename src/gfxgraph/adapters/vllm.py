@@ -19,10 +19,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gfxgraph.adapters._downgrade import Downgraded, any_rank_failed, hold_pool, ran_without_graph, report
+from gfxgraph.adapters._downgrade import (
+    Downgraded,
+    any_rank_failed,
+    hold_pool,
+    is_interrupt,
+    ran_without_graph,
+    report,
+)
 from gfxgraph.adapters._needs import NeededName
 from gfxgraph.adapters.base import Adapter, Replaced
-from gfxgraph.capture.half_entered import is_interrupt
 from gfxgraph.process import process
 
 _FULL = "vllm.compilation.cuda_graph"

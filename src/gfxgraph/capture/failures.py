@@ -105,7 +105,22 @@ def call_failed(session: Session, name: str, error: RuntimeError, again: Callabl
     return again()
 
 
-def end_error(session: Session, error: RuntimeError) -> CaptureError:
+def end_failed(session: Session, error: RuntimeError, final: bool) -> None:
+    """Clean up after torch could not end the segment, whose tape runs instead; raise if it has none."""
+    try:
+        if is_interrupt(error):
+            raise error
+        is_healed = heal(session, end_was_refused=True)
+        session.segment_is_over()
+        tape = session.recorder.tape
+        if not is_healed or not tape.is_complete or (final and not tape.rows):
+            raise _end_error(session, error) from error
+        process.log.debug("capture_end failed: %s", error)
+    finally:
+        del error  # as above
+
+
+def _end_error(session: Session, error: RuntimeError) -> CaptureError:
     entries = session.recorder.tape.entries
     last = entries[-1] if entries else None
     return CaptureError(

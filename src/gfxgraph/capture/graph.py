@@ -191,14 +191,8 @@ class BridgedGraph(_TorchsGraph):
                 self._left_session()
                 return
             raise self._left_session()
-        is_here = process.active_session() is session
-        if not is_here:
-            raise self._not_here(session)
-        if torch.cuda.current_stream().cuda_stream != session.streams.own.cuda_stream:
-            ended = f"{torch.cuda.current_stream()} at {shown(place())}"
-            begun = f"{session.streams.own} at {shown(session.begun_at)}"
-            session.abort(CaptureError("capture_ended_elsewhere", begun=begun, ended=ended, quote=STOCK_NOT_BEGUN))
-            raise self._left_session()
+        if (elsewhere := self._elsewhere(session)) is not None:
+            raise elsewhere
         try:
             self._ended(session, session.end())
         except BaseException as error:
@@ -248,8 +242,16 @@ class BridgedGraph(_TorchsGraph):
         error = sys.exc_info()[1]
         return error is not None and id(error) != self._begun_while
 
-    def _not_here(self, session: Session) -> CaptureError:
+    def _elsewhere(self, session: Session) -> BaseException | None:
+        """The error of an end on another stream or thread than the begin, or out of order."""
         active = process.active_session()
+        if active is session:
+            if torch.cuda.current_stream().cuda_stream == session.streams.own.cuda_stream:
+                return None
+            ended = f"{torch.cuda.current_stream()} at {shown(place())}"
+            begun = f"{session.streams.own} at {shown(session.begun_at)}"
+            session.abort(CaptureError("capture_ended_elsewhere", begun=begun, ended=ended, quote=STOCK_NOT_BEGUN))
+            return self._left_session()
         if active is not None and session in process.sessions():
             return CaptureError("overlapping_captures", first=shown(session.begun_at), second=shown(active.begun_at))
         return CaptureError(

@@ -21,7 +21,6 @@ import dis
 import inspect
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
-from typing import Any
 
 import torch
 
@@ -104,11 +103,12 @@ def _run_exit(frame: FrameType) -> bool:
     return True
 
 
-def _arguments(code: CodeType, values: dict[str, Any]) -> list[Any]:
+def _arguments(code: CodeType, values: dict[str, object]) -> list[object]:
     """The positional arguments that a frame of this code still has."""
     given = [values[name] for name in code.co_varnames[: code.co_argcount] if name in values]
     if code.co_flags & inspect.CO_VARARGS:
-        given += values.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount], ())
+        rest = values.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount])
+        given += rest if isinstance(rest, tuple) else ()
     return given
 
 

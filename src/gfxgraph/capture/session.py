@@ -31,7 +31,6 @@ from torch import Tensor
 
 from gfxgraph.capture import failures, homes, intercept, remedies, splits, turns, workspaces
 from gfxgraph.capture.generators import Generators, begin, end_loans, kept_out
-from gfxgraph.capture.half_entered import is_interrupt
 from gfxgraph.capture.holdings import Holdings, settle
 from gfxgraph.capture.hooks import bare_launch
 from gfxgraph.capture.host_memory import HostReads
@@ -326,15 +325,9 @@ class Session:
                     self.end_was_tried = True
                     self.state.base.capture_end(graph)
         except RuntimeError as error:
-            if is_interrupt(error):
-                raise
-            is_healed = failures.heal(self, end_was_refused=True)
-            self._is_over()
-            if not is_healed or not recorder.tape.is_complete or (final and not recorder.tape.rows):
-                raise failures.end_error(self, error) from error
-            process.log.debug("capture_end failed: %s", error)
+            failures.end_failed(self, error, final)
             graph = None
-        self._is_over()
+        self.segment_is_over()
         if self.pool_id is None:
             self.pool_id = base.pool(self.segment_graph)
         tape = recorder.tape
@@ -360,7 +353,7 @@ class Session:
         step.gate = self.gate
         self.program.steps.append(step)
 
-    def _is_over(self) -> None:
+    def segment_is_over(self) -> None:
         """Note that the open segment is open no more, however it ended."""
         self.is_open = False
         if self.has_users_pool:
@@ -386,7 +379,7 @@ class Session:
                 failures.heal(self)
             elif not failures.has_ended(self, graph):
                 failures.end_or_heal(self, graph)
-        self._is_over()
+        self.segment_is_over()
 
     def grew(self) -> None:
         """The graph has as many nodes as the defect table allows: continue in a new one."""

@@ -174,19 +174,20 @@ class EagerLaunches(TorchDispatchMode):
             for graph in list(state.graphs):
                 graph._choose_path()
 
-    def beside(self, call: Callable[..., Any], *args: Any) -> Any:
+    def beside(self, call: Callable[..., None], *args: object) -> None:
         """Make a call that saves or restores the thread's dispatch keys while no window is open.
 
         Else the keys of a window's mode would come back after it was closed, or go while it is open.
         """
         if threading.get_ident() != self.thread:
-            return call(*args)
+            call(*args)
+            return
         is_open = False
         try:
             self.is_held = True
             is_open = not self.paused
             self.close()
-            return call(*args)
+            call(*args)
         finally:
             if is_open:
                 self.open()
@@ -441,11 +442,11 @@ def _keep_windows_out_of_guards() -> None:
     if enter.__module__ == __name__:
         return
 
-    def __enter__(self: Any) -> None:
-        return _watching.beside(enter, self) if _watching is not None else enter(self)
+    def __enter__(self: torch.inference_mode) -> None:
+        _watching.beside(enter, self) if _watching is not None else enter(self)
 
-    def __exit__(self: Any, *args: Any) -> None:
-        return _watching.beside(leave, self, *args) if _watching is not None else leave(self, *args)
+    def __exit__(self: torch.inference_mode, *args: object) -> None:
+        _watching.beside(leave, self, *args) if _watching is not None else leave(self, *args)
 
     bridge.replace(torch.inference_mode, "__enter__", __enter__)
     bridge.replace(torch.inference_mode, "__exit__", __exit__)

@@ -162,6 +162,45 @@ def test_samples_see_the_same_share(step, monkeypatch):
     assert torch.utils._python_dispatch._len_torch_dispatch_stack() == 0
 
 
+def test_windows_beside_inference_mode(step, monkeypatch):
+    """A window that opens or closes inside torch.inference_mode: its guard brings back no key of the window's mode."""
+    monkeypatch.setattr(sampler.Sampler, "start", lambda self: None)
+    seen = watch.start(is_exact=False)
+    try:
+        x = torch.ones(4, device="cuda")
+        seen.open()
+        with torch.inference_mode():
+            seen.close()
+        assert torch.zeros(2).sum() == 0  # "Hit Python dispatch key but no arguments had PyInterpreter"
+        with torch.inference_mode():
+            seen.open()
+        n = seen.n_seen
+        x.relu()
+        assert seen.n_seen == n + 1 and seen.n_windows == 2
+    finally:
+        watch.stop()
+    assert torch.utils._python_dispatch._len_torch_dispatch_stack() == 0
+
+
+def test_no_window_opens_while_keys_are_kept(step, monkeypatch):
+    """The sampler's call comes while a block of torch.inference_mode is entered: its turn is left out."""
+    calls = []
+
+    class Seen:
+        is_held = False
+
+        def open(self):
+            calls.append("open")
+
+        close = open
+
+    open_window = sampler.Sampler(Seen())._call(Seen().open)
+    open_window(None)
+    monkeypatch.setattr(Seen, "is_held", True)
+    open_window(None)
+    assert calls == ["open"]
+
+
 @torch.library.custom_op("gfxgraph_tests::closes_the_window", mutates_args=())
 def closes_the_window(x: torch.Tensor) -> torch.Tensor:
     for _ in range(2):

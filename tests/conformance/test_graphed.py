@@ -80,6 +80,17 @@ class Batch:
     scale: float
 
 
+def test_a_name_that_is_assigned_later():
+    """The closure of a decorated function holds nothing yet under its own name."""
+
+    @gfxgraph.graphed(assume_pure=True)
+    def step(x):
+        return x * 2 if x.ndim else step(x[None])
+
+    x = torch.ones(4, device="cuda")
+    assert torch.equal(step(x), x * 2)
+
+
 def test_any_tree_in_and_out():
     """Tuples, lists, dicts, named tuples and dataclasses, with None and constants, in arguments and results."""
 

@@ -1,8 +1,9 @@
 """Failures at lines of a process's beginning and end: import and enable, exit handlers and finalizers, in forks.
 
-    TORCH_DEVICE_BACKEND_AUTOLOAD=0 python -m tests.property.planted_processes --every N [--out FILE]
+    TORCH_DEVICE_BACKEND_AUTOLOAD=0 python -m tests.property.planted_processes [--every N --first K] [--only PART]
 
 A struck import is done again; a fork ends as an interpreter ends, with live graphs, and with all that is written then.
+A part of it is in `make test` (test_planted.py).
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import argparse
 import atexit
 import collections
 import faulthandler
+import gc
 import importlib.util
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -21,6 +24,8 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,26 +39,33 @@ KINDS = (KeyboardInterrupt, MemoryError)
 LIMIT_S = 120
 kept: list[Any] = []
 """What lives until the process ends."""
+at_last: list[Callable[[], None]] = []
+"""What to do when all exit handlers of ours have run: Python 3.11 aborts if a thread leaves torch's C++ later."""
 
 
 class Lines:
-    """As ``faults.Lines``, which imports gfxgraph."""
+    """As ``faults.Lines``, which imports gfxgraph. It works on when this module's names are gone."""
 
     def __init__(self, target: Any = None, kind: type = KeyboardInterrupt) -> None:
         self.target, self.kind, self.is_struck = target, kind, False
         self.seen: collections.Counter[tuple[str, int]] = collections.Counter()
+        self.ours, self.not_ours, self.set_trace, self.write = OURS, OURS + "simulator", sys.settrace, os.write
+        self.list = -1
+        """A file that gets each line at once: nothing can be written when the interpreter has ended."""
 
     def __call__(self, frame: Any, event: str, _: Any) -> Any:
         name = frame.f_code.co_filename
-        return self._line if name.startswith(OURS) and not name.startswith(OURS + "simulator") else None
+        return self._line if name.startswith(self.ours) and not name.startswith(self.not_ours) else None
 
     def _line(self, frame: Any, event: str, _: Any) -> Any:
         here = frame.f_code.co_filename, frame.f_lineno
         if event == "line" and self.target is None:
+            if not self.seen[here] and self.list >= 0:
+                self.write(self.list, f"{here[0]}:{here[1]}\n".encode())
             self.seen[here] += 1
         elif event == "line" and here == self.target and not self.is_struck:
             self.is_struck = True
-            sys.settrace(None)
+            self.set_trace(None)
             raise self.kind("at a line")
         return self._line
 
@@ -110,9 +122,9 @@ def in_fork(planted: Lines) -> dict[str, Any]:
     return found
 
 
-def beginnings(every: int) -> dict[str, Any]:
+def beginnings(every: int, first: int = 0) -> dict[str, Any]:
     row: dict[str, Any] = {"positions": 0, "every": every, "broken": []}
-    for n, line in enumerate(sorted(map(tuple, in_fork(Lines())["seen"]))[::every]):
+    for n, line in enumerate(sorted(map(tuple, in_fork(Lines())["seen"]))[first::every]):
         found = in_fork(Lines(line, KINDS[n % 2]))
         row["positions"] += found["struck"]
         if found["bad"]:
@@ -124,6 +136,12 @@ def beginnings(every: int) -> dict[str, Any]:
 # -- end ------------------------------------------------------------------------------------------------------
 
 ENDS = ("live graphs", "an open capture", "another thread captures", "another thread replays", "a cycle")
+
+
+SAID = re.compile("gfxgraph: |Fatal Python|[A-Za-z]+(Error|Exception|Interrupt)")
+"""The beginning of a line that tells of something wrong."""
+EXPECTED = re.compile("at a line|the program ended inside|no fallback left")
+"""And of one that is meant: an open capture is given up; where a thread replays, the simulated card goes before it."""
 
 
 def live(how: str, folder: str) -> None:
@@ -145,7 +163,7 @@ def live(how: str, folder: str) -> None:
         graph.replay()
         made(x)
     kept.extend([graph, out, made, x])
-    is_in = threading.Event()
+    is_in, is_over = threading.Event(), threading.Event()
 
     def capture() -> None:
         with torch.cuda.graph(torch.cuda.CUDAGraph()):
@@ -153,9 +171,10 @@ def live(how: str, folder: str) -> None:
             time.sleep(60)
 
     def replay() -> None:
-        while True:
-            graph.replay()
-            is_in.set()
+        with suppress(RuntimeError):  # the simulated card goes before the thread
+            while not is_over.is_set():
+                graph.replay()
+                is_in.set()
 
     if how == "an open capture":
         kept.append(torch.cuda.graph(torch.cuda.CUDAGraph()))
@@ -163,8 +182,11 @@ def live(how: str, folder: str) -> None:
     elif how == "a cycle":
         kept.append(kept)
     elif how != "live graphs":
-        threading.Thread(target=capture if "captures" in how else replay, daemon=True).start()
+        thread = threading.Thread(target=capture if "captures" in how else replay, daemon=True)
+        thread.start()
         is_in.wait(20)
+        if "replays" in how:
+            at_last.extend([is_over.set, thread.join])
 
 
 def end(how: str, planted: Lines, folder: str) -> tuple[bool, list[str]]:
@@ -175,10 +197,11 @@ def end(how: str, planted: Lines, folder: str) -> tuple[bool, list[str]]:
         os.dup2(log, 1)
         os.dup2(log, 2)
         faulthandler.enable()
+        atexit.register(lambda: [each() for each in at_last])
         if planted.target is None:
-            atexit.register(lambda: Path(f"{folder}/seen").write_text(json.dumps([*planted.seen])))
+            planted.list = os.open(f"{folder}/seen", os.O_CREAT | os.O_WRONLY, 0o600)
         live(how, folder)
-        atexit.register(sys.settrace, planted)  # the first to run
+        sys.settrace(planted)
         return True, []
     limit = time.monotonic() + LIMIT_S
     while not (ended := os.waitpid(pid, os.WNOHANG))[0] and time.monotonic() < limit:
@@ -189,33 +212,50 @@ def end(how: str, planted: Lines, folder: str) -> tuple[bool, list[str]]:
         return False, ["it hangs"]
     code = os.waitstatus_to_exitcode(ended[1])
     text = Path(f"{folder}/log").read_text(errors="replace")
-    bad = [f"it ends with {code}: {text[-500:]}"] if code else []
-    return False, bad + (["a fatal error"] if "Fatal Python" in text else [])
+    bad = [f"it ends with {code}: {text[-4000:]}"] if code else []
+    bad += [line for line in text.splitlines() if SAID.match(line) and not EXPECTED.search(line)]
+    missing = [name for name in ("stats", "report") if not os.path.exists(f"{folder}/{name}")]
+    return False, bad + ([f"not written: {missing}"] if len(missing) > (planted.target is not None) else [])
+
+
+def ends(how: str, every: int, first: int = 0) -> dict[str, Any] | None:
+    """Each line at one kind of end; None in a child, which is to end now."""
+    row: dict[str, Any] = {"positions": 0, "every": every, "broken": []}
+    lines: list[Any] = [None]
+    for n, line in enumerate(lines):
+        folder = tempfile.mkdtemp(prefix="end-")
+        is_child, bad = end(how, Lines(line, KINDS[n % 2]), folder)
+        if is_child:
+            return None
+        if line is None:
+            seen = [line.rpartition(":") for line in Path(f"{folder}/seen").read_text().splitlines()]
+            lines += sorted((path, int(number)) for path, _, number in seen)[first::every]
+        row["positions"] += line is not None
+        if bad:
+            row["broken"].append([line and [line[0].removeprefix(OURS), line[1]], bad])
+            print(how, row["broken"][-1], file=sys.stderr, flush=True)
+        shutil.rmtree(folder, ignore_errors=True)
+    return row
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--every", type=int, default=1, help="of the lines, one in so many")
+    parser.add_argument("--first", type=int, default=0, help="which of so many")
+    parser.add_argument("--only", default="", help='"import" or one kind of end')
     parser.add_argument("--out", type=Path, help="a table of planted.py's, to which this adds its rows")
     asked = parser.parse_args()
+    gc.freeze()  # what is there now is not looked through in each fork
     rows: dict[str, Any] = {}
     for how in ENDS:
-        row = rows[f"the end of a process: {how}"] = {"positions": 0, "every": asked.every, "broken": []}
-        lines: list[Any] = [None]
-        for n, line in enumerate(lines):
-            folder = tempfile.mkdtemp(prefix="end-")
-            is_child, bad = end(how, Lines(tuple(line) if line else None, KINDS[n % 2]), folder)
-            if is_child:
+        if asked.only in ("", how):
+            row = ends(how, asked.every, asked.first)
+            if row is None:
                 return 0  # and now the interpreter ends
-            if line is None:
-                lines += sorted(json.loads(Path(f"{folder}/seen").read_text()))[:: asked.every]
-            row["positions"] += line is not None
-            if bad:
-                row["broken"].append([line, bad])
-                print(how, row["broken"][-1], file=sys.stderr, flush=True)
-            shutil.rmtree(folder, ignore_errors=True)
-        print(how, row["positions"], len(row["broken"]), file=sys.stderr, flush=True)
-    rows["import and enable"] = beginnings(asked.every)
+            rows[f"the end of a process: {how}"] = row
+            print(how, row["positions"], len(row["broken"]), file=sys.stderr, flush=True)
+    if asked.only in ("", "import"):
+        rows["import and enable"] = beginnings(asked.every, asked.first)
     print(json.dumps(rows, indent=1))
     if asked.out is not None:
         table = json.loads(asked.out.read_text(encoding="utf-8"))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dis
+import gc
+import inspect
 import signal
 import sys
 import threading
+import time
 import warnings
 
 import pytest
@@ -17,7 +20,7 @@ import gfxgraph
 from gfxgraph.callables.padding import symbolic
 from gfxgraph.callables.trace import dynamo
 from gfxgraph.capture import turns
-from tests.property import faults, faults_driver, faults_mixed, faults_threads
+from tests.property import faults, faults_driver, faults_mixed, faults_threads, planted
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="failures are planted in the simulator")
 EVERY = 7
@@ -93,6 +96,76 @@ def test_lines_of_functions_that_the_simulator_would_call(simulated, monkeypatch
     for line, nth in chosen[::4]:
         _, bad = faults.interrupted(faults.host_values, line, nth, MemoryError)
         assert not bad, (line, nth, bad)
+
+
+class Late(RuntimeError):
+    """What a program's handler raises when its time is up."""
+
+
+@pytest.fixture
+def alarmed():
+    """A kind of failure that is a signal, whose handler raises ``Late``."""
+
+    def ring(*_):
+        raise Late
+
+    def strike(_):
+        signal.raise_signal(signal.SIGUSR1)
+        time.sleep(0)  # Python looks for signals after a call
+        return Late
+
+    saved = signal.signal(signal.SIGUSR1, ring)
+    yield strike
+    signal.signal(signal.SIGUSR1, saved)
+
+
+def outcome(planted, call):
+    """What the program sees of a planted failure: "Late", another error's type, or nothing."""
+    try:
+        planted.run(call)
+    except BaseException as error:
+        return type(error).__name__
+    return ""
+
+
+@pytest.mark.parametrize("scenario", [faults.split, faults.graphed_first], ids=lambda s: s.__name__)
+def test_a_handlers_own_error(simulated, alarmed, scenario, monkeypatch):
+    """A signal's handler raises a RuntimeError at lines of ours: no fallback is made of it, and nothing is left."""
+    dropped, n_lost = [], 0
+    monkeypatch.setattr(sys, "unraisablehook", lambda said: dropped.append(said.exc_type))
+    lines = faults.lines_of(scenario, most_hits=1)
+    of_entry = [each for each in lines if planted.name_of(each[0]) in ("enter", "targets", "instantiate")]
+    for line, nth in {*lines[::27], *of_entry}:
+        x = torch.ones(8, device="cuda")
+        kept = faults.before(scenario, x)
+        lately = faults.Lines(line, nth, alarmed)
+        seen = outcome(lately, lambda scenario=scenario, x=x, kept=kept: scenario(x, kept))
+        assert lately.left or seen in ("Late", "", *dropped), (line, seen)
+        n_lost += not (lately.left or seen or dropped)
+        gc.collect()
+        assert faults.faults_left(x, kept) == [], line
+        assert not gfxgraph.stats()["fallbacks"], line
+        dropped.clear()
+    assert n_lost <= 2  # a query that asks the device for one number takes any RuntimeError for its answer
+
+
+def test_replay_on_a_full_stack(simulated):
+    """What a launch raises because Python's stack is full is no failure of the graph: no fallback is deeper."""
+    x = torch.ones(8, device="cuda")
+    kept = faults.before(faults.replay, x)
+    here, limit = len(inspect.stack(0)), sys.getrecursionlimit()
+    seen = set()
+    for room in range(4, 30):
+        try:
+            sys.setrecursionlimit(here + room)
+            kept["graph"].replay()
+            seen.add("")
+        except RuntimeError as error:
+            seen.add(type(error).__name__)
+        finally:
+            sys.setrecursionlimit(limit)
+    assert seen == {"", "RecursionError"}
+    assert faults.faults_left(x, kept) == []
 
 
 def test_signals(simulated):

@@ -1,12 +1,19 @@
-"""A part of planted.py: what runs beside captures fails at a line, and the process works on."""
+"""A part of planted.py and planted_processes.py: what runs beside captures fails at a line, and the process works on."""
 
 from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
 
 import pytest
 import torch
 
 import gfxgraph
 from tests.property import faults, planted
+from tests.warm_python import warm_python
+
+ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="failures are planted in the simulator")
 
@@ -98,3 +105,14 @@ def test_torch_functions_after_memory_ran_out():
             raise MemoryError
     assert torch._C._is_torch_function_enabled()
     assert faults.faults_left(x, faults.before(faults.capture, x)) == []
+
+
+@pytest.mark.parametrize(("part", "every"), [("import", 3100), ("an open capture", 620)])
+def test_beginning_and_end_of_a_process(part, every):
+    """A struck import is done again; a process whose end is struck ends, and at most one of its files is missing."""
+    program = "import sys; from tests.property import planted_processes as whole; sys.exit(whole.main())"
+    command = [warm_python(), "-c", program, "--only", part, "--every", str(every)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr[-2000:]
+    (row,) = json.loads(done.stdout).values()
+    assert row["positions"] >= 2 and row["broken"] == []

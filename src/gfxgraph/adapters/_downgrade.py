@@ -65,6 +65,14 @@ def hold_pool(pool: Any) -> Any:
     return None
 
 
+def is_interrupt(error: BaseException) -> bool:
+    """Whether it came between two instructions, so that the capture has not failed."""
+    # lazily: as above
+    from gfxgraph.capture import half_entered
+
+    return half_entered.is_interrupt(error)
+
+
 def report(engine: str, graph: str, error: BaseException) -> None:
     """Count that one of an engine's graphs became eager, and log it the first time."""
     state = process.current()

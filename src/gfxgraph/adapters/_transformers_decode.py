@@ -39,6 +39,7 @@ from gfxgraph.adapters._transformers_loop import Loop, Request, Tally
 from gfxgraph.adapters._transformers_masks import none_made, to_add
 from gfxgraph.callables.arena import Arena
 from gfxgraph.callables.captured_function import CapturedFunction, beside, copy_in
+from gfxgraph.capture.half_entered import is_interrupt
 from gfxgraph.errors import first_line
 
 MAX_CHOICES = 16
@@ -298,6 +299,8 @@ class Decoder:
             with torch.compiler.set_stance("fail_on_recompile"):
                 part.run()
         except RuntimeError as error:
+            if is_interrupt(error):
+                raise
             why = first_line(error)
         else:
             if part.n_runs < 2 or part.is_captured:

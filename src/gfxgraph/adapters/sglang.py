@@ -24,7 +24,14 @@ from contextlib import suppress
 from typing import Any
 
 from gfxgraph.adapters._announce import announce
-from gfxgraph.adapters._downgrade import Downgraded, any_rank_failed, hold_pool, ran_without_graph, report
+from gfxgraph.adapters._downgrade import (
+    Downgraded,
+    any_rank_failed,
+    hold_pool,
+    is_interrupt,
+    ran_without_graph,
+    report,
+)
 from gfxgraph.adapters._needs import NeededName
 from gfxgraph.adapters.base import Adapter, Replaced
 from gfxgraph.process import process
@@ -107,7 +114,7 @@ def _leaving_out(original: Callable[..., None]) -> Callable[..., None]:
         try:
             original(self, shape_key, counted, *args, **kwargs)
         except RuntimeError as caught:
-            if n_done < N_WARMUPS:
+            if n_done < N_WARMUPS or is_interrupt(caught):
                 raise  # the model itself failed, not its capture
             error = caught
             _leave_capture()
@@ -155,6 +162,8 @@ def _surviving(original: Callable[..., Any], module: Any) -> Callable[..., Any]:
         try:
             result = original(self, *args)
         except RuntimeError as caught:
+            if is_interrupt(caught):
+                raise
             error = caught
         if not any_rank_failed(_tp_group(), error is not None):
             return result

@@ -19,7 +19,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gfxgraph.adapters._downgrade import Downgraded, any_rank_failed, hold_pool, ran_without_graph, report
+from gfxgraph.adapters._downgrade import (
+    Downgraded,
+    any_rank_failed,
+    hold_pool,
+    is_interrupt,
+    ran_without_graph,
+    report,
+)
 from gfxgraph.adapters._needs import NeededName
 from gfxgraph.adapters.base import Adapter, Replaced
 from gfxgraph.process import process
@@ -95,7 +102,7 @@ def _surviving(
         except RuntimeError as caught:
             entry = entries.get(key)
             # Only for a capture that had begun: vLLM notes the addresses right before.
-            if entry is None or entry.input_addresses is None:
+            if entry is None or entry.input_addresses is None or is_interrupt(caught):
                 raise
             error = caught
             clean()

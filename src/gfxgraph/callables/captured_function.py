@@ -25,6 +25,7 @@ from gfxgraph.callables.arena import Arena, arena_of
 from gfxgraph.callables.entry import replay
 from gfxgraph.callables.inputs import copy_together, dense_strides, dim_order
 from gfxgraph.callables.signature import GuardMiss, RunEagerly
+from gfxgraph.capture.half_entered import is_interrupt
 from gfxgraph.capture.holdings import unbroken
 from gfxgraph.capture.memory import used_on
 from gfxgraph.errors import first_line
@@ -171,6 +172,8 @@ class CapturedFunction:
                 self.pool = self.place.new_pool()
             self.graph, self.outputs = record(self.place, self.pool, call, self.on_unsafe)
         except RuntimeError as error:  # out of memory too
+            if is_interrupt(error):
+                raise
             self.pool = None
             self.fall_back("its capture failed", error, for_good=True)
             return False

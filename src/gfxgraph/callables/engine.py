@@ -23,6 +23,7 @@ from gfxgraph.capture import intercept, turns, workspaces
 from gfxgraph.capture.bridged_class import bridged_class
 from gfxgraph.capture.generators import begin, drawless, is_drawless, kept_out
 from gfxgraph.capture.graph import BridgedGraph
+from gfxgraph.capture.half_entered import is_interrupt
 from gfxgraph.capture.holdings import settle
 from gfxgraph.capture.hooks import bare_launch
 from gfxgraph.capture.memory import taken_from_device
@@ -30,7 +31,7 @@ from gfxgraph.capture.program import Program
 from gfxgraph.capture.recovery import clean_by_hand, heal_capture
 from gfxgraph.capture.steps import SegmentStep
 from gfxgraph.core.tape import Opaque, Tape
-from gfxgraph.errors import DriverError, GfxGraphError
+from gfxgraph.errors import GfxGraphError
 from gfxgraph.guard import for_capture
 from gfxgraph.process import process
 from gfxgraph.types import OnUnsafe
@@ -71,6 +72,8 @@ class SharedPool:
             with _bare_capture(state, self._graph, self.id, stream):
                 pass
         except RuntimeError as error:
+            if is_interrupt(error):
+                raise
             raise CaptureDied(kind_and_line(error)) from error
 
 
@@ -137,9 +140,9 @@ def _recorded(pool: SharedPool, policy: OnUnsafe, stream: Any, call: Callable[[]
         raise
     except BaseException as error:
         _abandon(graph)
-        if isinstance(error, Exception):
-            raise CaptureDied(kind_and_line(error)) from error
-        raise
+        if is_interrupt(error):
+            raise
+        raise CaptureDied(kind_and_line(error)) from error
     return CaptureResult(graph, result, True, pool, graph.is_plain, graph.is_opaque)
 
 
@@ -153,21 +156,22 @@ def _unrecorded(pool: SharedPool, policy: OnUnsafe, stream: Any, call: Callable[
     state = pool.state
     base, graph = state.base, graph_class(state)(on_unsafe=policy)
     workspaces.note(stream, graph)
-    intercept.enter(graph, "a graphed callable", draws=not is_drawless())
     try:
-        with turns.unnoticed(), kept_out(stream.device_index):
-            begin(base, graph, (), pool.id, "thread_local")
-        with _refusing_waits():
-            result = call()
-        with turns.unnoticed(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an empty graph: the function does nothing on the device
-            base.capture_end(graph)
-            driver_nbytes = taken_from_device(lambda: base.instantiate(graph))
-    except BaseException as error:
-        _end_dead(state, graph, stream)
-        if isinstance(error, torch.OutOfMemoryError) or not isinstance(error, Exception):
-            raise
-        raise CaptureDied(kind_and_line(error)) from error
+        intercept.enter(graph, "a graphed callable", draws=not is_drawless())
+        try:
+            with turns.unnoticed(), kept_out(stream.device_index):
+                begin(base, graph, (), pool.id, "thread_local")
+            with _refusing_waits():
+                result = call()
+            with turns.unnoticed(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # an empty graph: the function does nothing on the device
+                base.capture_end(graph)
+                driver_nbytes = taken_from_device(lambda: base.instantiate(graph))
+        except BaseException as error:
+            _end_dead(state, graph, stream)
+            if isinstance(error, torch.OutOfMemoryError) or is_interrupt(error):
+                raise
+            raise CaptureDied(kind_and_line(error)) from error
     finally:
         settle([partial(intercept.leave, graph)])
     tape = Tape(0)
@@ -201,7 +205,9 @@ def n_nodes_of(call: Callable[[], object], stream: torch.cuda.Stream, pool: Shar
             n = state.driver.node_counter(state.driver.capture_info(stream.cuda_stream).graph)()
         state.base.reset(graph)
         del result
-    except (RuntimeError, DriverError) as error:
+    except RuntimeError as error:
+        if is_interrupt(error):
+            raise
         process.log.debug("an operation was not captured to count its launches: %s", kind_and_line(error))
         return None
     return n
@@ -210,17 +216,18 @@ def n_nodes_of(call: Callable[[], object], stream: torch.cuda.Stream, pool: Shar
 @contextmanager
 def _bare_capture(state: process.Process, graph: Any, pool_id: Any, stream: Any) -> Iterator[None]:
     """A capture of torch's alone, without random numbers; one that fails is ended."""
-    intercept.enter(graph, "a pool of graphed callables", draws=False)
     try:
-        with turns.unnoticed(), torch.cuda.stream(stream), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that the graph is empty
-            with drawless(True), kept_out(stream.device_index):
-                begin(state.base, graph, (), pool_id, "thread_local")
-            yield
-            state.base.capture_end(graph)
-    except BaseException:
-        _end_dead(state, graph, stream)
-        raise
+        intercept.enter(graph, "a pool of graphed callables", draws=False)
+        try:
+            with turns.unnoticed(), torch.cuda.stream(stream), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that the graph is empty
+                with drawless(True), kept_out(stream.device_index):
+                    begin(state.base, graph, (), pool_id, "thread_local")
+                yield
+                state.base.capture_end(graph)
+        except BaseException:
+            _end_dead(state, graph, stream)
+            raise
     finally:
         settle([partial(intercept.leave, graph)])
 

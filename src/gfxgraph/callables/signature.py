@@ -12,7 +12,9 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -35,6 +37,15 @@ MISS: Any = type("Miss", (), {"__repr__": lambda self: "MISS"})()
 HOST_CONSTANT_NUMEL = 16
 """CPU tensors up to this size are constants, compared by content."""
 _KINDS = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+def named_by(function: FunctionType) -> Iterator[object]:
+    """What the closure and the globals hold under the names that a function uses, if anything yet."""
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # assigned later: a decorated function inside another one calls itself, say
+            yield cell.cell_contents
+    held = function.__globals__
+    yield from (held[name] for name in function.__code__.co_names if name in held)
 
 
 class RunEagerly(Exception):

@@ -23,6 +23,7 @@ from gfxgraph.callables.signature import (
     Call,
     InPieces,
     RunEagerly,
+    named_by,
     numbers_in,
     skeleton,
     tensor_key,
@@ -277,5 +278,4 @@ def _modules_of(fn: Any) -> Iterator[nn.Module]:
         yield from (each for each in vars(owner).values() if isinstance(each, nn.Module))
     function = getattr(fn, "__func__", fn)
     if inspect.isfunction(function):
-        named = inspect.getclosurevars(function)
-        yield from (v for v in (*named.nonlocals.values(), *named.globals.values()) if isinstance(v, nn.Module))
+        yield from (value for value in named_by(function) if isinstance(value, nn.Module))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gfxgraph.capture.half_entered import is_interrupt
 from gfxgraph.capture.memory import all_segments, is_within
 from gfxgraph.capture.places import place
 from gfxgraph.capture.recovery import clean_by_hand, heal_capture, is_lost
@@ -72,6 +73,8 @@ def op_failed(session: Session, info: Any, func: Any, args: Any, kwargs: Any, er
     capture.
     """
     try:
+        if is_interrupt(error):
+            raise error
         if isinstance(error, torch.OutOfMemoryError):
             session.state.counters.add("out_of_memory")
             raise error
@@ -94,7 +97,7 @@ def op_failed(session: Session, info: Any, func: Any, args: Any, kwargs: Any, er
 def call_failed(session: Session, name: str, error: RuntimeError, again: Callable[[], Any]) -> Any:
     """Handle a failed call outside the dispatcher: raise its error, or recover a dead capture and repeat the call."""
     try:
-        if session.streams.status() is CaptureStatus.ACTIVE:
+        if is_interrupt(error) or session.streams.status() is CaptureStatus.ACTIVE:
             raise error
         recover(session, name, error, lambda row: session.split(row, name, lambda: (None, None)))
     finally:
@@ -102,7 +105,22 @@ def call_failed(session: Session, name: str, error: RuntimeError, again: Callabl
     return again()
 
 
-def end_error(session: Session, error: RuntimeError) -> CaptureError:
+def end_failed(session: Session, error: RuntimeError, final: bool) -> None:
+    """Clean up after torch could not end the segment, whose tape runs instead; raise if it has none."""
+    try:
+        if is_interrupt(error):
+            raise error
+        is_healed = heal(session, end_was_refused=True)
+        session.segment_is_over()
+        tape = session.recorder.tape
+        if not is_healed or not tape.is_complete or (final and not tape.rows):
+            raise _end_error(session, error) from error
+        process.log.debug("capture_end failed: %s", error)
+    finally:
+        del error  # as above
+
+
+def _end_error(session: Session, error: RuntimeError) -> CaptureError:
     entries = session.recorder.tape.entries
     last = entries[-1] if entries else None
     return CaptureError(

@@ -165,7 +165,7 @@ class BridgedGraph(_TorchsGraph):
         error = None
         if session is not None:
             error, session.error = session.error, None
-        return error or RuntimeError("abandoned")
+        return error or CaptureError("capture_not_begun", where=shown(place()), quote=STOCK_NOT_BEGUN)
 
     def capture_end(self) -> None:
         """End the capture; afterwards ``replay`` may be called.
@@ -175,27 +175,24 @@ class BridgedGraph(_TorchsGraph):
                 made the capture fail, unless that one is already propagating to the caller.
         """
         leave_modes()
-        self._refuse_in_child("capture_end()")
         session = self._session
+        is_unwinding = self._is_unwinding()
+        # Not ours to end: a forked child's, or the collector ran our finalizer before it left a suspended block.
+        if is_unwinding and (session is None or self._state.pid != os.getpid()):
+            return
+        self._refuse_in_child("capture_end()")
         if session is None:
             raise CaptureError("capture_not_begun", where=shown(place()), quote=STOCK_NOT_BEGUN)
-        is_unwinding = self._is_unwinding()
-        if is_unwinding and session.is_left_by(error := sys.exc_info()[1]):
-            session.abort(error)
+        if is_unwinding and (session.graph_ref() is None or session.is_left_by(sys.exc_info()[1])):
+            session.abort(sys.exc_info()[1], dying=self)
         if session.has_failed:
             session.abort(None)
             if is_unwinding:
                 self._left_session()
                 return
             raise self._left_session()
-        is_here = process.active_session() is session
-        if not is_here:
-            raise self._not_here(session)
-        if torch.cuda.current_stream().cuda_stream != session.streams.own.cuda_stream:
-            ended = f"{torch.cuda.current_stream()} at {shown(place())}"
-            begun = f"{session.streams.own} at {shown(session.begun_at)}"
-            session.abort(CaptureError("capture_ended_elsewhere", begun=begun, ended=ended, quote=STOCK_NOT_BEGUN))
-            raise self._left_session()
+        if (elsewhere := self._elsewhere(session)) is not None:
+            raise elsewhere
         try:
             self._ended(session, session.end())
         except BaseException as error:
@@ -245,8 +242,16 @@ class BridgedGraph(_TorchsGraph):
         error = sys.exc_info()[1]
         return error is not None and id(error) != self._begun_while
 
-    def _not_here(self, session: Session) -> CaptureError:
+    def _elsewhere(self, session: Session) -> BaseException | None:
+        """The error of an end on another stream or thread than the begin, or out of order."""
         active = process.active_session()
+        if active is session:
+            if torch.cuda.current_stream().cuda_stream == session.streams.own.cuda_stream:
+                return None
+            ended = f"{torch.cuda.current_stream()} at {shown(place())}"
+            begun = f"{session.streams.own} at {shown(session.begun_at)}"
+            session.abort(CaptureError("capture_ended_elsewhere", begun=begun, ended=ended, quote=STOCK_NOT_BEGUN))
+            return self._left_session()
         if active is not None and session in process.sessions():
             return CaptureError("overlapping_captures", first=shown(session.begun_at), second=shown(active.begun_at))
         return CaptureError(

@@ -75,12 +75,25 @@ def end_half_entered(error: BaseException | None) -> bool:
     return found
 
 
+def is_interrupt(error: BaseException) -> bool:
+    """Whether it came between two instructions, from a signal's handler or a debugger, whatever its type.
+
+    No call has failed then, so nothing may fall back because of it. Both are functions that are given a frame.
+    """
+    if not isinstance(error, Exception):
+        return True
+    traceback = error.__traceback__
+    while traceback is not None:
+        frame, traceback = traceback.tb_frame, traceback.tb_next
+        if any(isinstance(each, FrameType) for each in _arguments(frame.f_code, frame.f_locals)):
+            return True
+    return False
+
+
 def _run_exit(frame: FrameType) -> bool:
     """Run the ``__exit__`` that this frame was to run; a second time the frame is empty."""
-    code, values = frame.f_code, frame.f_locals
-    given = [values[name] for name in code.co_varnames[: code.co_argcount] if name in values]
-    if code.co_flags & inspect.CO_VARARGS:
-        given += values.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount], ())
+    code = frame.f_code
+    given = _arguments(code, frame.f_locals)
     own = (vars(kind).get("__exit__") for kind in type(given[0]).__mro__) if given else ()
     leave = next((each for each in own if getattr(each, "__code__", None) is code), None)
     if leave is None:
@@ -88,6 +101,15 @@ def _run_exit(frame: FrameType) -> bool:
     frame.clear()
     leave(*given)
     return True
+
+
+def _arguments(code: CodeType, values: dict[str, object]) -> list[object]:
+    """The positional arguments that a frame of this code still has."""
+    given = [values[name] for name in code.co_varnames[: code.co_argcount] if name in values]
+    if code.co_flags & inspect.CO_VARARGS:
+        rest = values.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount])
+        given += rest if isinstance(rest, tuple) else ()
+    return given
 
 
 def _frames(error: BaseException | None) -> Iterator[tuple[FrameType, int]]:

@@ -24,7 +24,7 @@ from torch.compiler import is_compiling
 
 from gfxgraph.capture import autocasting, generators, intercept, turns
 from gfxgraph.capture.dispatch_state import DispatchState, enter_for_good
-from gfxgraph.capture.half_entered import end_half_entered
+from gfxgraph.capture.half_entered import end_half_entered, is_interrupt
 from gfxgraph.capture.modes import Standing, enter_mode, forget_mode, leave_modes
 from gfxgraph.process import process
 from gfxgraph.types import OnUnsafe
@@ -40,7 +40,7 @@ others: list[Callable[[], object]] = []
 """Steps of the rooms above: what a trace has changed. ``callables.older.fill()`` sets them."""
 
 
-def settle(steps: Iterable[Callable[[], object]]) -> list[Exception]:
+def settle(steps: Iterable[Callable[[], object]]) -> list[BaseException]:
     """Run every step, even if some are interrupted or fail; such a step is run once more.
 
     Blocks that an interrupt left half entered are ended first: they would restore their own state later.
@@ -48,7 +48,7 @@ def settle(steps: Iterable[Callable[[], object]]) -> list[Exception]:
     Returns:
         The errors of steps that failed twice. An interrupt is deferred until all steps have run, and raised then.
     """
-    problems: list[Exception] = []
+    problems: list[BaseException] = []
     interrupt: BaseException | None = None
     struck = sys.exception()
     for step in (lambda: end_half_entered(struck), *steps):
@@ -56,13 +56,12 @@ def settle(steps: Iterable[Callable[[], object]]) -> list[Exception]:
             try:
                 step()
                 break
-            except Exception as error:  # noqa: BLE001  # returned to the caller
+            except BaseException as error:  # noqa: BLE001  # returned to the caller, or raised below
                 end_half_entered(error)
-                if attempt:
+                if is_interrupt(error):
+                    interrupt = error
+                elif attempt:
                     problems.append(error)
-            except BaseException as error:  # noqa: BLE001  # raised below
-                end_half_entered(error)
-                interrupt = error
     if interrupt is not None:
         raise interrupt
     return problems

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd import profiler
 
+from gfxgraph.capture.half_entered import is_interrupt
 from gfxgraph.capture.host_memory import HostRead
 from gfxgraph.capture.memory import Layout
 from gfxgraph.capture.rollback import Rollback
@@ -118,6 +119,8 @@ class Program:
         Raises:
             ReplayError: `no_fallback_left`; what the attempts changed has been restored.
         """
+        if is_interrupt(error) or isinstance(error, RecursionError):  # other ways are deeper
+            raise error
         ways: list[tuple[str, str, Callable[[], None]]] = []
         if segment.tape.is_complete:
             ways.append(("tape", "graph launch failed; ran the tape", lambda: self._by_tape(segment)))

@@ -327,13 +327,9 @@ class Session:
                     self.end_was_tried = True
                     self.state.base.capture_end(graph)
         except RuntimeError as error:
-            is_healed = failures.heal(self, end_was_refused=True)
-            self._is_over()
-            if not is_healed or not recorder.tape.is_complete or (final and not recorder.tape.rows):
-                raise failures.end_error(self, error) from error
-            process.log.debug("capture_end failed: %s", error)
+            failures.end_failed(self, error, final)
             graph = None
-        self._is_over()
+        self.segment_is_over()
         if self.pool_id is None:
             self.pool_id = base.pool(self.segment_graph)
         tape = recorder.tape
@@ -359,7 +355,7 @@ class Session:
         step.gate = self.gate
         self.program.steps.append(step)
 
-    def _is_over(self) -> None:
+    def segment_is_over(self) -> None:
         """Note that the open segment is open no more, however it ended."""
         self.is_open = False
         if self.has_users_pool:
@@ -385,7 +381,7 @@ class Session:
                 failures.heal(self)
             elif not failures.has_ended(self, graph):
                 failures.end_or_heal(self, graph)
-        self._is_over()
+        self.segment_is_over()
 
     def grew(self) -> None:
         """The graph has as many nodes as the defect table allows: continue in a new one."""

@@ -22,6 +22,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from gfxgraph.capture import turns
 from gfxgraph.capture.execute import Env, below_autograd, run_tape, wait_for_collective
+from gfxgraph.capture.half_entered import is_interrupt
 from gfxgraph.capture.memory import (
     Layout,
     has_layout,
@@ -140,6 +141,8 @@ class SegmentStep(Step):
         try:
             self.driver_nbytes = taken_from_device(lambda: process.require().base.instantiate(self.graph))
         except RuntimeError as error:
+            if is_interrupt(error):
+                raise
             if not self.tape.is_complete:
                 raise CaptureError(
                     "instantiate_failed", status=str(error).splitlines()[0], n_nodes=self.n_nodes, quote=str(error)
@@ -515,6 +518,8 @@ def computed(compute: Callable[[], Any], what: str, step: HostStep | ReadStep, e
     try:
         return compute()
     except OPERATIONS_OWN as error:
+        if is_interrupt(error):
+            raise
         if not is_operations_own(error):
             raise
         where, actual = where_of(step.code, step.lasti), f"{type(error).__name__}: {error}"

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph.capture.execute import Env, run_tape
+from gfxgraph.capture.half_entered import is_interrupt
 from gfxgraph.capture.memory import Layout, overwrite, tensor_of
 from gfxgraph.capture.program import Program
 from gfxgraph.capture.rollback import Rollback
@@ -97,6 +98,8 @@ def _segment(program: Program, step: SegmentStep) -> bool | None:
     except (RuntimeError, TypeError) as error:
         if before is not None:
             before.put_back()
+        if is_interrupt(error):
+            raise
         _skipped(step, error)
         step.run(program)
         return None

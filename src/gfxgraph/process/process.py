@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import logging
 import os
@@ -160,17 +161,18 @@ class _Stack(list[OngoingCapture]):
 
     def __del__(self) -> None:
         if not (_forked or sys.is_finalizing()):
-            for session in reversed([*self]):
-                log.warning(
-                    "a thread ended inside the capture begun at %s; it is given up", where_of(*session.begun_at)
-                )
-                session.abort(None)
+            self.give_up("a thread")
+
+    def give_up(self, who: str) -> None:
+        for session in reversed([*self]):
+            log.warning("%s ended inside the capture begun at %s; it is given up", who, where_of(*session.begun_at))
+            session.abort(None)
 
 
-def sessions() -> list[OngoingCapture]:
+def sessions() -> _Stack:
     """This thread's running captures, outermost first."""
     try:
-        stack: list[OngoingCapture] = _local.sessions
+        stack: _Stack = _local.sessions
     except AttributeError:
         stack = _local.sessions = _Stack()
     return stack
@@ -234,8 +236,10 @@ _registered = False
 
 
 def watch_forks(register: Callable[..., None] = os.register_at_fork) -> None:
-    """Make forked children refuse the parent's graphs; installed once per process."""
+    """Make forked children refuse the parent's graphs, and the program's end end its captures; once per process."""
     global _registered
     if not _registered:
         _registered = True
         register(after_in_child=_after_fork)
+        # Before modules go: an open capture in a dying interpreter can end in torch's std::terminate.
+        atexit.register(lambda: sessions().give_up("the program"))

@@ -20,6 +20,8 @@ LEAST_PAUSE_S = 0.5
 class Windowed(Protocol):
     """What the sampler opens and closes in the main thread (watch.py)."""
 
+    is_held: bool
+
     @property
     def cost_s(self) -> float: ...
     @property
@@ -48,7 +50,7 @@ class Sampler:
 
     def _call(self, do: Callable[[], None]) -> Callable[[Any], int]:
         def pending(_: Any) -> int:
-            if not self.ended.is_set() and not sys.is_finalizing():
+            if not (self.ended.is_set() or self.watch.is_held or sys.is_finalizing()):
                 try:
                     do()
                 except RuntimeError as error:  # raised here it would surface in an arbitrary line of the program

@@ -40,7 +40,7 @@ from gfxgraph.capture.modes import enter_mode, leave_modes
 from gfxgraph.capture.overloads import OPS, OpInfo, identity
 from gfxgraph.capture.places import user_frame
 from gfxgraph.core.tape import where_of
-from gfxgraph.process import process
+from gfxgraph.process import bridge, process
 from gfxgraph.reporting import captured
 from gfxgraph.reporting.captured import Captured
 from gfxgraph.reporting.coverage import Coverage, EagerLine, as_families
@@ -78,6 +78,8 @@ class EagerLaunches(TorchDispatchMode):
         super().__init__()
         self.is_exact = is_exact
         self.paused = True
+        self.is_held = False
+        """The sampler may not open or close a window now."""
         self.thread = threading.get_ident()
         self.began = _clock()
         self.cells: dict[tuple[int, int, str, str, bool], list[float]] = {}
@@ -171,6 +173,26 @@ class EagerLaunches(TorchDispatchMode):
             state.watch = None
             for graph in list(state.graphs):
                 graph._choose_path()
+
+    def beside(self, call: Callable[..., None], *args: object) -> None:
+        """Make a call that saves or restores the thread's dispatch keys while no window is open.
+
+        Else the keys of a window's mode would come back after it was closed, or go while it is open.
+        """
+        if threading.get_ident() != self.thread:
+            call(*args)
+            return
+        is_open = False
+        try:
+            self.is_held = True
+            is_open = not self.paused
+            self.close()
+            call(*args)
+        finally:
+            if is_open:
+                self.open()
+                self.n_windows -= 1
+            self.is_held = False
 
     def forget(self) -> None:
         """Unregister from graphs."""
@@ -408,9 +430,26 @@ def start(is_exact: bool) -> EagerLaunches:
         if is_exact:
             _watching.open()
         else:
+            _keep_windows_out_of_guards()
             _sampler = Sampler(_watching)
             _sampler.start()
     return _watching
+
+
+def _keep_windows_out_of_guards() -> None:
+    """Take windows out of the way of ``torch.inference_mode``, whose guard keeps the keys that it found."""
+    enter, leave = torch.inference_mode.__enter__, torch.inference_mode.__exit__
+    if enter.__module__ == __name__:
+        return
+
+    def __enter__(self: torch.inference_mode) -> None:
+        _watching.beside(enter, self) if _watching is not None else enter(self)
+
+    def __exit__(self: torch.inference_mode, *args: object) -> None:
+        _watching.beside(leave, self, *args) if _watching is not None else leave(self, *args)
+
+    bridge.replace(torch.inference_mode, "__enter__", __enter__)
+    bridge.replace(torch.inference_mode, "__exit__", __exit__)
 
 
 def stop() -> None:

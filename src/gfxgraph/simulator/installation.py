@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import dataclasses
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -200,7 +201,8 @@ def _patch_modules(sim: Simulator, undo: Restore) -> None:
     cuda = torch.cuda
     undo.set(cuda, "_lazy_init", lambda: None)
     undo.set(cuda, "_initialized", True)
-    undo.set(cuda, "_is_in_bad_fork", lambda: False)
+    owner = os.getpid()
+    undo.set(cuda, "_is_in_bad_fork", lambda: os.getpid() != owner)  # a runtime does not survive a fork
     undo.set(cuda, "_exchange_device", lambda index: 0)
     undo.set(cuda, "_maybe_exchange_device", lambda index: 0)
     undo.set(cuda, "_get_device_properties", lambda index: device_properties(sim))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import signal
 import threading
+import time
 from collections import namedtuple
 from types import SimpleNamespace
 
@@ -128,6 +131,36 @@ def test_vllms_own_choice_of_no_graph_is_named(counted):
     assert 'gfxgraph_engine_eager_total{reason="vLLM ran a step' in gfxgraph.metrics_text()
     watch.stop()
     assert call(object(), 1) == 1 and sum(event["count"] for event in gfxgraph.stats()["events"]) == 1
+
+
+@pytest.mark.parametrize("is_handlers", [True, False])
+def test_a_handlers_error_downgrades_nothing(is_handlers, monkeypatch):
+    """Time is up inside a capture of vLLM's: it sees the error, as without gfxgraph; a failed capture runs eagerly."""
+    from gfxgraph.adapters import vllm
+
+    def ring(number, frame):
+        raise RuntimeError("time is up")
+
+    def original(self, x):
+        self.entries[context.batch_descriptor].input_addresses = []
+        if is_handlers:
+            signal.raise_signal(signal.SIGUSR1)
+            time.sleep(0)
+        raise RuntimeError("the capture failed")
+
+    context = SimpleNamespace(cudagraph_runtime_mode=SimpleNamespace(name="FULL"), batch_descriptor="n=7")
+    contexts = SimpleNamespace(is_forward_context_available=lambda: True, get_forward_context=lambda: context)
+    call = vllm._surviving(original, contexts, "entries", "graph", lambda: None)
+    monkeypatch.setattr(vllm, "_tp_group", lambda: None)
+    entries = {"n=7": SimpleNamespace(graph=None, input_addresses=None)}
+    owner = SimpleNamespace(entries=entries, graph_pool=None, runnable=lambda x: x, runtime_mode=None)
+    owner.runtime_mode = context.cudagraph_runtime_mode
+    saved = signal.signal(signal.SIGUSR1, ring)
+    try:
+        with pytest.raises(RuntimeError, match="time is up") if is_handlers else contextlib.nullcontext():
+            assert call(owner, 2) == 2
+    finally:
+        signal.signal(signal.SIGUSR1, saved)
 
 
 def test_batches_are_named_up_to_a_limit(counted):

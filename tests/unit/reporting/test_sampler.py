@@ -11,7 +11,7 @@ class Watch:
     """What the sampler opens and closes."""
 
     cost_s = 0.0
-    has_seen = False
+    has_seen = is_held = False
 
     def __init__(self) -> None:
         self.calls: list[str] = []

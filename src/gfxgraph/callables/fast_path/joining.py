@@ -23,6 +23,7 @@ from torch import Tensor
 
 from gfxgraph.callables.arena import arena_of
 from gfxgraph.callables.fast_path.copying import copy_kernel, part, what_said
+from gfxgraph.capture.half_entered import is_interrupt
 from gfxgraph.capture.hooks import bare_launch
 from gfxgraph.capture.tolerance import is_near
 from gfxgraph.driver.base import CopyKernel, GraphDriver
@@ -112,7 +113,9 @@ def joined_call(
                 if not all(_gives_the_same(entry, instance, each, tensors, into, back) for each in (made, twin)):
                     raise RuntimeError("the graph gave a different result when joined with its copies")
             instance.joined, instance.twin = made, twin
-    except (DriverError, RuntimeError) as error:
+    except RuntimeError as error:
+        if is_interrupt(error):
+            raise
         entry.can_join = False
         entry.why_not_joined = what_said(error)
         why = f"copies are launched on their own: {entry.why_not_joined}"

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from gfxgraph.callables.padding.content import front
 from gfxgraph.callables.signature import NotATree, flatten
+from gfxgraph.capture.half_entered import is_interrupt
 from gfxgraph.capture.rollback import Rollback
 from gfxgraph.capture.steps import is_operations_own
 from gfxgraph.capture.tolerance import is_near
@@ -83,7 +84,9 @@ def compare(
             found.problem = "it draws different random numbers at the bucket's size"
     except torch.OutOfMemoryError:
         found.problem = NO_MEMORY
-    except Exception as error:  # noqa: BLE001  whatever the function raises at a size that it was not called with
+    except Exception as error:  # whatever the function raises at a size that it was not called with
+        if is_interrupt(error):
+            raise
         said = f"{type(error).__name__}: {first_line(error)}"
         if is_operations_own(error) or (isinstance(error, GfxGraphError) and not is_fault(error)):
             found.problem = f"the function fails on it: {said}"

@@ -40,6 +40,7 @@ from gfxgraph.callables.facts import draws, writes_of, written_inputs
 from gfxgraph.callables.outputs import builder
 from gfxgraph.callables.signature import NotATree, RunEagerly, flatten
 from gfxgraph.capture.generators import drawless
+from gfxgraph.capture.half_entered import is_interrupt
 from gfxgraph.capture.rollback import Rollback
 from gfxgraph.errors import first_line
 from gfxgraph.process import bridge
@@ -119,6 +120,8 @@ class Gradients:
                 with drawless(self._is_drawless):
                     self._record(place, given)
             except (RuntimeError, NotATree) as error:
+                if is_interrupt(error):
+                    raise
                 if before["_forward"] is not None:  # calls of it may wait for their backward
                     vars(self).update(before, _is_complete=True)
                     return

@@ -55,8 +55,9 @@ from gfxgraph.callables.entry import replay
 from gfxgraph.callables.explanation import table
 from gfxgraph.callables.facts import overlap, reads_of, span, writes_of, written_inputs
 from gfxgraph.callables.outputs import copied, use_count
-from gfxgraph.callables.signature import RunEagerly, has_buffer, key_of
+from gfxgraph.callables.signature import RunEagerly, has_buffer, key_of, named_by
 from gfxgraph.callables.trace.watch import Unwatchable
+from gfxgraph.capture.half_entered import is_interrupt
 from gfxgraph.capture.holdings import unbroken
 from gfxgraph.capture.memory import kind_of
 from gfxgraph.capture.rollback import Rollback
@@ -391,6 +392,8 @@ class TrainingStep:
                 problem = self._why_for_good if after is None else f"its capture changes {now.differs(after)}"
             known.snapshot = after or now
         except RuntimeError as error:
+            if is_interrupt(error):
+                raise
             problem = first_line(error)
             if "capturable is False" in problem:  # torch 2.11 asks it of fused optimizers too
                 problem = _NEEDS_CAPTURABLE
@@ -556,8 +559,7 @@ def _named_by(step: Callable[..., Any]) -> Iterator[Any]:
         yield from getattr(function, "__dict__", {}).values()
         function = type(function).__call__
     if inspect.isfunction(function):
-        named = inspect.getclosurevars(function)
-        yield from (*named.nonlocals.values(), *named.globals.values())
+        yield from named_by(function)
 
 
 def _of_kind(named: list[Any], kind: type) -> list[Any]:

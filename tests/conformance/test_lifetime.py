@@ -584,3 +584,37 @@ def test_a_captured_copy_to_the_host_is_copied_again_at_each_replay(platform):
     graph.replay()
     torch.cuda.synchronize()
     assert (host.tolist()[0], back.tolist()[0], y.tolist()[0]) == (8.0, 9.0, 18.0)
+
+
+def test_what_a_function_drops_after_a_read_is_freed(platform):
+    """To see how a number is used, its function's variables are looked at: the frame must not keep a copy of them."""
+    x, dropped = arange(), arange()
+    graph, ref = torch.cuda.CUDAGraph(), weakref.ref(dropped)
+    with torch.cuda.graph(graph):
+        v = x.sum().item()
+        y = x * 2 if int(v) > 3 else x
+    del dropped
+    assert ref() is None and y is not None
+    ref = weakref.ref(graph)
+    del graph
+    assert ref() is None
+
+
+def test_an_error_in_a_capture_is_freed_with_its_last_name(platform):
+    """Its traceback holds frames, and they what the failed code had allocated."""
+    dropped = []
+
+    def failing(x):
+        y = x + 1
+        dropped.append(weakref.ref(y))
+        raise RuntimeError("of the function")
+
+    called = gfxgraph.graphed(failing, assume_pure=True)
+    gc.disable()
+    try:
+        for _ in range(4):
+            with pytest.raises(RuntimeError, match="of the function"):
+                called(arange())
+        assert len(dropped) >= 4 and not [ref for ref in dropped if ref() is not None]
+    finally:
+        gc.enable()

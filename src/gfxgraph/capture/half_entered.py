@@ -24,6 +24,8 @@ from types import CodeType, FrameType
 
 import torch
 
+from gfxgraph.capture.places import locals_of
+
 
 def _close_generator(manager: contextlib._GeneratorContextManager[object]) -> bool:
     if inspect.getgeneratorstate(manager.gen) != inspect.GEN_SUSPENDED:  # over; or running, and the caller's
@@ -69,7 +71,7 @@ def end_half_entered(error: BaseException | None) -> bool:
     for frame, at in _frames(error):
         if frame.f_code in ENDS:
             name, end = ENDS[frame.f_code]
-            found |= end(frame.f_locals[name])
+            found |= end(locals_of(frame)[name])
         elif frame.f_code.co_name == "__exit__" and dis.opname[frame.f_code.co_code[at]] == "RESUME":
             found |= _run_exit(frame)
     return found
@@ -85,15 +87,14 @@ def is_interrupt(error: BaseException) -> bool:
     traceback = error.__traceback__
     while traceback is not None:
         frame, traceback = traceback.tb_frame, traceback.tb_next
-        if any(isinstance(each, FrameType) for each in _arguments(frame.f_code, frame.f_locals)):
+        if any(isinstance(each, FrameType) for each in _arguments(frame)):
             return True
     return False
 
 
 def _run_exit(frame: FrameType) -> bool:
     """Run the ``__exit__`` that this frame was to run; a second time the frame is empty."""
-    code = frame.f_code
-    given = _arguments(code, frame.f_locals)
+    code, given = frame.f_code, _arguments(frame)
     own = (vars(kind).get("__exit__") for kind in type(given[0]).__mro__) if given else ()
     leave = next((each for each in own if getattr(each, "__code__", None) is code), None)
     if leave is None:
@@ -103,8 +104,10 @@ def _run_exit(frame: FrameType) -> bool:
     return True
 
 
-def _arguments(code: CodeType, values: dict[str, object]) -> list[object]:
-    """The positional arguments that a frame of this code still has."""
+def _arguments(frame: FrameType) -> list[object]:
+    """The positional arguments that a frame still has."""
+    code = frame.f_code
+    values = locals_of(frame) if code.co_argcount or code.co_flags & inspect.CO_VARARGS else {}
     given = [values[name] for name in code.co_varnames[: code.co_argcount] if name in values]
     if code.co_flags & inspect.CO_VARARGS:
         rest = values.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount])

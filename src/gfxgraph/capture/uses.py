@@ -22,7 +22,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import (
     BuiltinFunctionType,
@@ -40,7 +40,7 @@ from typing import Any
 
 import torch
 
-from gfxgraph.capture.places import is_installed_file, is_library_code, user_frame
+from gfxgraph.capture.places import is_installed_file, is_library_code, locals_of, user_frame
 from gfxgraph.capture.source import (
     SCOPES,
     definition,
@@ -189,7 +189,7 @@ def _may_refuse(tree: ast.Module | None, path: list[ast.AST], frame: FrameType) 
     return _names_what_refuses(frame.f_code, looked_up(frame), _DEEPEST)
 
 
-def _looked_up(name: str, *rooms: dict[str, object]) -> object:
+def _looked_up(name: str, *rooms: Mapping[str, object]) -> object:
     return next((room[name] for room in (*rooms, vars(builtins)) if name in room), _UNKNOWN)
 
 
@@ -413,7 +413,7 @@ def resolved(expression: ast.AST, scope: Any, find: Callable[[str], object]) -> 
 
 def looked_up(frame: FrameType) -> Callable[[str], object]:
     """What finds an object by its name in a frame; the locals are those of now."""
-    return lambda name: _looked_up(name, frame.f_locals, frame.f_globals)
+    return lambda name: _looked_up(name, locals_of(frame), frame.f_globals)
 
 
 def looked_up_in(room: dict[str, object]) -> Callable[[str], object]:

@@ -241,8 +241,14 @@ def _of_generator(original: Callable[..., object]) -> Callable[..., object]:
         row = f"torch{'' if on_host else '.cuda'}.{'get' if reads else 'set'}_rng_state"
         if reads:
             return session.values.generator_state(lambda: original(self), row)
-        session.rollback.save_states([self])
-        made = session.host_call(row, lambda: original(self, *args, **kwargs))
+        saving = [session.rollback.save_states]
+
+        def act() -> object:
+            if saving:  # by now no segment is open, in which torch gives the offset within the graph
+                saving.pop()([self])
+            return original(self, *args, **kwargs)
+
+        made = session.host_call(row, act)
         session.seeds.told(self)
         return made
 

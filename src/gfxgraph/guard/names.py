@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import inspect
 import sys
 from collections.abc import Collection, Iterable
 from types import FrameType
@@ -13,10 +12,8 @@ import torch
 from torch import Tensor
 
 from gfxgraph.capture.memory import has_layout
-from gfxgraph.capture.places import is_library_code
+from gfxgraph.capture.places import is_library_code, locals_of
 
-# Before Python 3.13 a function's ``f_locals`` is a dictionary that its frame keeps.
-_LOCALS_ARE_COPIES = sys.version_info < (3, 13)
 _TORCH_MODULE = torch.nn.Module
 
 
@@ -35,11 +32,7 @@ class TensorNames:
             self._note(vars(main), "")
 
     def _note_locals(self, frame: FrameType) -> None:
-        scope = frame.f_locals
-        self._note(scope, "")
-        if _LOCALS_ARE_COPIES and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-            # The frame keeps this copy, which would keep every tensor alive that the function drops.
-            scope.clear()
+        self._note(locals_of(frame), "")
 
     def _note(self, scope: Any, prefix: str) -> None:
         for name, item in list(scope.items()):

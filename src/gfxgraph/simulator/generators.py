@@ -149,7 +149,9 @@ class SimGenerator(torch._C.Generator):
         return self
 
     def get_state(self) -> torch.Tensor:
-        packed = struct.pack("<QQ", self._state.seed, self._state.offset)
+        state = self._state
+        # Inside a capture an H200 gives the offset within the graph (torch 2.11).
+        packed = struct.pack("<QQ", state.seed, state.intragraph_offset if state.capturing else state.offset)
         return torch.frombuffer(bytearray(packed), dtype=torch.uint8).clone()
 
     def set_state(self, new_state: torch.Tensor) -> SimGenerator:

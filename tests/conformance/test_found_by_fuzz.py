@@ -467,3 +467,18 @@ def test_tensors_that_exchange_their_contents(platform, body, want, by_tape):
             graph.replay()
         assert y.tolist() == [want] * 4
         y.zero_()
+
+
+def test_validation_beside_a_launch_on_what_the_host_made(platform):
+    """What a launch outside torch changes there is put back between the two runs."""
+    if platform == "gpu":
+        pytest.skip("the opaque launch is the simulator's")
+    from gfxgraph.simulator import launch_opaque
+
+    x, graph = torch.arange(6.0, device="cuda"), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = x[x > 2].clone()
+        launch_opaque("twice", lambda t: t.mul_(2), y)
+        z = y + 1
+    assert graph.validate()
+    assert y.tolist() == [6, 8, 10] and z.tolist() == [7, 9, 11]

@@ -217,3 +217,21 @@ def test_an_error_after_one_that_the_program_caught_is_its_own(platform):
         raise RuntimeError("enough")  # often at the address of the first one
     graph.replay()
     assert counts.tolist() == [1.0, 1.0]
+
+
+def test_a_draw_of_a_changing_size_leaves_its_generator(platform):
+    """The capture computes nothing, and each replay draws on from a generator that the graph does not know."""
+    mine, twin = (torch.Generator("cuda").manual_seed(3) for _ in range(2))
+    x, before = torch.arange(6.0, device="cuda"), mine.get_state()
+
+    def drawn(generator):
+        return torch.empty_like(x[x > 2]).exponential_(generator=generator)
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = drawn(mine)
+    assert torch.equal(mine.get_state(), before)
+    for shift in (0, 1, -1):
+        x += shift
+        graph.replay()
+        assert torch.equal(y, drawn(twin))

@@ -286,8 +286,10 @@ class MovingTensors:
         args, kwargs, spec_args, spec_kwargs = session.values.resolved_call(args, kwargs)
         given = flat(args, kwargs)
         wrote: list[Tensor] = []
+        states = session.generators.foreign_states(args, kwargs)
 
         def make() -> tuple[Any, Step | None]:
+            session.rollback.save_states(states)
             with WriteSaver(session, wrote), Saved() as saved:
                 out = func(*args, **kwargs)
             others = [part for part in _parts(out) if not isinstance(part, Tensor)]
@@ -310,7 +312,9 @@ class MovingTensors:
 
         def again(out: object = None) -> HostStep:
             is_symbolic = spec_kwargs is not kwargs  # an empty tuple of arguments is always the same
-            return HostStep(as_now(func), spec_args, spec_kwargs, out, name, *where, tuple(wrote), (), is_symbolic)
+            return HostStep(
+                as_now(func), spec_args, spec_kwargs, out, name, *where, tuple(wrote), tuple(states), is_symbolic
+            )
 
         out = session.split(_MOVING, name, make, where, again)
         if out is not _UNKNOWN:

@@ -27,7 +27,8 @@ from gfxgraph.capture.half_entered import is_interrupt
 from gfxgraph.capture.memory import Layout, overwrite, tensor_of
 from gfxgraph.capture.program import Program
 from gfxgraph.capture.rollback import Rollback
-from gfxgraph.capture.steps import SegmentStep, note_fallback
+from gfxgraph.capture.steps import HostStep, SegmentStep, note_fallback
+from gfxgraph.capture.structure import flat
 from gfxgraph.capture.tolerance import Difference, compare
 from gfxgraph.capture.walk import can_walk, raw_exec, raw_graph, walk
 from gfxgraph.core.tape import Entry, TapeValue, leaves
@@ -88,11 +89,9 @@ def _segment(program: Program, step: SegmentStep) -> bool | None:
         )
         step.run(program)
         return None
-    # A segment after a split may overwrite memory that it reads from earlier ones, once it has used it.
-    places = [*step.mutated, *program.pool_inputs(step)]
     before: Rollback | None = None
     try:
-        before = Rollback(places, program.generators)
+        before = Rollback(_places(program, step), program.generators)
         reference = _by_tape(program, step) if step.tape.is_complete else _by_walk(program, step)
         eager = Rollback(step.mutated, program.generators)
     except (RuntimeError, TypeError) as error:
@@ -125,6 +124,17 @@ def _segment(program: Program, step: SegmentStep) -> bool | None:
     process.log.error("%s", str(mismatch))
     note_fallback("replay differed from eager; the eager result was returned", str(culprit["op"]), culprit["where"])
     return False
+
+
+def _places(program: Program, step: SegmentStep) -> list[Tensor | Layout]:
+    """What two runs of the segment may change."""
+    # A segment after a split may overwrite memory that it reads from earlier ones, once it has used it.
+    places = [*step.mutated, *program.pool_inputs(step)]
+    if step.tape.opaque:  # nothing says what they write
+        places += [
+            out for each in program.steps if isinstance(each, HostStep) for out in flat(each.out) if out.is_cuda
+        ]
+    return places
 
 
 def _skipped(step: SegmentStep, error: Exception) -> None:

@@ -90,6 +90,18 @@ def what_is_loaded_is_not_collected():
 
 
 @pytest.fixture(autouse=True)
+def no_lock_stays_held():
+    """Later tests' threads would wait for it for good."""
+    yield
+    locks = sys.modules.get("gfxgraph.core.locks")
+    held = [lock for lock in list(locks._all) if lock._is_owned()] if locks is not None else []
+    for lock in held:
+        while lock._is_owned():
+            lock.release()
+    assert not held
+
+
+@pytest.fixture(autouse=True)
 def nothing_would_have_ended_the_process():
     """Torn down after the test's simulators."""
     yield

@@ -9,8 +9,10 @@ from __future__ import annotations
 import argparse
 import collections
 import copy
+import dis
 import gc
 import json
+import linecache
 import os
 import platform
 import random
@@ -233,7 +235,7 @@ class Lines:
         return self._line if _is_ours(frame.f_code) else None
 
     def _line(self, frame: Any, event: str, _: Any) -> Any:
-        if event == "line":
+        if event == "line" and not _leaves_a_lock(frame):
             here = frame.f_code.co_filename, frame.f_lineno
             if self.target is None:
                 self.seen[here] += 1
@@ -250,6 +252,13 @@ class Lines:
             call()
         finally:
             sys.settrace(None)
+
+
+def _leaves_a_lock(frame: Any) -> bool:
+    """At the end of ``with lock:``, where a trace function can raise and no signal is taken: it would stay held."""
+    opcode = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
+    return opcode in ("LOAD_CONST", "PUSH_EXC_INFO") and line.startswith("with ") and "lock" in line
 
 
 def lines_of(scenario: Callable[..., None], most_hits: int) -> list[tuple[tuple[str, int], int]]:

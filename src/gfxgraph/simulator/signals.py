@@ -70,6 +70,7 @@ def _returned(frame: FrameType, event: str, arg: object) -> Any:
 def install(undo: Any) -> None:
     """Wrap every handler that Python knows, and every later one, in a `Deferring`."""
     set_handler, get_handler = signal.signal, signal.getsignal
+    undo.add(Deferring.waiting.clear)  # its handler may be another one by then
 
     def signal_(signalnum: Any, handler: Any) -> Any:
         deferring = Deferring(handler) if callable(handler) and not isinstance(handler, signal.Handlers) else handler

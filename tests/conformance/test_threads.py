@@ -431,7 +431,7 @@ def test_graphs_are_freed_where_no_capture_can_begin(platform):
     thread.start()
     assert held.wait(20)
     try:
-        intercept.bury([Dying()])
+        intercept._bury([Dying()])
     finally:
         go_on.set()
         thread.join()

@@ -519,7 +519,6 @@ class BridgedGraph(_TorchsGraph):
                     return
                 with suppress(RuntimeError, AttributeError):  # a CPU build whose simulator is gone has no reset
                     super().reset()
-                self._program = program = None  # segments' graphs, too
         above = getattr(super(), "__del__", None)
         if above is not None:
             above()

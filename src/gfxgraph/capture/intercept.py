@@ -144,10 +144,10 @@ def _leave(gone: Iterable[int]) -> None:
         _undo.clear()
         afterwards.settle()
     if dead:
-        bury(dead)
+        _bury(dead)
 
 
-def bury(dead: list[object]) -> None:
+def _bury(dead: list[object]) -> None:
     """Free graphs while no other thread can begin a capture; if one has begun, when its capture ends."""
     with turns.held_unless(lambda: keep_until_captures_end(tuple(dead))) as is_time, turns.unnoticed():
         if is_time:

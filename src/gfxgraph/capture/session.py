@@ -273,9 +273,7 @@ class Session:
 
     def _forget_graphs(self) -> None:
         """Give back the memory of what was captured; the user's object can capture again."""
-        dead: list[object] = [self.program]
         self.program = Program(self.program.launch)
-        intercept.bury(dead)
         for graph in (self.segment_graph, self.graph_ref()):
             if graph is not None:
                 with suppress(RuntimeError):

@@ -259,8 +259,8 @@ def _destructor(holdings: _Holdings) -> Any:
 
     def destroy() -> None:
         try:
+            holdings.give_back()  # first: in C++ nothing of Python runs between a finalizer and this
             holdings.unregister()
-            holdings.give_back()
         except RuntimeError as error:
             # In a C++ destructor this ends the process.
             holdings.sim.crashes.append(f"~CUDAGraph: {error}")

@@ -93,6 +93,7 @@ $(VENV)/.ready-docs: $(VENV)/.ready-dev
 	@touch $@
 
 docs: $(VENV)/.ready-docs
+	@$(BIN)/python tools/make_evidence.py --check
 	@$(BIN)/python tools/make_docs.py
 	@echo "docs: building the site"
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

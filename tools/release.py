@@ -4,7 +4,7 @@
 
 Nothing is published, and nothing is committed before everything built has been tested. auditwheel gives the native
 wheel the oldest manylinux tag that its symbols allow; .github/workflows/wheels.yml builds it in the manylinux
-container from the same sdist, for older systems. ADDRESS is the repository's: metadata and README link to it (0186).
+container from the same sdist, for older systems. ADDRESS is the repository's: metadata and README link to it.
 """
 
 from __future__ import annotations

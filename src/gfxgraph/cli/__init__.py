@@ -15,7 +15,6 @@ A file here that has a ``command`` is a command of that name. Nothing else needs
     _watched.py       ``--coverage`` and ``--report``
     doctor.py         checks GPU, ROCm, PyTorch and settings; with it:
     _selftest.py      ``--selftest``
-    _matrix.py        ``--matrix``
     check.py          what would break or split a capture of a function
     bisect.py         the operation that a graph gets wrong
     bench.py          eager, graph and compiled compared

@@ -107,7 +107,6 @@ run --simulate --coverage= good.py
 run --simulate --guard-limit 1e400 good.py
 top 1e3
 top 1 --every 1e400
-doctor --selftest --why --matrix
 device --index 99999999999999999999.5
 --nope
 run
@@ -165,8 +164,6 @@ bisect --simulate --allow-cuda {d}/good.py
 port verify run {d} --build=
 port verify run {d} --build "
 demo --tokens 99999999999999999999
-doctor --matrix
-doctor --matrix --selftest {d}/good.py
 explain --lang fr 700
 explain --nope
 port
@@ -275,8 +272,6 @@ port fix {d} --output {d}/folder
 port fix {d} --hipify=
 port fix {d} --hipify {d}/good.py
 port verify record {d}/build.py:build --out {d}/folder
-doctor --matrix {d}/deep.json
-doctor --matrix {d}/loop
 report {d}/left -o {d}/good.py/x.html
 run --simulate --report {d}/nope/x.html {d}/good.py
 run --simulate --report {d}/folder {d}/good.py
@@ -287,10 +282,6 @@ report {d}/left -o {d}/nope/x.html
 run --simulate --stats={d}/nope/stats.jsonl {d}/good.py
 bisect --simulate -o {d}/nope/out.py {d}/good.py
 doctor --selftest --simulate --out {d}/nope/x.json
-doctor --matrix {d}/nope.json
-doctor --matrix {d}
-doctor --matrix {d}/good.py
-doctor --matrix {d}/list.json
 explain nope.log
 explain {d}/nope.txt
 explain {d}

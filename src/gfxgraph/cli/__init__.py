@@ -16,7 +16,6 @@ A file here that has a ``command`` is a command of that name. Nothing else needs
     doctor.py         checks GPU, ROCm, PyTorch and settings; with it:
     _selftest.py      ``--selftest``
     check.py          what would break or split a capture of a function
-    bisect.py         the operation that a graph gets wrong
     bench.py          eager, graph and compiled compared
     demo.py           an unmodified program, run and explained
     device.py         the GPU that decisions are based on

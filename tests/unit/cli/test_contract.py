@@ -48,7 +48,6 @@ ESCAPE = "\x1b[2J\x1b]0;owned\x07"
 REFUSED = {
     "no_such_name": """
 run --preload --simulate=nope -- true
-bisect --simulate=cuda-9 {d}/good.py
 explain hipErorUnknown
 explain HSA_STATUS_ERROR_NOPE
 explain hsa_status_error_nope
@@ -62,7 +61,6 @@ explian
 run --simulate=hipp good.py
 run --simulate=../hip good.py
 run --simulate= good.py
-bisect --simulate=hipp {d}/good.py
 check --simulate=hipp
 bench --simulate=hipp
 bench --simulate --workload nope
@@ -119,7 +117,6 @@ run --guard-limit 0 good.py
 run --guard-limit soon good.py
 run --allow-cuda --simulate good.py
 run --nope good.py
-bisect
 check --nope
 check a b
 check --arg 1
@@ -160,7 +157,6 @@ doctor --only tokens
 doctor --selftest --simulate --out {d}
 check --simulate --allow-cuda
 bench --allow-cuda --simulate
-bisect --simulate --allow-cuda {d}/good.py
 port verify run {d} --build=
 port verify run {d} --build "
 demo --tokens 99999999999999999999
@@ -204,8 +200,6 @@ doctor --allow-cuda
 doctor --cases nothing
 explain --lang
 explain {d}/empty.py {d}/nope.log --lang fr
-bisect --simulate
-bisect -o
 run --stats
 run --validate
 run --debug --fly x.py
@@ -216,19 +210,14 @@ run -x
     "script_not_found": """
 run --sanitizer nope.py
 run --simulate -m no.such.module
-bisect --fly x.py
 run nope.py
 run {d}/folder
 run -- {d}/good.py
 run -- {d}
-bisect {d}/folder
 run {d}/nope/nope.py
 run -m no_such_module_here
 run -m 1x
 run -- no-such-command-here
-bisect nope.py
-bisect {d}
-bisect --simulate=hip {n}
 run --simulate {n}
 run -- {n}
 run --simulate -m {n}
@@ -236,9 +225,6 @@ run --simulate {d}/loop
 run --simulate {d}/empty.py/x.py
 """,
     "file_unusable": """
-bisect --simulate -o {d} {d}/good.py
-bisect --simulate -o {d}/good.py {d}/good.py
-bisect --simulate -o {n} {d}/good.py
 run --simulate --report {d}/good.py {d}/good.py
 run --simulate --stats={d}/folder/../good.py {d}/good.py
 explain /proc/self/mem
@@ -280,7 +266,6 @@ check {d}/model.py:step --sarif {d}/nope/x.sarif
 report {d}/left -o {d}/folder
 report {d}/left -o {d}/nope/x.html
 run --simulate --stats={d}/nope/stats.jsonl {d}/good.py
-bisect --simulate -o {d}/nope/out.py {d}/good.py
 doctor --selftest --simulate --out {d}/nope/x.json
 explain nope.log
 explain {d}/nope.txt
@@ -394,7 +379,7 @@ BAD_SETTINGS = {
     "GFXGRAPH_REPLAY_MODE": "warm",
     "GFXGRAPH_TRUSTED_REPLAY_SAMPLE_INTERVAL": "0",
 }
-SHOWN = ["explain {e}", "run {e}", "bisect {e}", "port audit {e}", "port rule {e}", "{e}", "port audit . --rule {e}",
+SHOWN = ["explain {e}", "run {e}", "port audit {e}", "port rule {e}", "{e}", "port audit . --rule {e}",
          "port audit . --arch {e}", "run --simulate={e} x.py", "doctor --{e}"]  # fmt: skip
 
 
@@ -429,7 +414,7 @@ def call(folder, capfd, monkeypatch):
             monkeypatch.setenv(name, value)
         words = [word.format(d=folder, e=ESCAPE, n="") for word in line.split(" ")]
         at = words.index("--") if "--" in words else len(words)
-        if words[0] in ("run", "bisect"):
+        if words[0] == "run":
             at = 1
         with pytest.raises(SystemExit) as ended:
             main([*words[:at], *more, *words[at:]])
@@ -466,7 +451,7 @@ def test_what_cannot_be_done_is_refused(call, code, line):
 @pytest.mark.parametrize("variable", BAD_SETTINGS)
 def test_a_setting_that_cannot_be_is_refused(call, variable):
     """By the commands that start a program; doctor reports it as a finding."""
-    for line in ("check --simulate", "run --simulate good.py", "bisect --simulate good.py"):
+    for line in ("check --simulate", "run --simulate good.py"):
         status, _, err = call(line, **{variable: BAD_SETTINGS[variable]})
         assert status == 2 and err.startswith("bad_setting: ") and variable in err
 
@@ -632,9 +617,7 @@ def test_a_full_disk_is_no_bug(line):
     assert done.returncode == 2 and done.stderr.startswith("file_unusable: ") and "stdout" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "line", ["bisect --simulate {d}/good.py", "run --simulate --stats=x {d}/good.py", "report {d}/left"]
-)
+@pytest.mark.parametrize("line", ["run --simulate --stats=x {d}/good.py", "report {d}/left"])
 def test_a_current_folder_that_is_gone_is_no_bug(call, folder, line, monkeypatch, tmp_path):
     """What needs it says so."""
     gone = tmp_path / "gone"

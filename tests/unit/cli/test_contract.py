@@ -62,9 +62,6 @@ run --simulate=hipp good.py
 run --simulate=../hip good.py
 run --simulate= good.py
 check --simulate=hipp
-bench --simulate=hipp
-bench --simulate --workload nope
-bench --simulate --workload=
 demo --simulate=cudda
 doctor --selftest --simulate=hipp
 explain hipErrorNope
@@ -83,16 +80,8 @@ port agent {d} --arch nope
 port fix {d} --arch nope
 port rule 目录
 port rule {n}
-bench --simulate --workload mlp
 """,
     "bad_usage": """
-bench --arch gfx1030
-bench kernels --arch gfx1030
-bench --compile-only
-bench model:step --compile-only
-bench model:step --workload mlp_bs32_d1024
-bench --arg 1
-bench kernels --arg 1
 explain --list 700
 explain --lang=
 port audit {d} --arch=
@@ -103,8 +92,6 @@ port verify run {d} --target {d}/build.py:build
 run --simulate --watch= good.py
 run --simulate --coverage= good.py
 run --simulate --guard-limit 1e400 good.py
-top 1e3
-top 1 --every 1e400
 device --index 99999999999999999999.5
 --nope
 run
@@ -121,19 +108,8 @@ check --nope
 check a b
 check --arg 1
 check --sarif x
-bench a b
-bench --fly
-bench --rounds 1
-bench --rounds many
-bench --way nope
 report
 report a b
-top
-top self
-top 1.5
-top -1
-top 1 --every 0
-top 1 --every soon
 run --simulate --min-coverage 2 good.py
 run --simulate --min-coverage most good.py
 run --simulate --coverage=some good.py
@@ -141,7 +117,6 @@ run --simulate --watch=-1 good.py
 run --simulate --watch=nan good.py
 run --simulate --min-coverage nan good.py
 run --simulate --guard-limit inf good.py
-top 1 --every nan
 demo --tokens 0
 demo --tokens many
 demo extra
@@ -156,7 +131,6 @@ doctor --simulate
 doctor --only tokens
 doctor --selftest --simulate --out {d}
 check --simulate --allow-cuda
-bench --allow-cuda --simulate
 port verify run {d} --build=
 port verify run {d} --build "
 demo --tokens 99999999999999999999
@@ -246,7 +220,6 @@ run --simulate --stats={d}/new/ {d}/good.py
 run --simulate --report= {d}/good.py
 run --simulate --report={d}/new/ {d}/good.py
 check {d}/model.py:step --sarif {d}/folder
-bench --simulate --report {d}/folder/
 port audit {n}
 port plan /dev/null
 port audit /dev/null
@@ -261,7 +234,6 @@ port verify record {d}/build.py:build --out {d}/folder
 report {d}/left -o {d}/good.py/x.html
 run --simulate --report {d}/nope/x.html {d}/good.py
 run --simulate --report {d}/folder {d}/good.py
-bench --simulate --report {d}/nope/x.html
 check {d}/model.py:step --sarif {d}/nope/x.sarif
 report {d}/left -o {d}/folder
 report {d}/left -o {d}/nope/x.html
@@ -281,9 +253,6 @@ port verify run {d} --golden {d}/nope.pt --target {d}/build.py:build
 port verify run {d} --golden {d}/binary.pt --target {d}/nope.py:build
 """,
     "function_unusable": """
-bench --simulate nope:fn
-bench --simulate model.py:Needs
-bench --simulate --rounds 5 model.py:step
 check model
 check :
 check :step
@@ -311,7 +280,6 @@ check {d}/model.py:step:x --arg 1
 check naïve:x
 check ..:x
 check os:nope
-bench --simulate model.py:waits --arg 1
 check --simulate=cuda {d}/model.py:step.x
 """,
     "no_report_data": """
@@ -321,12 +289,6 @@ report {d}/left
 report {d}/good.py
 report {d}/loop
 report {n}
-""",
-    "process_not_watched": """
-top 0
-top -- -5
-top 99999999999999999999
-top 1 --once
 """,
     "port_refused": """
 port audit {d} --diff nope
@@ -644,12 +606,3 @@ def test_explain_reads_what_is_no_regular_file(call, folder):
     writer.join()
     assert call("explain {d}/good.py")[0] == call("explain /dev/null")[0] == 1
     assert call("explain -- -1")[0] == 1
-
-
-def test_kernels_cannot_be_compiled_without_triton(call, monkeypatch):
-    """A module that is missing is not a wrong command line."""
-    from gfxgraph.kernels import launching
-
-    monkeypatch.setattr(launching, "has_triton", lambda: False)
-    status, _, err = call("bench kernels --compile-only --arch gfx1030")
-    assert status == 2 and err.startswith("module_missing: ") and "triton" in err

@@ -7,7 +7,6 @@ import torch
 
 import gfxgraph
 from gfxgraph.reporting import watch
-from gfxgraph.reporting.times import replay_us
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 
@@ -90,7 +89,6 @@ def test_times_of_nodes_are_a_replays(step):
     (seen,) = gfxgraph.inspect(step.graph, times=True)
     total = sum(node.device_us for node in seen.nodes)
     assert all(node.device_us >= 0 for node in seen.nodes) and total > 0
-    print(f"nodes {total:.1f} us, replay {replay_us(step.graph, 10):.1f} us")
 
 
 def test_memory_of_many_graph_execs_shows():

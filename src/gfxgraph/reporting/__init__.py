@@ -3,7 +3,7 @@
 Enters: captured graphs, the driver that made them, clocks.
 Stays out: capturing and replaying, the command line.
 
-    inspection.py  a capture as plain data: differences of two, DOT, JSON
+    inspection.py  a capture as plain data
     reading.py     reads one from a graph; inspect.py: from graphs, graphed callables, compiled regions
     generated.py   the program's line behind one that torch generated
     folding.py     a list of nodes with repeated layers folded

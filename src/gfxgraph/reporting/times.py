@@ -106,17 +106,3 @@ def _floor() -> float:
         ended.synchronize()
         times.append(1e3 * began.elapsed_time(ended))
     return float(min(times))
-
-
-def replay_us(graph: Any, passes: int = N_PASSES) -> float:
-    """Device time of one replay in microseconds: the minimum of several."""
-    stream, times = torch.cuda.current_stream(), []
-    with _undone(graph._program):
-        for _ in range(passes):
-            began, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            began.record(stream)
-            graph.replay()
-            ended.record(stream)
-            ended.synchronize()
-            times.append(1e3 * began.elapsed_time(ended))
-    return float(min(times))

@@ -35,12 +35,12 @@ os.environ["TRITON_CACHE_DIR"] = os.environ["BENCH_KERNELS_FOLDER"] + "/triton"
 os.environ["GFXGRAPH_STATE_DIR"] = os.environ["BENCH_KERNELS_FOLDER"] + "/state"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "0")
 
+import kernel_cases as operations
 import torch
 from bench_core import environment, summary
 
 import gfxgraph
 from gfxgraph import kernels
-from gfxgraph.reporting import kernels as operations
 
 BEGUN = time.monotonic()
 POSITION, CACHE_LEN = 100, 256
@@ -204,7 +204,6 @@ def bench_generate(batch: int, rounds: int, without: list[str], n_tokens: int = 
         begun = time.perf_counter()
         for _ in range(3):
             tokens[way] = model.generate(**given, **extra.get(way, {}))
-            gfx.wait(model)
         prepared[way] = time.perf_counter() - begun
     for _ in range(rounds):
         for way, model in models.items():

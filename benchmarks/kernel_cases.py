@@ -1,4 +1,4 @@
-"""``gfxgraph bench kernels``: each operation of `gfxgraph.kernels` compared with eager, torch.compile and
+"""Each operation of `gfxgraph.kernels` compared with eager, torch.compile and
 Liger-Kernel.
 
 Every variant is captured, since a decode step is a graph, and the replays alternate. A graph uses more copies of its
@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from measuring import BenchedWay, compare
 from torch import Tensor
 
 from gfxgraph import kernels
 from gfxgraph.kernels import eager, trial
-from gfxgraph.reporting.bench import BenchedWay, compare
 
 PEERS = ("eager", "compiled", "max-autotune", "liger")
 OURS = "gfxgraph"

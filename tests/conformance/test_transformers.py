@@ -36,6 +36,9 @@ from transformers import (  # noqa: E402
 )
 from transformers.generation.streamers import BaseStreamer  # noqa: E402
 
+from gfxgraph.adapters import _transformers_decode as decode  # noqa: E402
+from gfxgraph.adapters import _transformers_trial as trial  # noqa: E402
+
 ON = {"allow_cuda": True} if torch.cuda.is_available() else {"simulate": "cuda"}
 SMALL = {
     "hidden_size": 32,
@@ -506,18 +509,30 @@ def test_refuses_what_it_cannot_work_on(llama, monkeypatch):
     assert wrong.value.code == "engine_missing" and not gfx.is_accelerated(llama) and not gfx.ADAPTER.is_installed
 
 
-def test_a_version_that_was_not_tested_is_left_alone(llama, monkeypatch):
-    """Its tokens are transformers' own, and each call counts with the reason."""
-    from gfxgraph.adapters import _transformers_model as accelerated
-
+def test_an_unknown_version_is_tried_on_tiny_models(llama, monkeypatch):
+    """One that decodes alike is used; one that does not, or lacks a name, runs as it is, with the reason counted."""
     inputs = prompt(2, 6)
     stock, _ = both(llama, inputs, n=0, max_new_tokens=6, do_sample=False)
-    monkeypatch.setattr(accelerated, "installed_version", lambda module: "99.0")
-    monkeypatch.setattr(accelerated, "_version_says", accelerated._version_says.__wrapped__)
-    gfx.accelerate(llama)
-    assert torch.equal(llama.generate(**inputs, max_new_tokens=6, do_sample=False), stock)
-    assert gfx.report(llama)["calls"] == 0
-    assert any("transformers 99.0 was not tested" in reason for reason in fallbacks())
+
+    def tokens():
+        monkeypatch.setattr(trial, "_answers", {})
+        gfx.restore()
+        gfx.accelerate(llama)
+        assert torch.equal(llama.generate(**inputs, max_new_tokens=6, do_sample=False), stock)
+        return gfx.report(llama)["calls"], " ".join(gfx.report(llama)["left_alone"])
+
+    monkeypatch.setattr(base, "installed_version", lambda module: "99.0")
+    assert tokens() == (1, "")
+    before = torch.get_rng_state()
+    tokens()
+    assert torch.equal(before, torch.get_rng_state())
+    step = decode.Decoder.choose
+    with monkeypatch.context() as other:
+        other.setattr(decode.Decoder, "choose", lambda self, choice, scores: step(self, choice, -scores))
+        assert tokens()[0] == 0 and "transformers 99.0" in tokens()[1] and "generates different tokens" in tokens()[1]
+    monkeypatch.setattr(decode, "FixedCache", None)
+    assert tokens()[0] == 0 and "TypeError" in tokens()[1]
+    assert sum("transformers 99.0" in reason for reason in fallbacks()) == 2
 
 
 def test_what_compile_leaves_to_torch():
@@ -545,9 +560,57 @@ def test_compile_where_nothing_compiles(llama):
     gfx.accelerate(llama, compile=True)
     for _ in range(2):
         assert torch.equal(llama.generate(**inputs, max_new_tokens=18, do_sample=False), stock)
-    assert gfx.report(llama)["why_not_compiled"] == ["nothing is compiled in the simulator"]
+    assert gfx.report(gfx.wait(llama))["why_not_compiled"] == ["nothing is compiled in the simulator"]
     with pytest.raises(ValueError, match="'fast'"):
         gfx.accelerate(llama, compile="fast")
+
+
+def test_a_capture_that_fails_while_a_step_compiles_is_tried_again(llama, monkeypatch):
+    """Inductor waits for the device in its thread, which ends a capture in this one."""
+    from gfxgraph.adapters import _transformers_decode as decode
+    from gfxgraph.callables import captured_function
+
+    record, failed = captured_function.record, []
+
+    def failing(place, pool, call, on_unsafe=None):
+        if len(failed) < 2:
+            failed.append(call)
+            raise RuntimeError("operation failed due to a previous error during capture")
+        return record(place, pool, call, on_unsafe)
+
+    inputs = prompt()
+    stock, _ = both(llama, inputs, n=0, max_new_tokens=18, do_sample=False)
+    monkeypatch.setattr(captured_function, "record", failing)
+    monkeypatch.setattr(decode, "is_compiling", lambda: True)
+    monkeypatch.setattr(decode, "TRY_AGAIN_AFTER", 4)
+    gfx.accelerate(llama)
+    assert torch.equal(llama.generate(**inputs, max_new_tokens=18, do_sample=False), stock)
+    (decoder,) = gfx.report(llama)["decoders"]
+    assert len(failed) == 2 and decoder["forwards"] == 1 and not decoder["why_eager"], decoder
+
+
+@pytest.mark.parametrize(("message", "n_expected"), [("not permitted when stream is capturing", 3), ("no such", 1)])
+def test_a_step_that_met_a_capture_is_compiled_again(llama, monkeypatch, message, n_expected):
+    from gfxgraph.adapters import _transformers_compile as compiling
+
+    inputs, tried = prompt(), []
+
+    def compile_(*_):
+        tried.append(1)
+        if len(tried) < 3:
+            raise RuntimeError(message)
+        return ""
+
+    gfx.accelerate(llama)
+    llama.generate(**inputs, max_new_tokens=4, do_sample=False)
+    (decoder,) = gfx._accelerated[llama].decoders.values()
+    monkeypatch.setattr(compiling, "_compile", compile_)
+    monkeypatch.setattr(compiling, "WAIT_S", 0)
+    outcome = []
+    compiling.start(decoder, lambda: "twin", True, lambda *said: outcome.append(said)).join()
+    assert len(tried) == n_expected
+    ((made, why),) = outcome
+    assert (made == "twin" and not why) if n_expected == 3 else (made is decoder and message in why)
 
 
 @pytest.mark.parametrize("on", [ON] if "allow_cuda" in ON else [ON, {"simulate": "hip"}])

@@ -18,6 +18,7 @@ Invariants:
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
@@ -45,7 +46,16 @@ MAX_CHOICES = 16
 """Most captured ways of choosing that a decoder keeps."""
 MAX_PROMPTS, MAX_PROMPT_TOKENS = 4, 4096
 """Most captured prompt shapes that a decoder keeps, and their largest size: a long prompt gains nothing."""
+COMPILING = "gfxgraph compile"
+"""Name of the thread that compiles a step. There Inductor waits for the device, which ends a capture here."""
+MOST_TRIES, TRY_AGAIN_AFTER = 5, 64
+"""Captures that may fail during compilation, and the eager runs between them."""
 _OURS = frozenset({"attention_mask", "position_ids", "past_key_values"})
+
+
+def is_compiling() -> bool:
+    """True while a step is being compiled in this process."""
+    return any(thread.name == COMPILING for thread in threading.enumerate())
 
 
 @dataclass(slots=True)
@@ -56,6 +66,8 @@ class Part:
     n_runs: int = 0
     n_eager: int = 1
     """Runs before it is captured."""
+    n_tries: int = 0
+    """Captures that failed while a step was being compiled."""
 
     @property
     def n_nodes(self) -> int:
@@ -79,6 +91,9 @@ class Part:
             self.piece.pool = self.piece.place.pool
             if not self.piece.capture():
                 self.piece.place.renew()  # the pool of a failed capture is not captured into again
+                if is_compiling() and self.n_tries < MOST_TRIES:
+                    self.n_tries += 1
+                    self.n_eager += TRY_AGAIN_AFTER
         self.piece.run()
 
 

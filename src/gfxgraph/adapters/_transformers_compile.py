@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import GenerationConfig
 
 from gfxgraph.adapters._transformers_choice import Stops, TokenChoice
 from gfxgraph.adapters._transformers_loop import Request
@@ -68,7 +67,7 @@ def compile_step(decoder: Decoder, mode: object) -> str:
 def _differs(decoder: Decoder, compiled: Callable[..., Any], mode: object) -> str:
     """The first of some steps that the compiled one computes differently; "" if none."""
     _read_some_prompt(decoder)
-    greedy = TokenChoice((), False, None, None, False, (), (), ())
+    greedy = TokenChoice((), False, None, None, (), ())
     for step in range(N_COMPARED):
         if decoder.cache.full_windows or decoder.cache.place.n_cached >= decoder.capacity - 1:
             break
@@ -98,11 +97,10 @@ def _read_some_prompt(twin: Decoder) -> None:
     kwargs: dict[str, Any] = twin.extras | {"attention_mask": torch.ones_like(ids).to(model.device)}
     if twin.has_positions:
         kwargs["position_ids"] = torch.arange(length, device=model.device).expand(twin.batch, -1)
-    choice = TokenChoice((), False, None, None, False, (), (), ())
-    stops = Stops(None, None, (), False)
-    config = GenerationConfig()
-    request = Request(ids.to(model.device), kwargs, config, choice, stops, twin.capacity)
-    twin.read_prompt(request, as_graph=False)
+    choice = TokenChoice((), False, None, None, (), ())
+    stops = Stops(None, None)
+    request = Request(ids.to(model.device), kwargs, choice, stops, twin.capacity)
+    twin.read_prompt(request)
     twin.choose(choice, twin.logits)
 
 

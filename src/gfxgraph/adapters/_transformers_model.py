@@ -101,29 +101,20 @@ class Accelerated:
 
         config, kwargs = call["generation_config"], call["model_kwargs"]
         stops = choices.stops_of(call["stopping_criteria"])
-        returns = config.return_dict_in_generate
-        choice = choices.choice_of(
-            call["logits_processor"], stops, config.do_sample, config._pad_token_tensor,
-            keeps_scores=bool(returns and config.output_scores),
-        )  # fmt: skip
-        assert stops.max_length is not None
+        assert stops is not None and stops.max_length is not None
+        choice = choices.choice_of(call["logits_processor"], stops, config.do_sample, config._pad_token_tensor)
         request = Request(
             input_ids=call["input_ids"],
             model_kwargs=kwargs,
-            generation_config=config,
             choice=choice,
             stops=stops,
             max_length=stops.max_length,
             streamer=call["streamer"],
-            wants_cache=bool(returns),
-            wants_static_cache=_is_static(config),
         )
         try:
             decoder = self._decoder(request.input_ids.shape[0], self._cache_len(call, stops.max_length))
         except torch.OutOfMemoryError as error:
             raise _OutOfMemory(str(error).splitlines()[0]) from error
-        if choice.outside:
-            self._note_outside(choice.outside)
         self.arena.follow(torch.cuda.current_stream())
         with self.arena.lock:
             result = decoder.generate(request)
@@ -167,11 +158,6 @@ class Accelerated:
     @property
     def _is_choosing(self) -> bool:
         return self.kernels is not None and self.kernels.is_choosing
-
-    def _note_outside(self, names: tuple[str, ...]) -> None:
-        self.arena.state.report(
-            "eager_step", f"tokens are chosen between graphs: {', '.join(names)}", type(self.model).__name__
-        )
 
     def _cache_len(self, call: dict[str, Any], max_length: int) -> int:
         """Length of the cache; the same as transformers would use if asked for a static one."""
@@ -286,6 +272,9 @@ class Accelerated:
         return ""
 
     def _call_says(self, call: dict[str, Any]) -> str:
+        # lazily: adapters are listed and asked about where there is no torch
+        from gfxgraph.adapters import _transformers_choice as choices
+
         config = call["generation_config"]
         if call["synced_gpus"]:
             return "several ranks generate in step"
@@ -293,8 +282,13 @@ class Accelerated:
             return "the model is the assistant of another one"
         if config.prefill_chunk_size is not None:
             return "the prompt is read in chunks"
-        if config.return_dict_in_generate and (config.output_attentions or config.output_hidden_states):
-            return "attentions or hidden states were requested"
+        if config.return_dict_in_generate:
+            return "a result with more than tokens was requested"
+        if choices.stops_of(call["stopping_criteria"]) is None:
+            return "a stopping criterion is none of length and end token"
+        outside = choices.outside_of(call["logits_processor"])
+        if outside:
+            return f"no graph can contain {', '.join(sorted(outside))}"
         if config.cache_implementation not in (None, "static"):
             return f"the requested cache is {config.cache_implementation!r}"
         if call["stopping_criteria"].max_length is None:

@@ -175,7 +175,7 @@ def report(model: object) -> dict[str, Any]:
     Returns:
         ``calls``, ``tokens``, ``tokens_past_end`` (computed and cut off), ``waits`` (of the host for the
         device), ``left_alone`` (calls by reason), ``why_not_compiled`` and ``decoders``; each of these says
-        ``batch``, ``cache_len``, ``cache_bytes``, how many ``forwards``, ``prompts`` and ``choices`` are
+        ``batch``, ``cache_len``, ``cache_bytes``, how many ``forwards`` and ``choices`` are
         captured, the ``nodes`` of each forward, whether it ``is_compiled``, and and ``why_eager``, the reasons why
         parts do not run as graphs. With ``fast=True`` also ``kernels``, `Applied.report` of them.
     """

@@ -133,6 +133,7 @@ def bench(options, models) -> tuple[list[dict], dict]:
         print(f"batch {batch} starts: {json.dumps(starts)}", flush=True)
         figures.append({"figure": f"start, batch {batch}", "unit": "s", "ways": starts})
         if compiled:
+            wait_for_compile(compiled, inputs, options)
         rows = [row(options, batch, sampling, inputs, eager, growing, stock, ways) for sampling in (False, True)]
         reports[batch] = {way.name: gfx.report(way.model) for way in ways}
         if not all(each["against_eager"]["eager, a second time"]["tokens_equal"] for each in rows):
@@ -154,6 +155,7 @@ def without_cudnn(options, inputs, eager, ways) -> list[dict]:
             gfx.restore(way.model)
             gfx.accelerate(way.model, compile="compile=True" in way.name)
             way(inputs, options.tokens, False)
+            gfx.wait(way.model)
         found = []
         for sampling in (False, True):
             reference = eager(inputs, options.tokens, sampling)
@@ -168,6 +170,14 @@ def without_cudnn(options, inputs, eager, ways) -> list[dict]:
         for way in ways:
             gfx.restore(way.model)
             gfx.accelerate(way.model, compile="compile=True" in way.name)
+
+
+def wait_for_compile(way, inputs, options):
+    from gfxgraph.adapters import transformers as gfx
+
+    begun = time.perf_counter()
+    gfx.wait(way.model)
+    print(f"compiled after {time.perf_counter() - begun:.1f} s more: {gfx.report(way.model)}", flush=True)
 
 
 def row(options, batch, sampling, inputs, eager, growing, stock, ways) -> dict:

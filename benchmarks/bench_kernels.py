@@ -204,6 +204,7 @@ def bench_generate(batch: int, rounds: int, without: list[str], n_tokens: int = 
         begun = time.perf_counter()
         for _ in range(3):
             tokens[way] = model.generate(**given, **extra.get(way, {}))
+            gfx.wait(model)
         prepared[way] = time.perf_counter() - begun
     for _ in range(rounds):
         for way, model in models.items():

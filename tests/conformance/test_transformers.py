@@ -30,9 +30,14 @@ from transformers import (  # noqa: E402
     LogitsProcessor,
     MistralConfig,
     MistralForCausalLM,
+    StaticCache,
     StoppingCriteria,
+    StoppingCriteriaList,
 )
 from transformers.generation.streamers import BaseStreamer  # noqa: E402
+
+from gfxgraph.adapters import _transformers_decode as decode  # noqa: E402
+from gfxgraph.adapters import _transformers_trial as trial  # noqa: E402
 
 ON = {"allow_cuda": True} if torch.cuda.is_available() else {"simulate": "cuda"}
 SMALL = {
@@ -258,9 +263,37 @@ class EveryThird(StoppingCriteria):
         return input_ids[:, -1] % 3 == 0
 
 
+def test_criteria_of_the_callers_own(llama):
+    """They are asked after every token and for none past the end."""
+    inputs = prompt(3)
+    asked = []
+    for turn in range(3):
+        if turn == 1:
+            gfx.accelerate(llama)
+        mine = EveryThird()
+        tokens = llama.generate(
+            **inputs, max_new_tokens=20, do_sample=False, stopping_criteria=StoppingCriteriaList([mine])
+        )
+        asked.append((mine.lengths, tokens.tolist()))
+    assert asked[0] == asked[1] == asked[2] and gfx.report(llama)["tokens_past_end"] == 0
+
+
 class Shift(LogitsProcessor):
     def __call__(self, input_ids, scores):
         return scores.roll(int(input_ids[0, -1]) % 5, dims=-1)
+
+
+def test_processors_that_no_graph_can_hold(llama):
+    """They run between the graphs, which is said."""
+    stock, ours = both(
+        llama, prompt(), max_new_tokens=8, do_sample=False, no_repeat_ngram_size=2, logits_processor=[Shift()]
+    )
+    assert all(torch.equal(stock, each) for each in ours)
+    events = gfxgraph.stats()["events"]
+    assert [e["reason"] for e in events] == [
+        "tokens are chosen between graphs: Shift, NoRepeatNGramLogitsProcessor"
+    ] or [e["reason"] for e in events] == ["tokens are chosen between graphs: NoRepeatNGramLogitsProcessor, Shift"]
+    assert gfx.report(llama)["decoders"][0]["forwards"] == 1
 
 
 def test_least_lengths(llama):
@@ -272,12 +305,35 @@ def test_least_lengths(llama):
     assert gfx.report(llama)["decoders"][0]["choices"] == 2 and not fallbacks()
 
 
+@pytest.mark.parametrize("asked_for", [None, "static"])
+def test_what_is_returned_beside_the_tokens(llama, asked_for):
+    """Scores, logits and a cache that the caller can go on with, and that later calls leave alone."""
+    inputs = prompt()
+    more = {
+        "return_dict_in_generate": True,
+        "output_scores": True,
+        "output_logits": True,
+        "cache_implementation": asked_for,
+    }
+    stock = llama.generate(**inputs, max_new_tokens=6, do_sample=False, disable_compile=True, **more)
+    gfx.accelerate(llama)
+    for _ in range(2):
+        ours = llama.generate(**inputs, max_new_tokens=6, do_sample=False, **more)
+        llama.generate(**prompt(2, 9), max_new_tokens=3, do_sample=False)
+        assert torch.equal(stock.sequences, ours.sequences)
+        for name in ("scores", "logits"):
+            assert len(ours[name]) == 6
+            torch.testing.assert_close(stock[name], ours[name])
+        kept = ours.past_key_values
+        assert type(kept) is (StaticCache if asked_for else DynamicCache) and int(kept.get_seq_length()) == 10
+        for mine, theirs in zip(kept.layers, stock.past_key_values.layers):
+            torch.testing.assert_close(mine.keys[:, :, :10], theirs.keys[:, :, :10])
+
+
 LEFT_ALONE = {
     "beam search is left to transformers": {"num_beams": 2},
     "the cache was passed by the caller": {"past_key_values": lambda model: DynamicCache(config=model.config)},
-    "a result with more than tokens was requested": {"return_dict_in_generate": True, "output_scores": True},
-    "a stopping criterion is none of length and end token": {"stopping_criteria": [EveryThird()]},
-    "no graph can contain Shift": {"logits_processor": [Shift()]},
+    "attentions or hidden states were requested": {"return_dict_in_generate": True, "output_hidden_states": True},
     "the requested cache is 'dynamic'": {"cache_implementation": "dynamic"},
     "assisted generation is left to transformers": {"prompt_lookup_num_tokens": 2},
 }
@@ -378,24 +434,18 @@ def test_a_capture_that_fails_is_only_slower(llama, monkeypatch):
 
 def test_two_threads(llama):
     """A second call while the first runs is left to transformers, and both are right."""
-    inputs, results = prompt(1), queue.Queue()
+    inputs, results = prompt(), queue.Queue()
     stock, _ = both(llama, inputs, max_new_tokens=8, do_sample=False)
     begun, go_on = threading.Event(), threading.Event()
 
-    class Waits:
-        n_seen = 0
-
-        def put(self, value):
-            self.n_seen += 1
-            if self.n_seen > 1:  # the first is the prompt, before the loop
-                begun.set()
-                assert go_on.wait(20)
-
-        def end(self):
-            pass
+    class Waits(StoppingCriteria):
+        def __call__(self, input_ids, scores, **kwargs):
+            begun.set()
+            assert go_on.wait(20)
+            return torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
 
     def first():
-        results.put(llama.generate(**inputs, max_new_tokens=8, do_sample=False, streamer=Waits()))
+        results.put(llama.generate(**inputs, max_new_tokens=8, do_sample=False, stopping_criteria=[Waits()]))
 
     thread = threading.Thread(target=first)
     thread.start()
@@ -459,18 +509,30 @@ def test_refuses_what_it_cannot_work_on(llama, monkeypatch):
     assert wrong.value.code == "engine_missing" and not gfx.is_accelerated(llama) and not gfx.ADAPTER.is_installed
 
 
-def test_a_version_that_was_not_tested_is_left_alone(llama, monkeypatch):
-    """Its tokens are transformers' own, and each call counts with the reason."""
-    from gfxgraph.adapters import _transformers_model as accelerated
-
+def test_an_unknown_version_is_tried_on_tiny_models(llama, monkeypatch):
+    """One that decodes alike is used; one that does not, or lacks a name, runs as it is, with the reason counted."""
     inputs = prompt(2, 6)
     stock, _ = both(llama, inputs, n=0, max_new_tokens=6, do_sample=False)
-    monkeypatch.setattr(accelerated, "installed_version", lambda module: "99.0")
-    monkeypatch.setattr(accelerated, "_version_says", accelerated._version_says.__wrapped__)
-    gfx.accelerate(llama)
-    assert torch.equal(llama.generate(**inputs, max_new_tokens=6, do_sample=False), stock)
-    assert gfx.report(llama)["calls"] == 0
-    assert any("transformers 99.0 was not tested" in reason for reason in fallbacks())
+
+    def tokens():
+        monkeypatch.setattr(trial, "_answers", {})
+        gfx.restore()
+        gfx.accelerate(llama)
+        assert torch.equal(llama.generate(**inputs, max_new_tokens=6, do_sample=False), stock)
+        return gfx.report(llama)["calls"], " ".join(gfx.report(llama)["left_alone"])
+
+    monkeypatch.setattr(base, "installed_version", lambda module: "99.0")
+    assert tokens() == (1, "")
+    before = torch.get_rng_state()
+    tokens()
+    assert torch.equal(before, torch.get_rng_state())
+    step = decode.Decoder.choose
+    with monkeypatch.context() as other:
+        other.setattr(decode.Decoder, "choose", lambda self, choice, scores: step(self, choice, -scores))
+        assert tokens()[0] == 0 and "transformers 99.0" in tokens()[1] and "generates different tokens" in tokens()[1]
+    monkeypatch.setattr(decode, "FixedCache", None)
+    assert tokens()[0] == 0 and "TypeError" in tokens()[1]
+    assert sum("transformers 99.0" in reason for reason in fallbacks()) == 2
 
 
 def test_what_compile_leaves_to_torch():
@@ -498,9 +560,57 @@ def test_compile_where_nothing_compiles(llama):
     gfx.accelerate(llama, compile=True)
     for _ in range(2):
         assert torch.equal(llama.generate(**inputs, max_new_tokens=18, do_sample=False), stock)
-    assert gfx.report(llama)["why_not_compiled"] == ["nothing is compiled in the simulator"]
+    assert gfx.report(gfx.wait(llama))["why_not_compiled"] == ["nothing is compiled in the simulator"]
     with pytest.raises(ValueError, match="'fast'"):
         gfx.accelerate(llama, compile="fast")
+
+
+def test_a_capture_that_fails_while_a_step_compiles_is_tried_again(llama, monkeypatch):
+    """Inductor waits for the device in its thread, which ends a capture in this one."""
+    from gfxgraph.adapters import _transformers_decode as decode
+    from gfxgraph.callables import captured_function
+
+    record, failed = captured_function.record, []
+
+    def failing(place, pool, call, on_unsafe=None):
+        if len(failed) < 2:
+            failed.append(call)
+            raise RuntimeError("operation failed due to a previous error during capture")
+        return record(place, pool, call, on_unsafe)
+
+    inputs = prompt()
+    stock, _ = both(llama, inputs, n=0, max_new_tokens=18, do_sample=False)
+    monkeypatch.setattr(captured_function, "record", failing)
+    monkeypatch.setattr(decode, "is_compiling", lambda: True)
+    monkeypatch.setattr(decode, "TRY_AGAIN_AFTER", 4)
+    gfx.accelerate(llama)
+    assert torch.equal(llama.generate(**inputs, max_new_tokens=18, do_sample=False), stock)
+    (decoder,) = gfx.report(llama)["decoders"]
+    assert len(failed) == 2 and decoder["forwards"] == 1 and not decoder["why_eager"], decoder
+
+
+@pytest.mark.parametrize(("message", "n_expected"), [("not permitted when stream is capturing", 3), ("no such", 1)])
+def test_a_step_that_met_a_capture_is_compiled_again(llama, monkeypatch, message, n_expected):
+    from gfxgraph.adapters import _transformers_compile as compiling
+
+    inputs, tried = prompt(), []
+
+    def compile_(*_):
+        tried.append(1)
+        if len(tried) < 3:
+            raise RuntimeError(message)
+        return ""
+
+    gfx.accelerate(llama)
+    llama.generate(**inputs, max_new_tokens=4, do_sample=False)
+    (decoder,) = gfx._accelerated[llama].decoders.values()
+    monkeypatch.setattr(compiling, "_compile", compile_)
+    monkeypatch.setattr(compiling, "WAIT_S", 0)
+    outcome = []
+    compiling.start(decoder, lambda: "twin", True, lambda *said: outcome.append(said)).join()
+    assert len(tried) == n_expected
+    ((made, why),) = outcome
+    assert (made == "twin" and not why) if n_expected == 3 else (made is decoder and message in why)
 
 
 @pytest.mark.parametrize("on", [ON] if "allow_cuda" in ON else [ON, {"simulate": "hip"}])
@@ -523,3 +633,34 @@ def test_by_setting(on, monkeypatch):
         monkeypatch.undo()
         gfxgraph.enable(validate=False, **ON)
     assert not gfx.is_accelerated(model) and not gfx.ADAPTER.is_installed
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("model_class, config_class, more", [
+    (LlamaForCausalLM, LlamaConfig, {}),
+    (MistralForCausalLM, MistralConfig, {"sliding_window": 8}),
+    (Gemma2ForCausalLM, Gemma2Config, {"sliding_window": 8, "head_dim": 8, "attn_implementation": "sdpa"}),
+])  # fmt: skip
+def test_a_captured_prompt_calls_attention_as_eager_does(monkeypatch, model_class, config_class, more, padded):
+    """Inside a capture transformers cannot ask whether a mask is needed; what was found outside counts."""
+    if not model_class._supports_sdpa:
+        pytest.skip(f"{model_class.__name__} has no such attention in this transformers")
+    more = SMALL | more | {"num_hidden_layers": 2}
+    torch.manual_seed(0)
+    model = model_class(config_class(**more)).to("cuda").eval()
+    inputs = prompt(length=12)
+    if not padded:
+        inputs["attention_mask"].fill_(1)
+    seen, real = [], torch.nn.functional.scaled_dot_product_attention
+
+    def attention(query, key, value, attn_mask=None, **kwargs):
+        if query.shape[2] == 12:  # a step may have several queries, too: heads that share their keys
+            mask = None if attn_mask is None else tuple(attn_mask.shape)
+            seen.append((torch.cuda.is_current_stream_capturing(), (tuple(key.shape), mask, sorted(kwargs.items()))))
+        return real(query, key, value, attn_mask=attn_mask, **kwargs)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attention)
+    stock, ours = both(model, inputs, n=4, max_new_tokens=3, do_sample=False)
+    assert all(torch.equal(stock, each) for each in ours)
+    calls = [[each[1] for each in seen if each[0] is captured] for captured in (True, False)]
+    assert len(calls[0]) == 2 and calls[1][:2] == calls[0]

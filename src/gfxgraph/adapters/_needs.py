@@ -5,8 +5,8 @@ exist. Idea: each adapter lists the names that it replaces, calls or reads, with
 it relies on. What an engine lacks of these is reported, and an engine that has all of them is used, whatever its
 version.
 
-A name does not show its meaning. So an adapter that computes with an engine's parts also asks for a tested version
-(transformers); one that only wraps a capture needs none, since a failure there is the engine's own.
+A name does not show its meaning. So an adapter that computes with an engine's parts also compares results
+(`_transformers_trial`); one that only wraps a capture needs no comparison, since a failure there is the engine's own.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A processor that reads only the scores can be captured with its parameters. One that reads the
 tokens so far needs a tensor that grows, which no graph can contain; if the processor is not affected by
-duplicate tokens, it gets the whole buffer, with the unused tail filled with the prompt's last token. With
-any other processor the call is left to transformers.
+duplicate tokens, it gets the whole buffer, with the unused tail filled with the prompt's last token. All other
+processors, and any that are not transformers' own, run between the graphs.
 """
 
 from __future__ import annotations
@@ -43,6 +43,9 @@ class TokenChoice:
     """The EosTokenCriteria that the step itself evaluates; None if there is none."""
     pad: Tensor | None
     """The token for finished rows; None if rows are not padded."""
+    keeps_scores: bool
+    outside: tuple[str, ...]
+    """Processors that no graph can contain; if there are any, the token is chosen between graphs."""
     parts: tuple[Any, ...]
     """The key of a captured choice, apart from the length."""
     thresholds: tuple[int, ...]
@@ -72,20 +75,16 @@ class TokenChoice:
         return logits
 
 
-def choice_of(listed: Any, stops: Stops, do_sample: bool, pad: Tensor | None) -> TokenChoice:
+def choice_of(listed: Any, stops: Stops, do_sample: bool, pad: Tensor | None, keeps_scores: bool) -> TokenChoice:
     """Determine what a call asks for; reads small tensors, so call it before the prompt is queued."""
     pad = pad if stops.pads_finished else None
     parts = tuple((type(processor), _numbers(processor)) for processor in listed)
     eos = () if stops.eos is None else _plain(stops.eos.eos_token_id)
-    key = (parts, do_sample, eos, None if pad is None else int(pad))
+    key = (parts, do_sample, eos, None if pad is None else int(pad), keeps_scores)
+    outside = tuple(type(processor).__name__ for processor in listed if not _fits(processor))
     thresholds = tuple(_threshold(processor) for processor in listed if type(processor) in _LENGTH_ONLY)
     ignored = next((each.prompt_ignore_length for each in listed if _ignores_by_row(each)), None)
-    return TokenChoice(listed, do_sample, stops.eos, pad, key, thresholds, ignored)
-
-
-def outside_of(listed: Any) -> list[str]:
-    """The processors that no graph can contain."""
-    return [type(processor).__name__ for processor in listed if not _fits(processor)]
+    return TokenChoice(listed, do_sample, stops.eos, pad, keeps_scores, outside, key, thresholds, ignored)
 
 
 def _fits(processor: Any) -> bool:
@@ -106,6 +105,8 @@ def _threshold(processor: Any) -> int:
 
 
 def _numbers(processor: Any) -> Any:
+    if not _fits(processor):
+        return id(processor)
     if type(processor) in _LENGTH_ONLY:  # its length is in the thresholds
         return _plain(processor.eos_token_id)
     numbers = vars(processor) | ({"prompt_ignore_length": "by row"} if _ignores_by_row(processor) else {})
@@ -118,22 +119,22 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Stops:
-    """The stopping criteria of one call that a decoder knows."""
+    """The stopping criteria of one call, by where they are evaluated."""
 
     max_length: int | None
     eos: Any
     """Evaluated on the device in every step."""
+    on_host: tuple[Any, ...]
+    """Called after every step, as by transformers."""
+    pads_finished: bool
+    """transformers pads finished rows if any criterion has an ``eos_token_id``."""
 
-    @property
-    def pads_finished(self) -> bool:
-        """transformers pads finished rows if any criterion has an ``eos_token_id``."""
-        return self.eos is not None
 
-
-def stops_of(listed: Sequence[Any]) -> Stops | None:
-    """What a StoppingCriteriaList holds; None if there is another criterion in it."""
+def stops_of(listed: Sequence[Any]) -> Stops:
+    """Split a StoppingCriteriaList."""
     lengths = [c.max_length for c in listed if type(c) is criteria.MaxLengthCriteria]
     ends = [c for c in listed if type(c) is criteria.EosTokenCriteria]
-    if len(ends) > 1 or len(lengths) + len(ends) < len(listed):
-        return None
-    return Stops(min(lengths) if lengths else None, ends[0] if ends else None)
+    in_graph = ends[0] if len(ends) == 1 else None
+    others = tuple(c for c in listed if type(c) is not criteria.MaxLengthCriteria and c is not in_graph)
+    pads = any(hasattr(c, "eos_token_id") for c in listed)
+    return Stops(min(lengths) if lengths else None, in_graph, others, pads)

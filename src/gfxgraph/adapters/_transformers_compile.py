@@ -7,12 +7,14 @@ alone), and keep torch's own kernels for the rest: reductions, exponentials, mat
 attention. Then compare: the compiled step is used only if its scores and what it writes to the cache
 are bitwise identical to the model's own step.
 
-It is compiled between two calls of generate, on the decoder that will use it. Tokens do not change when it takes
-over, because no bit does.
+It is compiled in a thread, on a decoder of its own, while generation continues with the model's own kernels.
+Tokens do not change when it takes over, because no bit does.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -20,8 +22,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from transformers import GenerationConfig
 
+from gfxgraph.adapters import _transformers_attention as attention
+from gfxgraph.adapters._transformers_attention import MET_A_CAPTURE, same_bits
 from gfxgraph.adapters._transformers_choice import Stops, TokenChoice
+from gfxgraph.adapters._transformers_decode import COMPILING
 from gfxgraph.adapters._transformers_loop import Request
 from gfxgraph.errors import first_line
 from gfxgraph.process import process
@@ -31,6 +37,12 @@ if TYPE_CHECKING:
 
 N_COMPARED = 6
 """Steps to compare before a compiled one is used."""
+
+MOST_TRIES, WAIT_S = 5, 1.0
+"""Inductor waits for the device many times, which fails while another thread captures; then everything is tried
+again,
+this often and after this many seconds. What Inductor has compiled is cached.
+"""
 
 EXACT = {
     "emulate_precision_casts": True,  # also keeps products and sums separate
@@ -43,64 +55,79 @@ EXACT = {
 }
 """Inductor's settings for a compiled step; those that this torch does not have are left out."""
 
+_compiling = threading.Lock()
+"""One compilation at a time: Inductor's settings and torch's recompilation stance are process-wide."""
 
-def compile_step(decoder: Decoder, mode: object) -> str:
-    """Give ``decoder`` a compiled step, between two calls of generate; return the reason if that is impossible.
+
+def start(decoder: Decoder, make: Callable[[], Decoder], mode: object, done: Callable[[Decoder, str], None]) -> Any:
+    """Compile a decoder's step in a thread.
 
     Args:
+        decoder: the active one; it knows the model's arguments.
+        make: makes another decoder like it.
         mode: True, or "any" for Inductor's own kernels without comparison.
+        done: gets the new decoder and "", or the active one and the reason to keep it.
     """
-    compiled = compiled_step(decoder.model, exact=mode != "any")
-    try:
-        with torch.inference_mode(False), torch.no_grad(), torch.cuda.device(decoder.model.device):
-            why = _differs(decoder, compiled, mode)
-    except Exception as error:  # noqa: BLE001 - whatever a compiler raises, generation goes on without it
-        why = f"it cannot be compiled ({first_line(getattr(error, 'inner_exception', error))})"
-    if why:
-        process.log.info("the step of %s keeps the model's own kernels: %s", type(decoder.model).__name__, why)
-    else:
-        decoder.forwards.clear()
-        decoder.compiled = compiled
-    return why
+    model, extras, has_positions = decoder.model, dict(decoder.extras), decoder.has_positions
+    n_threads = torch.get_num_threads()
 
-
-def _differs(decoder: Decoder, compiled: Callable[..., Any], mode: object) -> str:
-    """The first of some steps that the compiled one computes differently; "" if none."""
-    _read_some_prompt(decoder)
-    greedy = TokenChoice((), False, None, None, (), ())
-    for step in range(N_COMPARED):
-        if decoder.cache.full_windows or decoder.cache.place.n_cached >= decoder.capacity - 1:
+    def work() -> None:
+        torch.set_num_threads(n_threads)  # thread-local, and a compiled function is guarded on it
+        for n_left in reversed(range(MOST_TRIES)):
+            try:
+                with _compiling, torch.cuda.device(model.device), torch.inference_mode(False), torch.no_grad():
+                    with torch.cuda.stream(torch.cuda.Stream()):
+                        twin = make()
+                        why = _compile(twin, model, extras, has_positions, mode)
+                        torch.cuda.current_stream().synchronize()
+            except Exception as error:  # noqa: BLE001 - whatever a compiler raises, generation goes on without it
+                twin, why = decoder, f"it cannot be compiled ({first_line(getattr(error, 'inner_exception', error))})"
+                if n_left and any(said in str(error) for said in MET_A_CAPTURE):
+                    time.sleep(WAIT_S)
+                    continue
             break
-        decoder.forward(decoder.model_step)
-        expected, written = decoder.logits.clone(), _written(decoder)
-        decoder.forward(compiled)
-        is_same = same_bits(decoder.logits, expected) and all(map(same_bits, _written(decoder), written))
-        if mode != "any" and not is_same:
+        if why:
+            process.log.info("the step of %s keeps the model's own kernels: %s", type(model).__name__, why)
+        done(decoder if why else twin, why)
+
+    thread = threading.Thread(target=work, name=COMPILING)
+    thread.start()
+    return thread
+
+
+def _compile(twin: Decoder, model: object, extras: dict[str, Any], has_positions: bool, mode: object) -> str:
+    """Give ``twin`` a compiled step; return the reason if that is impossible."""
+    _read_some_prompt(twin, model, extras, has_positions)
+    compiled = compiled_step(model, exact=mode != "any")
+    greedy = TokenChoice((), False, None, None, False, (), (), ())
+    for step in range(N_COMPARED):
+        if twin.cache.full_windows or twin.cache.place.n_cached >= twin.capacity - 1:
+            break
+        twin.forward(twin.model_step)
+        expected, written = twin.logits.clone(), _written(twin)
+        twin.forward(compiled)
+        if mode != "any" and not (same_bits(twin.logits, expected) and all(map(same_bits, _written(twin), written))):
             return f"its compiled step {step} does not give identical bits"
-        decoder.choose(greedy, decoder.logits)
-        decoder.cache.place.n_cached += 1
+        twin.choose(greedy, twin.logits)
+        twin.cache.place.n_cached += 1
+    twin.compiled = compiled
     return ""
 
 
-def same_bits(one: Tensor, other: Tensor) -> bool:
-    """Bitwise equality, with NaN equal to NaN."""
-    size = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
-    return bool((one.contiguous().view(size) == other.contiguous().view(size)).all())
-
-
-def _read_some_prompt(twin: Decoder) -> None:
-    model = twin.model
+def _read_some_prompt(twin: Decoder, model: Any, extras: dict[str, Any], has_positions: bool) -> None:
     length = max(1, min(8, twin.capacity // 2, twin.cache.window - N_COMPARED if twin.cache.window else 8))
     generator = torch.Generator().manual_seed(1)
     n_words = model.config.get_text_config(decoder=True).vocab_size
     ids = torch.randint(n_words, (twin.batch, length), generator=generator)
-    kwargs: dict[str, Any] = twin.extras | {"attention_mask": torch.ones_like(ids).to(model.device)}
-    if twin.has_positions:
+    kwargs: dict[str, Any] = extras | {"attention_mask": torch.ones_like(ids).to(model.device)}
+    if has_positions:
         kwargs["position_ids"] = torch.arange(length, device=model.device).expand(twin.batch, -1)
-    choice = TokenChoice((), False, None, None, (), ())
-    stops = Stops(None, None)
-    request = Request(ids.to(model.device), kwargs, choice, stops, twin.capacity)
-    twin.read_prompt(request)
+    choice = TokenChoice((), False, None, None, False, (), (), ())
+    stops = Stops(None, None, (), False)
+    config = GenerationConfig()
+    request = Request(ids.to(model.device), kwargs, config, choice, stops, twin.capacity)
+    # Not on the capture stream, which may be capturing for the active decoder.
+    twin.read_prompt(request, as_graph=False)
     twin.choose(choice, twin.logits)
 
 
@@ -180,6 +207,9 @@ def _define_ops() -> None:
     _library = torch.library.Library("gfxgraph", "FRAGMENT")
     _library.define("unary(Tensor x, str name) -> Tensor")
     _library.define("mean(Tensor x, int[] dim, bool keepdim) -> Tensor")
+    _library.define("attention(Tensor q, Tensor k, Tensor v, Tensor mask, float scale, str way) -> Tensor")
+    _library.impl("attention", attention.attend, "CompositeExplicitAutograd")
+    torch.library.register_fake("gfxgraph::attention", lambda q, *_: q.new_empty(q.shape), lib=_library)
     _library.define("softmax(Tensor x, int dim, ScalarType? dtype) -> Tensor")
     _library.impl("unary", lambda x, name: _UNARY[name](x), "CompositeExplicitAutograd")
     _library.impl("mean", lambda x, dim, keepdim: x.mean(dim, keepdim), "CompositeExplicitAutograd")
@@ -220,6 +250,8 @@ def _replacement(node: Any) -> tuple[Any, tuple[Any, ...]] | None:
     else:
         return None
     args, kwargs = node.args, dict(node.kwargs)
+    if name == "scaled_dot_product_attention":
+        return attention.replacement(node)
     if name == "gelu":
         how = kwargs.get("approximate", "none")
         return ops.unary, (args[0], "gelu_tanh" if how == "tanh" else "gelu")

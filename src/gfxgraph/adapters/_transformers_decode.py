@@ -18,29 +18,44 @@ Invariants:
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
+from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from gfxgraph import kernels
 from gfxgraph.adapters._transformers_cache import CachePosition, FixedCache
 from gfxgraph.adapters._transformers_choice import TokenChoice
 from gfxgraph.adapters._transformers_loop import Loop, Request, Tally
-from gfxgraph.adapters._transformers_masks import to_add
+from gfxgraph.adapters._transformers_masks import none_made, to_add
 from gfxgraph.callables.arena import Arena
-from gfxgraph.callables.captured_function import CapturedFunction, beside
+from gfxgraph.callables.captured_function import CapturedFunction, beside, copy_in
 from gfxgraph.capture.half_entered import is_interrupt
 from gfxgraph.errors import first_line
 
 MAX_CHOICES = 16
 """Most captured ways of choosing that a decoder keeps."""
+MAX_PROMPTS, MAX_PROMPT_TOKENS = 4, 4096
+"""Most captured prompt shapes that a decoder keeps, and their largest size: a long prompt gains nothing."""
+COMPILING = "gfxgraph compile"
+"""Name of the thread that compiles a step. There Inductor waits for the device, which ends a capture here."""
+MOST_TRIES, TRY_AGAIN_AFTER = 5, 64
+"""Captures that may fail during compilation, and the eager runs between them."""
 _OURS = frozenset({"attention_mask", "position_ids", "past_key_values"})
+
+
+def is_compiling() -> bool:
+    """True while a step is being compiled in this process."""
+    return any(thread.name == COMPILING for thread in threading.enumerate())
 
 
 @dataclass(slots=True)
@@ -51,6 +66,8 @@ class Part:
     n_runs: int = 0
     n_eager: int = 1
     """Runs before it is captured."""
+    n_tries: int = 0
+    """Captures that failed while a step was being compiled."""
 
     @property
     def n_nodes(self) -> int:
@@ -74,6 +91,9 @@ class Part:
             self.piece.pool = self.piece.place.pool
             if not self.piece.capture():
                 self.piece.place.renew()  # the pool of a failed capture is not captured into again
+                if is_compiling() and self.n_tries < MOST_TRIES:
+                    self.n_tries += 1
+                    self.n_eager += TRY_AGAIN_AFTER
         self.piece.run()
 
 
@@ -107,11 +127,12 @@ class Decoder:
         self.ignored, self.unfinished = zeros(batch), zeros(batch)
         self.alive = zeros(self.capacity)
         """By token index: 0 if all rows were finished with that token."""
-        self.logits = zeros(0)
+        self.logits = self.scores = zeros(0)
         """[batch, vocabulary] float32; the vocabulary size is that of the prompt's scores."""
         self.in_window = torch.arange(self.cache.window, device=device) - (self.cache.window - 1)
         self.alive_seen = torch.zeros(self.capacity, dtype=torch.int64, pin_memory=True)
         self.tokens_seen = torch.zeros(self.capacity, batch, dtype=torch.int64, pin_memory=True)
+        self.prompts: OrderedDict[Any, tuple[list[Tensor], Part]] = OrderedDict()
         self.forwards: dict[bool, Part] = {}
         self.choices: OrderedDict[Any, Part] = OrderedDict()
         self.compiled: Callable[..., Tensor] | None = None
@@ -150,6 +171,8 @@ class Decoder:
         """Pick the next token and store it everywhere."""
         self.position.add_(1)
         self.position_ids.add_(1)
+        if choice.keeps_scores:
+            self.scores.copy_(scores)
         if self.is_choosing:
             tokens = kernels.sample(scores) if choice.do_sample else kernels.greedy(scores)
         elif choice.do_sample:
@@ -186,9 +209,9 @@ class Decoder:
         length = loop.finish(length)
         if request.streamer is not None:
             request.streamer.end()
-        return self.history[:, :length].clone()
+        return self._result(request, loop, length)
 
-    def read_prompt(self, request: Request) -> None:
+    def read_prompt(self, request: Request, *, as_graph: bool = True) -> None:
         """Fill the cache from the prompt, compute the scores of the first token, and initialize the other buffers."""
         ids, kwargs = request.input_ids, request.model_kwargs
         n_prompt = ids.shape[1]
@@ -196,10 +219,7 @@ class Decoder:
         inputs = self.model.prepare_inputs_for_generation(
             ids, next_sequence_length=n_prompt, is_first_iteration=True, **kwargs | {"past_key_values": self.cache}
         )
-        scores = self.model(**inputs, return_dict=True).logits[:, -1]
-        if self.logits.shape != scores.shape:
-            self.logits = torch.empty_like(scores, dtype=torch.float32, memory_format=torch.contiguous_format)
-        self.logits.copy_(scores)
+        self._run_prompt(inputs, ids.numel() if as_graph else None)
         self.cache.place.n_cached = n_prompt
         # Filled with the prompt's last token: what a processor must ignore is at the prompt's beginning.
         self.history.copy_(ids[:, -1:].expand_as(self.history))
@@ -219,6 +239,46 @@ class Decoder:
         if (extras, has_positions) != (self.extras, self.has_positions):
             self.forwards.clear()
             self.extras, self.has_positions = extras, has_positions
+
+    def _run_prompt(self, inputs: dict[str, Any], n_tokens: int | None) -> None:
+        """Read the whole prompt; as a graph if its shape has been seen often enough.
+
+        Args:
+            inputs: the model's arguments.
+            n_tokens: in all rows; None if it must not be a graph.
+        """
+
+        def read(given: dict[str, Any]) -> None:
+            model = self.model
+            is_unmasked = given.get("attention_mask") is None
+            with none_made(model.config.get_text_config(decoder=True)) if is_unmasked else nullcontext():
+                scores = model(**given, return_dict=True).logits[:, -1]
+            if self.logits.shape != scores.shape:
+                self.logits = torch.empty_like(scores, dtype=torch.float32, memory_format=torch.contiguous_format)
+                self.scores = torch.empty_like(self.logits)
+            self.logits.copy_(scores)
+
+        if n_tokens is None or n_tokens > MAX_PROMPT_TOKENS:
+            read(inputs)
+            return
+        leaves, spec = pytree.tree_flatten({k: v for k, v in inputs.items() if k != "past_key_values"})
+        given = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        key = str(spec), *((*leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+        if key not in self.prompts:
+            buffers = [tensor.clone() for tensor in given]
+            held = iter(buffers)
+            leaves = [next(held) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+            static = pytree.tree_unflatten(leaves, spec)
+            static["past_key_values"] = self.cache
+            part = self._part(partial(read, static), f"{type(self.model).__name__}, a prompt of {n_tokens} tokens")
+            part.n_eager = 2
+            self.prompts[key] = buffers, part
+            while len(self.prompts) > MAX_PROMPTS:
+                self.prompts.popitem(last=False)
+        self.prompts.move_to_end(key)
+        buffers, part = self.prompts[key]
+        copy_in(buffers, given)
+        part.run()
 
     def _step_forward(self) -> None:
         is_full = self.cache.place.is_full = self.cache.full_windows
@@ -253,6 +313,9 @@ class Decoder:
     def _next_token(self, request: Request, loop: Loop, length: int) -> None:
         """Choose the token that makes the rows ``length`` long."""
         choice, n_seen = request.choice, length - 1
+        if choice.outside:
+            self.choose(choice, choice.processors(self.history[:, :n_seen].clone(), self.logits.clone()))
+            return
         if loop.part is None or n_seen in loop.key_changes_at:
             key = choice.key(n_seen)
             loop.part = self.choices.get(key)
@@ -277,7 +340,7 @@ class Decoder:
 
     def report(self) -> dict[str, Any]:
         """Sizes, what is captured, and why the rest is not."""
-        parts = [*self.forwards.values(), *self.choices.values()]
+        parts = [*self.forwards.values(), *self.choices.values(), *(part for _, part in self.prompts.values())]
         held = [t for layer in self.cache.layers if layer.is_initialized for t in (layer.keys, layer.values)]
         return {
             "batch": self.batch,
@@ -286,6 +349,19 @@ class Decoder:
             "forwards": sum(part.is_captured for part in self.forwards.values()),
             "is_compiled": self.compiled is not None,
             "nodes": [part.n_nodes for part in self.forwards.values()],
+            "prompts": sum(part.is_captured for _, part in self.prompts.values()),
             "choices": sum(part.is_captured for part in self.choices.values()),
             "why_eager": sorted({part.piece.why_eager for part in parts if part.piece.why_eager}),
         }
+
+    def _result(self, request: Request, loop: Loop, length: int) -> Any:
+        sequences = self.history[:, :length].clone()
+        if not request.generation_config.return_dict_in_generate:
+            return sequences
+        cache = None
+        if request.wants_cache:
+            config = self.model.config.get_text_config(decoder=True)
+            cache = self.cache.handed_out(config, request.wants_static_cache)
+        return GenerateDecoderOnlyOutput(
+            sequences=sequences, scores=loop.scores, logits=loop.logits, past_key_values=cache
+        )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from transformers.generation.stopping_criteria import StoppingCriteriaList
 
 from gfxgraph.adapters._transformers_choice import Stops, TokenChoice
 
@@ -30,10 +31,13 @@ class Request:
     input_ids: Tensor
     """[batch, prompt] int64, device."""
     model_kwargs: dict[str, Any]
+    generation_config: Any
     choice: TokenChoice
     stops: Stops
     max_length: int
     streamer: Any = None
+    wants_cache: bool = False
+    wants_static_cache: bool = False
 
 
 @dataclass(slots=True)
@@ -73,11 +77,17 @@ class Loop:
     """Length at which all rows were finished; 0 while unknown."""
 
     def __post_init__(self) -> None:
-        request = self.request
+        request, config = self.request, self.request.generation_config
         self.first = self.unseen = request.input_ids.shape[1]
         self.key_changes_at = frozenset(request.choice.thresholds)
-        self.looks_at_rows = request.choice.eos is not None
-        self.group = 1 if request.streamer is not None else GROUP
+        self.looks_at_rows = request.choice.eos is not None or bool(request.stops.on_host)
+        keeps = config.return_dict_in_generate
+        self.scores: Any = () if keeps and config.output_scores else None
+        self.logits: Any = () if keeps and config.output_logits else None
+        # Nothing may be computed past the end if a criterion is the caller's own code, or if
+        # the caller gets the cache.
+        self.is_exact = bool(request.stops.on_host) or request.wants_cache
+        self.group = 1 if self.is_exact or request.streamer is not None else GROUP
         self.generator = torch.cuda.default_generators[self.decoder.logits.device.index or 0]
 
     def is_over(self, length: int) -> bool:
@@ -85,12 +95,18 @@ class Loop:
         request, decoder = self.request, self.decoder
         if request.choice.do_sample:
             self.offsets.append(self.generator.get_offset())
+        if self.scores is not None:
+            self.scores += (decoder.scores.clone(),)
+        if self.logits is not None:
+            self.logits += (decoder.logits.clone(),)
+        if request.stops.on_host:
+            self._ask_on_host(length)
         if not self.looks_at_rows and request.streamer is None:
             return False
         if length - self.unseen >= self.group:
             self._look(length)
         # Before it is a graph, the next step takes much longer: a streamer need not wait for it.
-        is_last = request.streamer is not None and not decoder.is_warm
+        is_last = self.is_exact or (request.streamer is not None and not decoder.is_warm)
         while len(self.looks) > (0 if is_last else 1) and not self.stopped_at:
             self._take(self.looks.popleft())
         return self.stopped_at > 0
@@ -109,7 +125,16 @@ class Loop:
         if kept < length:
             if self.offsets:
                 self.generator.set_offset(self.offsets[kept - self.first - 1])
+            self.scores = self.scores[: kept - self.first] if self.scores else self.scores
+            self.logits = self.logits[: kept - self.first] if self.logits else self.logits
         return kept
+
+    def _ask_on_host(self, length: int) -> None:
+        decoder = self.decoder
+        rows = decoder.history[:, :length].clone()  # a copy, because they may keep it
+        done = StoppingCriteriaList(self.request.stops.on_host)(rows, self.scores)
+        decoder.unfinished.copy_(decoder.unfinished & ~done)
+        decoder.alive[length - 1] = decoder.unfinished.max()
 
     def _look(self, end: int) -> None:
         """Start copying the outcome of the steps since the last check to the host."""

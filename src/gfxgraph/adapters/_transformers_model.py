@@ -5,7 +5,6 @@ Nothing here imports torch or transformers before a model generates.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import threading
 import weakref
@@ -13,15 +12,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from gfxgraph.adapters.base import installed_version
-from gfxgraph.hardware.versions import may_match, parse
+from gfxgraph.adapters import _transformers_trial
 from gfxgraph.process import bridge, process
 
 if TYPE_CHECKING:
     from gfxgraph.adapters._transformers_decode import Decoder
 
-TESTED = ">=5.17,<5.24"
-"""The versions that `make test-matrix` has run (docs/versions.md); others are left to themselves."""
 MAX_DECODERS = 4
 """Most pairs of batch size and cache length for which a model keeps graphs and a cache."""
 MIN_TOKENS = 16
@@ -46,8 +42,10 @@ class Accelerated:
         self.left_alone: dict[str, int] = {}
         self.past: list[int] = [0, 0, 0, 0]
         self.compile: bool | str = False
-        self.compiling: set[tuple[int, int]] = set()
-        """The decoders for which a step was compiled, or tried to be."""
+        self.compiling: dict[tuple[int, int], Any] = {}
+        """Threads by the decoder they compile for; None once a thread is done."""
+        self.compiled: dict[tuple[int, int], tuple[Decoder, Decoder]] = {}
+        """Decoders ready to take over, each with the one that it replaces."""
         self.why_not_compiled: list[str] = []
         self.kernels: Any = None
         """The result of `gfxgraph.kernels.apply`."""
@@ -101,20 +99,29 @@ class Accelerated:
 
         config, kwargs = call["generation_config"], call["model_kwargs"]
         stops = choices.stops_of(call["stopping_criteria"])
-        assert stops is not None and stops.max_length is not None
-        choice = choices.choice_of(call["logits_processor"], stops, config.do_sample, config._pad_token_tensor)
+        returns = config.return_dict_in_generate
+        choice = choices.choice_of(
+            call["logits_processor"], stops, config.do_sample, config._pad_token_tensor,
+            keeps_scores=bool(returns and config.output_scores),
+        )  # fmt: skip
+        assert stops.max_length is not None
         request = Request(
             input_ids=call["input_ids"],
             model_kwargs=kwargs,
+            generation_config=config,
             choice=choice,
             stops=stops,
             max_length=stops.max_length,
             streamer=call["streamer"],
+            wants_cache=bool(returns),
+            wants_static_cache=_is_static(config),
         )
         try:
             decoder = self._decoder(request.input_ids.shape[0], self._cache_len(call, stops.max_length))
         except torch.OutOfMemoryError as error:
             raise _OutOfMemory(str(error).splitlines()[0]) from error
+        if choice.outside:
+            self._note_outside(choice.outside)
         self.arena.follow(torch.cuda.current_stream())
         with self.arena.lock:
             result = decoder.generate(request)
@@ -128,19 +135,30 @@ class Accelerated:
         if key in self.compiling or decoder.tally.n_tokens < MIN_TOKENS:
             return
         # lazily: adapters are listed and asked about where there is no torch
-        from gfxgraph.adapters._transformers_compile import compile_step
+        from gfxgraph.adapters import _transformers_compile as compiling
+        from gfxgraph.adapters._transformers_decode import Decoder
 
-        self.compiling.add(key)
+        self.compiling[key] = None
+        why = ""
         if self.arena.state.platform == "simulator":
-            self.why_not_compiled.append("nothing is compiled in the simulator")
-            return
-        if "grouped_mm" in self.model.get_experts_implementation().values():
-            why = "its experts run differently for a prompt and for a step"
-        else:
-            why = compile_step(decoder, self.compile)
+            why = "nothing is compiled in the simulator"
+        elif "grouped_mm" in self.model.get_experts_implementation().values():
+            why = "its experts run differently for a prompt and for a step"  # the thread would switch them as well
         if why:
             self.why_not_compiled.append(why)
-            self.arena.state.report("fallback", f"the step is not compiled: {why}", type(self.model).__name__)
+            return
+        arena, model, is_choosing = self.arena, self.model, self._is_choosing
+
+        def done(made: Decoder, why: str) -> None:
+            if why:
+                self.why_not_compiled.append(why)
+                arena.state.report("fallback", f"the step is not compiled: {why}", type(made.model).__name__)
+            else:
+                self.compiled[key] = (decoder, made)
+
+        self.compiling[key] = compiling.start(
+            decoder, lambda: Decoder(model, arena, *key, is_choosing=is_choosing), self.compile, done
+        )
 
     def use_kernels(self, is_wanted: bool) -> None:
         """Install our kernels in the model's modules, or remove them; the changed classes show graphs that they are
@@ -159,6 +177,17 @@ class Accelerated:
     def _is_choosing(self) -> bool:
         return self.kernels is not None and self.kernels.is_choosing
 
+    def wait(self) -> None:
+        """Wait until no compilation is running."""
+        for thread in list(self.compiling.values()):
+            if thread is not None:
+                thread.join()
+
+    def _note_outside(self, names: tuple[str, ...]) -> None:
+        self.arena.state.report(
+            "eager_step", f"tokens are chosen between graphs: {', '.join(names)}", type(self.model).__name__
+        )
+
     def _cache_len(self, call: dict[str, Any], max_length: int) -> int:
         """Length of the cache; the same as transformers would use if asked for a static one."""
         needed = max_length - 1
@@ -170,6 +199,7 @@ class Accelerated:
     def _decoder(self, batch: int, cache_len: int) -> Decoder:
         # lazily: adapters are listed and asked about where there is no torch
         from gfxgraph.adapters._transformers_decode import Decoder
+        from gfxgraph.adapters._transformers_loop import Tally
         from gfxgraph.callables.arena import Arena
 
         model, state = self.model, bridge.process_for_callables()
@@ -180,6 +210,11 @@ class Accelerated:
             self.arena = Arena(state, model.device.index or 0)
         key = (batch, cache_len)
         found = self.decoders.get(key)
+        before, compiled = self.compiled.pop(key, (None, None))
+        if compiled is not None and before is found:
+            self._drop(key)
+            compiled.tally = Tally()
+            found = self.decoders[key] = compiled
         if found is None:
             while len(self.decoders) >= MAX_DECODERS:
                 self._drop(next(iter(self.decoders)))
@@ -201,6 +236,7 @@ class Accelerated:
         for key in list(self.decoders):
             self._drop(key)
         self.compiling.clear()
+        self.compiled.clear()
         self.arena = None
 
     def report(self) -> dict[str, Any]:
@@ -225,7 +261,7 @@ class Accelerated:
     def why_not(self, call: dict[str, Any]) -> str:
         """Why a call is left to transformers; "" if a decoder serves it."""
         reason = self._model_says() or self._modules_say() or self._call_says(call) or self._inputs_say(call)
-        return reason or _version_says()
+        return reason or _transformers_trial.why_not(self.model.device)
 
     def _model_says(self) -> str:
         # lazily: adapters are listed and asked about where there is no torch
@@ -256,6 +292,8 @@ class Accelerated:
         # lazily: adapters are listed and asked about where there is no torch
         from torch.nn.modules import module as globally
 
+        from gfxgraph.adapters._transformers_attention import kernel_settings
+
         found: list[Any] = [self.model.config._attn_implementation, *kernel_settings()]
         if globally._global_forward_hooks or globally._global_forward_pre_hooks:
             return "there are forward hooks on all modules, which a graph would not call"
@@ -272,9 +310,6 @@ class Accelerated:
         return ""
 
     def _call_says(self, call: dict[str, Any]) -> str:
-        # lazily: adapters are listed and asked about where there is no torch
-        from gfxgraph.adapters import _transformers_choice as choices
-
         config = call["generation_config"]
         if call["synced_gpus"]:
             return "several ranks generate in step"
@@ -282,13 +317,8 @@ class Accelerated:
             return "the model is the assistant of another one"
         if config.prefill_chunk_size is not None:
             return "the prompt is read in chunks"
-        if config.return_dict_in_generate:
-            return "a result with more than tokens was requested"
-        if choices.stops_of(call["stopping_criteria"]) is None:
-            return "a stopping criterion is none of length and end token"
-        outside = choices.outside_of(call["logits_processor"])
-        if outside:
-            return f"no graph can contain {', '.join(sorted(outside))}"
+        if config.return_dict_in_generate and (config.output_attentions or config.output_hidden_states):
+            return "attentions or hidden states were requested"
         if config.cache_implementation not in (None, "static"):
             return f"the requested cache is {config.cache_implementation!r}"
         if call["stopping_criteria"].max_length is None:
@@ -322,33 +352,6 @@ class Accelerated:
         others = [name for name, value in kwargs.items() if name not in given
                   and not isinstance(value, (bool, int, float, str, type(None)))]  # fmt: skip
         return f"the model takes {', '.join(sorted(others))}" if others else ""
-
-
-@functools.cache
-def _version_says() -> str:
-    """Names tell nothing of what caches and masks mean: another version may give other tokens unnoticed."""
-    version = installed_version("transformers")
-    return "" if may_match(parse(version), TESTED) else f"transformers {version} was not tested, {TESTED} was"
-
-
-def kernel_settings() -> tuple[Any, ...]:
-    """Settings by which torch chooses kernels, besides the tensors: a graph keeps the kernels of its capture."""
-    # lazily: adapters are listed and asked about where there is no torch
-    import torch
-
-    from gfxgraph.callables.signature import matmul_precision
-
-    backends = torch.backends.cuda
-    return (
-        backends.flash_sdp_enabled(),
-        backends.mem_efficient_sdp_enabled(),
-        backends.math_sdp_enabled(),
-        backends.cudnn_sdp_enabled(),
-        torch.are_deterministic_algorithms_enabled(),
-        matmul_precision(),
-        backends.matmul.allow_fp16_reduced_precision_reduction,
-        backends.matmul.allow_bf16_reduced_precision_reduction,
-    )
 
 
 class _OutOfMemory(Exception):

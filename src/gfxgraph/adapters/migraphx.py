@@ -8,8 +8,8 @@ they compute.
     first run ──captured──> launched, because a capture computes nothing ──> its results are kept
         └── refused: the program runs as before; one more attempt at the next run, then none
     later run, same arguments ──> one launch, or eagerly if that was measured to be faster
-    later run, other addresses or shapes ──> a graph for these too; the least recently launched is dropped
-    more than MOST_CAPTURES ──> eager, with the reason: its arguments keep moving
+    later run, other addresses ──> a graph for these too; addresses that keep changing are copied to fixed ones
+    later run, other shapes ──> a graph for these too; the least recently launched is dropped
 
 Invariants:
   - a graph is launched only if every argument has the address, lengths, strides and type that it had at capture;
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -40,8 +41,8 @@ from gfxgraph.process import bridge, process
 __all__ = ["ADAPTER", "GraphedProgram", "migraphx_available"]
 
 MOST_GRAPHS = 4
-"""Most sets of addresses and shapes with a graph each."""
-MOST_CAPTURES = 16
+"""Most sets of addresses and shapes with a graph each; an argument with more addresses is copied."""
+MOST_CAPTURES = 64
 """Most captures of one program; beyond that, whatever has no graph runs eagerly."""
 MOST_TRIES = 2
 STREAM = "ihipStream_t"
@@ -65,6 +66,30 @@ class _ProgramGraph:
     """Launches still to be compared with eager execution."""
 
 
+@dataclass(slots=True)
+class _Fixed:
+    """Our memory for arguments that keep moving; those with the same address share it."""
+
+    names: tuple[str, ...]
+    memory: Any
+    arguments: dict[str, Any]
+    is_written: bool
+
+    def take_shapes_of(self, params: Params) -> None:
+        """Adopt new shapes of the arguments, and allocate more memory if they are longer."""
+        shapes = {name: params[name].get_shape() for name in self.names}
+        if all(_about(shapes[name]) == _about(self.arguments[name].get_shape()) for name in self.names):
+            return
+        # lazily: adapters are listed and asked about where there is no torch
+        import torch
+
+        nbytes = max(shape.bytes() for shape in shapes.values())
+        if self.memory is None or nbytes > self.memory.numel():
+            self.memory = torch.empty(nbytes, dtype=torch.uint8, device="cuda")
+        place = self.memory.data_ptr()
+        self.arguments = {name: _module().argument_from_pointer(shape, place) for name, shape in shapes.items()}
+
+
 class GraphedProgram:
     """A compiled ``migraphx.program`` with the same methods; ``run`` and ``run_async`` use a graph.
 
@@ -84,12 +109,13 @@ class GraphedProgram:
         """Why no graph is tried any more; "" while one is."""
         self.n_captures = 0
         self._graphs: dict[tuple[Any, ...], _ProgramGraph] = {}
+        self._fixed: list[_Fixed] = []
         self._streams: dict[int, Any] = {}
         self._last: tuple[int, Any] | None = None
         """The stream of the last graph launch, and an event recorded after it."""
         self._choices: Any = None
         self._n_failed = 0
-        self._is_looked_at = False
+        self._is_looked_at = self._is_restless = False
         self._lock = threading.RLock()
         if not self.enabled:
             vars(self).update(run=program.run, run_async=program.run_async)
@@ -120,8 +146,9 @@ class GraphedProgram:
             return "off: MIGRAPHX_ENABLE_HIPGRAPH is not set"
         if self.why_eager:
             return f"eager: {self.why_eager}"
+        copied = [name for fixed in self._fixed for name in fixed.names]
         n = len(self._graphs)
-        said = f"{n} graph{'s' * (n != 1)}"
+        said = f"{n} graph{'s' * (n != 1)}" + (f", copying {', '.join(copied)}" if copied else "")
         return f"{said}; {self._choices.why()}" if self._choices is not None else said
 
     # -- one run --------------------------------------------------------------------------------------
@@ -140,17 +167,23 @@ class GraphedProgram:
                 self._is_looked_at = True
             if not all(hasattr(argument, "data_ptr") for argument in params.values()):
                 return self._fall_back("its arguments are host buffers; migraphx.to_gpu puts them on the GPU", plain)
+            placed = self._into_place(params)
             timed = self._timed()
             way = timed.decided() if timed is not None else "graph"
             if way == "eager":
                 return self._eagerly(params, stream)
-            key = _key(params)
+            key = _key(placed)
             captured = self._graphs.pop(key, None)
             if captured is None:
                 if self.n_captures >= MOST_CAPTURES:
-                    why = f"{MOST_CAPTURES} captures, and other arguments still: keep them at fixed addresses"
-                    return self._fall_back(why, plain)
-                return self._first(params, stream, plain)
+                    why = (
+                        f"a MIGraphX program was captured {MOST_CAPTURES} times; for other arguments it runs eagerly"
+                    )
+                    if not self._is_restless:
+                        self._is_restless = True
+                        _report("fallback", why)
+                    return plain()
+                return self._first(params, placed, stream, plain)
             self._graphs[key] = captured  # the most recently launched comes last
             if captured.n_unchecked:
                 return self._checked(params, captured, stream)
@@ -177,34 +210,49 @@ class GraphedProgram:
 
         stream = torch.cuda.current_stream()
         if self._last is not None and self._last[0] != stream.cuda_stream:
-            # All its graphs share the program's scratch memory.
+            # All its graphs share memory: the program's scratch memory, and our copies of moving arguments.
             stream.wait_event(self._last[1])
+        self._copy(params, back=False)
         try:
             replay(captured.graph)
         except RunEagerly as failed:
             if isinstance(failed.__cause__, GfxGraphFault):
                 raise failed.__cause__ from None
             return self._fall_back(f"its graph could not be launched ({failed.why})", plain)
+        self._copy(params, back=True)
         self._last = stream.cuda_stream, stream.record_event(self._last[1] if self._last else None)
-        return list(captured.results)
+        return [self._theirs(result, params) for result in captured.results]
+
+    def _theirs(self, result: Any, params: Params) -> Any:
+        """A result that lies in memory of ours, which the next run writes to, where the caller has it."""
+        for fixed in self._fixed:
+            offset = result.data_ptr() - fixed.memory.data_ptr()
+            if 0 <= offset < fixed.memory.numel():
+                address = params[fixed.names[0]].data_ptr() + offset
+                return _module().argument_from_pointer(result.get_shape(), address)
+        return result
 
     def _fall_back(self, reason: str, plain: Callable[[], list[Any]]) -> list[Any]:
         """Run without graphs from now on, and report why; the first reason is kept."""
         if not self.why_eager:
             self.why_eager = reason
             self._graphs.clear()
+            self._fixed.clear()
             _report("fallback", f"a MIGraphX program runs eagerly: {reason}", logging.WARNING)
         return plain()
 
     # -- capture ----------------------------------------------------------------------------------------
 
-    def _first(self, params: Params, stream: object, plain: Callable[[], list[Any]]) -> list[Any]:
+    def _first(self, params: Params, placed: Params, stream: object, plain: Callable[[], list[Any]]) -> list[Any]:
         """Capture for these addresses, then do the run's work, because a capture computes nothing."""
-        if self._graphs:
-            _report("argument_moved", "an argument has a new address or shape; the program is captured again for it")
         if len(self._graphs) >= MOST_GRAPHS:
-            del self._graphs[next(iter(self._graphs))]
-        captured, why_not = self._capture(params, stream)
+            if self._fix_what_moves(params):
+                placed = self._into_place(params)
+            else:
+                del self._graphs[next(iter(self._graphs))]  # it is the shapes that change
+        elif self._graphs:
+            _report("argument_moved", "an argument has a new address; the program is captured again for it")
+        captured, why_not = self._capture(placed, stream)
         if captured is None:
             result = plain()  # first: wrong arguments raise here, before anything else happens
             self._n_failed += 1  # what a library creates on first use exists by the next attempt
@@ -212,12 +260,12 @@ class GraphedProgram:
                 return self._fall_back(f"it cannot be captured ({why_not})", lambda: result)
             _report("fallback", f"a MIGraphX program could not be captured; it is tried once more ({why_not})")
             return result
-        self._graphs[_key(params)] = captured
+        self._graphs[_key(placed)] = captured
         if captured.n_unchecked:
             return self._checked(params, captured, stream)
         return self._launch(params, captured, plain)
 
-    def _capture(self, params: Params, stream: object) -> tuple[_ProgramGraph | None, str]:
+    def _capture(self, placed: Params, stream: object) -> tuple[_ProgramGraph | None, str]:
         # lazily: adapters are listed and asked about where there is no torch
         import torch
 
@@ -230,7 +278,7 @@ class GraphedProgram:
             handle = place.stream.cuda_stream
             try:
                 made = engine.capture(
-                    lambda: self.program.run_async(dict(params), handle, STREAM),
+                    lambda: self.program.run_async(dict(placed), handle, STREAM),
                     place.stream,
                     engine.SharedPool(_state(), place.stream),
                     recorded=False,
@@ -260,6 +308,64 @@ class GraphedProgram:
             return self._fall_back(f"its graph gives different results ({worst})", lambda: results)
         return results
 
+    # -- arguments that move --------------------------------------------------------------------------------
+
+    def _into_place(self, params: Params) -> Params:
+        """The arguments, with our memory for those that keep moving."""
+        if not self._fixed or any(name not in params for fixed in self._fixed for name in fixed.names):
+            return params
+        if any(len({params[name].data_ptr() for name in fixed.names}) > 1 for fixed in self._fixed):
+            # Two that shared their memory no longer do.
+            self._fix({name for fixed in self._fixed for name in fixed.names}, params)
+        for fixed in self._fixed:
+            fixed.take_shapes_of(params)
+        return dict(params) | {name: fixed.arguments[name] for fixed in self._fixed for name in fixed.names}
+
+    def _fix_what_moves(self, params: Params) -> bool:
+        """Give our memory to every argument that has had several addresses; False if none has."""
+        keys = [*self._graphs, _key(self._into_place(params))]
+        found: dict[str, set[int]] = {}
+        for key in keys:
+            for name, address, *_ in key:
+                found.setdefault(name, set()).add(address)
+        moving = {name for name, addresses in found.items() if len(addresses) > 1}
+        if moving <= {name for fixed in self._fixed for name in fixed.names}:
+            return False
+        moving |= {name for fixed in self._fixed for name in fixed.names}
+        self._fix(moving, params)
+        names = ", ".join(sorted(moving))
+        _report("argument_moved", f"{names}: a new address at every run; copied to the address that the graph uses")
+        return True
+
+    def _fix(self, names: Iterable[str], params: Params) -> None:
+        # lazily: adapters are listed and asked about where there is no torch
+        import torch
+
+        by_address: dict[int, list[str]] = {}
+        for name in sorted(names):
+            by_address.setdefault(params[name].data_ptr(), []).append(name)
+        self._graphs.clear()
+        self._fixed = []
+        for group in by_address.values():
+            shapes = {name: params[name].get_shape() for name in group}
+            memory = torch.empty(max(shape.bytes() for shape in shapes.values()), dtype=torch.uint8, device="cuda")
+            made = {name: _module().argument_from_pointer(shape, memory.data_ptr()) for name, shape in shapes.items()}
+            self._fixed.append(_Fixed(tuple(group), memory, made, any(map(_is_output, group))))
+
+    def _copy(self, params: Params, *, back: bool) -> None:
+        """Copy arguments to our memory, or what the program wrote there back to theirs."""
+        # lazily: adapters are listed and asked about where there is no torch
+        import torch
+
+        pairs = []
+        for fixed in self._fixed:
+            if fixed.is_written or not back:
+                theirs = max((_bytes(params[name]) for name in fixed.names), key=lambda view: view.numel())
+                ours = fixed.memory[: theirs.numel()]
+                pairs.append((theirs, ours) if back else (ours, theirs))
+        if pairs:
+            torch._foreach_copy_([target for target, _ in pairs], [source for _, source in pairs])
+
     # -- eager or graph ---------------------------------------------------------------------------------------
 
     def _timed(self) -> Any:
@@ -274,7 +380,8 @@ class GraphedProgram:
             self._choices = Adaptive(type(self).run, torch.cuda.current_device(), store(_state().settings.state_dir))
             digest = hashlib.sha256(repr(self.program).encode()).hexdigest()[:12]
             self._choices.about["function"] = f"migraphx.program#{digest}"
-        return self._choices.of("in place")
+        copied = ",".join(name for fixed in self._fixed for name in fixed.names)
+        return self._choices.of(f"copied: {copied}" if copied else "in place")
 
     def _stream(self, handle: int) -> Any:
         # lazily: adapters are listed and asked about where there is no torch
@@ -299,6 +406,7 @@ class MigraphxAdapter(Adapter):
             NeededName("program.get_parameter_names"),
             NeededName("argument.data_ptr"),
             NeededName("argument.get_shape"),
+            NeededName("argument_from_pointer"),
             *(NeededName(f"shape.{name}") for name in ("bytes", "lens", "strides", "type_string")),
         )
     }
@@ -360,6 +468,10 @@ def _torch() -> Any:
     except ImportError:
         return None
     return torch
+
+
+def _module() -> Any:
+    return sys.modules["migraphx"]
 
 
 def _state() -> Any:

@@ -23,7 +23,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gfxgraph.adapters._needs import NeededName
-from gfxgraph.adapters._transformers_model import TESTED, Accelerated
+from gfxgraph.adapters._transformers_model import Accelerated
+from gfxgraph.adapters._transformers_trial import TESTED
 from gfxgraph.adapters.base import Adapter, Replaced
 from gfxgraph.config import Config, Transformers
 from gfxgraph.errors import ActivationError
@@ -110,7 +111,7 @@ def accelerate(model: object, *, compile: bool | str | None = None, fast: bool |
         model: a causal language model of transformers. If it is not on a GPU, or its kind of attention has no fixed
         cache, its calls run as before, counted as fallbacks.
         compile: False: the model's own kernels. True: Inductor fuses what cannot round differently; the step is
-        compiled at the end of the first call of 16 tokens or more, and used if it gave the same bits.
+        compiled in a thread while generation continues, and used from a later call on if it gave the same bits.
         "any": Inductor's own kernels, as in transformers' own compile: faster, and in half precision sooner or later
         a different token. By default unchanged, at first False.
         fast: True: use `gfxgraph.kernels` in the model's modules where they are faster on this device: nearly the
@@ -141,6 +142,14 @@ def accelerate(model: object, *, compile: bool | str | None = None, fast: bool |
             found.compile = compile
         if fast is not None:
             found.use_kernels(fast)
+    return model
+
+
+def wait(model: object) -> Any:
+    """Wait until nothing is being compiled for the model; returns it."""
+    found = _accelerated.get(model)
+    if found is not None:
+        found.wait()
     return model
 
 
@@ -175,7 +184,7 @@ def report(model: object) -> dict[str, Any]:
     Returns:
         ``calls``, ``tokens``, ``tokens_past_end`` (computed and cut off), ``waits`` (of the host for the
         device), ``left_alone`` (calls by reason), ``why_not_compiled`` and ``decoders``; each of these says
-        ``batch``, ``cache_len``, ``cache_bytes``, how many ``forwards`` and ``choices`` are
+        ``batch``, ``cache_len``, ``cache_bytes``, how many ``forwards``, ``prompts`` and ``choices`` are
         captured, the ``nodes`` of each forward, whether it ``is_compiled``, and and ``why_eager``, the reasons why
         parts do not run as graphs. With ``fast=True`` also ``kernels``, `Applied.report` of them.
     """

@@ -24,10 +24,12 @@ from gfxgraph.adapters._downgrade import (
     any_rank_failed,
     hold_pool,
     is_interrupt,
+    ran_without_graph,
     report,
 )
 from gfxgraph.adapters._needs import NeededName
 from gfxgraph.adapters.base import Adapter, Replaced
+from gfxgraph.process import process
 
 _FULL = "vllm.compilation.cuda_graph"
 _BREAKABLE = "vllm.compilation.breakable_cudagraph"
@@ -83,6 +85,7 @@ def _surviving(
     def __call__(self: Any, *args: object, **kwargs: object) -> Any:
         key = _key(self, contexts, args, kwargs)
         if key is None:
+            _note_mode(self, contexts)
             return original(self, *args, **kwargs)
         eager: dict[Any, Downgraded] = self.__dict__.setdefault("_gfxgraph_eager", {})
         if key in eager:
@@ -137,6 +140,17 @@ def _key(wrapper: Any, contexts: Any, args: Any, kwargs: Any) -> Any:
         return None
     key_fn = getattr(wrapper, "key_fn", None) if "key_fn" in vars(wrapper) else None
     return context.batch_descriptor if key_fn is None else (context.batch_descriptor, key_fn(*args, **kwargs))
+
+
+def _note_mode(wrapper: object, contexts: Any) -> None:
+    """If coverage is counted: count that vLLM chose to run a step without its graph."""
+    state = process.current()
+    if state is None or state.coverage is None or not contexts.is_forward_context_available():
+        return
+    context = contexts.get_forward_context()
+    if context.cudagraph_runtime_mode.name == "NONE":
+        batch = getattr(context, "batch_descriptor", None)
+        ran_without_graph("vLLM", type(wrapper).__name__, f"its graph mode was NONE for {batch}")
 
 
 def _nothing() -> None:

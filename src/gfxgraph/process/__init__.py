@@ -10,4 +10,5 @@ Stays out: graphs being captured; torch at import time.
     kept.py       what was measured, kept for later processes
     progress.py   progress of long commands, on stderr
     imports.py    callbacks after a module's import
+    said.py       counts log lines in which other libraries say that they do not use graphs
 """

@@ -57,6 +57,10 @@ def families(stats: Mapping[str, Any], labels: Mapping[str, str] | None = None) 
     fallbacks = stats.get("fallbacks") or {}
     by_reason = tuple(({**labels, "reason": reason}, float(count)) for reason, count in sorted(fallbacks.items()))
     made.append(Family("gfxgraph_fallbacks_total", "counter", "Work that ran eagerly in place of a graph", by_reason))
+    chosen = [event for event in stats.get("events") or () if event["kind"] == "engine_eager"]
+    by_choice = tuple(({**labels, "reason": event["reason"]}, float(event["count"])) for event in chosen)
+    text = "Steps, or whole modes, for which an engine or compiler left its graphs off"
+    made.append(Family("gfxgraph_engine_eager_total", "counter", text, by_choice))
     if stats.get("avg_replay_us") is not None:
         seconds = float(stats["avg_replay_us"]) / 1e6
         text = "CPU time of a replay, mean of the timed ones"

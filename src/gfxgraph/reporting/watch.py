@@ -216,7 +216,7 @@ class EagerLaunches(TorchDispatchMode):
             f"{event['count']} x {event['reason']}"
             + (f" ({place})" if (place := event["op"] or event["where"]) else "")
             for event in events
-            if event["kind"] == "fallback"
+            if event["kind"] in ("fallback", "engine_eager")
         ]
         n_eager = sum(line.n for line in lines)
         return Coverage(

@@ -219,6 +219,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     from gfxgraph.capture.bridged_class import bridged_class
     from gfxgraph.compile import torch_compile_patch
     from gfxgraph.guard import for_capture
+    from gfxgraph.process import said
     from gfxgraph.reporting import inspect as inspection
 
     bridge.set_log_level(settings)
@@ -252,7 +253,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     bridge.undo.append(lambda: workspaces.stop(is_device_gone=platform == "simulator"))
     workspaces.start()
     watch_memory(settings.guard)
-    for companion in (torch_compile_patch.install, transformers.beside_enable, adapter.count_refusals):
+    for companion in (torch_compile_patch.install, transformers.beside_enable, adapter.count_refusals, said.listen):
         companion(torch, state)
     process.log.info(
         "enabled on %s (on_unsafe=%s, validating %s of each graph)",

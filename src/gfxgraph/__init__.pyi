@@ -32,7 +32,6 @@ from gfxgraph.compat.waves import wave_mode as wave_mode
 from gfxgraph.errors import ActivationError as ActivationError
 from gfxgraph.errors import ArgumentError as ArgumentError
 from gfxgraph.errors import CaptureError as CaptureError
-from gfxgraph.errors import CommandError as CommandError
 from gfxgraph.errors import ConfigError as ConfigError
 from gfxgraph.errors import DriverError as DriverError
 from gfxgraph.errors import GfxGraphError as GfxGraphError
@@ -57,8 +56,6 @@ from gfxgraph.hardware.device import DeviceInfo as DeviceInfo
 from gfxgraph.hardware.device import device_info as device_info
 from gfxgraph.hardware.device import torch_rocm_status as torch_rocm_status
 from gfxgraph.hardware.software import migraphx_available as migraphx_available
-from gfxgraph.hardware.wave import WavePlan as WavePlan
-from gfxgraph.hardware.wave import plan as plan_wave
 from gfxgraph.hardware.wave import should_convert as should_convert
 from gfxgraph.process.bridge import is_enabled as is_enabled
 from gfxgraph.process.health import health_check as health_check

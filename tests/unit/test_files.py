@@ -17,7 +17,6 @@ from gfxgraph.diagnostics import derived
 from gfxgraph.errors import GfxGraphError
 from gfxgraph.hardware import advice, environment
 from gfxgraph.port.audit import AuditError, read_baseline
-from gfxgraph.reporting import left
 
 ROOT = Path(__file__).parents[2]
 needs_links = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no FIFOs")
@@ -227,8 +226,8 @@ def test_what_the_user_names_is_read_whatever_it_is(tmp_path):
 @needs_links
 @pytest.mark.parametrize(
     "read",
-    [environment.load, lambda path: plans._text_of(path), lambda path: read_baseline(str(path)), left.read_bench],
-    ids=["environment", "plan", "baseline", "bench"],
+    [environment.load, lambda path: plans._text_of(path), lambda path: read_baseline(str(path))],
+    ids=["environment", "plan", "baseline"],
 )
 @pytest.mark.parametrize("content", [None, b"\xff\xfe\x00", b"[" * 100_000, b'{"n_gpus": null}'], ids=str)
 def test_no_file_of_the_users_hangs_a_command_or_ends_in_a_traceback(read, content, tmp_path):

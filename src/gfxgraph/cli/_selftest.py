@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import signal
 import sys
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -70,13 +73,9 @@ def run(
     from gfxgraph.selftest.worker import CASES
 
     suite = Suite(settings.simulate, settings.allow_cuda, only, module or CASES)
-    lang = settings.lang
-
-    def say(text: str, **style: str) -> None:
-        click.secho(text, err=as_json, bold=bool(style), **style)  # type: ignore[arg-type]
-
+    say = functools.partial(click.secho, err=as_json)
     if suite.simulate:
-        say(_SIMULATED[lang].format(profile=suite.simulate), fg="yellow")
+        say(_SIMULATED[settings.lang].format(profile=suite.simulate), fg="yellow", bold=True)
     status = 0
     held = {each: signal.signal(each, _stop) for each in _ending()}
     try:
@@ -93,24 +92,27 @@ def run(
             signal.signal(each, signal.SIG_IGN)  # the report is written whole
     if suite.results:
         write(suite.report(), path)
-    counts: dict[str, int] = {}
-    for result in suite.results:
-        counts[str(result.outcome)] = counts.get(str(result.outcome), 0) + 1
-    numbers = ", ".join(f"{n} {outcome}" for outcome, n in counts.items())
-    verdict = _VERDICT[suite.is_passed][lang]
-    if suite.stopped_by:
-        verdict = _STOPPED[lang].format(by=suite.stopped_by, n=len(suite.results), total=1 + len(suite.cases))
-    say(f"\n{verdict}: {numbers}", fg="green" if suite.is_passed else "red")
-    if suite.simulate:
-        say(_SIMULATED[lang].format(profile=suite.simulate), fg="yellow")
-        say(str(path))
-    elif suite.results:
-        say(_SEND[lang].format(path=path))
+    _conclude(suite, path, settings.lang, say)
     if as_json:
         click.echo(json.dumps(suite.report(), ensure_ascii=False, indent=1))
     for each, handler in held.items():
         signal.signal(each, handler if handler is not None else signal.SIG_DFL)
     return status or (0 if suite.is_passed else 1)
+
+
+def _conclude(suite: Suite, path: Path, lang: str, say: Callable[..., None]) -> None:
+    """Say how the suite ended, and where its report is."""
+    counts = Counter(str(result.outcome) for result in suite.results)
+    numbers = ", ".join(f"{n} {outcome}" for outcome, n in counts.items())
+    verdict = _VERDICT[suite.is_passed][lang]
+    if suite.stopped_by:
+        verdict = _STOPPED[lang].format(by=suite.stopped_by, n=len(suite.results), total=1 + len(suite.cases))
+    say(f"\n{verdict}: {numbers}", fg="green" if suite.is_passed else "red", bold=True)
+    if suite.simulate:
+        say(_SIMULATED[lang].format(profile=suite.simulate), fg="yellow", bold=True)
+        say(str(path))
+    elif suite.results:
+        say(_SEND[lang].format(path=path))
 
 
 class Stopped(BaseException):

@@ -126,7 +126,7 @@ class Choice:
             way, reason = previous, "measured again: the difference is too small to change"
         else:
             way, reason = Way.GRAPH, "no difference, and a graph takes less CPU"
-        speedup, least, most = (round(math.exp(ratio), 4) for ratio in (middle, low, high))
+        speedup, least_of, most_of = (round(math.exp(ratio), 4) for ratio in (middle, low, high))
         eager_us, graph_us = (round(self._sums[each] / n, 2) for each in (Way.EAGER, Way.GRAPH))
-        self.decision = Decision(way, reason, speedup, least, most, n, eager_us, graph_us)
+        self.decision = Decision(way, reason, speedup, least_of, most_of, n, eager_us, graph_us)
         return self.decision

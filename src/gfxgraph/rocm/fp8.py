@@ -57,8 +57,7 @@ def fp8_dtype(kind: str = "e4m3", *, arch: str | None = None, device: int | None
 
 
 def _is_fnuz(arch: str) -> bool:
-    row = architecture(arch)
-    return row is not None and row.fp8 == "fnuz"
+    return getattr(architecture(arch), "fp8", "") == "fnuz"
 
 
 def fp8_max(kind: str = "e4m3", *, arch: str | None = None, device: int | None = None) -> float:

@@ -15,6 +15,7 @@ from typing import Any
 from gfxgraph import files
 from gfxgraph.capture import above
 from gfxgraph.config import Config
+from gfxgraph.diagnostics.render import without_secrets
 from gfxgraph.errors import GfxGraphError
 from gfxgraph.process import bridge, process
 from gfxgraph.process.health import stats
@@ -60,7 +61,7 @@ def process_report(with_nodes: bool = True) -> dict[str, Any]:
     state = process.current()
     made: dict[str, Any] = {
         "pid": os.getpid(),
-        "argv": list(sys.argv),
+        "argv": without_secrets(sys.argv),
         "cwd": _here(),
         "at": time.time(),
         "platform": state.platform if state is not None else None,

@@ -609,7 +609,7 @@ def rolled(x):
     return x.roll((x > 0).sum().item())
 
 
-@guarded
+@refused
 def along_dim(x):
     return x.view(2, 3).sum(dim=(x > 0).sum().item() % 2)
 
@@ -859,7 +859,7 @@ def mask_written(x):
     return y
 
 
-@right
+@guarded
 def mask_counted(x):
     y = x[x > 0]
     return y.sum() / max(y.numel(), 1) + x * (x > 1).nonzero().size(0)

@@ -174,7 +174,7 @@ def test_triton_is_given_numbers_that_the_program_reads(bridge):
             kept = x[x > 3].contiguous()
             out = torch.zeros(32, device="cuda")
             launch(kept, out, kept.numel(), x.max().item())
-            return out, out.sum() + kept.shape[0]
+            return out, out.sum() + kept.size(0)
 
         graph, got = capture(body)
         for _ in range(2):

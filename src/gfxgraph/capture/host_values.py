@@ -24,7 +24,7 @@ from gfxgraph.capture import afterwards, intercept, modes, symbols
 from gfxgraph.capture.host_memory import lends_memory
 from gfxgraph.capture.memory import kept_identity, memory_of, overwrite
 from gfxgraph.capture.numbers import TrackedNumber, holds_numbers, is_number, now, plain
-from gfxgraph.capture.places import place, program_place, user_frame
+from gfxgraph.capture.places import is_argument, place, program_place, user_frame
 from gfxgraph.capture.program import Splitting
 from gfxgraph.capture.steps import CallStep, Gate, HostStep, ReadStep, Step
 from gfxgraph.capture.structure import flat
@@ -128,7 +128,6 @@ class HostValues:
         """Before the first operation: what other programs refill holds values of the device here, too, and a backward
         may bring its forward's numbers.
         """
-        self.expect_numbers()
         for tensor in list(_refilled.values()):
             self.taint(tensor)
         self._tensors.clear()  # other threads are told of this program's own
@@ -161,11 +160,17 @@ class HostValues:
         return self.handed_out(value, ref, where, sys._getframe(1))
 
     def handed_out(self, value: object, ref: Ref, where: object, frame: FrameType) -> object:
-        """The number that a read in ``frame`` gives the program; plain, and pinned, in code that Dynamo made."""
+        """The number that a read in ``frame`` gives the program.
+
+        Plain, and pinned, in code that Dynamo made; and if it is the capture's first and a call's argument: of a
+        function of sizes, perhaps, that was looked up before any of them accepted such numbers.
+        """
         reader = user_frame(frame)
-        if reader is None or not any(name.startswith("__resume_at_") for name in reader.f_code.co_names):
-            return self.give(value, ref)
-        self.escaped(ref, value, "code that torch compiles next", where)
+        if reader is not None and not any(name.startswith("__resume_at_") for name in reader.f_code.co_names):
+            if self._given or isinstance(value, float) or not is_argument(reader):
+                return self.give(value, ref)
+        self.expect_numbers()
+        self.escaped(ref, value, "a size or a plain number", where)
         return value
 
     def expect_numbers(self) -> None:

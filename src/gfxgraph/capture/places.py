@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dis
 import inspect
 import io
 import linecache
@@ -82,6 +83,15 @@ def program_place() -> tuple[CodeType | None, int]:
     while frame is not None and (_is_standard(frame.f_code.co_filename) or _is_made(frame)):
         frame = user_frame(frame.f_back)
     return (frame.f_code, frame.f_lasti) if frame is not None else place()
+
+
+def is_argument(frame: FrameType) -> bool:
+    """True if the running call's result is an argument of another call, whose function has been looked up already."""
+    for op in frame.f_code.co_code[frame.f_lasti + 2 :: 2]:
+        name = dis.opname[op]
+        if not name.startswith(("CACHE", "LOAD_", "BUILD_", "KW_NAMES", "PRECALL", "PUSH_NULL")):
+            return name.startswith("CALL")
+    return False
 
 
 _SHOWS = re.compile(r"print\s*\((?!.*\bfile=(?!sys\.std))")

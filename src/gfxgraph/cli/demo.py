@@ -19,9 +19,9 @@ import click
 from gfxgraph.cli import _contract
 from gfxgraph.cli._contract import DEFAULT_PROFILE
 from gfxgraph.errors import ActivationError
+from gfxgraph.hardware.software import find_torch
 from gfxgraph.startup import stats_file
 from gfxgraph.startup.environment import program_environment
-from gfxgraph.startup.torch_build import installed_torch
 
 DEFAULT_PROMPT = "Alice opened the little door and"
 N_VALIDATED_REPLAYS = 3
@@ -72,8 +72,8 @@ def choose_place(simulate: str = "") -> DemoDevice:
     Raises:
         ActivationError: `no_torch`.
     """
-    build = installed_torch()
-    if build is None:
+    build = find_torch()
+    if build.kind == "none":
         raise ActivationError("no_torch", python=sys.executable)
     # A matrix of this model is too small to share: threads would spend their time waiting for each other.
     simulator = {"GFXGRAPH_SIMULATE": simulate or DEFAULT_PROFILE, "OMP_NUM_THREADS": "1"}

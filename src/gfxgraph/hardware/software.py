@@ -54,7 +54,7 @@ def find_torch(search: Sequence[str] | None = None) -> Torch:
     try:
         values = _assignments((folder / "version.py").read_text())
     except (OSError, SyntaxError):
-        return Torch(version=_distribution_version("torch"), path=str(folder))
+        return Torch()
     return Torch(
         version=values.get("__version__", ""),
         hip=values.get("hip", ""),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gfxgraph import config
 from gfxgraph.errors import ActivationError
-from gfxgraph.startup.torch_build import installed_torch
+from gfxgraph.hardware.software import find_torch
 
 _NVIDIA_PLACES = ("/usr/local/cuda/bin/compute-sanitizer", "/opt/cuda/bin/compute-sanitizer")
 _AGENT = "librocm-debug-agent.so.2"
@@ -42,8 +42,7 @@ def compute_sanitizer_cmd(
 
 
 def _platform() -> str:
-    build = installed_torch()
-    return "rocm" if build is not None and build.hip else "cuda"
+    return "rocm" if find_torch().kind == "rocm" else "cuda"
 
 
 def _compute_sanitizer() -> str:

@@ -20,6 +20,7 @@ Stays out: torch, drivers, our own exceptions (`gfxgraph.errors` imports this ro
     situation.py      finds the GPU and system that a text comes from
     programs.py       advice about the program that failed (programs.toml)
     lastresort.py     handles unknown errors: names the component (components.toml)
+    known.py          known cases below a class (cases/)
     explain.py        explains a code, a status, an exception, a text, a scan
     explanation.py    the answer: plain data, text, JSON
     render.py         an entry and its values as text

@@ -1,8 +1,8 @@
 """Known cases: below a recognised class, what others with the same signature found to be the cause and the fix.
 
 Records are in ``cases/CODE.toml``, where CODE is the class that is recognised in their logs. A record is near if
-most of the weight of its signature's words is in the log; a word weighs the more the fewer records contain it. What the
-text or the machine contradicts (another GPU, system or version) is removed.
+most of the weight of its signature's words is in the log; a word weighs the more the fewer records contain it. What
+the text or the machine contradicts (another GPU, system or version) is removed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 
 FOLDER = Path(__file__).parent / "cases"
 FACTS = frozenset(
-    "not_in_render no_kfd no_dri in_container in_wsl override_set visible_empty amdgpu_not_loaded cuda_torch cpu_torch"
-    " arch_not_in_torch iommu_on low_memlock small_shm".split()
+    "not_in_render no_kfd no_dri in_container in_wsl override_set visible_empty amdgpu_not_loaded cuda_torch"
+    " cpu_torch arch_not_in_torch iommu_on low_memlock small_shm".split()
 )
 """What a machine can prove or contradict."""
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 
-class Case(NamedTuple):
+class KnownCase(NamedTuple):
     """One known case; empty fields say nothing. The fields are described in docs/explaining-errors.md."""
 
     signature: str
@@ -40,7 +40,7 @@ class Case(NamedTuple):
 
 
 @lru_cache(maxsize=32)
-def cases(code: str) -> tuple[Case, ...]:
+def cases(code: str) -> tuple[KnownCase, ...]:
     """The known cases below this class."""
     try:
         data = (FOLDER / f"{code}.toml").read_text(encoding="utf-8")
@@ -49,8 +49,8 @@ def cases(code: str) -> tuple[Case, ...]:
     return tuple(map(parse, tomllib.loads(data)["case"]))
 
 
-def parse(row: Mapping[str, Any]) -> Case:
-    """Turn one record of a file into a ``Case``; its texts by language, Chinese only where it differs.
+def parse(row: Mapping[str, Any]) -> KnownCase:
+    """Turn one record of a file into a ``KnownCase``; its texts by language, Chinese only where it differs.
 
     Raises:
         TypeError: a key is missing or unknown.
@@ -62,4 +62,4 @@ def parse(row: Mapping[str, Any]) -> Case:
         fields[name] = {"en": english, "zh": fields.pop(f"{name}_zh", english)}
     if fields.get("machine", "") not in {"", *FACTS}:
         raise ValueError(f"unknown fact about a machine: {fields['machine']!r}; known: {', '.join(sorted(FACTS))}")
-    return Case(**fields)
+    return KnownCase(**fields)

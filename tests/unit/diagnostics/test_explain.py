@@ -187,8 +187,7 @@ def test_memory_stays_fixed_on_lines_that_never_repeat():
     words = [f"{a}{b}{c}" for a in "ghijklmnop" for b in "qrstuvwxyz" for c in "ghijklmnopqrstuvwxyz"]
     for first in words[:300]:
         scanner.feed("".join(f"{first} {second} zzz failed to xyz\n" for second in words).encode())
-    assert len(scanner._forms) <= scan._MOST_FORMS + len(words)
-    assert len(scanner._items_for) <= scan._MOST_FORMS + 1
+    assert len(scanner._is_said) + len(scanner._settled) <= scan._MOST_FORMS + len(words)
     assert len(scanner.context) <= scan._HEAD + scan._END + 200 * 2 * scan._NEAR
 
 
@@ -323,17 +322,6 @@ def test_text_far_into_a_line_is_seen():
         for begin in range(0, len(line), 40_000):
             scanner.feed(line[begin : begin + 40_000])
         assert conclude(scanner).code == "rocblas_missing_tensile", before
-
-
-def test_an_automaton_finds_what_a_plain_search_finds():
-    """The two ways of looking for fixed texts agree."""
-    from gfxgraph.diagnostics.literals import Finder
-
-    texts = [b"alpha", b"alphabet", b"beta", b"et"]
-    block = b"an alphabet of beta, alpha and alphalpha" * 3
-    small, large = Finder(texts), Finder(texts)
-    large.find(b"-" * 100_000)
-    assert sorted(small.find(block)) == sorted(large.find(block))
 
 
 def test_terminal_escapes_hide_nothing_and_are_not_passed_on():

@@ -81,7 +81,7 @@ def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: F
     from gfxgraph.diagnostics import gates, kinds, lastresort, situation
 
     scanner.finish()
-    hits = list(scanner.hits.values())
+    hits = [hit for hit in scanner.hits.values() if hit.code not in scanner.refuted]
     ranks = names().ranks
     only_ends = all(hit.strength == 0 or ranks[hit.code] >= _ENDS for hit in hits)
     found = lastresort.find(scanner.context) if only_ends else None

@@ -144,7 +144,7 @@ def _understand(data: bytes) -> Index:
     return Index(searchers[0], searchers[1], searchers[2], plain["ranks"], plain["n_combos"], plain["numbers"])
 
 
-_ADDING = ("hint", "combo")
+_ADDING = ("hint", "combo", "refuted")
 _NUMBERED = (
     r"\bhip[A-Z]\w{3,40}\b.{0,80}?\breturned (?:error |status |code )*\(?(\d{1,4})\b(?:[^.]|$)",
     r"\bhip[A-Z]\w{3,40}\b.{0,80}?\berror(?: code)?\W{1,3}(\d{1,4})\b(?:[^.]|$)",
@@ -184,7 +184,7 @@ def rows() -> list[Item]:
 
 
 def _rows_of(code: str, table: dict[str, Any]) -> Iterator[Item]:
-    for kind, key in (("strong", "patterns"), ("weak", "weak"), ("unless", "unless")):
+    for kind, key in (("strong", "patterns"), ("weak", "weak"), ("unless", "unless"), ("refuted", "refuted")):
         yield from (Item(code, kind, 0, regex) for regex in table.get(key, ()))
     for number, hint in enumerate(table.get("hint", ())):
         if "when" in hint:

@@ -59,6 +59,7 @@ class Scanner:
         self.index = index or load()
         self.hits: dict[str, CodeHit] = {}
         self.hints: set[tuple[str, int]] = set()
+        self.refuted: set[str] = set()  # codes that other lines of the text contradict
         self.cases: set[tuple[str, int]] = set()
         self.archs: dict[str, int] = {}
         self.context: dict[int, str] = {}  # lines at the ends of the stream and round failures, by number
@@ -236,7 +237,9 @@ class Scanner:
             line = self.context[number] = _text(raw[:_LONGEST_NOTED])
             for found in self._adding.search(raw[:_LONGEST_NOTED]):
                 item = self._adding.items[found]
-                if item.kind == "hint":
+                if item.kind == "refuted":
+                    self.refuted.add(item.code)
+                elif item.kind == "hint":
                     self.hints.add((item.code, item.number))
                 elif not gates.is_said(line):
                     self._parts.setdefault((item.code, item.number), (line, number))

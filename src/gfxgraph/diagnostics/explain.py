@@ -20,7 +20,11 @@ FamilyOf = Callable[[str], str]
 
 _NUMBER = re.compile(r"[(\s]*(0x[0-9a-f]+|\d{1,5})[)\s]*", re.IGNORECASE)
 _STATUS_NAME = re.compile(r"(?:hip|cuda)Error[A-Z]\w*|HSA_STATUS_[A-Z_]+")
+_WORD = re.compile(r"[a-z][\w./+=:-]{2,}[\w+]")
 _MOST_TEXT = 4 << 20
+_MOST_CLASSES, _TELLS_THE_ROOT = 4, 24.0
+"""Of a text, whose known cases are compared; how well a case has to fit to be the root cause before another class."""
+_WARNED = 20  # ranks that a warning stands behind an error
 _ENDS = 90
 """Rank of the ways in which a process ends, which are consequences of something else."""
 _ANYBODYS = frozenset({"missing_shared_library", "symbol_version_mismatch"})
@@ -78,7 +82,7 @@ def code_of(word: str) -> str:
 def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: FamilyOf | None = None) -> Explanation:
     """Finish a scan and order what it found, the root cause first."""
     # lazily: explain must start fast
-    from gfxgraph.diagnostics import gates, kinds, lastresort, situation
+    from gfxgraph.diagnostics import gates, kinds, known, lastresort, situation
 
     scanner.finish()
     hits = [hit for hit in scanner.hits.values() if hit.code not in scanner.refuted]
@@ -90,7 +94,7 @@ def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: F
         is_of_others = gates.is_of_others(lines)
         hits = [hit for hit in hits if hit.strength == 3 or not is_of_others(hit.code)]
         if not any(map(gates.names_amd, lines)):
-            hits = [hit for hit in hits if hit.strength or hit.code not in _ANYBODYS]
+            hits = [hit for hit in hits if not hit.is_case_only and (hit.strength or hit.code not in _ANYBODYS)]
     matches = tuple(
         Match(
             hit.code,
@@ -114,6 +118,22 @@ def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: F
         matches = (replace(matches[0], component=lastresort.suspect(scanner.context, matches[0].line)), *matches[1:])
     archs = sorted(scanner.archs, key=lambda arch: -scanner.archs[arch])
     here = situation.read(lines, archs)
+    text = "\n".join(lines).lower()
+    named = [*archs[:2], here.arch]
+    gpus = {name.lower() for arch in named if arch for name in _names_of(arch, family_of(arch) if family_of else "")}
+    setting = known.Setting(text, frozenset(gpus), here.conditions)
+    near = []
+    for match in matches[:_MOST_CLASSES]:
+        printed = {number for code, number in scanner.cases if code == match.code}
+        near = known.near(match.code, printed, setting, scanner.index.words)
+        distance = ranks[match.code] - ranks[matches[0].code]
+        is_sure = not (match.code in scanner.hits and scanner.hits[match.code].is_case_only)
+        is_sure = is_sure and "warning" not in kinds.of(match.text)
+        if near and (match is matches[0] or (is_sure and near[0].weight > _TELLS_THE_ROOT + distance / 4)):
+            # A case that fits well shows the root cause, whatever else was found.
+            matches = (match, *(other for other in matches if other is not match))
+            break
+        near = []
     return Explanation(
         matches,
         _families([*archs, here.arch], family, family_of),
@@ -121,7 +141,14 @@ def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: F
         _named(archs or [here.arch], family_of),
         here,
         kinds.programs_named(scanner.context.values(), matches[0].code),
+        tuple(near),
+        frozenset(_WORD.findall(text)),
     )
+
+
+def _names_of(arch: str, family: str) -> list[str]:
+    """The names under which a known case may mean this GPU: RDNA3.5 is RDNA, too, but not RDNA3."""
+    return [arch, family, family.rstrip("0123456789.")]
 
 
 def order(hits: Iterable[CodeHit]) -> list[CodeHit]:
@@ -131,15 +158,29 @@ def order(hits: Iterable[CodeHit]) -> list[CodeHit]:
     device files explains "no device", which explains a failed collective. Among equals the
     earliest line wins.
     """
+    # lazily: explain must start fast
+    from gfxgraph.diagnostics import kinds
+
     ranks = names().ranks
     found = list(hits)
     # That a process died does not contradict a weak sign of why.
     best = max((hit.strength for hit in found if ranks[hit.code] < _ENDS), default=0)
     if best > 0:
         found = [hit for hit in found if hit.strength > 0]
+
     # Our own errors already name the cause, whatever they quote. A bare status says less than a
     # program's own words, so it ranks slightly lower.
-    return sorted(found, key=lambda hit: (hit.strength < 3, ranks[hit.code] + 3 * (hit.strength == 1), hit.line))
+    raised = any(hit.strength > 1 and ranks[hit.code] < _ENDS and "failure0" in kinds.of(hit.text) for hit in found)
+
+    def place(hit: CodeHit) -> tuple[bool, int, int]:
+        is_warning = raised and "warning" in kinds.of(hit.text)
+        return (
+            hit.strength < 3,
+            ranks[hit.code] + 3 * (hit.strength == 1) + _WARNED * (is_warning or hit.is_case_only),
+            hit.line,
+        )
+
+    return sorted(found, key=place)
 
 
 def _number(number: int) -> tuple[Match, ...]:

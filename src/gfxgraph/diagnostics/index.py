@@ -20,7 +20,7 @@ from gfxgraph.diagnostics import derived, kinds, known, statuses
 from gfxgraph.diagnostics.entries import FOLDER, LANGUAGES
 from gfxgraph.diagnostics.kinds import Item
 
-VERSION = 41
+VERSION = 42
 """Increased when the format of the derived file changes."""
 TEST_MARKS = ("[ RUN      ]", "[       OK ]", "[  FAILED  ]")
 """GoogleTest's marks: output between the first and the second was expected."""
@@ -56,6 +56,7 @@ class Index(NamedTuple):
     ranks: dict[str, int]
     n_combos: dict[str, list[int]]
     numbers: dict[str, str]
+    words: dict[str, int]
 
 
 class EntryNames:
@@ -115,6 +116,7 @@ def _build() -> bytes:
             for status in reversed(statuses.every())
             if status.api == "HIP" and status.number
         },
+        "words": known.frequencies(),
     }
     return json.dumps(plain, ensure_ascii=False).encode() + b"\n" + b"".join(automata)
 
@@ -141,7 +143,9 @@ def _understand(data: bytes) -> Index:
             raise ValueError(str(error)) from error
         searchers.append(Searcher([Item(*row) for row in rows_of], automaton))
         rest = rest[size:]
-    return Index(searchers[0], searchers[1], searchers[2], plain["ranks"], plain["n_combos"], plain["numbers"])
+    return Index(
+        searchers[0], searchers[1], searchers[2], plain["ranks"], plain["n_combos"], plain["numbers"], plain["words"]
+    )
 
 
 _ADDING = ("hint", "combo", "refuted")

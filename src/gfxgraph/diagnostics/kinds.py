@@ -21,7 +21,7 @@ class Item(NamedTuple):
 
     In the catalogue ``kind`` is "strong", "weak", "unless", "case", "status", "number", "own", "mark", "hint",
     "combo" or "refuted", and ``number`` tells which hint, case or mark, or which part of which combination (the
-    combination times 100 plus the part). Of a kind of lines, ``kind`` is its name, and of several matches the least ``number`` counts.
+    combination times 100 plus the part). Of a kind of lines, ``kind`` is its name; the least ``number`` comes first.
     """
 
     code: str

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from gfxgraph.diagnostics import gates, ownwords
@@ -39,17 +40,19 @@ _DENIABLE = ("strong", "number")  # by an expression of the kind "unless" in the
 _WITH_VALUES = ("number", "own")  # a value in the text decides on the code
 
 
+@dataclass(slots=True)
 class CodeHit:
-    """What was found for one code. ``strength``: 3 own, 2 strong or a whole combination, 1 status, 0 weak."""
+    """What was found for one code. ``strength``: 3 own, 2 strong or a whole combination, 1 status, 0 weak.
 
-    __slots__ = ("code", "text", "line", "count", "strength")
+    If it ``is_case_only`` nothing but the message of a known case was found: it counts if something names AMD.
+    """
 
-    def __init__(self, code: str, text: str, line: int, count: int = 0, strength: int = 0) -> None:
-        self.code, self.text, self.line, self.count, self.strength = code, text, line, count, strength
-
-    def copy(self) -> CodeHit:
-        """Return a copy."""
-        return CodeHit(self.code, self.text, self.line, self.count, self.strength)
+    code: str
+    text: str
+    line: int
+    count: int = 0
+    strength: int = 0
+    is_case_only: bool = False
 
 
 class Scanner:
@@ -161,7 +164,11 @@ class Scanner:
         elif self._only_said(raw, form, text, stream, place, number):
             return
         self.cases.update((item.code, item.number) for item in found if item.kind == "case")
-        if any([self._hit(code, text, number, strength) for code, strength in seen.items()]):
+        is_new = [self._hit(code, text, number, strength) for code, strength in seen.items()]
+        for code in seen:
+            by_entry = any(item.code == code and item.kind != "case" for item in found)
+            self.hits[code].is_case_only = (any(is_new) or self.hits[code].is_case_only) and not by_entry
+        if any(is_new):
             # The context of a failure's first occurrence shows which program it is.
             self._note(enumerate(stream[max(0, place - _NEAR) : place], number - min(place, _NEAR)))
             self._noted_to = number + _NEAR
@@ -210,7 +217,7 @@ class Scanner:
         """A failure that a test provoked and expected does not count: forget it if the test passed."""
         self._settled.clear()
         if mark == 0:
-            self._before_test = {code: hit.copy() for code, hit in self.hits.items()}
+            self._before_test = {code: replace(hit) for code, hit in self.hits.items()}
         elif mark == 1 and self._before_test is not None:
             self.hits, self._before_test = self._before_test, None
         else:

@@ -7,36 +7,64 @@ Advice in the catalogue may start with a condition ("@windows: ...") and contain
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from gfxgraph.diagnostics import kinds
 
-CONDITIONS = frozenset({"windows", "linux", "wsl", "container", "apu", "arch", "override", "cdna", "rdna"})
+SYSTEMS = frozenset({"windows", "linux", "wsl", "container", "fedora", "archlinux"})
+CONDITIONS = SYSTEMS | {"apu", "arch", "override", "cdna", "rdna"}
 ANY_ARCH = "gfxNNNN"
-"""Shown for the target if none is known."""
+"""Shown for the target on pages, which are for all."""
+_HERE_ARCH = "$(rocminfo | grep -om1 'gfx[1-9][0-9a-f]*')"
+"""Stands for a target that is not known, in commands: the shell fills it in."""
 
-_CONDITION = re.compile(r"@(!?)([a-z]+): ")
+_CONDITION = re.compile(r"@([!?]?)([a-z_]+): ")
 APUS = frozenset("gfx902 gfx90c gfx1033 gfx1035 gfx1036 gfx1103 gfx1150 gfx1151 gfx1152 gfx1153".split())
+_NOT_ON_WINDOWS = re.compile(
+    r"\b(?:sudo|apt|dnf|ldconfig|lsmod|modprobe|usermod|dmesg|rocminfo|chmod|ulimit|journalctl|LD_LIBRARY_PATH)\b"
+    r"|/(?:opt|dev|etc|sys|proc|usr|tmp)/|\$\("
+)
+_ON_WINDOWS = (
+    (re.compile(r"\b(?:export )([A-Z_]+)=(\S+?)(?=[;,)\s]|$)"), r"set \1=\2"),
+    (re.compile(r"\bunset ([A-Z_]+)"), r"set \1="),
+    (re.compile(r"\| grep -i?E?i? "), "| findstr /i "),
+    (re.compile(r"\brm -rf ~/"), r"rmdir /s /q %USERPROFILE%/"),
+)
 
 
 class Situation(NamedTuple):
-    """``arch`` is a gfx target or ''; ``override`` is the version under which it runs a related target's code."""
+    """Where a failure happened, as far as that is known.
+
+    ``arch`` is a gfx target or ''; ``override`` is the version under which it runs a related target's code. ``facts``
+    are what is known about the machine of the failure (``known.FACTS``).
+    """
 
     arch: str = ""
     override: str = ""
     conditions: frozenset[str] = frozenset()
+    facts: Mapping[str, bool] = MappingProxyType({})
 
     def advice(self, step: str) -> str:
         """``step`` with values filled in for this situation; '' if it is for another one."""
         conditions = self.conditions | ({"arch"} if self.arch else set())
+        is_general = True
         while match := _CONDITION.match(step):
-            if (match[2] in conditions) == bool(match[1]):
+            how, name = match.groups()
+            if self.facts.get(name) is False if how == "?" else (name in conditions) == bool(how):
                 return ""
+            is_general = is_general and name != "windows"
             step = step[match.end() :]
         if "{override}" in step and not self.override:
             return ""
-        return step.replace("{arch}", self.arch or ANY_ARCH).replace("{override}", self.override)
+        if is_general and "windows" in conditions:
+            if _NOT_ON_WINDOWS.search(step):
+                return ""
+            for pattern, new in _ON_WINDOWS:
+                step = pattern.sub(new, step)
+        unknown = ANY_ARCH if "windows" in conditions else _HERE_ARCH
+        return step.replace("{arch}", self.arch or unknown).replace("{override}", self.override)
 
 
 def general(step: str) -> tuple[list[str], str]:
@@ -51,13 +79,15 @@ def general(step: str) -> tuple[list[str], str]:
 def read(lines: Iterable[str], archs: Iterable[str]) -> Situation:
     """The situation that ``lines`` show; ``archs`` are the targets named in the text, most frequent first."""
     forms = [kinds.of(line) for line in lines]
-    found = {name for form in forms for name in CONDITIONS if f"system_{name}" in form}
+    found = {name for form in forms for name in SYSTEMS if f"system_{name}" in form}
     if "wsl" in found:
         found.discard("windows")
-    if "windows" not in found and found:
+    if "windows" in found:
+        found = {"windows"}
+    elif found:
         found.add("linux")
     # Of several products in the text the one that is first in the table: names of integrated GPUs come late.
     order = [item.code for item in kinds.rows() if item.kind == "gpus"] if not archs else []
     named = {arch for form in forms for arch in form.get("gpus", ())[:1]}
     arch = next(iter(archs), "") or next((arch for arch in order if arch in named), "")
-    return Situation(arch, "", frozenset(found - ({"linux"} if "windows" in found else set())))
+    return Situation(arch, "", frozenset(found))

@@ -19,6 +19,7 @@ KEYS = {
     "patterns",
     "weak",
     "unless",
+    "refuted",
     "combos",
     "hint",
     "sources",

@@ -109,7 +109,7 @@ def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: F
             *matches,
         )
     if not matches:
-        return Explanation(lang=lang or config.language_of(), n_rested=scanner.n_rested)
+        return Explanation(lang=lang or config.language_of())
     if matches[0].code in _DEATHS:
         matches = (replace(matches[0], component=lastresort.suspect(scanner.context, matches[0].line)), *matches[1:])
     archs = sorted(scanner.archs, key=lambda arch: -scanner.archs[arch])
@@ -120,7 +120,6 @@ def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: F
         lang or config.language_of(),
         _named(archs or [here.arch], family_of),
         here,
-        scanner.n_rested,
         programs.named(scanner.context.values(), matches[0].code),
     )
 

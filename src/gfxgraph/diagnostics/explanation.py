@@ -24,8 +24,6 @@ _MORE_WORDS = {
         "also": "also: ",
         "nothing": "gfxgraph does not recognize this; gfxgraph explain --list shows what it knows",
         "form": "gfxgraph does not know this sentence; by its form it says this",
-        "rested": "many lines come close to messages without being any; expressions were left out for a while"
-        " ({count} times; never in the last lines), so a message may be missing and counts may be low",
     },
     "zh": {
         "seen": "日志：",
@@ -40,8 +38,6 @@ _MORE_WORDS = {
         "also": "另有：",
         "nothing": "没有识别出已知问题；可识别的内容见 gfxgraph explain --list",
         "form": "gfxgraph 没有收录这条报错，以上是根据句式作出的判断",
-        "rested": "大量日志行与已知报错相近但并不相同；部分匹配规则曾暂停使用（{count} 次，末尾部分除外），"
-        "因此可能有遗漏，次数也可能偏低",
     },
 }
 
@@ -89,8 +85,7 @@ class Explanation:
     ``situation`` is the GPU and system for which the advice is filled in.
     ``families`` are the GPU families in play ("RDNA2"), from the log or from this machine: their
     notes are shown. ``archs`` are the gfx targets named in the log, with their families. ``programs`` are those named
-    in the log that have their own advice. ``n_rested`` is how often an expression was skipped for a while because the
-    text was full of near misses.
+    in the log that have their own advice.
     """
 
     matches: tuple[Match, ...] = ()
@@ -98,7 +93,6 @@ class Explanation:
     lang: str = "en"
     archs: tuple[str, ...] = ()
     situation: Situation = Situation()
-    n_rested: int = 0
     programs: tuple[str, ...] = ()
 
     @property
@@ -116,13 +110,12 @@ class Explanation:
         """Return the readable text: the root cause in full, and one line for each consequence."""
         lang = lang or self.lang
         words = _MORE_WORDS[lang]
-        rested = [_indent(words["note"], words["rested"].format(count=self.n_rested))] if self.n_rested else []
         if not self.matches:
-            return "\n".join([words["nothing"], *rested])
+            return words["nothing"]
         root, *others = self.matches
         lines = [self._full(root, lang)]
         lines += [_indent(words["also"], _brief(match, lang)) for match in others]
-        return "\n".join(lines + rested)
+        return "\n".join(lines)
 
     def as_dict(self, lang: str = "") -> dict[str, object]:
         """Return plain data for JSON: ``code``, ``matches`` and the explanation."""
@@ -146,7 +139,6 @@ class Explanation:
             "text": self.format(lang) if self.matches else "",
             "families": list(self.families),
             "archs": list(self.archs),
-            "n_rested": self.n_rested,
             "lang": lang,
         }
 

@@ -56,6 +56,7 @@ check: $(VENV)/.ready-dev
 	@echo "check: import circles" && $(BIN)/python tools/import_circles.py
 	@echo "check: ratchet" && $(BIN)/python tools/ratchet.py
 	@echo "check: one writer of files" && $(BIN)/python tools/check_writes.py
+	@echo "check: dependencies" && $(BIN)/python tools/check_dependencies.py
 	@echo "check: expressions of the audit" && $(BIN)/python tools/check_patterns.py
 
 # The native tests' libraries are built first, so that no test's time limit counts a compiler's time.
@@ -93,6 +94,7 @@ $(VENV)/.ready-docs: $(VENV)/.ready-dev
 	@touch $@
 
 docs: $(VENV)/.ready-docs
+	@$(BIN)/python tools/make_evidence.py --check
 	@$(BIN)/python tools/make_docs.py
 	@echo "docs: building the site"
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -35,12 +35,12 @@ os.environ["TRITON_CACHE_DIR"] = os.environ["BENCH_KERNELS_FOLDER"] + "/triton"
 os.environ["GFXGRAPH_STATE_DIR"] = os.environ["BENCH_KERNELS_FOLDER"] + "/state"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "0")
 
+import kernel_cases as operations
 import torch
 from bench_core import environment, summary
 
 import gfxgraph
 from gfxgraph import kernels
-from gfxgraph.reporting import kernels as operations
 
 BEGUN = time.monotonic()
 POSITION, CACHE_LEN = 100, 256

@@ -19,8 +19,9 @@ ROOT = Path(__file__).parents[1]
 if importlib.util.find_spec("gfxgraph") is None:
     sys.path.insert(0, str(ROOT / "src"))
 
+import measuring as bench  # noqa: E402
+
 import gfxgraph  # noqa: E402
-from gfxgraph.reporting import bench  # noqa: E402
 
 
 def main() -> None:

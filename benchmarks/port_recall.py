@@ -5,7 +5,7 @@
 MIRRORS holds one git directory a repository of ``port_repos.toml``, as ``owner+name/repo``. For each row the
 parent of the port's commits is unpacked, audited and compared with what the commits changed.
 
-What counts; the definition was narrowed once while misses were being read (decision 0056):
+What counts; the definition was narrowed once while misses were being read:
 
 - Only files that exist before the port, in a kind the audit reads. New files, documentation, recipes of CI
   services and vendored copies are no part of it.

@@ -1,4 +1,4 @@
-"""Which half of the ports drawn late each repository belongs to (docs/decisions/0096).
+"""Which half of the ports drawn late each repository belongs to.
 
     python benchmarks/port_split.py NAME [NAME...]
 

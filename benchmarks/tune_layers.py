@@ -22,11 +22,11 @@ from typing import Any
 
 import torch
 from bench_core import environment
+from kernel_cases import copy_gb_s
 
 from gfxgraph import kernels
 from gfxgraph.kernels import attention, layers, shapes
 from gfxgraph.kernels.shapes import Attention, Linear
-from gfxgraph.reporting.kernels import copy_gb_s
 
 BEGUN = time.monotonic()
 FOOTPRINT, MOST_COPIES = 160 << 20, 48

@@ -10,10 +10,12 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "build" / "native-tests"
+EVERY_S = 5.0
 VARIANTS = {"checked": ["-DGFX_SANITIZE=address,undefined"], "plain": []}
 """With sanitizers, and as it is shipped."""
 
@@ -34,7 +36,7 @@ def missing(variant: str) -> str:
     return ""
 
 
-def build(variant: str) -> Path:
+def build(variant: str, said: Callable[[str], None] = lambda line: None) -> Path:
     """Bring the build up to date, once at a time, and return its folder.
 
     Raises:
@@ -50,10 +52,24 @@ def build(variant: str) -> Path:
             ["cmake", "-S", str(ROOT / "native"), "-B", str(folder), python, *generator, *VARIANTS[variant]],
             ["cmake", "--build", str(folder), "--parallel", "2"],
         ):
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode != 0:
-                raise RuntimeError(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+            status, text = _run(command, said)
+            if status != 0:
+                raise RuntimeError(f"{' '.join(command)}\n{text}")
     return folder
+
+
+def _run(command: list[str], said: Callable[[str], None]) -> tuple[int, str]:
+    """The command's status and its whole output; its last line every five seconds goes to ``said``."""
+    lines: list[str] = []
+    last = time.monotonic()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
+        assert running.stdout is not None
+        for line in running.stdout:
+            lines.append(line)
+            if time.monotonic() - last > EVERY_S and line.strip():
+                last = time.monotonic()
+                said(line.strip()[:100])
+    return running.returncode, "".join(lines)
 
 
 def main() -> None:
@@ -64,7 +80,7 @@ def main() -> None:
             continue
         began = time.monotonic()
         print(f"native tests ({variant}): building", flush=True)
-        build(variant)
+        build(variant, lambda line, began=began: print(f"  {time.monotonic() - began:3.0f} s  {line}", flush=True))
         print(f"native tests ({variant}): up to date after {time.monotonic() - began:.0f} s", flush=True)
 
 

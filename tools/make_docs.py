@@ -197,12 +197,12 @@ def _plain(text: str) -> str:
 
 
 def decisions_page() -> str:
-    """The list of decisions, by number."""
+    """The list of decisions, by room."""
     rows = []
-    for path in sorted((DOCS / "decisions").glob("[0-9]*.md")):
-        title = path.read_text(encoding="utf-8").split("\n", 1)[0].lstrip("# ")
-        rows.append(f"- [{_plain(title)}]({path.name})")
-    return "# Decisions\n\nWhat was chosen, instead of what, with which consequences.\n\n" + "\n".join(rows) + "\n"
+    for path in sorted((DOCS / "decisions").glob("*.md")):
+        title, *records = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        rows.append(f"- [{_plain(title.partition(': ')[2])}]({path.name}): {'; '.join(map(_plain, records))}")
+    return "# Decisions\n\nWhat was chosen, why, and what would change it.\n\n" + "\n".join(rows) + "\n"
 
 
 def made_pages() -> dict[str, str]:

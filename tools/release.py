@@ -4,7 +4,7 @@
 
 Nothing is published, and nothing is committed before everything built has been tested. auditwheel gives the native
 wheel the oldest manylinux tag that its symbols allow; .github/workflows/wheels.yml builds it in the manylinux
-container from the same sdist, for older systems. ADDRESS is the repository's: metadata and README link to it (0186).
+container from the same sdist, for older systems. ADDRESS is the repository's: metadata and README link to it.
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ def main() -> None:
     built = [build_main(options.url.rstrip("/"), options.version), *build_native(options.url.rstrip("/"))]
     for wheel in built:
         try_out(wheel)
+    bill = DIST / f"gfxgraph-{options.version}.cdx.json"
+    run(sys.executable, str(ROOT / "tools/check_dependencies.py"), "--sbom", str(bill))
     if options.dry_run:
         print("release: both packages are built and work; nothing was changed or tagged")
         return
@@ -119,10 +121,17 @@ def absolute(text: str, base: str) -> str:
 
 
 def build(source: Path) -> Path:
-    """Build sdist and wheel of the package in ``source``; the wheel from the sdist, as an installer would."""
+    """Build sdist and wheel of the package in ``source``; the wheel from the sdist, as an installer would.
+
+    Built twice: a wheel whose bytes depend on when or where it was built cannot be checked by anybody else.
+    """
     before = set(DIST.glob("*.whl"))
     run(sys.executable, "-m", "build", "--outdir", str(DIST), str(source))
     (wheel,) = set(DIST.glob("*.whl")) - before
+    with tempfile.TemporaryDirectory() as folder:
+        run(sys.executable, "-m", "build", "--outdir", folder, str(source))
+        if (Path(folder) / wheel.name).read_bytes() != wheel.read_bytes():
+            sys.exit(f"release: {wheel.name} is another one when it is built a second time")
     return wheel
 
 

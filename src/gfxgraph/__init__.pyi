@@ -67,9 +67,7 @@ from gfxgraph.process.health import stats as stats
 from gfxgraph.process.metrics import metrics_text as metrics_text
 from gfxgraph.reporting.inspect import inspect as inspect
 from gfxgraph.reporting.memory import memory_report as memory_report
-from gfxgraph.reporting.opentelemetry import publish_metrics as publish_metrics
 from gfxgraph.reporting.page import write_report as write_report
-from gfxgraph.reporting.times import trace as trace
 from gfxgraph.reporting.watch import coverage as coverage
 from gfxgraph.startup.activation import activate_from_environment as activate_from_environment
 from gfxgraph.startup.activation import disable as disable

@@ -112,10 +112,8 @@ class Config:
     migraphx_graphs: bool = False
     metrics: str = ""
     """Folder where each process keeps its counters as text for Prometheus; empty: none."""
-    opentelemetry: bool = False
-    """Give the counters to OpenTelemetry, where a program set that up."""
-    coverage: str = ""
-    """"sampled" or "exact": count what runs in graphs and what does not; "" to install nothing."""
+    coverage: bool = False
+    """Count what runs in graphs and what does not."""
     report: str = ""
     """Folder where each process leaves what `gfxgraph report` shows; empty: none."""
     compile: CompileWays = CompileWays.AUTO
@@ -167,8 +165,6 @@ _TRANSFORMERS |= {word: Transformers.ON for word in _TRUE} | {word: Transformers
 _COMPILE = {word: CompileWays.REGIONS for word in _TRUE} | {word: CompileWays.OFF for word in _FALSE}
 _COMPILE |= {way.value: way for way in CompileWays}
 
-_COVERAGE = {word: "sampled" for word in _TRUE} | {word: "" for word in _FALSE}
-_COVERAGE |= {"sampled": "sampled", "exact": "exact"}
 
 _LOG_LEVEL = {level.value: level for level in LogLevel} | {"warning": LogLevel.WARN}
 _LANG = {"en": "en", "english": "en", "zh": "zh", "cn": "zh", "chinese": "zh"}
@@ -197,8 +193,7 @@ VARIABLES: Mapping[str, str] = {
     "GFXGRAPH_WAVE": "off | detect | auto",
     "GFXGRAPH_NO_WAVE": "0 | 1",
     "GFXGRAPH_METRICS": "a folder for counters as text for Prometheus",
-    "GFXGRAPH_OPENTELEMETRY": "0 | 1",
-    "GFXGRAPH_COVERAGE": "0 | sampled (1) | exact",
+    "GFXGRAPH_COVERAGE": "0 | 1",
     "GFXGRAPH_REPORT": "a folder for what gfxgraph report shows",
     "SGLANG_RDNA2_KERNELS": "0 | 1",
     "SGLANG_DISABLE_GFXGRAPH": "0 | 1",
@@ -414,8 +409,7 @@ def load(environ: Mapping[str, str] | None = None) -> Config:
         is_refused=sglang_disabled or reader.text("GFXGRAPH").lower() in _FALSE,
         migraphx_graphs=reader.choice("MIGRAPHX_ENABLE_HIPGRAPH", _MIGRAPHX, False),
         metrics=reader.path("GFXGRAPH_METRICS"),
-        opentelemetry=reader.flag("GFXGRAPH_OPENTELEMETRY", False),
-        coverage=reader.choice("GFXGRAPH_COVERAGE", _COVERAGE, ""),
+        coverage=reader.flag("GFXGRAPH_COVERAGE", False),
         report=reader.path("GFXGRAPH_REPORT"),
         compile=reader.choice("GFXGRAPH_COMPILE", _COMPILE, CompileWays.AUTO),
         compile_keep=tuple(filter(None, map(str.strip, reader.text("GFXGRAPH_COMPILE_KEEP").split(",")))),

@@ -193,7 +193,7 @@ def test_older_tuning_variables_say_how_often_the_slow_way_is_taken(state, platf
 def test_a_decided_choice_is_looked_at_again():
     """After many calls, and kept unless the other way has become clearly better."""
     choice = Choice()
-    for _ in range(10):
+    for _ in range(40):
         choice.add(Way.EAGER, 200.0)
         choice.add(Way.GRAPH, 100.0)
     assert choice.decision.way is Way.GRAPH

@@ -486,7 +486,6 @@ NO_ARGUMENTS = {
     "graphed(3)": lambda: gfxgraph.graphed(3),
     "graphed(Linear)": lambda: gfxgraph.graphed(torch.nn.Linear),
     "inspect('x')": lambda: gfxgraph.inspect("x"),
-    "trace(None)": lambda: gfxgraph.trace(None, "x.json"),
 }
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -402,6 +403,27 @@ def test_modes_see_every_operation(platform):
             bare()
     assert "aten.relu.default" in seeing.seen
     assert "_Seeing, a mode of torch's, must see each operation" in g.explain()
+
+
+def test_forward_mode_ad_gives_tangents(platform):
+    """A call under a dual level runs eagerly, of a function, a branch, a loop and unrolled steps alike."""
+    f = lambda x: (x * x).sin()  # noqa: E731
+    calls = [
+        gfxgraph.graphed(f),
+        functools.partial(gfxgraph.Conditional({"only": f}), "only"),
+        lambda x: made(x)[0],
+        lambda x: twice(1, x)[0],
+    ]
+    made = gfxgraph.while_loop(lambda x: x.sum() > 1e9, lambda x: x + 1, max_steps=2)
+    twice = gfxgraph.unroll(f, k=1)
+    for call in calls:
+        for _ in range(3):
+            with torch.no_grad():
+                call(X())
+            with forward_ad.dual_level():
+                dual = forward_ad.make_dual(X(), torch.ones_like(X()))
+                assert forward_ad.unpack_dual(call(dual)).tangent is not None
+    assert calls[0].stats()["eager"]["forward-mode AD must see each operation"] == 3
 
 
 def test_a_default_device_has_replays_of_its_own(platform):

@@ -56,48 +56,13 @@ def test_a_split_says_why_and_what_to_write_instead(capture):
     assert "aten::index" in str(graph.explain())
 
 
-def test_two_captures_are_compared(capture):
-    """``diff`` names the nodes that only one of them has; the same work is the same."""
-    x, w = torch.randn(4, 8, device="cuda"), torch.randn(8, 8, device="cuda")
-
-    def body(n):
-        return layers(x, w, n)
-
-    first, second, third = (gfxgraph.inspect(capture(lambda n=n: body(n))[0]) for n in (2, 2, 3))
-    assert first.diff(second).is_same
-    different = first.diff(third)
-    assert [node.op for node in different.added] == ["aten::mm", "aten::relu"] and not different.removed
-    assert "+ " in str(different)
-
-
-def test_other_inputs_are_a_difference(capture):
-    """A capture on another tensor, or on one of another size, is not the same, whatever the variable is called."""
-    w, inputs = torch.randn(8, 8, device="cuda"), {}
-
-    def seen(n):
-        inputs["x"] = torch.randn(n, 8, device="cuda")  # its name goes to the new one
-        return gfxgraph.inspect(capture(lambda: layers(inputs["x"], w, 2))[0])
-
-    first, moved, larger = seen(4), seen(4), seen(6)
-    difference = first.diff(moved)
-    assert not difference.is_same and not difference.added and difference.ratio == 1.0
-    ((old, new),) = difference.moved_tensors
-    assert old.layout == new.layout and old.address != new.address and "~ " in str(difference)
-    difference = moved.diff(larger)
-    assert difference.added and difference.ratio < 1 and "[6, 8]" in str(difference)
-    assert [new.layout for _, new in difference.moved_tensors] == ["[6, 8] float32"]
-    more = gfxgraph.inspect(capture(lambda: layers(inputs["x"], w, 2) + inputs["x"].new_ones(8) * w[0])[0])
-    assert not larger.diff(more).is_same
-
-
-def test_json_and_dot_hold_every_node(capture):
+def test_json_holds_every_node(capture):
     """Both outputs can be read back, and have as many nodes and edges as the graph."""
     x, w = torch.randn(4, 8, device="cuda"), torch.randn(8, 8, device="cuda")
     graph, _ = capture(lambda: layers(x, w))
     seen = graph.explain()
     table = json.loads(seen.json())
     assert len(table["captures"][0]["steps"][0]["nodes"]) == 6
-    assert seen.dot().count("[label=") == 6 and seen.dot().count(" -> ") == 5
 
 
 def test_graphed_functions_are_inspected(platform):

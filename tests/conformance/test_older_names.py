@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
 import runpy
@@ -13,7 +14,6 @@ import torch
 
 import gfxgraph
 from gfxgraph.process import process
-from gfxgraph.reporting import bench
 
 
 def randn(*size):
@@ -232,6 +232,8 @@ def test_cuda_graph_wrapper_without_its_graph(platform, why):
 def test_the_pages_benchmark_takes_the_pages_options(platform, monkeypatch, tmp_path):
     """``--run-count 3 --output FILE``: each workload in each run, whether it fell back, and the commit."""
     program = Path(__file__).parents[2] / "benchmarks/bench_readme_public.py"
+    monkeypatch.syspath_prepend(str(program.parent))
+    bench = importlib.import_module("measuring")
     written = tmp_path / "results/latest.json"
     monkeypatch.setattr(gfxgraph, "enable", lambda **asked: None)  # it is on
     monkeypatch.setattr(bench, "WAYS", {"eager": bench.WAYS["eager"], "graph": bench.WAYS["graph"]})

@@ -381,20 +381,3 @@ def test_the_walk_is_exact_on_every_kind_of_node(tmp_path):
     kinds, *rest = made.stdout.splitlines()
     assert {"kernel", "host", "child_graph"} <= set(re.findall(r"\w+", kinds))
     assert rest == ["switching exact", "alone exact"]
-
-
-def test_an_index_out_of_range_is_bisected_to_a_script_of_its_own(tmp_path):
-    """The operation alone, of three; the script shows the fault in plain torch."""
-    (tmp_path / "program.py").write_text(HEAD + INDEX)
-    environment = dict(os.environ, PYTHONPATH=SOURCE, XDG_STATE_HOME=str(tmp_path / "state"), GFXGRAPH_LANG="en")
-    made = gfxgraph_on_program(tmp_path, environment, "bisect")
-    assert made.returncode == 1
-    first, second, third = made.stdout.splitlines()[-3:]
-    assert re.fullmatch(rf"aten::gather at \S*program\.py:{line((INDEX, 'b = a.gather'))}", first)
-    assert second.startswith("  this operation faults in the replay: ")
-    target = tmp_path / "program-reproducer.py"
-    assert third == f"  shown by {target} (1 of 3 operations)"
-    assert "gfxgraph" not in target.read_text().replace("Written by gfxgraph bisect", "")
-    alone = subprocess.run([sys.executable, str(target)], capture_output=True, text=True, timeout=120, check=False)
-    assert alone.returncode in (1, -signal.SIGABRT)
-    assert alone.returncode < 0 or alone.stdout.startswith("REPRODUCED: the replay failed: ")

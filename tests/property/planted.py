@@ -38,7 +38,7 @@ from gfxgraph import files, simulator
 from gfxgraph.adapters import _metrics
 from gfxgraph.capture import modes, turns, watch
 from gfxgraph.process import bridge, process
-from gfxgraph.reporting import history, leave
+from gfxgraph.reporting import leave
 from tests.conformance.bench import attributes, patched
 from tests.property import faults
 
@@ -209,17 +209,11 @@ class Round:
             self.watch = watch.Deadline(state, 0.004)
             self.turn = turns.Turn(thread=0, where="a test", begun=1.0)
             self.stop = self.watch.stop
-        elif name == "history":
-            self.history = history.History(state)
-            self.history._pause_s = 0.001
-            self.stop = self.history.stop
 
     def begin(self) -> None:
         if self.name == "watch":
             turns._turns.append(weakref.ref(self.turn))
             self.watch.begin()
-        elif self.name == "history":
-            self.history.start()
         elif self.name == "metrics":
             _metrics.PERIOD_S = 0.001
             at_exit: list[Callable[[], None]] = []
@@ -237,9 +231,6 @@ class Round:
         if self.name == "watch":
             self.watch._seen.clear()
             return soon(lambda: any(seen.is_told for seen in list(self.watch._seen.values())))
-        if self.name == "history":
-            n = len(self.history.moments)
-            return soon(lambda: len(self.history.moments) != n)
         for path in self.folder.iterdir():
             path.unlink(missing_ok=True)  # a file on its way has another name
         return soon(lambda: any(self.folder.iterdir()))
@@ -252,7 +243,7 @@ def soon(is_so: Callable[[], bool]) -> bool:
     return is_so()
 
 
-def watchers(every: int = 1, names: Any = ("watch", "history", "metrics", "report")) -> Iterator[Struck]:
+def watchers(every: int = 1, names: Any = ("watch", "metrics", "report")) -> Iterator[Struck]:
     """Each line that a round of a thread of ours reaches, below its loop: the next rounds do their work."""
     on()
     x = torch.ones(8, device="cuda")

@@ -17,7 +17,6 @@ from gfxgraph.diagnostics import derived
 from gfxgraph.errors import GfxGraphError
 from gfxgraph.hardware import advice, environment
 from gfxgraph.port.audit import AuditError, read_baseline
-from gfxgraph.reporting import left
 
 ROOT = Path(__file__).parents[2]
 needs_links = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no FIFOs")
@@ -227,8 +226,8 @@ def test_what_the_user_names_is_read_whatever_it_is(tmp_path):
 @needs_links
 @pytest.mark.parametrize(
     "read",
-    [environment.load, lambda path: plans._text_of(path), lambda path: read_baseline(str(path)), left.read_bench],
-    ids=["environment", "plan", "baseline", "bench"],
+    [environment.load, lambda path: plans._text_of(path), lambda path: read_baseline(str(path))],
+    ids=["environment", "plan", "baseline"],
 )
 @pytest.mark.parametrize("content", [None, b"\xff\xfe\x00", b"[" * 100_000, b'{"n_gpus": null}'], ids=str)
 def test_no_file_of_the_users_hangs_a_command_or_ends_in_a_traceback(read, content, tmp_path):
@@ -239,3 +238,19 @@ def test_no_file_of_the_users_hangs_a_command_or_ends_in_a_traceback(read, conte
         assert isinstance(read(path), str)
     except (GfxGraphError, AuditError) as error:
         assert str(path) in str(error)
+
+
+def test_a_pipe_that_nobody_reads_blocks_no_end(tmp_path):
+    """A line for it is an error at once, also where its reader has stopped reading; a file takes it."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="No such device"):
+        files.append(tmp_path / "pipe", "line\n")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        files.append(tmp_path / "pipe", "line\n")
+        with pytest.raises(BlockingIOError):
+            files.append(tmp_path / "pipe", "x" * 1_000_000)
+    finally:
+        os.close(reader)
+    files.append(tmp_path / "file", "line\n")
+    assert (tmp_path / "file").read_text() == "line\n"

@@ -56,6 +56,18 @@ def test_the_map_leads_somewhere():
     assert not [path for path in paths if not (ROOT / path).exists() and not (SOURCE / path).exists()]
 
 
+def test_each_promise_has_its_room_and_its_proof():
+    """The table of promises has at most twenty lines, four cells a row, and names rooms and tests that exist."""
+    table = (ROOT / "ARCHITECTURE.md").read_text().partition("## Promises\n")[2].partition("\n## ")[0].strip()
+    assert len(table.splitlines()) <= 20
+    rows = [row.strip("|").split(" | ") for row in table.splitlines() if row.startswith("| **")]
+    assert len(rows) >= 9 and {len(row) for row in rows} == {4}
+    for _, _, rooms, proofs in rows:
+        named = re.findall(r"`([^`]+)`", rooms), re.findall(r"`([^`]+)`", proofs)
+        assert named[0] and all((SOURCE / room).exists() for room in named[0])
+        assert named[1] and all((ROOT / proof).is_file() for proof in named[1])
+
+
 def test_the_arrows_on_the_map_are_those_that_are_held():
     """The layers drawn in ARCHITECTURE.md are the import contract's."""
     drawn = (ROOT / "ARCHITECTURE.md").read_text().partition("```text\n")[2].partition("```")[0].split("\n")

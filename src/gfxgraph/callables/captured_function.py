@@ -24,7 +24,7 @@ from gfxgraph.callables import engine
 from gfxgraph.callables.arena import Arena, arena_of
 from gfxgraph.callables.entry import replay
 from gfxgraph.callables.inputs import copy_together, dense_strides, dim_order
-from gfxgraph.callables.signature import GuardMiss, RunEagerly
+from gfxgraph.callables.signature import GuardMiss, RunEagerly, foreign_mode
 from gfxgraph.capture.half_entered import is_interrupt
 from gfxgraph.capture.holdings import unbroken
 from gfxgraph.capture.memory import used_on
@@ -34,9 +34,9 @@ from gfxgraph.types import OnUnsafe
 
 
 def arena() -> Arena | None:
-    """The arena of the current device; None without a GPU, where functions just run."""
+    """The arena of the current device; None where functions just run: no GPU, or a mode that sees each operation."""
     state = bridge.process_for_callables()
-    return None if state is None else arena_of(state, torch.cuda.current_device())
+    return None if state is None or foreign_mode() else arena_of(state, torch.cuda.current_device())
 
 
 @unbroken

@@ -329,7 +329,7 @@ def foreign_mode() -> str:
             for kind in kinds
             if not kind.__module__.startswith(_NOT_THE_PROGRAMS)
         ),
-        "",
+        "forward-mode AD" if torch.autograd.forward_ad._current_level >= 0 else "",
     )
 
 

@@ -8,7 +8,6 @@ programs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 from gfxgraph.capture.program import Program
@@ -48,7 +47,6 @@ class Rooms:
     deep_capture: Callable[[], AllocationGuard]
     guard_for: Callable[[Any, Program, Any, str, Any], GraphGuard | None]
     replay_by_nodes: Callable[[Any, Program, Any], None]
-    bisect_program: Callable[[Program, Path | None], Any]
     repaired: Callable[[Any, Any, Sequence[tuple[int, str]]], tuple[Any, Any]]
     older_capture: Callable[..., Any]
     running_node: Callable[[], str]

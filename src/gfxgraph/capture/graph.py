@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -578,15 +577,6 @@ class BridgedGraph(_TorchsGraph):
         """Replay once node by node, so that a fault can be attributed; see gfxgraph.localize_fault."""
         with self._another_replay("replay()") as program:
             above.rooms.replay_by_nodes(self._guard, program, super().pool())
-
-    def bisect(self, path: str | os.PathLike[str] | None = None) -> Any:
-        """Find the first operation whose graphed result differs from eager; None if there is none.
-
-        Args:
-            path: where to write the smallest script that shows the difference; by default the working directory.
-        """
-        with self._another_replay("bisect()") as program:
-            return above.rooms.bisect_program(program, Path(path).absolute() if path is not None else None)
 
     def explain(self) -> Any:
         """Describe what a replay of this graph does, like ``gfxgraph.inspect``; ``str()`` of the result is readable

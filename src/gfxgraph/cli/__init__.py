@@ -15,16 +15,12 @@ A file here that has a ``command`` is a command of that name. Nothing else needs
     _watched.py       ``--coverage`` and ``--report``
     doctor.py         checks GPU, ROCm, PyTorch and settings; with it:
     _selftest.py      ``--selftest``
-    _matrix.py        ``--matrix``
     check.py          what would break or split a capture of a function
-    bisect.py         the operation that a graph gets wrong
-    bench.py          eager, graph and compiled compared
     demo.py           an unmodified program, run and explained
     device.py         the GPU that decisions are based on
     status.py         settings, PyTorch, GPU, engines, for a bug report; env.py is its other name
     explain.py        explains a ROCm error
     report.py         an HTML page of a run
-    top.py            watches a running process
     port.py           audit, plan, fix and verify; with it:
     _port_options.py  options its subcommands share
     _port_verify.py   ``gfxgraph port verify``

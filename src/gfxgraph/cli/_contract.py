@@ -342,13 +342,13 @@ def as_dict(error: GfxGraphError) -> dict[str, object]:
 
 
 def wants_json(arguments: list[str]) -> bool:
-    """True where our own arguments ask for JSON; a program's arguments after ``run`` or ``bisect`` are its own."""
+    """True where our own arguments ask for JSON; a program's arguments after ``run`` are its own."""
     return any(word == "--json" or word.startswith("--json=") for word in own_arguments(arguments))
 
 
 def own_arguments(arguments: list[str]) -> Iterator[str]:
     """Those before ``--``, and for commands that take a program those before the program."""
-    takes_program = arguments[:1] in (["run"], ["bisect"])
+    takes_program = arguments[:1] == ["run"]
     words = iter(arguments[1:])
     for word in words:
         if word == "--" or (takes_program and (word == "-m" or not word.startswith("-"))):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -18,15 +20,9 @@ from gfxgraph.startup.environment import program_environment
 from gfxgraph.startup.torch_build import refuse_unsuitable
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
-    from gfxgraph.selftest.outcome import CaseResult
-    from gfxgraph.selftest.suite import Suite
+    from gfxgraph.selftest.suite import CaseResult, Suite
 
 DEFAULT_PATH = "gfxgraph-selftest.json"
-WIDE = 100
-"""Columns from which on a line has room for the name of its case."""
 _COLOUR = {"pass": "green", "skip": "cyan", "fail": "red", "crash": "red", "hang": "red"}
 _SIMULATED = {
     "en": "This is the simulator (profile {profile}), not a GPU: it shows that gfxgraph's own logic is whole on this "
@@ -72,36 +68,51 @@ def run(
     asked |= {"GFXGRAPH_SIMULATE": simulate} if simulate else {}
     _, settings = program_environment(asked)
     refuse_unsuitable(settings, sys.executable)
-    from rich.console import Console
-
     # lazily: other commands start without it
     from gfxgraph.selftest.suite import Suite, write
     from gfxgraph.selftest.worker import CASES
 
-    # With --json stdout is the report and nothing else.
-    console = Console(highlight=False, stderr=as_json)
     suite = Suite(settings.simulate, settings.allow_cuda, only, module or CASES)
-    lang = settings.lang
-    if suite.is_simulated:
-        console.print(_SIMULATED[lang].format(profile=suite.simulate), style="bold yellow")
+    say = functools.partial(click.secho, err=as_json)
+    if suite.simulate:
+        say(_SIMULATED[settings.lang].format(profile=suite.simulate), fg="yellow", bold=True)
     status = 0
+    held = {each: signal.signal(each, _stop) for each in _ending()}
     try:
-        with _stoppable():
-            _run(console, suite, path)
+        cases = suite.probe()
+        _show(suite.results[0], as_json, _device(suite))
+        write(suite.report(), path)
+        for result in suite.run(cases):
+            _show(result, as_json)
+            write(suite.report(), path)
     except Stopped as stopped:
         suite.stopped_by, status = stopped.signal.name, 128 + stopped.signal
     finally:
-        with _deaf():
-            suite.close()
+        for each in held:
+            signal.signal(each, signal.SIG_IGN)  # the report is written whole
     if suite.results:
-        with _deaf():
-            write(suite.report(), path)
-    for result in suite.ended()[len(suite.results) :]:
-        console.print(line(result, console.width))
-    _conclude(console, suite, path, lang)
+        write(suite.report(), path)
+    _conclude(suite, path, settings.lang, say)
     if as_json:
         click.echo(json.dumps(suite.report(), ensure_ascii=False, indent=1))
+    for each, handler in held.items():
+        signal.signal(each, handler if handler is not None else signal.SIG_DFL)
     return status or (0 if suite.is_passed else 1)
+
+
+def _conclude(suite: Suite, path: Path, lang: str, say: Callable[..., None]) -> None:
+    """Say how the suite ended, and where its report is."""
+    counts = Counter(str(result.outcome) for result in suite.results)
+    numbers = ", ".join(f"{n} {outcome}" for outcome, n in counts.items())
+    verdict = _VERDICT[suite.is_passed][lang]
+    if suite.stopped_by:
+        verdict = _STOPPED[lang].format(by=suite.stopped_by, n=len(suite.results), total=1 + len(suite.cases))
+    say(f"\n{verdict}: {numbers}", fg="green" if suite.is_passed else "red", bold=True)
+    if suite.simulate:
+        say(_SIMULATED[lang].format(profile=suite.simulate), fg="yellow", bold=True)
+        say(str(path))
+    elif suite.results:
+        say(_SEND[lang].format(path=path))
 
 
 class Stopped(BaseException):
@@ -111,77 +122,14 @@ class Stopped(BaseException):
         self.signal = signal.Signals(number)
 
 
-_ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+def _ending() -> list[signal.Signals]:
+    """The requests to end that are not ignored: nohup ignores SIGHUP."""
+    known = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    return [each for each in known if signal.getsignal(each) is not signal.SIG_IGN]
 
 
-@contextmanager
-def _stoppable() -> Iterator[None]:
-    """Turn requests to terminate into an exception, so that the results so far are kept."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise Stopped(number)
-
-    with _handling(stop):
-        yield
-
-
-@contextmanager
-def _deaf() -> Iterator[None]:
-    """Ignore signals while all processes are ended and the report is written."""
-    with _handling(signal.SIG_IGN):
-        yield
-
-
-@contextmanager
-def _handling(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Iterator[None]:
-    # What is ignored stays so: nohup ignores SIGHUP.
-    held = {each: signal.getsignal(each) for each in _ENDING}
-    for each, old in held.items():
-        if old is not signal.SIG_IGN:
-            signal.signal(each, handler)
-    try:
-        yield
-    finally:
-        for each, old in held.items():
-            signal.signal(each, old if old is not None else signal.SIG_DFL)
-
-
-def _run(console: Console, suite: Suite, path: Path) -> None:
-    from rich.progress import Progress, ProgressColumn, Task, TimeElapsedColumn
-    from rich.progress_bar import ProgressBar
-    from rich.text import Text
-
-    # lazily: other commands start without it
-    from gfxgraph.selftest.suite import write
-
-    class Now(ProgressColumn):
-        """What is running, looked up at each refresh: a case that hangs is seen to."""
-
-        def render(self, task: Task) -> Text:
-            return Text(", ".join(suite.running) or str(task.description))
-
-    class EndedColumn(ProgressColumn):
-        """How many cases have ended, also those whose line waits for an earlier one."""
-
-        def render(self, task: Task) -> Text:
-            return Text(f"{suite.n_ended}/{int(task.total)}" if task.total else "")
-
-    class Bar(ProgressColumn):
-        """The same count as a bar."""
-
-        def render(self, task: Task) -> ProgressBar:
-            return ProgressBar(task.total, suite.n_ended, width=24, pulse=not task.total)
-
-    columns = (Bar(), EndedColumn(), TimeElapsedColumn(), Now())
-    # On a terminal only: into a file or a pipe go the lines alone.
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("device", total=None)
-        cases = suite.probe()
-        console.print(line(suite.results[0], console.width, _device(suite)))
-        progress.update(bar, total=len(cases), description="report")
-        for result in suite.run(cases):
-            console.print(line(result, console.width))
-            write(suite.report(), path)
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise Stopped(number)
 
 
 def _device(suite: Suite) -> str:
@@ -194,48 +142,17 @@ def _device(suite: Suite) -> str:
     return f"{found['name']}, {found['arch']}, {found['memory_mib']} MiB, torch {found['torch']}, {runtime}"
 
 
-def line(result: CaseResult, width: int, fact: str = "") -> Table:
+def _show(result: CaseResult, is_error: bool, fact: str = "") -> None:
     """One case on one line; a case that did not pass in full."""
-    from rich.table import Table
-    from rich.text import Text
-
-    is_wide = width >= WIDE
-    shown = Text(fact or result.fact)
+    mark = click.style(f"{result.outcome!s:<5}", fg=_COLOUR[result.outcome])
+    shown = f"{result.name}: {fact or result.fact}"
+    seconds = f"  {result.seconds:.1f} s" if result.exit_status is not None else ""
     if result.is_bad:
-        shown = Text(f"{result.name}: ", style="bold").append_text(shown) if not is_wide else shown
-        shown.append(f"\n{result.reason}", style="red")
+        click.echo(f"{mark}  {shown}{seconds}\n       {result.reason}", err=is_error)
         for code in result.explained[:3]:
-            shown.append(f"\ngfxgraph explain {code}", style="bold")
-    elif result.reason:
-        shown = Text(f"{'' if is_wide else result.name + ': '}{result.reason}")
-    table = Table.grid(padding=(0, 2), expand=True)
-    table.add_column(width=5)
-    if is_wide:
-        table.add_column(width=24, no_wrap=True)
-    table.add_column(ratio=1, no_wrap=not result.is_bad, overflow="fold" if result.is_bad else "ellipsis")
-    table.add_column(width=7, justify="right", no_wrap=True)
-    seconds = f"{result.seconds:.1f} s" if result.exit_status is not None else ""
-    mark = Text(str(result.outcome), style=_COLOUR[result.outcome])
-    table.add_row(mark, *([result.name] if is_wide else []), shown, Text(seconds, style="dim"))
-    return table
-
-
-def _conclude(console: Console, suite: Suite, path: Path, lang: str) -> None:
-    counts: dict[str, int] = {}
-    for result in suite.ended():
-        counts[str(result.outcome)] = counts.get(str(result.outcome), 0) + 1
-    numbers = ", ".join(f"{n} {outcome}" for outcome, n in counts.items())
-    is_passed = suite.is_passed
-    verdict = _VERDICT[is_passed][lang]
-    if suite.stopped_by:
-        verdict = _STOPPED[lang].format(by=suite.stopped_by, n=sum(counts.values()), total=1 + suite.n_cases)
-    console.print()
-    if not suite.results:
-        console.print(verdict, style="bold red")
+            click.echo(f"       gfxgraph explain {code}", err=is_error)
         return
-    console.print(f"{verdict}: {numbers}", style="bold green" if is_passed else "bold red")
-    if suite.is_simulated:
-        console.print(_SIMULATED[lang].format(profile=suite.simulate), style="yellow")
-        console.print(str(path), soft_wrap=True)
-        return
-    console.print(_SEND[lang].format(path=path), soft_wrap=True)
+    if result.reason:
+        shown = f"{result.name}: {result.reason}"
+    room = shutil.get_terminal_size((100, 24)).columns - 7 - len(seconds)
+    click.echo(f"{mark}  {shown if len(shown) <= room else shown[: room - 3] + '...'}{seconds}", err=is_error)

@@ -28,13 +28,13 @@ class WatchOptions:
     """What to do with what was seen.
 
     Args:
-        coverage: "sampled" or "exact"; "" not to count.
+        coverage: count what runs in graphs.
         least: the share of launches below which the status is 1.
         with_table: print the lines that ran eagerly, too.
         page: where the HTML report goes.
     """
 
-    coverage: str = ""
+    coverage: bool = False
     least: float | None = None
     with_table: bool = False
     page: str | None = None
@@ -57,30 +57,22 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="Exit with status 1 if less than this share of launches is in graphs, e.g. 0.9; implies --coverage.",
         ),
         click.option("--coverage-table", is_flag=True, help="Name the lines that ran eagerly; implies --coverage."),
-        click.option(
-            "--coverage",
-            type=click.Choice(("sampled", "exact")),
-            metavar="[=exact]",
-            help="Report how much ran in graphs, by sampling or by counting every launch.",
-        ),
+        click.option("--coverage", is_flag=True, help="Report how much ran in graphs; a launch costs some us."),
     ):
         command = option(command)
     return command
 
 
-def wanted(
-    coverage: str | None, table: bool, least: float | None, page: str | None, is_simulated: bool
-) -> WatchOptions:
-    """What the options ask for. A simulated device is slow anyhow: there every launch is counted."""
-    kind = coverage or ("sampled" if table or least is not None or page else "")
-    return WatchOptions("exact" if kind and is_simulated else kind, least, table, page)
+def wanted(coverage: bool, table: bool, least: float | None, page: str | None) -> WatchOptions:
+    """What the options ask for."""
+    return WatchOptions(coverage or table or least is not None or bool(page), least, table, page)
 
 
 def run(wait: Callable[[dict[str, str]], int], environment: Mapping[str, str], asked: WatchOptions) -> int:
     """Run the program by ``wait``, print its coverage, write its page; returns the status to exit with."""
     folder = Path(tempfile.mkdtemp(prefix="gfxgraph-report-"))
     try:
-        status = wait({**environment, "GFXGRAPH_REPORT": str(folder), "GFXGRAPH_COVERAGE": asked.coverage or "0"})
+        status = wait({**environment, "GFXGRAPH_REPORT": str(folder), "GFXGRAPH_COVERAGE": str(int(asked.coverage))})
         return _say(folder, asked, status)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -9,6 +9,7 @@ import click
 from gfxgraph import config
 from gfxgraph.cli import _contract
 from gfxgraph.diagnostics.render import visible
+from gfxgraph.errors import check_settings
 from gfxgraph.hardware.device import DeviceInfo, device_info, torch_rocm_status
 from gfxgraph.hardware.machine import Machine
 from gfxgraph.hardware.topology import gpus
@@ -39,6 +40,7 @@ _LABELS_ZH = {
 )
 def command(as_json: bool, index: int) -> None:
     """Show the GPU that gfxgraph bases its decisions on. Exit status 1 if there is none."""
+    check_settings(config.load())
     found = device_info(index)
     if as_json:
         click.echo(json.dumps({"device": found.as_dict(), "torch": torch_rocm_status()}, indent=2))

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from gfxgraph import config
-from gfxgraph.cli import _contract, _matrix, _selftest
+from gfxgraph.cli import _contract, _selftest
 from gfxgraph.diagnostics.render import visible
 from gfxgraph.hardware import checks, versions
 from gfxgraph.hardware.checks import CheckResult, CheckState, Site
@@ -36,8 +36,6 @@ _MARK = {CheckState.GREEN: ("ok  ", "green"), CheckState.AMBER: ("warn", "yellow
 @_contract.simulate
 @click.option("--only", multiple=True, hidden=True, metavar="NAME", help="--selftest: these cases alone.")
 @click.option("--cases", hidden=True, metavar="MODULE", help="--selftest: the cases of this module.")
-@click.option("--matrix", is_flag=True, help="Merge the self-test reports in FILES into one table.")
-@click.argument("files", nargs=-1, type=click.Path(path_type=Path))
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -49,19 +47,12 @@ def command(
     simulate: str,
     only: tuple[str, ...],
     cases: str | None,
-    matrix: bool,
-    files: tuple[Path, ...],
 ) -> None:
     """Check this machine, and show how to fix what is wrong.
 
     Exit status: 0 no errors (with --selftest: every case passed, or was skipped with a reason), 1 errors, 2 gfxgraph
-    cannot be used here. --allow-cuda, --simulate and --out go with --selftest, FILES with --matrix, whose status is
-    0 if every report in the table passed, and 1 if not.
+    cannot be used here. --allow-cuda, --simulate and --out go with --selftest.
     """
-    if matrix != bool(files) or (matrix and (selftest or why)):
-        raise click.UsageError("report files need --matrix, and --matrix needs report files", ctx)
-    if matrix:
-        raise SystemExit(_matrix.run(files, as_json=as_json))
     if selftest:
         status = _selftest.run(
             out, as_json=as_json, simulate=simulate, allow_cuda=allow_cuda, only=only, module=cases

@@ -91,7 +91,7 @@ def print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     ctx.exit()
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, invoke_without_command=True)
 @click.option(
     "-V",
     "--version",
@@ -101,7 +101,8 @@ def print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     callback=print_version,
     help="Show the version.",
 )
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Safe GPU graphs for PyTorch on AMD GPUs.
 
     Exit status: 0 fine, 1 something was found, 2 the command failed, 130 stopped by Ctrl-C; 'run' ends with its
@@ -111,6 +112,8 @@ def cli() -> None:
     Completion, for bash:
       eval "$(_GFXGRAPH_COMPLETE=bash_source gfxgraph)"
     """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

@@ -21,15 +21,8 @@ from gfxgraph.cli import _contract
     metavar="FILE.html",
     help="Where to write.",
 )
-@click.option(
-    "--bench",
-    "bench_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="The output of gfxgraph bench --json.",
-)
 @click.option("--json", "as_json", is_flag=True, help="Print the data as JSON instead of a page.")
-def command(folder: Path, out: str, bench_file: Path | None, as_json: bool) -> None:
+def command(folder: Path, out: str, as_json: bool) -> None:
     """Make one offline HTML page from what processes wrote to FOLDER.
 
     \b
@@ -51,6 +44,5 @@ def command(folder: Path, out: str, bench_file: Path | None, as_json: bool) -> N
 
         click.echo(json.dumps(found))
         return
-    benches = [] if bench_file is None else [left.read_bench(bench_file)]
-    files.write(Path(out), page.html(found, benches))
+    files.write(Path(out), page.html(found))
     click.echo(out)

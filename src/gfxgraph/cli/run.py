@@ -31,7 +31,6 @@ DEFAULT_VALUES = {
     "--simulate": DEFAULT_PROFILE,
     "--stats": stats_file.TO_STDERR,
     "--watch": f"{HANG_LIMIT_S:g}",
-    "--coverage": "sampled",
 }
 TAKE_VALUES = {"--on-unsafe", "--guard", "--guard-limit", "--min-coverage", "--report"}
 USAGE = "[OPTIONS] (SCRIPT.py ARGS... | -m MODULE ARGS... | -- COMMAND ARGS...)"
@@ -125,7 +124,7 @@ def command(
     guard: str | None,
     guard_limit: float,
     sanitizer: bool,
-    coverage: str | None,
+    coverage: bool,
     coverage_table: bool,
     min_coverage: float | None,
     report_file: str | None,
@@ -157,7 +156,7 @@ def command(
         refuse_unsuitable(settings, sys.executable)
     if program.is_command:
         _handshake.refuse_deaf(argv, environment)
-    watched = _watched.wanted(coverage, coverage_table, min_coverage, report_file, bool(settings.simulate))
+    watched = _watched.wanted(coverage, coverage_table, min_coverage, report_file)
     if preload or watched.is_any:
         # lazily: other commands start without it
         from gfxgraph.cli import _preload

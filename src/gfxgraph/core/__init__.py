@@ -19,6 +19,4 @@ Stays out: torch, drivers, files, clocks, environment.
     flight.py            the flight recorder's page: 128 bytes
     faults.py            a fault's report, put together
     memory_map.py        where an address lies among known allocations
-    sanitizer_report.py  what compute-sanitizer and AMD's debug agent print
-    reproducer.py        a stretch of a tape as a script that runs on its own
 """

@@ -1,19 +1,12 @@
-"""Choose eager or graph from timings, with a known confidence and a stated reason.
+"""Choose eager or graph from timings, with a stated reason.
 
-Problem: a graph is usually faster, sometimes slower (few nodes on HIP, quantized models), and
-timings are noisy. A fixed number of samples is either too many or too few.
+Problem: a graph is usually faster, sometimes slower (few nodes on HIP, quantized models), and timings are noisy.
+Idea: samples come in pairs, eager and graph close together in time, so that what slows both cancels. After a fixed
+number of pairs eager wins if it was the faster one in so many of them that chance does so once in a hundred times,
+and by more than a margin; else the graph, which costs less CPU. A later measurement overturns that only beyond a
+larger margin.
 
-Idea: samples come in pairs, eager and graph close together in time, so that what slows both
-cancels. The logarithm of their ratio is averaged, and after every pair an interval around
-the average is computed that holds the true value with the wanted confidence *at all times at once* (a
-confidence sequence: one may check after each pair and stop when satisfied; a t-test checked after
-each pair would be wrong far more often than it states). The winner is known when the interval excludes
-zero. If the interval lies within a negligible margin, the graph is chosen, because it costs less
-CPU. A decision is not permanent: a later measurement overturns it only if the other way is better by more
-than ``hysteresis``.
-
-Source: docs/decisions/0069; the interval is the asymptotic normal-mixture sequence of
-Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas (2021), theorem 2.2.
+Source: docs/decisions/0239; the counts are the sign test's at 1 %.
 """
 
 from __future__ import annotations
@@ -32,23 +25,9 @@ class Way(StrEnum):
     GRAPH = "graph"
 
 
-@dataclass(frozen=True, slots=True)
-class ChoiceRule:
-    """How certain a decision must be.
-
-    Args:
-        alpha: chance that a decision is wrong, over all checks together.
-        least_pairs: no decision before this many.
-        most_pairs: after this many, the better average wins.
-        margin: a difference below this share counts as none.
-        hysteresis: a later measurement overturns a decision only beyond this share.
-    """
-
-    alpha: float = 0.01
-    least_pairs: int = 8
-    most_pairs: int = 60
-    margin: float = 0.02
-    hysteresis: float = 0.05
+N_PAIRS, N_FASTER = 32, 23
+MARGIN, HYSTERESIS = 0.02, 0.05
+"""Shares below which a difference counts as none, at first and once there is a decision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,24 +61,10 @@ class Decision:
         )
 
 
-def half_width(spread: float, n: int, alpha: float) -> float:
-    """Half the width of the interval around the mean of ``n`` values, valid for every n at once.
-
-    Args:
-        spread: standard deviation of the values.
-        alpha: chance that the true mean is ever outside.
-    """
-    # rho sets where the interval is tightest; tuned for about 20 pairs as in equation 9 of the source.
-    rho2 = (-2 * math.log(alpha) + math.log(-2 * math.log(alpha) + 1)) / 20
-    t = n * rho2 + 1
-    return spread * math.sqrt(2 * t / (n * n * rho2) * math.log(math.sqrt(t) / alpha))
-
-
 @dataclass(slots=True)
 class Choice:
     """Timings of one signature, and the decision from them."""
 
-    rule: ChoiceRule = field(default_factory=ChoiceRule)
     decision: Decision | None = None
     _ratios: list[float] = field(default_factory=list)
     _waiting: dict[Way, list[float]] = field(default_factory=lambda: {Way.EAGER: [], Way.GRAPH: []})
@@ -142,62 +107,26 @@ class Choice:
         """What was decided and from what, or what is still missing."""
         if self.decision is not None:
             return str(self.decision)
-        return f"undecided: {self.n_pairs} pairs of timings, at least {self.rule.least_pairs} needed"
+        return f"undecided: {self.n_pairs} pairs of timings, {N_PAIRS} needed"
 
     def _look(self) -> Decision | None:
-        n, rule = len(self._ratios), self.rule
-        if n < rule.least_pairs:
-            return None
-        # One slow outlier (another process, a clock change) must not decide: the outermost values are
-        # drawn in to their neighbours, as many on each side.
-        values, n_out = _drawn_in(self._ratios)
-        mean = sum(values) / n
-        # Drawing in narrows the spread; Yuen's correction (1974) widens it back. The rest pays for the
-        # spread being an estimate, which the asymptotic interval leaves out.
-        spread = math.sqrt(sum((v - mean) ** 2 for v in values) / (n - 1)) * (n - 1) / (n - 2 * n_out - 1)
-        spread *= math.sqrt((n + 1) / (n - 3))
-        half = half_width(max(spread, 1e-6), n, rule.alpha)
-        low, high = mean - half, mean + half
-        previous = self.decision.way if self.decision is not None else None
-        to_eager = -math.log1p(rule.hysteresis) if previous is Way.GRAPH else 0.0
-        to_graph = math.log1p(rule.hysteresis) if previous is Way.EAGER else 0.0
-        margin = math.log1p(rule.margin)
-        if high < to_eager:
-            return self._decide(Way.EAGER, "the graph is slower", mean, low, high)
-        if low > to_graph:
-            return self._decide(Way.GRAPH, "the graph is faster", mean, low, high)
-        if previous is not None:
-            if (low > to_eager and previous is Way.GRAPH) or (high < to_graph and previous is Way.EAGER):
-                return self._decide(
-                    previous, "measured again: the difference is too small to change", mean, low, high
-                )
-        elif -margin < low and high < margin:
-            return self._decide(Way.GRAPH, "no difference, and a graph takes less CPU", mean, low, high)
-        if n >= rule.most_pairs:
-            if previous is not None:
-                return self._decide(previous, "measured again without a clear answer; kept", mean, low, high)
-            way = Way.EAGER if mean < -margin else Way.GRAPH
-            return self._decide(way, "too noisy to be certain; the better average was chosen", mean, low, high)
-        return None
-
-    def _decide(self, way: Way, reason: str, mean: float, low: float, high: float) -> Decision:
         n = len(self._ratios)
-        self.decision = Decision(
-            way,
-            reason,
-            round(math.exp(mean), 4),
-            round(math.exp(low), 4),
-            round(math.exp(high), 4),
-            n,
-            round(self._sums[Way.EAGER] / n, 2),
-            round(self._sums[Way.GRAPH] / n, 2),
-        )
+        if n < N_PAIRS:
+            return None
+        ordered = sorted(self._ratios)
+        low, middle, high = ordered[n // 4], ordered[n // 2], ordered[-1 - n // 4]
+        previous = self.decision.way if self.decision is not None else None
+        least = math.log1p(MARGIN if previous is None else HYSTERESIS)
+        n_eager = sum(ratio < 0 for ratio in ordered)
+        if n_eager >= N_FASTER and middle < -least and previous is not Way.EAGER:
+            way, reason = Way.EAGER, "the graph is slower"
+        elif n - n_eager >= N_FASTER and middle > least and previous is not Way.GRAPH:
+            way, reason = Way.GRAPH, "the graph is faster"
+        elif previous is not None:
+            way, reason = previous, "measured again: the difference is too small to change"
+        else:
+            way, reason = Way.GRAPH, "no difference, and a graph takes less CPU"
+        speedup, least_of, most_of = (round(math.exp(ratio), 4) for ratio in (middle, low, high))
+        eager_us, graph_us = (round(self._sums[each] / n, 2) for each in (Way.EAGER, Way.GRAPH))
+        self.decision = Decision(way, reason, speedup, least_of, most_of, n, eager_us, graph_us)
         return self.decision
-
-
-def _drawn_in(values: list[float]) -> tuple[list[float], int]:
-    """The values with the outermost tenth on each side, at least one, set to the next inside; how many."""
-    n_out = max(1, len(values) // 10)
-    ordered = sorted(values)
-    low, high = ordered[n_out], ordered[-1 - n_out]
-    return [min(max(value, low), high) for value in values], n_out

@@ -6,12 +6,14 @@ The first line never varies for a code, so that it can be searched for; values g
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gfxgraph.diagnostics.entries import Condition, UnknownCodeError, entry
 
 LINES = "\n\t"
 _PLACEHOLDER = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
+_SECRET = re.compile(r"^-(?:.*[-_])?(?:token|secret|password|passwd|api[-_]?key|credentials?)$", re.IGNORECASE)
+_KEY = re.compile(r"(?<=://)[^/@\s]+(?=@)|\b(?:hf|sk|ghp|gho|glpat|xox[bp])[-_][A-Za-z0-9_-]{8,}")
 _UNKNOWN = {"en": "(not known)", "zh": "（未知）"}
 _GIVEN = frozenset({"path", "name", "script", "target"})
 """Fields with user input: an empty one was entered empty."""
@@ -58,6 +60,20 @@ def visible(text: str, keep: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char in keep else repr(char)[1:-1] for char in text)
+
+
+def without_secrets(command: Sequence[str]) -> list[str]:
+    """A command line as it may be written down: values of options named for a secret, and keys, are ``***``."""
+    shown: list[str] = []
+    for word in command:
+        name, equals, _ = word.partition("=")
+        if shown and _SECRET.search(shown[-1]) and not word.startswith("-"):
+            shown.append("***")
+        elif equals and _SECRET.search(name):
+            shown.append(f"{name}=***")
+        else:
+            shown.append(_KEY.sub("***", word))
+    return shown
 
 
 def fill(template: str, found: Condition, values: Mapping[str, object], lang: str) -> str:

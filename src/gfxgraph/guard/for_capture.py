@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gfxgraph.capture.above import rooms
-from gfxgraph.guard.bisect import bisect_program
 from gfxgraph.guard.flight import running_node
 from gfxgraph.guard.guard import DeepCapture, guard_for, replay_by_nodes
 from gfxgraph.guard.layout import repaired
@@ -14,6 +13,5 @@ def fill() -> None:
     rooms.deep_capture = DeepCapture
     rooms.guard_for = guard_for
     rooms.replay_by_nodes = replay_by_nodes
-    rooms.bisect_program = bisect_program
     rooms.repaired = repaired
     rooms.running_node = running_node

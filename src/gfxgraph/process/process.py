@@ -108,8 +108,6 @@ class Process:
     """If set, it is told of each replay, and no replay takes the fast path."""
     coverage: Callable[[], Samples] | None = None
     """Coverage's metrics for Prometheus; None if it is off."""
-    first_look: Any = None
-    """Device memory at the first report, to show what has grown since (reporting/memory.py)."""
     graph_memory: dict[int, set[int]] = field(default_factory=dict)
     """Addresses of captures' results, by the ``id`` of each program. Other captures do not pin tensors
     there: engines rely on a pool's memory being reused.

@@ -3,21 +3,14 @@
 Enters: captured graphs, the driver that made them, clocks.
 Stays out: capturing and replaying, the command line.
 
-    inspection.py  a capture as plain data: differences of two, DOT, JSON
+    inspection.py  a capture as plain data
     reading.py     reads one from a graph; inspect.py: from graphs, graphed callables, compiled regions
     generated.py   the program's line behind one that torch generated
     folding.py     a list of nodes with repeated layers folded
     demangle.py    readable C++ names of kernels
-    coverage.py    the share of work done by graphs
-    watch.py       measures it: counts replays, and eager launches in windows
-    launches.py    how many launches an eager operation makes; kernels.py: times of our kernels
-    sampler.py     opens the windows; captured.py: what captures show about eager launches
-    history.py     a process's counters and memory over time
-    bench.py       eager, graph and compiled, measured side by side
-    opentelemetry.py
-                   the counters as OpenTelemetry metrics
-    memory.py      where graph memory is, including what torch does not count; holders.py: what holds tensors
-    times.py       device time of nodes by the node walk; traces
+    coverage.py    the share of work done by graphs, as plain data; watch.py counts it
+    memory.py      where graph memory is, including what torch does not count
+    times.py       device time of nodes by the node walk
     check.py       finds the parts of a function that cannot be captured, in the simulator
     leave.py       a process's data for ``gfxgraph run --coverage`` and ``--report``
     left.py        reads that data, without torch

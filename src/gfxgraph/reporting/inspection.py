@@ -6,7 +6,6 @@ Stays out: torch, drivers; inspect.py reads those.
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -67,12 +66,6 @@ class InspectedNode:
     after: tuple[int, ...] = ()
     tensors: tuple[TensorInfo, ...] = ()
     device_us: float | None = None
-
-    def token(self, with_layouts: bool) -> tuple[object, ...]:
-        """The key by which nodes of different captures are the same work."""
-        # Only its inputs: of its outputs only live ones are known, and the last layer must equal the others.
-        layouts = tuple(tensor.layout for tensor in self.tensors if tensor.role == "input") if with_layouts else ()
-        return self.kind, self.kernel, self.op, self.where, self.grid, self.block, layouts
 
     def __str__(self) -> str:
         on = ", ".join(tensor.layout for tensor in self.tensors)
@@ -179,48 +172,6 @@ def _total(tensors: tuple[TensorInfo, ...]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class CaptureDiff:
-    """What changed from one capture to another: nodes, inputs and host steps that only one has, and moved inputs."""
-
-    removed: tuple[InspectedNode, ...]
-    added: tuple[InspectedNode, ...]
-    moved_tensors: tuple[tuple[TensorInfo, TensorInfo], ...]
-    removed_steps: tuple[InspectedStep, ...]
-    added_steps: tuple[InspectedStep, ...]
-    ratio: float
-    """1.0 if both run the same nodes in the same order."""
-    removed_tensors: tuple[TensorInfo, ...] = ()
-    added_tensors: tuple[TensorInfo, ...] = ()
-
-    @property
-    def is_same(self) -> bool:
-        return not self._lines()
-
-    def _lines(self) -> list[str]:
-        removed = [*self.removed, *(f"host: {step}" for step in self.removed_steps), *_inputs(self.removed_tensors)]
-        added = [*self.added, *(f"host: {step}" for step in self.added_steps), *_inputs(self.added_tensors)]
-        lines = []
-        for sign, things in (("-", removed), ("+", added)):
-            counted = Counter(str(thing) for thing in things)  # equal layers are one line
-            lines += [f"{sign} {text}" if n == 1 else f"{sign} {n} x {text}" for text, n in counted.items()]
-        for old, new in self.moved_tensors:
-            name = new.name or old.name or "an input"
-            lines.append(f"~ {name} {old.layout} -> {new.layout}, {old.address:#x} -> {new.address:#x}")
-        return lines
-
-    def __str__(self) -> str:
-        lines = self._lines()
-        return "\n".join([f"{self.ratio:.1%} of the nodes are the same", *lines]) if lines else _SAME
-
-
-_SAME = "the same work at the same addresses"
-
-
-def _inputs(tensors: tuple[TensorInfo, ...]) -> list[str]:
-    return [f"input {tensor.name} {tensor.layout}" for tensor in tensors]
-
-
-@dataclass(frozen=True, slots=True)
 class Inspection:
     """The result of ``gfxgraph.inspect`` and ``graph.explain()``; ``str()`` gives readable text.
 
@@ -255,97 +206,3 @@ class Inspection:
 
     def json(self, indent: int | None = None) -> str:
         return json.dumps(self.as_dict(), indent=indent)
-
-    def dot(self) -> str:
-        """The graphs for Graphviz: one cluster per segment, host steps in red."""
-        lines = ["digraph gfxgraph {", '  node [shape=box, fontname="monospace", fontsize=10];']
-        for c, capture in enumerate(self.captures):
-            before = ""
-            for s, step in enumerate(capture.steps):
-                if not step.is_segment:
-                    host = f"h{c}_{s}"
-                    text = _quoted(f"{step.op}\n{step.where}\n{step.why}")
-                    lines.append(f'  {host} [label="{text}", color=red, style=bold];')
-                    if before:
-                        lines.append(f"  {before} -> {host} [color=red];")
-                    before = host
-                    continue
-                lines.append(f'  subgraph cluster_{c}_{s} {{ label="{_quoted(f"{capture.name} {step}")}";')
-                for node in step.nodes:
-                    text = _quoted(f"{node.name or node.kind}\n{node.op}\n{node.where}")
-                    lines.append(f'    n{c}_{s}_{node.index} [label="{text}"];')
-                    lines += [f"    n{c}_{s}_{parent} -> n{c}_{s}_{node.index};" for parent in node.after]
-                lines.append("  }")
-                if before and step.nodes:
-                    lines.append(f"  {before} -> n{c}_{s}_{step.nodes[0].index} [color=red];")
-                if step.nodes:
-                    before = f"n{c}_{s}_{step.nodes[-1].index}"
-        return "\n".join([*lines, "}"])
-
-    def diff(self, other: Inspection) -> CaptureDiff:
-        """The differences from this inspection to ``other``; captures are compared in order."""
-        return diff(self, other)
-
-
-def diff(old: Inspection, new: Inspection) -> CaptureDiff:
-    """Compare two inspections: what their nodes run, in order, their layouts, and the addresses of their inputs."""
-    mine = [node for capture in old for node in capture.nodes]
-    theirs = [node for capture in new for node in capture.nodes]
-    # An inspection without tensors has no layouts.
-    both = any(node.tensors for node in mine) and any(node.tensors for node in theirs)
-    matcher = difflib.SequenceMatcher(
-        None, [node.token(both) for node in mine], [node.token(both) for node in theirs], autojunk=False
-    )
-    removed: list[InspectedNode] = []
-    added: list[InspectedNode] = []
-    for tag, a, b, c, d in matcher.get_opcodes():
-        if tag != "equal":
-            removed += mine[a:b]
-            added += theirs[c:d]
-    steps_old = Counter(step for capture in old for step in map(_identity, capture.host_steps))
-    steps_new = Counter(step for capture in new for step in map(_identity, capture.host_steps))
-    all_steps = {_identity(s): s for inspection in (old, new) for capture in inspection for s in capture.host_steps}
-    pairs, gone, come = _paired(
-        [tensor for capture in old for tensor in capture.externals],
-        [tensor for capture in new for tensor in capture.externals],
-    )
-    return CaptureDiff(
-        tuple(removed),
-        tuple(added),
-        tuple((a, b) for a, b in pairs if (a.address, a.layout) != (b.address, b.layout)),
-        tuple(all_steps[key] for key in (steps_old - steps_new).elements()),
-        tuple(all_steps[key] for key in (steps_new - steps_old).elements()),
-        matcher.ratio(),
-        gone,
-        come,
-    )
-
-
-def _paired(
-    old: list[TensorInfo], new: list[TensorInfo]
-) -> tuple[list[tuple[TensorInfo, TensorInfo]], tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:
-    """Corresponding inputs: those at the same address, else with the same name, else in the order in which they are
-    read.
-
-    If a variable was assigned another tensor, its name belongs to the new one, and the old one has none.
-    """
-    pairs: list[tuple[TensorInfo, TensorInfo]] = []
-    for key in ("address", "name"):
-        by_key = {getattr(tensor, key): tensor for tensor in new if getattr(tensor, key)}
-        for tensor in list(old):
-            twin = by_key.pop(getattr(tensor, key), None)
-            if twin is not None:
-                old.remove(tensor)
-                new.remove(twin)
-                pairs.append((tensor, twin))
-    if len(old) == len(new):
-        return pairs + list(zip(old, new)), (), ()
-    return pairs, tuple(old), tuple(new)
-
-
-def _identity(step: InspectedStep) -> tuple[str, str, str]:
-    return step.kind, step.op, step.where
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

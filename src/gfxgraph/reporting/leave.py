@@ -13,20 +13,25 @@ from pathlib import Path
 from typing import Any
 
 from gfxgraph import files
+from gfxgraph.capture import above
 from gfxgraph.config import Config
+from gfxgraph.diagnostics.render import without_secrets
 from gfxgraph.errors import GfxGraphError
 from gfxgraph.process import bridge, process
 from gfxgraph.process.health import stats
-from gfxgraph.reporting import history, watch
+from gfxgraph.reporting import watch
 from gfxgraph.reporting.inspect import inspect
 from gfxgraph.reporting.inspection import InspectedCapture, Inspection
 from gfxgraph.reporting.memory import memory_report
+from gfxgraph.reporting.reading import read_capture
 
 PERIOD_S = 5.0
 LAST_S = 5.0
 """How long the end waits for a write under way."""
 MOST_NODES = 5000
 """Most nodes written; the rest are left out, and the report says so."""
+MOST_GONE = 64
+_gone: list[InspectedCapture] = []
 _arranged: set[int] = set()
 
 
@@ -36,9 +41,9 @@ def arrange(settings: Config) -> None:
         return
     _arranged.add(os.getpid())
     if settings.coverage:
-        watch.start(is_exact=settings.coverage == "exact")
+        watch.start()
     if settings.report:
-        history.start(process.require())
+        above.leaving.append(_leaving)
     os.register_at_fork(after_in_child=functools.partial(_arranged.discard, os.getpid()))
     ended = threading.Event()
     writer = threading.Thread(
@@ -56,21 +61,27 @@ def process_report(with_nodes: bool = True) -> dict[str, Any]:
     state = process.current()
     made: dict[str, Any] = {
         "pid": os.getpid(),
-        "argv": list(sys.argv),
+        "argv": without_secrets(sys.argv),
         "cwd": _here(),
         "at": time.time(),
         "platform": state.platform if state is not None else None,
         "stats": stats(),
         "coverage": watching.coverage().as_dict() if watching is not None else None,
     }
-    past = history.current()
-    if past is not None:
-        made["history"] = past.as_dict()
     if with_nodes:
-        gone = past.gone if past is not None else []
-        made["memory"] = _memory(gone)
-        made["inspection"] = _captures(inspect(), gone, past.n_left_out if past is not None else 0)
+        made["memory"] = _memory(_gone)
+        made["inspection"] = _captures(inspect(), _gone)
     return made
+
+
+def _leaving(graph: Any) -> None:
+    """Read a graph that is about to be destroyed: when main() has returned, a program's graphs are gone."""
+    if len(_gone) >= MOST_GONE:
+        return
+    try:
+        _gone.append(read_capture(graph))
+    except (GfxGraphError, RuntimeError) as error:  # the device may be gone, or busy with a failure
+        process.log.debug("a graph was not read before it was destroyed: %s", error)
 
 
 def _here() -> str:
@@ -98,7 +109,7 @@ def _memory(gone: list[InspectedCapture]) -> dict[str, Any]:
     return {**report, "gone": rows}
 
 
-def _captures(found: Inspection, gone: list[InspectedCapture], n_left_out: int) -> dict[str, Any]:
+def _captures(found: Inspection, gone: list[InspectedCapture]) -> dict[str, Any]:
     """The most replayed captures, up to the limit of nodes; those in ``gone`` were destroyed earlier."""
     ranked = sorted((*found.captures, *gone), key=lambda capture: -capture.n_replays)
     kept: list[InspectedCapture] = []
@@ -112,7 +123,7 @@ def _captures(found: Inspection, gone: list[InspectedCapture], n_left_out: int) 
     are_gone = set(map(id, gone))
     for capture, row in zip(kept, table["captures"]):
         row["is_gone"] = id(capture) in are_gone
-    return {**table, "left_out": len(ranked) - len(kept) + n_left_out}
+    return {**table, "left_out": len(ranked) - len(kept)}
 
 
 def write(folder: str, with_nodes: bool = True) -> None:
@@ -150,4 +161,3 @@ def _end(settings: Config, owner: int, ended: threading.Event, writer: threading
     elif seen is not None:
         sys.stderr.write(f"gfxgraph {seen}\n".replace(f"{_here()}/", ""))
     watch.stop()
-    history.stop()

@@ -1,4 +1,4 @@
-"""Reads, without torch, the files that processes wrote (``leave.py``), and the output of ``gfxgraph bench``."""
+"""Reads, without torch, the files that processes wrote (``leave.py``)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from gfxgraph import files
-from gfxgraph.errors import CommandError
 
 
 def read(folder: str | Path) -> list[dict[str, Any]]:
@@ -43,20 +42,3 @@ def _understood(data: bytes) -> object:
 
 _KINDS = {"pid": int, "argv": list, "at": float, "stats": dict}
 """The fields that identify a process's file."""
-
-
-def read_bench(path: Path) -> dict[str, Any]:
-    """Read the output of ``gfxgraph bench --json``.
-
-    Raises:
-        CommandError: `file_unusable`.
-    """
-    try:
-        table = _understood(files.read_named(path))
-    except OSError as error:
-        raise CommandError("file_unusable", path=path, problem=error.strerror or error) from error
-    except ValueError as error:
-        raise CommandError("file_unusable", path=path, problem=f"it is not JSON: {error}") from error
-    if not (isinstance(table, dict) and {"provenance", "results"} <= table.keys()):
-        raise CommandError("file_unusable", path=path, problem="it is not the output of gfxgraph bench --json")
-    return table

@@ -1,113 +1,21 @@
 """Where a process's graph memory is: what torch counts, and what only the device knows.
 
 torch counts its pools. The runtime keeps its own memory for each graph exec (4 MiB on some versions, 8.4 GiB for
-2,142 of them), libraries keep workspaces for captured streams, and some runtimes grow at each replay. The first is
-measured around each instantiation. Growth is the increase of device memory outside torch between two samples,
-divided among the replays between them.
+2,142 of them), measured around each instantiation, and libraries keep workspaces for captured streams.
 """
 
 from __future__ import annotations
 
-import sys
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from gfxgraph.callables import arena
 from gfxgraph.capture import workspaces
-from gfxgraph.capture.memory import is_within, pool_of, pool_ranges
-from gfxgraph.guard.names import device_tensors
+from gfxgraph.capture.memory import pool_of, pool_ranges
 from gfxgraph.process import process
-from gfxgraph.reporting.holders import holders_of
-
-MOST_OWNERS = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """Device memory at one moment: what torch has reserved, all other use of the device, and its owners.
-
-    Args:
-        exec_nbytes: the part of the other use that graph execs took when they were made.
-        pools: torch's private pools used by graphs, by id.
-        storages: bytes by address, for tensors that have a Python object.
-    """
-
-    n_replays: int
-    torch_nbytes: int
-    other_nbytes: int
-    exec_nbytes: int
-    pools: dict[tuple[int, int], int]
-    storages: dict[int, int]
-
-    @classmethod
-    def now(cls, state: process.Process) -> Look:
-        free, total = torch.cuda.mem_get_info()
-        reserved = int(torch._C._cuda_memoryStats(torch.cuda.current_device())["reserved_bytes"]["all"]["current"])
-        graphs = [graph for graph in list(state.graphs) if graph._program is not None]
-        n = state.counters.snapshot(lambda: [graph.n_replays for graph in graphs])["replay_count"]
-        execs = sum(s.driver_nbytes or 0 for graph in graphs for s in graph._program.segments)
-        pools = {pool for graph in graphs if (pool := pool_of(graph)) is not None}
-        sizes = {pool: sum(end - start for start, end in pool_ranges(pool)) for pool in pools}
-        storages = {key: nbytes for key, nbytes, _ in _storages()}
-        return cls(n, reserved, max(0, total - free - reserved), execs, sizes, storages)
-
-    def grown(self, later: Look) -> dict[str, Any]:
-        """The changes until ``later``; rates are None if nothing was replayed."""
-        n = later.n_replays - self.n_replays
-        other, ours = later.other_nbytes - self.other_nbytes, later.torch_nbytes - self.torch_nbytes
-        return {
-            "replays": n,
-            "driver_bytes": other,
-            "torch_bytes": ours,
-            "driver_bytes_per_1000_replays": round(1000 * other / n) if n > 0 else None,
-            "torch_bytes_per_1000_replays": round(1000 * ours / n) if n > 0 else None,
-            "owners": self._owners(later, other, ours),
-        }
-
-    def _owners(self, later: Look, other: int, ours: int) -> list[dict[str, str | int | None]]:
-        """The owners of the growth, largest first: new execs and pools, and tensors by what holds them."""
-        execs = max(0, later.exec_nbytes - self.exec_nbytes)
-        pools = sum(max(0, nbytes - self.pools.get(pool, 0)) for pool, nbytes in later.pools.items())
-        in_pools = [span for pool in later.pools for span in pool_ranges(pool)]
-        held: Counter[str] = Counter()
-        count: Counter[str] = Counter()
-        new = [
-            (nbytes, tensor)
-            for key, nbytes, tensor in _storages()
-            if self.storages.get(key) != nbytes and not is_within(key, in_pools)
-        ]
-        for (nbytes, _), name in zip(new, holders_of([tensor for _, tensor in new], sys._getframe(1))):
-            held[name or "tensors without a name"] += nbytes
-            count[name or "tensors without a name"] += 1
-        most = [(name, nbytes, count[name]) for name, nbytes in held.most_common(MOST_OWNERS)]
-        rest = {
-            "graph execs": execs,
-            "pools of graphs": pools,
-            "torch's cache, and tensors that Python does not hold": ours - pools - sum(held.values()),
-            "the runtime, libraries, other processes": other - execs,
-        }
-        others = [(name, nbytes, None) for name, nbytes in rest.items() if nbytes > 0]
-        ranked = sorted([*most, *others], key=lambda row: -row[1])
-        return [{"owner": name, "bytes": nbytes, "n": n} for name, nbytes, n in ranked]
-
-
-def _storages() -> Iterator[tuple[int, int, Tensor]]:
-    """(address, bytes, a tensor on it) of every storage on a device."""
-    seen: set[int] = set()
-    for tensor in device_tensors():
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() and storage.data_ptr() not in seen:
-            seen.add(storage.data_ptr())
-            yield storage.data_ptr(), storage.nbytes(), tensor
 
 
 def memory_report() -> dict[str, Any]:
-    """Memory that graphs take, in bytes: torch's pools, the runtime's own for graph execs, workspaces, growth.
+    """Memory that graphs take, in bytes: torch's pools, the runtime's own for graph execs, workspaces.
 
     Returns:
         ``devices``: graphed callables by device, ``{"device", "cap_bytes", "graph_bytes", "captures": [...]}``; each
@@ -118,10 +26,6 @@ def memory_report() -> dict[str, Any]:
         right, single rows may be 0.
         ``pools``: bytes by pool; ``driver_bytes``: all graph execs together; ``workspaces_held``: of
         libraries, under graphs.
-        ``growth``: since the first report of this process (where one is written at its end: since the first graph),
-        with ``driver_bytes_per_1000_replays``: device memory that torch does not count, including other processes';
-        ``owners``: its owners, ``{"owner", "bytes", "n"}``, largest first: tensors by the variable that holds
-        them, graph execs, pools, and memory with no known owner.
         ``prediction``: what one more graph is likely to take, estimated from the existing ones.
     """
     report = arena.memory_report()
@@ -147,8 +51,6 @@ def memory_report() -> dict[str, Any]:
             }
         )
     rows.sort(key=lambda row: -(row["driver_bytes"] or 0))
-    look = Look.now(state)
-    first = state.first_look = state.first_look or look
     measured = [row for row in rows if row["driver_bytes"] is not None]
     driver = sum(row["driver_bytes"] for row in measured)
     return {
@@ -157,8 +59,6 @@ def memory_report() -> dict[str, Any]:
         "pools": {str(pool): nbytes for pool, nbytes in pools.items()},
         "driver_bytes": driver,
         "workspaces_held": workspaces.n_held(),
-        "other_bytes": look.other_nbytes,
-        "growth": first.grown(look),
         "prediction": {
             "driver_bytes_per_graph": round(driver / len(measured)) if measured else None,
             "pool_bytes_of_the_largest": max(pools.values(), default=0),

@@ -19,12 +19,12 @@ from gfxgraph.reporting.folding import folded
 from gfxgraph.reporting.rewrites import in_chinese
 
 
-def html(processes: Sequence[dict[str, Any]], benches: Sequence[dict[str, Any]] = ()) -> str:
-    """The page for the data from ``left.read``, the most replayed process first, and for results of ``bench``."""
+def html(processes: Sequence[dict[str, Any]]) -> str:
+    """The page for the data from ``left.read``, the most replayed process first."""
     strings = _Strings()
     ranked = sorted(processes, key=lambda table: -(table["stats"].get("replay_count") or 0))
     rows = [_process(table, strings) for table in ranked]
-    data = {"lang": config.language_of(), "processes": rows, "benches": list(benches), "strings": strings.known}
+    data = {"lang": config.language_of(), "processes": rows, "strings": strings.known}
     data["phrases"] = in_chinese()
     # Only the closing tag ends a script element, and "<" can be escaped in JSON.
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, default=str).replace("<", "\\u003c")
@@ -83,7 +83,6 @@ def _process(table: dict[str, Any], strings: _Strings) -> dict[str, Any]:
         "stats": table["stats"],
         "coverage": coverage,
         "memory": table.get("memory"),
-        "history": table.get("history"),
         "runtime": inspection.get("runtime", ""),
         "left_out": inspection.get("left_out", 0),
         "captures": [_capture(capture, strings) for capture in inspection["captures"]],

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gfxgraph import config
 from gfxgraph.hardware.architectures import architecture
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def arch_name(device: int | None = None) -> str:
-    """The gfx name of a device, without its features; "" on NVIDIA or without a device.
+    """The gfx name of a device, without its features; "" on NVIDIA or without a device. GFXGRAPH_ARCH goes first.
 
     Args:
         device: its index; the current one where None.
@@ -25,10 +26,10 @@ def arch_name(device: int | None = None) -> str:
     # lazily: devices are chosen before torch is loaded
     import torch
 
-    if not torch.version.hip or not torch.cuda.is_available():
-        return ""
-    index = torch.cuda.current_device() if device is None else device
-    return str(torch.cuda.get_device_properties(index).gcnArchName).split(":")[0]
+    if (asked := config.load().arch) or not torch.version.hip or not torch.cuda.is_available():
+        return asked
+    found = torch.cuda.get_device_properties(torch.cuda.current_device() if device is None else device)
+    return str(found.gcnArchName).split(":")[0]
 
 
 def fp8_dtype(kind: str = "e4m3", *, arch: str | None = None, device: int | None = None) -> torch.dtype:
@@ -56,8 +57,7 @@ def fp8_dtype(kind: str = "e4m3", *, arch: str | None = None, device: int | None
 
 
 def _is_fnuz(arch: str) -> bool:
-    row = architecture(arch)
-    return row is not None and row.fp8 == "fnuz"
+    return getattr(architecture(arch), "fp8", "") == "fnuz"
 
 
 def fp8_max(kind: str = "e4m3", *, arch: str | None = None, device: int | None = None) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -17,11 +18,12 @@ import gfxgraph
 from gfxgraph import simulator
 from gfxgraph.driver import library
 from gfxgraph.process import process
-from gfxgraph.selftest.processes import NEEDED_MIB, n_cores
 from gfxgraph.simulator.device import CallRefused
 
 Body = Callable[[], Any]
 SEED = 20
+NEEDED_MIB = 1536
+"""What a process takes of the device: its context, libraries' workspaces, the case's own tensors."""
 MIB = 1 << 20
 # As far as two algorithms of one library lie apart, relative to the largest magnitude.
 RTOL = {torch.float32: 2e-4, torch.float16: 1e-2, torch.bfloat16: 6e-2}
@@ -40,15 +42,13 @@ class Case:
     """One fact to prove, in a process of its own.
 
     ``settings`` are arguments of ``gfxgraph.enable``. A fallback makes every replay right, and so would hide
-    that graphs do not work: it fails the case unless ``may_fall_back``. ``is_alone``: no other case runs beside
-    it, because it measures the device's memory or time, or fills the device itself.
+    that graphs do not work: it fails the case unless ``may_fall_back``.
     """
 
     run: Callable[[Bench], None]
     limit_s: float = 90
     may_fall_back: bool = False
     is_hidden: bool = False
-    is_alone: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -66,13 +66,12 @@ def case(
     limit_s: float = 90,
     may_fall_back: bool = False,
     is_hidden: bool = False,
-    is_alone: bool = False,
     **settings: object,
 ) -> Callable[[Callable[[Bench], None]], Case]:
     """Make a function a case; hidden ones are helpers that other cases start."""
 
     def make(run: Callable[[Bench], None]) -> Case:
-        return Case(run, limit_s, may_fall_back, is_hidden, is_alone, {"validate": False} | settings)
+        return Case(run, limit_s, may_fall_back, is_hidden, {"validate": False} | settings)
 
     return make
 
@@ -190,7 +189,7 @@ class Bench:
     @property
     def n_together(self) -> int:
         """How many other processes may run beside each other here, at least two."""
-        return max(2, min(8, n_cores() // 2, (torch.cuda.mem_get_info()[0] >> 20) // NEEDED_MIB))
+        return max(2, min(8, (os.cpu_count() or 1) // 2, (torch.cuda.mem_get_info()[0] >> 20) // NEEDED_MIB))
 
     def start(self, name: str, result: Path) -> subprocess.Popen[bytes]:
         """Run the case ``name`` beside this one."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import gfxgraph
 
+FOLDER_PREFIX = "gfxgraph-selftest-"
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 
 
@@ -39,7 +40,7 @@ def scrubber() -> Callable[[str], str]:
     """A function that takes home folders, installation folders, user and host name out of a text."""
     package = str(Path(gfxgraph.__file__).parent)
     plain = [(package, "<gfxgraph>"), (sys.prefix, "<python>"), (sys.base_prefix, "<python>")]
-    plain += [(str(Path(tempfile.gettempdir()) / "gfxgraph-selftest-"), "<temporary>/")]
+    plain += [(str(Path(tempfile.gettempdir()) / FOLDER_PREFIX), "<temporary>/")]
     with suppress(RuntimeError):
         plain.append((str(Path.home()), "~"))
     # Longest first: an environment inside the home folder is the environment.

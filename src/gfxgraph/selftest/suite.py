@@ -3,46 +3,109 @@
 Problem: a GPU graph that goes wrong may take its process with it (a crash, an abort, an error that every
 later call repeats) or never end, and the next case must still be judged.
 
-Idea: this process never imports torch and never touches the GPU. Each case runs in a process of its own with
-a time limit (worker.py); how that ends is the outcome (outcome.py). The processes are prepared while earlier
-cases run (processes.py), and a few cases run side by side where the machine has room; what is then done about
-a failure stands in schedule.py.
+Idea: this process never imports torch and never touches the GPU. The cases run one after the other, each in a
+process of its own with a time limit (worker.py), and how that process ends is the outcome. After a crash or a
+hang the GPU is asked whether it answers; where it does not, the rest is skipped with that reason, not counted against
+graphs.
 
-The report can be made at any time, and holds what has ended until then: whoever stops the suite, or has to
-switch the machine off, keeps it.
-
-The report holds no user name, host name or path of the machine: it is meant to be sent to strangers.
+The report can be made at any time and holds what has ended until then. It holds no user name, host name or path of
+the machine: it is meant to be sent to strangers.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import gfxgraph
 from gfxgraph import config, files
+from gfxgraph.diagnostics.explain import explain
 from gfxgraph.errors import ActivationError, ConfigError
 from gfxgraph.hardware import defects
 from gfxgraph.hardware.environment import Environment, detect
-from gfxgraph.selftest.outcome import CaseResult, Listed, Outcome, result_of
-from gfxgraph.selftest.processes import Crew, Forked, PreparedProcesses, n_cores
-from gfxgraph.selftest.schedule import MAX_BESIDE, Schedule, how_many
-from gfxgraph.selftest.scrub import cleaned
-from gfxgraph.selftest.worker import CASES
+from gfxgraph.selftest.scrub import FOLDER_PREFIX, cleaned
+from gfxgraph.selftest.worker import CASES, FAIL, PASS, REFUSED, SKIP
 
 SCHEMA = 1
 # A ROCm device may spend a minute on its first kernels: code objects are unpacked, libraries opened.
-PROBE_LIMIT_S = 120.0
-# Between a dump of where everything hangs and the end of the process.
-DUMP_BEFORE_S = 3.0
-# Until the device has said how much memory it has free.
-MAX_AHEAD_OF_PROBE = 4
+PROBE_LIMIT_S = 180
+DUMP_BEFORE_S = 5.0
+KILL_LIMIT_S = 10.0
+N_FIRST_LINES, N_LAST_LINES = 12, 24
+_KEPT_SETTINGS = frozenset({"GFXGRAPH_ARCH", "GFXGRAPH_ENVIRONMENT", "GFXGRAPH_LIB"})
+
+
+class Outcome(StrEnum):
+    """How a case ended."""
+
+    PASS = "pass"  # noqa: S105  (not a password)
+    """The fact holds, and the process ended with status 0."""
+    FAIL = "fail"
+    """The fact does not hold, or holds only because eager execution stood in for the graph."""
+    CRASH = "crash"
+    """The process ended otherwise: by a signal, or after the case had passed."""
+    HANG = "hang"
+    """The process did not end in time and was killed."""
+    SKIP = "skip"
+    """The case does not apply here, and says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A case that there is."""
+
+    name: str
+    fact: str
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CaseResult:
+    """A case that was run, or was not: then ``exit_status`` is None."""
+
+    name: str
+    fact: str
+    outcome: Outcome
+    reason: str = ""
+    seconds: float = 0.0
+    exit_status: int | None = None
+    stderr: tuple[str, ...] = ()
+    explained: tuple[str, ...] = ()
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    stats: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_bad(self) -> bool:
+        return self.outcome in (Outcome.FAIL, Outcome.CRASH, Outcome.HANG)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data; what is empty is left out."""
+        values: dict[str, Any] = {
+            "name": self.name,
+            "outcome": str(self.outcome),
+            "fact": self.fact,
+            "reason": self.reason,
+            "seconds": round(self.seconds, 2),
+            "exit_status": self.exit_status,
+            "stderr": list(self.stderr),
+            "explained": list(self.explained),
+            "figures": dict(self.figures),
+            "stats": dict(self.stats),
+        }
+        return {name: value for name, value in values.items() if value not in ("", [], {}) and value is not None}
 
 
 class Suite:
@@ -53,16 +116,10 @@ class Suite:
         allow_cuda: also on an NVIDIA GPU.
         only: names of the cases wanted; all where empty.
         module: where the cases are.
-        crew: where the processes come from; by default as the place asks for.
     """
 
     def __init__(
-        self,
-        simulate: str = "",
-        allow_cuda: bool = False,
-        only: Sequence[str] = (),
-        module: str = CASES,
-        crew: Crew | None = None,
+        self, simulate: str = "", allow_cuda: bool = False, only: Sequence[str] = (), module: str = CASES
     ) -> None:
         self.simulate = simulate
         self.allow_cuda = allow_cuda
@@ -71,37 +128,17 @@ class Suite:
         self.device: dict[str, Any] = {}
         self.results: list[CaseResult] = []
         """What ``probe`` and ``run`` have given so far."""
+        self.running = ""
+        """The case that is running now, or is next."""
         self.stopped_by = ""
         """What stopped the suite before its end, for the report."""
-        self._cases: Sequence[Listed] = ()
-        self._running: dict[str, None] = {}
-        # Ended, but not given yet: an earlier case is still running.
-        self._ended: dict[str, CaseResult] = {}
-        self._crew = crew
+        self.cases: list[Listed] = []
         self._begun_at = datetime.now(UTC)
         self._begun = time.monotonic()
 
     @property
-    def is_simulated(self) -> bool:
-        return bool(self.simulate)
-
-    @property
     def is_passed(self) -> bool:
-        return self._outcome(self.all_results()) == "pass"
-
-    @property
-    def running(self) -> list[str]:
-        """The cases that are running now."""
-        return list(self._running)
-
-    @property
-    def n_cases(self) -> int:
-        return len(self._cases)
-
-    @property
-    def n_ended(self) -> int:
-        """How many cases have ended, given or not."""
-        return len(self._ended)
+        return self._outcome() == "pass"
 
     def probe(self) -> list[Listed]:
         """Look at the device and return the cases to run; none where the device does not answer.
@@ -123,35 +160,26 @@ class Suite:
         for name in self.only:
             if name not in known:
                 raise ConfigError("bad_setting", variable="--only", value=name, allowed=", ".join(known))
-        self._cases = [each for each in cases if not self.only or each.name in self.only]
-        return list(self._cases)
+        self.cases = [each for each in cases if not self.only or each.name in self.only]
+        self.running = self.cases[0].name
+        return self.cases
 
     def run(self, cases: Sequence[Listed]) -> Iterator[CaseResult]:
         """Run the cases and give each result, in the order of ``cases``."""
-        self._cases, crew, n_beside = cases, self._crew_here(), MAX_BESIDE
-        if isinstance(crew, PreparedProcesses):
-            n_beside, n_ahead = how_many(int(self.device.get("memory_free_mib", 0)), n_cores())
-            crew.prepare(n_ahead, len(cases))
-        elif isinstance(crew, Forked):
-            n_beside = crew.n_servers
-        answers = None if self.is_simulated else self._answers
-        for result in Schedule(self._run_case, answers, self.close, n_beside).results(cases):
-            self.results.append(result)
-            yield result
-
-    def close(self) -> None:
-        """End every process that was started. What has ended until then stays."""
-        if self._crew is not None:
-            self._crew.close()
-
-    def _crew_here(self) -> Crew:
-        if self._crew is None:
-            if self.is_simulated:
-                self._crew = Forked(max(1, min(MAX_BESIDE, n_cores(), len(self.only) or MAX_BESIDE)))
+        self.cases, silent_since = list(cases), ""
+        for case, following in zip(cases, [*(case.name for case in cases[1:]), ""]):
+            if silent_since:
+                why = f"the GPU has not answered since the case {silent_since}"
+                result = CaseResult(case.name, case.fact, Outcome.SKIP, why)
             else:
-                n_ahead = max(1, min(MAX_AHEAD_OF_PROBE, n_cores() - 1))
-                self._crew = PreparedProcesses(self.module, n_ahead, 1 + (len(self.only) or MAX_AHEAD_OF_PROBE))
-        return self._crew
+                result = self._run(case, case.name)[0]
+                if result.outcome in (Outcome.CRASH, Outcome.HANG) and not self.simulate and not self._answers():
+                    silent_since = case.name
+            self.results.append(result)
+            self.running = (
+                "" if silent_since else following
+            )  # whoever must switch the machine off has it in the report
+            yield result
 
     def _answers(self) -> bool:
         """Ask twice: a GPU that is being reset takes seconds to come back."""
@@ -161,30 +189,31 @@ class Suite:
                 return True
         return False
 
-    def _run_case(self, case: Listed) -> CaseResult:
-        self._running[case.name] = None
-        result = self._run(case, case.name)[0]
-        self._ended[case.name] = result
-        self._running.pop(case.name)  # where the suite was stopped it stays there
-        return result
-
     def _run(self, case: Listed, argument: str) -> tuple[CaseResult, Mapping[str, Any]]:
         line = ["--module", self.module, "--dump-after", str(max(case.limit_s - DUMP_BEFORE_S, case.limit_s / 2))]
         line += ["--simulate", self.simulate] if self.simulate else []
         line += ["--allow-cuda"] if self.allow_cuda else []
         line += [argument] if argument else []
-        ended = self._crew_here().run(line, case.limit_s)
-        return result_of(case, ended), ended.said
+        begun = time.monotonic()
+        status, was_killed, said, lines = _in_a_process(line, case.limit_s)
+        seconds = time.monotonic() - begun
+        outcome, reason = _judge(status, was_killed, said, case.limit_s)
+        is_told = outcome not in (Outcome.PASS, Outcome.SKIP)
+        tail = _ends(lines) if is_told else ()
+        explained = tuple(match.code for match in explain("\n".join(lines)).matches) if tail else ()
+        figures, stats = said.get("figures", {}), said.get("stats", {})
+        result = CaseResult(case.name, case.fact, outcome, reason, seconds, status, tail, explained, figures, stats)
+        return result, said
 
     # -- the report --------------------------------------------------------------------------------------
 
     def report(self) -> dict[str, Any]:
         """Everything found so far, as plain data without names and paths of this machine."""
-        results = self.all_results()
+        results = [*self.results, *map(self._cut_off, self._left())]
         environment = self._environment()
         decisions = defects.decide(environment)
         counts = Counter(result.outcome for result in results)
-        where = f"the simulator, profile {self.simulate}" if self.is_simulated else self.device.get("name", "unknown")
+        where = f"the simulator, profile {self.simulate}" if self.simulate else self.device.get("name", "unknown")
         whole = {
             "kind": "gfxgraph self-test",
             "schema": SCHEMA,
@@ -192,9 +221,9 @@ class Suite:
             "made_at": self._begun_at.isoformat(timespec="seconds"),
             "seconds": round(time.monotonic() - self._begun, 1),
             "where": where,
-            "is_simulated": self.is_simulated,
+            "is_simulated": bool(self.simulate),
             "verdict": {
-                "outcome": self._outcome(results),
+                "outcome": self._outcome(),
                 "counts": {str(outcome): counts[outcome] for outcome in Outcome},
                 "not_passed": [result.name for result in results if result.is_bad],
                 "skipped": {r.name: r.reason for r in results if r.outcome is Outcome.SKIP},
@@ -207,42 +236,40 @@ class Suite:
                 reason.decision: {"value": reason.value, "because": list(reason.rows)} for reason in decisions.reasons
             },
             "only": list(self.only),
-            "stats": _total(result.stats for result in results),
+            "stats": self._total(),
             "cases": [result.as_dict() for result in results],
         }
         report: dict[str, Any] = cleaned(whole)
         return report
 
-    def ended(self) -> list[CaseResult]:
-        """What was given, and what has ended while an earlier case was still running."""
-        given = {result.name for result in self.results}
-        others = (self._ended.get(case.name) for case in self._cases if case.name not in given)
-        return [*self.results, *(result for result in others if result is not None)]
-
-    def all_results(self) -> list[CaseResult]:
-        """A result for each case, in their order: what has not ended counts as skipped."""
-        known = {result.name: result for result in self.ended()}
-        left = [case for case in self._cases if case.name not in {result.name for result in self.results}]
-        return [*self.results, *(known.get(case.name) or self._cut_off(case) for case in left)]
+    def _left(self) -> list[Listed]:
+        known = {result.name for result in self.results}
+        return [case for case in self.cases if case.name not in known]
 
     def _cut_off(self, case: Listed) -> CaseResult:
-        state = "was running" if case.name in self._running else "was not begun"
+        state = "was running" if case.name == self.running else "was not begun"
         ended = f"was stopped by {self.stopped_by}" if self.stopped_by else "was ended from outside"
         return CaseResult(case.name, case.fact, Outcome.SKIP, f"{state} when the self-test {ended}")
 
-    def _outcome(self, results: Sequence[CaseResult]) -> str:
-        if any(result.is_bad for result in results):
+    def _outcome(self) -> str:
+        if any(result.is_bad for result in self.results):
             return "fail"
-        known = {result.name for result in self.ended()}
-        return "pass" if self.results and known.issuperset(case.name for case in self._cases) else "unfinished"
+        return "pass" if self.results and not self._left() else "unfinished"
 
     def _environment(self) -> Environment:
         found = detect()
         arch = str(self.device.get("arch", "")).split(":")[0]
-        if not found.archs and arch and not self.is_simulated:
+        if not found.archs and arch and not self.simulate:
             # No KFD here (another vendor's GPU, Windows): what torch says of the device.
             found = replace(found, archs=(arch,), n_gpus=int(self.device.get("n_devices", 1)))
         return found
+
+    def _total(self) -> dict[str, int]:
+        total: Counter[str] = Counter()
+        for result in self.results:
+            numbers = {name: n for name, n in result.stats.items() if isinstance(n, int) and not isinstance(n, bool)}
+            total.update(numbers)
+        return dict(total)
 
 
 def write(report: Mapping[str, Any], path: Path) -> None:
@@ -251,8 +278,92 @@ def write(report: Mapping[str, Any], path: Path) -> None:
     files.write(path, text, is_lasting=True)
 
 
-def _total(all_stats: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for stats in all_stats:
-        total.update({name: n for name, n in stats.items() if isinstance(n, int) and not isinstance(n, bool)})
-    return dict(total)
+# -- one process ---------------------------------------------------------------------------------------------
+
+
+def _in_a_process(arguments: Sequence[str], limit_s: float) -> tuple[int | None, bool, dict[str, Any], list[str]]:
+    """Run the worker with these arguments.
+
+    Returns:
+        (exit status, negative for a signal, None where it could not even be killed; whether it had to be killed;
+        what it wrote, empty where it ended before it could; the lines that it printed)
+    """
+    # A folder of its own: runtimes write dumps into the current one.
+    with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX, ignore_cleanup_errors=True) as folder:
+        answer, log = Path(folder) / "result.json", Path(folder) / "log"
+        command = [sys.executable, "-m", "gfxgraph.selftest.worker", *arguments, "--result", str(answer)]
+        with files.create(log) as file:
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                cwd=folder,
+                env=_environment_of_a_case(),
+                start_new_session=True,  # what it starts goes with it
+            )
+        status, was_killed = None, False
+        try:
+            status = child.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            was_killed = True
+        finally:  # also after Ctrl-C
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(child.pid, signal.SIGKILL)
+            with suppress(subprocess.TimeoutExpired):  # stuck in the kernel's GPU driver
+                status = child.wait(KILL_LIMIT_S)
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        said: Any = {}
+        with suppress(OSError, ValueError):  # it ended before it could say anything
+            said = files.read_json(answer)
+        return status, was_killed, said if isinstance(said, dict) else {}, lines
+
+
+def _environment_of_a_case() -> dict[str, str]:
+    """This process's environment without gfxgraph's settings: every machine runs the same suite."""
+    environment = {
+        name: value
+        for name, value in os.environ.items()  # noqa: TID251  (handed on whole, not read)
+        if name in _KEPT_SETTINGS or not name.startswith(("GFXGRAPH", "HGB_", "SGLANG_DISABLE_GFXGRAPH"))
+    }
+    # The child's folder is another: relative entries would be lost, and gfxgraph with them.
+    package = str(Path(gfxgraph.__file__).resolve().parent.parent)
+    entries = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    environment["PYTHONPATH"] = os.pathsep.join([str(Path(each).resolve()) for each in entries] + [package])
+    environment["GFXGRAPH_LANG"] = "en"
+    return environment
+
+
+def _judge(status: int | None, was_killed: bool, found: Mapping[str, Any], limit_s: float) -> tuple[Outcome, str]:
+    said = str(found.get("reason", ""))
+    if status is None:
+        return Outcome.HANG, f"did not end within {limit_s:.0f} s, and could not even be killed"
+    if was_killed:
+        after = " after the case was done" if found else ""
+        return Outcome.HANG, f"did not end within {limit_s:.0f} s{after}"
+    if not found:
+        return Outcome.CRASH, f"ended by {_how(status)} without a result"
+    if status == SKIP:
+        return Outcome.SKIP, said
+    if status == PASS:
+        return Outcome.PASS, said
+    if status in (FAIL, REFUSED) and said:
+        return Outcome.FAIL, said
+    return Outcome.CRASH, f"the case was done, and then the process ended by {_how(status)}"
+
+
+def _how(status: int) -> str:
+    if status >= 0:
+        return f"exit status {status}"
+    with suppress(ValueError):
+        return f"signal {-status} ({signal.Signals(-status).name})"
+    return f"signal {-status}"
+
+
+def _ends(lines: Sequence[str]) -> tuple[str, ...]:
+    """The first and the last lines: a runtime says what happened before Python says where it stood then."""
+    told = [line for line in lines if line.strip() and not line.startswith("Extension modules:")]
+    left_out = len(told) - N_FIRST_LINES - N_LAST_LINES
+    if left_out > 0:
+        told[N_FIRST_LINES:-N_LAST_LINES] = [f"... {left_out} lines left out ..."]
+    return tuple(told)

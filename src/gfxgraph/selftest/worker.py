@@ -18,7 +18,6 @@ import importlib
 import json
 import platform
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,13 +27,9 @@ from gfxgraph import files
 from gfxgraph.errors import GfxGraphError
 from gfxgraph.hardware.device import device_info
 from gfxgraph.process import process
-from gfxgraph.selftest.processes import import_all, serve, wait
 
 PASS, FAIL, REFUSED, SKIP = 0, 1, 2, 77
 CASES = "gfxgraph.selftest.cases"
-# An import that takes so long says where it stands.
-SLOW_IMPORT_S = 60.0
-_begun = time.monotonic()
 
 
 def main(arguments: list[str]) -> int:
@@ -44,7 +39,6 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--allow-cuda", action="store_true")
     parser.add_argument("--module", default=CASES)
     parser.add_argument("--dump-after", type=float, default=0)
-    parser.add_argument("--imported-s", type=float)
     parser.add_argument("--result", type=Path, required=True)
     parser.add_argument("case", nargs="?", default="")
     asked = parser.parse_args(arguments)
@@ -67,7 +61,7 @@ def write(path: Path, result: dict[str, Any]) -> None:
 def run(asked: argparse.Namespace) -> int:
     """Run one case and write what came of it; what it raises goes on, to be printed, once that is written."""
     chosen = load(asked.module)[asked.case]
-    # lazily: this process watches how long torch takes to load
+    # lazily: the parent imports this module, and never torch
     from gfxgraph.selftest.bench import Bench, CaseSkipped
 
     command = ["-m", "gfxgraph.selftest.worker", "--module", asked.module]
@@ -75,13 +69,8 @@ def run(asked: argparse.Namespace) -> int:
     command += ["--allow-cuda"] if asked.allow_cuda else []
     bench = Bench(command)
     reason = ""
-    times: dict[str, float] = {"import": import_seconds(asked)}
-    begun = time.monotonic()
     try:
         enable(asked, chosen.settings)
-        times["enable"] = time.monotonic() - begun
-        meet_device()
-        times["device"] = time.monotonic() - begun - times["enable"]
         chosen.run(bench)
         reason = hidden_trouble(chosen)
         return FAIL if reason else PASS
@@ -91,21 +80,7 @@ def run(asked: argparse.Namespace) -> int:
     finally:
         error = sys.exception()
         reason = f"{type(error).__name__}: {error}" if error is not None else reason
-        times["case"] = time.monotonic() - begun - times.get("enable", 0.0) - times.get("device", 0.0)
-        write(asked.result, {"reason": reason, "figures": bench.figures, "stats": stats(), "times_s": times})
-
-
-def import_seconds(asked: argparse.Namespace) -> float:
-    """From this process's start to the end of its imports; also where those were over before the case came."""
-    return asked.imported_s if asked.imported_s is not None else time.monotonic() - _begun
-
-
-def meet_device() -> None:
-    """Make the process's context on the device, so that the report tells its seconds from the case's own."""
-    # lazily: this process watches how long torch takes to load
-    import torch
-
-    torch.cuda.synchronize()
+        write(asked.result, {"reason": reason, "figures": bench.figures, "stats": stats()})
 
 
 def hidden_trouble(chosen: Any) -> str:
@@ -120,22 +95,18 @@ def hidden_trouble(chosen: Any) -> str:
 
 def describe(asked: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     """The device as the runtime and torch see it, and the cases there are; one small kernel shows it alive."""
-    times: dict[str, float] = {"import": import_seconds(asked)}
-    begun = time.monotonic()
     try:
         enable(asked, {"validate": False})
     except GfxGraphError as error:
         fields = {name: str(value) for name, value in error.fields.items()}
         return REFUSED, {"refused": {"code": error.code, "fields": fields}}
-    # lazily: this process watches how long torch takes to load
+    # lazily: the parent imports this module, and never torch
     import torch
 
-    times["enable"] = time.monotonic() - begun
     state = process.require()
     total = int(torch.arange(1000, device="cuda").sum())
     if total != 499500:
         return FAIL, {"reason": f"the sum of 0 to 999 on the device was {total}"}
-    times["device"] = time.monotonic() - begun - times["enable"]
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     device = {
         "platform": state.platform,
@@ -161,17 +132,17 @@ def describe(asked: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         "facts": device_info().as_dict(),
     }
     listed = [
-        {"name": case.name, "fact": case.fact, "limit_s": case.limit_s, "is_alone": case.is_alone}
+        {"name": case.name, "fact": case.fact, "limit_s": case.limit_s}
         for case in load(asked.module).values()
         if not case.is_hidden
     ]
-    return PASS, {"device": device, "cases": listed, "reason": "", "stats": stats(), "times_s": times}
+    return PASS, {"device": device, "cases": listed, "reason": "", "stats": stats()}
 
 
 def load(module: str) -> dict[str, Any]:
     """The cases of a module by name, in the order of its ``IN_ORDER``, or else as they stand there."""
     found = importlib.import_module(module)
-    # lazily: this process watches how long torch takes to load
+    # lazily: the parent imports this module, and never torch
     from gfxgraph.selftest.bench import Case
 
     values = getattr(found, "IN_ORDER", vars(found).values())
@@ -195,22 +166,5 @@ def _no_core_files() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def entry(arguments: list[str]) -> int:
-    """Run one case; with ``--wait MODULE`` once it is asked for on standard input, with ``--serve`` one after the
-    other as asked there, each in a fork."""
-    if arguments == ["--serve"]:
-        forked = serve()
-        return PASS if forked is None else main([*forked, "--imported-s", "0"])
-    if arguments[:1] == ["--wait"]:
-        faulthandler.enable()
-        faulthandler.dump_traceback_later(SLOW_IMPORT_S)
-        import_all(arguments[1])
-        faulthandler.cancel_dump_traceback_later()
-        took = time.monotonic() - _begun
-        given = wait()
-        return PASS if given is None else main([*given, "--imported-s", f"{took:.3f}"])
-    return main(arguments)
-
-
 if __name__ == "__main__":
-    sys.exit(entry(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:]))

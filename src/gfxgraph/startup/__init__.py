@@ -16,5 +16,4 @@ This room is above every room that it switches on.
     stats_file.py   writes the statistics when a process ends
     supervise.py    runs a guarded program as a child and reports how it died
     sanitizer.py    runs a program under the vendor's memory checker
-    bisect_run.py   the process of ``gfxgraph bisect``
 """

@@ -95,11 +95,6 @@ def watch_engines() -> None:
         from gfxgraph.adapters._metrics import publish
 
         publish(settings.metrics)
-    if settings.opentelemetry:
-        # lazily: `import gfxgraph` must cost next to nothing
-        from gfxgraph.reporting.opentelemetry import publish_if_there
-
-        publish_if_there()
     for name in adapters.names():
         adapter = adapters.get(name)
         if adapter.wanted(settings):

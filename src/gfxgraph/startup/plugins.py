@@ -52,11 +52,6 @@ def _activate(adapter: Adapter, list_variable: str) -> None:
     adapter.install_when_imported()
     if settings.metrics:
         publish(settings.metrics)
-    if settings.opentelemetry:
-        # lazily: an engine's process that is not watched pays nothing
-        from gfxgraph.reporting.opentelemetry import publish_if_there
-
-        publish_if_there()
     if settings.simulate or bridge.is_enabled():
         enable()
         _watch(settings)

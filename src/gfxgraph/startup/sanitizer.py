@@ -1,4 +1,4 @@
-"""Run a whole program under the vendor's memory checker, and map its report to graph nodes.
+"""Run a whole program under the vendor's memory checker.
 
 NVIDIA has compute-sanitizer. AMD has no such tool for gfx103x (GPU AddressSanitizer needs
 xnack). Its debug agent stops waves that fault and names their kernel, so it is used there.
@@ -12,13 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gfxgraph import config
-from gfxgraph.core.faults import NodeInfo
-from gfxgraph.core.sanitizer_report import findings, nodes_named
-from gfxgraph.diagnostics.render import render
 from gfxgraph.errors import ActivationError
 from gfxgraph.startup.torch_build import installed_torch
 
-LOG_FILE = "sanitizer.log"
 _NVIDIA_PLACES = ("/usr/local/cuda/bin/compute-sanitizer", "/opt/cuda/bin/compute-sanitizer")
 _AGENT = "librocm-debug-agent.so.2"
 
@@ -70,28 +66,3 @@ def _debug_agent() -> str:
 
 def _agent_options(log: str | Path | None) -> list[str]:
     return [f"ROCM_DEBUG_AGENT_OPTIONS=--output {log}"] if log is not None else []
-
-
-def mapped_report(text: str, graphs: Sequence[tuple[str, Sequence[NodeInfo]]], lang: str = "en") -> str:
-    """The tool's findings with the graph nodes they concern; '' if there are none.
-
-    Args:
-        graphs: where each graph was captured, and its nodes.
-    """
-    parts = []
-    for finding in findings(text):
-        lines = []
-        for where, nodes in graphs:
-            for node in nodes_named(finding, nodes):
-                tensors = "; ".join(map(str, node.tensors))
-                made_by = f"{node.op} at {node.where}"
-                lines.append(f"node {node.position} of the graph captured at {where}: {made_by}: {tensors}")
-        fields = {
-            "what": finding.what,
-            "count": finding.n_times,
-            "kernel": finding.kernel,
-            "address": f"{finding.address:#x}" if finding.address is not None else "",
-            "nodes": "\n".join(lines),
-        }
-        parts.append(render("sanitizer_finding", fields, lang))
-    return "\n".join(parts)

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from gfxgraph import config, files
+from gfxgraph.diagnostics.render import without_secrets
 
 VARIABLE = "GFXGRAPH_STATS"
 TO_STDERR = "-"
@@ -27,7 +28,7 @@ def _write(target: str, owner: int) -> None:
     # lazily: `import gfxgraph` must cost next to nothing
     from gfxgraph.process.health import stats
 
-    line = json.dumps({"pid": owner, "argv": sys.argv, "stats": stats()}, default=str) + "\n"
+    line = json.dumps({"pid": owner, "argv": without_secrets(sys.argv), "stats": stats()}, default=str) + "\n"
     if target == TO_STDERR:
         sys.stderr.write(f"gfxgraph stats: {line}")
         return

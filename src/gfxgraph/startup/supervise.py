@@ -101,31 +101,21 @@ def recordings(home: Path) -> list[ProcessRecord]:
     return sorted(found, key=lambda recording: recording.page.begun_ns, reverse=True)
 
 
-def segments_below(home: Path) -> list[dict[str, Any]]:
-    """Every segment that any process below ``home`` described."""
-    found = [_read_json(path) for path in sorted(home.glob(f"{flight.PREFIX}*/graph-*.json"))]
-    return [segment for segment in found if segment]
-
-
 def supervise(
-    argv: Sequence[str] | Callable[[Path], Sequence[str]],
+    argv: Sequence[str],
     environment: dict[str, str],
     limit_s: float = HANG_LIMIT_S,
     write: Callable[[str], object] = sys.stderr.write,
-    extra_report: Callable[[Path], str] | None = None,
 ) -> int:
     """Run ``argv``, report its faults, and return its status as ``subprocess`` gives it (negative: a signal).
 
     Args:
-        argv: the command, or a function that makes it from the folder for this run's files.
         limit_s: how long one node, or one graph, may take before it counts as hanging.
-        extra_report: makes more text after the program has ended, from the folder with its recorders.
     """
     home = config.state_folder(environment) / "flight" / f"run-{os.getpid()}-{time.time_ns():x}"
     files.new_folder(home, 0o700)
     try:
-        command = argv(home) if callable(argv) else argv
-        return _Supervisor(command, environment | {VARIABLE: str(home)}, home, limit_s, write).run(extra_report)
+        return _Supervisor(argv, environment | {VARIABLE: str(home)}, home, limit_s, write).run()
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
@@ -172,7 +162,7 @@ class _Supervisor:
             while kept > _TAIL_NBYTES and len(self.tail) > 1:
                 kept -= len(self.tail.popleft())
 
-    def run(self, extra_report: Callable[[Path], str] | None) -> int:
+    def run(self) -> int:
         handlers = {number: signal.signal(number, self._pass_on) for number in (signal.SIGTERM, signal.SIGHUP)}
         # A terminal sends its interrupt to both processes: the program decides what it means.
         handlers[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -186,8 +176,6 @@ class _Supervisor:
         text = self._report(status)
         if text:
             self.write(f"\n{text}\n")
-        if extra_report is not None and (more := extra_report(self.home)):
-            self.write(f"\n{more}\n")
         return status
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:

@@ -103,7 +103,7 @@ def counted():
     if torch.cuda.is_available():
         pytest.skip("the simulator stands in only where there is no GPU")
     gfxgraph.enable(simulate="hip", validate=False)
-    watch.start(is_exact=True)
+    watch.start()
     _downgrade._reasons.clear()
     yield lambda: gfxgraph.coverage().downgrades
     watch.stop()

@@ -440,7 +440,7 @@ def test_adaptive_keeps_what_was_measured(here, monkeypatch, tmp_path):
     params = here.params(1)
     here.check(graphed.run(params), params)
     choice = graphed._timed().choice
-    for _ in range(12):
+    for _ in range(32):
         choice.add(Way.EAGER, 10.0)
         choice.add(Way.GRAPH, 21.0)
     graphed._timed().is_looking = False

@@ -48,7 +48,6 @@ ESCAPE = "\x1b[2J\x1b]0;owned\x07"
 REFUSED = {
     "no_such_name": """
 run --preload --simulate=nope -- true
-bisect --simulate=cuda-9 {d}/good.py
 explain hipErorUnknown
 explain HSA_STATUS_ERROR_NOPE
 explain hsa_status_error_nope
@@ -62,11 +61,7 @@ explian
 run --simulate=hipp good.py
 run --simulate=../hip good.py
 run --simulate= good.py
-bisect --simulate=hipp {d}/good.py
 check --simulate=hipp
-bench --simulate=hipp
-bench --simulate --workload nope
-bench --simulate --workload=
 demo --simulate=cudda
 doctor --selftest --simulate=hipp
 explain hipErrorNope
@@ -85,16 +80,8 @@ port agent {d} --arch nope
 port fix {d} --arch nope
 port rule 目录
 port rule {n}
-bench --simulate --workload mlp
 """,
     "bad_usage": """
-bench --arch gfx1030
-bench kernels --arch gfx1030
-bench --compile-only
-bench model:step --compile-only
-bench model:step --workload mlp_bs32_d1024
-bench --arg 1
-bench kernels --arg 1
 explain --list 700
 explain --lang=
 port audit {d} --arch=
@@ -105,9 +92,6 @@ port verify run {d} --target {d}/build.py:build
 run --simulate --watch= good.py
 run --simulate --coverage= good.py
 run --simulate --guard-limit 1e400 good.py
-top 1e3
-top 1 --every 1e400
-doctor --selftest --why --matrix
 device --index 99999999999999999999.5
 --nope
 run
@@ -120,24 +104,12 @@ run --guard-limit 0 good.py
 run --guard-limit soon good.py
 run --allow-cuda --simulate good.py
 run --nope good.py
-bisect
 check --nope
 check a b
 check --arg 1
 check --sarif x
-bench a b
-bench --fly
-bench --rounds 1
-bench --rounds many
-bench --way nope
 report
 report a b
-top
-top self
-top 1.5
-top -1
-top 1 --every 0
-top 1 --every soon
 run --simulate --min-coverage 2 good.py
 run --simulate --min-coverage most good.py
 run --simulate --coverage=some good.py
@@ -145,7 +117,6 @@ run --simulate --watch=-1 good.py
 run --simulate --watch=nan good.py
 run --simulate --min-coverage nan good.py
 run --simulate --guard-limit inf good.py
-top 1 --every nan
 demo --tokens 0
 demo --tokens many
 demo extra
@@ -160,13 +131,9 @@ doctor --simulate
 doctor --only tokens
 doctor --selftest --simulate --out {d}
 check --simulate --allow-cuda
-bench --allow-cuda --simulate
-bisect --simulate --allow-cuda {d}/good.py
 port verify run {d} --build=
 port verify run {d} --build "
 demo --tokens 99999999999999999999
-doctor --matrix
-doctor --matrix --selftest {d}/good.py
 explain --lang fr 700
 explain --nope
 port
@@ -207,8 +174,6 @@ doctor --allow-cuda
 doctor --cases nothing
 explain --lang
 explain {d}/empty.py {d}/nope.log --lang fr
-bisect --simulate
-bisect -o
 run --stats
 run --validate
 run --debug --fly x.py
@@ -219,19 +184,14 @@ run -x
     "script_not_found": """
 run --sanitizer nope.py
 run --simulate -m no.such.module
-bisect --fly x.py
 run nope.py
 run {d}/folder
 run -- {d}/good.py
 run -- {d}
-bisect {d}/folder
 run {d}/nope/nope.py
 run -m no_such_module_here
 run -m 1x
 run -- no-such-command-here
-bisect nope.py
-bisect {d}
-bisect --simulate=hip {n}
 run --simulate {n}
 run -- {n}
 run --simulate -m {n}
@@ -239,9 +199,6 @@ run --simulate {d}/loop
 run --simulate {d}/empty.py/x.py
 """,
     "file_unusable": """
-bisect --simulate -o {d} {d}/good.py
-bisect --simulate -o {d}/good.py {d}/good.py
-bisect --simulate -o {n} {d}/good.py
 run --simulate --report {d}/good.py {d}/good.py
 run --simulate --stats={d}/folder/../good.py {d}/good.py
 explain /proc/self/mem
@@ -263,7 +220,6 @@ run --simulate --stats={d}/new/ {d}/good.py
 run --simulate --report= {d}/good.py
 run --simulate --report={d}/new/ {d}/good.py
 check {d}/model.py:step --sarif {d}/folder
-bench --simulate --report {d}/folder/
 port audit {n}
 port plan /dev/null
 port audit /dev/null
@@ -275,22 +231,14 @@ port fix {d} --output {d}/folder
 port fix {d} --hipify=
 port fix {d} --hipify {d}/good.py
 port verify record {d}/build.py:build --out {d}/folder
-doctor --matrix {d}/deep.json
-doctor --matrix {d}/loop
 report {d}/left -o {d}/good.py/x.html
 run --simulate --report {d}/nope/x.html {d}/good.py
 run --simulate --report {d}/folder {d}/good.py
-bench --simulate --report {d}/nope/x.html
 check {d}/model.py:step --sarif {d}/nope/x.sarif
 report {d}/left -o {d}/folder
 report {d}/left -o {d}/nope/x.html
 run --simulate --stats={d}/nope/stats.jsonl {d}/good.py
-bisect --simulate -o {d}/nope/out.py {d}/good.py
 doctor --selftest --simulate --out {d}/nope/x.json
-doctor --matrix {d}/nope.json
-doctor --matrix {d}
-doctor --matrix {d}/good.py
-doctor --matrix {d}/list.json
 explain nope.log
 explain {d}/nope.txt
 explain {d}
@@ -305,9 +253,6 @@ port verify run {d} --golden {d}/nope.pt --target {d}/build.py:build
 port verify run {d} --golden {d}/binary.pt --target {d}/nope.py:build
 """,
     "function_unusable": """
-bench --simulate nope:fn
-bench --simulate model.py:Needs
-bench --simulate --rounds 5 model.py:step
 check model
 check :
 check :step
@@ -335,7 +280,6 @@ check {d}/model.py:step:x --arg 1
 check naïve:x
 check ..:x
 check os:nope
-bench --simulate model.py:waits --arg 1
 check --simulate=cuda {d}/model.py:step.x
 """,
     "no_report_data": """
@@ -345,12 +289,6 @@ report {d}/left
 report {d}/good.py
 report {d}/loop
 report {n}
-""",
-    "process_not_watched": """
-top 0
-top -- -5
-top 99999999999999999999
-top 1 --once
 """,
     "port_refused": """
 port audit {d} --diff nope
@@ -403,7 +341,7 @@ BAD_SETTINGS = {
     "GFXGRAPH_REPLAY_MODE": "warm",
     "GFXGRAPH_TRUSTED_REPLAY_SAMPLE_INTERVAL": "0",
 }
-SHOWN = ["explain {e}", "run {e}", "bisect {e}", "port audit {e}", "port rule {e}", "{e}", "port audit . --rule {e}",
+SHOWN = ["explain {e}", "run {e}", "port audit {e}", "port rule {e}", "{e}", "port audit . --rule {e}",
          "port audit . --arch {e}", "run --simulate={e} x.py", "doctor --{e}"]  # fmt: skip
 
 
@@ -438,7 +376,7 @@ def call(folder, capfd, monkeypatch):
             monkeypatch.setenv(name, value)
         words = [word.format(d=folder, e=ESCAPE, n="") for word in line.split(" ")]
         at = words.index("--") if "--" in words else len(words)
-        if words[0] in ("run", "bisect"):
+        if words[0] == "run":
             at = 1
         with pytest.raises(SystemExit) as ended:
             main([*words[:at], *more, *words[at:]])
@@ -475,7 +413,7 @@ def test_what_cannot_be_done_is_refused(call, code, line):
 @pytest.mark.parametrize("variable", BAD_SETTINGS)
 def test_a_setting_that_cannot_be_is_refused(call, variable):
     """By the commands that start a program; doctor reports it as a finding."""
-    for line in ("check --simulate", "run --simulate good.py", "bisect --simulate good.py"):
+    for line in ("check --simulate", "run --simulate good.py"):
         status, _, err = call(line, **{variable: BAD_SETTINGS[variable]})
         assert status == 2 and err.startswith("bad_setting: ") and variable in err
 
@@ -641,9 +579,7 @@ def test_a_full_disk_is_no_bug(line):
     assert done.returncode == 2 and done.stderr.startswith("file_unusable: ") and "stdout" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "line", ["bisect --simulate {d}/good.py", "run --simulate --stats=x {d}/good.py", "report {d}/left"]
-)
+@pytest.mark.parametrize("line", ["run --simulate --stats=x {d}/good.py", "report {d}/left"])
 def test_a_current_folder_that_is_gone_is_no_bug(call, folder, line, monkeypatch, tmp_path):
     """What needs it says so."""
     gone = tmp_path / "gone"
@@ -670,12 +606,3 @@ def test_explain_reads_what_is_no_regular_file(call, folder):
     writer.join()
     assert call("explain {d}/good.py")[0] == call("explain /dev/null")[0] == 1
     assert call("explain -- -1")[0] == 1
-
-
-def test_kernels_cannot_be_compiled_without_triton(call, monkeypatch):
-    """A module that is missing is not a wrong command line."""
-    from gfxgraph.kernels import launching
-
-    monkeypatch.setattr(launching, "has_triton", lambda: False)
-    status, _, err = call("bench kernels --compile-only --arch gfx1030")
-    assert status == 2 and err.startswith("module_missing: ") and "triton" in err

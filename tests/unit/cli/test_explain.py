@@ -1,16 +1,12 @@
 """cli.explain: pipes, files, JSON, exit status."""
 
-import errno
 import json
 import os
 import subprocess
 import sys
 
-import pytest
 from click.testing import CliRunner
 
-from gfxgraph import files
-from gfxgraph.cli import _contract, bisect
 from gfxgraph.cli import explain as explain_command
 
 FAULT = "Memory access fault by GPU node-1 (Agent handle: 0x1) on address 0x2. Reason: Unknown.\n"
@@ -136,23 +132,3 @@ def test_what_has_no_end_is_read_in_part(monkeypatch):
     done = CliRunner().invoke(explain_command.command, [f"/dev/fd/{source}"])
     os.close(source)
     assert done.exit_code == 0 and "no end" not in done.output
-
-
-@pytest.mark.parametrize("where", ["folder", "umask"])
-def test_bisect_refuses_what_it_could_not_read_back(monkeypatch, tmp_path, where):
-    """A folder that cannot be written to, or a umask that takes the right to read: said before the script runs."""
-    script = tmp_path / "program.py"
-    script.write_text("raise SystemExit('it ran')\n")
-    if where == "folder":
-        allowed = os.access
-        monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK and allowed(path, mode))
-    else:
-
-        def refused(path):
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-
-        monkeypatch.setattr(files, "read", refused)
-    with pytest.raises(_contract.CommandRefused) as caught:
-        bisect.command.callback(False, "cuda", False, str(tmp_path / "small.py"), str(script), ())
-    said = str(caught.value.error)
-    assert said.startswith("file_unusable") and ("umask" if where == "umask" else "cannot be written to") in said

@@ -38,6 +38,18 @@ def test_help_lists_every_command_with_its_summary():
         assert summary(name).split()[0] in done.stdout
 
 
+def test_without_a_command_it_helps():
+    """The help, status 0 and nothing on stderr."""
+    done = gfxgraph()
+    assert (done.returncode, done.stdout, done.stderr) == (0, gfxgraph("--help").stdout, "")
+
+
+def test_an_unknown_architecture_is_refused_where_it_is_shown():
+    """`device` says what is wrong with GFXGRAPH_ARCH, as `enable` does."""
+    done = gfxgraph("device", GFXGRAPH_ARCH="gfx9999x")
+    assert done.returncode == 2 and 'GFXGRAPH_ARCH is "gfx9999x"' in done.stderr
+
+
 def test_help_imports_nothing_heavy():
     """Neither torch nor the commands are imported to print the help."""
     code = (

@@ -1,4 +1,4 @@
-"""core.choice: the faster way wins, surely and no sooner, and says why."""
+"""core.choice: the faster way wins, surely, and says why."""
 
 import json
 import math
@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from gfxgraph.core.choice import Choice, ChoiceRule, Decision, Way
+from gfxgraph.core.choice import Choice, Decision, Way
 
 
 def run(speedup, noise, seed, choice=None, outliers=0.0):
@@ -28,25 +28,11 @@ def test_the_faster_way_wins(speedup, way):
     assert {run(speedup, 0.05, seed, outliers=0.02).way for seed in range(100)} == {way}
 
 
-def test_the_stated_confidence_holds():
-    """The interval misses the truth no more often than it says, though one looks after every pair."""
-    missed = 0
-    for seed in range(400):
-        decision = run(1.3, 0.1, seed)
-        missed += not decision.low <= 1.3 <= decision.high
-    assert missed <= 10  # 4 expected at 1 %; more than 10 has odds of 1 in 300
-
-
 def test_no_difference_goes_to_the_graph():
-    """It takes less CPU, and no more pairs than allowed are spent on finding out."""
+    """It takes less CPU; noise of a half makes no decision for eager more than once in a hundred times."""
     decision = run(1.0, 0.003, 1)
     assert decision.way is Way.GRAPH and "no difference" in decision.reason
-    assert run(1.0, 0.5, 2).n_pairs == ChoiceRule().most_pairs
-
-
-def test_a_clear_case_is_decided_by_the_fewest_pairs():
-    """Three times as fast needs no more than the least number."""
-    assert run(3.0, 0.02, 1).n_pairs == ChoiceRule().least_pairs
+    assert sum(run(1.0, 0.5, seed).way is Way.EAGER for seed in range(300)) <= 9
 
 
 def test_a_second_look_needs_more_than_a_little_to_overturn():
@@ -80,13 +66,13 @@ def test_timings_that_are_none_are_left_out():
 def test_it_says_why():
     """Both times, the ratio, its interval and the number of pairs."""
     choice = Choice()
-    assert choice.why() == "undecided: 0 pairs of timings, at least 8 needed"
-    for _ in range(20):
+    assert choice.why() == "undecided: 0 pairs of timings, 32 needed"
+    for _ in range(40):
         choice.add(Way.EAGER, 50.0)
         if choice.add(Way.GRAPH, 100.0):
             break
     assert choice.why() == (
-        "eager: the graph is slower (eager 50.0 us, graph 100.0 us; graph 0.50x as fast, 0.50 to 0.50, 8 pairs)"
+        "eager: the graph is slower (eager 50.0 us, graph 100.0 us; graph 0.50x as fast, 0.50 to 0.50, 32 pairs)"
     )
 
 

@@ -9,7 +9,6 @@ import pytest
 from gfxgraph.core.faults import Fault, NodeInfo, TensorUse, read_words
 from gfxgraph.core.flight import Page, Phase, unpack
 from gfxgraph.core.memory_map import Allocation, MemoryMap
-from gfxgraph.core.sanitizer_report import findings, nodes_named
 from gfxgraph.core.strides import Oddity, oddities
 
 KV = Allocation(0x10000, 2 << 20, "kv_cache", "model.py:31", "[512, 1024] float32")
@@ -124,45 +123,3 @@ def test_a_page_survives_and_a_torn_one_is_noticed() -> None:
     torn[8] = 6  # the first copy of the sequence number
     assert unpack(bytes(torn)) is None
     assert unpack(b"\0" * 4096) is None
-
-
-NVIDIA = """========= COMPUTE-SANITIZER
-========= Invalid __global__ write of size 4 bytes
-=========     at void add_kernel<float>(float *, int)+0x160 in add.cu:5
-=========     by thread (8,0,0) in block (0,0,0)
-=========     Address 0x7f0000002020 is out of bounds
-=========     and is 1 bytes after the nearest allocation at 0x7f0000002000 of size 32 bytes
-=========
-========= Invalid __global__ write of size 4 bytes
-=========     at void add_kernel<float>(float *, int)+0x160 in add.cu:5
-=========     by thread (9,0,0) in block (0,0,0)
-=========     Address 0x7f0000002024 is out of bounds
-=========
-========= ERROR SUMMARY: 2 errors
-"""
-AGENT = """Queue error (HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION: an access outside)
---------------------------------------------------------
-wave_1: pc=0x7fd4f100d0e8 (stopped, reason: MEMORY_VIOLATION)
-
-Disassembly for function add_kernel:
-    code object: memory://1234
-"""
-
-
-@pytest.mark.parametrize(
-    ("text", "what", "n_times", "address"),
-    [(NVIDIA, "Invalid __global__ write of size 4 bytes", 2, 0x7F0000002020), (AGENT, "MEMORY_VIOLATION", 1, None)],
-)
-def test_a_checkers_report_is_mapped_to_nodes(text: str, what: str, n_times: int, address: int | None) -> None:
-    """The same finding many times is one; by kernel, and by address where several nodes run it."""
-    (one,) = findings(text)
-    assert (one.what, one.n_times, one.address) == (what, n_times, address)
-    near = TensorUse("argument 0", "y", "[8] float32", 0x7F0000002000, 32)
-    far = TensorUse("argument 0", "z", "[8] float32", 0x7F0000900000, 32)
-    nodes = [
-        NodeInfo(0, "kernel", "add_kernel", "", "a.py:1", (far,)),
-        NodeInfo(1, "kernel", "add_kernel", "", "a.py:2", (near,)),
-        NodeInfo(2, "kernel", "mul_kernel", "", "a.py:3", (near,)),
-    ]
-    expected = [1] if address is not None else [0, 1]
-    assert [node.position for node in nodes_named(one, nodes)] == expected

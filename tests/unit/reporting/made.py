@@ -6,7 +6,6 @@ from typing import Any
 
 from gfxgraph.core.counters import Counters
 from gfxgraph.reporting.coverage import Coverage, EagerLine
-from gfxgraph.reporting.history import MOMENT_FIELDS
 from gfxgraph.reporting.inspection import InspectedCapture, InspectedNode, InspectedStep, Inspection, TensorInfo
 
 KERNELS = (
@@ -62,8 +61,8 @@ def process(n_nodes: int = 100, per_layer: int = 25) -> dict[str, Any]:
     capture = InspectedCapture(
         "decode", nodes[0].where, (segment, split, last), inputs, inputs, (0, 1), 64 << 20, 900
     )
-    lines = [EagerLine("aten::argmax", "/models/llama/generate.py:90", "no capture covers this line", 900, 0.9)]
-    seen = Coverage(900 * n_nodes, 900, 900, 900, 8.1, 0.9, seconds=9.2, elapsed=9.3, n_windows=1, lines=lines)
+    lines = [EagerLine("aten::argmax", "/models/llama/generate.py:90", "no capture covers this line", 900)]
+    seen = Coverage(900 * n_nodes, 900, 900, lines=lines)
     counters = Counters()
     counters.event("split", "a value read by the host", "Tensor.item", "/models/llama/generate.py:88")
     row = {
@@ -76,13 +75,6 @@ def process(n_nodes: int = 100, per_layer: int = 25) -> dict[str, Any]:
     device = {"device": "cuda:0", "cap_bytes": 1 << 30, "graph_bytes": 64 << 20, "captures": []}
     bucket = {"function": "decode", "signature": "batch=8", "input_bytes": 1 << 20, "output_bytes": 1 << 20}
     bucket |= {"pool_bytes": 60 << 20, "n_graphs": 1, "n_calls": 30, "why_eager": ""}
-    growth = {"replays": 900, "driver_bytes": 2 << 20, "torch_bytes": 0, "driver_bytes_per_1000_replays": 2330168}
-    growth |= {
-        "owners": [
-            {"owner": "history[...]", "bytes": 3 << 20, "n": 12},
-            {"owner": "graph execs", "bytes": 1, "n": None},
-        ]
-    }
     return {
         "pid": 4711,
         "argv": ["generate.py", "--model", "llama"],
@@ -93,15 +85,6 @@ def process(n_nodes: int = 100, per_layer: int = 25) -> dict[str, Any]:
         "coverage": seen.as_dict(),
         "memory": {
             "devices": [device], "graphs": [row], "pools": {"(0, 1)": 64 << 20}, "driver_bytes": 4 << 20,
-            "growth": growth,
-        },
-        "history": {
-            "fields": list(MOMENT_FIELDS),
-            "moments": [[0.1 * i, 1 + i // 50, 9 * i, i // 30, 0, i << 20, 4 << 20, 64 << 20] for i in range(101)],
-            "devices": [device | {"captures": [bucket]}],
-            "padding": [
-                {"function": "decode", "bucket": "batch=8", "calls": 30, "elements": 200, "elements_run": 240}
-            ],
         },
         "inspection": {**Inspection((capture,), (), "hip 7.2.26015").as_dict(), "left_out": 0},
     }  # fmt: skip

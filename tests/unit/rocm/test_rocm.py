@@ -58,6 +58,12 @@ def test_fp8_by_architecture() -> None:
     assert fp8_dtype("e5m2", arch="gfx941") == torch.float8_e5m2fnuz
 
 
+def test_fp8_of_the_gpu_that_is_planned_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GFXGRAPH_ARCH stands for the device, as everywhere."""
+    monkeypatch.setenv("GFXGRAPH_ARCH", "gfx942")
+    assert fp8_dtype() == torch.float8_e4m3fnuz
+
+
 def test_stored_weights_keep_their_value() -> None:
     """Reading OCP bytes as fnuz with twice the scale gives the same numbers, and no NaN for -0.0."""
     weight = torch.tensor([1.0, -2.5, 448.0, 0.0, -0.0]).to(torch.float8_e4m3fn)

@@ -178,8 +178,8 @@ class Writer:
         the same.
         """
         n = torch._C._len_torch_function_stack()
-        self.names["n_function"] = torch._C._len_torch_function_stack
-        self.line(f"if n_function() != {n}: return MISS")
+        self.names |= {"n_function": torch._C._len_torch_function_stack, "forward_ad": torch.autograd.forward_ad}
+        self.line(f"if n_function() != {n} or forward_ad._current_level >= 0: return MISS")
         if not self.n_taken:  # the tensors' check compares dispatch keys as the thread sees them, modes among them
             self.names["n_seeing"] = torch._C._len_torch_dispatch_stack
             self.line("if n_seeing(): return MISS")

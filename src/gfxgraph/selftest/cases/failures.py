@@ -33,7 +33,7 @@ def unseen_wait(bench: Bench) -> None:
     bench.figures["fallbacks"] = gfxgraph.stats()["fallbacks"]
 
 
-@case(is_alone=True)
+@case()
 def out_of_memory(bench: Bench) -> None:
     """Out of memory inside a capture is torch's own exception; pool, stream and memory are as before."""
     x, pool = bench.randn(64), torch.cuda.graph_pool_handle()

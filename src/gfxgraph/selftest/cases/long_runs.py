@@ -22,7 +22,7 @@ from gfxgraph.selftest.bench import MIB, RTOL, Bench, case, expect, same, skip
 # -- memory ------------------------------------------------------------------------------------------------------
 
 
-@case(limit_s=180, is_alone=True)
+@case(limit_s=180)
 def dropped_graphs(bench: Bench) -> None:
     """A hundred graphs captured, replayed and dropped give their memory back."""
     x = bench.randn(256, 1024)
@@ -105,7 +105,7 @@ def copy_before_replay(bench: Bench) -> None:
         _same_rows(got, wanted, f" ({kind} memory)")
 
 
-@case(limit_s=300, is_alone=True)
+@case(limit_s=300)
 def processes_agree(bench: Bench) -> None:
     """Processes that run the same graphs at the same time agree with eager and with each other, to the bit."""
     # One release corrupted replays in one process out of five, so one process proves little.
@@ -171,7 +171,7 @@ def default_settings(bench: Bench) -> None:
     expect(found["validations"] == wanted, f"{found['validations']} validations were made instead of {wanted}")
 
 
-@case(limit_s=120, is_alone=True)  # the last: no process is being prepared beside it either
+@case(limit_s=120)  # the last: no process is being prepared beside it either
 def replay_overhead(bench: Bench) -> None:
     """CPU time of a replay against torch's own: a figure to report, not a test."""
     if bench.is_simulated:

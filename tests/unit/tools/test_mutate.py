@@ -1,0 +1,63 @@
+"""tools/mutate.py: what a mutant is, which tests are nearest, and that the file is as before."""
+
+import ast
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+FILE = Path(__file__).parents[3] / "tools" / "mutate.py"
+spec = importlib.util.spec_from_file_location("mutate", FILE)
+mutate = importlib.util.module_from_spec(spec)
+sys.modules["mutate"] = mutate
+spec.loader.exec_module(mutate)
+
+TEXT = '''"""Über."""
+LIMIT = 3
+def f(a, b):
+    if a < b and b:
+        self.n = 1
+        g(a)
+    return True
+'''
+
+
+def test_mutants_of_a_function(monkeypatch, tmp_path):
+    """Each is one change that still is Python; what stands outside functions is left alone."""
+    monkeypatch.setattr(mutate, "ROOT", tmp_path)
+    path = tmp_path / "a.py"
+    path.write_text(TEXT, encoding="utf-8")
+    data, changed = path.read_bytes(), []
+    for each in mutate.mutants(path):
+        text = (data[: each.begin] + each.text.encode() + data[each.end :]).decode()
+        ast.parse(text)
+        new = set(text.splitlines()) - set(TEXT.splitlines())
+        changed.append((each.kind, next(iter(new)).strip()))
+    assert sorted(changed) == [
+        ("and for or", "if ((a < b) or (b)):"),
+        ("assignment dropped", "pass"),
+        ("call dropped", "pass"),
+        ("comparison changed", "if (a <= b) and b:"),
+        ("condition negated", "if (not (a < b and b)):"),
+        ("constant changed", "return False"),
+        ("constant changed", "self.n = 2"),
+    ]
+
+
+@pytest.mark.parametrize(("failing", "noticed"), [([["t::x"], []], "t::x"), ([["t::x"], ["t::x"]], ""), ([[]], "")])
+def test_a_mutant_is_noticed_by_a_test_that_passes_without_it(monkeypatch, tmp_path, failing, noticed):
+    """A test that fails anyhow does not count, and the file is put back."""
+    monkeypatch.setattr(mutate, "ROOT", tmp_path)
+    monkeypatch.setattr(mutate, "nearest_tests", lambda file: ["t"])
+    path = tmp_path / "a.py"
+    path.write_text(TEXT, encoding="utf-8")
+    answers, seen = iter(failing), []
+    monkeypatch.setattr(mutate, "failing", lambda tests, jobs: (seen.append(path.read_text()), next(answers))[1])
+    assert mutate.tried(next(mutate.mutants(path)), 1)["noticed_by"] == noticed
+    assert seen[0] != TEXT and set(seen[1:]) <= {TEXT} and path.read_text() == TEXT
+
+
+def test_a_modules_own_tests_are_the_nearest():
+    """The test file of its name comes first."""
+    assert mutate.nearest_tests("src/gfxgraph/capture/rollback.py")[0] == "tests/unit/capture/test_rollback.py"

@@ -128,7 +128,7 @@ def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: F
         near = known.near(match.code, printed, setting, scanner.index.words)
         distance = ranks[match.code] - ranks[matches[0].code]
         is_sure = not (match.code in scanner.hits and scanner.hits[match.code].is_case_only)
-        is_sure = is_sure and "warning" not in kinds.of(match.text)
+        is_sure = is_sure and "warning" not in kinds.of(match.text) and len(known.best(near)) == 1
         if near and (match is matches[0] or (is_sure and near[0].weight > _TELLS_THE_ROOT + distance / 4)):
             # A case that fits well shows the root cause, whatever else was found.
             matches = (match, *(other for other in matches if other is not match))

@@ -228,7 +228,7 @@ class Explanation:
             *((_HINT, hint.words[lang], hint.words["en"]) for n, hint in enumerate(found.hints)
               if not hint.when or n in match.hints),
             *((_PROGRAM, step, "") for name in self.programs for step in kinds.advisors("program")[name].do[lang]),
-            *((_STEP - _LATER * place, step, judged) for place, (step, judged) in enumerate(zip(general_steps, english))),
+            *((_STEP - _LATER * n, *texts) for n, texts in enumerate(zip(general_steps, english))),
         ]  # fmt: skip
         ranked.sort(key=lambda row: -row[0] - self._relevance(row[2]))
         component = kinds.advisors("component")[match.component].do[lang] if match.component else ()

@@ -6,15 +6,16 @@ the text. Compiling takes seconds, so the automata are kept in a derived file.
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import threading
 import tomllib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import hyperscan
 
 from gfxgraph.diagnostics import derived, kinds, known, statuses
 from gfxgraph.diagnostics.entries import FOLDER, LANGUAGES
@@ -24,24 +25,35 @@ VERSION = 42
 """Increased when the format of the derived file changes."""
 TEST_MARKS = ("[ RUN      ]", "[       OK ]", "[  FAILED  ]")
 """GoogleTest's marks: output between the first and the second was expected."""
-_FLAGS = hyperscan.HS_FLAG_SINGLEMATCH | hyperscan.HS_FLAG_MULTILINE
+hyperscan: Any = None  # a platform without a wheel, or a plain copy of the package
+with suppress(ImportError):
+    hyperscan = importlib.import_module("hyperscan")
+_IGNORE_CASE = (True, True, False)
+"""Of findings, of additions to them, of kinds of lines."""
 
 
 class Searcher:
-    """Finds which of ``items`` match a text."""
+    """Finds which of ``items`` match a text; without Hyperscan one by one, which is a thousand times slower."""
 
-    def __init__(self, items: Sequence[Item], automaton: Any) -> None:
+    def __init__(self, items: Sequence[Item], automaton: Any, ignores_case: bool) -> None:
         self.items = items
-        self._automaton, self._scratch = automaton, hyperscan.Scratch(automaton)
+        self._automaton = automaton
+        self._scratch = hyperscan.Scratch(automaton) if automaton else None
+        self._flags = re.MULTILINE | (re.IGNORECASE if ignores_case else 0)
+        self._expressions: list[re.Pattern[bytes]] = []
         self._found: list[int] = []
         self._lock = threading.Lock()  # two searches cannot share their working memory
 
     def search(self, text: bytes) -> tuple[int, ...]:
         """The numbers of the items that match, each once."""
         with self._lock:
-            self._found.clear()
-            self._automaton.scan(text, match_event_handler=self._note, scratch=self._scratch)
-            return tuple(self._found)
+            if self._automaton:
+                self._found.clear()
+                self._automaton.scan(text, match_event_handler=self._note, scratch=self._scratch)
+                return tuple(self._found)
+            if not self._expressions:
+                self._expressions = [re.compile(item.regex.encode(), self._flags) for item in self.items]
+            return tuple(n for n, expression in enumerate(self._expressions) if expression.search(text))
 
     def _note(self, number: int, start: int, end: int, flags: int, context: object) -> None:
         self._found.append(number)
@@ -103,8 +115,7 @@ def _build() -> bytes:
         [item for item in items if item.kind in _ADDING],
         [*kinds.rows()],
     ]
-    flags = (_FLAGS | hyperscan.HS_FLAG_CASELESS, _FLAGS | hyperscan.HS_FLAG_CASELESS, _FLAGS)
-    automata = [_compiled(*part) for part in zip(parts, flags)]
+    automata = [_compiled(part, ignores) for part, ignores in zip(parts, _IGNORE_CASE)]
     tables = _tables()
     plain = {
         "items": parts,
@@ -121,7 +132,11 @@ def _build() -> bytes:
     return json.dumps(plain, ensure_ascii=False).encode() + b"\n" + b"".join(automata)
 
 
-def _compiled(items: Sequence[Item], flags: int) -> bytes:
+def _compiled(items: Sequence[Item], ignores_case: bool) -> bytes:
+    if hyperscan is None:
+        return b""
+    flags = hyperscan.HS_FLAG_SINGLEMATCH | hyperscan.HS_FLAG_MULTILINE
+    flags |= hyperscan.HS_FLAG_CASELESS if ignores_case else 0
     automaton = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
     automaton.compile(
         expressions=[item.regex.encode() for item in items],
@@ -136,12 +151,14 @@ def _understand(data: bytes) -> Index:
     head, _, rest = data.partition(b"\n")
     plain = json.loads(head)
     searchers = []
-    for rows_of, size in zip(plain["items"], plain["sizes"], strict=True):
-        try:
-            automaton = hyperscan.loadb(rest[:size], hyperscan.HS_MODE_BLOCK)
-        except hyperscan.error as error:  # cut off, or compiled for another machine
-            raise ValueError(str(error)) from error
-        searchers.append(Searcher([Item(*row) for row in rows_of], automaton))
+    for rows_of, size, ignores in zip(plain["items"], plain["sizes"], _IGNORE_CASE, strict=True):
+        automaton = None
+        if hyperscan is not None:
+            try:
+                automaton = hyperscan.loadb(rest[:size], hyperscan.HS_MODE_BLOCK)
+            except hyperscan.error as error:  # cut off, or compiled for another machine
+                raise ValueError(str(error)) from error
+        searchers.append(Searcher([Item(*row) for row in rows_of], automaton, ignores))
         rest = rest[size:]
     return Index(
         searchers[0], searchers[1], searchers[2], plain["ranks"], plain["n_combos"], plain["numbers"], plain["words"]

@@ -164,9 +164,10 @@ class Scanner:
         elif self._only_said(raw, form, text, stream, place, number):
             return
         self.cases.update((item.code, item.number) for item in found if item.kind == "case")
+        denied = {item.code for item in found if item.kind == "unless"}
         is_new = [self._hit(code, text, number, strength) for code, strength in seen.items()]
         for code in seen:
-            by_entry = any(item.code == code and item.kind != "case" for item in found)
+            by_entry = code not in denied and any(item.code == code and item.kind != "case" for item in found)
             self.hits[code].is_case_only = (any(is_new) or self.hits[code].is_case_only) and not by_entry
         if any(is_new):
             # The context of a failure's first occurrence shows which program it is.

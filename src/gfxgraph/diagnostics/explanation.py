@@ -64,7 +64,10 @@ _TELLING = re.compile(
     r"(?=[^\s]*[\d_./-]|[A-Za-z]*[A-Z])[A-Za-z][\w./+-]{3,}|\b(?:docker|ollama|container|windows|override)\b"
 )
 _SETTING = re.compile(r"\b[A-Z][A-Z0-9_]{5,}=[\w.:]+")
-_CHECKS = re.compile(r"(?:check|find|see|which|count|look|compare|ask|gfxgraph doctor|report)\b", re.IGNORECASE)
+_CHECKS = re.compile(
+    r"(?:check|find|see|which|count|look|compare|ask|read|gfxgraph doctor|report|is it|sudo dmesg|ls|id)\b",
+    re.IGNORECASE,
+)
 """Advice that begins so finds the cause and is no fix."""
 
 

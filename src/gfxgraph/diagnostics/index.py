@@ -16,7 +16,6 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-
 from gfxgraph.diagnostics import derived, kinds, known, statuses
 from gfxgraph.diagnostics.entries import FOLDER, LANGUAGES
 from gfxgraph.diagnostics.kinds import Item

@@ -63,6 +63,7 @@ class Scanner:
         self.hits: dict[str, CodeHit] = {}
         self.hints: set[tuple[str, int]] = set()
         self.refuted: set[str] = set()  # codes that other lines of the text contradict
+        self.told: set[str] = set()  # codes that the text explains itself
         self.cases: set[tuple[str, int]] = set()
         self.archs: dict[str, int] = {}
         self.context: dict[int, str] = {}  # lines at the ends of the stream and round failures, by number
@@ -155,6 +156,7 @@ class Scanner:
             self._test(marks[0])
             return
         text = _text(raw)
+        self.told.update(_group(item.regex, text) for item in found if item.kind == "own")
         seen = self._meaning(text, found)
         if not seen:
             return
@@ -258,6 +260,8 @@ class Scanner:
                     self.archs[arch] = self.archs.get(arch, 0) + 1
 
     def _combine(self) -> None:
+        ours = ownwords.not_evidence(self.context)
+        self._parts = {key: part for key, part in self._parts.items() if part[1] not in ours}
         for code, sizes in self.index.n_combos.items():
             for combo, size in enumerate(sizes):
                 parts = [self._parts.get((code, combo * 100 + part)) for part in range(size)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from types import TracebackType
 
 
 def install_if_asked() -> None:
@@ -32,6 +33,24 @@ def install_if_asked() -> None:
     from gfxgraph.process.imports import watch
 
     watch("torch", activate)
+    _explain_until_then()
+
+
+def _explain_until_then() -> None:
+    """Explain the error that ends the program before torch is there: a library that is missing, most often."""
+    before = sys.excepthook
+    if getattr(before, "__module__", "") == __name__:
+        return
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        before(kind, error, trace)
+        if "torch" not in sys.modules and isinstance(error, (OSError, ImportError, RuntimeError)):
+            # lazily: for failures alone
+            from gfxgraph.hardware import advice
+
+            advice.report(error)
+
+    sys.excepthook = hook
 
 
 def torch_backend() -> None:

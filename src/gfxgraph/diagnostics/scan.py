@@ -33,6 +33,7 @@ _OVERLAP = 600  # bytes from window to window
 _LONGEST_TAIL = 1 << 16  # a line without end is searched in pieces of this size, which overlap like windows
 _MOST_FORMS = 8192  # when there are more, all are forgotten: memory stays fixed
 _COUNTED_BLINDLY = 64  # hits of a code, after which a line is no longer judged by its context
+_SAME_BEGIN = 6
 _LEAST_WRAPPED, _LONGEST_WRAPPED = 40, 400  # characters of a line that a terminal may have broken
 
 _STRENGTH = {"own": 3, "strong": 2, "case": 2, "status": 1, "weak": 0, "number": 0}
@@ -274,11 +275,16 @@ class Scanner:
         """Search once more for messages that a terminal broke over two lines."""
         for number, raw in sorted(lines.items()):
             after = lines.get(number + 1, b"")
-            if _LEAST_WRAPPED <= len(raw) <= _LONGEST_WRAPPED and after.strip():
+            if _LEAST_WRAPPED <= len(raw) <= _LONGEST_WRAPPED and _continues(raw, after):
                 alone = {*self._finding.search(raw), *self._finding.search(after)}
                 for joined in (raw + after, raw.rstrip() + b" " + after.lstrip()):
                     if found := tuple(n for n in self._finding.search(joined[:_LONG]) if n not in alone):
                         self._line(joined[:_LONG], found, [joined], 0, number)
+
+
+def _continues(raw: bytes, after: bytes) -> bool:
+    """Whether ``after`` may be the rest of a line: it does not begin like a line of this log, or of any."""
+    return bool(after.strip()) and after[:_SAME_BEGIN] != raw[:_SAME_BEGIN] and not gates.is_printed(_text(after))
 
 
 def _windows(raw: bytes) -> Iterable[bytes]:

@@ -48,7 +48,7 @@ def advice(line: str, systems: frozenset[str], lang: str) -> str:
             continue
         manager = next((_SYSTEMS[system] for system in sorted(systems) if system in _SYSTEMS), "apt")
         package = [*_row("packages", name), "", "", ""][1 + list(_INSTALL).index(manager)]
-        if package:
+        if package and not ("pip" in systems and not package.startswith("lib")):  # ROCm's own come as wheels there
             return plain.format(command=f"{_INSTALL[manager]} {package}", file=file)
     return ""
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from gfxgraph.diagnostics import kinds
 
-SYSTEMS = frozenset({"windows", "linux", "wsl", "container", "fedora", "archlinux"})
+SYSTEMS = frozenset({"windows", "linux", "wsl", "container", "pip", "fedora", "archlinux"})
 CONDITIONS = SYSTEMS | {"apu", "arch", "override", "cdna", "rdna"}
 ANY_ARCH = "gfxNNNN"
 """Shown for the target on pages, which are for all."""
@@ -83,8 +83,8 @@ def read(lines: Iterable[str], archs: Iterable[str]) -> Situation:
     if "wsl" in found:
         found.discard("windows")
     if "windows" in found:
-        found = {"windows"}
-    elif found:
+        found &= {"windows", "pip"}
+    elif found - {"pip"}:
         found.add("linux")
     # Of several products in the text the one that is first in the table: names of integrated GPUs come late.
     order = [item.code for item in kinds.rows() if item.kind == "gpus"] if not archs else []

@@ -13,6 +13,7 @@ import pytest
 
 from gfxgraph.diagnostics.explain import explain
 from gfxgraph.diagnostics.index import Item, rows
+from gfxgraph.hardware import advice
 
 PROSE = sorted(set(re.findall(r"[a-z]{3,}", " ".join(topics.values()).lower())))
 EXPRESSIONS = [item for item in rows() if item.kind in ("strong", "weak", "unless", "combo")]
@@ -67,3 +68,35 @@ def test_a_ring_timeout_is_no_memory_error() -> None:
     assert [match.code for match in explain(log).matches] == ["ring_timeout_reset"]
     assert explain("amdgpu 0000:03:00.0: amdgpu: RAS poison consumption is detected").code == "ecc_error"
     assert explain("amdgpu: bad page threshold exceeded, device enters RMA state").code == "ecc_error"
+
+
+def test_what_a_gpu_has_is_not_denied() -> None:
+    """AITER is made for gfx950; switching it off is not the first advice there, and it is on RDNA."""
+    failed = "[aiter] RuntimeError: build failed: module_gemm"
+    cdna, rdna = (advice.explain(f"{arch} {failed}", lang="en").format() for arch in ("gfx950", "gfx1100"))
+    assert cdna.startswith("aiter_unsupported: ") and "not on AITER" not in cdna
+    assert "not support this GPU" not in cdna and "do:   turn it off" in rdna
+
+
+def test_a_setting_that_the_text_has_is_not_advised() -> None:
+    """Who runs with the variable set is not told to set it."""
+    failed = "gfx1031 on /dev/kfd\nRuntimeError: HIP error: invalid device function"
+    text = f"$ HSA_OVERRIDE_GFX_VERSION=10.3.0 python a.py\n{failed}"
+    assert "HSA_OVERRIDE_GFX_VERSION=10.3.0" in advice.explain(failed, lang="en").format()
+    assert "export HSA_OVERRIDE_GFX_VERSION=10.3.0" not in advice.explain(text, lang="en").format()
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("UserWarning: expandable_segments not supported on this platform\n"
+         "ImportError: libMIOpen.so.1: cannot open shared object file", "missing_shared_library"),
+        ("hipcc\nx.cpp:3: error: unknown type name 'custom_t'", None),
+        ("hipcc\nx.cpp:3: error: use of undeclared identifier 'current'", None),
+        ("gfx1030\nLLVM ERROR: wave64 is not supported on GFX10", "wavefront_mismatch"),
+    ],
+)  # fmt: skip
+def test_the_right_line_and_class(text: str, code: str | None) -> None:
+    """An error before a warning; errors of C++ are none of device code; wave64 is no question of the override."""
+    found = advice.explain(text, lang="en")
+    assert found.code == code and "HSA_OVERRIDE" not in found.format()

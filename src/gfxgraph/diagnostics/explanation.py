@@ -105,7 +105,7 @@ class Code(str):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class MachineAnswer:
     """What this machine shows about a failure, in both languages, and the command that mends it."""
 
     en: str
@@ -135,7 +135,7 @@ class Explanation:
     programs: tuple[str, ...] = ()
     near: tuple[Near, ...] = ()
     words: frozenset[str] = frozenset()
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[MachineAnswer, ...] = ()
 
     @property
     def code(self) -> Code | None:

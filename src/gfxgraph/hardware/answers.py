@@ -9,7 +9,7 @@ from __future__ import annotations
 import resource
 from dataclasses import replace
 
-from gfxgraph.diagnostics.explanation import Explanation, Finding
+from gfxgraph.diagnostics.explanation import Explanation, MachineAnswer
 from gfxgraph.hardware.access import container, device_nodes, has_amd_gpu
 from gfxgraph.hardware.checks import Check, CheckState, Site, host, settings, software
 from gfxgraph.hardware.software import kernel_module
@@ -54,7 +54,7 @@ def with_answers(found: Explanation, arch: str, site: Site | None = None) -> Exp
         for result in check(site)
         if result.state is CheckState.RED or (result.state is CheckState.AMBER and code not in _NO_GPU.split())
     ]
-    findings = tuple(Finding(result.en, result.zh, result.fix) for result in wrong)
+    findings = tuple(MachineAnswer(result.en, result.zh, result.fix) for result in wrong)
     return replace(found, findings=findings[:1], situation=found.situation._replace(facts=facts(site)))
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from types import TracebackType
 
 
 def install_if_asked() -> None:
@@ -42,8 +41,8 @@ def _explain_until_then() -> None:
     if getattr(before, "__module__", "") == __name__:
         return
 
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        before(kind, error, trace)
+    def hook(kind: type[BaseException], error: BaseException, trace: object) -> None:
+        before(kind, error, trace)  # type: ignore[arg-type]
         if "torch" not in sys.modules and isinstance(error, (OSError, ImportError, RuntimeError)):
             # lazily: for failures alone
             from gfxgraph.hardware import advice

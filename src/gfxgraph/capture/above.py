@@ -1,8 +1,8 @@
 """Hooks through which a graph calls the rooms above this one: imports point down only.
 
-``guard.for_capture.fill()`` and ``callables.older.fill()`` fill them in when graphs are made for programs
-(startup/activation.py) or for graphed callables (callables/engine.py); ``reporting.inspect.fill()`` only for
-programs.
+``guard.for_capture.fill()`` fills them in when graphs are made for programs (startup/activation.py) or for graphed
+callables (callables/engine.py); ``reporting.inspect.fill()`` only for programs. 1.1.0's names (compat/) are looked up
+where a program uses them.
 """
 
 from __future__ import annotations
@@ -41,6 +41,13 @@ class AllocationGuard(Protocol):
     def ended(self) -> None: ...
 
 
+def _older_capture(*given: Any, **named: Any) -> Any:
+    # lazily, and by name: what 1.1.0 had lies above all rooms, and few programs use it
+    from importlib import import_module
+
+    return import_module("gfxgraph.compat.older").OlderCapture(*given, **named)
+
+
 class Rooms:
     """One hook per question; the room that fills it in documents it."""
 
@@ -48,7 +55,7 @@ class Rooms:
     guard_for: Callable[[Any, Program, Any, str, Any], GraphGuard | None]
     replay_by_nodes: Callable[[Any, Program, Any], None]
     repaired: Callable[[Any, Any, Sequence[tuple[int, str]]], tuple[Any, Any]]
-    older_capture: Callable[..., Any]
+    older_capture: Callable[..., Any] = staticmethod(_older_capture)
     running_node: Callable[[], str]
     inspect: Callable[[Any], Any] = staticmethod(lambda graph: graph.steps_text())
 

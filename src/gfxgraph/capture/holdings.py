@@ -37,7 +37,7 @@ _overriding: dict[int, bool] = {}
 TRIES = 2
 """How often to run a step that was interrupted or failed."""
 others: list[Callable[[], object]] = []
-"""Steps of the rooms above: what a trace has changed. ``callables.older.fill()`` sets them."""
+"""Steps of the rooms above: what a trace has changed. ``startup.activation`` sets them."""
 
 
 def settle(steps: Iterable[Callable[[], object]]) -> list[BaseException]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from gfxgraph.callables import older
+from gfxgraph.compat import older
 from gfxgraph.errors import ReplayError
 from gfxgraph.process import health
 from gfxgraph.process.bridge import is_enabled

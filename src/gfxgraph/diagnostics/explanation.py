@@ -162,17 +162,7 @@ class Explanation:
         root, *others = self.matches
         parts = self._parts(root, lang)
         what, why, do, last = LABELS[lang]
-        lines = [f"{root.code}: {parts['title']}"]
-        if root.text:
-            lines.append(_indent(words["seen"], _seen(root, lang, _LONGEST_SEEN if not more else 200)))
-        if root.component:
-            is_named = root.code == _UNKNOWN or root.is_by_form
-            lines.append(_indent(words["part" if is_named else "near"], root.component))
-        if root.status:
-            lines.append(_indent(words["status"], _status(root.status, lang)))
-        if self.archs:
-            lines.append(_indent(words["gpu"], ", ".join(self.archs)))
-        lines += [_indent(words["hint"], finding.text(lang)) for finding in self.findings]
+        lines = [f"{root.code}: {parts['title']}", *self._place(root, lang, 200 if more else _LONGEST_SEEN)]
         case = str(parts["case"] or "")
         if case:
             lines.append(_indent(words["case"], case))
@@ -191,6 +181,20 @@ class Explanation:
         shown = others if more else others[:_MOST_OTHERS]
         lines += [_indent(words["also"], _brief(match, lang)) for match in shown]
         return "\n".join(lines)
+
+    def _place(self, root: Match, lang: str, longest: int) -> Iterable[str]:
+        """Where it was seen: the line, the component, the GPU, and what this machine says."""
+        words = _MORE_WORDS[lang]
+        if root.text:
+            yield _indent(words["seen"], _seen(root, lang, longest))
+        if root.component:
+            is_named = root.code == _UNKNOWN or root.is_by_form
+            yield _indent(words["part" if is_named else "near"], root.component)
+        if root.status:
+            yield _indent(words["status"], _status(root.status, lang))
+        if self.archs:
+            yield _indent(words["gpu"], ", ".join(self.archs))
+        yield from (_indent(words["hint"], finding.text(lang)) for finding in self.findings)
 
     def as_dict(self, lang: str = "") -> dict[str, object]:
         """Return plain data for JSON: ``code``, ``matches`` and the explanation."""

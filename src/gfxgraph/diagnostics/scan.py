@@ -125,26 +125,29 @@ class Scanner:
         first = self._n_lines + 1
         # Where lines were found just before, more are likely, and the block is not searched twice.
         if self._is_busy or self._noted_to >= first or self._finding.search(block):
-            self._is_busy = False
-            lines = block.split(b"\n")
-            before = list(self._end)[-gates.LONGEST_SECTION :]
-            stream = [*before, *lines]
-            for place, raw in enumerate(lines, len(before)):
-                for window in _windows(raw):
-                    if found := self._finding.search(window):
-                        self._is_busy = True
-                        settled = self._settled.get(found)
-                        if settled is None:
-                            self._line(window, found, stream, place, first + place - len(before))
-                            continue
-                        for hit in settled:
-                            hit.count += 1
-            if self._noted_to >= first:
-                self._note(enumerate(lines[: self._noted_to - first + 1], first))
+            self._search_lines(block.split(b"\n"), first)
         if len(self._head) < _HEAD:
             wanted = _HEAD - len(self._head)
             self._head += [text[:_LONGEST_NOTED] for text in block.split(b"\n", wanted)[:wanted]]
         self._end.extend(text[:_LONGEST_NOTED] for text in block.rsplit(b"\n", _END)[-_END:])
+
+    def _search_lines(self, lines: list[bytes], first: int) -> None:
+        """Search each line; the first one has this number."""
+        self._is_busy = False
+        before = list(self._end)[-gates.LONGEST_SECTION :]
+        stream = [*before, *lines]
+        for place, raw in enumerate(lines, len(before)):
+            for window in _windows(raw):
+                if found := self._finding.search(window):
+                    self._is_busy = True
+                    settled = self._settled.get(found)
+                    if settled is None:
+                        self._line(window, found, stream, place, first + place - len(before))
+                        continue
+                    for hit in settled:
+                        hit.count += 1
+        if self._noted_to >= first:
+            self._note(enumerate(lines[: self._noted_to - first + 1], first))
 
     def _line(self, raw: bytes, numbers: tuple[int, ...], stream: Sequence[bytes], place: int, number: int) -> None:
         """Process a line, or a window of one, in which these items match; it is ``stream[place]``."""

@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"[(\s]*(0x[0-9a-f]+|\d{1,5})[)\s]*", re.IGNORECASE)
 _STATUS_NAME = re.compile(r"(?:hip|cuda)Error[A-Z]\w*|HSA_STATUS_[A-Z_]+")
 _WORD = re.compile(r"[a-z][\w./+=:-]{2,}[\w+]")
 _MOST_TEXT = 4 << 20
-_MOST_CLASSES, _TELLS_THE_ROOT = 4, 24.0
+_MOST_CLASSES, _TELLS_THE_ROOT = 4, 28.0
 """Of a text, whose known cases are compared; how well a case has to fit to be the root cause before another class."""
 _WARNED = 20  # ranks that a warning stands behind an error
 _ENDS = 90

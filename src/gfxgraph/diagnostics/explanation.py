@@ -28,7 +28,7 @@ _MORE_WORDS = {
         "also": "also: ",
         "nothing": "gfxgraph does not recognize this; gfxgraph explain --list shows what it knows",
         "case": "case: ",
-        "which": "which: ",
+        "which": "; which one: ",
         "two": "two known cases look like this",
         "form": "gfxgraph does not know this sentence; by its form it says this",
     },
@@ -46,7 +46,7 @@ _MORE_WORDS = {
         "also": "另有：",
         "nothing": "没有识别出已知问题；可识别的内容见 gfxgraph explain --list",
         "case": "案例：",
-        "which": "区分：",
+        "which": "；区分：",
         "two": "有两个已知案例与此相似",
         "form": "gfxgraph 没有收录这条报错，以上是根据句式作出的判断",
     },
@@ -54,11 +54,12 @@ _MORE_WORDS = {
 
 
 _UNKNOWN = "not_in_catalogue"
-_LONGEST, _LEAST_ADVICE = 560, 200
+_LONGEST, _LEAST_ADVICE = 560, 300
 """Characters of an explanation, and of its advice if the rest is long."""
 _LONGEST_SEEN, _LONGEST_WHY, _MOST_STEPS, _MOST_OTHERS = 120, 160, 3, 2
 _HINT, _PROGRAM, _STEP, _LATER = 3.5, 1.5, 2.0, 0.35
 """Where advice stands before its words are compared: that of the text, of the program, of the entry in its order."""
+_PAIR = "  # "  # between fix and cause, of two cases
 _WORD, _MOST_RELEVANCE, _DIAGNOSTIC = 0.8, 2.4, 1.5
 _TELLING = re.compile(
     r"(?=[^\s]*[\d_./-]|[A-Za-z]*[A-Z])[A-Za-z][\w./+-]{3,}|\b(?:docker|ollama|container|windows|override)\b"
@@ -270,21 +271,22 @@ class Explanation:
         words = _MORE_WORDS[lang]
         if len(chosen) == 1:
             return first.cause[lang], [first.fix[lang]]
-        fixes = [f"{case.fix[lang]}  # {case.cause[lang]}" for case in chosen]
+        fixes = [case.fix[lang] + _PAIR + case.cause[lang] for case in chosen]
         check = next((case.check[lang] for case in chosen if case.check[lang]), "")
-        return words["two"], [*fixes, *([words["which"] + check] if check else [])]
+        return words["two"] + (words["which"] + check if check else ""), fixes
 
     def _relevance(self, step: str) -> float:
         """How much ``step`` has to do with the text: the weight of the telling words that both contain."""
         telling = {word.lower() for word in _TELLING.findall(step)} & self.words
-        return min(_MOST_RELEVANCE, len(telling) * _WORD) - (_DIAGNOSTIC if _CHECKS.match(step) else 0)
+        is_for_here = step.startswith(("@windows", "@wsl"))
+        return min(_MOST_RELEVANCE, len(telling) * _WORD) + is_for_here - (_DIAGNOSTIC if _CHECKS.match(step) else 0)
 
     def _first(self, steps: list[str], n_before: int) -> list[str]:
         """The first steps that fit: one at least, three at most."""
         chosen: list[str] = []
         left = max(_LEAST_ADVICE, _LONGEST - n_before)
         for step in steps:
-            if len(chosen) < _MOST_STEPS and (not chosen or len(step) <= left):
+            if len(chosen) < _MOST_STEPS and (not chosen or len(step) <= left or _PAIR in step):
                 chosen.append(step)
                 left -= len(step)
         return chosen

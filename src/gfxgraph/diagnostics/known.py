@@ -33,7 +33,7 @@ _MISSING = 0.7  # of a missing word's weight counts against a case
 _NAMED, _PROVED, _PRINTED = 2.0, 5.0, 12.0  # a program, GPU or system; a fact about the machine; the case's message
 _CLEARLY = 1.25
 """The best case is shown alone if it weighs so much more than the next."""
-_GPU = re.compile(r"gfx[0-9][0-9a-f]{2,3}")
+_DECISIVE = re.compile(r"gfx[0-9][0-9a-f]{2,3}|.*\d\.\d.*")  # a GPU or a version: of another one it is another case
 _PROGRAMS = {"pytorch": "torch", "llama.cpp": "ggml", "comfyui": "comfy", "flash-attention": "flash"}
 """How programs are named in their logs, if not by their name."""
 
@@ -119,7 +119,7 @@ def near(code: str, printed: Iterable[int], setting: Setting, frequency: Mapping
             for word in _words(case)
         }
         absent = [word for word in weights if not contains(setting.text, word)]
-        if any(_GPU.fullmatch(word) for word in absent):
+        if any(_DECISIVE.fullmatch(word) for word in absent):
             continue
         present = sum(weight for word, weight in weights.items() if word not in absent)
         share = present / sum(weights.values())
@@ -165,6 +165,8 @@ def contains(text: str, word: str) -> bool:
 def _is_elsewhere(case: KnownCase, setting: Setting) -> bool:
     """Whether the text shows another GPU, system or version than the case's."""
     if case.system and setting.systems and case.system not in setting.systems:
+        return True
+    if "wsl" in setting.systems and "usermod" in case.fix["en"]:  # it has no /dev/kfd whose group counts
         return True
     wanted = {name.lower() for name in case.arch.split()}
     if wanted and setting.gpus and wanted.isdisjoint(setting.gpus):

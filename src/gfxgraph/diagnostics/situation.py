@@ -24,7 +24,7 @@ _CONDITION = re.compile(r"@([!?]?)([a-z_]+): ")
 APUS = frozenset("gfx902 gfx90c gfx1033 gfx1035 gfx1036 gfx1103 gfx1150 gfx1151 gfx1152 gfx1153".split())
 _NOT_ON_WINDOWS = re.compile(
     r"\b(?:sudo|apt|dnf|ldconfig|lsmod|modprobe|usermod|dmesg|rocminfo|chmod|ulimit|journalctl|LD_LIBRARY_PATH)\b"
-    r"|/(?:opt|dev|etc|sys|proc|usr|tmp)/|\$\("
+    r"|/(?:opt|dev|etc|sys|proc|usr|tmp)/|\$\(|whl/rocm\d"
 )
 _ON_WINDOWS = (
     (re.compile(r"\b(?:export )([A-Z_]+)=(\S+?)(?=[;,)\s]|$)"), r"set \1=\2"),

@@ -162,4 +162,4 @@ def test_a_gigabyte_takes_less_than_half(tmp_path):
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(log)], capture_output=True, text=True, check=True)
-    assert int(done.stdout.split()[-1]) < 256 << 10
+    assert int(done.stdout.split()[-1]) < 512 << 10  # mostly for compiling the expressions, once

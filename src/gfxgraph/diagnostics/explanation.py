@@ -279,7 +279,9 @@ class Explanation:
         """How much ``step`` has to do with the text: the weight of the telling words that both contain."""
         telling = {word.lower() for word in _TELLING.findall(step)} & self.words
         is_for_here = step.startswith(("@windows", "@wsl"))
-        return min(_MOST_RELEVANCE, len(telling) * _WORD) + is_for_here - (_DIAGNOSTIC if _CHECKS.match(step) else 0)
+        return (
+            min(_MOST_RELEVANCE, len(telling) * _WORD) + 2 * is_for_here - (_DIAGNOSTIC if _CHECKS.match(step) else 0)
+        )
 
     def _first(self, steps: list[str], n_before: int) -> list[str]:
         """The first steps that fit: one at least, three at most."""

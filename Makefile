@@ -57,7 +57,7 @@ check: $(VENV)/.ready-dev
 	@echo "check: ratchet" && $(BIN)/python tools/ratchet.py
 	@echo "check: one writer of files" && $(BIN)/python tools/check_writes.py
 	@echo "check: dependencies" && $(BIN)/python tools/check_dependencies.py
-	@echo "check: expressions of the audit" && $(BIN)/python tools/check_patterns.py
+	@echo "check: expressions of audit and catalogue" && $(BIN)/python tools/check_patterns.py
 
 # The native tests' libraries are built first, so that no test's time limit counts a compiler's time.
 # Each process begins with a stretch of whole files (worksteal), whose fixtures are then made once.

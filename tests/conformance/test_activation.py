@@ -193,7 +193,7 @@ WITHOUT_THE_REST = """
 import sys
 
 class Absent:
-    names = ("click", "rich", "ahocorasick_rs")
+    names = ("click", "rich", "hyperscan")
 
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in self.names:

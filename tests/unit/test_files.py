@@ -102,7 +102,7 @@ def test_what_is_kept_beside_the_bytecode_may_hold_anything(tmp_path, monkeypatc
     def understand(plain):
         return plain["rows"][0]["name"]
 
-    assert derived.load("x", 1, [], lambda: {"rows": [{"name": "right"}]}, understand) == "right"
+    assert derived.load_json("x", 1, [], lambda: {"rows": [{"name": "right"}]}, understand) == "right"
 
 
 def test_nobody_knows_the_home(monkeypatch):

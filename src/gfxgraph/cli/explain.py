@@ -40,9 +40,12 @@ _SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ, which the fcntl module of some builds lac
 @click.option("--list", "as_list", is_flag=True, help="List everything that can be explained.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; do not pass lines through.")
 @_contract.lang
+@click.option("--more", is_flag=True, help="Everything that is known, not only the likeliest.")
 @click.option("--live", is_flag=True, help="In a pipe: explain on stderr as soon as something is found.")
 @click.option("--stdout", "to_stdout", is_flag=True, help="In a pipe: explain at the end of the output.")
-def command(subject: tuple[str, ...], as_list: bool, as_json: bool, lang: str, live: bool, to_stdout: bool) -> None:
+def command(
+    subject: tuple[str, ...], as_list: bool, as_json: bool, lang: str, more: bool, live: bool, to_stdout: bool
+) -> None:
     """Explain an error.
 
     \b
@@ -64,14 +67,14 @@ def command(subject: tuple[str, ...], as_list: bool, as_json: bool, lang: str, l
         found = _subject(subject, lang)
         if not found and len(subject) == 1:
             _refuse_missing(subject[0])
-        _show(found, as_json, " ".join(subject), lang)
+        _show(found, as_json, " ".join(subject), lang, more)
     else:
-        found = _pipe(lang, quiet=as_json, live=live)
+        found, told = _pipe(lang, quiet=as_json, live=live)
         if as_json:
             _show(found, as_json, "", lang)
-        elif found and not live:
+        elif found and not live and found.matches[0].code not in told:
             stream = sys.stdout if to_stdout else sys.stderr
-            stream.write(f"\n{found.format()}\n")
+            stream.write(f"\n{found.format(more=more)}\n")
     sys.stdout.flush()
     raise SystemExit(0 if found else 1)
 
@@ -86,7 +89,7 @@ def _list(as_json: bool, lang: str) -> None:
         click.echo(f"{code:<{width}}  {title}")
 
 
-def _show(found: Explanation, as_json: bool, asked: str, lang: str) -> None:
+def _show(found: Explanation, as_json: bool, asked: str, lang: str, more: bool = False) -> None:
     if as_json:
         click.echo(json.dumps(found.as_dict(), indent=2, ensure_ascii=False))
     elif found and not found.matches[0].text and not found.matches[0].status and code_of(asked):
@@ -94,10 +97,8 @@ def _show(found: Explanation, as_json: bool, asked: str, lang: str) -> None:
         from gfxgraph.diagnostics.pages import page
 
         click.echo(page(found.matches[0].code, lang))
-    elif found:
-        click.echo(found.format())
     else:
-        click.echo(found.format(), err=True)
+        click.echo(found.format(more=more), err=not found)
 
 
 def _subject(subject: tuple[str, ...], lang: str) -> Explanation:
@@ -154,8 +155,8 @@ def _refuse_missing(word: str) -> None:
         _contract.refuse_name("status or code", word, known, "gfxgraph explain --list")
 
 
-def _pipe(lang: str, *, quiet: bool, live: bool) -> Explanation:
-    """Pass stdin on to stdout as it comes and scan it on the way."""
+def _pipe(lang: str, *, quiet: bool, live: bool) -> tuple[Explanation, set[str]]:
+    """Pass stdin on to stdout as it comes and scan it on the way; also the codes that the text explains itself."""
     # Ctrl-C reaches the whole pipeline: the engine dies of it, and its last words are to be explained.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     source, sink = sys.stdin.fileno(), sys.stdout.fileno()
@@ -185,7 +186,7 @@ def _pipe(lang: str, *, quiet: bool, live: bool) -> Explanation:
     rest = scanner.feed(b"".join(waiting)) + scanner.finish()
     if say:
         say(rest)
-    return advice.conclude(scanner, lang=lang)
+    return advice.conclude(scanner, lang=lang), scanner.told
 
 
 def _sayer(lang: str) -> Callable[[list[CodeHit]], None]:

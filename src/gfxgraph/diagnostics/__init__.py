@@ -5,21 +5,19 @@ Stays out: torch, drivers, our own exceptions (`gfxgraph.errors` imports this ro
 
     catalogue/        the entries, one TOML file each, both languages
     entries.py        reads them
-    index.py          every pattern of the catalogue, fast to load and to search
-    patterns.py       the literal text that an expression cannot match without
-    literals.py       searches a block of bytes for thousands of fixed texts at once
-    lazy.py           regular expressions compiled when first needed
-    derived.py        caches derived from the TOML, so that it need not be parsed at start
-    common_words.txt  words too common to search for
+    index.py          every expression of the catalogue, compiled to automata
+    derived.py        files derived from the TOML, so that it need not be read and compiled at each start
     scan.py           finds conditions in a stream of log lines
+    kinds.py          what kind of line a line is (kinds.toml, components.toml, programs.toml)
     gates.py          separates failures from text about failures, AMD's from other vendors'
-    repeats.py        skips lines that differ from earlier ones only in numbers
     ownwords.py       recognizes blocks printed by gfxgraph itself
     statuses.py       status codes of HIP, HSA and the libraries
     codes/            those codes, one file a library
     situation.py      finds the GPU and system that a text comes from
-    programs.py       advice about the program that failed (programs.toml)
-    lastresort.py     handles unknown errors: names the component (components.toml)
+    known.py          finds the known case below a class
+    cases/            the known cases, one file a class
+    libraries.py      names the package that holds a missing file (libraries.toml)
+    lastresort.py     handles unknown errors: names the component
     explain.py        explains a code, a status, an exception, a text, a scan
     explanation.py    the answer: plain data, text, JSON
     render.py         an entry and its values as text

@@ -1,8 +1,7 @@
-"""Caches derived from the package's own TOML, so that it need not be parsed at start.
+"""Files derived from the package's own TOML, so that it need not be read and compiled at each start.
 
-Parsing takes tens of milliseconds. The result is stored as JSON beside the bytecode, named by a
-fingerprint of its sources: adding or editing one makes a new file. If the file cannot
-be written, only the start is slower.
+A derived file lies beside the bytecode, named by a fingerprint of its sources: adding or editing one
+makes a new file. If the file cannot be written, only the start is slower.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ T = TypeVar("T")
 
 
 def load(
-    name: str, version: int, folders: Sequence[Path], read: Callable[[], Any], understand: Callable[[Any], T]
+    name: str, version: object, folders: Sequence[Path], make: Callable[[], bytes], understand: Callable[[bytes], T]
 ) -> T:
-    """Return ``understand(plain)``, where ``plain`` is the result of ``read()`` for the current sources.
+    """Return ``understand(data)``, where ``data`` is what ``make()`` returns for the current sources.
 
     Args:
         name: the file's name.
-        version: increased by the caller when the format of ``plain`` changes.
+        version: changed by the caller when the format of ``data`` changes.
         folders: folders with the sources.
-        read: reads the sources and returns plain data that JSON can hold.
-        understand: turns plain data into the caller's objects.
+        make: reads the sources.
+        understand: turns the data into the caller's objects.
     """
-    file_name = f"{name}.{_fingerprint(version, folders)}.json"
+    file_name = f"{name}.{_fingerprint(version, folders)}"
     # Beside the bytecode; if that is read-only, in a folder that only this user can write.
     places = [
         Path(__file__).parent / "__pycache__" / file_name,
@@ -39,15 +38,36 @@ def load(
     ]
     for path in places:
         try:
-            return understand(files.read_json(path))
+            return understand(files.read(path))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
             continue
-    plain = read()
-    _store(plain, name, places)
-    return understand(plain)
+    data = make()
+    for path in places:
+        try:
+            files.new_folder(path.parent)
+            for old in path.parent.glob(f"{name}.*"):
+                old.unlink(missing_ok=True)
+            files.write(path, data)
+            break
+        except OSError:
+            continue
+    return understand(data)
 
 
-def _fingerprint(version: int, folders: Sequence[Path]) -> str:
+def load_json(
+    name: str, version: object, folders: Sequence[Path], read: Callable[[], Any], understand: Callable[[Any], T]
+) -> T:
+    """Like ``load``, for plain data."""
+    return load(
+        name,
+        version,
+        folders,
+        lambda: json.dumps(read(), ensure_ascii=False).encode(),
+        lambda data: understand(files.parse_json(data)),
+    )
+
+
+def _fingerprint(version: object, folders: Sequence[Path]) -> str:
     """Names, sizes and times of all files: enough to notice an edit without reading them."""
     seen = " ".join([str(version), *map(_state, folders)])
     return f"{zlib.crc32(seen.encode()):08x}{len(seen):06x}"
@@ -55,17 +75,5 @@ def _fingerprint(version: int, folders: Sequence[Path]) -> str:
 
 def _state(folder: Path) -> str:
     with os.scandir(folder) as found:
-        states = [(file.name, file.stat()) for file in found]
+        states = [(file.name, file.stat()) for file in found if file.name.endswith(".toml")]
     return " ".join(sorted(f"{name}:{state.st_size}:{state.st_mtime_ns}" for name, state in states))
-
-
-def _store(plain: object, name: str, places: Sequence[Path]) -> None:
-    for path in places:
-        try:
-            files.new_folder(path.parent)
-            for old in path.parent.glob(f"{name}.*.json"):
-                old.unlink(missing_ok=True)
-            files.write(path, json.dumps(plain, ensure_ascii=False))
-            return
-        except OSError:
-            continue

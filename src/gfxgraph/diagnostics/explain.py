@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from gfxgraph.diagnostics.explanation import Explanation, Match
 from gfxgraph.diagnostics.index import names
 
 if TYPE_CHECKING:  # a code or a number is explained without searching anything
+    from gfxgraph.diagnostics.known import Near
     from gfxgraph.diagnostics.scan import CodeHit, Scanner
 
 FamilyOf = Callable[[str], str]
@@ -20,7 +21,11 @@ FamilyOf = Callable[[str], str]
 
 _NUMBER = re.compile(r"[(\s]*(0x[0-9a-f]+|\d{1,5})[)\s]*", re.IGNORECASE)
 _STATUS_NAME = re.compile(r"(?:hip|cuda)Error[A-Z]\w*|HSA_STATUS_[A-Z_]+")
+_WORD = re.compile(r"[a-z][\w./+=:-]{2,}[\w+]")
 _MOST_TEXT = 4 << 20
+_MOST_CLASSES, _TELLS_THE_ROOT = 4, 28.0
+"""Of a text, whose known cases are compared; how well a case has to fit to be the root cause before another class."""
+_WARNED = 20  # ranks that a warning stands behind an error
 _ENDS = 90
 """Rank of the ways in which a process ends, which are consequences of something else."""
 _ANYBODYS = frozenset({"missing_shared_library", "symbol_version_mismatch"})
@@ -78,51 +83,82 @@ def code_of(word: str) -> str:
 def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: FamilyOf | None = None) -> Explanation:
     """Finish a scan and order what it found, the root cause first."""
     # lazily: explain must start fast
-    from gfxgraph.diagnostics import gates, lastresort, programs, situation
+    from gfxgraph.diagnostics import kinds, lastresort, situation
 
     scanner.finish()
-    hits = list(scanner.hits.values())
-    ranks = names().ranks
-    only_ends = all(hit.strength == 0 or ranks[hit.code] >= _ENDS for hit in hits)
-    found = lastresort.find(scanner.context) if only_ends else None
-    if hits or found:
-        lines = [*scanner.context.values(), *(hit.text for hit in hits)]
-        is_of_others = gates.is_of_others(lines)
-        hits = [hit for hit in hits if hit.strength == 3 or not is_of_others(hit.code)]
-        if not any(map(gates.names_amd, lines)):
-            hits = [hit for hit in hits if hit.strength or hit.code not in _ANYBODYS]
-    matches = tuple(
-        Match(
-            hit.code,
-            hit.text,
-            hit.line,
-            hit.count,
-            tuple(sorted(number for code, number in scanner.hints if code == hit.code)),
-        )
-        for hit in order(hits)
-    )
-    if found and all(ranks[match.code] >= _ENDS and match.line != found[1] for match in matches):
-        component, line, text = found
-        code = lastresort.by_form(text)
-        matches = (
-            Match(code or lastresort.CODE, text, line, 1, component=component, is_by_form=bool(code)),
-            *matches,
-        )
+    lines = [*scanner.context.values(), *(hit.text for hit in scanner.hits.values())]
+    matches = _matches(scanner, lines)
     if not matches:
-        return Explanation(lang=lang or config.language_of(), n_rested=scanner.n_rested)
+        return Explanation(lang=lang or config.language_of())
     if matches[0].code in _DEATHS:
-        matches = (replace(matches[0], component=lastresort.suspect(scanner.context, matches[0].line)), *matches[1:])
+        matches = [replace(matches[0], component=lastresort.suspect(scanner.context, matches[0].line)), *matches[1:]]
     archs = sorted(scanner.archs, key=lambda arch: -scanner.archs[arch])
     here = situation.read(lines, archs)
+    text = "\n".join(lines).lower()
+    named = {arch: family_of(arch) if family_of else "" for arch in (*archs[:2], here.arch) if arch}
+    matches, near = _case_first(scanner, matches, text, _names_of(named), here.conditions)
     return Explanation(
-        matches,
+        tuple(matches),
         _families([*archs, here.arch], family, family_of),
         lang or config.language_of(),
         _named(archs or [here.arch], family_of),
         here,
-        scanner.n_rested,
-        programs.named(scanner.context.values(), matches[0].code),
+        kinds.programs_named(scanner.context.values(), matches[0].code),
+        tuple(near),
+        frozenset(_WORD.findall(text)),
     )
+
+
+def _matches(scanner: Scanner, lines: list[str]) -> list[Match]:
+    """What was found, the root cause first, without what another vendor's devices or other lines explain."""
+    # lazily: explain must start fast
+    from gfxgraph.diagnostics import gates, lastresort
+
+    hits = [hit for hit in scanner.hits.values() if hit.code not in scanner.refuted]
+    ranks = names().ranks
+    only_ends = all(hit.strength == 0 or ranks[hit.code] >= _ENDS for hit in hits)
+    found = lastresort.find(scanner.context) if only_ends else None
+    if hits or found:
+        is_of_others = gates.is_of_others(lines)
+        hits = [hit for hit in hits if hit.strength == 3 or not is_of_others(hit.code)]
+        if not any(map(gates.names_amd, lines)):
+            hits = [hit for hit in hits if not hit.is_case_only and (hit.strength or hit.code not in _ANYBODYS)]
+    hints = {hit.code: tuple(sorted(n for code, n in scanner.hints if code == hit.code)) for hit in hits}
+    matches = [Match(hit.code, hit.text, hit.line, hit.count, hints[hit.code]) for hit in order(hits)]
+    if found and all(ranks[match.code] >= _ENDS and match.line != found[1] for match in matches):
+        component, line, text = found
+        code = lastresort.by_form(text)
+        unknown = Match(code or lastresort.CODE, text, line, 1, component=component, is_by_form=bool(code))
+        return [unknown, *matches]
+    return matches
+
+
+def _case_first(
+    scanner: Scanner, matches: list[Match], text: str, gpus: frozenset[str], systems: frozenset[str]
+) -> tuple[list[Match], list[Near]]:
+    """The known cases of the root cause; those that fit another class very well make that the root cause."""
+    # lazily: explain must start fast
+    from gfxgraph.diagnostics import kinds, known
+
+    setting = known.Setting(text, gpus, systems)
+    ranks = names().ranks
+    for match in matches[:_MOST_CLASSES]:
+        printed = {number for code, number in scanner.cases if code == match.code}
+        near = known.near(match.code, printed, setting, scanner.index.words)
+        if near and match is matches[0]:
+            return matches, near
+        hit = scanner.hits.get(match.code)
+        is_sure = not (hit and hit.is_case_only) and "warning" not in kinds.of(match.text)
+        needed = _TELLS_THE_ROOT + (ranks[match.code] - ranks[matches[0].code]) / 4
+        if near and is_sure and near[0].weight > needed and len(known.best(near)) == 1:
+            return [match, *(other for other in matches if other is not match)], near
+    return matches, []
+
+
+def _names_of(families: Mapping[str, str]) -> frozenset[str]:
+    """The names under which known cases may mean these GPUs: RDNA3.5 is RDNA, too, but not RDNA3."""
+    parts = (name for arch, family in families.items() for name in (arch, family, family.rstrip("0123456789.")))
+    return frozenset(part.lower() for part in parts if part)
 
 
 def order(hits: Iterable[CodeHit]) -> list[CodeHit]:
@@ -132,15 +168,29 @@ def order(hits: Iterable[CodeHit]) -> list[CodeHit]:
     device files explains "no device", which explains a failed collective. Among equals the
     earliest line wins.
     """
+    # lazily: explain must start fast
+    from gfxgraph.diagnostics import kinds
+
     ranks = names().ranks
     found = list(hits)
     # That a process died does not contradict a weak sign of why.
     best = max((hit.strength for hit in found if ranks[hit.code] < _ENDS), default=0)
     if best > 0:
         found = [hit for hit in found if hit.strength > 0]
+
     # Our own errors already name the cause, whatever they quote. A bare status says less than a
     # program's own words, so it ranks slightly lower.
-    return sorted(found, key=lambda hit: (hit.strength < 3, ranks[hit.code] + 3 * (hit.strength == 1), hit.line))
+    raised = any(hit.strength > 1 and ranks[hit.code] < _ENDS and "failure0" in kinds.of(hit.text) for hit in found)
+
+    def place(hit: CodeHit) -> tuple[bool, int, int]:
+        is_warning = raised and "warning" in kinds.of(hit.text)
+        return (
+            hit.strength < 3,
+            ranks[hit.code] + 3 * (hit.strength == 1) + _WARNED * (is_warning or hit.is_case_only),
+            hit.line,
+        )
+
+    return sorted(found, key=place)
 
 
 def _number(number: int) -> tuple[Match, ...]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gfxgraph.diagnostics import kinds, libraries
 from gfxgraph.diagnostics.entries import Condition, entry
+from gfxgraph.diagnostics.known import Near, best
 from gfxgraph.diagnostics.render import LABELS, fill, visible
 from gfxgraph.diagnostics.situation import Situation
 from gfxgraph.diagnostics.statuses import Status
@@ -21,11 +24,13 @@ _MORE_WORDS = {
         "gpu": "gpu:  ",
         "part": "part: ",
         "near": "near: ",
+        "source": "from: ",
         "also": "also: ",
         "nothing": "gfxgraph does not recognize this; gfxgraph explain --list shows what it knows",
+        "case": "case: ",
+        "which": "; which one: ",
+        "two": "two known cases look like this",
         "form": "gfxgraph does not know this sentence; by its form it says this",
-        "rested": "many lines come close to messages without being any; expressions were left out for a while"
-        " ({count} times; never in the last lines), so a message may be missing and counts may be low",
     },
     "zh": {
         "seen": "日志：",
@@ -37,16 +42,34 @@ _MORE_WORDS = {
         "gpu": "GPU：",
         "part": "组件：",
         "near": "附近：",
+        "source": "来源：",
         "also": "另有：",
         "nothing": "没有识别出已知问题；可识别的内容见 gfxgraph explain --list",
+        "case": "案例：",
+        "which": "；区分：",
+        "two": "有两个已知案例与此相似",
         "form": "gfxgraph 没有收录这条报错，以上是根据句式作出的判断",
-        "rested": "大量日志行与已知报错相近但并不相同；部分匹配规则曾暂停使用（{count} 次，末尾部分除外），"
-        "因此可能有遗漏，次数也可能偏低",
     },
 }
 
 
 _UNKNOWN = "not_in_catalogue"
+_LONGEST, _LEAST_ADVICE = 560, 300
+"""Characters of an explanation, and of its advice if the rest is long."""
+_LONGEST_SEEN, _LONGEST_WHY, _MOST_STEPS, _MOST_OTHERS = 120, 160, 3, 2
+_HINT, _PROGRAM, _STEP, _LATER = 3.5, 1.5, 2.0, 0.35
+"""Where advice stands before its words are compared: that of the text, of the program, of the entry in its order."""
+_PAIR = "  # "  # between fix and cause, of two cases
+_WORD, _MOST_RELEVANCE, _DIAGNOSTIC = 0.8, 2.4, 1.5
+_TELLING = re.compile(
+    r"(?=[^\s]*[\d_./-]|[A-Za-z]*[A-Z])[A-Za-z][\w./+-]{3,}|\b(?:docker|ollama|container|windows|override)\b"
+)
+_SETTING = re.compile(r"\b[A-Z][A-Z0-9_]{5,}=[\w.:]+")
+_CHECKS = re.compile(
+    r"(?:check|find|see|which|count|look|compare|ask|read|gfxgraph doctor|report|is it|sudo dmesg|ls|id)\b",
+    re.IGNORECASE,
+)
+"""Advice that begins so finds the cause and is no fix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +106,26 @@ class Code(str):
 
 
 @dataclass(frozen=True, slots=True)
+class MachineAnswer:
+    """What this machine shows about a failure, in both languages, and the command that mends it."""
+
+    en: str
+    zh: str
+    fix: str = ""
+
+    def text(self, lang: str) -> str:
+        return self.zh if lang == "zh" else self.en
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """What was recognised, the root cause first. False if there is nothing to explain.
 
     ``situation`` is the GPU and system for which the advice is filled in.
     ``families`` are the GPU families in play ("RDNA2"), from the log or from this machine: their
     notes are shown. ``archs`` are the gfx targets named in the log, with their families. ``programs`` are those named
-    in the log that have their own advice. ``n_rested`` is how often an expression was skipped for a while because the
-    text was full of near misses.
+    in the log that have their own advice. ``near`` are the known cases that fit, and ``words`` those of the log.
+    ``findings`` are what this machine shows, if it is the one that failed.
     """
 
     matches: tuple[Match, ...] = ()
@@ -98,8 +133,10 @@ class Explanation:
     lang: str = "en"
     archs: tuple[str, ...] = ()
     situation: Situation = Situation()
-    n_rested: int = 0
     programs: tuple[str, ...] = ()
+    near: tuple[Near, ...] = ()
+    words: frozenset[str] = frozenset()
+    findings: tuple[MachineAnswer, ...] = ()
 
     @property
     def code(self) -> Code | None:
@@ -112,17 +149,53 @@ class Explanation:
     def __str__(self) -> str:
         return self.format()
 
-    def format(self, lang: str = "") -> str:
-        """Return the readable text: the root cause in full, and one line for each consequence."""
+    def format(self, lang: str = "", *, more: bool = False) -> str:
+        """Return the readable text: the likeliest fix first, at most three lines of advice.
+
+        Args:
+            lang: ``en`` or ``zh``; by default the explanation's own.
+            more: everything that is known about the root cause, and one line for each consequence.
+        """
         lang = lang or self.lang
         words = _MORE_WORDS[lang]
-        rested = [_indent(words["note"], words["rested"].format(count=self.n_rested))] if self.n_rested else []
         if not self.matches:
-            return "\n".join([words["nothing"], *rested])
+            return words["nothing"]
         root, *others = self.matches
-        lines = [self._full(root, lang)]
-        lines += [_indent(words["also"], _brief(match, lang)) for match in others]
-        return "\n".join(lines + rested)
+        parts = self._parts(root, lang)
+        what, why, do, last = LABELS[lang]
+        lines = [f"{root.code}: {parts['title']}", *self._place(root, lang, 200 if more else _LONGEST_SEEN)]
+        case = str(parts["case"] or "")
+        if case:
+            lines.append(_indent(words["case"], case))
+        if more or not (case or self.findings or parts["package"]):
+            if more:
+                lines.append(_indent(what, str(parts["what"])))
+            lines.append(_indent(why, str(parts["why"]) if more else _clause(str(parts["why"]))))
+        steps = _texts(parts["do"]) if more else self._first(_texts(parts["do"]), sum(map(len, lines)))
+        lines.append(_indent(do, "\n".join(steps)))
+        if root.is_by_form:
+            lines.append(_indent(words["note"], words["form"]))
+        if more:
+            lines += [_indent(words["note"], note) for note in _texts(parts["notes"])]
+            lines += [_indent(words["source"], one.case.source) for one in best(self.near, self.situation.facts.get)]
+        lines.append(_indent(last, f"gfxgraph explain {root.code}"))
+        shown = others if more else others[:_MOST_OTHERS]
+        lines += [_indent(words["also"], _brief(match, lang)) for match in shown]
+        return "\n".join(lines)
+
+    def _place(self, root: Match, lang: str, longest: int) -> Iterable[str]:
+        """Where it was seen: the line, the component, the GPU, and what this machine says."""
+        words = _MORE_WORDS[lang]
+        if root.text:
+            yield _indent(words["seen"], _seen(root, lang, longest))
+        if root.component:
+            is_named = root.code == _UNKNOWN or root.is_by_form
+            yield _indent(words["part" if is_named else "near"], root.component)
+        if root.status:
+            yield _indent(words["status"], _status(root.status, lang))
+        if self.archs:
+            yield _indent(words["gpu"], ", ".join(self.archs))
+        yield from (_indent(words["hint"], finding.text(lang)) for finding in self.findings)
 
     def as_dict(self, lang: str = "") -> dict[str, object]:
         """Return plain data for JSON: ``code``, ``matches`` and the explanation."""
@@ -146,7 +219,6 @@ class Explanation:
             "text": self.format(lang) if self.matches else "",
             "families": list(self.families),
             "archs": list(self.archs),
-            "n_rested": self.n_rested,
             "lang": lang,
         }
 
@@ -156,56 +228,76 @@ class Explanation:
         general = words.seen or words
         # Our own errors' texts contain values; here none are available, so field names are shown instead.
         names = {name: f"<{name}>" for name in found.fields}
+        case, fixes = self._cases(lang)
+        notes = self._fitting(f"{name}: {note}" for name, note in self._notes(found, lang))
+        general_steps = [fill(step, found, names, lang) for step in general.do]
+        english = [fill(step, found, names, "en") for step in (found.text("en").seen or found.text("en")).do]
+        ranked = [
+            *((_HINT, hint.words[lang], hint.words["en"]) for n, hint in enumerate(found.hints)
+              if not hint.when or n in match.hints),
+            *((_PROGRAM, step, "") for name in self.programs for step in kinds.advisors("program")[name].do[lang]),
+            *((_STEP - _LATER * n, *texts) for n, texts in enumerate(zip(general_steps, english))),
+        ]  # fmt: skip
+        ranked.sort(key=lambda row: -row[0] - self._relevance(row[2]))
+        component = kinds.advisors("component")[match.component].do[lang] if match.component else ()
         # For an unknown error only the component's steps are left; known steps come before suspected ones.
         is_unknown = match.code == _UNKNOWN
+        package = libraries.advice(match.text, self.situation.conditions, lang)
+        steps = [
+            *(finding.fix for finding in self.findings if finding.fix),
+            *fixes,
+            *filter(None, [package]),
+            *(component if is_unknown else ()),
+            *(step for _, step, _ in ranked),
+            *(() if is_unknown else component),
+        ]
         return {
             "title": words.title,
             "what": fill(general.what, found, names, lang),
             "why": fill(general.why, found, names, lang),
-            "do": self._fitting(
-                [
-                    *(_next_steps(match.component, lang) if is_unknown else ()),
-                    *(fill(step, found, names, lang) for step in general.do),
-                    *(() if is_unknown else _next_steps(match.component, lang)),
-                ]
-            ),
-            "hints": self._fitting(
-                [
-                    *(hint.words[lang] for n, hint in enumerate(found.hints) if not hint.when or n in match.hints),
-                    *_of_programs(self.programs, lang),
-                ]
-            ),
-            "notes": self._fitting(f"{name}: {note}" for name, note in self._notes(found, lang)),
+            "case": case,
+            "package": package,
+            "do": list(dict.fromkeys(self._fitting(steps))),
+            "notes": notes,
             "sources": list(found.sources),
         }
 
-    def _fitting(self, steps: Iterable[str]) -> list[str]:
-        """The steps for this situation, with values filled in."""
-        return [shown for step in steps if (shown := self.situation.advice(step))]
-
-    def _full(self, match: Match, lang: str) -> str:
-        parts = self._parts(match, lang)
+    def _cases(self, lang: str) -> tuple[str, list[str]]:
+        """The cause and fix of the case that fits; of two that fit equally both, and what tells them apart."""
+        chosen = [one.case for one in best(self.near, self.situation.facts.get)]
+        if not chosen:
+            return "", []
+        first = chosen[0]
         words = _MORE_WORDS[lang]
-        what, why, do, more = LABELS[lang]
-        lines = [f"{match.code}: {parts['title']}"]
-        if match.text:
-            lines.append(_indent(words["seen"], _seen(match, lang)))
-        if match.component:
-            is_named = match.code == _UNKNOWN or match.is_by_form
-            lines.append(_indent(words["part" if is_named else "near"], match.component))
-        if match.status:
-            lines.append(_indent(words["status"], _status(match.status, lang)))
-        if self.archs:
-            lines.append(_indent(words["gpu"], ", ".join(self.archs)))
-        lines.append(_indent(what, str(parts["what"])))
-        lines.append(_indent(why, str(parts["why"])))
-        lines += [_indent(words["hint"], hint) for hint in _texts(parts["hints"])]
-        lines.append(_indent(do, "\n".join(_texts(parts["do"]))))
-        if match.is_by_form:
-            lines.append(_indent(words["note"], words["form"]))
-        lines += [_indent(words["note"], note) for note in _texts(parts["notes"])]
-        lines.append(_indent(more, f"gfxgraph explain {match.code}"))
-        return "\n".join(lines)
+        if len(chosen) == 1:
+            return first.cause[lang], [first.fix[lang]]
+        fixes = [case.fix[lang] + _PAIR + case.cause[lang] for case in chosen]
+        check = next((case.check[lang] for case in chosen if case.check[lang]), "")
+        return words["two"] + (words["which"] + check if check else ""), fixes
+
+    def _relevance(self, step: str) -> float:
+        """How much ``step`` has to do with the text: the weight of the telling words that both contain."""
+        telling = {word.lower() for word in _TELLING.findall(step)} & self.words
+        is_for_here = step.startswith(("@windows", "@wsl"))
+        return (
+            min(_MOST_RELEVANCE, len(telling) * _WORD) + 2 * is_for_here - (_DIAGNOSTIC if _CHECKS.match(step) else 0)
+        )
+
+    def _first(self, steps: list[str], n_before: int) -> list[str]:
+        """The first steps that fit: one at least, three at most."""
+        chosen: list[str] = []
+        left = max(_LEAST_ADVICE, _LONGEST - n_before)
+        for step in steps:
+            if len(chosen) < _MOST_STEPS and (not chosen or len(step) <= left or _PAIR in step):
+                chosen.append(step)
+                left -= len(step)
+        return chosen
+
+    def _fitting(self, steps: Iterable[str]) -> list[str]:
+        """The steps for this situation, with values filled in, without settings that the text has already."""
+        shown = [text for step in steps if (text := self.situation.advice(step))]
+        other = [text for text in shown if not any(word.lower() in self.words for word in _SETTING.findall(text))]
+        return other or shown
 
     def _notes(self, found: Condition, lang: str) -> Iterable[tuple[str, str]]:
         """The notes for the GPU families in play; a note for RDNA applies to RDNA2 unless that has its own."""
@@ -218,22 +310,13 @@ class Explanation:
                 yield family, notes[name]
 
 
-def _next_steps(component: str, lang: str) -> Iterable[str]:
-    if not component:
-        return ()
-    # lazily: explain must start fast
-    from gfxgraph.diagnostics.lastresort import components  # seldom needed
-
-    return components()[component].do[lang]
-
-
-def _of_programs(names: Iterable[str], lang: str) -> Iterable[str]:
-    if not names:
-        return ()
-    # lazily: explain must start fast
-    from gfxgraph.diagnostics.programs import programs
-
-    return [programs()[name].says[lang] for name in names]
+def _clause(text: str) -> str:
+    """The text's first clauses, as far as they fit."""
+    while (
+        len(text) > _LONGEST_WHY and (cut := max(text.rfind(mark, 0, len(text) - 1) for mark in "；;，,:：(（")) > 40
+    ):
+        text = text[:cut]
+    return text
 
 
 def _texts(value: object) -> list[str]:
@@ -244,9 +327,9 @@ def _indent(label: str, text: str) -> str:
     return f"  {label}" + text.strip().replace("\n", "\n" + " " * 8)
 
 
-def _seen(match: Match, lang: str) -> str:
+def _seen(match: Match, lang: str, longest: int) -> str:
     words = _MORE_WORDS[lang]
-    text = visible(match.text if len(match.text) <= 200 else match.text[:197] + "...")
+    text = visible(match.text if len(match.text) <= longest else match.text[: longest - 3] + "...")
     places = [words["line"].format(line=match.line)] if match.line else []
     if match.count > 1:
         places.append(words["times"].format(count=match.count))

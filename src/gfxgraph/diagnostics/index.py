@@ -1,91 +1,73 @@
-"""Every pattern of the catalogue, in a form that loads fast and searches fast.
+"""Every expression of the catalogue, compiled to automata that search for all of them at once.
 
-Reading all entries takes tens of milliseconds, so the data for matching is kept in a derived file.
+Hyperscan looks for thousands of expressions in one pass whose time grows with the text alone, whatever
+the text. Compiling takes seconds, so the automata are kept in a derived file.
 """
 
 from __future__ import annotations
 
+import importlib
+import json
 import re
+import threading
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
-from gfxgraph.diagnostics import derived, statuses
+from gfxgraph.diagnostics import derived, kinds, known, statuses
 from gfxgraph.diagnostics.entries import FOLDER, LANGUAGES
+from gfxgraph.diagnostics.kinds import Item
 
-VERSION = 40
+VERSION = 42
 """Increased when the format of the derived file changes."""
+TEST_MARKS = ("[ RUN      ]", "[       OK ]", "[  FAILED  ]")
+"""GoogleTest's marks: output between the first and the second was expected."""
+hyperscan: Any = None  # a platform without a wheel, or a plain copy of the package
+with suppress(ImportError):
+    hyperscan = importlib.import_module("hyperscan")
+_IGNORE_CASE = (True, True, False)
+"""Of findings, of additions to them, of kinds of lines."""
 
 
-class Item:
-    """One expression and the meaning of a match.
+class Searcher:
+    """Finds which of ``items`` match a text; without Hyperscan one by one, which is a thousand times slower."""
 
-    ``kind`` is "strong", "weak", "status", "number", "own", "hint" or "combo"; ``number`` tells which hint,
-    or which part of which combination (the combination times 100 plus the part). A match contains one text of
-    each of ``needs``. Of the texts that are searched for, by number, it contains one of each of ``found_by``;
-    the rarest come first and lead to the item.
-    """
+    def __init__(self, items: Sequence[Item], automaton: Any, ignores_case: bool) -> None:
+        self.items = items
+        self._automaton = automaton
+        self._scratch = hyperscan.Scratch(automaton) if automaton else None
+        self._flags = re.MULTILINE | (re.IGNORECASE if ignores_case else 0)
+        self._expressions: list[re.Pattern[bytes]] = []
+        self._found: list[int] = []
+        self._lock = threading.Lock()  # two searches cannot share their working memory
 
-    __slots__ = ("code", "kind", "number", "regex", "needs", "found_by", "compiled", "_needed")
+    def search(self, text: bytes) -> tuple[int, ...]:
+        """The numbers of the items that match, each once."""
+        with self._lock:
+            if self._automaton:
+                self._found.clear()
+                self._automaton.scan(text, match_event_handler=self._note, scratch=self._scratch)
+                return tuple(self._found)
+            if not self._expressions:
+                self._expressions = [re.compile(item.regex.encode(), self._flags) for item in self.items]
+            return tuple(n for n, expression in enumerate(self._expressions) if expression.search(text))
 
-    def __init__(
-        self, code: str, kind: str, number: int, regex: str, needs: list[list[str]], found_by: list[list[int]]
-    ) -> None:
-        self.code, self.kind, self.number, self.regex = code, kind, number, regex
-        self.needs, self.found_by = needs, found_by
-        self.compiled: re.Pattern[str] | None = None
-        self._needed: list[list[bytes]] | None = None
-
-    def may_match(self, lower: bytes) -> bool:
-        """Whether ``lower``, a line in lower case, contains everything that a match needs."""
-        if self._needed is None:
-            self._needed = [[text.encode() for text in texts] for texts in self.needs]
-        for texts in self._needed:
-            for text in texts:
-                if text in lower:
-                    break
-            else:
-                return False
-        return True
-
-    def search(self, line: str, lower: str) -> re.Match[str] | None:
-        for texts in self.needs:
-            for text in texts:
-                if text in lower:
-                    break
-            else:
-                return None
-        if self.compiled is None:
-            self.compiled = re.compile(self.regex, re.IGNORECASE)
-        return self.compiled.search(line)
+    def _note(self, number: int, start: int, end: int, flags: int, context: object) -> None:
+        self._found.append(number)
 
 
-class Index:
-    """All items, with the data to choose which to try and to order what they find.
+class Index(NamedTuple):
+    """All items: findings; hints and parts of combinations, which only add to findings; kinds of lines."""
 
-    ``texts`` are searched for, and ``items_of`` maps the number of a text to the items to try; ``adding``
-    maps a text to hints and parts of combinations, which add to other findings and are not findings by
-    themselves.
-    """
-
-    def __init__(self, plain: dict[str, Any]) -> None:
-        self.items = [Item(*row) for row in plain["items"]]
-        self.texts: list[str] = plain["texts"]
-        self.items_of: list[list[int]] = [[] for _ in self.texts]
-        self.adding: dict[str, list[int]] = {}
-        for number, item in enumerate(self.items):
-            for text in item.found_by[0] if item.found_by else ():
-                self.items_of[text].append(number)
-            for word in item.needs[0] if item.kind in _ADDING else ():
-                self.adding.setdefault(word, []).append(number)
-        self.ranks: dict[str, int] = plain["ranks"]
-        self.n_combos: dict[str, list[int]] = plain["n_combos"]
-        self.numbers: dict[str, str] = plain["numbers"]
-
-
-_ADDING = ("hint", "combo")
-_RARE = 0.3
+    finding: Searcher
+    adding: Searcher
+    kinds: Searcher
+    ranks: dict[str, int]
+    n_combos: dict[str, list[int]]
+    numbers: dict[str, str]
+    words: dict[str, int]
 
 
 class EntryNames:
@@ -100,11 +82,11 @@ class EntryNames:
 @lru_cache(maxsize=1)
 def names() -> EntryNames:
     """Return the names; much smaller than the index, and enough for codes and lists."""
-    return derived.load("names", VERSION, [FOLDER], _names, EntryNames)
+    return derived.load_json("names", VERSION, [FOLDER], _names, EntryNames)
 
 
 def _names() -> dict[str, Any]:
-    tables = [tomllib.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.toml"))]
+    tables = _tables()
     return {
         "ranks": {table["code"]: table.get("rank", 50) for table in tables},
         "aliases": {alias: table["code"] for table in tables for alias in table.get("aliases", ())},
@@ -112,82 +94,121 @@ def _names() -> dict[str, Any]:
     }
 
 
+def _tables() -> list[dict[str, Any]]:
+    return [tomllib.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.toml"))]
+
+
 @lru_cache(maxsize=1)
 def load() -> Index:
     """Return the index, from the derived file if that is current."""
-    return derived.load("catalogue", VERSION, [FOLDER, statuses.FOLDER], build, Index)
+    return derived.load(
+        "catalogue", VERSION, [FOLDER, statuses.FOLDER, known.FOLDER, FOLDER.parent], _build, _understand
+    )
 
 
-def build() -> dict[str, Any]:
-    """Read the whole catalogue and return the index as plain data."""
-    rows: list[list[Any]] = []
-    plain: dict[str, Any] = {"ranks": {}, "n_combos": {}}
-    for path in sorted(FOLDER.glob("*.toml")):
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-        code = table["code"]
-        plain["ranks"][code] = table.get("rank", 50)
-        if table.get("combos"):
-            plain["n_combos"][code] = [len(combo) for combo in table["combos"]]
-        rows += _rows_of(code, table)
+def _build() -> bytes:
+    """Read the whole catalogue and compile it: a line of JSON, then the automata."""
+    items = rows()
+    parts = [
+        [item for item in items if item.kind not in _ADDING],
+        [item for item in items if item.kind in _ADDING],
+        [*kinds.rows()],
+    ]
+    automata = [_compiled(part, ignores) for part, ignores in zip(parts, _IGNORE_CASE)]
+    tables = _tables()
+    plain = {
+        "items": parts,
+        "sizes": [len(automaton) for automaton in automata],
+        "ranks": {table["code"]: table.get("rank", 50) for table in tables},
+        "n_combos": {t["code"]: [len(combo) for combo in t["combos"]] for t in tables if t.get("combos")},
+        "numbers": {
+            str(status.number): status.entry
+            for status in reversed(statuses.every())
+            if status.api == "HIP" and status.number
+        },
+        "words": known.frequencies(),
+    }
+    return json.dumps(plain, ensure_ascii=False).encode() + b"\n" + b"".join(automata)
+
+
+def _compiled(items: Sequence[Item], ignores_case: bool) -> bytes:
+    if hyperscan is None:
+        return b""
+    flags = hyperscan.HS_FLAG_SINGLEMATCH | hyperscan.HS_FLAG_MULTILINE
+    flags |= hyperscan.HS_FLAG_CASELESS if ignores_case else 0
+    automaton = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
+    automaton.compile(
+        expressions=[item.regex.encode() for item in items],
+        ids=list(range(len(items))),
+        elements=len(items),
+        flags=[flags] * len(items),
+    )
+    return bytes(hyperscan.dumpb(automaton))
+
+
+def _understand(data: bytes) -> Index:
+    head, _, rest = data.partition(b"\n")
+    plain = json.loads(head)
+    searchers = []
+    for rows_of, size, ignores in zip(plain["items"], plain["sizes"], _IGNORE_CASE, strict=True):
+        automaton = None
+        if hyperscan is not None:
+            try:
+                automaton = hyperscan.loadb(rest[:size], hyperscan.HS_MODE_BLOCK)
+            except hyperscan.error as error:  # cut off, or compiled for another machine
+                raise ValueError(str(error)) from error
+        searchers.append(Searcher([Item(*row) for row in rows_of], automaton, ignores))
+        rest = rest[size:]
+    return Index(
+        searchers[0], searchers[1], searchers[2], plain["ranks"], plain["n_combos"], plain["numbers"], plain["words"]
+    )
+
+
+_ADDING = ("hint", "combo", "refuted")
+_NUMBERED = (
+    r"\bhip[A-Z]\w{3,40}\b.{0,80}?\breturned (?:error |status |code )*\(?(\d{1,4})\b(?:[^.]|$)",
+    r"\bhip[A-Z]\w{3,40}\b.{0,80}?\berror(?: code)?\W{1,3}(\d{1,4})\b(?:[^.]|$)",
+    r"\b(?:HIP|ROCm) (?:runtime |driver )?error(?: code)?\W{1,3}(\d{1,4})\b(?:[^.]|$)",
+    r"\b(?:HIP|ROCm) failure (\d{1,4})\b",
+    r"\bhipError_t\W{1,2}(\d{1,4})\b",
+    r"\bhip[A-Z]\w{2,40}\(\): (\d{1,4})\b",
+)
+"""Programs that print only the number of HIP's status, in the forms that they use."""
+
+
+def rows() -> list[Item]:
+    """Every expression of the catalogue, the tables of statuses and the known cases."""
+    found = [item for table in _tables() for item in _rows_of(table["code"], table)]
     for status in statuses.every():
         if status.number == 0:
             continue
         # Names of statuses are recognised anywhere; their texts only after "error".
         if status.name != "hipErrorNotReady":
-            rows.append(_row(status.entry, "status", 0, rf"\b{re.escape(status.name)}\b"))
+            found.append(Item(status.entry, "status", 0, rf"\b{re.escape(status.name)}\b"))
             if status.name.startswith("hipError"):  # XLA's spelling
-                rows.append(_row(status.entry, "status", 0, rf"\bHIP_ERROR_{re.escape(status.name[8:])}\b"))
+                found.append(Item(status.entry, "status", 0, rf"\bHIP_ERROR_{re.escape(status.name[8:])}\b"))
         if status.text:
             text = re.escape(status.text).replace(r"\ ", " ")
             marked = rf"(error|fail\w*|\bhip[a-z]{{4}}\w*|returned|status|what\(\))\b.{{0,100}}{text}"
-            rows.append(_row(status.entry, "status", 0, marked))
-    # Programs that print only the number of HIP's status, in the forms that they use.
-    rows += (_row("", "number", 0, regex) for regex in _NUMBERED)
+            found.append(Item(status.entry, "status", 0, marked))
+    found += (Item("", "number", 0, regex) for regex in _NUMBERED)
+    found.append(Item("", "unless", 0, r"\bhip\w*(?:Get|Count|Version)\w*\(\): \d"))
     # Our own errors, printed by a program and piped back to us, end with this line.
-    rows.append(_row("", "own", 0, r"(?:more: |详情：)gfxgraph explain (\w+)"))
-    plain["items"] = rows
-    texts: dict[str, int] = {}
-    for row in rows:
-        row[5] = [[texts.setdefault(text, len(texts)) for text in found_by] for found_by in row[5]]
-    plain["texts"] = list(texts)
-    plain["numbers"] = {
-        str(status.number): status.entry
-        for status in reversed(statuses.every())
-        if status.api == "HIP" and status.number
-    }
-    return plain
+    found.append(Item("", "own", 0, r"(?:more: |详情：)gfxgraph explain (\w+)"))
+    found += (Item("", "mark", number, re.escape(mark)) for number, mark in enumerate(TEST_MARKS))
+    for path in sorted(known.FOLDER.glob("*.toml")):
+        for number, case in enumerate(known.cases(path.stem)):
+            if case.message:
+                found.append(Item(path.stem, "case", number, re.escape(case.message)))
+    return found
 
 
-_NUMBERED = (
-    r"\bhip[A-Z]\w{3,40}\b.{0,80}?\breturned (?:error |status |code )*\(?(\d{1,4})\b(?!\.)",
-    r"\bhip[A-Z]\w{3,40}\b.{0,80}?\berror(?: code)?\W{1,3}(\d{1,4})\b(?!\.)",
-    r"\b(?:HIP|ROCm) (?:runtime |driver )?error(?: code)?\W{1,3}(\d{1,4})\b(?!\.)",
-    r"\b(?:HIP|ROCm) failure (\d{1,4})\b",
-    r"\bhipError_t\W{1,2}(\d{1,4})\b",
-    r"\bhip(?!\w*(?:Get|Count|Version))[A-Z]\w{2,40}\(\): (\d{1,4})\b",
-)
-
-
-def _rows_of(code: str, table: dict[str, Any]) -> Iterator[list[Any]]:
-    for kind, regexes in (("strong", table.get("patterns", ())), ("weak", table.get("weak", ()))):
-        for regex in regexes:
-            yield _row(code, kind, 0, regex)
+def _rows_of(code: str, table: dict[str, Any]) -> Iterator[Item]:
+    for kind, key in (("strong", "patterns"), ("weak", "weak"), ("unless", "unless"), ("refuted", "refuted")):
+        yield from (Item(code, kind, 0, regex) for regex in table.get(key, ()))
     for number, hint in enumerate(table.get("hint", ())):
         if "when" in hint:
-            yield _row(code, "hint", number, hint["when"])
+            yield Item(code, "hint", number, hint["when"])
     for number, combo in enumerate(table.get("combos", ())):
         for part, regex in enumerate(combo):
-            yield _row(code, "combo", number * 100 + part, regex)
-
-
-def _row(code: str, kind: str, number: int, regex: str) -> list[Any]:
-    # lazily: explain must start fast
-    from gfxgraph.diagnostics import patterns  # reads expressions; not needed if the derived file is current
-
-    needs = patterns.requirements(regex)
-    if not needs:
-        raise ValueError(f"{code}: no literal text in pattern {regex!r}")
-    # The rarest texts lead here; if other rare ones are missing in a whole block, it is not searched.
-    rare = [texts for place, texts in enumerate(needs) if place == 0 or patterns.rarity(texts) >= _RARE]
-    found_by = [] if kind in _ADDING else [sorted(set(map(patterns.sharpest, texts))) for texts in rare]
-    return [code, kind, number, regex, [list(texts) for texts in needs], found_by]
+            yield Item(code, "combo", number * 100 + part, regex)

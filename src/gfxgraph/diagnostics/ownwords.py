@@ -22,8 +22,8 @@ _HEADER = re.compile(r"(\w+): ")
 _MORE = ("  more: ", "  详情：")
 _LABELS = ("  what: ", "  现象：")
 _OF_EXPLANATIONS = (
-    *("  seen: ", "  code: ", "  gpu:  ", "  part: ", "  near: "),
-    *("  日志：", "  代码：", "  GPU：", "  显卡：", "  组件：", "  附近："),
+    *("  seen: ", "  code: ", "  gpu:  ", "  part: ", "  near: ", "  here: ", "  case: "),
+    *("  日志：", "  代码：", "  GPU：", "  显卡：", "  组件：", "  附近：", "  本例：", "  案例："),
 )
 
 
@@ -44,7 +44,7 @@ def is_evidence(lines: Sequence[str], at: int, codes: Container[str]) -> bool:
 
 def not_evidence(lines: Mapping[int, str]) -> set[int]:
     """The numbers of the lines that are in our blocks."""
-    if not any(line.startswith(_LABELS) for line in lines.values()):
+    if not any(line.startswith((*_LABELS, *_OF_EXPLANATIONS)) for line in lines.values()):
         return set()
     codes = names().ranks
     numbers = sorted(lines)

@@ -94,7 +94,7 @@ def _sections(found: Condition, lang: str, labels: tuple[str, str, str]) -> Iter
 def _general(step: str, lang: str) -> str:
     """A step for all situations, with its conditions in brackets before it."""
     conditions, text = situation.general(step)
-    shown = ", ".join(_CONDITIONS[lang].get(name, name) for name in conditions if not name.startswith("!"))
+    shown = ", ".join(_CONDITIONS[lang].get(name, name) for name in conditions if name[0] not in "!?")
     return f"[{shown}] {text}" if shown else text
 
 

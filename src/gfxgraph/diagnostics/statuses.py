@@ -45,7 +45,7 @@ class Status(NamedTuple):
 @lru_cache(maxsize=1)
 def every() -> tuple[Status, ...]:
     """Return every status of every table, HIP's first."""
-    return derived.load("statuses", VERSION, [FOLDER], _rows, _from_rows)
+    return derived.load_json("statuses", VERSION, [FOLDER], _rows, _from_rows)
 
 
 def _rows() -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ only looked up when something was recognised, and never through torch.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -50,7 +51,7 @@ def conclude(scanner: Scanner, *, lang: str = "") -> Explanation:
 
 
 def _with_device(found: Explanation) -> Explanation:
-    """Fill in what the text left open from this machine: the GPU, the system, and what its target is like."""
+    """Fill in what the text left open from this machine: the GPU, the system, what is wrong here."""
     if not found:
         return found
     said = found.situation
@@ -81,12 +82,23 @@ def _with_device(found: Explanation) -> Explanation:
     override = known.override if known else ""
     if override:
         conditions.add("override")
-    return replace(found, families=families, situation=Situation(arch, override, frozenset(conditions)))
+    situation = Situation(arch, override, frozenset(conditions))
+    found = replace(found, families=families, situation=situation)
+    if "windows" in conditions or not _may_have_gpu():
+        return found
+    # lazily: only a machine with an AMD GPU is asked
+    from gfxgraph.hardware.answers import with_answers
+
+    return with_answers(found, said.arch)
 
 
 def _may_have_gpu() -> bool:
     """Whether a look for this machine's GPU can find one; looking takes a quarter of the whole command."""
-    return Path("/sys/class/kfd").exists() or bool(config.load().arch) or "torch" in sys.modules
+    return (
+        any(map(os.path.exists, ("/sys/class/kfd", "/sys/module/amdgpu", "/dev/dxg")))
+        or bool(config.load().arch)
+        or "torch" in sys.modules
+    )
 
 
 def _this_system() -> set[str]:

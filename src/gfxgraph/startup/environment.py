@@ -28,6 +28,8 @@ def program_environment(asked: Mapping[str, str]) -> tuple[dict[str, str], confi
     # Activation looks for the GPU, which initializes its driver. vLLM forks its workers by default, and no forked
     # child survives an initialized driver; vLLM itself checks only whether torch has initialized the GPU.
     environment.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+    # A process that dies of a signal says where its Python code was.
+    environment.setdefault("PYTHONFAULTHANDLER", "1")
     settings = config.load(environment)
     check_settings(settings)
     environment["PYTHONPATH"] = first_on_path(PATH, environment.get("PYTHONPATH", ""))

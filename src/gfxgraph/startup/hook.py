@@ -32,6 +32,24 @@ def install_if_asked() -> None:
     from gfxgraph.process.imports import watch
 
     watch("torch", activate)
+    _explain_until_then()
+
+
+def _explain_until_then() -> None:
+    """Explain the error that ends the program before torch is there: a library that is missing, most often."""
+    before = sys.excepthook
+    if getattr(before, "__module__", "") == __name__:
+        return
+
+    def hook(kind: type[BaseException], error: BaseException, trace: object) -> None:
+        before(kind, error, trace)  # type: ignore[arg-type]
+        if "torch" not in sys.modules and isinstance(error, (OSError, ImportError, RuntimeError)):
+            # lazily: for failures alone
+            from gfxgraph.hardware import advice
+
+            advice.report(error)
+
+    sys.excepthook = hook
 
 
 def torch_backend() -> None:

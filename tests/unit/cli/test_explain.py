@@ -132,3 +132,34 @@ def test_what_has_no_end_is_read_in_part(monkeypatch):
     done = CliRunner().invoke(explain_command.command, [f"/dev/fd/{source}"])
     os.close(source)
     assert done.exit_code == 0 and "no end" not in done.output
+
+
+def test_what_the_text_explains_itself_is_not_explained_again():
+    """The output of a program whose error was explained as it ended, piped on."""
+    first = explain(stdin=FAULT.encode())
+    again = explain(stdin=FAULT.encode() + first.stderr)
+    assert again.stdout == FAULT.encode() + first.stderr and again.stderr == b"" and again.returncode == 0
+
+
+def test_more_shows_everything():
+    """Three lines of advice and about 600 characters, unless asked for the rest."""
+    short, whole = (explain(*options, "No HIP GPUs are available").stdout.decode() for options in ((), ("--more",)))
+    assert len(short) < 700 < len(whole) and "  what: " in whole and "  what: " not in short
+
+
+def test_a_gigabyte_takes_less_than_half(tmp_path):
+    """The process that reads a log keeps little of it; a tenth of a gigabyte shows it, as 1 GB was measured to."""
+    log = tmp_path / "big.log"
+    line = b"2026-11-24 12:00:00 ERROR [worker] request failed: not supported, error 5 hipMemcpy\n" * 1000
+    with log.open("wb") as file:
+        for _ in range(1200):
+            file.write(line)
+    code = (
+        "import sys, resource; sys.argv = ['gfxgraph', 'explain', sys.argv[1]]\n"
+        "from gfxgraph.__main__ import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(log)], capture_output=True, text=True, check=True)
+    assert int(done.stdout.split()[-1]) < 512 << 10  # mostly for compiling the expressions, once

@@ -45,6 +45,22 @@ def test_exit_status_and_traceback_are_the_programs_own(sandbox):
     assert sandbox.gfxgraph("run", leaving).returncode == 37
 
 
+def test_a_library_that_is_missing_before_torch_is_there_is_explained(sandbox):
+    """Once, after the traceback, which is the program's own; other errors stay as they are."""
+    missing = "libamdhip64.so.6: cannot open shared object file: No such file or directory"
+    done = sandbox.gfxgraph("run", sandbox.script(f"raise OSError({missing!r})"))
+    assert done.stderr.count("missing_shared_library: ") == 1 and done.returncode == 1
+    assert done.stderr.startswith("Traceback") and "missing_shared_library" not in done.stderr.split(missing)[0]
+    failing = sandbox.script("{}['x']", "other.py")
+    assert sandbox.gfxgraph("run", failing).stderr == sandbox.python(failing).stderr
+
+
+def test_a_native_death_shows_where_python_was(sandbox):
+    """The line that called into native code, on stderr; the signal stays the program's."""
+    done = sandbox.gfxgraph("run", sandbox.script("import ctypes\nctypes.string_at(0)\n"))
+    assert done.returncode in (-11, 139) and "Segmentation fault" in done.stderr and "line 2" in done.stderr
+
+
 def test_module(sandbox):
     """-m runs a module, with the rest of the line as its arguments."""
     sandbox.script("import torch, sys; print(torch.switched_on, sys.argv[1:], __name__)", "tool/__main__.py")

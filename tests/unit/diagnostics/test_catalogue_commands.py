@@ -5,10 +5,11 @@ import tomllib
 
 import pytest
 
+from gfxgraph.diagnostics import kinds
 from gfxgraph.diagnostics.entries import FOLDER
 from gfxgraph.diagnostics.index import names
-from gfxgraph.diagnostics.lastresort import CODE, components
-from gfxgraph.diagnostics.programs import programs
+from gfxgraph.diagnostics.kinds import advisors
+from gfxgraph.diagnostics.lastresort import CODE
 
 FILES = sorted(FOLDER.glob("*.toml"))
 COMMAND = re.compile(
@@ -65,7 +66,7 @@ def test_advised_commands_may_be_run(path):
 
 def test_next_steps_of_components_may_be_run():
     """The last resort advises no less carefully."""
-    for part in components().values():
+    for part in advisors("component").values():
         for texts in part.do.values():
             for command in commands(texts):
                 check(command)
@@ -73,10 +74,10 @@ def test_next_steps_of_components_may_be_run():
 
 def test_what_is_said_of_programs_may_be_run_and_belongs_to_entries():
     """Each program's own way out, in both languages, for codes that exist."""
-    for name, program in programs().items():
-        assert program.codes <= {*names().ranks, CODE} and program.words.search(name), name
-        assert set(program.says) == {"en", "zh"} and all(program.says.values()), name
-        for command in commands(program.says.values()):
+    for name, program in advisors("program").items():
+        assert program.codes <= {*names().ranks, CODE} and name in kinds.of(name)["program"], name
+        assert set(program.do) == {"en", "zh"} and all(program.do.values()), name
+        for command in (one for texts in program.do.values() for one in commands(texts)):
             check(command)
 
 

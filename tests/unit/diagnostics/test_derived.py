@@ -18,7 +18,7 @@ class Sources:
         (folder / "a.toml").write_text("1")
 
     def load(self) -> list[str]:
-        return derived.load("sources", 1, [self.folder], self._read, lambda plain: plain["texts"])
+        return derived.load_json("sources", 1, [self.folder], self._read, lambda plain: plain["texts"])
 
     def _read(self) -> dict[str, list[str]]:
         self.n_read += 1

@@ -1,4 +1,8 @@
-"""diagnostics.scan: what repeats is counted without a search, and what rests is said."""
+"""diagnostics.scan: what is found where, however long, frequent, wrapped or hostile the lines are."""
+
+import time
+
+import pytest
 
 from gfxgraph.diagnostics.explain import conclude
 from gfxgraph.diagnostics.scan import Scanner
@@ -42,17 +46,17 @@ def test_a_failure_after_a_passed_test_counts() -> None:
     assert not scanned(passed, passed).hits
 
 
-def test_near_misses_rest_but_not_at_the_end() -> None:
-    """In endless near misses expressions rest, which is said; the message in the last line is found."""
-    words = ("unsupported gpu arch gfx", "gfx device kernel not supported on", "hip launch invalid error device")
-    near = "".join(
-        " ".join(words[(i * 7 + j) % 3] + chr(97 + (i + j) % 26) * (1 + i % 5) for j in range(160)) + "\n"
-        for i in range(60)
-    )
-    scanner = scanned(near, FAULT.format(1, 4096))
-    assert scanner.n_rested
-    assert any("Memory access fault" in hit.text for hit in scanner.hits.values())
-    found = conclude(scanner)
-    assert f"({scanner.n_rested} times" in found.format("en")
-    assert found.as_dict()["n_rested"] == scanner.n_rested
-    assert f"（{scanner.n_rested} 次" in found.format("zh")
+def test_a_message_that_a_terminal_broke_over_two_lines() -> None:
+    """Inside a word or between two; and lines that only follow each other are not joined to a message."""
+    message = "/opt/app/bin/main: RuntimeError: HIP error: invalid device function"
+    for at in (len(message) - 4, message.index(" function")):
+        assert conclude(scanned(f"{message[:at]}\n{message[at:]}\n")).code == "no_kernel_image"
+    assert not scanned("[ RUN      ] A.a\n" + FAULT.format(1, 1) * 2 + "[       OK ] A.a (5 ms)\n").hits
+
+
+@pytest.mark.parametrize("unit", ["hipMemcpy", "hipMemcpy invalid argument ", "error: HIP ", "a", " ", "(", "0x1 "])
+def test_no_line_of_100_kb_takes_a_second(unit: str) -> None:
+    """The search takes a time that grows with the text alone, whatever it repeats."""
+    started = time.process_time()
+    conclude(scanned("invalid argument " + unit * (100_000 // len(unit)) + "\n"))
+    assert time.process_time() - started < 1

@@ -23,8 +23,7 @@ from gfxgraph.callables.api import graphed
 from gfxgraph.callables.captured_function import CapturedFunction, arena, beside, copy_in, tensors_of
 from gfxgraph.callables.control.conditional import Conditional
 from gfxgraph.callables.control.rehearse import rehearsal
-from gfxgraph.callables.trace import changes
-from gfxgraph.capture import above, holdings
+from gfxgraph.capture import above
 from gfxgraph.capture.holdings import unbroken
 from gfxgraph.capture.places import place, shown
 from gfxgraph.errors import CaptureError, ReplayError
@@ -361,6 +360,5 @@ class OlderCapture:
 
 
 def fill() -> None:
-    """Install ``OlderCapture`` as the result of ``BridgedCUDAGraph.capture``; what undoes interrupted traces."""
+    """Install ``OlderCapture`` as the result of ``BridgedCUDAGraph.capture``."""
     above.rooms.older_capture = OlderCapture
-    holdings.others[:] = [changes.put_back]

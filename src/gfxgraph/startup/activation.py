@@ -81,7 +81,7 @@ def _take_back() -> None:
     from gfxgraph.capture import afterwards, holdings, workspaces
 
     bridge.is_whole = False
-    problems = holdings.settle([workspaces.stop, afterwards.put_back, *holdings.others, *reversed(bridge.undo)])
+    problems = holdings.settle([workspaces.stop, afterwards.put_back, *reversed(bridge.undo)])
     bridge.undo.clear()
     for problem in problems:
         raise problem

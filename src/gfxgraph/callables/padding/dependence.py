@@ -39,11 +39,11 @@ from gfxgraph.callables.padding.rules import (
     SIZES,
     WRITERS,
     Cause,
-    Held,
+    JudgedOperation,
     Padding,
+    PaddingHolds,
     RowsRefused,
-    Sizes,
-    Step,
+    SymbolicSizes,
     Value,
     Why,
     blocks_of,
@@ -181,7 +181,7 @@ class _Judgement:
     ) -> None:
         self.found = found
         self.name = name
-        self.sizes = Sizes(symbol, simplify)
+        self.sizes = SymbolicSizes(symbol, simplify)
         self.back = back
         self.known: dict[int, Value] = {}
         """Each tensor, by id: the trace keeps them all alive."""
@@ -195,7 +195,7 @@ class _Judgement:
                 raise RowsRefused(Cause("", None, Why.FIXED, f"{self.name} is {self.sizes.symbol}"))
             for value in self.found.inputs:
                 if isinstance(value, Tensor):
-                    self.known[id(value)] = self._placed(value, Held.MOVED, "an argument", None)
+                    self.known[id(value)] = self._placed(value, PaddingHolds.MOVED, "an argument", None)
             for entry in self.found.tape:
                 self._follow(entry)
             outputs = self._results(results)
@@ -204,7 +204,7 @@ class _Judgement:
             return DimVerdict(self.name, padding=self.needs, refusal=sentence(self.name, cause), reason=cause)
         return DimVerdict(self.name, outputs, self.written, self.needs, in_pieces=self.in_pieces)
 
-    def _placed(self, tensor: Tensor, held: Held, op: str, stack_trace: str | None) -> Value:
+    def _placed(self, tensor: Tensor, held: PaddingHolds, op: str, stack_trace: str | None) -> Value:
         """The tensor, with its rows in the one dim whose size depends on their number."""
         ends = [d for d, size in enumerate(tensor.shape) if self.sizes.depends(size)]
         why = Why.MIXES if len(ends) > 1 else None  # rows beside rows
@@ -223,7 +223,7 @@ class _Judgement:
             if any(not v.is_free if isinstance(v, Value) else self._depends(v) for v in given):
                 raise RowsRefused(Cause(str(entry.op), entry.stack_trace, Why.NO_RULE))
             return
-        step = Step(entry.op, entry.stack_trace, _bound(entry, self._value), leaves, self.sizes)
+        step = JudgedOperation(entry.op, entry.stack_trace, _bound(entry, self._value), leaves, self.sizes)
         problem = self._problem(step)
         self.needs = max(self.needs, step.needs)
         held = self._held(step)
@@ -233,7 +233,7 @@ class _Judgement:
             elif isinstance(leaf, (list, tuple)):
                 raise RowsRefused(step.cause(Why.NO_RULE, "lists within its results"))
 
-    def _problem(self, step: Step) -> Cause | None:
+    def _problem(self, step: JudgedOperation) -> Cause | None:
         """Why the results are unknown; None if rows stay apart, or do not reach the operation."""
         touched = [name for name, value in step.args.items() if self._depends(value)]
         if not touched and all(value.is_free for value in step.tensors()):
@@ -256,21 +256,21 @@ class _Judgement:
             raise RowsRefused(step.cause(why))
         return step.cause(why) if why is not None else None
 
-    def _held(self, step: Step) -> Held:
+    def _held(self, step: JudgedOperation) -> PaddingHolds:
         """What the padding of the results holds."""
         if step.name in ("aten::arange", "prims::iota"):
             counts = not step["start"] and step["step"] in (None, 1)
-            return Held.OWN if counts and step.out[0].dtype in _INDICES else Held.POSITIONS
+            return PaddingHolds.OWN if counts and step.out[0].dtype in _INDICES else PaddingHolds.POSITIONS
         given = list(step.tensors())
         carrying = {value.held for value in step.carrying()}
         if not carrying:
-            return Held.POSITIONS if step.name == "aten::slice" else Held.COMPUTED
+            return PaddingHolds.POSITIONS if step.name == "aten::slice" else PaddingHolds.COMPUTED
         if step.name in MOVERS and len(carrying) == 1 and all(v.place is not None for v in given):
             held = carrying.pop()
-            return held if held is not Held.OWN or step.out[0].dtype in _INDICES else Held.POSITIONS
-        return Held.POSITIONS if max(carrying) >= Held.POSITIONS else Held.COMPUTED
+            return held if held is not PaddingHolds.OWN or step.out[0].dtype in _INDICES else PaddingHolds.POSITIONS
+        return PaddingHolds.POSITIONS if max(carrying) >= PaddingHolds.POSITIONS else PaddingHolds.COMPUTED
 
-    def _result(self, step: Step, leaf: Tensor, held: Held, problem: Cause | None) -> Value:
+    def _result(self, step: JudgedOperation, leaf: Tensor, held: PaddingHolds, problem: Cause | None) -> Value:
         if problem is not None:
             return Value(tuple(leaf.shape), leaf.dtype, mixed=problem)
         made = self._placed(leaf, held, step.name, step.stack_trace)
@@ -279,7 +279,7 @@ class _Judgement:
             if carrying and made.mixed is None and not (step.name in WRITERS and step["self"].is_free):
                 return replace(made, mixed=step.cause(Why.MIXES))
             return made
-        if not carrying and held >= Held.POSITIONS and self.in_pieces is None:
+        if not carrying and held >= PaddingHolds.POSITIONS and self.in_pieces is None:
             self.in_pieces = step.cause(Why.POSITION)
         if RULES.get(step.name) is view:
             return replace(made, blocks=blocks_of(step))
@@ -338,7 +338,7 @@ def _leaves(entry: Operation) -> list[Any]:
     return list(entry.out) if isinstance(entry.out, (list, tuple)) else [entry.out]
 
 
-def _first_mixed(step: Step) -> Cause | None:
+def _first_mixed(step: JudgedOperation) -> Cause | None:
     return next((value.mixed for value in step.tensors() if value.mixed is not None), None)
 
 

@@ -68,7 +68,7 @@ class RowsRefused(Exception):
         self.cause = cause
 
 
-class Held(IntEnum):
+class PaddingHolds(IntEnum):
     """What the padding of a tensor holds."""
 
     MOVED = 0
@@ -95,7 +95,7 @@ class Value:
     shape: tuple[Any, ...]
     dtype: torch.dtype
     place: int | None = None
-    held: Held = Held.COMPUTED
+    held: PaddingHolds = PaddingHolds.COMPUTED
     mixed: Cause | None = None
     blocks: Any = 1
 
@@ -109,8 +109,8 @@ class Value:
         return self.place is None and self.mixed is None
 
 
-class Sizes:
-    """Sizes as expressions of the dynamic dim's symbol.
+class SymbolicSizes:
+    """SymbolicSizes as expressions of the dynamic dim's symbol.
 
     Args:
         symbol: the dynamic dim's.
@@ -143,11 +143,11 @@ class Sizes:
         return product
 
 
-class Step:
+class JudgedOperation:
     """One operation of the judged graph: its arguments by name, with `Value`s in place of tensors."""
 
     def __init__(
-        self, op: Any, stack_trace: str | None, args: dict[str, Any], out: Sequence[Any], sizes: Sizes
+        self, op: Any, stack_trace: str | None, args: dict[str, Any], out: Sequence[Any], sizes: SymbolicSizes
     ) -> None:
         self.op = op
         self.name: str = op._schema.name
@@ -181,15 +181,15 @@ class Step:
         """
         if index.place is None:
             return None
-        if index.held is Held.OWN and table is not None and index.shape[index.place] <= table:  # a condition
+        if index.held is PaddingHolds.OWN and table is not None and index.shape[index.place] <= table:  # a condition
             return None
-        if index.held >= Held.POSITIONS:
+        if index.held >= PaddingHolds.POSITIONS:
             return Why.INDEX
-        self.needs = max(self.needs, Padding.ZERO_OR_LAST if index.held is Held.MOVED else Padding.LAST)
+        self.needs = max(self.needs, Padding.ZERO_OR_LAST if index.held is PaddingHolds.MOVED else Padding.LAST)
         return None
 
 
-Rule = Callable[[Step], "Why | None"]
+Rule = Callable[[JudgedOperation], "Why | None"]
 """Returns why rows do not stay apart, or None. Whether they are taken together is also seen from the shapes."""
 SIZES = frozenset("size shape end length repeats stride N".split())
 """Arguments that are sizes; a size of rows anywhere else is used as a value."""
@@ -226,11 +226,11 @@ _DIVISIONS = frozenset(f"aten::{name}" for name in ("floor_divide", "remainder",
 
 
 @rule("floor_divide")
-def pointwise(step: Step) -> Why | None:
+def pointwise(step: JudgedOperation) -> Why | None:
     divisor = step["other"]
     if step.name in _DIVISIONS and isinstance(divisor, Value) and divisor.place is not None:
         if not divisor.dtype.is_floating_point and step.out[0].dtype == divisor.dtype:
-            if divisor.held >= Held.POSITIONS:
+            if divisor.held >= PaddingHolds.POSITIONS:
                 return Why.INDEX
             step.needs = Padding.LAST  # some devices stop at an integer division by zero
     return None
@@ -246,25 +246,25 @@ def pointwise(step: Step) -> Why | None:
     "sym_size sym_numel sym_stride sym_storage_offset _assert_tensor_metadata _fused_sdp_choice "
     "mse_loss smooth_l1_loss huber_loss binary_cross_entropy_with_logits kl_div affine_grid_generator"
 )  # fmt: skip
-def by_shape(step: Step) -> Why | None:
+def by_shape(step: JudgedOperation) -> Why | None:
     return Why.DRAWS if step.name == "aten::native_dropout" and step["train"] is not False else None
 
 
 @rule("permute transpose t unsqueeze squeeze alias detach lift_fresh lift_fresh_copy clone contiguous expand "
       "_to_copy _conj", moves=True)  # fmt: skip
-def moved(step: Step) -> Why | None:
+def moved(step: JudgedOperation) -> Why | None:
     return None
 
 
 @rule("repeat")
-def repeat(step: Step) -> Why | None:
+def repeat(step: JudgedOperation) -> Why | None:
     value: Value = step["self"]
     at = len(step["repeats"]) - value.ndim + (value.place or 0)
     return Why.GROWS if value.place is not None and (step["repeats"][at] != 1 or _size(step, "repeats")) else None
 
 
 @rule("view _unsafe_view reshape _reshape_alias", moves=True)
-def view(step: Step) -> Why | None:
+def view(step: JudgedOperation) -> Why | None:
     """In row-major order, what is before the rows must stay before them."""
     value = step["self"]
     if step["dtype"] is not None and value.place == value.ndim - 1:
@@ -272,7 +272,7 @@ def view(step: Step) -> Why | None:
     return Why.GROWS if value.place is None or blocks_of(step) is None else None
 
 
-def blocks_of(step: Step) -> Any:
+def blocks_of(step: JudgedOperation) -> Any:
     """In how many blocks a view has rows; None if they are not apart there."""
     value, out = step["self"], step.out[0].shape
     ends = [d for d, size in enumerate(out) if step.sizes.depends(size)]
@@ -283,25 +283,25 @@ def blocks_of(step: Step) -> Any:
     return blocks if blocks.is_integer and each.is_integer else None
 
 
-def _size(step: Step, name: str) -> bool:
+def _size(step: JudgedOperation, name: str) -> bool:
     return step.sizes.depends(step[name])
 
 
 @rule("arange")
-def arange(step: Step) -> Why | None:
+def arange(step: JudgedOperation) -> Why | None:
     start = step["start"] or 0
     return Why.SIZE if step.sizes.depends([start, step["step"] or 1]) else None
 
 
 @rule("iota", namespace="prims")
-def iota(step: Step) -> Why | None:
+def iota(step: JudgedOperation) -> Why | None:
     return None
 
 
 # -- along dims, which must not be that of the rows ---------------------------------------------------
 
 
-def dims_of(step: Step, ndim: int) -> list[int]:
+def dims_of(step: JudgedOperation, ndim: int) -> list[int]:
     """The dims that an operation works along; all of them if it names none."""
     named = next((step.args[n] for n in ("dim", "dims", "dimension") if step.args.get(n) is not None), None)
     if named is None or named == []:
@@ -311,25 +311,25 @@ def dims_of(step: Step, ndim: int) -> list[int]:
 
 @rule("_softmax _log_softmax _safe_softmax softmax log_softmax sort topk argsort cumsum cumprod cummax cummin "
       "logcumsumexp glu _fft_r2c _fft_c2c _fft_c2r")  # fmt: skip
-def along(step: Step) -> Why | None:
+def along(step: JudgedOperation) -> Why | None:
     return Why.MIXES if any(v.place in dims_of(step, v.ndim) for v in step.carrying()) else None
 
 
 @rule("cat flip roll unbind split split_with_sizes chunk unsafe_split unsafe_split_with_sizes unsafe_chunk "
       "select select_scatter", moves=True)  # fmt: skip
-def beside(step: Step) -> Why | None:
+def beside(step: JudgedOperation) -> Why | None:
     ndim = max(v.ndim for v in step.tensors())
     values = [v for v in step.carrying() if v.ndim == ndim]
     return Why.MOVES if any(v.place in dims_of(step, ndim) for v in values) else None
 
 
 @rule("stack", moves=True)
-def stack(step: Step) -> Why | None:
+def stack(step: JudgedOperation) -> Why | None:
     return None
 
 
 @rule("slice", moves=True)
-def slice_(step: Step) -> Why | None:
+def slice_(step: JudgedOperation) -> Why | None:
     value: Value = step["self"]
     dim, is_front = wrap(step["dim"] or 0, value.ndim), step["start"] in (None, 0) and step["step"] == 1
     if value.place == dim:
@@ -339,7 +339,7 @@ def slice_(step: Step) -> Why | None:
 
 
 @rule("slice_scatter")
-def slice_scatter(step: Step) -> Why | None:
+def slice_scatter(step: JudgedOperation) -> Why | None:
     value, src = step["self"], step["src"]
     dim = wrap(step["dim"] or 0, value.ndim)
     is_whole = step.sizes.plain(src.shape[dim]) == step.sizes.plain(value.shape[dim])
@@ -347,7 +347,7 @@ def slice_scatter(step: Step) -> Why | None:
 
 
 @rule("constant_pad_nd")
-def pad(step: Step) -> Why | None:
+def pad(step: JudgedOperation) -> Why | None:
     value: Value = step["self"]
     at = 2 * (value.ndim - 1 - (value.place or 0))
     return Why.MOVES if any(n != 0 for n in step["pad"][at : at + 2]) else None
@@ -363,7 +363,7 @@ ATTENTION = (
 
 
 @rule(ATTENTION)
-def attention(step: Step) -> Why | None:
+def attention(step: JudgedOperation) -> Why | None:
     """Rows among the batch and the heads."""
     if step["dropout_p"]:
         return Why.DRAWS
@@ -371,7 +371,7 @@ def attention(step: Step) -> Why | None:
 
 
 @rule("_native_multi_head_attention _transformer_encoder_layer_fwd")
-def encoder(step: Step) -> Why | None:
+def encoder(step: JudgedOperation) -> Why | None:
     """Rows are the batch; a mask of type 0 has none."""
     named = [step[name] for name in ("src", "query", "key", "value", "mask") if step[name] is not None]
     mask = step["mask"]
@@ -382,17 +382,17 @@ def encoder(step: Step) -> Why | None:
 
 
 @rule("tril triu")
-def triangle(step: Step) -> Why | None:
+def triangle(step: JudgedOperation) -> Why | None:
     return Why.MOVES if step["self"].place >= step["self"].ndim - 2 else None
 
 
-def _only_first(step: Step) -> bool:
+def _only_first(step: JudgedOperation) -> bool:
     first, *others = step.tensors()
     return all(value.is_free for value in others)
 
 
 @rule("native_layer_norm _fused_rms_norm rms_norm layer_norm")
-def norm(step: Step) -> Why | None:
+def norm(step: JudgedOperation) -> Why | None:
     first = next(step.tensors())
     is_within = first.place is not None and first.place < first.ndim - len(step["normalized_shape"])
     return None if is_within and _only_first(step) else Why.MIXES
@@ -401,7 +401,7 @@ def norm(step: Step) -> Why | None:
 @rule("native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional "
       "_native_batch_norm_legit_no_training _batch_norm_with_update_functional cudnn_batch_norm miopen_batch_norm "
       "_batch_norm_no_update")  # fmt: skip
-def batch_norm(step: Step) -> Why | None:
+def batch_norm(step: JudgedOperation) -> Why | None:
     is_training = step["training"] or "with_update" in step.name or step["running_mean"] is None
     return None if not is_training and _only_first(step) and next(step.tensors()).place != 1 else Why.MIXES
 
@@ -415,20 +415,20 @@ def batch_norm(step: Step) -> Why | None:
     "_upsample_nearest_exact2d _upsample_bilinear2d_aa _upsample_bicubic2d_aa reflection_pad1d reflection_pad2d "
     "replication_pad1d replication_pad2d pixel_shuffle pixel_unshuffle channel_shuffle im2col col2im"
 )
-def batched(step: Step) -> Why | None:
+def batched(step: JudgedOperation) -> Why | None:
     """All but the first dim is combined."""
     return None if next(step.tensors()).place == 0 and _only_first(step) else Why.MIXES
 
 
 @rule("bucketize isin")
-def look_up(step: Step) -> Why | None:
+def look_up(step: JudgedOperation) -> Why | None:
     value = step["self"] or step["elements"]
     others = [v for v in step.tensors() if v is not value]
     return Why.MIXES if value is None or not all(v.is_free for v in others) else None
 
 
 @rule("lstm gru rnn_tanh rnn_relu")
-def recurrent(step: Step) -> Why | None:
+def recurrent(step: JudgedOperation) -> Why | None:
     """Rows may be the batch, but not the time steps."""
     if step["batch_sizes"] is not None:
         return Why.NO_RULE
@@ -446,20 +446,20 @@ def recurrent(step: Step) -> Why | None:
 
 
 @rule("embedding")
-def embedding(step: Step) -> Why | None:
+def embedding(step: JudgedOperation) -> Why | None:
     weight: Value = step["weight"]
     return step.usable_index(step["indices"], weight.shape[0]) if weight.is_free else Why.MOVES
 
 
 @rule("index_select")
-def index_select(step: Step) -> Why | None:
+def index_select(step: JudgedOperation) -> Why | None:
     value: Value = step["self"]
     dim = wrap(step["dim"], value.ndim)
     return Why.MOVES if value.place == dim else step.usable_index(step["index"], value.shape[dim])
 
 
 @rule("nll_loss_forward nll_loss2d_forward")
-def class_loss(step: Step) -> Why | None:
+def class_loss(step: JudgedOperation) -> Why | None:
     value: Value = step["self"]
     if value.place != 0 or value.ndim < 2 or (step["weight"] is not None and not step["weight"].is_free):
         return Why.MIXES
@@ -467,7 +467,7 @@ def class_loss(step: Step) -> Why | None:
 
 
 @rule("gather")
-def gather(step: Step) -> Why | None:
+def gather(step: JudgedOperation) -> Why | None:
     value, each = step["self"], step["index"]
     dim = wrap(step["dim"], value.ndim)
     if value.place == dim or (value.place != each.place and (value.place is not None or each.place != dim)):
@@ -476,12 +476,12 @@ def gather(step: Step) -> Why | None:
 
 
 @rule("index _unsafe_index")
-def index(step: Step) -> Why | None:
+def index(step: JudgedOperation) -> Why | None:
     value: Value = step["self"]
     return _indexed(step, value, {p: i for p, i in enumerate(step["indices"]) if i is not None})
 
 
-def _indexed(step: Step, value: Value, indices: dict[int, Value]) -> Why | None:
+def _indexed(step: JudgedOperation, value: Value, indices: dict[int, Value]) -> Why | None:
     """Rows are not indexed, except each row's own: ``x[arange(n), i]``."""
     if any(each.dtype in (torch.bool, torch.uint8) for each in indices.values()):
         return Why.READS
@@ -489,7 +489,9 @@ def _indexed(step: Step, value: Value, indices: dict[int, Value]) -> Why | None:
         return Why.MOVES if any(each.place is not None for each in indices.values()) else None
     for place, each in indices.items():
         if place == value.place:
-            is_own = each.held is Held.OWN and each.place is not None and step.sizes.times(value.shape[place]) == 1
+            is_own = (
+                each.held is PaddingHolds.OWN and each.place is not None and step.sizes.times(value.shape[place]) == 1
+            )
             if not is_own or step.sizes.times(each.shape[each.place or 0]) != 1:
                 return Why.MOVES
         else:
@@ -499,16 +501,16 @@ def _indexed(step: Step, value: Value, indices: dict[int, Value]) -> Why | None:
     return None
 
 
-def _shared(step: Step, given: Sequence[Value], adds: bool) -> Why | None:
+def _shared(step: JudgedOperation, given: Sequence[Value], adds: bool) -> Why | None:
     """Written to memory that rows share: harmless if padding repeats the write of the last row."""
-    if adds or any(each.place is None or each.held >= Held.POSITIONS for each in given):
+    if adds or any(each.place is None or each.held >= PaddingHolds.POSITIONS for each in given):
         return Why.WRITES
     step.needs = Padding.LAST
     return None
 
 
 @rule("index_put _unsafe_index_put _index_put_impl")
-def index_put(step: Step) -> Why | None:
+def index_put(step: JudgedOperation) -> Why | None:
     value, given = step["self"], step["values"]
     indices = {p: i for p, i in enumerate(step["indices"]) if i is not None}
     mask = indices.get(0)
@@ -526,7 +528,7 @@ def index_put(step: Step) -> Why | None:
 
 
 @rule("index_copy index_add index_fill")
-def index_copy(step: Step) -> Why | None:
+def index_copy(step: JudgedOperation) -> Why | None:
     value, each = step["self"], step["index"]
     source = step["source"] if step["source"] is not None else step["value"]
     dim = wrap(step["dim"], value.ndim)
@@ -540,7 +542,7 @@ def index_copy(step: Step) -> Why | None:
 
 
 @rule("scatter scatter_add scatter_reduce")
-def scatter(step: Step) -> Why | None:
+def scatter(step: JudgedOperation) -> Why | None:
     value, each = step["self"], step["index"]
     source = step["src"] if step["src"] is not None else step["value"]
     if value.place is None:

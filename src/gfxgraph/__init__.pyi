@@ -11,11 +11,11 @@ from gfxgraph.callables.control.loops import while_loop as while_loop
 from gfxgraph.callables.distributed.agreed import Agreed as Agreed
 from gfxgraph.callables.distributed.ranks import Ranks as Ranks
 from gfxgraph.callables.graphed import Graphed as Graphed
-from gfxgraph.callables.older import ConditionalGraph as ConditionalGraph
-from gfxgraph.callables.older import CUDAGraphWrapper as CUDAGraphWrapper
-from gfxgraph.callables.older import ShapeBucketPool as ShapeBucketPool
 from gfxgraph.callables.training.make_graphed import make_graphed_callables as make_graphed_callables
 from gfxgraph.callables.training.training import TrainingStep as TrainingStep
+from gfxgraph.compat.captures import ConditionalGraph as ConditionalGraph
+from gfxgraph.compat.captures import CUDAGraphWrapper as CUDAGraphWrapper
+from gfxgraph.compat.captures import ShapeBucketPool as ShapeBucketPool
 from gfxgraph.compat.devices import RocmTorchError as RocmTorchError
 from gfxgraph.compat.devices import detect_accelerators as detect_accelerators
 from gfxgraph.compat.devices import detect_engines as detect_engines

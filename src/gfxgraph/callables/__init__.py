@@ -33,7 +33,6 @@ and apart from that:
     captured_function.py
                   one function over inputs that stay in place: a graph, with eager behind it
     facts.py      what a captured graph reads, writes and draws
-    older.py      the names of gfxgraph 1.x
 
 and subpackages: trace/ (Dynamo: what a call reads), pieces/ (graphs from Dynamo and Inductor), fast_path/,
 padding/, control/, training/, distributed/.

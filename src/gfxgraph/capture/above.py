@@ -1,6 +1,6 @@
 """Hooks through which a graph calls the rooms above this one: imports point down only.
 
-``guard.for_capture.fill()`` and ``callables.older.fill()`` fill them in when graphs are made for programs
+``guard.for_capture.fill()`` fills them in when graphs are made for programs
 (startup/activation.py) or for graphed callables (callables/engine.py); ``reporting.inspect.fill()`` only for
 programs.
 """
@@ -8,6 +8,7 @@ programs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any, Protocol
 
 from gfxgraph.capture.program import Program
@@ -41,6 +42,11 @@ class AllocationGuard(Protocol):
     def ended(self) -> None: ...
 
 
+def _older_capture(*given: Any) -> Any:
+    """What ``BridgedCUDAGraph.capture`` of gfxgraph 1.x makes; by name, as few programs call it."""
+    return import_module("gfxgraph.compat.captures").OlderCapture(*given)
+
+
 class Rooms:
     """One hook per question; the room that fills it in documents it."""
 
@@ -48,7 +54,7 @@ class Rooms:
     guard_for: Callable[[Any, Program, Any, str, Any], GraphGuard | None]
     replay_by_nodes: Callable[[Any, Program, Any], None]
     repaired: Callable[[Any, Any, Sequence[tuple[int, str]]], tuple[Any, Any]]
-    older_capture: Callable[..., Any]
+    older_capture: Callable[..., Any] = staticmethod(_older_capture)
     running_node: Callable[[], str]
     inspect: Callable[[Any], Any] = staticmethod(lambda graph: graph.steps_text())
 

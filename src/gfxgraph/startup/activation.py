@@ -213,7 +213,6 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     from gfxgraph import simulator
     from gfxgraph.adapters import base as adapter
     from gfxgraph.adapters import transformers
-    from gfxgraph.callables import older
     from gfxgraph.callables.training import make_graphed
     from gfxgraph.capture import blocks, optimizers, remedies, waits, watch, workspaces
     from gfxgraph.capture.bridged_class import bridged_class
@@ -238,7 +237,6 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     state = bridge.make_process(settings, platform, base, driver)
     remedies.arrange_exit(state)
     for_capture.fill()
-    older.fill()
     watch.start(state, bridge.undo)
     inspection.fill()
     bridged = bridged_class(base)

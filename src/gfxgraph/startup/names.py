@@ -13,12 +13,10 @@ def __getattr__(name: str) -> Any:
     # lazily: all of these need torch
     import torch
 
-    from gfxgraph.callables import older
     from gfxgraph.capture.bridged_class import bridged_class
     from gfxgraph.guard import for_capture
 
     if bridge.is_enabled():
         return torch.cuda.CUDAGraph
     for_capture.fill()
-    older.fill()
     return bridged_class(torch.cuda.graphs.CUDAGraph)

@@ -23,7 +23,6 @@ from gfxgraph.callables.api import graphed
 from gfxgraph.callables.captured_function import CapturedFunction, arena, beside, copy_in, tensors_of
 from gfxgraph.callables.control.conditional import Conditional
 from gfxgraph.callables.control.rehearse import rehearsal
-from gfxgraph.capture import above
 from gfxgraph.capture.holdings import unbroken
 from gfxgraph.capture.places import place, shown
 from gfxgraph.errors import CaptureError, ReplayError
@@ -357,8 +356,3 @@ class OlderCapture:
             problem = "batch_size= and branch= need the capture(...) that they go with"
             raise CaptureError("older_capture", problem=problem)
         return graph.replay()
-
-
-def fill() -> None:
-    """Install ``OlderCapture`` as the result of ``BridgedCUDAGraph.capture``."""
-    above.rooms.older_capture = OlderCapture

@@ -42,11 +42,6 @@ class AllocationGuard(Protocol):
     def ended(self) -> None: ...
 
 
-def _older_capture(*given: Any) -> Any:
-    """What ``BridgedCUDAGraph.capture`` of gfxgraph 1.x makes; by name, as few programs call it."""
-    return import_module("gfxgraph.compat.captures").OlderCapture(*given)
-
-
 class Rooms:
     """One hook per question; the room that fills it in documents it."""
 
@@ -54,7 +49,10 @@ class Rooms:
     guard_for: Callable[[Any, Program, Any, str, Any], GraphGuard | None]
     replay_by_nodes: Callable[[Any, Program, Any], None]
     repaired: Callable[[Any, Any, Sequence[tuple[int, str]]], tuple[Any, Any]]
-    older_capture: Callable[..., Any] = staticmethod(_older_capture)
+    # By name: few programs call what gfxgraph 1.x made.
+    older_capture: Callable[..., Any] = staticmethod(
+        lambda *given: import_module("gfxgraph.compat.captures").OlderCapture(*given)
+    )
     running_node: Callable[[], str]
     inspect: Callable[[Any], Any] = staticmethod(lambda graph: graph.steps_text())
 

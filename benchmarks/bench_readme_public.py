@@ -2,7 +2,7 @@
 
     python benchmarks/bench_readme_public.py [--rounds N] [--run-count N] [--output FILE]
 
-Writes every sample with its provenance; ``gfxgraph bench`` prints the same as a table. It needs no
+Writes every sample with its provenance. It needs no
 installation beside a checkout.
 """
 

@@ -5,6 +5,7 @@ python tools/make_picture.py
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 from pathlib import Path
@@ -23,7 +24,9 @@ def main() -> None:
     console = Console(record=True, width=84, file=io.StringIO(), force_terminal=True, highlight=False)
     console.print("[bold]$ make demo[/bold]")
     console.print(f"[bold]{place.sentence}[/bold]")
-    demo.show(console, place, result, stats, demo.DEFAULT_PROMPT)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        demo.show(place, result, stats)
+    console.print(printed.getvalue(), markup=False)
     picture = console.export_svg(title="gfxgraph demo")
     # No fonts from elsewhere: the reader's own serve.
     picture = re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL)

@@ -13,9 +13,6 @@ from gfxgraph.callables.distributed.ranks import Ranks as Ranks
 from gfxgraph.callables.graphed import Graphed as Graphed
 from gfxgraph.callables.training.make_graphed import make_graphed_callables as make_graphed_callables
 from gfxgraph.callables.training.training import TrainingStep as TrainingStep
-from gfxgraph.compat.captures import ConditionalGraph as ConditionalGraph
-from gfxgraph.compat.captures import CUDAGraphWrapper as CUDAGraphWrapper
-from gfxgraph.compat.captures import ShapeBucketPool as ShapeBucketPool
 from gfxgraph.compat.devices import RocmTorchError as RocmTorchError
 from gfxgraph.compat.devices import detect_accelerators as detect_accelerators
 from gfxgraph.compat.devices import detect_engines as detect_engines
@@ -26,13 +23,15 @@ from gfxgraph.compat.engines import MIGraphXBackend as MIGraphXBackend
 from gfxgraph.compat.engines import cross_engine_support as cross_engine_support
 from gfxgraph.compat.engines import hipgraph_interposer_status as hipgraph_interposer_status
 from gfxgraph.compat.guard import apply_deep_guard_env as apply_deep_guard_env
+from gfxgraph.compat.older import ConditionalGraph as ConditionalGraph
+from gfxgraph.compat.older import CUDAGraphWrapper as CUDAGraphWrapper
+from gfxgraph.compat.older import ShapeBucketPool as ShapeBucketPool
 from gfxgraph.compat.waves import detect_wave64 as detect_wave64
 from gfxgraph.compat.waves import plan_software_wave as plan_software_wave
 from gfxgraph.compat.waves import wave_mode as wave_mode
 from gfxgraph.errors import ActivationError as ActivationError
 from gfxgraph.errors import ArgumentError as ArgumentError
 from gfxgraph.errors import CaptureError as CaptureError
-from gfxgraph.errors import CommandError as CommandError
 from gfxgraph.errors import ConfigError as ConfigError
 from gfxgraph.errors import DriverError as DriverError
 from gfxgraph.errors import GfxGraphError as GfxGraphError
@@ -57,8 +56,6 @@ from gfxgraph.hardware.device import DeviceInfo as DeviceInfo
 from gfxgraph.hardware.device import device_info as device_info
 from gfxgraph.hardware.device import torch_rocm_status as torch_rocm_status
 from gfxgraph.hardware.software import migraphx_available as migraphx_available
-from gfxgraph.hardware.wave import WavePlan as WavePlan
-from gfxgraph.hardware.wave import plan as plan_wave
 from gfxgraph.hardware.wave import should_convert as should_convert
 from gfxgraph.process.bridge import is_enabled as is_enabled
 from gfxgraph.process.health import health_check as health_check

@@ -118,8 +118,6 @@ class Config:
     """Folder where each process leaves what `gfxgraph report` shows; empty: none."""
     compile: CompileWays = CompileWays.AUTO
     """After ``enable()``: which graphs torch.compile gives that is asked for some."""
-    compile_keep: tuple[str, ...] = ()
-    """Settings of torch.compile that stay as they are where the defect table would change them."""
     transformers: Transformers = Transformers.OFF
     """After ``enable()``: every model of transformers is accelerated, its step compiled or not."""
     watch: float | None = None
@@ -201,7 +199,6 @@ VARIABLES: Mapping[str, str] = {
     "GFXGRAPH_TRANSFORMERS": "off | on | compile",
     "GFXGRAPH_COMPILE": "auto | 0 | regions (1) | calls",
     "GFXGRAPH_WATCH": "seconds until a capture or replay is reported as hanging; 0 for never",
-    "GFXGRAPH_COMPILE_KEEP": "settings of torch.compile to leave alone, comma-separated, e.g. memory_planning",
 }
 """Every variable that gfxgraph reads, with the values it takes; shown in messages and by doctor."""
 
@@ -412,7 +409,6 @@ def load(environ: Mapping[str, str] | None = None) -> Config:
         coverage=reader.flag("GFXGRAPH_COVERAGE", False),
         report=reader.path("GFXGRAPH_REPORT"),
         compile=reader.choice("GFXGRAPH_COMPILE", _COMPILE, CompileWays.AUTO),
-        compile_keep=tuple(filter(None, map(str.strip, reader.text("GFXGRAPH_COMPILE_KEEP").split(",")))),
         transformers=reader.choice("GFXGRAPH_TRANSFORMERS", _TRANSFORMERS, Transformers.OFF),
         watch=reader.checked("GFXGRAPH_WATCH", _maybe_seconds, None),
         problems=tuple(reader.problems),

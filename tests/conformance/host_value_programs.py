@@ -41,6 +41,8 @@ import gfxgraph
 
 RIGHT: dict[str, object] = {}
 GUARDED: dict[str, object] = {}
+REFUSED: dict[str, object] = {}
+REFUSED = {}
 STATEFUL: dict[str, object] = {}
 NAMES = {1: "one", 2: "two"}
 
@@ -52,6 +54,12 @@ def right(func):
 
 def guarded(func):
     GUARDED[func.__name__] = func
+    return func
+
+
+def refused(func):
+    """C code in it takes nothing but a float or an int of Python's own."""
+    REFUSED[func.__name__] = func
     return func
 
 
@@ -331,7 +339,7 @@ def comprehension(x):
 # -- text ---------------------------------------------------------------------------------------------------------
 
 
-@right
+@guarded
 def printed(x):
     v = x.sum().item()
     lines = []
@@ -1057,21 +1065,21 @@ def other_ways_to_make_tensors(x):
     return x + y + torch.asarray(v).cuda() + torch.distributions.Normal(v, 1.0, validate_args=False).log_prob(x)
 
 
-@guarded
+@refused
 def money(x):
     v, n = x.abs().max().item(), (x > 0).sum().item()
     cents = Decimal(v * 2).quantize(Decimal("0.01"))
     return x + float(cents) + float(Decimal("1.5") * n) + (Decimal("1.5") < v) + (Decimal(4) == n)
 
 
-@guarded
+@refused
 def durations(x):
     seconds = x.abs().max().item()
     pause = datetime.timedelta(seconds=seconds) + datetime.timedelta(minutes=1) * seconds
     return x + pause.total_seconds() + time.gmtime(seconds).tm_sec
 
 
-@guarded
+@refused
 def exact_types(x):
     v, n = x.max().item(), (x > 0).sum().item()
     table = {float: 1.0, int: 2.0}
@@ -1090,7 +1098,7 @@ def _rounded(value):
     return float(Decimal(value).quantize(Decimal("0.1")))
 
 
-@guarded
+@refused
 def through_functions_and_attributes(x):
     meter = _Meter(x.max().item())
     values = []
@@ -1099,7 +1107,7 @@ def through_functions_and_attributes(x):
     return x + meter.cents() + sum(_rounded(v) for v in values)
 
 
-@guarded
+@refused
 def c_code_of_many_kinds(x):
     v, n = x.abs().max().item(), (x > 0).sum().item()
     with contextlib.closing(sqlite3.connect(":memory:")) as db:
@@ -1110,13 +1118,13 @@ def c_code_of_many_kinds(x):
     return x + doubled + marshal.loads(marshal.dumps(v)) + len(recent) + lock.locked()
 
 
-@guarded
+@refused
 def seeds(x):
     n = x.min().long().item()
     return x + random.Random(n).random() + float(np.random.default_rng(abs(n)).random())
 
 
-@guarded
+@refused
 def statistics_of_mixed_numbers(x):
     v = x.max().item()
     return x + statistics.mean([v, 1.0, 2]) + float(statistics.variance([*x.int().tolist(), 0.5]))
@@ -1149,7 +1157,7 @@ def text_read_back(x):
     return x + sum(numbers)
 
 
-@right
+@guarded
 def text_kept_for_the_log(x):
     lines = []
     for v in x.tolist():
@@ -1321,7 +1329,7 @@ def text_in_a_file(x):
         return x * float(file.readline())
 
 
-@right
+@guarded
 def texts_for_people(x):
     router, history, log = _Router(), {"loss": []}, logging.getLogger(__name__)
     v = x.mean().item()
@@ -1338,7 +1346,7 @@ def texts_for_people(x):
 # -- what is asked of a plain number ---------------------------------------------------------------------------
 
 
-@right
+@guarded
 def questions_of_plain_numbers(x):
     limit, y = 100, x * 2
     if int(x.sum()) > limit or not int(x.abs().sum() + 1) or -100.0 >= float(x.min()):
@@ -1354,7 +1362,7 @@ def questions_and_their_number(x):
     return x + v if v > 1000 else x * v
 
 
-@right
+@guarded
 def shapes_taken_apart(x):
     rows = x[x > 0.25]
     pairs = (x[:, None] > x[None, :]).nonzero()
@@ -1399,14 +1407,14 @@ def layers_sized_by_values(x):
     return F.interpolate(x[None, None], size=n)[0, 0], F.pad(x, (n, 0))
 
 
-@right
+@guarded
 def types_in_texts(x):
     v = x.sum().item()
     print(f"{v:.1f} of {type(v)}", file=sys.stderr)
     return x * v
 
 
-@right
+@guarded
 def json_for_people(x):
     lines, v = [], x.mean().item()
     lines.append(json.dumps({"mean": v, "parts": [round(v, 2)]}))
@@ -1662,7 +1670,7 @@ def default_generator_forked(x):
 # -- sizes, whichever number comes first -------------------------------------------------------------------------
 
 
-@right
+@guarded
 def shape_of_a_result_is_the_first_size(x):
     u, places = torch.unique(x, return_inverse=True)
     return torch.zeros(u.shape[0], 2, device=x.device).index_add_(0, places, x.view(6, 1).expand(6, 2))
@@ -1682,7 +1690,7 @@ def size_that_the_callers_call_takes(x):
     return torch.ones(_count(x), 3, device=x.device) * 2
 
 
-@guarded
+@refused
 def sizes_for_functions_that_were_bound_before(x):
     new, pad = x.new_ones, F.pad
     n = x[x > 0.7].numel()
@@ -1841,7 +1849,7 @@ def numbers_by_keyword_beside_a_mask_result(x):
     return torch.clamp(input=x[x > 0.7], min=0.1, max=x.mean().item()).sum()
 
 
-@right
+@guarded
 def texts_of_a_tensor_beside_a_mask_result(x):
     y = x[x > 0.7]
     shown = []

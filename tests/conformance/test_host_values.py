@@ -7,7 +7,7 @@ import torch
 
 import gfxgraph
 from tests.conformance.conftest import PLATFORMS
-from tests.conformance.host_value_programs import GUARDED, RIGHT, STATEFUL
+from tests.conformance.host_value_programs import GUARDED, REFUSED, RIGHT, STATEFUL
 
 pytestmark = pytest.mark.usefixtures("nothing_compiled")
 INPUTS = [
@@ -82,6 +82,15 @@ def test_program_is_right_or_guarded(bridge, name):
     """The same value replays; another is right or GuardMismatch with its line."""
     found = outcomes(GUARDED[name], GUARDED[name])
     assert found[:2] == ["right", "right"]
+
+
+@pytest.mark.parametrize(("bridge", "name"), programs(REFUSED), indirect=["bridge"])
+def test_program_is_refused_at_the_capture(bridge, name):
+    """C code that takes nothing but Python's own numbers raises its own error there, and the process is as before."""
+    x = torch.tensor(INPUTS[0], device="cuda")
+    with pytest.raises((TypeError, KeyError, ValueError)), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        REFUSED[name](x)
+    assert outcomes(lambda x: x + 1, lambda x: x + 1) == ["right"] * len(INPUTS)
 
 
 @pytest.mark.parametrize("name", sorted(STATEFUL))

@@ -46,7 +46,7 @@ def test_memory_of_graph_execs_is_measured(capture, monkeypatch):
 def test_metrics_have_memory_and_padding(platform):
     """What graphed callables take and pad is in the metrics, by device and bucket."""
     from gfxgraph.process import process
-    from gfxgraph.process.metrics import parse
+    from gfxgraph.process.metrics import current_families
     from gfxgraph.reporting import watch
 
     model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU()).cuda()
@@ -56,7 +56,7 @@ def test_metrics_have_memory_and_padding(platform):
         with torch.no_grad():
             for _ in range(4):
                 call(torch.ones(3, 8, device="cuda"))
-        found = {metric.name: metric.samples for metric in parse(gfxgraph.metrics_text())}
+        found = {metric.name: metric.samples for metric in current_families()}
     finally:
         watch.stop()
     (asked,), (ran,) = found["gfxgraph_elements_total"], found["gfxgraph_elements_run_total"]

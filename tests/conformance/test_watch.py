@@ -6,7 +6,6 @@ import logging
 import os
 import re
 import threading
-import time
 import weakref
 from dataclasses import fields, replace
 from pathlib import Path
@@ -19,7 +18,6 @@ import gfxgraph
 from gfxgraph.callables.arena import arena_of
 from gfxgraph.capture import remedies, turns, watch
 from gfxgraph.capture.peers import NO_ANSWER, Peers, peers_of_process
-from gfxgraph.core.fingerprint import Fingerprint
 from gfxgraph.hardware.defects import Decisions
 from gfxgraph.process import process
 from gfxgraph.types import GuardTier
@@ -369,57 +367,6 @@ def on_ranks(n, body):
     return results
 
 
-def test_what_a_rank_has_captured(watched):
-    """Two kernels and the buffers; it goes to another rank as text."""
-    x = torch.ones(4, device="cuda")
-    graph, _ = captured(lambda: (x + 1).sin())
-    mine = watch.fingerprint(process.require(), graph._program)
-    assert len(mine.lines) == 3 and not mine.has_collectives
-    assert Fingerprint.from_text(mine.as_text()) == mine
-    for text in ("{}1", '{"lines": 1, "what": 2}', "[1]"):
-        with pytest.raises(ValueError):
-            Fingerprint.from_text(text)
-
-
-def of(*collectives, lines=("kernel a",)):
-    made = Fingerprint(lines=list(lines))
-    for name, group, ranks in collectives:
-        made.collective(name, group, ranks)
-    return made
-
-
-REDUCE, GATHER = ("c10d::allreduce_", "0", [0, 1, 2]), ("c10d::allgather_", "0", [0, 1, 2])
-
-
-@pytest.mark.parametrize(
-    ("mine", "theirs", "says"),
-    [
-        (of(REDUCE), of(REDUCE), ""),
-        (of(REDUCE, GATHER), of(GATHER, REDUCE), "at collective 1, rank 0 has c10d::allreduce_ on communicator 0 of"),
-        (of(REDUCE), of(("c10d::allreduce_", "7", [0, 1, 2])), "communicator 7 of ranks 0, 1, 2"),
-        (of(REDUCE), of(), "rank 2 has nothing"),
-        (of(REDUCE), of(REDUCE, lines=["kernel b"]), "at line 1, rank 0 has kernel a and rank 2 has kernel b"),
-        # By right: a communicator without the other rank, and what is around it; what one sends, the other receives.
-        (of(REDUCE, ("c10d::allreduce_", "1", [0, 1])), of(REDUCE, lines=["kernel b"]), ""),
-        (of(REDUCE, ("c10d::send", "0", [0, 1, 2])), of(REDUCE, ("c10d::recv_", "0", [0, 1, 2]), lines=[]), ""),
-        (of(lines=["nccl a"]), of(lines=["nccl b"]), "nccl a and rank 2 has nccl b"),
-    ],
-)  # fmt: skip
-def test_the_first_difference(mine, theirs, says):
-    """In the collectives that concern both ranks, else in their kernels, where all collectives concern both."""
-    found = mine.difference(theirs, 0, 2)
-    assert (says in found) if says else not found
-    assert bool(theirs.difference(mine, 2, 0)) == bool(says)
-
-
-def test_with_whom_a_graph_is_compared():
-    """With the ranks of its communicators; with all if one is not known; with nobody if it only sends."""
-    assert of(REDUCE).ranks(range(8)) == {0, 1, 2} and of(REDUCE).knows_its_ranks
-    assert of(REDUCE, ("cross_device_reduce", "?", None)).ranks(range(8)) == set(range(8))
-    assert of(lines=["nccl a"]).ranks(range(2)) == {0, 1} and not of(lines=["nccl a"]).knows_its_ranks
-    assert of(("c10d::send", "0", [0, 1])).ranks(range(2)) == set()
-
-
 @pytest.fixture
 def ranks(platform, monkeypatch):
     """Two watches of this process that take themselves for two ranks; their looks are made by hand."""
@@ -431,42 +378,6 @@ def ranks(platform, monkeypatch):
     yield both
     for each in both:
         each.stop()
-
-
-def with_collective(fn):
-    graph, _ = captured(fn)
-    graph._program.segments[0].tape.entries.append(SimpleNamespace(name="c10d::allreduce_", args=()))
-    return graph
-
-
-def test_ranks_that_captured_different_things(ranks, reports, monkeypatch):
-    """Who comes last names it before the first replay, the other at its next look; once each, and nobody waits."""
-    monkeypatch.setattr(watch, "_group_of", lambda args: ("0", [0, 1]))
-    x = torch.ones(4, device="cuda")
-    for other, n_told in ((lambda: x.sin(), 0), (lambda: x.cos(), 1)):
-        graphs = [with_collective(lambda: x.sin()), with_collective(other)]
-        for each, graph in zip(ranks, graphs, strict=True):
-            assert not reports.texts
-            with each.replaying(graph):
-                pass
-        assert len(reports.texts) == n_told
-        ranks[0]._look(), ranks[1]._look()
-        assert len(reports.texts) == 2 * n_told and not ranks[0]._to_compare
-    assert all(text.startswith("ranks_differ: ") and "cos" in text and "sin" in text for text in reports.texts)
-
-
-def test_a_rank_that_has_not_come_is_no_difference(ranks, reports):
-    """A graph without collectives is not compared; one with some is, when the other rank comes, however late."""
-    x = torch.ones(4, device="cuda")
-    with ranks[0].replaying(captured(lambda: x + 1)[0]):
-        assert not ranks[0]._to_compare
-    began = time.monotonic()
-    with ranks[0].replaying(with_collective(lambda: x + 1)):
-        assert len(ranks[0]._to_compare) == 1
-    assert time.monotonic() - began < 10
-    torch.cuda.synchronize()
-    ranks[0]._look()
-    assert len(ranks[0]._to_compare) == 1 and not reports.texts
 
 
 def test_the_rank_that_does_not_wait_is_named():
@@ -516,7 +427,7 @@ def test_ranks_are_named_where_nothing_was_replayed(platform, reports, monkeypat
 
 
 def test_a_store_that_fails_costs_only_the_ranks(ranks, reports, monkeypatch):
-    """The report comes without them and says so; so does a first replay; the store is not asked again."""
+    """The report comes without them and says so; the store is not asked again."""
 
     class Gone:
         def __getattr__(self, name):
@@ -528,9 +439,6 @@ def test_a_store_that_fails_costs_only_the_ranks(ranks, reports, monkeypatch):
     assert ranks[0]._peers.is_lost
     lost = ranks[0]._peers
     monkeypatch.setattr(watch, "peers_of_process", lambda known: None if known is lost else pytest.fail("asked anew"))
-    x = torch.ones(4, device="cuda")
-    with ranks[0].replaying(with_collective(lambda: x + 1)):
-        pass
     ranks[0]._look()
     assert ranks[0]._others() is None and ranks[0]._peers is lost
 

@@ -39,7 +39,7 @@ class Case:
     shell: str = ""
 
 
-ALARM = "capture_hang|replay_hang|ranks_differ|Traceback|Exception in thread"
+ALARM = "capture_hang|replay_hang|Traceback|Exception in thread"
 PRELUDE = """\
 import sys, time, threading, os, torch
 x = torch.ones(4, device="cuda")
@@ -801,7 +801,7 @@ right(y.tolist() == [6.0] * 4)
             r"rank 2:? [^\n]*prog\.py:\d+ in load",
             "(right(?s:.)*){3}",
         ),
-        ("does not answer", "ranks_differ", "Exception in thread"),
+        ("does not answer", "Exception in thread"),
         n_ranks=3,
         within_s=3.0,
     ),
@@ -818,7 +818,7 @@ graph.replay()
 right(y.tolist() == [3.0] * 4)
 """,
         (r"rank 0:? waits in replay 1(?s:.)*rank 1:? [^\n]*prog\.py:\d+ in load", "(right(?s:.)*){2}"),
-        ("does not answer", "ranks_differ", "Exception in thread"),
+        ("does not answer", "Exception in thread"),
         n_ranks=2,
         within_s=3.0,
     ),
@@ -839,7 +839,7 @@ right(y.tolist() == [3.0] * 4)
             r"capture_hang: (?s:.)*rank 0:? waits in replay 1(?s:.)*rank 1:? captures,? since \S*prog\.py:\d+",
             "(right(?s:.)*){2}",
         ),
-        ("does not answer", "ranks_differ"),
+        ("does not answer",),
         n_ranks=2,
         within_s=3.0,
     ),
@@ -895,43 +895,6 @@ os._exit(0)
         status=3,
         within_s=5.0,
     ),
-    *[
-        Case(
-            f"ranks captured {what}",
-            f"""
-other = dist.new_group([0, 1])
-w = torch.ones(4, device="cuda")
-at_hang()
-{body}
-threading.Timer(4.0, lambda: (right(True), os._exit(0))).start()
-graph.replay()
-torch.cuda.synchronize()
-time.sleep(10)
-""",
-            ("ranks_differ: ", difference, "(right(?s:.)*){2}"),
-            ("did not reach", "Exception in thread"),
-            n_ranks=2,
-            within_s=3.0,
-        )
-        for what, body, difference in (
-            (
-                "in another order",
-                """graph, y = captured(lambda: (reduced(x + 1), dist.broadcast(w, 0)) if RANK == 0 else (dist.broadcast(w, 0), reduced(x + 1)))""",
-                "allreduce(?s:.)*broadcast|broadcast(?s:.)*allreduce",
-            ),
-            (
-                "with another communicator",
-                """graph, y = captured(lambda: reduced(x + 1, None if RANK == 0 else other))""",
-                "group|communicator",
-            ),
-            (
-                "another kernel",
-                """graph, y = captured(lambda: reduced(x.sin() if RANK else x.cos()))""",
-                "cos(?s:.)*sin",
-            ),
-            ("with another buffer", """graph, y = captured(lambda: reduced(x + (w if RANK else x)))""", "buffers"),
-        )
-    ],
     Case(
         "a slow rank: half the limit later at each step, with a first replay after more than the limit",
         """

@@ -65,15 +65,13 @@ def _keep_writing(folder: str) -> None:
 
 def collect(folder: str) -> Iterator[Any]:
     """The metrics of all processes as prometheus-client's objects; this process's are current."""
-    core = import_module("prometheus_client.core")
     metrics.write(folder)
-    kinds = {"counter": core.CounterMetricFamily, "gauge": core.GaugeMetricFamily}
-    for family in metrics.collect(folder):
-        names = list(family.samples[0][0])
-        made = kinds[family.kind](family.name, family.help, labels=names)
-        for labels, value in family.samples:
-            made.add_metric([labels[name] for name in names], value)
-        yield made
+    found: dict[str, Any] = {}
+    for text in metrics.texts(folder):
+        for family in import_module("prometheus_client.parser").text_string_to_metric_families(text):
+            known = found.setdefault(family.name, family)
+            known.samples += family.samples if known is not family else []
+    yield from found.values()
 
 
 class _Collector:

@@ -17,13 +17,14 @@ import importlib.util
 import logging
 import sys
 import threading
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from types import ModuleType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from gfxgraph.adapters._needs import NeededName, missing
 from gfxgraph.config import Config
@@ -68,6 +69,44 @@ def installed_version(module: str) -> str:
     if module not in sys.modules and importlib.util.find_spec(module) is None:
         return ""
     return str(getattr(import_module(module), "__version__", "")) or "unknown"
+
+
+class GraphedObject:
+    """What stands for an engine's own object and runs it as graphs: every other name is the object's.
+
+    Attributes:
+        inner: the attribute with the engine's object.
+    """
+
+    inner: ClassVar[str]
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self.inner:  # not set yet, as during unpickling
+            raise AttributeError(name)
+        return getattr(getattr(self, self.inner), name)
+
+    @staticmethod
+    def tell(reason: str, kind: str = "fallback", op: str = "", level: int = logging.WARNING) -> None:
+        """Count an event of this process, and log it the first time; log it where nothing is counted."""
+        state = process.current()
+        if state is not None:
+            state.report(kind, reason, op, level=level)
+        else:
+            process.log.log(level, "%s", reason)
+
+
+class OwnMethods:
+    """An engine's object with the methods that an adapter has replaced; holds it weakly."""
+
+    def __init__(self, held: object, **methods: Callable[..., Any]) -> None:
+        self._held, self._methods = weakref.ref(held), methods
+
+    def __getattr__(self, name: str) -> Any:
+        held = self._held()
+        return partial(self._methods[name], held) if name in self._methods else getattr(held, name)
+
+    def __repr__(self) -> str:
+        return repr(self._held())
 
 
 class Adapter(ABC):

@@ -32,11 +32,11 @@ from typing import Any
 
 from gfxgraph import config
 from gfxgraph.adapters._needs import NeededName
-from gfxgraph.adapters.base import Adapter, Replaced
+from gfxgraph.adapters.base import Adapter, GraphedObject, OwnMethods, Replaced
 from gfxgraph.config import Config
 from gfxgraph.errors import GfxGraphFault
 from gfxgraph.hardware.software import migraphx_available
-from gfxgraph.process import bridge, process
+from gfxgraph.process import bridge
 
 __all__ = ["ADAPTER", "GraphedProgram", "migraphx_available"]
 
@@ -90,7 +90,7 @@ class _Fixed:
         self.arguments = {name: _module().argument_from_pointer(shape, place) for name, shape in shapes.items()}
 
 
-class GraphedProgram:
+class GraphedProgram(GraphedObject):
     """A compiled ``migraphx.program`` with the same methods; ``run`` and ``run_async`` use a graph.
 
     Args:
@@ -98,6 +98,8 @@ class GraphedProgram:
         enabled: None reads ``MIGRAPHX_ENABLE_HIPGRAPH``. If off, it only forwards to the program.
         policy: "adaptive" times both ways and keeps the faster; "graph" always launches the graph.
     """
+
+    inner = "program"
 
     def __init__(self, program: Any, *, enabled: bool | None = None, policy: str = "adaptive") -> None:
         if policy not in ("adaptive", "graph"):
@@ -119,11 +121,6 @@ class GraphedProgram:
         self._lock = threading.RLock()
         if not self.enabled:
             vars(self).update(run=program.run, run_async=program.run_async)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "program":  # not set yet, as during unpickling
-            raise AttributeError(name)
-        return getattr(self.program, name)
 
     def run(self, params: Params) -> list[Any]:
         """Like ``program.run``, on torch's current stream: results are complete after ``migraphx.gpu_sync()``."""
@@ -181,7 +178,7 @@ class GraphedProgram:
                     )
                     if not self._is_restless:
                         self._is_restless = True
-                        _report("fallback", why)
+                        self.tell(why, level=logging.INFO)
                     return plain()
                 return self._first(params, placed, stream, plain)
             self._graphs[key] = captured  # the most recently launched comes last
@@ -238,7 +235,7 @@ class GraphedProgram:
             self.why_eager = reason
             self._graphs.clear()
             self._fixed.clear()
-            _report("fallback", f"a MIGraphX program runs eagerly: {reason}", logging.WARNING)
+            self.tell(f"a MIGraphX program runs eagerly: {reason}")
         return plain()
 
     # -- capture ----------------------------------------------------------------------------------------
@@ -251,14 +248,20 @@ class GraphedProgram:
             else:
                 del self._graphs[next(iter(self._graphs))]  # it is the shapes that change
         elif self._graphs:
-            _report("argument_moved", "an argument has a new address; the program is captured again for it")
+            self.tell(
+                "an argument has a new address; the program is captured again for it",
+                "argument_moved",
+                level=logging.INFO,
+            )
         captured, why_not = self._capture(placed, stream)
         if captured is None:
             result = plain()  # first: wrong arguments raise here, before anything else happens
             self._n_failed += 1  # what a library creates on first use exists by the next attempt
             if self._n_failed >= MOST_TRIES:
                 return self._fall_back(f"it cannot be captured ({why_not})", lambda: result)
-            _report("fallback", f"a MIGraphX program could not be captured; it is tried once more ({why_not})")
+            self.tell(
+                f"a MIGraphX program could not be captured; it is tried once more ({why_not})", level=logging.INFO
+            )
             return result
         self._graphs[_key(placed)] = captured
         if captured.n_unchecked:
@@ -334,7 +337,11 @@ class GraphedProgram:
         moving |= {name for fixed in self._fixed for name in fixed.names}
         self._fix(moving, params)
         names = ", ".join(sorted(moving))
-        _report("argument_moved", f"{names}: a new address at every run; copied to the address that the graph uses")
+        self.tell(
+            f"{names}: a new address at every run; copied to the address that the graph uses",
+            "argument_moved",
+            level=logging.INFO,
+        )
         return True
 
     def _fix(self, names: Iterable[str], params: Params) -> None:
@@ -436,29 +443,11 @@ class _Own:
     def graphed(self, program: object) -> GraphedProgram:
         found = self.found.get(id(program))
         if found is None:
-            found = self.found[id(program)] = GraphedProgram(_Original(program, self), enabled=True)
+            found = self.found[id(program)] = GraphedProgram(
+                OwnMethods(program, run=self.run, run_async=self.run_async), enabled=True
+            )
             weakref.finalize(program, self.found.pop, id(program), None)
         return found
-
-
-class _Original:
-    """A program with its original methods; holds it weakly."""
-
-    def __init__(self, program: object, own: _Own) -> None:
-        self._program = weakref.ref(program)
-        self._own = own
-
-    def run(self, params: Params) -> list[Any]:
-        return list(self._own.run(self._program(), params))
-
-    def run_async(self, params: Params, stream: int, stream_name: str) -> list[Any]:
-        return list(self._own.run_async(self._program(), params, stream, stream_name))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._program(), name)
-
-    def __repr__(self) -> str:
-        return repr(self._program())
 
 
 def _torch() -> Any:
@@ -476,14 +465,6 @@ def _module() -> Any:
 
 def _state() -> Any:
     return bridge.process_for_callables()
-
-
-def _report(kind: str, reason: str, level: int = logging.INFO) -> None:
-    state = process.current()
-    if state is not None:
-        state.report(kind, reason, level=level)
-    else:
-        process.log.log(level, "%s", reason)
 
 
 def _key(params: Params) -> tuple[Any, ...]:

@@ -18,8 +18,6 @@ provider. Run here: the CPU provider; the ROCm provider on AMD's emulator; the o
 from __future__ import annotations
 
 import functools
-import logging
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -27,12 +25,11 @@ from typing import Any
 
 from gfxgraph import config
 from gfxgraph.adapters._needs import NeededName
-from gfxgraph.adapters.base import Adapter, Replaced
+from gfxgraph.adapters.base import Adapter, GraphedObject, OwnMethods, Replaced
 from gfxgraph.config import Activation, Config
 from gfxgraph.core.buckets import Buckets, powers
 from gfxgraph.errors import first_line
 from gfxgraph.hardware import defects, environment
-from gfxgraph.process import process
 
 LARGEST = 64
 """The largest bucket by default."""
@@ -96,7 +93,7 @@ class Counts:
     fallbacks: dict[str, int] = field(default_factory=dict)
 
 
-class GraphedSession:
+class GraphedSession(GraphedObject):
     """An ONNX Runtime session that runs in buckets, on fixed buffers, as a graph if its provider can.
 
     Args:
@@ -108,6 +105,8 @@ class GraphedSession:
         plain: an existing session of the same model without graphs.
         ort: the module; for tests.
     """
+
+    inner = "session"
 
     def __init__(
         self,
@@ -138,11 +137,6 @@ class GraphedSession:
         self.provider = self.session.get_providers()[0]
         self._batched = _batched(self.session.get_inputs())
         self._names = [output.name for output in self.session.get_outputs()]
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "session":
-            raise AttributeError(name)
-        return getattr(self.session, name)
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], run_options: Any = None) -> list[Any]:
         """Like ``InferenceSession.run``: numpy arrays in, numpy arrays owned by the caller out.
@@ -349,11 +343,7 @@ class GraphedSession:
 
     def _note(self, reason: str) -> None:
         self.counts.fallbacks[reason] = self.counts.fallbacks.get(reason, 0) + 1
-        state = process.current()
-        if state is not None:
-            state.report("fallback", reason, "onnxruntime")
-        elif self.counts.fallbacks[reason] == 1:
-            process.log.log(logging.WARNING, "%s", reason)
+        self.tell(reason, op="onnxruntime")
 
 
 class OnnxruntimeAdapter(Adapter):
@@ -420,25 +410,12 @@ def _through_buckets(original: Callable[..., Any]) -> Callable[..., Any]:
         graphed = vars(self).get("_gfxgraph_session")
         if graphed is None:
             model, sess_options, providers = made_of
-            plain = _Session(weakref.proxy(self), original)
+            plain = OwnMethods(self, run=original)
             graphed = GraphedSession(model, sess_options=sess_options, providers=providers, plain=plain)
             self._gfxgraph_session = graphed
         return graphed.run(output_names, input_feed, run_options)
 
     return run
-
-
-class _Session:
-    """A session with its original ``run``."""
-
-    def __init__(self, session: Any, run: Callable[..., Any]) -> None:
-        self._session, self._run = session, run
-
-    def run(self, output_names: Any, feeds: Any, run_options: Any = None) -> Any:
-        return self._run(self._session, output_names, feeds, run_options)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._session, name)
 
 
 def _best(ort: Any) -> list[str]:

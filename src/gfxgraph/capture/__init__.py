@@ -34,8 +34,6 @@ Stays out: command line, engines, functions that are captured per signature.
                   facts about each operation, torch's bindings for it, and operations recorded whole
     places.py     which line of the program is running
     modes.py      entering and leaving torch's stack of dispatch modes; autocasting.py: autocast's state inside a mode
-    source.py, texts.py, uses.py
-                  what the source code does with a value: text that a branch depends on, numbers that must be plain
     intercept.py, stock.py
                   patches for host reads and waits that no dispatch mode sees
     tensor_reads.py, waits.py, collectives.py

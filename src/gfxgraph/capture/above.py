@@ -1,14 +1,13 @@
 """Hooks through which a graph calls the rooms above this one: imports point down only.
 
-``guard.for_capture.fill()`` fills them in when graphs are made for programs
-(startup/activation.py) or for graphed callables (callables/engine.py); ``reporting.inspect.fill()`` only for
-programs.
+``guard.for_capture.fill()`` fills them in when graphs are made for programs (startup/activation.py) or for graphed
+callables (callables/engine.py); ``reporting.inspect.fill()`` only for programs. 1.1.0's names (compat/) are looked up
+where a program uses them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from typing import Any, Protocol
 
 from gfxgraph.capture.program import Program
@@ -42,6 +41,13 @@ class AllocationGuard(Protocol):
     def ended(self) -> None: ...
 
 
+def _older_capture(*given: Any, **named: Any) -> Any:
+    # lazily, and by name: what 1.1.0 had lies above all rooms, and few programs use it
+    from importlib import import_module
+
+    return import_module("gfxgraph.compat.older").OlderCapture(*given, **named)
+
+
 class Rooms:
     """One hook per question; the room that fills it in documents it."""
 
@@ -49,10 +55,7 @@ class Rooms:
     guard_for: Callable[[Any, Program, Any, str, Any], GraphGuard | None]
     replay_by_nodes: Callable[[Any, Program, Any], None]
     repaired: Callable[[Any, Any, Sequence[tuple[int, str]]], tuple[Any, Any]]
-    # By name: few programs call what gfxgraph 1.x made.
-    older_capture: Callable[..., Any] = staticmethod(
-        lambda *given: import_module("gfxgraph.compat.captures").OlderCapture(*given)
-    )
+    older_capture: Callable[..., Any] = staticmethod(_older_capture)
     running_node: Callable[[], str]
     inspect: Callable[[Any], Any] = staticmethod(lambda graph: graph.steps_text())
 

@@ -14,17 +14,17 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from gfxgraph.capture import afterwards, intercept, modes, symbols, texts, uses
+from gfxgraph.capture import afterwards, intercept, modes, symbols
 from gfxgraph.capture.host_memory import lends_memory
 from gfxgraph.capture.memory import kept_identity, memory_of, overwrite
 from gfxgraph.capture.numbers import TrackedNumber, holds_numbers, is_number, now, plain
-from gfxgraph.capture.places import place, program_place
+from gfxgraph.capture.places import place, program_place, user_frame
 from gfxgraph.capture.program import Splitting
 from gfxgraph.capture.steps import CallStep, Gate, HostStep, ReadStep, Step
 from gfxgraph.capture.structure import flat
@@ -40,7 +40,6 @@ from gfxgraph.types import OnUnsafe
 
 # Rounding keeps one value one value: it is allowed even if computing with values is refused.
 _ROUNDING = frozenset({"abs", "neg", "pos", "round", "real", "imag"})
-_HANDED_OUT = frozenset({"Tensor.item", "Tensor.tolist"})
 _POWERS = frozenset({"pow", "float_power"})
 """Their derivative by the exponent takes the base's logarithm, which torch has of no symbolic scalar."""
 _MOST_NUMBERS = 4096
@@ -99,8 +98,6 @@ class HostValues:
         self._imports: dict[int, tuple[TrackedNumber, TrackedNumber]] = {}
         self.has_numbers = False
         """Whether tracked numbers may have been handed out."""
-        self._looked_up: set[tuple[CodeType, int, int]] | None = set()
-        """Calls of functions of sizes that had been looked up when these were replaced; None without source."""
         self.has_symbols = False
         """Whether an operation may have been given a symbolic scalar."""
         self.tainted: dict[int, Any] = {}
@@ -131,6 +128,7 @@ class HostValues:
         """Before the first operation: what other programs refill holds values of the device here, too, and a backward
         may bring its forward's numbers.
         """
+        self.expect_numbers()
         for tensor in list(_refilled.values()):
             self.taint(tensor)
         self._tensors.clear()  # other threads are told of this program's own
@@ -160,39 +158,21 @@ class HostValues:
         if isinstance(value, bool):
             self.asked(ref, "is true", None, value, where)
             return value
-        if name in _HANDED_OUT:
-            return self.handed_out(value, ref, where, sys._getframe(1))
-        return self.give(value, ref)
+        return self.handed_out(value, ref, where, sys._getframe(1))
 
     def handed_out(self, value: object, ref: Ref, where: object, frame: FrameType) -> object:
-        """The number that a read in ``frame`` gives the program: plain, and pinned, where code takes nothing else."""
-        if not self.needs_plain(frame, value):
+        """The number that a read in ``frame`` gives the program; plain, and pinned, in code that Dynamo made."""
+        reader = user_frame(frame)
+        if reader is None or not any(name.startswith("__resume_at_") for name in reader.f_code.co_names):
             return self.give(value, ref)
-        self.escaped(ref, value, "a size or a plain number", where)
+        self.escaped(ref, value, "code that torch compiles next", where)
         return value
 
-    def needs_plain(self, frame: FrameType, value: object) -> bool:
-        """Whether what the program in ``frame`` reads goes to code that takes nothing but plain numbers."""
-        return self._stands_in_size(frame) and not isinstance(value, float) or uses.wants_plain(frame)
-
-    def expect_numbers(self, frame: FrameType) -> None:
-        """Numbers are about to be handed out: functions of sizes must accept them.
-
-        Args:
-            frame: where the program is. What it is computing arguments for has been looked up before.
-        """
+    def expect_numbers(self) -> None:
+        """Numbers are about to be handed out: functions of sizes must accept them."""
         if not self.has_numbers:
             self.has_numbers = True
-            self._looked_up = texts.calls_around(frame, uses.SIZED)
             intercept.watch_numbers()
-
-    def _stands_in_size(self, frame: FrameType) -> bool:
-        """Whether the read may be a size for a function that was looked up before any were watched."""
-        self.expect_numbers(frame)
-        if self._looked_up is None:  # nothing is known but that it can be no later number
-            self._looked_up = set()
-            return True
-        return bool(self._looked_up) and not self._looked_up.isdisjoint(texts.calls_around(frame, uses.SIZED) or ())
 
     def read_list(self, tensor: Tensor) -> Any:
         """``tensor.tolist()``: one read, and a number for each element."""
@@ -200,7 +180,7 @@ class HostValues:
             return self.read_scalar(tensor, "Tensor.tolist")
         to_list = partial(_below_modes, intercept.stock("tolist"), tensor)
         value, ref, where = self._read(to_list, "Tensor.tolist")
-        if self.needs_plain(sys._getframe(1), value) or tensor.dtype is torch.bool or tensor.numel() > _MOST_NUMBERS:
+        if tensor.dtype is torch.bool or tensor.numel() > _MOST_NUMBERS:
             self.escaped(ref, value, "Tensor.tolist()", where)
             return value
         if self._capturing().moving.among((tensor,), {}):
@@ -274,7 +254,7 @@ class HostValues:
     def read_text(self, show: Callable[[], str]) -> str:
         """The text of a tensor, by which the program goes: it is pinned."""
         text, ref, where = self._read(show, "Tensor.__repr__")
-        self.escaped(ref, text, "text that the program depends on", where)
+        self.escaped(ref, text, "text of a tensor", where)
         return text  # type: ignore[no-any-return]
 
     def read_copies(self, save: Callable[[], object], use: str) -> object:
@@ -353,6 +333,11 @@ class HostValues:
         return session
 
     @property
+    def has_given(self) -> bool:
+        """Whether the program has been given a number."""
+        return bool(self._given)
+
+    @property
     def is_over(self) -> bool:
         session = self._session()
         return session is None or session.is_over
@@ -360,7 +345,7 @@ class HostValues:
     # -- numbers --------------------------------------------------------------------------------------
 
     def give(self, value: Any, ref: Ref) -> TrackedNumber:
-        self.expect_numbers(sys._getframe(1))
+        self.expect_numbers()
         number = TrackedNumber(self, value, ref)
         self._given.append(weakref.ref(number))
         afterwards.note(number)

@@ -172,10 +172,6 @@ def storage_address(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-instantiated: list[Callable[[], None]] = []
-"""Called in the capturing thread after each graph exec is made."""
-
-
 _storage_of = Tensor.untyped_storage  # the original, which captures replace
 
 
@@ -204,8 +200,6 @@ def taken_from_device(make: Callable[[], object]) -> int | None:
     before = _free()
     make()
     after = _free()
-    for tell in list(instantiated):
-        tell()
     return max(0, before - after) if before is not None and after is not None else None
 
 

@@ -29,7 +29,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from gfxgraph.capture import fused_recording, homes, intercept, uses
+from gfxgraph.capture import fused_recording, homes, intercept
 from gfxgraph.capture.autocasting import as_now
 from gfxgraph.capture.memory import Layout, has_layout, memory_of, parts_of, size_of
 from gfxgraph.capture.modes import put_below, take_off
@@ -139,7 +139,7 @@ class MovingTensors:
             put_below(self._mode)
             session: Any = self._session()
             session.recorder.is_wary = True
-            session.values.expect_numbers(sys._getframe(1))  # its sizes
+            session.values.expect_numbers()  # its sizes
         return self._mode is not None
 
     def _move(self, step: HostStep, given: list[Tensor]) -> None:
@@ -265,14 +265,8 @@ class MovingTensors:
         value = func(*args, **kwargs)
         step, ref = self._read(session, name, func, args, kwargs, value)
         session.add(step)
-        frame = sys._getframe(2)
         if name in _COUNTS and type(value) is int:
-            return session.values.handed_out(value, ref, (step.code, step.lasti), frame)
-        if name == "__len__" and (question := uses.question_for(frame, "len")) is not None:
-            question(session.values.give(value, ref))
-            return value
-        if name == "shape" and uses.takes_apart(frame) and not session.values.needs_plain(frame, value):
-            return tuple(session.values.elements([*value], ref))
+            return session.values.handed_out(value, ref, (step.code, step.lasti), sys._getframe(2))
         session.values.escaped(ref, value, name)
         return value
 

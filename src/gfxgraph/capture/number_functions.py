@@ -25,12 +25,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.capture import texts, uses
 from gfxgraph.capture.numbers import TrackedNumber, holds_numbers, is_number, plain
 from gfxgraph.process import process
 
 Targets = dict[str, tuple[Any, str, Any]]
 """Short name -> (owner, attribute, replacement)."""
+
+# Functions whose schema has ``int[N]``, and those whose Python form takes ``*sizes``.
+_REDUCING = "amax amin logsumexp mean nanmean nansum norm roll std sum var"
+_BOTH = (
+    f"{_REDUCING} narrow select topk chunk split tile flip repeat_interleave unflatten cumsum tril triu index_fill "
+    "broadcast_to kthvalue"
+)
+METHODS = f"view reshape expand repeat permute new_zeros new_ones new_empty resize_ {_BOTH}"
+FUNCTIONS = f"zeros ones empty rand randn arange linspace eye std_mean var_mean {_BOTH}"
+LAYERS = (
+    "avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool2d max_pool3d conv1d conv2d conv3d conv_transpose1d "
+    "conv_transpose2d conv_transpose3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool1d "
+    "adaptive_max_pool2d interpolate pad"
+)
 
 
 @functools.cache
@@ -142,7 +155,7 @@ def _least_or_most(name: str) -> Any:
 
 def _json_default(original: Any) -> Any:
     def default(self: Any, item: Any) -> Any:
-        return _in_json(item, sys._getframe(1)) if type(item) is TrackedNumber else original(self, item)
+        return plain(item, "JSON") if type(item) is TrackedNumber else original(self, item)
 
     return default
 
@@ -150,13 +163,9 @@ def _json_default(original: Any) -> Any:
 def _json_iterencode(original: Any) -> Any:
     def iterencode(self: Any, item: Any, *args: Any, **kwargs: Any) -> Any:
         # Keys and indented numbers bypass ``default``.
-        return original(self, _in_json(item, sys._getframe(1)), *args, **kwargs)
+        return original(self, plain(item, "JSON"), *args, **kwargs)
 
     return iterencode
-
-
-def _in_json(item: object, frame: FrameType) -> object:
-    return plain(item, "JSON") if texts.decides(frame) else plain(item, None)
 
 
 def by_number(func: Any, args: Any, kwargs: Any) -> Any:
@@ -196,7 +205,7 @@ def sized_targets(stock: Callable[[str], Any]) -> Targets:
     Args:
         stock: gives torch's own function by its short name.
     """
-    rooms = ((Tensor, uses.METHODS), (torch, uses.FUNCTIONS), (torch.nn.functional, uses.LAYERS))
+    rooms = ((Tensor, METHODS), (torch, FUNCTIONS), (torch.nn.functional, LAYERS))
     names = [(room, name, f"sized.{room.__name__}.{name}") for room, names in rooms for name in names.split()]
     return {short: (room, name, _sized(stock, short)) for room, name, short in names}
 

@@ -16,17 +16,15 @@ After the capture it shows the value of the latest replay.
 
 from __future__ import annotations
 
-import dis
 import math
-import opcode as opcodes
 import operator
 import sys
-from types import FrameType, WrapperDescriptorType
+from types import WrapperDescriptorType
 from typing import Any, Protocol
 
 from torch.overrides import is_tensor_like
 
-from gfxgraph.capture import texts, uses
+from gfxgraph.capture.places import shows_text
 from gfxgraph.core.expressions import Ref, among
 
 _MISSING: Any = object()
@@ -103,23 +101,16 @@ class TrackedNumber:
     def is_integer(self) -> bool:
         return self._ask("is an integer", float(self._value).is_integer())
 
-    # -- text: not guarded, unless the program branches on it --------------------------------------------
+    # -- uses that cannot be tracked: pinned, or refused --------------------------------------------------
 
     def __repr__(self) -> str:
-        return self._shown(repr(self._value))
+        return repr(self._shown())
 
     def __str__(self) -> str:
-        return self._shown(str(self._value))
+        return str(self._shown())
 
     def __format__(self, spec: str) -> str:
-        return self._shown(format(self._value, spec))
-
-    def _shown(self, text: str) -> str:
-        if texts.decides(sys._getframe(2)):
-            self._leave("text that the program depends on")
-        return text
-
-    # -- results that carry an expression ----------------------------------------------------------------
+        return format(self._shown(), spec)
 
     def __round__(self, ndigits: Any = None) -> Any:
         return self._keeper.computed("round", round, (self,) if ndigits is None else (self, ndigits))
@@ -132,7 +123,8 @@ class TrackedNumber:
     def imag(self) -> Any:
         return self._keeper.computed("imag", operator.attrgetter("imag"), (self,))
 
-    # -- uses that cannot be tracked: pinned, or refused --------------------------------------------------
+    def _shown(self) -> Any:
+        return self._leave(None if shows_text() else "text")
 
     def _leave(self, use: str | None) -> Any:
         """The plain value, for a use that cannot be tracked; None where nothing follows from it."""
@@ -141,33 +133,20 @@ class TrackedNumber:
             self._keeper.left(self, value, use)
         return value
 
-    def _convert(self, kind: type, use: str, frame: FrameType) -> Any:
-        """``kind(value)``; the result is pinned, so the value may change as long as the result does not.
-
-        Where it only answers a question (``int(v) > 3``), the answer is guarded instead.
-        """
-        if _formats_text(frame):
-            if texts.decides(frame):
-                self._leave("text that the program depends on")
-            return kind(self._value)
+    def _convert(self, kind: type, use: str) -> Any:
+        """``kind(value)``; the result is pinned, so the value may change as long as the result does not."""
         made = self._keeper.computed(kind.__name__, kind, (self,))
-        if type(made) is not TrackedNumber:
-            return made
-        question = uses.question_for(frame, kind.__name__)
-        if question is None:
-            return made._leave(use)
-        question(made)  # it is guarded; the plain number gives the same answer
-        return made._value
+        return made._leave(use) if type(made) is TrackedNumber else made
 
     def __float__(self) -> float:
-        return self._convert(float, "float()", sys._getframe(1))  # type: ignore[no-any-return]
+        return self._convert(float, "float()")  # type: ignore[no-any-return]
 
     def __int__(self) -> int:
-        return self._convert(int, "int()", sys._getframe(1))  # type: ignore[no-any-return]
+        return self._convert(int, "int()")  # type: ignore[no-any-return]
 
     def __index__(self) -> int:
         operator.index(self._value)  # raises TypeError as the plain number would
-        return self._convert(int, "an index, a size or C code", sys._getframe(1))  # type: ignore[no-any-return]
+        return self._convert(int, "an index, a size or C code")  # type: ignore[no-any-return]
 
     def __complex__(self) -> complex:
         return complex(self._leave("complex()"))
@@ -184,6 +163,9 @@ class TrackedNumber:
     def __reduce_ex__(self, protocol: Any) -> Any:
         value = self._leave("pickle")
         return type(value), (value,)
+
+    def __conform__(self, protocol: object) -> Any:
+        return self._leave("sqlite3")
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         import numpy
@@ -301,14 +283,3 @@ for _name in _BINARY:
     setattr(TrackedNumber, f"__r{_name}__", _binary(_name, True))
 for _name in _UNARY:
     setattr(TrackedNumber, f"__{_name}__", _unary(_name))
-
-
-def _formats_text(frame: FrameType | None) -> bool:
-    """True when the frame is executing ``text % values``: the value is being printed."""
-    if frame is None or frame.f_lasti < 0:
-        return False
-    code = frame.f_code.co_code
-    if not dis.opname[code[frame.f_lasti]].startswith("BINARY_OP"):
-        return False
-    # NB_REMAINDER and NB_INPLACE_REMAINDER; number % number would call __rmod__ instead.
-    return opcodes._nb_ops[code[frame.f_lasti + 1]][0] in ("NB_REMAINDER", "NB_INPLACE_REMAINDER")  # type: ignore[attr-defined]

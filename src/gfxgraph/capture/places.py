@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import io
 import linecache
 import os
+import re
 import sys
 import types
 from collections.abc import Mapping
+from itertools import islice
 from types import CodeType, FrameType
 from typing import Any
 
@@ -79,6 +82,26 @@ def program_place() -> tuple[CodeType | None, int]:
     while frame is not None and (_is_standard(frame.f_code.co_filename) or _is_made(frame)):
         frame = user_frame(frame.f_back)
     return (frame.f_code, frame.f_lasti) if frame is not None else place()
+
+
+_SHOWS = re.compile(r"print\s*\((?!.*\bfile=(?!sys\.std))")
+
+
+def shows_text() -> bool:
+    """True inside ``logging``, and on a line that begins with a print: nothing follows from what is shown there.
+
+    Not where the output is a text itself, which may be read back.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__") != "logging":
+        frame = frame.f_back
+    if frame is not None:
+        return True
+    code, lasti = program_place()
+    if code is None or isinstance(sys.stdout, io.StringIO):
+        return False
+    line = next(islice(code.co_positions(), lasti // 2, None), (None,))[0]
+    return line is not None and _SHOWS.match(linecache.getline(code.co_filename, line).lstrip()) is not None
 
 
 def _is_made(frame: FrameType) -> bool:

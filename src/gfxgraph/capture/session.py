@@ -57,6 +57,11 @@ from gfxgraph.errors import CaptureError
 from gfxgraph.process import process
 from gfxgraph.types import CaptureStatus, OnUnsafe
 
+_WANTS_PLAIN = (
+    "gfxgraph: .item() in a capture gives a number that each replay reads anew; C code that takes only Python's own "
+    "float or int refuses it. There, write float(value) or int(value), which pins it (docs/host-values.md)"
+)
+
 
 class Session:
     """The capture of one graph object, from capture_begin to capture_end."""
@@ -204,6 +209,8 @@ class Session:
         if not self.has_failed:
             self.error = error
             self.has_failed = True
+            if isinstance(error, (TypeError, KeyError)) and self.values.has_given:
+                error.add_note(_WANTS_PLAIN)
             if self._has_entered:
                 self.state.counters.add("capture_failed")
         self._dying = dying

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
-from gfxgraph.capture import scaler, texts
+from gfxgraph.capture import scaler
 from gfxgraph.capture.host_memory import may_change, shares_memory
 from gfxgraph.capture.memory import has_layout
 from gfxgraph.capture.number_functions import by_number
 from gfxgraph.capture.numbers import TrackedNumber, holds_numbers
-from gfxgraph.capture.places import place
+from gfxgraph.capture.places import place, shows_text
 from gfxgraph.capture.stock import STOCK, Targets, keep_from_dynamo, session_here
 from gfxgraph.core.tape import TapeValue
 from gfxgraph.process import process
@@ -240,10 +240,9 @@ def _repr(self: Tensor, *args: object, **kwargs: object) -> str:
     def show() -> str:
         return repr_of(self, *args, **kwargs)  # type: ignore[no-any-return]
 
-    if texts.decides(sys._getframe(1)):
-        return session.values.read_text(show)  # type: ignore[no-any-return]
-    # Printed, not branched on: nothing to repeat at replay.
-    return session.host_call("aten::item", show, repeat=False)  # type: ignore[no-any-return]
+    if shows_text():
+        return session.host_call("aten::item", show, repeat=False)  # type: ignore[no-any-return]
+    return session.values.read_text(show)  # type: ignore[no-any-return]
 
 
 def _format(self: Tensor, spec: str) -> str:

@@ -8,9 +8,6 @@ of every thread, and what the other ranks are doing: those that wait in the same
 Time counts while this process runs: not while it is stopped (Ctrl-Z, a debugger) or the machine is suspended. A
 replay's counts from the moment at which the device comes to it.
 
-Ranks that hang have usually captured different things, so graphs with collectives are compared before their first
-replay (``core/fingerprint.py``), and a difference is named by whoever comes last. Nobody waits for that.
-
 Switched off, it costs nothing: no thread, no event, no access to the store. It never ends a capture or a replay.
 
     GFXGRAPH_WATCH=60, gfxgraph run --watch    switch it on
@@ -30,7 +27,7 @@ import time
 import traceback
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from types import FrameType
@@ -42,7 +39,6 @@ import gfxgraph
 from gfxgraph.capture import intercept, turns
 from gfxgraph.capture.above import rooms
 from gfxgraph.capture.peers import Peers, peers_of_process
-from gfxgraph.core.fingerprint import Fingerprint
 from gfxgraph.core.tape import where_of
 from gfxgraph.diagnostics.render import render
 from gfxgraph.errors import DriverError
@@ -112,9 +108,6 @@ class Deadline:
         self._traces: list[Tracing] = []
         self._seen: weakref.WeakKeyDictionary[Late, _Seen] = weakref.WeakKeyDictionary()
         self._looked, self._asleep_s = time.monotonic(), 0.0
-        self._shared: defaultdict[int, int] = defaultdict(int)
-        self._n_compared = 0
-        self._to_compare: list[tuple[int, int, int, Fingerprint, str]] = []
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gfxgraph-watch", daemon=True)
 
@@ -138,10 +131,7 @@ class Deadline:
     @contextmanager
     def replaying(self, graph: Any) -> Iterator[None]:
         """Watch one replay, from its call to the end of its work on the device."""
-        program = graph._program
-        this = Replaying(program.begun_at, graph.n_replays)
-        if graph.n_replays <= 1:
-            self._compare(program)
+        this = Replaying(graph._program.begun_at, graph.n_replays)
         is_followed = len(self._underway) < MOST_UNDERWAY
         if is_followed:
             this.queued = _recorded()
@@ -166,48 +156,6 @@ class Deadline:
             yield
         finally:
             self._traces.remove(this)
-
-    def _compare(self, program: Any) -> None:
-        """Tell the other ranks what is replayed for the first time now; compare with those that did so before."""
-        try:
-            peers = self._others()
-            if peers is None:
-                return
-            mine = fingerprint(self._state, program)
-            if not mine.has_collectives:
-                return
-            self._n_compared += 1
-            peers.post(f"graph/{peers.rank}/{self._n_compared}", mine.as_text())
-            for rank in sorted(mine.ranks(range(peers.size)) - {peers.rank}):
-                self._shared[rank] += 1
-                peers.post(f"nth/{peers.rank}/{rank}/{self._shared[rank]}", str(self._n_compared))
-                self._to_compare.append((rank, self._shared[rank], self._n_compared, mine, str(program.begun_at)))
-            self._compare_with_others()
-        except _OF_STORES as error:
-            self._lose_others(error)
-
-    def _compare_with_others(self) -> None:
-        """Compare graphs with those of ranks that have come to theirs since; report the first difference of each."""
-        peers = self._peers
-        for each in list(self._to_compare) if peers is not None else ():
-            rank, nth, number, mine, where = each
-            theirs = peers.read(f"nth/{rank}/{peers.rank}/{nth}") if peers is not None else None
-            text = peers.read(f"graph/{rank}/{theirs}") if peers is not None and theirs is not None else None
-            if text is None or peers is None:
-                continue
-            with suppress(ValueError):  # the other thread did it at the same time
-                self._to_compare.remove(each)
-                difference = mine.difference(Fingerprint.from_text(text), peers.rank, rank)
-                if difference:
-                    self._to_compare = [other for other in self._to_compare if other[2] != number]
-                    self._report_difference(number, difference, where, is_sure=mine.knows_its_ranks)
-
-    def _report_difference(self, number: int, difference: str, where: str, is_sure: bool) -> None:
-        self._state.report("ranks_differ", difference, where=where, level=logging.DEBUG)
-        fields = {"n": number, "difference": difference, "where": where}
-        process.log.log(
-            logging.WARNING if is_sure else logging.INFO, "%s", render("ranks_differ", fields, self._lang)
-        )
 
     @property
     def _lang(self) -> str:
@@ -243,7 +191,6 @@ class Deadline:
             peers = self._others()
             if peers is not None:
                 peers.answer(self.whereabouts())
-                self._compare_with_others()
         except _OF_STORES as error:
             self._lose_others(error)
 
@@ -347,44 +294,6 @@ def _recorded() -> object:
 
 def _is_past(event: object) -> bool:
     return bool(intercept.stock("event_query")(event))
-
-
-def fingerprint(state: process.Process, program: Any) -> Fingerprint:
-    """The parts of a program on which all ranks must agree, line by line."""
-    made = Fingerprint()
-    for segment in program.segments:
-        for entry in segment.tape.entries:
-            if entry.name.startswith(("c10d::", "_c10d")):
-                made.collective(entry.name, *_group_of(entry.args))
-        if state.driver is None or segment.graph is None:
-            continue
-        try:
-            raw = int(state.base.raw_cuda_graph(segment.graph))
-            for node in state.driver.nodes(raw):
-                made.node(state.driver.node_kind(node).value, state.driver.kernel_name(node))
-        except (DriverError, RuntimeError) as error:
-            process.log.debug("nodes are not compared between ranks: %s", error)
-    made.buffers(len(program.externals), len(program.addresses))
-    return made
-
-
-def _group_of(args: Sequence[object]) -> tuple[str, list[int] | None]:
-    """The name and the ranks of a collective's communicator; None for ranks that are not known."""
-    # lazily: a process with ranks has it loaded
-    import torch.distributed as dist
-
-    for arg in args:
-        try:
-            if isinstance(arg, torch.ScriptObject):
-                group = dist.ProcessGroup.unbox(arg)
-            elif isinstance(arg, str):
-                group = dist.distributed_c10d._resolve_process_group(arg)
-            else:
-                continue
-            return str(group.group_name), sorted(dist.get_process_group_ranks(group))
-        except (RuntimeError, ValueError, KeyError, TypeError):  # another of its arguments: an operation, a tag
-            continue
-    return "?", None
 
 
 def stacks(first: int) -> str:

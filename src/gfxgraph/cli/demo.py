@@ -12,7 +12,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -22,10 +22,6 @@ from gfxgraph.errors import ActivationError
 from gfxgraph.startup import stats_file
 from gfxgraph.startup.environment import program_environment
 from gfxgraph.startup.torch_build import installed_torch
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
 
 DEFAULT_PROMPT = "Alice opened the little door and"
 N_VALIDATED_REPLAYS = 3
@@ -57,19 +53,16 @@ def command(prompt: str, tokens: int | None, simulate: str, as_json: bool) -> No
 
     Exit status: 0 graphed and eager wrote the same text, 1 they did not, 2 it could not run.
     """
-    from rich.console import Console
-
-    console = Console(highlight=False)
     place = choose_place(simulate)
     if not as_json:
-        console.print(f"[bold]{place.sentence}[/bold]")
+        click.secho(place.sentence, bold=True)
     n_tokens = tokens or (N_TOKENS_SIMULATED if place.is_simulated else N_TOKENS)
     with _contract.working("demo: writing the text twice, without and with a graph"):
         result, stats = run_example(place, ["--prompt", prompt, "--tokens", str(n_tokens)])
     if as_json:
         click.echo(json.dumps({**result, "is_simulated": place.is_simulated, "stats": stats}, ensure_ascii=False))
     else:
-        show(console, place, result, stats, prompt)
+        show(place, result, stats)
     sys.exit(0 if result["texts_equal"] and not stats["validation_failures"] else 1)
 
 
@@ -130,40 +123,29 @@ def run_example(place: DemoDevice, arguments: list[str]) -> tuple[dict[str, Any]
         return result, json.loads(stats.read_text(encoding="utf-8").splitlines()[-1])["stats"]
 
 
-def show(console: Console, place: DemoDevice, result: dict[str, Any], stats: dict[str, Any], prompt: str) -> None:
-    """Print the text and the table."""
-    from rich.panel import Panel
-    from rich.text import Text
-
-    text = Text(result["text"])
-    text.stylize("bold", 0, len(prompt))
-    console.print(Panel(text, title="the prompt, continued", title_align="left", border_style="dim"))
-    console.print(table_of(place, result, stats))
-    if place.is_simulated:
-        console.print(
-            "[yellow]The simulator checks that graphs are captured and replayed correctly. It says nothing"
-            " about speed: these rates are those of a CPU imitating a GPU.[/yellow]"
-        )
-
-
-def table_of(place: DemoDevice, result: dict[str, Any], stats: dict[str, Any]) -> Table:
-    """Return what happened, a line for each fact."""
-    from rich.table import Table
-
+def show(place: DemoDevice, result: dict[str, Any], stats: dict[str, Any]) -> None:
+    """Print the text, and what happened, a line for each fact."""
     eager, graphed = result["eager_tokens_per_s"], result["graphed_tokens_per_s"]
     gain = "" if place.is_simulated else f"  ({graphed / eager:.1f} times eager)"
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim")
-    table.add_column()
-    table.add_row("where", str(result["device"]))
-    table.add_row("eager", f"{eager:,.0f} tokens/s")
-    table.add_row("graphed", f"{graphed:,.0f} tokens/s{gain}")
-    table.add_row("same text", "yes" if result["texts_equal"] else "[red]NO: eager wrote another text[/red]")
-    table.add_row("graphs captured", str(stats["capture_count"]))
-    table.add_row("replays", f"{stats['replay_count']:,}")
-    table.add_row("fallbacks", fallbacks(stats))
-    table.add_row("validation", verdict(stats))
-    return table
+    rows = {
+        "where": result["device"],
+        "eager": f"{eager:,.0f} tokens/s",
+        "graphed": f"{graphed:,.0f} tokens/s{gain}",
+        "same text": "yes" if result["texts_equal"] else "NO: eager wrote another text",
+        "graphs captured": stats["capture_count"],
+        "replays": f"{stats['replay_count']:,}",
+        "fallbacks": fallbacks(stats),
+        "validation": verdict(stats),
+    }
+    click.echo(f"\n{result['text']}\n")
+    for name, value in rows.items():
+        click.echo(f"{click.style(f'{name:<16}', dim=True)} {value}")
+    if place.is_simulated:
+        click.secho(
+            "The simulator checks that graphs are captured and replayed correctly. It says nothing about speed: "
+            "these rates are those of a CPU imitating a GPU.",
+            fg="yellow",
+        )
 
 
 def fallbacks(stats: dict[str, Any]) -> str:
@@ -179,7 +161,7 @@ def verdict(stats: dict[str, Any]) -> str:
     done, failed = stats.get("validations", 0), stats["validation_failures"]
     skipped = stats.get("validations_skipped", 0)
     if failed:
-        return f"[red]{failed} of {done or failed} replays differed from eager; eager's results were used[/red]"
+        return f"{failed} of {done or failed} replays differed from eager; eager's results were used"
     if not done:
         return "none was made" + (f"; {skipped} could not be" if skipped else "")
     more = f"; {skipped} could not be compared" if skipped else ""

@@ -157,8 +157,8 @@ def _action(name: str, value: object, lang: str) -> str:
         return f"{'worth setting' if lang == 'en' else '建议设置'}: export {shown}"
     if name == "inductor" and isinstance(value, dict):
         settings = ", ".join(f"torch._inductor.config.{key} = {item}" for key, item in value.items())
-        keep = f"GFXGRAPH_COMPILE_KEEP={','.join(value)}"
-        return f"{settings}  ({'left alone with' if lang == 'en' else '用以下变量保持原样：'} {keep})"
+        keep = f"torch.compile(options={{{', '.join(f'{key!r}: ...' for key in value)}}})"
+        return f"{settings}  ({'left alone with' if lang == 'en' else '用以下方式保持原样：'} {keep})"
     if name == "inductor_graphs":
         keep = "GFXGRAPH_COMPILE=0"
         return f"{name} = {value}  ({'left alone with' if lang == 'en' else '用以下变量保持原样：'} {keep})"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from gfxgraph.compat import captures
+from gfxgraph.compat import older
 from gfxgraph.errors import ReplayError
 from gfxgraph.process import health
 from gfxgraph.process.bridge import is_enabled
@@ -44,7 +44,7 @@ def health_check() -> dict[str, Any]:
     return {name: unknown.get(name) if value is None else value for name, value in found.items()}
 
 
-class ShapeBucketPool(captures.ShapeBucketPool):
+class ShapeBucketPool(older.ShapeBucketPool):
     """``gfxgraph.ShapeBucketPool``; sizes above the largest bucket have none (-1), and run eagerly.
 
     Args:
@@ -81,14 +81,14 @@ class ShapeBucketPool(captures.ShapeBucketPool):
             it runs eagerly.
         """
         if input_size > self.buckets[-1]:
-            return -1, captures.FAILED
+            return -1, older.FAILED
         bucket = next(each for each in self.buckets if each >= input_size)
         if bucket in self.failed_buckets:
-            return bucket, captures.FAILED
-        return bucket, captures.READY if bucket in self.captured_buckets else captures.NEEDS_WARMUP
+            return bucket, older.FAILED
+        return bucket, older.READY if bucket in self.captured_buckets else older.NEEDS_WARMUP
 
 
-class ConditionalGraph(captures.ConditionalGraph):
+class ConditionalGraph(older.ConditionalGraph):
     """``gfxgraph.ConditionalGraph``; an unknown branch is a KeyError."""
 
     def add_branch(self, name: str, fn: Callable[..., Any]) -> None:

@@ -4,8 +4,8 @@ If a program uses ``mode="reduce-overhead"``, ``"max-autotune"`` or sets ``trito
 compiles as always, and what it would have given to its own tree of graphs becomes our regions. Settings that
 the defect table asks for are in effect only while something is compiled: nothing has to be restored except
 two methods. Explicit choices of the user are kept: an option or mode of that ``torch.compile``, an assignment
-to ``torch._inductor.config``, ``GFXGRAPH_COMPILE_KEEP``, or ``GFXGRAPH_COMPILE=0`` to switch all of it off. On an
-NVIDIA GPU nothing changes unless ``GFXGRAPH_COMPILE`` asks for it; ``backend="gfxgraph"`` works everywhere.
+to ``torch._inductor.config``, or ``GFXGRAPH_COMPILE=0`` to switch all of it off. On an NVIDIA GPU nothing changes
+unless ``GFXGRAPH_COMPILE`` asks for it; ``backend="gfxgraph"`` works everywhere.
 
 Nothing here imports Inductor before something is compiled: that takes seconds.
 """
@@ -94,14 +94,10 @@ def _safe_settings(state: Process, asked: Mapping[str, Any], config: Any) -> dic
     """Settings of the defect table that differ from the current ones and that the user did not choose."""
     wanted: Mapping[str, Any] = getattr(state.decisions, "inductor", {})
     found = {}
-    for name in state.settings.compile_keep:
-        if name not in config._config:
-            state.report("unknown_setting", f"GFXGRAPH_COMPILE_KEEP: Inductor has no setting {name!r}")
     for name, value in wanted.items():
         # A default may come from the environment, as images set it; any other value was assigned by the program.
         is_assigned = getattr(config, name) != config._config[name].default
-        is_chosen = name in asked or name in state.settings.compile_keep or is_assigned
-        if not is_chosen and getattr(config, name) != value:
+        if name not in asked and not is_assigned and getattr(config, name) != value:
             found[name] = value
             state.report("compile_setting", f"torch.compile: {name} = {value} ({_why(state, name)})")
     return found
@@ -110,7 +106,7 @@ def _safe_settings(state: Process, asked: Mapping[str, Any], config: Any) -> dic
 def _why(state: Process, setting: str) -> str:
     asking = {row.id for row in rows() if setting in row.action.get("inductor", ())}
     shown = ", ".join(row for row in state.decisions.because("inductor") if row in asking)
-    return f"{shown}; gfxgraph doctor --why; GFXGRAPH_COMPILE_KEEP={setting} leaves it alone"
+    return f"{shown}; gfxgraph doctor --why; options={{{setting!r}: ...}} leaves it alone"
 
 
 _told: set[int] = set()

@@ -15,7 +15,6 @@ Stays out: torch, drivers, files, clocks, environment.
     choice.py            eager or graph, by timings
     counters.py          captures, replays, splits and every fallback with its reason
     locks.py             locks that a forked child does not inherit held
-    fingerprint.py       what a rank has captured, comparable with another rank's
     flight.py            the flight recorder's page: 128 bytes
     faults.py            a fault's report, put together
     memory_map.py        where an address lies among known allocations

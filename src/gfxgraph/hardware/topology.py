@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gfxgraph.hardware.architectures import Architecture, architecture, name_of_target
 from gfxgraph.hardware.machine import Machine
@@ -13,7 +13,6 @@ NODES = "/sys/class/kfd/kfd/topology/nodes"
 _VRAM_HEAPS = (1, 2)
 # Link types and flags of the CRAT table (Linux, drivers/gpu/drm/amd/amdkfd/kfd_crat.h).
 _LINK_PCIE = 2
-_LINK_XGMI = 11
 _NO_ATOMICS = 0b1100  # no 32-bit, no 64-bit atomics over this link
 
 
@@ -31,13 +30,8 @@ class Gpu:
     vram_bytes: int = 0
     simds: int = 0
     max_waves_per_simd: int = 0
-    max_clock_mhz: int = 0
     pci: str = ""
-    numa_node: int = -1
-    render: str = ""
-    xgmi_links: int = 0
     has_pcie_atomics: bool | None = None
-    firmware: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def architecture(self) -> Architecture | None:
@@ -68,7 +62,6 @@ def _gpu(machine: Machine, entry: str) -> Gpu | None:
         return None  # a CPU
     pci = _pci(values)
     simds = values.get("simd_count", 0)
-    render = values.get("drm_render_minor", 0)
     known = architecture(arch)
     return Gpu(
         node=int(entry) if entry.isdigit() else -1,
@@ -81,13 +74,8 @@ def _gpu(machine: Machine, entry: str) -> Gpu | None:
         vram_bytes=_vram(machine, folder, pci),
         simds=simds,
         max_waves_per_simd=values.get("max_waves_per_simd", 0),
-        max_clock_mhz=values.get("max_engine_clk_fcompute", 0),
         pci=pci,
-        numa_node=_number(machine.text(f"/sys/bus/pci/devices/{pci}/numa_node"), -1),
-        render=f"/dev/dri/renderD{render}" if render > 0 else "",
-        xgmi_links=_links(machine, folder, _LINK_XGMI),
         has_pcie_atomics=_atomics(machine, folder),
-        firmware=_firmware(machine, pci),
     )
 
 
@@ -108,12 +96,6 @@ def _vram(machine: Machine, folder: str, pci: str) -> int:
     return total or _number(machine.text(f"/sys/bus/pci/devices/{pci}/mem_info_vram_total"), 0)
 
 
-def _links(machine: Machine, folder: str, kind: int) -> int:
-    links = machine.names(f"{folder}/io_links")
-    kinds = [machine.properties(f"{folder}/io_links/{link}/properties").get("type") for link in links]
-    return kinds.count(kind)
-
-
 def _atomics(machine: Machine, folder: str) -> bool | None:
     """Whether the PCIe link carries atomics; None where there is no PCIe link to judge."""
     for link in machine.names(f"{folder}/io_links"):
@@ -121,16 +103,6 @@ def _atomics(machine: Machine, folder: str) -> bool | None:
         if values.get("type") == _LINK_PCIE:
             return values.get("flags", 0) & _NO_ATOMICS == 0
     return None
-
-
-def _firmware(machine: Machine, pci: str) -> dict[str, str]:
-    folder = f"/sys/bus/pci/devices/{pci}/fw_version"
-    found = {}
-    for name in machine.names(folder) if pci else ():
-        value = machine.text(f"{folder}/{name}")
-        if value and set(value) - set("0x"):
-            found[name.removesuffix("_fw_version")] = value
-    return found
 
 
 def _marketing_name(machine: Machine, pci: str, values: Mapping[str, int], known: Architecture | None) -> str:

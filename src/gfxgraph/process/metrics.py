@@ -12,8 +12,8 @@ Source: the text format, https://prometheus.io/docs/instrumenting/exposition_for
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -111,44 +111,14 @@ def write(folder: str, stats: Mapping[str, Any] | None = None) -> None:
     files.write(target, metrics_text(stats, {"pid": str(os.getpid())}))
 
 
-def collect(folder: str, is_alive: Callable[[int], bool] | None = None) -> list[Family]:
-    """The metrics of every running process that writes to ``folder``, each family once."""
+def texts(folder: str, is_alive: Callable[[int], bool] | None = None) -> Iterator[str]:
+    """What every running process has written to ``folder``."""
     alive = is_alive if is_alive is not None else _is_alive
-    found: dict[str, Family] = {}
     for path in sorted(Path(folder).glob(f"gfxgraph-*{SUFFIX}")):
         pid = path.stem.rpartition("-")[2]
-        if not pid.isdigit() or not alive(int(pid)):
-            continue
-        try:
-            text = files.read_inside(folder, path.name, files.MOST_NBYTES).decode("utf-8", "replace")
-        except OSError:
-            continue  # it has just ended, or is not one of ours
-        for metric in parse(text):
-            known = found.get(metric.name)
-            samples = (known.samples if known else ()) + metric.samples
-            found[metric.name] = Family(metric.name, metric.kind, metric.help, samples)
-    return list(found.values())
-
-
-_SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-
-
-def parse(text: str) -> list[Family]:
-    """Parse the output of ``render``; other lines are ignored."""
-    about: dict[str, list[str]] = {}
-    samples: dict[str, list[tuple[Mapping[str, str], float]]] = {}
-    for line in text.splitlines():
-        words = line.split(" ", 3)
-        if line.startswith("#") and len(words) == 4:
-            about.setdefault(words[2], ["", ""])[words[1] == "TYPE"] = words[3]
-        elif (match := _SAMPLE.match(line)) is not None:
-            labels = {name: _unescaped(value) for name, value in _LABEL.findall(match[2] or "")}
-            samples.setdefault(match[1], []).append((labels, float(match[3])))
-    return [
-        Family(name, about.get(name, ["", "untyped"])[1], about.get(name, ["", ""])[0], tuple(found))
-        for name, found in samples.items()
-    ]
+        if pid.isdigit() and alive(int(pid)):
+            with suppress(OSError):  # it has just ended, or is not one of ours
+                yield files.read_inside(folder, path.name, files.MOST_NBYTES).decode("utf-8", "replace")
 
 
 def _labels(labels: Mapping[str, str]) -> str:
@@ -159,10 +129,6 @@ def _labels(labels: Mapping[str, str]) -> str:
 def _escaped(text: str, quote: str = '"') -> str:
     text = text.replace("\\", r"\\").replace("\n", r"\n")
     return text.replace(quote, rf"\{quote}") if quote else text
-
-
-def _unescaped(text: str) -> str:
-    return re.sub(r"\\(.)", lambda match: "\n" if match[1] == "n" else match[1], text)
 
 
 def _number(value: float) -> str:

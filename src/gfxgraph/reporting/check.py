@@ -10,13 +10,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -28,7 +25,7 @@ from gfxgraph.errors import CaptureError, CommandError, GfxGraphError
 from gfxgraph.process import process
 from gfxgraph.reporting.rewrites import rewrite, why_unsafe
 
-SPLITS, BREAKS, EFFECT = "splits", "breaks", "effect"
+SPLITS, BREAKS = "splits", "breaks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +33,8 @@ class UncapturedPlace:
     """One place of the function that a graph cannot contain.
 
     Args:
-        kind: "splits" (the graph is cut there, the host does that part at each replay), "breaks" (the capture fails)
-            or "effect" (happens once, at the capture; no replay repeats it).
+        kind: "splits" (the graph is cut there, the host does that part at each replay) or "breaks" (the capture
+            fails).
         file: "" if there was no Python frame.
     """
 
@@ -75,7 +72,7 @@ class Checked:
 
     @property
     def is_one_graph(self) -> bool:
-        return self.n_graphs <= 1 and not any(f.kind != EFFECT for f in self.findings)
+        return self.n_graphs <= 1 and not self.findings
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self) | {"is_one_graph": self.is_one_graph}
@@ -193,17 +190,16 @@ def check(fn: Callable[..., Any], args: Sequence[Any] = (), *, target: str = "",
             raise CannotCheck(target, f"it fails without a capture: {_said(error)}") from error
     before = _events(state)
     graph = torch.cuda.CUDAGraph()
-    effects: list[UncapturedPlace] = []
     broken: list[UncapturedPlace] = []
     try:
-        with torch.cuda.graph(graph), _watching_effects(effects):
+        with torch.cuda.graph(graph):
             fn(*args)
     except GfxGraphError as error:
         broken.append(_of_error(error))
     except (Exception, SystemExit) as error:  # noqa: BLE001  (what a capture alone makes the function raise is a finding)
         broken.append(_of_exception(error))
     program = graph._program
-    found = [*_new_events(before, _events(state)), *broken, *_once(effects)]
+    found = [*_new_events(before, _events(state)), *broken]
     segments = program.segments if program is not None else []
     found = _unless_known([_with_place(finding, fn) for finding in found])
     n_operations = sum(len(segment.tape.rows) for segment in segments)
@@ -284,69 +280,6 @@ def _unless_known(found: list[UncapturedPlace]) -> list[UncapturedPlace]:
     return sorted(kept.values(), key=lambda f: (f.file, f.line, f.op))
 
 
-_STANDARD = os.path.dirname(os.__file__) + os.sep
-
-# Calls whose effect a replay does not repeat, by their module or name.
-_EFFECTS = {
-    "print": ("it prints once, at the capture", "print after the graph, from a tensor that it leaves"),
-    "time": ("the clock is read once, at the capture", "read the clock outside"),
-    "random": ("the host draws it once, at the capture", "draw it on the device: torch.rand(1, device='cuda')"),
-    "open": ("a file is opened once, at the capture", "read and write files outside"),
-    "input": ("it asks once, at the capture", "ask outside"),
-}  # fmt: skip
-
-
-def _is_for_us(frame: FrameType | None) -> bool:
-    """Whether gfxgraph called the standard library, for instance to read a source line."""
-    while frame is not None and frame.f_code.co_filename.startswith(_STANDARD):
-        frame = frame.f_back
-    return frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "gfxgraph"
-
-
-@contextmanager
-def _watching_effects(found: list[UncapturedPlace]) -> Iterator[None]:
-    """Note calls with host side effects made by the function itself, not by libraries on its behalf."""
-
-    def profiler(frame: FrameType, event: str, called: Any) -> None:
-        if event != "c_call" or user_frame(frame) is not frame or _is_for_us(frame):
-            return
-        module, name = getattr(called, "__module__", None), getattr(called, "__name__", "")
-        owner = type(getattr(called, "__self__", None)).__module__
-        key = name if module in ("builtins", "_io", "io") else module if module in _EFFECTS else ""
-        key = key or (
-            "random" if owner in ("random", "_random", "numpy.random.mtrand", "numpy.random._generator") else ""
-        )
-        if key in _EFFECTS:
-            reason, instead = _EFFECTS[key]
-            found.append(
-                UncapturedPlace(
-                    EFFECT,
-                    f"{key}.{name}" if key != name else name,
-                    frame.f_code.co_filename,
-                    frame.f_lineno,
-                    reason,
-                    instead,
-                )
-            )
-
-    before = sys.getprofile()
-    sys.setprofile(profiler)
-    try:
-        yield
-    finally:
-        sys.setprofile(before)
-
-
-def _once(found: list[UncapturedPlace]) -> Iterator[UncapturedPlace]:
-    counted: dict[UncapturedPlace, int] = {}
-    for finding in found:
-        counted[finding] = counted.get(finding, 0) + 1
-    for finding, n in counted.items():
-        yield UncapturedPlace(
-            finding.kind, finding.op, finding.file, finding.line, finding.reason, finding.rewrite, n
-        )
-
-
 def as_sarif(checked: Sequence[Checked], root: Path | None = None) -> dict[str, Any]:
     """The findings as SARIF 2.1.0; paths inside ``root`` are relative to it."""
     root = root or Path.cwd()
@@ -379,9 +312,8 @@ def as_sarif(checked: Sequence[Checked], root: Path | None = None) -> dict[str, 
     return {"$schema": schema, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}
 
 
-_LEVELS = {BREAKS: "error", SPLITS: "warning", EFFECT: "note"}
+_LEVELS = {BREAKS: "error", SPLITS: "warning"}
 _RULES = {
     BREAKS: "The capture fails here",
     SPLITS: "The graph is cut here, and the host does this part at each replay",
-    EFFECT: "Done once, at the capture; no replay repeats it",
 }

@@ -1,28 +1,17 @@
-"""Readable C++ names of kernels, through the C++ library that every process with torch has loaded."""
+"""Readable C++ names of kernels."""
 
 from __future__ import annotations
 
-import ctypes
 import re
 from functools import lru_cache
+
+import torch
 
 
 @lru_cache(maxsize=4096)
 def demangled(name: str) -> str:
-    """The full name; unchanged if it is not mangled or there is no C++ library."""
-    if not name.startswith("_Z"):
-        return name
-    decode = _decoder()
-    if decode is None:
-        return name
-    status = ctypes.c_int()
-    made = decode(name.encode(), None, None, ctypes.byref(status))
-    if not made:
-        return name
-    try:
-        return ctypes.string_at(made).decode("utf-8", "replace")
-    finally:
-        _free()(made)
+    """The full name; unchanged if it is not mangled."""
+    return str(torch._C._demangle(name)) if name.startswith("_Z") else name
 
 
 @lru_cache(maxsize=4096)
@@ -46,24 +35,3 @@ def _last(qualified: str) -> str:
 
 
 _DULL = frozenset({"array", "detail", "Array", "type", "value", "native", "opmath_t", "arg1_t", "arg2_t"})
-
-
-@lru_cache(maxsize=1)
-def _decoder() -> ctypes._NamedFuncPointer | None:
-    for library in (None, "libstdc++.so.6", "libc++.so.1"):
-        try:
-            found = ctypes.CDLL(library).__cxa_demangle
-        except (OSError, AttributeError):
-            continue
-        found.restype = ctypes.c_void_p
-        found.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)]
-        return found
-    return None
-
-
-@lru_cache(maxsize=1)
-def _free() -> ctypes._NamedFuncPointer:
-    free = ctypes.CDLL(None).free
-    free.argtypes = [ctypes.c_void_p]
-    free.restype = None
-    return free

@@ -17,7 +17,6 @@ installs nothing. Numbers come from torch's CPU kernels; times mean nothing.
     graphs.py             recorded operations, and graphs of them
     codes.py              status codes and the exceptions torch makes of them
     faults.py             planted failures
-    signals.py            defers signals until the simulator has returned
     arena.py              device memory: one reserved range of addresses
     allocator.py          the caching allocator
     host_memory.py        page-locked memory

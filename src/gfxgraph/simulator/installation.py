@@ -21,7 +21,7 @@ from torch.autograd import graph as autograd_graph
 from torch.utils._device import _device_constructors
 
 from gfxgraph.errors import SimulatorError
-from gfxgraph.simulator import collectives, profiles, signals
+from gfxgraph.simulator import collectives, profiles
 from gfxgraph.simulator.core import Simulator
 from gfxgraph.simulator.faults import NODE_ENDINGS
 from gfxgraph.simulator.generators import GeneratorName
@@ -129,7 +129,6 @@ def install(
         _patch_compile(undo)
         _settle_autograd(undo)
         _tell_dynamo(undo)
-        signals.install(undo)
     except BaseException:
         undo.undo()
         raise

@@ -29,10 +29,8 @@ def test_eight_mi300x(tmp_path):
     found = gpus(machine(tmp_path))
     assert [gpu.arch for gpu in found] == ["gfx942"] * 8
     first = found[0]
-    assert (first.cu, first.wavefront, first.xgmi_links, first.pci) == (304, 64, 7, "0000:0c:00.0")
+    assert (first.cu, first.wavefront, first.pci) == (304, 64, "0000:0c:00.0")
     assert first.architecture.fp8 == "fnuz"
-    assert first.firmware == {"mec": "0x0000001f"}
-    assert first.render == "/dev/dri/renderD128"
 
 
 def test_no_gpu(tmp_path):

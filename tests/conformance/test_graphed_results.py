@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import collections
+import gc
 import threading
 import types
+import weakref
 from typing import Any
 
 import pytest
@@ -388,3 +390,21 @@ def test_attributes_given_to_tensors_are_there_each_time():
         x = X(i)
         assert g(x).tag == "made"
         assert x.seen
+
+
+def test_reset_lets_go_of_a_module_that_was_an_argument():
+    """A server that swaps models has one set of weights after ``reset()``; the callable is traced anew."""
+    step = gfxgraph.graphed(lambda module, x: module(x) * 2)
+    x = torch.randn(2, 4, device="cuda")
+    with torch.no_grad():
+        first, second = (torch.nn.Linear(4, 4).cuda() for _ in range(2))
+        for _ in range(4):
+            torch.testing.assert_close(step(first, x), first(x) * 2)
+        left = weakref.ref(first.weight)
+        del first
+        step.reset()
+        gc.collect()
+        assert left() is None
+        for _ in range(4):
+            torch.testing.assert_close(step(second, x), second(x) * 2)
+    assert step.stats()["replays"] >= 2

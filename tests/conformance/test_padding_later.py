@@ -85,6 +85,19 @@ HARMFUL = {
     "index from the end, dynamic": Case(
         lambda x, i: x[i], with_rows(ints, 0, 2), with_rows(ints, -1, -2), X | {"i": {0: "m"}}
     ),
+    "index never below zero": Case(lambda x, i: x[i.clamp(min=0)], with_rows(ints, 0, 2), with_rows(ints, -1, 4), X),
+    "mask before a maximum": Case(
+        lambda x, m: torch.where(m[:, None], x, x.amax(0)),
+        with_rows(bools, 1, 1, 1, 1, 1),
+        lambda: (-rows().abs() - 1, bools(1, 0, 1, 0, 1)),
+        X | {"m": {0: "n"}},
+    ),
+    "flag before a maximum": Case(
+        lambda x, f: torch.where(f, x.amax(0), x[0]),
+        with_rows(bools, 0),
+        lambda: (-rows().abs() - 1, bools(1)),
+        X,
+    ),
     "index written from the end": Case(
         lambda x, i: x.index_put((i,), x[:1] * 9), with_rows(ints, 0, 2), with_rows(ints, -1, -2), X
     ),
@@ -176,7 +189,6 @@ HARMFUL |= {
     ),
 }
 HARMLESS = {
-    "index never below zero": Case(lambda x, i: x[i.clamp(min=0)], with_rows(ints, 0, 2), with_rows(ints, -1, 4), X),
     "flag of rows": Case(lambda x, f: torch.where(f, x * 2, x - 1), with_rows(bools, 0), with_rows(bools, 1), X),
     "gate of rows": Case(lambda x, f: x + f * x.flip(1), with_rows(floats, 0.0), with_rows(floats, 1.0), X),
     "mask of rows": Case(
@@ -184,18 +196,6 @@ HARMLESS = {
         with_rows(bools, 1, 1, 1, 1, 1),
         with_rows(bools, 1, 0, 1, 0, 1),
         X | {"m": {0: "n"}},
-    ),
-    "mask before a maximum": Case(
-        lambda x, m: torch.where(m[:, None], x, x.amax(0)),
-        with_rows(bools, 1, 1, 1, 1, 1),
-        lambda: (-rows().abs() - 1, bools(1, 0, 1, 0, 1)),
-        X | {"m": {0: "n"}},
-    ),
-    "flag before a maximum": Case(
-        lambda x, f: torch.where(f, x.amax(0), x[0]),
-        with_rows(bools, 0),
-        lambda: (-rows().abs() - 1, bools(1)),
-        X,
     ),
     "pieces of rows": Case(
         lambda x, f: torch.where(f, x * 2, x),

@@ -1,10 +1,9 @@
 """A call larger than every bucket, split into chunks that fit.
 
 Only a function that treats rows independently gives the same results in chunks. That is decided from its graph, as
-for padding (padding/by_row.py). The first call of a size then runs both whole, eagerly, and in chunks, and the
-results
-must agree. The dim along which a result's chunks are joined is found by comparing their sizes with the
-whole's: the verdict guarantees that there is one, or that the result does not depend on the rows.
+for padding. The first call of a size then runs both whole, eagerly, and in chunks, and the results must agree. The
+dim along which a result's chunks are joined is found by comparing their sizes with the whole's: the verdict
+guarantees that there is one, or that the result does not depend on the rows.
 """
 
 from __future__ import annotations

@@ -555,12 +555,13 @@ class Graphed:
         files.write(Path(path), self.plan().to_json())
 
     def reset(self) -> None:
-        """Drop every capture; the next calls start again."""
+        """Drop every capture and trace, and what they hold of the program's; the next calls start again."""
         for entry in list(self._entries.values()):
             if entry.is_captured:
                 entry.evict("reset by the program")
         self._forget(lambda entry: True)
         self._capturer.buffers = Buffers()
+        self._worlds.reset()
 
     def _n_replays(self) -> int:
         return self._n_gone + sum(entry.n_replays() for entry in self._entries.values())

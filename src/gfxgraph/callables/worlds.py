@@ -83,6 +83,13 @@ class Worlds:
         if evict is not None:
             evict(world)
 
+    def reset(self) -> None:
+        """Forget every world, and the program's objects that they hold."""
+        self._known.clear()
+        self._untraceable = self._changing = ""
+        if self._front is not None:
+            self._front.reset()
+
     def enter(self, call: Call) -> bool:
         """Make what is known of this call's world part of the call; False for a call that is to be traced.
 

@@ -36,8 +36,6 @@ _overriding: dict[int, bool] = {}
 """Captures for which torch is told so, with what it had been told before the first: a switch of the whole process."""
 TRIES = 2
 """How often to run a step that was interrupted or failed."""
-others: list[Callable[[], object]] = []
-"""Steps of the rooms above: what a trace has changed. ``startup.activation`` sets them."""
 
 
 def settle(steps: Iterable[Callable[[], object]]) -> list[BaseException]:
@@ -182,7 +180,6 @@ class ThreadState:
                 self._allow_waits,
                 self._autograd.put_back,
                 self._dispatch.put_back,
-                *others,
                 lambda: torch.cuda.set_stream(self._stream),
             ]
         )

@@ -81,7 +81,7 @@ def _take_back() -> None:
     from gfxgraph.capture import afterwards, holdings, workspaces
 
     bridge.is_whole = False
-    problems = holdings.settle([workspaces.stop, afterwards.put_back, *holdings.others, *reversed(bridge.undo)])
+    problems = holdings.settle([workspaces.stop, afterwards.put_back, *reversed(bridge.undo)])
     bridge.undo.clear()
     for problem in problems:
         raise problem
@@ -213,9 +213,8 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     from gfxgraph import simulator
     from gfxgraph.adapters import base as adapter
     from gfxgraph.adapters import transformers
-    from gfxgraph.callables.trace import changes
     from gfxgraph.callables.training import make_graphed
-    from gfxgraph.capture import blocks, holdings, optimizers, remedies, waits, watch, workspaces
+    from gfxgraph.capture import blocks, optimizers, remedies, waits, watch, workspaces
     from gfxgraph.capture.bridged_class import bridged_class
     from gfxgraph.compile import torch_compile_patch
     from gfxgraph.guard import for_capture
@@ -238,7 +237,6 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     state = bridge.make_process(settings, platform, base, driver)
     remedies.arrange_exit(state)
     for_capture.fill()
-    holdings.others[:] = [changes.put_back]
     watch.start(state, bridge.undo)
     inspection.fill()
     bridged = bridged_class(base)

@@ -13,13 +13,10 @@ def __getattr__(name: str) -> Any:
     # lazily: all of these need torch
     import torch
 
-    from gfxgraph.callables.trace import changes
-    from gfxgraph.capture import holdings
     from gfxgraph.capture.bridged_class import bridged_class
     from gfxgraph.guard import for_capture
 
     if bridge.is_enabled():
         return torch.cuda.CUDAGraph
     for_capture.fill()
-    holdings.others[:] = [changes.put_back]
     return bridged_class(torch.cuda.graphs.CUDAGraph)

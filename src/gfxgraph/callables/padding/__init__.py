@@ -4,11 +4,7 @@ judge.py         verdicts on one function's padding, refusals, the user's reques
 program.py       a traced graph and its arguments
 symbolic.py      the operations of a graph, with symbols for its dynamic dims
 dependence.py    follows a dynamic dim through them to a verdict
-rows.py          how a tensor of a padded run relates to the same tensor of the call's own run
-row_rules.py     rules for operations that compute
-layout_rules.py  rules for views, slices, joins
-index_rules.py   rules for indices
-by_row.py        which operations treat rows independently
+rules.py         which operations keep rows apart
 content.py       the content of padding
 in_bucket.py     compares one call with its bucket's graph
 compare.py       compares one call with the same call run in another way

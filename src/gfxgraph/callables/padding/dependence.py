@@ -3,16 +3,13 @@
 Problem: a step captured at 8 rows should serve a call of 5. Three rows are padding. If they can affect
 anything that the caller sees, the answer is wrong, silently, and perhaps only in a later call.
 
-Idea: each dynamic dim is followed through the graph, operation by operation (``rows.py`` defines what is
-known about each tensor). A bucket is allowed if every result and everything written holds the rows of the
-call at the front of a dim, or does not depend on the dim at all. Nothing is concluded from values, so the
-verdict holds for every later call of the same graph.
+Idea: each dynamic dim is followed through the graph, operation by operation. A bucket is allowed if every
+result and everything written holds the rows of the call at the front of one dim, or does not depend on the dim
+at all. Nothing is concluded from values, so the verdict holds for every later call of the same graph.
 
     1. ``symbolic.py`` traces the graph again with a symbol for each dynamic dim;
-    2. one rule per operation says how its results depend on the rows (``row_rules.py``, ``layout_rules.py``,
-       ``index_rules.py``); an operation without a rule is refused by name;
-    3. whatever a rule says is checked against the shapes: a size depends on the symbol exactly where the rule
-       puts rows;
+    2. ``rules.py`` says which operations keep rows apart; one without a rule is refused by name;
+    3. the shape of a result shows where its rows are: in the one dim whose size depends on the symbol;
     4. results and writes are checked.
 
 The verdict is about a graph. It does not cover a size that Python read while the graph was traced elsewhere: the
@@ -27,7 +24,7 @@ Source: docs/decisions/0110; tests/unit/callables/padding/test_dependence.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,24 +33,24 @@ import torch
 from torch import Tensor, fx
 from torch.utils._pytree import tree_leaves
 
-from gfxgraph.callables.padding import index_rules, layout_rules, row_rules
-from gfxgraph.callables.padding.by_row import is_by_row
-from gfxgraph.callables.padding.rows import (
-    FREE,
+from gfxgraph.callables.padding.rules import (
+    MOVERS,
     RULES,
+    SIZES,
+    WRITERS,
     Cause,
     JudgedOperation,
     Padding,
-    RowDependence,
+    PaddingHolds,
     RowsRefused,
-    RowValue,
-    Ruled,
     SymbolicSizes,
+    Value,
     Why,
+    blocks_of,
+    rule_of,
+    view,
 )
 from gfxgraph.callables.padding.symbolic import Dynamic, NotTraced, Operation, SymbolicTape, traced
-
-_TABLES = (index_rules, layout_rules, row_rules)  # imported for the rules that they register
 
 
 @dataclass(frozen=True)
@@ -184,109 +181,112 @@ class _Judgement:
     ) -> None:
         self.found = found
         self.name = name
-        self.symbol = symbol
         self.sizes = SymbolicSizes(symbol, simplify)
         self.back = back
-        self.rows: dict[int, RowDependence] = {}
-        """Row dependence of each tensor, by id: the trace keeps them all alive."""
-        self.last: dict[int, Operation] = {}
-        """The operation that made each tensor."""
+        self.known: dict[int, Value] = {}
+        """Each tensor, by id: the trace keeps them all alive."""
         self.needs = Padding.ANY
         self.written: dict[str, tuple[Cut, ...]] = {}
         self.in_pieces: Cause | None = None
 
     def verdict(self, results: Sequence[int] | None) -> DimVerdict:
         try:
-            if not isinstance(self.symbol, sympy.Symbol):
-                raise RowsRefused(Cause("", None, Why.FIXED, f"{self.name} is {self.symbol}"))
-            outputs: tuple[tuple[Cut, ...] | None, ...] = ()
+            if not isinstance(self.sizes.symbol, sympy.Symbol):
+                raise RowsRefused(Cause("", None, Why.FIXED, f"{self.name} is {self.sizes.symbol}"))
             for value in self.found.inputs:
                 if isinstance(value, Tensor):
-                    self.rows[id(value)] = self._argument(value)
+                    self.known[id(value)] = self._placed(value, PaddingHolds.MOVED, "an argument", None)
             for entry in self.found.tape:
-                self._call(entry)
+                self._follow(entry)
             outputs = self._results(results)
         except RowsRefused as refused:
             cause = refused.cause
             return DimVerdict(self.name, padding=self.needs, refusal=sentence(self.name, cause), reason=cause)
         return DimVerdict(self.name, outputs, self.written, self.needs, in_pieces=self.in_pieces)
 
-    def _argument(self, value: Tensor) -> RowDependence:
-        dims = {d: 1 for d, size in enumerate(value.shape) if self.sizes.depends(size)}
-        return RowDependence(dims, is_moved=bool(dims))
+    def _placed(self, tensor: Tensor, held: PaddingHolds, op: str, stack_trace: str | None) -> Value:
+        """The tensor, with its rows in the one dim whose size depends on their number."""
+        ends = [d for d, size in enumerate(tensor.shape) if self.sizes.depends(size)]
+        why = Why.MIXES if len(ends) > 1 else None  # rows beside rows
+        if len(ends) == 1 and self.sizes.times(tensor.shape[ends[0]]) is None:
+            why = Why.GROWS
+        mixed = Cause(op, stack_trace, why) if why is not None else None
+        place = ends[0] if ends and mixed is None else None
+        return Value(tuple(tensor.shape), tensor.dtype, place, held, mixed)
 
     # -- one operation --------------------------------------------------------------------------------
 
-    def _call(self, entry: Operation) -> None:
-        leaves = list(entry.out) if isinstance(entry.out, (list, tuple)) else [entry.out]
+    def _follow(self, entry: Operation) -> None:
+        leaves = _leaves(entry)
         if not isinstance(entry.op, torch._ops.OpOverload):
-            self._unknown(entry)
+            given = [self._value(leaf) for leaf in tree_leaves((entry.args, entry.kwargs))]
+            if any(not v.is_free if isinstance(v, Value) else self._depends(v) for v in given):
+                raise RowsRefused(Cause(str(entry.op), entry.stack_trace, Why.NO_RULE))
             return
         step = JudgedOperation(entry.op, entry.stack_trace, _bound(entry, self._value), leaves, self.sizes)
-        rows = self._ruled(step)
+        problem = self._problem(step)
         self.needs = max(self.needs, step.needs)
-        rows = [self._checked(step, each, leaf) for each, leaf in zip(rows, leaves)]
-        made = [r for r, leaf in zip(rows, leaves) if isinstance(leaf, Tensor)]
-        is_touched = any(map(self._depends, step.args.values()))
-        if self.in_pieces is None and not is_by_row(step, made, is_touched):
-            self.in_pieces = Cause(entry.op._schema.name, entry.stack_trace, Why.ROWS_BEFORE)
-        for each, leaf in zip(rows, leaves):
+        held = self._held(step)
+        for leaf in leaves:
             if isinstance(leaf, Tensor):
-                self.rows[id(leaf)] = each
-                self.last[id(leaf)] = entry
+                self.known[id(leaf)] = self._result(step, leaf, held, problem)
             elif isinstance(leaf, (list, tuple)):
-                raise step.refuse(Why.NO_RULE, "lists within its results")
+                raise RowsRefused(step.cause(Why.NO_RULE, "lists within its results"))
 
-    def _ruled(self, step: JudgedOperation) -> list[RowDependence]:
-        n = len(step.out)
+    def _problem(self, step: JudgedOperation) -> Cause | None:
+        """Why the results are unknown; None if rows stay apart, or do not reach the operation."""
         touched = [name for name, value in step.args.items() if self._depends(value)]
-        tensors = list(step.tensors())
-        if not touched and all(t.rows.is_free for t in tensors):
-            return self._same_in_both(step)
+        if not touched and all(value.is_free for value in step.tensors()):
+            return None
         if step.op._schema.is_mutable:
-            raise step.refuse(Why.NO_RULE, "it writes to its arguments")
-        ruled = _rule_of(step.op)
-        if ruled is None:
-            if torch.Tag.nondeterministic_seeded in step.op.tags:
-                raise step.refuse(Why.DRAWS)
-            if step.op.namespace not in ("aten", "prims"):
-                raise step.refuse(Why.NO_RULE)
-            return [_first_mixed(tensors) or step.mixed(Why.NO_RULE)] * n
-        if not ruled.takes_mixed:
-            mixed = _first_mixed(tensors)
-            if mixed is not None:
-                return [mixed] * n
-        if any(name not in ruled.sizes for name in touched):
-            return [step.mixed(Why.SIZE)] * n
-        rows = ruled.rule(step)
-        return rows if isinstance(rows, list) else [rows] * n
+            raise RowsRefused(step.cause(Why.NO_RULE, "it writes to its arguments"))
+        found = rule_of(step.op)
+        if found is None:
+            tags = set(step.op.tags)
+            draws = torch.Tag.nondeterministic_seeded in tags
+            unknown = Why.DRAWS if draws else Why.READS if _READS & tags else Why.NO_RULE
+            if unknown is not Why.NO_RULE or step.op.namespace not in ("aten", "prims"):
+                raise RowsRefused(step.cause(unknown))
+            return _first_mixed(step) or step.cause(unknown)
+        mixed = _first_mixed(step)
+        if mixed is not None:
+            return mixed
+        why = Why.SIZE if not SIZES.issuperset(touched) else found(step)
+        if why in (Why.DRAWS, Why.READS):
+            raise RowsRefused(step.cause(why))
+        return step.cause(why) if why is not None else None
 
-    def _same_in_both(self, step: JudgedOperation) -> list[RowDependence]:
-        """The dim does not reach this operation; keep only what its rule knows about signs."""
-        ruled = _rule_of(step.op)
-        if ruled is None or step.name not in _KNOWS_SIGNS:
-            return [FREE] * len(step.out)
-        rows = ruled.rule(step)
-        each = rows if isinstance(rows, list) else [rows] * len(step.out)
-        return [RowDependence(is_nonnegative=r.is_nonnegative) for r in each]
+    def _held(self, step: JudgedOperation) -> PaddingHolds:
+        """What the padding of the results holds."""
+        if step.name in ("aten::arange", "prims::iota"):
+            counts = not step["start"] and step["step"] in (None, 1)
+            return PaddingHolds.OWN if counts and step.out[0].dtype in _INDICES else PaddingHolds.POSITIONS
+        given = list(step.tensors())
+        carrying = {value.held for value in step.carrying()}
+        if not carrying:
+            return PaddingHolds.POSITIONS if step.name == "aten::slice" else PaddingHolds.COMPUTED
+        if step.name in MOVERS and len(carrying) == 1 and all(v.place is not None for v in given):
+            held = carrying.pop()
+            return held if held is not PaddingHolds.OWN or step.out[0].dtype in _INDICES else PaddingHolds.POSITIONS
+        return PaddingHolds.POSITIONS if max(carrying) >= PaddingHolds.POSITIONS else PaddingHolds.COMPUTED
 
-    def _checked(self, step: JudgedOperation, rows: RowDependence, leaf: Any) -> RowDependence:
-        """The row dependence, checked against the shape of the result."""
-        if not isinstance(leaf, Tensor) or rows.mixed is not None:
-            return rows
-        dims = {}
-        for d, size in enumerate(leaf.shape):
-            if not self.sizes.depends(size):
-                continue  # the whole dim is the front
-            values = self.sizes.at(size)
-            if d not in rows.dims or list(values) != sorted(values) or values[0] < 0:
-                return step.mixed(Why.GROWS)
-            if values[0] % (rows.dims[d] or 1):
-                return step.mixed(Why.GROWS)
-            dims[d] = rows.dims[d]
-        if any((outer or 1) != 1 and d not in dims for d, outer in rows.dims.items()):
-            return step.mixed(Why.GROWS)
-        return replace(rows, dims=dims, repeats=rows.repeats or not dims, counts=rows.counts if dims else None)
+    def _result(self, step: JudgedOperation, leaf: Tensor, held: PaddingHolds, problem: Cause | None) -> Value:
+        if problem is not None:
+            return Value(tuple(leaf.shape), leaf.dtype, mixed=problem)
+        made = self._placed(leaf, held, step.name, step.stack_trace)
+        carrying = step.carrying()
+        if made.place is None:
+            if carrying and made.mixed is None and not (step.name in WRITERS and step["self"].is_free):
+                return replace(made, mixed=step.cause(Why.MIXES))
+            return made
+        if not carrying and held >= PaddingHolds.POSITIONS and self.in_pieces is None:
+            self.in_pieces = step.cause(Why.POSITION)
+        if RULES.get(step.name) is view:
+            return replace(made, blocks=blocks_of(step))
+        layouts = {(self.sizes.times(v.shape[v.place]), v.blocks) for v in carrying if v.place is not None}
+        if layouts and (len(layouts) > 1 or next(iter(layouts))[0] != self.sizes.times(leaf.shape[made.place])):
+            return replace(made, place=None, mixed=step.cause(Why.GROWS))
+        return replace(made, blocks=next(iter(layouts))[1]) if layouts else made
 
     def _depends(self, value: Any) -> bool:
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
@@ -296,19 +296,11 @@ class _Judgement:
     def _value(self, value: Any) -> Any:
         """An argument in the form in which rules take it."""
         if isinstance(value, Tensor):
-            rows = self.rows.get(id(value))
-            if rows is None:  # a constant, made by no recorded operation
-                is_same = not any(map(self.sizes.depends, value.shape))
-                rows = FREE if is_same else RowDependence(mixed=Cause("an untraced tensor", None, Why.NO_RULE))
-            return RowValue(tuple(value.shape), value.dtype, rows)
-        if isinstance(value, (list, tuple)):
-            return [self._value(v) for v in value]
-        return value
-
-    def _unknown(self, entry: Operation) -> None:
-        given = [self._value(leaf) for leaf in tree_leaves((entry.args, entry.kwargs))]
-        if any(self._depends(v) or (isinstance(v, RowValue) and not v.rows.is_free) for v in given):
-            raise RowsRefused(Cause(str(entry.op), entry.stack_trace, Why.NO_RULE))
+            known = self.known.get(id(value))  # without: a constant, made by no recorded operation
+            unknown = Cause("an untraced tensor", None, Why.NO_RULE)
+            is_same = not any(map(self.sizes.depends, value.shape))
+            return known or Value(tuple(value.shape), value.dtype, mixed=None if is_same else unknown)
+        return [self._value(v) for v in value] if isinstance(value, (list, tuple)) else value
 
     # -- what the caller sees ----------------------------------------------------------------------------
 
@@ -320,56 +312,34 @@ class _Judgement:
                 continue
             if self._depends(value):
                 raise RowsRefused(Cause(f"result {i}", None, Why.RETURNS))
-            made.append(self._cuts(value, Why.INTERLEAVED) if isinstance(value, Tensor) else None)
+            made.append(self._cuts(value) if isinstance(value, Tensor) else None)
         for name, value in self.found.written.items():
-            self.written[name] = self._cuts(value, Why.WRITES)
+            self.written[name] = self._cuts(value)
         return tuple(made)
 
-    def _cuts(self, value: Tensor, why: Why) -> tuple[Cut, ...]:
-        rows, entry = self._value(value).rows, self.last.get(id(value))
-        if rows.mixed is not None:
-            raise RowsRefused(rows.mixed)
-        if any((outer or 1) != 1 for outer in rows.dims.values()):
-            name = entry.op._schema.name if entry is not None else ""
-            raise RowsRefused(Cause(name, entry.stack_trace if entry is not None else None, why))
-        return tuple(Cut(d, self._named(value.shape[d])) for d in sorted(rows.dims))
+    def _cuts(self, tensor: Tensor) -> tuple[Cut, ...]:
+        value = self._value(tensor)
+        if value.mixed is not None:
+            raise RowsRefused(value.mixed)
+        if value.blocks != 1:
+            by = next(each for each in reversed(self.found.tape) if any(leaf is tensor for leaf in _leaves(each)))
+            raise RowsRefused(Cause(by.op._schema.name, by.stack_trace, Why.GROWS))
+        return () if value.place is None else (Cut(value.place, self._named(value.shape[value.place])),)
 
     def _named(self, size: Any) -> sympy.Expr:
-        expr = size.node.expr if hasattr(size, "node") else sympy.Integer(size)
-        return expr.xreplace(self.back)
+        return size.node.expr.xreplace(self.back)
 
 
-def _rule_of(op: Any) -> Ruled | None:
-    name = op._schema.name
-    ruled = RULES.get(name)
-    if ruled is not None:
-        return ruled
-    if torch.Tag.pointwise in op.tags:
-        return _POINTWISE if torch.Tag.nondeterministic_seeded not in op.tags else None
-    if name.startswith("aten::_foreach_") and _is_pointwise(name.removeprefix("aten::_foreach_")):
-        return _FOREACH
-    return None
+_INDICES = (torch.int64, torch.int32)
+_READS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
-_KNOWS_SIGNS = frozenset(
-    f"aten::{name}"
-    for name in (
-        "abs square clamp clamp_min mul add maximum minimum bitwise_and remainder where alias detach _to_copy clone "
-        "view expand permute transpose t unsqueeze squeeze select slice index argmax argmin topk sort cumsum "
-        "eq ne lt le gt ge logical_not logical_and logical_or embedding gather index_select cat stack"
-    ).split()
-)
-_POINTWISE = Ruled(row_rules.pointwise, frozenset(), False)
-_FOREACH = Ruled(row_rules.foreach, frozenset(), False)
+def _leaves(entry: Operation) -> list[Any]:
+    return list(entry.out) if isinstance(entry.out, (list, tuple)) else [entry.out]
 
 
-def _is_pointwise(name: str) -> bool:
-    packet = getattr(torch.ops.aten, name, None)
-    return packet is not None and any(torch.Tag.pointwise in getattr(packet, o).tags for o in packet.overloads())
-
-
-def _first_mixed(tensors: Sequence[RowValue]) -> RowDependence | None:
-    return next((t.rows for t in tensors if t.rows.mixed is not None), None)
+def _first_mixed(step: JudgedOperation) -> Cause | None:
+    return next((value.mixed for value in step.tensors() if value.mixed is not None), None)
 
 
 def _bound(entry: Operation, value: Callable[[Any], Any]) -> dict[str, Any]:
@@ -408,13 +378,3 @@ def sentence(name: str, cause: Cause) -> str:
 def _at(expr: Any, sizes: Mapping[str, int]) -> Any:
     given = {sympy.Symbol(name, integer=True, positive=True): sympy.Integer(size) for name, size in sizes.items()}
     return sympy.sympify(expr).xreplace(given)
-
-
-def operations_with_a_rule() -> Iterator[str]:
-    """Names of ATen operations that have a rule."""
-    for name in dir(torch.ops.aten):
-        packet = getattr(torch.ops.aten, name, None)
-        for overload in getattr(packet, "overloads", list)():
-            op = getattr(packet, overload)
-            if _rule_of(op) is not None:
-                yield str(op)

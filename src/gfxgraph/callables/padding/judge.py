@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gfxgraph.callables.padding.content import Content, Pad, parse_pads
-from gfxgraph.callables.padding.rows import Padding, Why
+from gfxgraph.callables.padding.rules import Padding, Why
 
 if TYPE_CHECKING:
     from gfxgraph.callables.padding.dependence import DimVerdict, Independence

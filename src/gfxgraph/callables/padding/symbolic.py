@@ -129,7 +129,7 @@ def _functional(
     def functional(*values: Any) -> Any:
         """``flat``, and what it wrote to its arguments."""
         without = torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize))
-        with without, FunctionalTensorMode():
+        with without, _Functional():
             wrapped = [FunctionalTensor.to_functional(v) if isinstance(v, Tensor) else v for v in values]
             results = tree_map_only(FunctionalTensor, _plain, flat(*wrapped))
             for i, value in enumerate(wrapped):
@@ -141,7 +141,7 @@ def _functional(
                         written.append(i)
             return results, [torch._from_functional_tensor(wrapped[i].elem) for i in written]
 
-    with mode:
+    with torch._C._AutoDispatchBelowAutograd(), mode:  # above it, C++ takes whole operations apart
         mode.is_recording = True
         results, after = functional(*fakes, *lifted) if mode.may_write else (flat(*fakes, *lifted), [])
         mode.is_recording = False
@@ -156,6 +156,28 @@ def _functional(
 def _plain(value: FunctionalTensor) -> Tensor:
     torch._sync(value)
     return torch._from_functional_tensor(value.elem)
+
+
+_WHOLE = frozenset(
+    getattr(getattr(torch.ops.aten, name), overload)
+    for name, overload in (
+        ("linear", "default"), ("matmul", "default"), ("scaled_dot_product_attention", "default"),
+        ("lstm", "input"), ("gru", "input"), ("rnn_tanh", "input"), ("rnn_relu", "input"),
+    )
+)  # fmt: skip
+"""Operations that are judged as one: torch takes them apart by merging dims, or by kernels of one device."""
+
+
+class _Functional(FunctionalTensorMode):
+    """Functionalization that leaves whole operations whole."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func not in _WHOLE:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        given = tree_map_only(FunctionalTensor, _plain, (args, kwargs or {}))
+        out = func(*given[0], **given[1])
+        with self:
+            return tree_map_only(Tensor, FunctionalTensor.to_functional, out)
 
 
 class _WritesToOwn(NotTraced):
@@ -178,7 +200,7 @@ class _Recorder(FakeTensorMode):
         kwargs = kwargs or {}
         if not self.is_recording or getattr(func, "namespace", "") == "prim":  # prim: queries a device or layout
             return super().__torch_dispatch__(func, types, args, kwargs)
-        if isinstance(func, torch._ops.OpOverload) and func._can_decompose():
+        if isinstance(func, torch._ops.OpOverload) and func._can_decompose() and func not in _WHOLE:
             n_before = len(self.tape)
             try:
                 with self:

@@ -5,7 +5,6 @@ Stays out: captures, replays, and the code that makes them (held by an import co
 
     frontend.py   a function traced by Dynamo: as a whole, or as pieces with Python between them
     dynamo.py     how Dynamo is asked: settings, backend, the frame that it begins at
-    changes.py    what a trace changes of the process, undone at its end
     interrupts.py  signals wait until Dynamo has returned
     found.py      what Dynamo gave for one frame, and why that is not the whole call
     corrections.py  what stands in the place of Dynamo's own rules, and of its logs, meanwhile

@@ -30,11 +30,11 @@ import sys
 import traceback
 import types
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 
-from gfxgraph.callables.trace.changes import Changes
 from gfxgraph.callables.trace.found import name_of
 from gfxgraph.callables.trace.watch import PACKAGES, reads_state
 
@@ -55,7 +55,17 @@ _handlers: dict[object, object] = {}
 """Our replacements for Dynamo's cached handlers of builtin calls, which keep the rule that they were made with."""
 
 
-def correct(changes: Changes, errors: list[Exception], seen: Seen) -> None:
+def put(changes: ExitStack, owner: Any, name: str, value: object) -> None:
+    """Have ``value`` as an attribute, or as an entry of a dict, until the end of ``changes``."""
+    if isinstance(owner, dict):
+        changes.callback(owner.__setitem__, name, owner[name])
+        owner[name] = value
+    else:
+        changes.callback(setattr, owner, name, getattr(owner, name))
+        setattr(owner, name, value)
+
+
+def correct(changes: ExitStack, errors: list[Exception], seen: Seen) -> None:
     """Replace some of Dynamo's functions, settings and table entries with ours.
 
     Args:
@@ -64,7 +74,7 @@ def correct(changes: Changes, errors: list[Exception], seen: Seen) -> None:
     """
     for owner, name, make in list(_stand_ins(errors, seen)):
         own = owner[name] if isinstance(owner, dict) else getattr(owner, name)
-        changes.put(owner, name, make(own))
+        put(changes, owner, name, make(own))
 
 
 def _stand_ins(errors: list[Exception], seen: Seen) -> Iterator[StandIn]:

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
-from gfxgraph.callables.trace.changes import Changes
-from gfxgraph.callables.trace.corrections import Seen, correct
+from gfxgraph.callables.trace.corrections import Seen, correct, put
 from gfxgraph.callables.trace.found import (
     Found,
     asks_by_name,
@@ -161,11 +160,11 @@ class Configured:
         seen: Seen = {} if front is None else front.seen
         # Other threads' compilations have Dynamo's own rules: they wait here, as they would inside.
         lock = torch._dynamo.convert_frame.compile_lock
-        with lock, Waiting(), Changes() as changes, warnings.catch_warnings():
+        with lock, Waiting(), contextlib.ExitStack() as changes, warnings.catch_warnings():
             for name, value in settings.items():
-                changes.put(known, name, value)
+                put(changes, known, name, value)
             for each in shielded:
-                changes.put(each, "_torchdynamo_disable", False)
+                put(changes, each, "_torchdynamo_disable", False)
             _quieten(changes)
             _leave_uncollected(changes)
             correct(changes, errors, seen)
@@ -189,18 +188,18 @@ def _for_symbols(front: Frontend) -> dict[str, Any]:
     return {"specialize_float": True, "allow_unspec_int_on_nn_module": is_restless}
 
 
-def _leave_uncollected(changes: Changes) -> None:
+def _leave_uncollected(changes: contextlib.ExitStack) -> None:
     """Turn Python's garbage collector off: what a trace makes stays alive, and scanning it repeatedly takes 6 %."""
     if gc.isenabled():
-        changes.note(gc.enable)
+        changes.callback(gc.enable)
         gc.disable()
 
 
-def _quieten(changes: Changes) -> None:
+def _quieten(changes: contextlib.ExitStack) -> None:
     """Silence Dynamo's advice on graph breaks: they are acceptable here, and ``explain()`` reports them."""
     warnings.filterwarnings("ignore", module=r"torch\._dynamo")
     log = logging.getLogger("torch._dynamo")
-    changes.note(functools.partial(log.setLevel, log.level))
+    changes.callback(log.setLevel, log.level)
     log.setLevel(max(log.level, logging.ERROR))
 
 

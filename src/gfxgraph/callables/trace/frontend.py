@@ -97,6 +97,13 @@ class Frontend:
         """Whether it may look for a missing key in one of Python's own mappings."""
         self._begin()
 
+    def reset(self) -> None:
+        """Forget every trace."""
+        with self._lock:
+            self.n_traces = self.n_raised = 0
+            self.seen.clear()
+            self._begin()
+
     def _begin(self) -> None:
         self._root = root_of(self.fn)
         context = torch._dynamo.optimize(backend_of(self), dynamic=self.is_dynamic or None)

@@ -6,7 +6,8 @@ of 'pybind11::error_already_set'", seen with torch 2.13). Where it asks a symbol
 KeyboardInterrupt for an argument of the wrong type ("Expected a value of type 'List[int]'", 2.11 and 2.13).
 
 Idea: as long as a trace of ours runs, Python's handlers are put aside, and what has come is raised anew at its end.
-A second signal of the same kind does not wait: a trace takes seconds, and somebody means it.
+SIGINT is the first to be put aside and the last to be put back, so no KeyboardInterrupt leaves the block half
+entered. A second signal of the same kind does not wait: a trace takes seconds, and somebody means it.
 
 Source: tests/property/faults_mixed.py; docs/decisions/0213.
 """
@@ -15,32 +16,29 @@ from __future__ import annotations
 
 import functools
 import signal
-import sys
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from types import FrameType
 from typing import Self
-
-from gfxgraph.callables.trace.changes import Changes
 
 Handler = Callable[[int, FrameType | None], object]
 
 
-class Waiting(Changes):
+class Waiting:
     """A block at whose end the signals that came meanwhile are handled, where they are: in the main thread."""
 
     def __init__(self) -> None:
-        super().__init__()
         self._came: set[int] = set()
+        self._handlers = ExitStack()
 
     def __enter__(self) -> Self:
-        self._begin(sys._getframe(1))
         if threading.current_thread() is threading.main_thread():
-            for number in signal.valid_signals():
+            for number in sorted(signal.valid_signals(), key=lambda number: number != signal.SIGINT):
                 handler = signal.getsignal(number)
                 if callable(handler) and not isinstance(handler, signal.Handlers):
                     held = functools.partial(self._hold, handler)
-                    self.note(functools.partial(_exchange, number, held, handler))
+                    self._handlers.callback(_exchange, number, held, handler)
                     signal.signal(number, held)
         return self
 
@@ -50,7 +48,7 @@ class Waiting(Changes):
         self._came.add(number)
 
     def __exit__(self, *_: object) -> None:
-        super().__exit__()
+        self._handlers.close()
         while self._came:
             signal.raise_signal(self._came.pop())
 

@@ -9,9 +9,9 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
-from gfxgraph.callables.padding.dependence import Independence, operations_with_a_rule, rows_independent
+from gfxgraph.callables.padding.dependence import Independence, rows_independent
 from gfxgraph.callables.padding.judge import Judge, PaddingRefusal
-from gfxgraph.callables.padding.rows import Padding
+from gfxgraph.callables.padding.rules import Padding
 from tests.unit.callables.padding.programs import PROGRAMS, Program
 
 N, BUCKET = 5, 8
@@ -184,13 +184,13 @@ def test_a_graph_that_torch_computes_in_two_ways_is_judged_in_both() -> None:
 
     def aligned(x: torch.Tensor) -> torch.Tensor:
         n = x.shape[0]
-        return (torch.nn.functional.pad(x, (0, 0, 0, 8 - n % 8))[:n] if n % 8 else x) * 2
+        return (x.contiguous() if n % 8 else x) * 2
 
     cases = (
         (aligned, True, True),
         (aligned, False, False),
         (lambda x: x.sum(0) if x.shape[0] % 8 == 0 else x * 2, True, False),
-        (lambda x: x.amax(0) if x.shape[0] % 8 == 0 else x.mean(0) * 0 + x[0], True, False),
+        (lambda x: x.amax(0) if x.shape[0] % 8 == 0 else x.mean(0) * 0, True, False),
     )
     for step, by_size, is_padded in cases:
         judge = Judge()
@@ -220,21 +220,3 @@ def test_an_operation_without_a_rule_names_itself() -> None:
     """Nothing is guessed of operations that no table knows."""
     verdict = rows_independent(lambda x: torch.linalg.qr(x.T)[0], [torch.randn(N, 4)], {0: {0: "n"}})["n"]
     assert not verdict.allowed and "linalg_qr" in verdict.explain()
-
-
-def test_core_aten_is_covered() -> None:
-    """Of the core operations only gradients, random numbers and a few distances have no rule."""
-    known = set(operations_with_a_rule())
-    for name in torch._C._dispatch_get_all_op_names():  # torch lists only those that somebody has asked for
-        if name.startswith("aten::"):
-            getattr(torch.ops.aten, name[len("aten::") :].partition(".")[0])
-    packets = [getattr(torch.ops.aten, name) for name in dir(torch.ops.aten)]
-    core = [
-        op
-        for packet in packets
-        if hasattr(packet, "overloads")
-        for op in (getattr(packet, o) for o in packet.overloads())
-        if torch.Tag.core in op.tags and "backward" not in str(op)
-    ]  # fmt: skip
-    without = {str(op) for op in core} - known
-    assert len(core) > 150 and len(without) <= 9, without

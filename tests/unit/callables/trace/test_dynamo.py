@@ -8,6 +8,7 @@ import signal
 import threading
 import traceback
 import types
+from contextlib import ExitStack
 
 import pytest
 
@@ -16,115 +17,48 @@ torch = pytest.importorskip("torch")
 from torch._dynamo import symbolic_convert  # noqa: E402
 
 import gfxgraph  # noqa: E402
-from gfxgraph.callables.trace import changes as changes_room  # noqa: E402
 from gfxgraph.callables.trace import corrections, dynamo  # noqa: E402
-from gfxgraph.callables.trace.changes import Changes  # noqa: E402
 from gfxgraph.callables.trace.interrupts import Waiting  # noqa: E402
 
 
 def test_what_is_for_logs_alone_is_left_out():
     """Files are read for the names of functions where Dynamo's log asks for them; afterwards all is as it was."""
     own = symbolic_convert.get_funcname
-    with Changes() as changes:
+    with ExitStack() as changes:
         corrections.correct(changes, [], {})
         assert symbolic_convert.get_funcname is not own
     assert symbolic_convert.get_funcname is own
     level = symbolic_convert.trace_call_log.level
     symbolic_convert.trace_call_log.setLevel(logging.DEBUG)
     try:
-        with Changes() as changes:
+        with ExitStack() as changes:
             corrections.correct(changes, [], {})
             assert symbolic_convert.get_funcname is own
     finally:
         symbolic_convert.trace_call_log.setLevel(level)
 
 
-def test_a_block_that_is_over_is_undone():
-    """An interrupt has left it by no exit: the next block finds Dynamo's own rules; ``disable`` puts them back."""
-    own = symbolic_convert.get_funcname
-
-    def left():
-        changes = Changes()
-        changes.__enter__()
-        corrections.correct(changes, [], {})
-        return changes
-
-    def asked():
-        with Changes():
-            assert symbolic_convert.get_funcname is own
-
-    def in_a_thread():
-        thread = threading.Thread(target=asked)
-        thread.start()
-        thread.join()
-
-    def disabled():
-        gfxgraph.enable(simulate="hip")
-        gfxgraph.disable()
-
-    for heal in (asked, changes_room.put_back, in_a_thread, disabled):
-        kept = left()
-        assert symbolic_convert.get_funcname is not own
-        heal()
-        assert symbolic_convert.get_funcname is own
-        assert changes_room._underway == []
-        kept.__exit__()  # again, late: nothing is left to undo
-        assert symbolic_convert.get_funcname is own
-
-
-def test_a_block_that_runs_is_left_alone():
-    """Neither the outer one of this thread nor another thread's is undone by a block that begins."""
-    owner = {"outer": 0, "beside": 0}
-    begun, go_on = threading.Event(), threading.Event()
-
-    def beside():
-        with Changes() as changes:
-            changes.put(owner, "beside", 1)
-            begun.set()
-            assert go_on.wait(60)
-
-    thread = threading.Thread(target=beside)
-    with Changes() as changes:
-        changes.put(owner, "outer", 1)
-        thread.start()
-        assert begun.wait(60)
-        with Changes():
-            assert owner == {"outer": 1, "beside": 1}
-        go_on.set()
-        thread.join()
-        assert owner == {"outer": 1, "beside": 0}
-    assert owner == {"outer": 0, "beside": 0}
-
-
-def test_signals_that_a_half_entered_block_holds_are_let_go(monkeypatch):
-    """Struck while handlers are put aside: the first ones are the program's again, and what came is handled."""
+def test_a_keyboard_interrupt_leaves_no_handler_aside(monkeypatch):
+    """Struck while handlers are put aside, it waits for the end of the block; then all are the program's again."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGALRM)}
-    getsignal = signal.getsignal
+    getsignal, came = signal.getsignal, []
 
     def struck(number):
-        if number == signal.SIGALRM:
-            raise KeyboardInterrupt
+        if number == signal.SIGALRM and not came:
+            came.append(number)
+            signal.raise_signal(signal.SIGINT)
         return getsignal(number)
 
-    def enter():
-        with Waiting():
-            pass
-
-    came = []
-    for number in before:
-        signal.signal(number, lambda number, frame: came.append(number))
-    monkeypatch.setattr(signal, "getsignal", struck)
-    monkeypatch.setattr(signal, "valid_signals", lambda: sorted(before))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGALRM, lambda number, frame: None)
+    handlers = [signal.getsignal(number) for number in before]
     try:
-        with pytest.raises(KeyboardInterrupt):
-            enter()
-        monkeypatch.undo()
-        signal.raise_signal(signal.SIGINT)
-        assert came == []
-        changes_room.put_back()
-        assert came == [signal.SIGINT]
-        signal.raise_signal(signal.SIGINT)
-        assert came == [signal.SIGINT] * 2
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(signal, "getsignal", struck)
+            with Waiting():
+                entered = True
+        assert entered and came
+        assert [signal.getsignal(number) for number in before] == handlers
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -170,14 +104,14 @@ def test_others_compile_by_dynamos_rules_meanwhile():
 
 def test_the_collector_is_as_it_was():
     """Python's collector rests during a trace, one that fails among them, and goes on if it was on."""
-    with pytest.raises(RuntimeError), Changes() as changes:
+    with pytest.raises(RuntimeError), ExitStack() as changes:
         dynamo._leave_uncollected(changes)
         assert not gc.isenabled()
         raise RuntimeError
     assert gc.isenabled()
     gc.disable()
     try:
-        with Changes() as changes:
+        with ExitStack() as changes:
             dynamo._leave_uncollected(changes)
             pass
         assert not gc.isenabled()

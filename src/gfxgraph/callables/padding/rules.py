@@ -1,0 +1,560 @@
+"""Which operations keep rows apart, and where the rows are in a result.
+
+A tensor carries the rows of a dynamic dim along at most one of its dims, whose size is a constant times the dim's
+symbol (``[n, 4, 8]`` viewed as ``[4 * n, 8]``). The rows of the call are at its front, padding is behind them, and no
+element of a row depends on another row. So the place of the rows in a result need not be computed: it is the one
+dim whose size depends on the symbol. An operation that combines rows either removes that dim (a sum, a product over
+it), which the shape shows, or keeps it (softmax, sort, convolution), which the tables here know. An operation that
+is in no table is refused by name.
+
+Three things are followed about padding itself, because padding used as an index must be a valid one: it is the
+arguments' own (``MOVED``), it is what the same operations make of it (``COMPUTED``), or it counts positions.
+"""
+
+# ruff: noqa: TID253
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import Any
+
+import torch
+
+
+class Padding(IntEnum):
+    """What the padded rows of the inputs must hold."""
+
+    ANY = 0
+    ZERO_OR_LAST = 1
+    """Zero, or the last own row repeated: some rows are indices."""
+    LAST = 2
+    """The last own row repeated: some rows are written to memory that rows share, or computed into indices."""
+
+
+class Why(Enum):
+    """Why an operation prevents the use of a bucket; the text is for the user, ``{dim}`` is the dim's name."""
+
+    MIXES = "takes the rows of {dim} together, so padding would be counted; reduce later, or within each row"
+    MOVES = "takes or moves rows of {dim} by their place; keep whole rows, and take some of them outside"
+    INDEX = "takes an index that may be out of range in the padding; compute it from arguments alone"
+    WRITES = "writes to memory that all rows of {dim} share, so padding would be written too; give each row its place"
+    SIZE = "uses the size of {dim} as a value, which is another one in a bucket; pass it as a tensor argument"
+    DRAWS = "draws more random numbers for more rows of {dim}, so later ones would differ; draw outside or use eval()"
+    READS = "has a result whose value the host needs and that depends on rows of {dim}; compute it outside"
+    NO_RULE = "has no rule that says whether rows of {dim} stay apart; move it outside the graphed function"
+    FIXED = "fixes the size of {dim}, so no other can be run; do not combine it with tensors of a constant size"
+    GROWS = "has a size of {dim} that is not followed; keep one dim for each dynamic size, and put it first"
+    POSITION = "counts the rows of {dim}, of which another piece of the call would hold others"
+    RETURNS = "returns the size of {dim} itself, which is another one in a bucket; read it from the argument"
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """The operation that mixes padding in, and why."""
+
+    op: str
+    stack_trace: str | None
+    why: Why
+    detail: str = ""
+
+
+class RowsRefused(Exception):
+    """No bucket can be used, whatever happens to the operation's result."""
+
+    def __init__(self, cause: Cause) -> None:
+        super().__init__(cause)
+        self.cause = cause
+
+
+class PaddingHolds(IntEnum):
+    """What the padding of a tensor holds."""
+
+    MOVED = 0
+    """The padding of an argument: zero if that is zero."""
+    COMPUTED = 1
+    """Its last own row repeated, if the padding of the arguments is."""
+    POSITIONS = 2
+    """What was computed from the number of the row."""
+    OWN = 3
+    """The number of its row, in every element."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor of the graph.
+
+    Attributes:
+        place: the dim that carries rows; None if the tensor is the same in a bucket.
+        mixed: why nothing is known of it. It does no harm until it reaches a result or an effect.
+        blocks: how often the rows lie there one after another. ``[4, n, 8]`` viewed as ``[4 * n, 8]``, as
+            ``nn.MultiheadAttention`` does, has the rows in 4 blocks, each with its padding behind it.
+    """
+
+    shape: tuple[Any, ...]
+    dtype: torch.dtype
+    place: int | None = None
+    held: PaddingHolds = PaddingHolds.COMPUTED
+    mixed: Cause | None = None
+    blocks: Any = 1
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def is_free(self) -> bool:
+        """True if it is the same in both runs."""
+        return self.place is None and self.mixed is None
+
+
+class SymbolicSizes:
+    """SymbolicSizes as expressions of the dynamic dim's symbol.
+
+    Args:
+        symbol: the dynamic dim's.
+        simplify: returns an expression without replaced symbols.
+    """
+
+    def __init__(self, symbol: Any, simplify: Callable[[Any], Any]) -> None:
+        self.symbol = symbol
+        self._simplify = simplify
+
+    def plain(self, size: Any) -> Any:
+        return self._simplify(size.node.expr) if hasattr(size, "node") else size
+
+    def depends(self, value: Any) -> bool:
+        """Whether the size, or one in the list, is another one in a bucket."""
+        if isinstance(value, (list, tuple)):
+            return any(map(self.depends, value))
+        plain = self.plain(value)
+        return self.symbol in getattr(plain, "free_symbols", ())
+
+    def times(self, size: Any) -> Any:
+        """Elements for each row in a dim of this size; None if the size is no multiple of the number of rows."""
+        each = self.plain(size) / self.symbol
+        return None if self.symbol in each.free_symbols or not each.is_integer else each
+
+    def product(self, sizes: Sequence[Any]) -> Any:
+        product = self.symbol / self.symbol
+        for size in sizes:
+            product = product * self.plain(size)
+        return product
+
+
+class JudgedOperation:
+    """One operation of the judged graph: its arguments by name, with `Value`s in place of tensors."""
+
+    def __init__(
+        self, op: Any, stack_trace: str | None, args: dict[str, Any], out: Sequence[Any], sizes: SymbolicSizes
+    ) -> None:
+        self.op = op
+        self.name: str = op._schema.name
+        self.stack_trace = stack_trace
+        self.args = args
+        self.out = out
+        self.sizes = sizes
+        self.needs = Padding.ANY
+
+    def __getitem__(self, name: str) -> Any:
+        return self.args.get(name)
+
+    def cause(self, why: Why, detail: str = "") -> Cause:
+        return Cause(self.name, self.stack_trace, why, detail)
+
+    def tensors(self) -> Iterator[Value]:
+        """All tensors among the arguments."""
+        for value in self.args.values():
+            for each in value if isinstance(value, (list, tuple)) else (value,):
+                if isinstance(each, Value):
+                    yield each
+
+    def carrying(self) -> list[Value]:
+        return [value for value in self.tensors() if value.place is not None]
+
+    def usable_index(self, index: Value, table: Any = None) -> Why | None:
+        """Why the padding of an index may be out of range; None if it cannot. Notes what that needs.
+
+        Args:
+            table: size of the indexed dim; None if positions must not be used.
+        """
+        if index.place is None:
+            return None
+        if index.held is PaddingHolds.OWN and table is not None and index.shape[index.place] <= table:  # a condition
+            return None
+        if index.held >= PaddingHolds.POSITIONS:
+            return Why.INDEX
+        self.needs = max(self.needs, Padding.ZERO_OR_LAST if index.held is PaddingHolds.MOVED else Padding.LAST)
+        return None
+
+
+Rule = Callable[[JudgedOperation], "Why | None"]
+"""Returns why rows do not stay apart, or None. Whether they are taken together is also seen from the shapes."""
+SIZES = frozenset("size shape end length repeats stride N".split())
+"""Arguments that are sizes; a size of rows anywhere else is used as a value."""
+RULES: dict[str, Rule] = {}
+"""By the operation's name, without overload."""
+MOVERS: set[str] = set()
+"""Operations after which each element is one of the same row."""
+
+
+def rule(names: str, namespace: str = "aten", *, moves: bool = False) -> Callable[[Rule], Rule]:
+    def register(function: Rule) -> Rule:
+        for name in names.split():
+            RULES[f"{namespace}::{name}"] = function
+            if moves:
+                MOVERS.add(f"{namespace}::{name}")
+        return function
+
+    return register
+
+
+def rule_of(op: Any) -> Rule | None:
+    found = RULES.get(op._schema.name)
+    return pointwise if found is None and torch.Tag.pointwise in op.tags else found
+
+
+def wrap(dim: int, ndim: int) -> int:
+    """A dim as a non-negative number."""
+    return dim + ndim if dim < 0 else dim
+
+
+# -- what the shapes show: element by element, products, reductions, constants ------------------------
+
+_DIVISIONS = frozenset(f"aten::{name}" for name in ("floor_divide", "remainder", "fmod", "div"))
+
+
+@rule("floor_divide")
+def pointwise(step: JudgedOperation) -> Why | None:
+    divisor = step["other"]
+    if step.name in _DIVISIONS and isinstance(divisor, Value) and divisor.place is not None:
+        if not divisor.dtype.is_floating_point and step.out[0].dtype == divisor.dtype:
+            if divisor.held >= PaddingHolds.POSITIONS:
+                return Why.INDEX
+            step.needs = Padding.LAST  # some devices stop at an integer division by zero
+    return None
+
+
+@rule(
+    "copy masked_fill native_dropout _prelu_kernel hardswish log_sigmoid_forward fill polar complex rsub "
+    "mm _int_mm bmm mv addmm addmv baddbmm addbmm dot linear matmul ger outer addr gru_cell lstm_cell "
+    "sum mean amax amin prod any all std var std_mean var_mean aminmax logsumexp norm linalg_vector_norm argmax "
+    "argmin max min median nanmedian mode nansum kthvalue count_nonzero "
+    "full zeros ones empty empty_strided new_full new_zeros new_ones new_empty new_empty_strided full_like "
+    "zeros_like ones_like empty_like empty_permuted view_as_complex view_as_real grid_sampler_2d grid_sampler_3d "
+    "sym_size sym_numel sym_stride sym_storage_offset _assert_tensor_metadata _fused_sdp_choice "
+    "mse_loss smooth_l1_loss huber_loss binary_cross_entropy_with_logits kl_div affine_grid_generator"
+)  # fmt: skip
+def by_shape(step: JudgedOperation) -> Why | None:
+    return Why.DRAWS if step.name == "aten::native_dropout" and step["train"] is not False else None
+
+
+@rule("permute transpose t unsqueeze squeeze alias detach lift_fresh lift_fresh_copy clone contiguous expand "
+      "_to_copy _conj", moves=True)  # fmt: skip
+def moved(step: JudgedOperation) -> Why | None:
+    return None
+
+
+@rule("repeat")
+def repeat(step: JudgedOperation) -> Why | None:
+    value: Value = step["self"]
+    at = len(step["repeats"]) - value.ndim + (value.place or 0)
+    return Why.GROWS if value.place is not None and (step["repeats"][at] != 1 or _size(step, "repeats")) else None
+
+
+@rule("view _unsafe_view reshape _reshape_alias", moves=True)
+def view(step: JudgedOperation) -> Why | None:
+    """In row-major order, what is before the rows must stay before them."""
+    value = step["self"]
+    if step["dtype"] is not None and value.place == value.ndim - 1:
+        return Why.GROWS
+    return Why.GROWS if value.place is None or blocks_of(step) is None else None
+
+
+def blocks_of(step: JudgedOperation) -> Any:
+    """In how many blocks a view has rows; None if they are not apart there."""
+    value, out = step["self"], step.out[0].shape
+    ends = [d for d, size in enumerate(out) if step.sizes.depends(size)]
+    if len(ends) != 1 or step.sizes.times(out[ends[0]]) is None:
+        return None
+    blocks = step.sizes.product(value.shape[: value.place]) * value.blocks / step.sizes.product(out[: ends[0]])
+    each = step.sizes.times(out[ends[0]]) / blocks
+    return blocks if blocks.is_integer and each.is_integer else None
+
+
+def _size(step: JudgedOperation, name: str) -> bool:
+    return step.sizes.depends(step[name])
+
+
+@rule("arange")
+def arange(step: JudgedOperation) -> Why | None:
+    start = step["start"] or 0
+    return Why.SIZE if step.sizes.depends([start, step["step"] or 1]) else None
+
+
+@rule("iota", namespace="prims")
+def iota(step: JudgedOperation) -> Why | None:
+    return None
+
+
+# -- along dims, which must not be that of the rows ---------------------------------------------------
+
+
+def dims_of(step: JudgedOperation, ndim: int) -> list[int]:
+    """The dims that an operation works along; all of them if it names none."""
+    named = next((step.args[n] for n in ("dim", "dims", "dimension") if step.args.get(n) is not None), None)
+    if named is None or named == []:
+        return list(range(ndim))
+    return [wrap(d, ndim) for d in (named if isinstance(named, (list, tuple)) else [named])]
+
+
+@rule("_softmax _log_softmax _safe_softmax softmax log_softmax sort topk argsort cumsum cumprod cummax cummin "
+      "logcumsumexp glu _fft_r2c _fft_c2c _fft_c2r")  # fmt: skip
+def along(step: JudgedOperation) -> Why | None:
+    return Why.MIXES if any(v.place in dims_of(step, v.ndim) for v in step.carrying()) else None
+
+
+@rule("cat flip roll unbind split split_with_sizes chunk unsafe_split unsafe_split_with_sizes unsafe_chunk "
+      "select select_scatter", moves=True)  # fmt: skip
+def beside(step: JudgedOperation) -> Why | None:
+    ndim = max(v.ndim for v in step.tensors())
+    values = [v for v in step.carrying() if v.ndim == ndim]
+    return Why.MOVES if any(v.place in dims_of(step, ndim) for v in values) else None
+
+
+@rule("stack", moves=True)
+def stack(step: JudgedOperation) -> Why | None:
+    return None
+
+
+@rule("slice", moves=True)
+def slice_(step: JudgedOperation) -> Why | None:
+    value: Value = step["self"]
+    dim, is_front = wrap(step["dim"] or 0, value.ndim), step["start"] in (None, 0) and step["step"] == 1
+    if value.place == dim:
+        is_whole = step.sizes.plain(step.out[0].shape[dim]) == step.sizes.plain(value.shape[dim])
+        return None if is_front and is_whole else Why.MOVES
+    return Why.SIZE if _size(step, "end") and not is_front else None  # else as many elements as there are rows
+
+
+@rule("slice_scatter")
+def slice_scatter(step: JudgedOperation) -> Why | None:
+    value, src = step["self"], step["src"]
+    dim = wrap(step["dim"] or 0, value.ndim)
+    is_whole = step.sizes.plain(src.shape[dim]) == step.sizes.plain(value.shape[dim])
+    return None if is_whole or dim not in (value.place, src.place) else Why.MOVES
+
+
+@rule("constant_pad_nd")
+def pad(step: JudgedOperation) -> Why | None:
+    value: Value = step["self"]
+    at = 2 * (value.ndim - 1 - (value.place or 0))
+    return Why.MOVES if any(n != 0 for n in step["pad"][at : at + 2]) else None
+
+
+# -- combining trailing dims ---------------------------------------------------------------------------
+
+ATTENTION = (
+    "scaled_dot_product_attention _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention "
+    "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention _scaled_dot_product_attention_math "
+    "_scaled_dot_product_fused_attention_overrideable"
+)
+
+
+@rule(ATTENTION)
+def attention(step: JudgedOperation) -> Why | None:
+    """Rows among the batch and the heads."""
+    if step["dropout_p"]:
+        return Why.DRAWS
+    return Why.MIXES if any((v.place or 0) >= v.ndim - 2 for v in step.carrying()) else None
+
+
+@rule("_native_multi_head_attention _transformer_encoder_layer_fwd")
+def encoder(step: JudgedOperation) -> Why | None:
+    """Rows are the batch; a mask of type 0 has none."""
+    named = [step[name] for name in ("src", "query", "key", "value", "mask") if step[name] is not None]
+    mask = step["mask"]
+    if step["mask_type"] == 0 and mask is not None and not mask.is_free:
+        return Why.MIXES
+    is_known = all(any(v is each for each in named) and v.place == 0 for v in step.carrying())
+    return None if is_known else Why.MIXES
+
+
+@rule("tril triu")
+def triangle(step: JudgedOperation) -> Why | None:
+    return Why.MOVES if step["self"].place >= step["self"].ndim - 2 else None
+
+
+def _only_first(step: JudgedOperation) -> bool:
+    first, *others = step.tensors()
+    return all(value.is_free for value in others)
+
+
+@rule("native_layer_norm _fused_rms_norm rms_norm layer_norm")
+def norm(step: JudgedOperation) -> Why | None:
+    first = next(step.tensors())
+    is_within = first.place is not None and first.place < first.ndim - len(step["normalized_shape"])
+    return None if is_within and _only_first(step) else Why.MIXES
+
+
+@rule("native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional "
+      "_native_batch_norm_legit_no_training _batch_norm_with_update_functional cudnn_batch_norm miopen_batch_norm "
+      "_batch_norm_no_update")  # fmt: skip
+def batch_norm(step: JudgedOperation) -> Why | None:
+    is_training = step["training"] or "with_update" in step.name or step["running_mean"] is None
+    return None if not is_training and _only_first(step) and next(step.tensors()).place != 1 else Why.MIXES
+
+
+@rule(
+    "convolution _convolution cudnn_convolution cudnn_convolution_transpose miopen_convolution "
+    "miopen_convolution_transpose mkldnn_convolution native_group_norm avg_pool1d avg_pool2d avg_pool3d "
+    "adaptive_avg_pool1d adaptive_avg_pool2d _adaptive_avg_pool2d _adaptive_avg_pool3d max_pool2d_with_indices "
+    "max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d upsample_nearest1d upsample_nearest2d "
+    "upsample_nearest3d upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d "
+    "_upsample_nearest_exact2d _upsample_bilinear2d_aa _upsample_bicubic2d_aa reflection_pad1d reflection_pad2d "
+    "replication_pad1d replication_pad2d pixel_shuffle pixel_unshuffle channel_shuffle im2col col2im"
+)
+def batched(step: JudgedOperation) -> Why | None:
+    """All but the first dim is combined."""
+    return None if next(step.tensors()).place == 0 and _only_first(step) else Why.MIXES
+
+
+@rule("bucketize isin")
+def look_up(step: JudgedOperation) -> Why | None:
+    value = step["self"] or step["elements"]
+    others = [v for v in step.tensors() if v is not value]
+    return Why.MIXES if value is None or not all(v.is_free for v in others) else None
+
+
+@rule("lstm gru rnn_tanh rnn_relu")
+def recurrent(step: JudgedOperation) -> Why | None:
+    """Rows may be the batch, but not the time steps."""
+    if step["batch_sizes"] is not None:
+        return Why.NO_RULE
+    if step["train"] and step["dropout"]:
+        return Why.DRAWS
+    value, given = step["input"], step["hx"] or step["hidden"]
+    states = given if isinstance(given, list) else [given]
+    batch = 0 if step["batch_first"] else 1
+    rest = [v for v in step.tensors() if all(v is not each for each in (value, *states))]
+    is_batch = value.ndim == 3 and value.place in (None, batch) and all(v.place in (None, 1) for v in states)
+    return None if is_batch and all(v.is_free for v in rest) else Why.MIXES
+
+
+# -- indices -----------------------------------------------------------------------------------------------
+
+
+@rule("embedding")
+def embedding(step: JudgedOperation) -> Why | None:
+    weight: Value = step["weight"]
+    return step.usable_index(step["indices"], weight.shape[0]) if weight.is_free else Why.MOVES
+
+
+@rule("index_select")
+def index_select(step: JudgedOperation) -> Why | None:
+    value: Value = step["self"]
+    dim = wrap(step["dim"], value.ndim)
+    return Why.MOVES if value.place == dim else step.usable_index(step["index"], value.shape[dim])
+
+
+@rule("nll_loss_forward nll_loss2d_forward")
+def class_loss(step: JudgedOperation) -> Why | None:
+    value: Value = step["self"]
+    if value.place != 0 or value.ndim < 2 or (step["weight"] is not None and not step["weight"].is_free):
+        return Why.MIXES
+    return Why.MIXES if step["reduction"] else step.usable_index(step["target"])
+
+
+@rule("gather")
+def gather(step: JudgedOperation) -> Why | None:
+    value, each = step["self"], step["index"]
+    dim = wrap(step["dim"], value.ndim)
+    if value.place == dim or (value.place != each.place and (value.place is not None or each.place != dim)):
+        return Why.MOVES
+    return step.usable_index(each)
+
+
+@rule("index _unsafe_index")
+def index(step: JudgedOperation) -> Why | None:
+    value: Value = step["self"]
+    return _indexed(step, value, {p: i for p, i in enumerate(step["indices"]) if i is not None})
+
+
+def _indexed(step: JudgedOperation, value: Value, indices: dict[int, Value]) -> Why | None:
+    """Rows are not indexed, except each row's own: ``x[arange(n), i]``."""
+    if any(each.dtype in (torch.bool, torch.uint8) for each in indices.values()):
+        return Why.READS
+    if value.place is not None and value.place not in indices:
+        return Why.MOVES if any(each.place is not None for each in indices.values()) else None
+    for place, each in indices.items():
+        if place == value.place:
+            is_own = (
+                each.held is PaddingHolds.OWN and each.place is not None and step.sizes.times(value.shape[place]) == 1
+            )
+            if not is_own or step.sizes.times(each.shape[each.place or 0]) != 1:
+                return Why.MOVES
+        else:
+            why = step.usable_index(each, value.shape[place])
+            if why is not None:
+                return why
+    return None
+
+
+def _shared(step: JudgedOperation, given: Sequence[Value], adds: bool) -> Why | None:
+    """Written to memory that rows share: harmless if padding repeats the write of the last row."""
+    if adds or any(each.place is None or each.held >= PaddingHolds.POSITIONS for each in given):
+        return Why.WRITES
+    step.needs = Padding.LAST
+    return None
+
+
+@rule("index_put _unsafe_index_put _index_put_impl")
+def index_put(step: JudgedOperation) -> Why | None:
+    value, given = step["self"], step["values"]
+    indices = {p: i for p, i in enumerate(step["indices"]) if i is not None}
+    mask = indices.get(0)
+    if mask is not None and mask.dtype is torch.bool and len(indices) == 1:  # a number wherever the mask is set
+        is_each = not given.ndim and given.is_free and not step["accumulate"]
+        return None if is_each and mask.place in (None, value.place) else Why.READS
+    why = _indexed(step, value, indices)
+    if why is not None or value.place is not None:
+        return why
+    written = [*indices.values(), *([given] if not given.is_free else [])]
+    carrying = [each for each in written if each.place is not None]
+    if all(each.is_free for each in indices.values()):
+        return Why.WRITES
+    return _shared(step, carrying, bool(step["accumulate"]))
+
+
+@rule("index_copy index_add index_fill")
+def index_copy(step: JudgedOperation) -> Why | None:
+    value, each = step["self"], step["index"]
+    source = step["source"] if step["source"] is not None else step["value"]
+    dim = wrap(step["dim"], value.ndim)
+    if value.place is not None:
+        is_beside = value.place != dim and each.is_free
+        is_aligned = not isinstance(source, Value) or source.place in (None, value.place)
+        return None if is_beside and is_aligned else Why.MOVES
+    if not isinstance(source, Value) or source.place != dim or each.place != 0:
+        return Why.WRITES
+    return step.usable_index(each) or _shared(step, [each, source], step.name != "aten::index_copy")
+
+
+@rule("scatter scatter_add scatter_reduce")
+def scatter(step: JudgedOperation) -> Why | None:
+    value, each = step["self"], step["index"]
+    source = step["src"] if step["src"] is not None else step["value"]
+    if value.place is None:
+        return Why.WRITES
+    if value.place == wrap(step["dim"], value.ndim) or each.place != value.place:
+        return Why.MOVES
+    if isinstance(source, Value) and source.ndim and source.place != value.place:
+        return Why.MOVES
+    return step.usable_index(each)
+
+
+WRITERS = frozenset(
+    f"aten::{name}" for name in "index_put _unsafe_index_put _index_put_impl index_copy index_add".split()
+)
+"""Operations that may write rows to a tensor without rows, which remains the same in both runs."""

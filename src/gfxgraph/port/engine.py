@@ -21,7 +21,7 @@ from gfxgraph.port.readers.directives import TooDeepError
 from gfxgraph.port.readers.python import PyFile
 from gfxgraph.port.readers.requirements import RequirementFile
 from gfxgraph.port.readers.text import LogicalLine, TextFile
-from gfxgraph.port.registry import Check, for_kind
+from gfxgraph.port.registry import Check, find, for_kind
 
 _IGNORE = re.compile(r"gfxport:\s*(?P<what>ignore(?:-next-line|-file)?)\s*(?:\[(?P<rules>[^\]]*)\])?(?P<reason>.*)")
 
@@ -98,34 +98,18 @@ def audit_file(project: Project, path: str, kind: str, archs: tuple[Arch, ...]) 
     return result
 
 
-# Broader rules, with those that say more of the same line.
-_SAME = {
-    "cmake-cuda-language": {"nvcc-flags", "sm-arch-flags", "cuda-link-libs", "cmake-cuda-arch", "cuda-no-half-flags"},
-    "torch-in-core-deps": {"cuda-wheel-index"},
-    "untranslated-cuda": {"texture-surface", "graphics-interop", "layered-array", "texture-pitch", "managed-memory",
-                          "unmapped-runtime-api", "graph-api-gap", "cudnn-cpp", "host-callback-frees"},
-    "texture-surface": {"layered-array", "texture-pitch"},
-    "bare-32-in-warp-code": {"lane-arithmetic", "warp-tail", "warp-size-32", "warp-sized-array"},
-    "syncwarp": {"sync-mask-32"},
-    "build-for-cuda-only": {"cuda-home", "nvcc-flags", "sm-arch-flags", "cuda-link-libs"},
-    "sm-arch-flags": {"nvcc-flags"},
-    "nvidia-tool-subprocess": {"nvcc-flags", "sm-arch-flags"},
-}  # fmt: skip
-
-
-_WEAKEST = frozenset({"cuda-named-in-recipe"})  # says only that a line names CUDA: any other rule says more
-
-
 def _distinct(findings: list[Finding]) -> list[Finding]:
     """Without what a more specific rule says of the same line."""
     at: dict[int, set[str]] = {}
     for f in findings:
         at.setdefault(f.line, set()).add(f.code)
-    return [
-        f
-        for f in findings
-        if not at[f.line] & _SAME.get(f.code, frozenset()) and not (f.code in _WEAKEST and at[f.line] > {f.code})
-    ]
+    return [f for f in findings if not _yields(f, at[f.line] - {f.code})]
+
+
+def _yields(f: Finding, others: set[str]) -> bool:
+    loaded = find(f.code) if others else None
+    to = frozenset() if loaded is None else loaded.rule.yields_to
+    return "*" in to or not others.isdisjoint(to)
 
 
 def _grouped(findings: list[Finding]) -> list[Finding]:

@@ -85,8 +85,10 @@ def _idents(f: CppFile, wanted: str, ctx: Context) -> Found:
 
 def _code(f: CppFile, wanted: str, ctx: Context) -> Found:
     matcher = re.compile(wanted)
-    for number, line in enumerate(f.code.split("\n"), 1):
-        if match := matcher.search(line):
+    if not matcher.search(f.code):
+        return
+    for number, line in enumerate(f.code.split("\n") if '"' in wanted else f.bare, 1):
+        if (match := matcher.search(line)) and not re.match(r"\s*#\s*(?:error|warning|pragma\s+message)", line):
             yield line_hit(number + f.offset, match.start(), **_named(match.group(), line))
 
 

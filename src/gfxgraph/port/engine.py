@@ -14,6 +14,7 @@ from gfxgraph.port.guards import cpp as cpp_guards
 from gfxgraph.port.guards import text as text_guards
 from gfxgraph.port.guards.python import PyGuards
 from gfxgraph.port.guards.worlds import NVIDIA, DeviceKind
+from gfxgraph.port.impact import rank
 from gfxgraph.port.model import Finding, Hit, Rule, Scope, Severity, SkippedFile
 from gfxgraph.port.project import CUDA_ONLY, Project, UnreadableError, kind_of
 from gfxgraph.port.readers.cpp import CppFile
@@ -21,7 +22,7 @@ from gfxgraph.port.readers.directives import TooDeepError
 from gfxgraph.port.readers.python import PyFile
 from gfxgraph.port.readers.requirements import RequirementFile
 from gfxgraph.port.readers.text import LogicalLine, TextFile
-from gfxgraph.port.registry import Check, find, for_kind
+from gfxgraph.port.registry import Check, for_kind
 
 _IGNORE = re.compile(r"gfxport:\s*(?P<what>ignore(?:-next-line|-file)?)\s*(?:\[(?P<rules>[^\]]*)\])?(?P<reason>.*)")
 
@@ -58,6 +59,7 @@ class FileResult:
     imports: list[tuple[str, bool]] = field(default_factory=list)
     n_lines: int = 0
     seen: set[tuple[str, int, int]] = field(default_factory=set)
+    places: set[tuple[str, int]] = field(default_factory=set)  # rules and lines before one finding a line was kept
 
 
 def audit_file(project: Project, path: str, kind: str, archs: tuple[Arch, ...]) -> FileResult:
@@ -91,25 +93,20 @@ def audit_file(project: Project, path: str, kind: str, archs: tuple[Arch, ...]) 
         result.skipped.append(SkippedFile(path, "syntax", f"{place}{getattr(error, 'msg', None) or error}"))
     except (RecursionError, MemoryError) as error:
         result.skipped.append(SkippedFile(path, "too deep", type(error).__name__))
-    result.findings = _distinct(result.findings)
     _suppress(result, text)
+    result.places = {(f.rule, f.line) for f in result.findings}
+    result.findings = _distinct(result.findings)
     for name in ("findings", "guarded", "suppressed"):
         setattr(result, name, _grouped(getattr(result, name)))
     return result
 
 
 def _distinct(findings: list[Finding]) -> list[Finding]:
-    """Without what a more specific rule says of the same line."""
-    at: dict[int, set[str]] = {}
-    for f in findings:
-        at.setdefault(f.line, set()).add(f.code)
-    return [f for f in findings if not _yields(f, at[f.line] - {f.code})]
-
-
-def _yields(f: Finding, others: set[str]) -> bool:
-    loaded = find(f.code) if others else None
-    to = frozenset() if loaded is None else loaded.rule.yields_to
-    return "*" in to or not others.isdisjoint(to)
+    """One finding a line: the one whose rule does most harm, and of those the worst."""
+    best: dict[int, Finding] = {}
+    for f in sorted(findings, key=rank):
+        best.setdefault(f.line, f)
+    return [f for f in findings if best[f.line].rule == f.rule]
 
 
 def _grouped(findings: list[Finding]) -> list[Finding]:
@@ -210,6 +207,8 @@ def _audit_python(
             if needed and rule.code not in _IMPORTS and not hit.guarded_by:
                 hit = replace(hit, guarded_by=f"this module needs {needed}; its import is the finding")
             if isinstance(node, ast.AST):
+                if is_said(file, node):
+                    continue
                 if (
                     rule.scope is Scope.ONLY_AMD
                     and context.vendor != "amd"
@@ -239,6 +238,30 @@ def _audit_python(
         if own:  # of the repository's own modules
             excluded = all(guards.exclusion(node, DeviceKind(arch)) is not None for arch in archs)
             result.imports += [(name, excluded) for name in own]
+
+
+_SAYS = frozenset(
+    "print warn warning warn_once warning_once info info_once debug error critical exception log skip fail exit "
+    "echo secho Exception".split()
+)
+_SAID_BY = frozenset({"help", "description", "epilog", "reason", "msg", "message", "doc", "title", "usage"})
+
+
+def is_said(file: PyFile, node: ast.AST) -> bool:
+    """Whether a text is part of a message: printed, logged, raised, or shown as help."""
+    if not isinstance(node, ast.Constant | ast.JoinedStr):
+        return False
+    child: ast.AST = node
+    for up in file.ancestors(node):
+        if isinstance(up, ast.keyword) and up.arg in _SAID_BY:
+            return True
+        if isinstance(up, ast.Call):
+            name = file.call_name(up).rpartition(".")[2]
+            return child is not up.func and (name in _SAYS or name.endswith(("Error", "Warning", "Exception")))
+        if isinstance(up, ast.stmt):
+            return isinstance(up, ast.Raise) or (isinstance(up, ast.Assert) and child is up.msg)
+        child = up
+    return False
 
 
 def _cpp_reach(

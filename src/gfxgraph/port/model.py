@@ -85,8 +85,7 @@ class Rule:
     """One pattern: what it is about and its two examples, which are its documentation and its test.
 
     ``bad`` and ``good`` map paths to texts. ``seen`` is a place of a public repository where the rule was right, as
-    ``owner/name@commit:path`` in the tree before that commit, which ported it. ``yields_to`` names rules that say
-    more of the same line; ``*`` stands for any.
+    ``owner/name@commit:path`` in the tree before that commit, which ported it.
     """
 
     id: str
@@ -105,7 +104,6 @@ class Rule:
     effort: Effort | None = None
     needs: tuple[str, ...] = ()
     versions: str = ""
-    yields_to: frozenset[str] = frozenset()
 
     def files(self, kind: str) -> dict[str, str]:
         """The ``"bad"`` or ``"good"`` example as a mapping of path to text."""

@@ -62,7 +62,7 @@ def _loaded(row: Table) -> Loaded:
         effort=Effort[row.pop("effort").upper()] if "effort" in row else None,
         archs=archs.lds_below(int(lds[4:])) if row.pop("archs", "ALL").startswith("lds<") else getattr(archs, lds),
         scope=Scope(row.pop("scope", "reaches_amd")), en=Text(*row.pop("en")), zh=Text(*row.pop("zh")),
-        needs=tuple(row.pop("needs", ())), yields_to=frozenset(row.pop("yields_to", ())), **row,
+        needs=tuple(row.pop("needs", ())), **row,
     )  # fmt: skip
     return Loaded(rule, checks, {kind: _function(name) for kind, name in edits.items()})
 

@@ -32,7 +32,7 @@ def test_source_lists_are_one_finding_a_file(run: Run) -> None:
 def test_names_that_hipify_rewrites_are_not_reported(run: Run) -> None:
     """In a torch extension neither the runtime's names nor CUB's are findings."""
     setup = "from torch.utils.cpp_extension import CUDAExtension\nCUDAExtension('m', ['k.cu'])\n"
-    kernel = "#include <cub/cub.cuh>\nvoid f() { cudaMalloc(&p, 3); cub::DeviceReduce::Sum(t, n, a, b, 10); }\n"
+    kernel = "#include <cub/cub.cuh>\nvoid f() { cudaMalloc(&p, 3);\n  cub::DeviceReduce::Sum(t, n, a, b, 10); }\n"
     assert {"untranslated-cuda", "cub-primitives"} & set(codes(run({"setup.py": setup, "k.cu": kernel}))) == set()
     assert {"untranslated-cuda", "cub-primitives"} <= set(codes(run({"k.cu": kernel})))
 
@@ -112,7 +112,7 @@ def test_the_rest_of_a_cuda_image(run: Run) -> None:
         "ENV CUDA_HOME=/usr/local/cuda\nRUN ls\n"
     )
     found = [f for f in run({"Dockerfile": text}).findings if f.code == "docker-cuda-base"]
-    assert sorted(f.lines or (f.line,) for f in found) == [(1,), (2, 3)]
+    assert sorted(f.lines or (f.line,) for f in found) == [(1,), (2,)]
 
 
 def test_vendored_folders_that_the_build_compiles(run: Run) -> None:
@@ -166,3 +166,31 @@ def test_what_cudas_own_arm_of_cmake_reckons_is_no_place(run: Run) -> None:
     )
     added = reckoned.count("\n")
     assert without and with_it == [line if line < 3 else line + added for line in without]
+
+
+def test_prose_is_not_code(run: Run) -> None:
+    """Here-documents, messages and help say what they like; a document that a shell reads is code."""
+    body = "The build calls nvcc, and -lcudart is linked: CUDA_HOME=/usr/local/cuda.\n"
+    files = {
+        "build.sh": f"cat > README <<EOF\n{body}EOF\necho set CUDA_HOME and run nvcc\necho nvcc >&2\n",
+        "CMakeLists.txt": 'message(FATAL_ERROR\n  "nvcc of CUDA::cudart in /usr/local/cuda")\n',
+        "a.cpp": 'void f() { log("cub::DeviceReduce and thrust::cuda"); }\n#error "needs cuda::std::optional"\n',
+        "m.py": 'raise RuntimeError("set CUDA_HOME to /usr/local/cuda, -arch=sm_80")\nprint("--use_fast_math")\n',
+    }
+    assert run(files).findings == []
+    assert run({"build.sh": f"bash <<EOF\nnvcc -c a.cu\nEOF\n{files['build.sh']}"}).findings
+    assert run({"build.sh": "echo export CUDA_HOME=/usr/local/cuda >> ~/.bashrc\n"}).findings
+
+
+def test_where_the_hip_way_stands_nothing_is_found(run: Run) -> None:
+    """A condition that names ROCm's library or HIP beside CUDA, in itself or in another arm, is answered."""
+    answered = ("#if HAVE_ROCSPARSE || HAVE_CUDA", "#ifdef USE_CUDA\n#elif defined(WITH_HIPBLAS)")
+    for condition in answered:
+        assert run({"a.cpp": f"{condition}\nint a;\n#endif\n"}).findings == []
+    assert codes(run({"a.cpp": "#if HAVE_CUDA\nint a;\n#endif\n"})) == ["with-cuda-dispatch"]
+
+
+def test_one_place_is_one_finding(run: Run) -> None:
+    """Of several rules on a line the one that does most harm speaks."""
+    text = "__global__ void k(int* o) {\n  unsigned m = __ballot_sync(0xffffffff, o[0]); o[1] = m;\n}\n"
+    assert len({f.line for f in run({"k.cu": text}).findings}) == len(run({"k.cu": text}).findings)

@@ -174,7 +174,7 @@ def _apply(result: FileFix, edits: list[Edit], kind: str) -> None:
 def _proposals(
     project: Project, path: str, kind: str, text: str, unsafe: bool, archs: tuple[Arch, ...]
 ) -> Iterator[Edit | EditRefusal]:
-    shown = {(f.rule, n) for f in audit_file(project, path, kind, archs).findings for n in (f.lines or (f.line,))}
+    shown = audit_file(project, path, kind, archs).places
     file: Any = (
         PyFile(path, text)
         if kind == "python"

@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 
+# AMD's platform by name: HIP, ROCm, their libraries, an architecture.
+AMD = re.compile(
+    r"(?i)(?<![a-z])(?:hip(?!po|py|s\b)|roc(?:m|blas|sparse|fft|rand|solver|prim|thrust|tracer|profiler|tx|al|wmma)|"
+    r"miopen|rccl|amd(?!ahl)|gfx\d)|(?-i:(?<=[a-z])H(?:ip|IP)(?![a-z]))"
+)
+
+
 def hit(
     node: ast.AST, *, severity: Severity | None = None, archs: ArchSet | None = None, guarded_by: str = "",
     group: str = "", **values: str,
@@ -319,6 +326,8 @@ def mentions_amd(arm: Arm, macros: Macros) -> bool:
     amd, nvidia = DeviceKind(table()[0]), NVIDIA
     for step in arm.lineage():
         for one in (step, *step.earlier, *step.later):
+            if AMD.search(one.text):
+                return True
             for name in names_in(one.condition):
                 if (
                     truth(judge_macro(name, amd, macros)) is True

@@ -276,9 +276,6 @@ def build_on_cuda_available(f: PyFile, ctx: Context) -> Iterator[Hit]:
             yield hit(call, expr=text[:100])
 
 
-_AMD = re.compile(r"(?i)rocm|hip(?!py)|amd\b|gfx")
-
-
 _FLAG_BUILD_FOR_CUDA_ONLY = re.compile(
     r"(?i)^_?(has|have|with|use|build|force|enable|is|no|skip|without|disable|compile|install|should|want)_*(\w+_)?cuda(_\w+)?$|"
     r"^cuda(_?(available|enabled|found|version\w*|home|path|dir\w*|pkg|support|ext\w*|ver|major|minor|toolkit\w*|include\w*|lib\w*))?$|"
@@ -298,9 +295,6 @@ _PASSED = re.compile(r"cuda(_?(version|home|path|tag|label|suffix))?")
 
 
 _LABEL = re.compile(r"[+._-]cu(\d{2,3}|)$")
-
-
-_COMPLAINT = re.compile(r"\bCUDA\b|\bnvcc\b|(?i:nvidia)")
 
 
 def is_build_script(f: PyFile) -> bool:
@@ -334,7 +328,6 @@ def _all_build_for_cuda_only(f: PyFile) -> Iterator[Hit]:
             yield hit(constant, expr=f.source(constant)[:100], severity=Severity.LOW)
     if is_installer(f):
         yield from _handed_on(f)
-    yield from _said(f)
     yield from _called(f)
 
 
@@ -342,11 +335,11 @@ def _asked(f: PyFile) -> Iterator[Hit]:
     """Conditions and values that ask for CUDA alone."""
     for test in f.nodes(ast.If, ast.IfExp):
         text = f.source(test.test)
-        if not _AMD.search(text) and _asks(f, test.test):
+        if not AMD.search(text) and _asks(f, test.test):
             yield hit(test.test, expr=text[:100])
     for node in f.nodes(ast.Assign):
         text = f.source(node)
-        if not _AMD.search(text) and (_reads_environment(f, node.value) or _asks_torch(f, node.value)):
+        if not AMD.search(text) and (_reads_environment(f, node.value) or _asks_torch(f, node.value)):
             yield hit(node, expr=text[:100])
 
 
@@ -361,24 +354,11 @@ def _handed_on(f: PyFile) -> Iterator[Hit]:
             yield hit(passing, expr=f.source(passing)[:100], severity=Severity.LOW)
 
 
-def _said(f: PyFile) -> Iterator[Hit]:
-    """Labels of builds, and complaints that CUDA is not there."""
-    for label in f.nodes(ast.JoinedStr):
-        pairs = zip(label.values, label.values[1:])
-        if any(_LABEL.search(text_of(a) or "") and isinstance(b, ast.FormattedValue) for a, b in pairs):
-            yield hit(label, expr=f.source(label)[:100])
-    for said_by in f.nodes(ast.Raise, ast.Assert):
-        said = [n.value for n in ast.walk(said_by) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
-        text = " ".join(said)
-        if _COMPLAINT.search(text) and not _AMD.search(text):
-            yield hit(said_by, expr=f.source(said_by)[:100], severity=Severity.LOW)
-
-
 def _called(f: PyFile) -> Iterator[Hit]:
     """Functions that look for CUDA, by name."""
     for call in f.nodes(ast.Call):
         owner, _, name = f.call_name(call).rpartition(".")
-        if owner.startswith("torch.") or name == "CUDAExtension" or name.startswith("cpp_") or _AMD.search(name):
+        if owner.startswith("torch.") or name == "CUDAExtension" or name.startswith("cpp_") or AMD.search(name):
             continue
         if _FLAG_BUILD_FOR_CUDA_ONLY.match(name) or _LOOKS.search(name):
             yield hit(call, expr=f.source(call)[:100])
@@ -417,9 +397,6 @@ def _asks_torch(f: PyFile, value: ast.AST) -> bool:
     return any(isinstance(n, ast.Attribute) and f.dotted(n) == "torch.version.cuda" for n in ast.walk(value))
 
 
-_AMD_CUDA_NAMED_IN_RECIPE = re.compile(r"(?i)\bhip|_hip\b|rocm|\bamd")
-
-
 _SAID = re.compile(r"(?i)^\s*@?(echo|printf|print|message|rem|write-host|dnl|//|::|description|title)\b")
 
 
@@ -456,7 +433,7 @@ def cuda_named_in_recipe_text(f: TextFile, ctx: Context) -> Iterator[Hit]:
     for entry in f.entries:
         for number in range(entry.line, max(entry.line, entry.last_line) + 1):
             line = f.lines[number - 1].partition(" #")[0] if number <= len(f.lines) else ""
-            if _SAID.match(line) or _AMD_CUDA_NAMED_IN_RECIPE.search(line):
+            if _SAID.match(line) or AMD.search(line):
                 continue
             match = named.search(line[:2000])
             installed = _INSTALLS.search(line[:2000]) if f.kind in ("shell", "docker", "recipe") else None
@@ -469,14 +446,14 @@ def cuda_named_in_recipe_text(f: TextFile, ctx: Context) -> Iterator[Hit]:
 
 
 def cuda_named_in_recipe_recipe(f: TextFile, ctx: Context) -> Iterator[Hit]:
-    if not (ctx.project.has_hip_build and _AMD_CUDA_NAMED_IN_RECIPE.search(f.text)):
+    if not (ctx.project.has_hip_build and AMD.search(f.text)):
         yield from cuda_named_in_recipe_text(f, ctx)
 
 
 def cuda_named_in_recipe_make(f: TextFile, ctx: Context) -> Iterator[Hit]:
     """Kernels that a Makefile fetches or builds; what it names of CUDA's is another rule's."""
     for number, line in enumerate(f.lines, 1):
-        if _AMD_CUDA_NAMED_IN_RECIPE.search(line) or _SAID.match(line) or not _FROM_SOURCE.search(line[:2000]):
+        if AMD.search(line) or _SAID.match(line) or not _FROM_SOURCE.search(line[:2000]):
             continue
         if match := _KERNELS.search(line[:2000]):
             yield line_hit(number, match.start(), text=line.strip()[:90], group="names")

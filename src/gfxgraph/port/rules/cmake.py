@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from gfxgraph.port.rule_api import *
 
-_AMD = re.compile(r"(?i)\bhip|_hip\b|rocm|\bamd")
-
-
 _OF_CUDA = re.compile(
     r"COMPILE_LANG(?:UAGE|_AND_ID):CUDA|CMAKE_CUDA_(?!ARCHITECTURES)\w+|CUDA_(?:NVCC|TOOLKIT|VERSION|PROPAGATE|HOST|HAS)\w*|-D(?:USE|WITH|HAVE|ENABLE)_CUDA\b"
 )
@@ -65,14 +62,14 @@ _SAID = ("message", "include_guard", "cmake_minimum_required", "project", "endif
 def _rest(f: TextFile) -> Iterator[Hit]:
     for entry in f.entries:
         keyword, text = entry.keyword.lower(), entry.text
-        if _AMD.search(text) or is_reckoning(entry):
+        if AMD.search(text) or is_reckoning(entry):
             continue
         yield from _named(f, entry)
         if keyword in _BUILT and any(c.taken and _ASKED.search(c.text) and not _both(c) for c in entry.conditions):
             yield entry_hit(f, entry, severity=Severity.INFO, end_line=entry.last_line, text=shown_as(entry))
         shown = f"{keyword}({text[:60]})"
         if keyword == "if":
-            if re.search(r"CUDA|NVCC|(?i:cudnn|nccl)", text) and not any(_AMD.search(a) for a in entry.arms):
+            if re.search(r"CUDA|NVCC|(?i:cudnn|nccl)", text) and not any(AMD.search(a) for a in entry.arms):
                 yield entry_hit(f, entry, severity=Severity.LOW, text=shown)
         elif keyword in ("option", "cmake_dependent_option"):
             if re.search(r"CUDA", text.split(" ")[0]) or re.search(r"CUDA|cuBLAS|(?i:nvidia)", text):
@@ -95,7 +92,7 @@ _BUILT = (
 
 def _both(condition: PreprocessorBranch) -> bool:
     return bool(
-        _AMD.search(condition.text) or any(_AMD.search(s) for s in condition.siblings) or "NOT" in condition.text
+        AMD.search(condition.text) or any(AMD.search(s) for s in condition.siblings) or "NOT" in condition.text
     )
 
 
@@ -108,7 +105,7 @@ def _named(f: TextFile, entry: LogicalLine) -> Iterator[Hit]:
     if (
         entry.keyword.lower() in _SAID
         or entry.keyword.lower() == "if"
-        or any(_AMD.search(c.text) for c in entry.conditions)
+        or any(AMD.search(c.text) for c in entry.conditions)
     ):
         return
     for number in range(entry.line, max(entry.line, entry.last_line) + 1):
@@ -172,7 +169,7 @@ _SCRIPT = re.compile(r"(?<![\w-])-l\w*_cuda\w*|\b\w+_cuda\w?\b(?![./(])|-D\w*(?<
 
 def cmake_cuda_language_shell(f: TextFile, ctx: Context) -> Iterator[Hit]:
     """What a script that builds names of CUDA's, where no other platform is built."""
-    if ctx.project.has_hip_build or not _BUILDS.search(f.text) or _AMD.search(f.text):
+    if ctx.project.has_hip_build or not _BUILDS.search(f.text) or AMD.search(f.text):
         return
     for number, line in enumerate(f.lines, 1):
         text = re.sub(r"(^|\s)#.*", "", line)
@@ -190,7 +187,7 @@ def cmake_cuda_language_make(f: TextFile, ctx: Context) -> Iterator[Hit]:
     if ctx.project.has_hip_build:
         return
     for number, line in enumerate(f.lines, 1):
-        if _AMD.search(line) or line.lstrip().startswith("#"):
+        if AMD.search(line) or line.lstrip().startswith("#"):
             continue
         asked = re.match(r"\s*(else\s+)?if(n?eq|n?def)\b.*(CUDA|NVCC)", line)
         named = _MAKE.search(line)

@@ -9,7 +9,7 @@ A table by what is asked; several questions of one table count each line once.
     Python         imports   packages, milder inside functions, guarded where a missing one is handled
                    calls     calls by dotted name
                    names     dotted names that are read, by pattern
-                   strings   string constants that are no docstring and are not compared
+                   strings   string constants that are no docstring
                    writes    variables of the environment that are written, as NAME=value
     requirements   packages  names of packages, outside groups that are CUDA's by name
     other kinds    lines     logical lines, comments dropped
@@ -125,7 +125,7 @@ def _strings(f: PyFile, wanted: str, ctx: Context) -> Found:
     matcher = re.compile(wanted)
     for text in f.nodes(ast.Constant):
         if isinstance(text.value, str) and len(text.value) < 1000 and (match := matcher.search(text.value)):
-            if not f.is_docstring(text) and not isinstance(f.parent(text), ast.Compare | ast.Expr):
+            if not f.is_docstring(text) and not isinstance(f.parent(text), ast.Expr):
                 yield hit(text, **_named(match.group().strip(), f.source(text)))
 
 

@@ -76,7 +76,7 @@ def audit_file(project: Project, path: str, kind: str, archs: tuple[Arch, ...]) 
     if note:
         result.skipped.append(SkippedFile(path, "encoding", note))
     result.n_lines = text.count("\n") + 1
-    vendor = project.vendor_of(path, kind)
+    vendor = project.vendor_of(path, kind) or ("nvidia" if "NOTICE TO LICENSEE" in text[:3000] else "")
     added = project.diff.get(path, frozenset()) if project.diff is not None else None
     context = Context(project, path, vendor, added=added)
     try:
@@ -95,7 +95,7 @@ def audit_file(project: Project, path: str, kind: str, archs: tuple[Arch, ...]) 
         result.skipped.append(SkippedFile(path, "too deep", type(error).__name__))
     _suppress(result, text)
     result.places = {(f.rule, f.line) for f in result.findings}
-    result.findings = _distinct(result.findings)
+    result.findings, result.guarded = _distinct(result.findings), _distinct(result.guarded)
     for name in ("findings", "guarded", "suppressed"):
         setattr(result, name, _grouped(getattr(result, name)))
     return result
@@ -106,7 +106,7 @@ def _distinct(findings: list[Finding]) -> list[Finding]:
     best: dict[int, Finding] = {}
     for f in sorted(findings, key=rank):
         best.setdefault(f.line, f)
-    return [f for f in findings if best[f.line].rule == f.rule]
+    return [f for f in findings if best[f.line] is f]
 
 
 def _grouped(findings: list[Finding]) -> list[Finding]:
@@ -317,7 +317,7 @@ def _record(
     if not guarded and rule.phase in (0, 4) and _CI.match(result.path):
         guarded = "a continuous-integration recipe for one platform"
     if not guarded and vendor == "nvidia":
-        guarded = "this file is the NVIDIA side: an AMD twin stands beside it"
+        guarded = "this file is the NVIDIA side: an AMD twin stands beside it, or it is a copy of the toolkit's"
     if not guarded and not archs:
         return  # no architecture asked for is affected
     finding = Finding(

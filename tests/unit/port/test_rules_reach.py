@@ -87,7 +87,7 @@ def test_commands_under_a_cuda_condition(run: Run) -> None:
         "if(USE_CUDA)\n  list(APPEND SRCS\n    one.cpp\n    two.cpp)\nelse()\n  list(APPEND SRCS cpu.cpp)\nendif()\n"
     )
     found = [f for f in run({"CMakeLists.txt": text}).findings if f.severity.label == "info"]
-    assert [(f.line, f.end_line) for f in found] == [(2, 4)]
+    assert [f.lines for f in found] == [(2, 3, 4)]
     both = text.replace("else()", "elseif(USE_ROCM)")
     assert not [f for f in run({"CMakeLists.txt": both}).findings if f.severity.label == "info"]
 
@@ -145,8 +145,8 @@ def test_long_paths_keep_their_line(run: Run) -> None:
 
 def test_plan_starts_with_one_place_a_rule(run: Run, tmp_path: Path) -> None:
     """The plan names the worst rules of a phase once each, with their counts."""
-    asm = '__global__ void f() {\n  asm volatile("mov.u32 %0, %laneid;" : "=r"(x));\n  asm volatile("trap;");\n}\n'
-    report = run({"k.cu": asm + "#if __CUDA_ARCH__ >= 800\nint a;\n#endif\n"})
+    asm = '__global__ void f() {\n  asm volatile("mov.u32 %0, %laneid;" : "=r"(x));\n}\n'
+    report = run({"k.cu": asm + "#if __CUDA_ARCH__ >= 800\nint a;\n#endif\n", "l.cu": asm})
     text = as_markdown(make_plan(report, discover(str(tmp_path / "repo"))), lang="en")
     assert text.count("Inline PTX assembly (2): k.cu:2") == 1
     assert "### 5. Library replacement: not needed (nothing found)" in text

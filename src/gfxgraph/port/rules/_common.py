@@ -158,6 +158,43 @@ def assigned(file: PyFile) -> Iterator[tuple[ast.AST, str, ast.expr]]:
                     yield node, name, node.value
 
 
+def strings(file: PyFile) -> Iterator[tuple[ast.Constant, str]]:
+    """Texts of a file that are no docstrings."""
+    for node in file.nodes(ast.Constant):
+        if isinstance(node.value, str) and not file.is_docstring(node):
+            yield node, node.value
+
+
+def around(file: PyFile, node: ast.AST) -> str:
+    """The statement round an expression; of an ``if`` its test."""
+    statement = file.statement(node)
+    return file.source(statement.test if isinstance(statement, ast.If) else statement) if statement else ""
+
+
+def rows(file: TextFile, entry: LogicalLine) -> Iterator[tuple[int, str]]:
+    """The physical lines of an entry, comments dropped."""
+    for number in range(entry.line, min(max(entry.line, entry.last_line), len(file.lines)) + 1):
+        yield number, re.sub(r"(?:^|\s)#.*", "", file.lines[number - 1][:2000])
+
+
+def meanings(file: PyFile, node: ast.AST | None, depth: int = 3) -> Iterator[ast.AST]:
+    """An expression, its arms, and what the name that it is was bound to."""
+    if isinstance(node, ast.IfExp):
+        yield from meanings(file, node.body, depth)
+        yield from meanings(file, node.orelse, depth)
+    elif node is not None:
+        yield node
+    if isinstance(node, ast.Name) and depth:
+        for bound in file.lookup(node.id, node):
+            if bound is not node:
+                yield from meanings(file, bound, depth - 1)
+
+
+def last_name(file: PyFile, call: ast.Call) -> str:
+    """The last part of what a call names, also where the parts before it are no names."""
+    return call.func.attr if isinstance(call.func, ast.Attribute) else file.call_name(call).rpartition(".")[2]
+
+
 def in_function_named(file: PyFile, node: ast.AST, pattern: str) -> bool:
     return any(isinstance(u, Function) and re.search(pattern, u.name) for u in file.ancestors(node))
 
@@ -267,13 +304,6 @@ def inductor_settings(file: PyFile) -> Iterator[tuple[ast.AST, str, ast.expr]]:
 CAPTURES = ("torch.cuda.graph", "torch.cuda.graphs.graph")
 
 
-def captured_blocks(file: PyFile) -> Iterator[ast.With]:
-    """``with torch.cuda.graph(...)`` blocks."""
-    for node in file.nodes(ast.With):
-        if any(file.call_name(i.context_expr) in CAPTURES for i in node.items):
-            yield node
-
-
 def inside(file: PyFile, block: ast.With) -> Iterator[ast.AST]:
     """Nodes that run in a block: not those of functions defined in it."""
     stack: list[ast.AST] = list(block.body)
@@ -364,12 +394,6 @@ def include_hits(file: CppFile, pattern: str, **kwargs: Any) -> Iterator[Hit]:
     for header, line in file.includes():
         if matcher.match(header):
             yield line_hit(line, name=header, **kwargs)
-
-
-def ident_hits(file: CppFile, pattern: str, **kwargs: Any) -> Iterator[Hit]:
-    """One hit a line for identifiers that match in full."""
-    hits = (line_hit(line, column, name=name, **kwargs) for name, line, column in file.idents_like(pattern))
-    yield from once_a_line(hits)
 
 
 # What makes lanes of a warp see each other: shuffles, votes, collectives by warp, matrix fragments, fences of a warp.

@@ -6,55 +6,24 @@ from gfxgraph.port.rule_api import *
 
 
 def cuda_home(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    yield from once_a_line(_all(f))
-
-
-def _all(f: PyFile) -> Iterator[Hit]:
     if not re.search(r"/opt/rocm|ROCM_HOME|ROCM_PATH", f.text):
-        for place in f.nodes(ast.Constant):
-            if isinstance(place.value, str) and re.match(r"/usr/local/cuda(?:[-/][\w./-]*)?$", place.value):
+        for place, text in strings(f):
+            if re.match(r"/usr/local/cuda(?:[-/][\w./-]*)?$", text):
                 yield hit(place, severity=Severity.LOW, group="paths", expr=f.source(place)[:100])
     for source in f.nodes(ast.ImportFrom):
-        names = {a.name for a in source.names}
-        if "CUDA_HOME" in names and not re.search(r"ROCM_HOME|HIP_HOME", f.text):
+        if any(a.name == "CUDA_HOME" for a in source.names) and not re.search(r"ROCM_HOME|HIP_HOME", f.text):
             yield hit(source, severity=Severity.LOW, expr=f.source(source)[:100])
     for node in f.nodes(ast.Name, ast.Attribute, ast.Call, ast.Subscript):
-        if not is_home(f, node):
-            continue
         up = f.parent(node)
-        if isinstance(up, ast.Import | ast.ImportFrom) or isinstance(getattr(node, "ctx", None), ast.Store):
+        if not isinstance(up, _DECIDES) or isinstance(getattr(node, "ctx", None), ast.Store) or not is_home(f, node):
             continue
-        if isinstance(
-            up,
-            ast.Compare
-            | ast.BoolOp
-            | ast.UnaryOp
-            | ast.If
-            | ast.IfExp
-            | ast.BinOp
-            | ast.Call
-            | ast.FormattedValue
-            | ast.Assert,
-        ):
-            statement = f.statement(node)
-            text = f.source(up)
-            if isinstance(up, ast.Call) and f.call_name(up) in (
-                "print",
-                "logger.info",
-                "logging.info",
-                "warnings.warn",
-            ):
-                continue
-            around = (
-                f.source(statement.test)
-                if isinstance(statement, ast.If)
-                else f.source(statement)
-                if statement is not None
-                else ""
-            )
-            if re.search(r"ROCM_HOME|HIP_HOME|rocm|\bhip\b", around, re.I):
-                continue
-            yield hit(node, expr=text[:100])
+        if not re.search(r"ROCM_HOME|HIP_HOME|rocm|\bhip\b", around(f, node), re.I):
+            yield hit(node, expr=f.source(up)[:100])
+
+
+_DECIDES = (
+    ast.Compare, ast.BoolOp, ast.UnaryOp, ast.If, ast.IfExp, ast.BinOp, ast.Call, ast.FormattedValue, ast.Assert,
+)  # fmt: skip
 
 
 def is_home(f: PyFile, node: ast.AST) -> bool:
@@ -62,11 +31,16 @@ def is_home(f: PyFile, node: ast.AST) -> bool:
     if isinstance(node, ast.Name | ast.Attribute):
         name = f.dotted(node)
         return name.endswith("cpp_extension.CUDA_HOME") or name in ("CUDA_HOME", "cuda_home", "CUDA_PATH")
+    return _variable(f, node) in ("CUDA_HOME", "CUDA_PATH")
+
+
+def _variable(f: PyFile, node: ast.AST) -> str:
+    """The variable of the environment that an expression reads."""
     if isinstance(node, ast.Call) and f.call_name(node) in ("os.environ.get", "os.getenv") and node.args:
-        return text_of(node.args[0]) in ("CUDA_HOME", "CUDA_PATH")
+        return text_of(node.args[0]) or ""
     if isinstance(node, ast.Subscript) and f.dotted(node.value) == "os.environ":
-        return text_of(node.slice) in ("CUDA_HOME", "CUDA_PATH") and isinstance(node.ctx, ast.Load)
-    return False
+        return text_of(node.slice) or ""
+    return ""
 
 
 FLAG = re.compile(
@@ -75,55 +49,33 @@ FLAG = re.compile(
 
 
 def nvcc_flags_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    for node in f.nodes(ast.Constant):
-        if not isinstance(node.value, str) or len(node.value) > 400 or f.is_docstring(node):
+    builds = f.path.endswith("setup.py") or "nvcc" in f.text or "cpp_extension" in f.text
+    for node, text in strings(f):
+        match = FLAG.search(text) if len(text) <= 400 else None
+        if match is None or isinstance(f.parent(node), ast.Compare):
             continue
-        match = FLAG.search(node.value)
-        if not match:
+        if match[1].startswith(("--threads", "-lineinfo", "--disable-warnings", "-ccbin")) and not builds:
             continue
-        flag = match.group(1)
-        if flag.startswith(("--threads", "-lineinfo", "--disable-warnings", "-ccbin")) and not _is_build(f):
-            continue
-        if any(
-            isinstance(u, ast.Call) and isinstance(u.func, ast.Attribute) and u.func.attr == "add_argument"
-            for u in f.ancestors(node)
-        ):
-            continue
-        up = f.parent(node)
-        if isinstance(up, ast.Compare):
-            continue
-        yield hit(node, flag=flag)
-
-
-def _is_build(f: PyFile) -> bool:
-    return f.path.endswith("setup.py") or "nvcc" in f.text or "cpp_extension" in f.text
+        if not any(isinstance(u, ast.Call) and last_name(f, u) == "add_argument" for u in f.ancestors(node)):
+            yield hit(node, flag=match[1])
 
 
 # What no other compiler has, so that the line need not name nvcc.
 _SURE = re.compile(
     r"-Xcompiler|--?expt-|--?extended-lambda|use_fast_math|-Xptxas|--ptxas-options|-Xcudafe|-Xfatbin|-lineinfo|--generate-line-info"
 )
-
-
 _CUDA = re.compile(r"(?i)nvcc|cuda")
-
-
 _DEBUG = re.compile(r"(?:^|[\s\"'])(-G)(?=[\"'\s]|$)")
 
 
 def nvcc_flags_text(f: TextFile, ctx: Context) -> Iterator[Hit]:
     for entry in f.entries:
-        if entry.keyword == "if" or re.search(r"hip|rocm", entry.text, re.I):
+        if entry.keyword == "if" or AMD.search(entry.text):
             continue
         named = f.kind == "make" or bool(_CUDA.search(entry.keyword + entry.text))
-        for number in range(entry.line, max(entry.line, entry.last_line) + 1):
-            line = f.lines[number - 1].split("#")[0] if number <= len(f.lines) else ""
+        for number, line in rows(f, entry):
             match = FLAG.search(line) or (_DEBUG.search(line) if named and f.kind in ("cmake", "make") else None)
-            if (
-                match
-                and (named or _SURE.search(line))
-                and not re.search(r"\bmessage\b|\becho\b|^cmake\b.* -G", line.strip())
-            ):
+            if match and (named or _SURE.search(line)) and not re.match(r"\s*cmake\b.* -G", line):
                 yield replace(entry_hit(f, entry, flag=match.group(1)), line=number, end_line=number)
 
 
@@ -160,30 +112,20 @@ def fix_nvcc_flags_python(node: ast.expr, f: PyFile, ctx: Context) -> Edit | Edi
 
 
 _ARCH = re.compile(r"-gencode|arch=compute|code=sm_|-arch=sm_")
-
-
 FLAG_SM_ARCH_FLAGS = re.compile(
     r"-gencode\b|arch=compute_\d+\S*|-arch[= ]?sm_\d+\S*|--gpu-architecture\S*|--cuda-gpu-arch\S*|code=sm_\d+|-arch=native|-arch=all\S*"
 )
-
-
 _KERNEL = re.compile(
     r"(?:^|[/_])sm_?(?:[5-9]\d|1[0-2]\d)a?(?:[/_][\w./*]*)?\.(?:cu|cpp)$"
 )  # a kernel for one architecture
 
 
 def sm_arch_flags_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    yield from once_a_line(_all_sm_arch_flags(f))
-
-
-def _all_sm_arch_flags(f: PyFile) -> Iterator[Hit]:
-    for node in f.nodes(ast.Constant):
-        if isinstance(node.value, str) and len(node.value) < 400 and not f.is_docstring(node):
-            match = FLAG_SM_ARCH_FLAGS.search(node.value)
-            if match and not isinstance(f.parent(node), ast.Compare):
-                yield hit(node, text=node.value[:60])
-            elif _KERNEL.search(node.value) and "\n" not in node.value:
-                yield hit(node, severity=Severity.LOW, group="sources", text=node.value[:60])
+    for node, text in strings(f):
+        if len(text) < 400 and FLAG_SM_ARCH_FLAGS.search(text) and not isinstance(f.parent(node), ast.Compare):
+            yield hit(node, text=text[:60])
+        elif _KERNEL.search(text) and "\n" not in text:
+            yield hit(node, severity=Severity.LOW, group="sources", text=text[:60])
     for write, key, value in env_writes(f):
         if key == "TORCH_CUDA_ARCH_LIST" and text_of(value) != "":
             yield hit(write, text=key)
@@ -197,83 +139,60 @@ _LINE = re.compile(
 
 def sm_arch_flags_text(f: TextFile, ctx: Context) -> Iterator[Hit]:
     for entry in f.entries:
-        if entry.keyword == "if":
-            continue
-        for number in range(entry.line, max(entry.line, entry.last_line) + 1):
-            line = re.sub(r"(^|\s)#.*", "", f.lines[number - 1]) if number <= len(f.lines) else ""
+        for number, line in rows(f, entry) if entry.keyword != "if" else ():
             if match := _LINE.search(line):
-                yield replace(entry_hit(f, entry, text=match.group()[:60]), line=number, end_line=number)
+                yield replace(
+                    entry_hit(f, entry, text=match.group()[:60], group="archs"), line=number, end_line=number
+                )
 
 
 def fix_sm_arch_flags_python(node: ast.AST, f: PyFile, ctx: Context) -> Edit | EditRefusal | None:
     """A list that names NVIDIA's architectures is not given to AMD's compiler; torch adds AMD's own."""
-
     if isinstance(node, ast.Constant):
         return fix_nvcc_flags_python(node, f, ctx)
-    return EditRefusal(
-        getattr(node, "lineno", 1), "the environment variable is read by torch on NVIDIA only: harmless"
-    )
+    return EditRefusal(getattr(node, "lineno", 1), "torch reads the variable on NVIDIA only: harmless")
+
+
+_PROBES = re.compile(
+    r"get_cuda_bare_metal_version|get_nvcc_(cuda_)?version|check_cuda_torch_binary_vs_bare_metal|_?get_cuda_version_from_nvcc"
+)
 
 
 def nvcc_version_probe(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    yield from once_a_line(_all_nvcc_version_probe(f))
-
-
-def _all_nvcc_version_probe(f: PyFile) -> Iterator[Hit]:
-    for call in f.calls(
-        "subprocess.run",
-        "subprocess.check_output",
-        "subprocess.check_call",
-        "subprocess.Popen",
-        "os.popen",
-        "os.system",
-        "subprocess.getoutput",
-    ):
-        text = f.source(call)
-        if re.search(r"bin/nvcc|[\"']nvcc[\"' ]", text) and re.search(r"-V\b|--version", text):
-            tried = f.caught(call, "FileNotFoundError", "OSError", "CalledProcessError")
-            yield hit(call, guarded_by=f"line {tried.lineno}: try" if tried else "", expr=text[:100])
     for call in f.nodes(ast.Call):
-        name = f.call_name(call).rpartition(".")[2]
-        if re.fullmatch(
-            r"get_cuda_bare_metal_version|get_nvcc_(cuda_)?version|check_cuda_torch_binary_vs_bare_metal|_?get_cuda_version_from_nvcc",
-            name,
-        ):
-            yield hit(call, expr=f.source(call)[:100])
+        name, text = f.call_name(call), f.source(call)
+        if name.startswith(("subprocess.", "os.popen", "os.system")) and re.search(r"-V\b|--version", text):
+            if re.search(r"bin/nvcc|[\"']nvcc[\"' ]", text):
+                tried = f.caught(call, "FileNotFoundError", "OSError", "CalledProcessError")
+                yield hit(call, guarded_by=f"line {tried.lineno}: try" if tried else "", expr=text[:100])
+        elif _PROBES.fullmatch(name.rpartition(".")[2]):
+            yield hit(call, expr=text[:100])
     for node in f.nodes(ast.Compare):
         if re.search(r"bare_metal_(version|major|minor)|nvcc_(cuda_)?version", f.source(node)):
             yield hit(node, severity=Severity.MEDIUM, expr=f.source(node)[:100])
 
 
 def generated_hip_not_ignored(project: Project, ctx: Context) -> Iterator[tuple[str, Hit]]:
-    if not project.has_torch_extension or not any(
-        p.endswith((".cu", ".cuh")) or "setup.py" in p for p in project.paths()
-    ):
+    if not project.has_torch_extension or project.diff is not None:
         return
-    if re.search(r"\.hip\b|_hip\b|^hip/", project.gitignore, re.M) or project.diff is not None:
+    if re.search(r"\.hip\b|_hip\b|^hip/", project.gitignore, re.M):
         return
-    if not any("CUDAExtension" in _read(project, p) for p in project.paths("python") if p.endswith("setup.py")):
-        return
-    yield ".gitignore", line_hit(1)
-
-
-def _read(project: Project, path: str) -> str:
-    try:
-        return project.read(path)[0]
-    except (OSError, UnreadableError):
-        return ""
+    for path in project.paths("python"):
+        if path.endswith("setup.py"):
+            try:
+                text = project.read(path)[0]
+            except (OSError, UnreadableError):
+                continue
+            if "CUDAExtension" in text:
+                yield ".gitignore", line_hit(1)
+                return
 
 
 def build_on_cuda_available(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    if not f.path.endswith("setup.py") and "CUDAExtension" not in f.text:
-        return
-    for call in f.calls("torch.cuda.is_available"):
-        statement = f.statement(call)
-        text = (
-            f.source(statement.test if isinstance(statement, ast.If) else statement) if statement is not None else ""
-        )
-        if not re.search(r"version\.hip|rocm", text, re.I):
-            yield hit(call, expr=text[:100])
+    if f.path.endswith("setup.py") or "CUDAExtension" in f.text:
+        for call in f.calls("torch.cuda.is_available"):
+            if not re.search(r"version\.hip|rocm", around(f, call), re.I):
+                yield hit(call, expr=around(f, call)[:100])
 
 
 _FLAG_BUILD_FOR_CUDA_ONLY = re.compile(
@@ -281,66 +200,40 @@ _FLAG_BUILD_FOR_CUDA_ONLY = re.compile(
     r"^cuda(_?(available|enabled|found|version\w*|home|path|dir\w*|pkg|support|ext\w*|ver|major|minor|toolkit\w*|include\w*|lib\w*))?$|"
     r"^\w+_cuda_?(version|major|minor|home|dir|dirs|path)?$|^nvcc\w*$"
 )
-
-
 _ENVIRON = re.compile(
     r"(?i)^(\w+_)?(CUDA|NVCC)(_?(VERSION|HOME|PATH|ROOT\w*|EXT|OPS|PKG\w*|BUILD|DIR|ARCH\w*|\w*FLAGS))?$"
 )
-
-
 _BUILD = re.compile(r"cu(?:da)?[-_]?\d{2,3}(?:\.\d)?")
-
-
 _PASSED = re.compile(r"cuda(_?(version|home|path|tag|label|suffix))?")
 
 
-_LABEL = re.compile(r"[+._-]cu(\d{2,3}|)$")
-
-
-def is_build_script(f: PyFile) -> bool:
-    """A setup.py, or a file that builds an extension of torch's."""
-    name = f.path.rpartition("/")[2]
-    return (
-        name in ("setup.py", "build.py")
-        or bool(re.search(r"\b(CUDAExtension|BuildExtension|cpp_extension|build_ext)\b", f.text))
-        or is_installer(f)
-    )
-
-
-def is_installer(f: PyFile) -> bool:
-    """A script that installs packages, by its name and by what it runs."""
-    name = f.path.rpartition("/")[2]
-    return bool(
-        re.match(r"(?i)(\w*install\w*|\w*bootstrap\w*|one_click|\w*dependencies|launch\w*)\.py$", name)
-        and re.search(r"(pip|conda|mamba|uv)[\s\"',]+(-\w+\s+)*install", f.text)
-    )
-
-
 def build_for_cuda_only(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    if is_build_script(f) and not re.search(r"(^|/)tests?/", f.path):
-        yield from once_a_line(_all_build_for_cuda_only(f))
-
-
-def _all_build_for_cuda_only(f: PyFile) -> Iterator[Hit]:
-    yield from _asked(f)
-    for constant in f.nodes(ast.Constant):
-        if isinstance(constant.value, str) and _BUILD.fullmatch(constant.value) and not f.is_docstring(constant):
-            yield hit(constant, expr=f.source(constant)[:100], severity=Severity.LOW)
-    if is_installer(f):
-        yield from _handed_on(f)
-    yield from _called(f)
-
-
-def _asked(f: PyFile) -> Iterator[Hit]:
-    """Conditions and values that ask for CUDA alone."""
+    """Conditions, values and calls of a build script or an installer that ask for CUDA alone."""
+    name = f.path.rpartition("/")[2]
+    installs = re.match(r"(?i)(\w*install\w*|\w*bootstrap\w*|one_click|\w*dependencies|launch\w*)\.py$", name)
+    installer = bool(installs and re.search(r"(pip|conda|mamba|uv)[\s\"',]+(-\w+\s+)*install", f.text))
+    builder = name in ("setup.py", "build.py") or re.search(
+        r"\b(CUDAExtension|BuildExtension|cpp_extension|build_ext)\b", f.text
+    )
+    if not (builder or installer) or re.search(r"(^|/)tests?/", f.path):
+        return
     for test in f.nodes(ast.If, ast.IfExp):
-        text = f.source(test.test)
-        if not AMD.search(text) and _asks(f, test.test):
-            yield hit(test.test, expr=text[:100])
+        if not AMD.search(f.source(test.test)) and any(_is_cuda_flag(f, n) for n in ast.walk(test.test)):
+            yield hit(test.test, expr=f.source(test.test)[:100])
     for node in f.nodes(ast.Assign):
-        text = f.source(node)
-        if not AMD.search(text) and (_reads_environment(f, node.value) or _asks_torch(f, node.value)):
-            yield hit(node, expr=text[:100])
+        if not AMD.search(f.source(node)) and any(_reads_cuda(f, n) for n in ast.walk(node.value)):
+            yield hit(node, expr=f.source(node)[:100])
+    for constant, text in strings(f):
+        if _BUILD.fullmatch(text):
+            yield hit(constant, expr=f.source(constant)[:100], severity=Severity.LOW)
+    if installer:
+        yield from _handed_on(f)
+    for call in f.nodes(ast.Call):
+        owner, _, called = f.call_name(call).rpartition(".")
+        if owner.startswith("torch.") or called == "CUDAExtension" or called.startswith("cpp_") or AMD.search(called):
+            continue
+        if _FLAG_BUILD_FOR_CUDA_ONLY.match(called) or _LOOKS.search(called):
+            yield hit(call, expr=f.source(call)[:100])
 
 
 def _handed_on(f: PyFile) -> Iterator[Hit]:
@@ -354,95 +247,50 @@ def _handed_on(f: PyFile) -> Iterator[Hit]:
             yield hit(passing, expr=f.source(passing)[:100], severity=Severity.LOW)
 
 
-def _called(f: PyFile) -> Iterator[Hit]:
-    """Functions that look for CUDA, by name."""
-    for call in f.nodes(ast.Call):
-        owner, _, name = f.call_name(call).rpartition(".")
-        if owner.startswith("torch.") or name == "CUDAExtension" or name.startswith("cpp_") or AMD.search(name):
-            continue
-        if _FLAG_BUILD_FOR_CUDA_ONLY.match(name) or _LOOKS.search(name):
-            yield hit(call, expr=f.source(call)[:100])
-
-
 _LOOKS = re.compile(r"(?i)(cuda|nvcc).*(version|home|dirs?|flags|arch)|(check|find|get|locate)\w*(cuda|nvcc)")
 
 
-def _asks(f: PyFile, test: ast.expr) -> bool:
-    """Whether a condition turns on a flag, a variable or a version that is CUDA's by name."""
-    for node in ast.walk(test):
-        if isinstance(node, ast.Name) and _FLAG_BUILD_FOR_CUDA_ONLY.match(node.id):
-            return True
-        if isinstance(node, ast.Attribute) and (
-            _FLAG_BUILD_FOR_CUDA_ONLY.match(node.attr) or f.dotted(node) == "torch.version.cuda"
-        ):
-            return node.attr != "is_cuda"
-        if isinstance(node, ast.Call) and _reads_environment(f, node):
-            return True
-    return False
+def _is_cuda_flag(f: PyFile, node: ast.AST) -> bool:
+    """A flag, a variable or a version that is CUDA's by name."""
+    name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+    return (name != "is_cuda" and bool(_FLAG_BUILD_FOR_CUDA_ONLY.match(name))) or _reads_cuda(f, node)
 
 
-def _reads_environment(f: PyFile, value: ast.AST) -> bool:
-    for node in ast.walk(value):
-        key = None
-        if isinstance(node, ast.Call) and f.call_name(node) in ("os.environ.get", "os.getenv") and node.args:
-            key = text_of(node.args[0])
-        elif isinstance(node, ast.Subscript) and f.dotted(node.value) == "os.environ":
-            key = text_of(node.slice)
-        if key and _ENVIRON.match(key):
-            return True
-    return False
-
-
-def _asks_torch(f: PyFile, value: ast.AST) -> bool:
-    return any(isinstance(n, ast.Attribute) and f.dotted(n) == "torch.version.cuda" for n in ast.walk(value))
+def _reads_cuda(f: PyFile, node: ast.AST) -> bool:
+    return bool(_ENVIRON.match(_variable(f, node))) or f.dotted(node) == "torch.version.cuda"
 
 
 _SAID = re.compile(r"(?i)^\s*@?(echo|printf|print|message|rem|write-host|dnl|//|::|description|title)\b")
-
-
 # A toolchain, its packages and variables; not "device: cuda", which holds on AMD too.
 _TOOLCHAIN = re.compile(
     r"\bcudatoolkit\b|\bpytorch-cuda\b|\bcuda-(?:nvcc|toolkit|runtime|version|libraries|cudart|compiler|keyring)\w*|(?:^|\s)-c[ =]nvidia\b|"
     r"\bCUDA_(?:HOME|PATH|VERSION|ROOT|ARCH\w*|TOOLKIT\w*|DEVICE_ORDER|LAUNCH_BLOCKING|TAG|IMAGE)\b|\bTORCH_CUDA_ARCH_LIST\b|"
     r"\bnvcc\b|/usr/local/cuda\b|\bpytorch-cu\d{2,3}\b|(?<![\w.])cu1[1-3]\d(?!\w)|\bWITH_CUDA\b|\bUSE_CUDA\b|\bFORCE_CUDA\b"
 )
-
-
 _ANY = re.compile(
     r"(?i)cuda|nvcc\b|nvidia|\bcu(?:blas|dnn|fft|rand|sparse|solver|tlass)|\bnccl|nvrtc|tensorrt|[\w*]\.cuh?\b"
 )
-
-
 # Built here from source; for ROCm from another branch, fork or with other settings.
 _KERNELS = re.compile(
     r"(?i)(?<![\w.])(?:flash[-_]?att\w*(?:-v?\d)?|vllm|apex|xformers|exllama\w*|transformerengine|flashinfer|sageattention)\b"
 )
-
-
 _FROM_SOURCE = re.compile(
     r"\bgit clone\b|\bgit\+|\bsetup\.py (?:build|install|bdist)|\bpip3? (?:install|wheel)\b.* \.(?:\s|$)"
 )
-
-
 _INSTALLS = re.compile(r"(?:-r|--requirements?)[ =]*[\"']?([^\s\"';&|]{1,200})")
 
 
 def cuda_named_in_recipe_text(f: TextFile, ctx: Context) -> Iterator[Hit]:
     named = _ANY if f.kind == "recipe" else _TOOLCHAIN
-    found = []
     for entry in f.entries:
-        for number in range(entry.line, max(entry.line, entry.last_line) + 1):
-            line = f.lines[number - 1].partition(" #")[0] if number <= len(f.lines) else ""
+        for number, line in rows(f, entry):
             if _SAID.match(line) or AMD.search(line):
                 continue
-            match = named.search(line[:2000])
-            installed = _INSTALLS.search(line[:2000]) if f.kind in ("shell", "docker", "recipe") else None
-            if match is None and _FROM_SOURCE.search(line[:2000]):
-                match = _KERNELS.search(line[:2000])
+            match = named.search(line) or (_FROM_SOURCE.search(line) and _KERNELS.search(line))
+            installed = _INSTALLS.search(line) if f.kind in ("shell", "docker", "recipe") else None
             if match or (installed and installed[1].rpartition("/")[2] in ctx.project.cuda_lists):
                 made = entry_hit(f, entry, text=line.strip()[:90], group="names")
-                found.append(Hit(number, made.column, entry, made.values, group="names", end_line=number))
-    yield from once_a_line(found)
+                yield replace(made, line=number, end_line=number)
 
 
 def cuda_named_in_recipe_recipe(f: TextFile, ctx: Context) -> Iterator[Hit]:
@@ -453,7 +301,5 @@ def cuda_named_in_recipe_recipe(f: TextFile, ctx: Context) -> Iterator[Hit]:
 def cuda_named_in_recipe_make(f: TextFile, ctx: Context) -> Iterator[Hit]:
     """Kernels that a Makefile fetches or builds; what it names of CUDA's is another rule's."""
     for number, line in enumerate(f.lines, 1):
-        if AMD.search(line) or _SAID.match(line) or not _FROM_SOURCE.search(line[:2000]):
-            continue
-        if match := _KERNELS.search(line[:2000]):
+        if _FROM_SOURCE.search(line[:2000]) and not AMD.search(line) and (match := _KERNELS.search(line[:2000])):
             yield line_hit(number, match.start(), text=line.strip()[:90], group="names")

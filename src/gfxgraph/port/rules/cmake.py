@@ -7,20 +7,6 @@ from gfxgraph.port.rule_api import *
 _OF_CUDA = re.compile(
     r"COMPILE_LANG(?:UAGE|_AND_ID):CUDA|CMAKE_CUDA_(?!ARCHITECTURES)\w+|CUDA_(?:NVCC|TOOLKIT|VERSION|PROPAGATE|HOST|HAS)\w*|-D(?:USE|WITH|HAVE|ENABLE)_CUDA\b"
 )
-
-
-_SOURCES = (
-    "add_library",
-    "add_executable",
-    "target_sources",
-    "set",
-    "list",
-    "file",
-    "cuda_add_library",
-    "cuda_add_executable",
-)
-
-
 # What CUDA's own arm says and computes of its compiler: nothing that a second platform's arm changes.
 _RECKONED = re.compile(
     r"CMAKE_CUDA_(?:ARCHITECTURES\w*|COMPILER\w*|STANDARD\w*)|\w*CUDA_VERSION\w*|\w*(?:COMPUTE_)?CAPABILIT\w+"
@@ -41,10 +27,16 @@ def is_reckoning(entry: LogicalLine) -> bool:
 
 
 def cmake_cuda_language_cmake(f: TextFile, ctx: Context) -> Iterator[Hit]:
-    found = list(_commands(f))
+    if _FINDS_CUDA.search(f.path):
+        return  # it finds NVIDIA's own toolkit or library
+    yield from _commands(f)
     if not ctx.project.has_hip_build:
-        found += _rest(f)  # a second platform has no place yet: each of these is where it goes
-    yield from once_a_line(found)
+        yield from _rest(f)  # a second platform has no place yet: each of these is where it goes
+
+
+_FINDS_CUDA = re.compile(
+    r"(?i)(^|/)(Find|select_?|use_?)?_?(CUDA|CuDNN|NCCL|NVML|NVTX|CUTLASS|CUPTI|cuTENSOR)\w*\.cmake$"
+)
 
 
 # A variable, target, file or definition of the build that is CUDA's by its name.
@@ -53,8 +45,6 @@ _NAMED = re.compile(
     r"(?<![\w./${}-])[\w./${}-]*(?<![A-Za-z])cuda(?![a-z])[\w.-]*|(?<![\w-])(?:cudart|cublas|cublasLt|cudnn|cufft|curand|cusparse|cusolver|nvToolsExt|nvrtc|"
     r"nvml|nvidia-ml|nccl)(?:_static)?(?![\w.-])|[\w./*${}-]+\.cuh?\b"
 )
-
-
 _SAID = ("message", "include_guard", "cmake_minimum_required", "project", "endif", "else", "macro", "function",
          "endfunction", "endmacro", "install", "mark_as_advanced", "unset")  # fmt: skip
 
@@ -65,24 +55,27 @@ def _rest(f: TextFile) -> Iterator[Hit]:
         if AMD.search(text) or is_reckoning(entry):
             continue
         yield from _named(f, entry)
-        if keyword in _BUILT and any(c.taken and _ASKED.search(c.text) and not _both(c) for c in entry.conditions):
-            yield entry_hit(f, entry, severity=Severity.INFO, end_line=entry.last_line, text=shown_as(entry))
         shown = f"{keyword}({text[:60]})"
+        if keyword in _BUILT and any(c.taken and _ASKED.search(c.text) and not _both(c) for c in entry.conditions):
+            yield entry_hit(
+                f,
+                entry,
+                severity=Severity.INFO,
+                end_line=entry.last_line,
+                group=entry.conditions[-1].text,
+                text=shown,
+            )
         if keyword == "if":
             if re.search(r"CUDA|NVCC|(?i:cudnn|nccl)", text) and not any(AMD.search(a) for a in entry.arms):
-                yield entry_hit(f, entry, severity=Severity.LOW, text=shown)
+                yield entry_hit(f, entry, severity=Severity.LOW, group="conditions", text=shown)
         elif keyword in ("option", "cmake_dependent_option"):
-            if re.search(r"CUDA", text.split(" ")[0]) or re.search(r"CUDA|cuBLAS|(?i:nvidia)", text):
+            if re.search(r"CUDA|cuBLAS|(?i:nvidia)", text):
                 yield entry_hit(f, entry, severity=Severity.LOW, text=shown)
         elif match := _OF_CUDA.search(text):
-            yield entry_hit(f, entry, re.escape(match.group()), severity=Severity.LOW, text=shown)
-        elif keyword in _SOURCES and (match := re.search(r"(?<![\w./*${}-])[\w./*${}-]+\.cu\b", text)):
-            yield entry_hit(f, entry, re.escape(match.group()), severity=Severity.LOW, text=shown, group="sources")
+            yield entry_hit(f, entry, re.escape(match.group()), severity=Severity.LOW, group="names", text=shown)
 
 
 _ASKED = re.compile(r"(?<![A-Za-z])CUDA(?![a-z])|NVCC")
-
-
 _BUILT = (
     "add_library", "add_executable", "add_definitions", "add_compile_options", "target_sources", "target_link_libraries",
     "target_include_directories", "target_compile_definitions", "target_compile_options", "include_directories",
@@ -96,24 +89,14 @@ def _both(condition: PreprocessorBranch) -> bool:
     )
 
 
-def shown_as(entry: LogicalLine) -> str:
-    return f"{entry.keyword.lower()}({entry.text[:60]})"
-
-
 def _named(f: TextFile, entry: LogicalLine) -> Iterator[Hit]:
     """Every physical line of a command that names something of CUDA's."""
-    if (
-        entry.keyword.lower() in _SAID
-        or entry.keyword.lower() == "if"
-        or any(AMD.search(c.text) for c in entry.conditions)
-    ):
+    if entry.keyword.lower() in (*_SAID, "if") or any(AMD.search(c.text) for c in entry.conditions):
         return
-    for number in range(entry.line, max(entry.line, entry.last_line) + 1):
-        line = f.lines[number - 1].split("#")[0] if number <= len(f.lines) else ""
+    for number, line in rows(f, entry):
         if "-D" not in line:
             line = re.sub(r'"[^"$/]*\s[^"]*"', "", line)  # what is said to people
-        line = re.sub(r"\bLABELS\s+.*", "", line)
-        if match := _NAMED.search(line):
+        if match := _NAMED.search(re.sub(r"\bLABELS\s+.*", "", line)):
             group = "sources" if re.search(r"\.cuh?$", match.group()) else "names"
             yield line_hit(number, match.start(), severity=Severity.LOW, text=line.strip()[:60], group=group)
 
@@ -162,8 +145,6 @@ def _commands(f: TextFile) -> Iterator[Hit]:
 
 
 _BUILDS = re.compile(r"\bnvcc\b|\bcmake\b|\$\{?CXX\b|\bg\+\+|\bclang\+\+|\bLINK_FLAGS\b")
-
-
 _SCRIPT = re.compile(r"(?<![\w-])-l\w*_cuda\w*|\b\w+_cuda\w?\b(?![./(])|-D\w*(?<![A-Za-z])CUDA(?![a-z])\w*=|\bnvcc\b")
 
 
@@ -184,15 +165,10 @@ _MAKE = re.compile(
 
 
 def cmake_cuda_language_make(f: TextFile, ctx: Context) -> Iterator[Hit]:
-    if ctx.project.has_hip_build:
-        return
-    for number, line in enumerate(f.lines, 1):
-        if AMD.search(line) or line.lstrip().startswith("#"):
-            continue
-        asked = re.match(r"\s*(else\s+)?if(n?eq|n?def)\b.*(CUDA|NVCC)", line)
-        named = _MAKE.search(line)
-        if asked or (named and not re.search(r"\b(echo|printf|info|warning|error)\b", line)):
-            group = "sources" if named and re.search(r"\.cuh?$", named.group()) else ""
+    for number, line in enumerate(f.lines, 1) if not ctx.project.has_hip_build else ():
+        line = re.sub(r"#.*|\bCUDA_VISIBLE_DEVICES\b", "", line)
+        if named := None if AMD.search(line) else _MAKE.search(line):
+            group = "sources" if re.search(r"\.cuh?$", named.group()) else "names"
             yield line_hit(number, text=line.strip()[:80], severity=Severity.LOW, group=group)
 
 
@@ -203,25 +179,20 @@ _LIB = re.compile(
 
 def cuda_link_libs_text(f: TextFile, ctx: Context) -> Iterator[Hit]:
     for entry, match in f.matching(_LIB.pattern):
-        yield entry_hit(f, entry, re.escape(match.group()), text=match.group())
+        yield entry_hit(f, entry, re.escape(match.group()), text=match.group(), group="libraries")
+
+
+_LIBRARY = re.compile(
+    r"-lcuda|(-l)?(cudart|cublas|cublasLt|cudnn|cufft|curand|cusparse|cusolver|nvToolsExt|nvrtc|nvidia-ml)(\.lib)?"
+)
 
 
 def cuda_link_libs_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    for node in f.nodes(ast.Constant):
-        if not isinstance(node.value, str):
-            continue
-        text = node.value
-        if re.fullmatch(
-            r"-lcuda|(-l)?(cudart|cublas|cublasLt|cudnn|cufft|curand|cusparse|cusolver|nvToolsExt|nvrtc|nvidia-ml)(\.lib)?",
-            text,
-        ):
-            owner = next(
-                (u for u in f.ancestors(node) if isinstance(u, ast.keyword | ast.Assign | ast.AugAssign | ast.Call)),
-                None,
-            )
-            if owner is not None and re.search(
-                r"(?i)librar|ldflags|link|find_library", f.source(owner).replace(text, "", 1)
-            ):
+    for node, text in strings(f):
+        if _LIBRARY.fullmatch(text):
+            owners = (ast.keyword, ast.Assign, ast.AugAssign, ast.Call)
+            owner = next((f.source(u) for u in f.ancestors(node) if isinstance(u, owners)), "")
+            if re.search(r"(?i)librar|ldflags|link|find_library", owner.replace(text, "", 1)):
                 yield hit(node, text=text)
 
 

@@ -51,8 +51,6 @@ def jax_cuda_extra(f: RequirementFile, ctx: Context) -> Iterator[Hit]:
 
 
 _INDEX = r"/whl/(?:nightly/|test/)?cu\d+\b|/cu1\d+(?:/|$)|-cu1\d\d\b/simple"
-
-
 _LOCAL = r"(?:==|=|@|-)\s*[\w.]*\d\+cu\d{2,}"
 
 

@@ -7,8 +7,6 @@ from gfxgraph.port.rule_api import *
 _NAMED = re.compile(
     r"(?i)(compute_?)capabilit|^(device_)?capability$|^cuda_capability|device_capability|^compute_cap|^sm_?(version|arch|major)$|^cuda_arch|^cc_major$"
 )
-
-
 _HELPER = re.compile(
     r"is_sm_?\d+\w*|is_sm_at_least\w*|has_cuda_capability|has_device_capability|is_device_capability\w*|is_(hopper|ampere|blackwell|ada)\w*|get_sm_version|get_cuda_arch\w*"
 )
@@ -204,10 +202,6 @@ _PARSERS = frozenset({"int", "float", "parse", "Version", "LooseVersion", "Stric
 
 
 def torch_version_cuda_parse(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    yield from once_a_line(_all_torch_version_cuda_parse(f))
-
-
-def _all_torch_version_cuda_parse(f: PyFile) -> Iterator[Hit]:
     for version in f.nodes(ast.Attribute, ast.Name):
         node: ast.AST = version
         if not _is_version(f, node):
@@ -215,49 +209,32 @@ def _all_torch_version_cuda_parse(f: PyFile) -> Iterator[Hit]:
         up = f.parent(node)
         if isinstance(up, ast.BoolOp | ast.Call) and _defaulted(f, up, node):
             node, up = up, f.parent(up)
-        used = None
-        if isinstance(up, ast.Attribute):
-            used = f.parent(up)
-        elif isinstance(up, ast.Subscript) and up.value is node:
-            used = up
-        elif isinstance(up, ast.Call) and node in up.args:
-            name = f.call_name(up).rpartition(".")[2]
-            if name in _PARSERS:
-                used = up
-        elif isinstance(up, ast.BinOp) and isinstance(up.op, ast.Add):
-            used = up
-        elif isinstance(up, ast.Compare) and any(isinstance(o, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for o in up.ops):
-            used = up
-        if used is not None:
-            yield hit(node, expr=f.source(used)[:120])
-        elif isinstance(version, ast.Attribute) and isinstance(
-            up, ast.FormattedValue | ast.Dict | ast.Call | ast.keyword
-        ):
-            if not (isinstance(up, ast.Call) and node is up.func) and not _names_hip(f, version):
+        if _taken_apart(f, up, node):
+            yield hit(node, expr=f.source(f.parent(up) if isinstance(up, ast.Attribute) else up)[:120])
+        elif isinstance(version, ast.Attribute) and isinstance(up, ast.FormattedValue | ast.Dict | ast.keyword):
+            scope = f.function(version) or f.statement(version)
+            if scope is None or "version.hip" not in f.source(scope):
                 yield hit(node, severity=Severity.INFO, expr=f.source(f.statement(version) or up)[:120])
 
 
-def _names_hip(f: PyFile, node: ast.AST) -> bool:
-    scope = f.function(node) or f.statement(node)
-    return scope is not None and "version.hip" in f.source(scope)
+def _taken_apart(f: PyFile, up: ast.AST | None, node: ast.AST) -> bool:
+    return (
+        isinstance(up, ast.Attribute)
+        or (isinstance(up, ast.Subscript) and up.value is node)
+        or (isinstance(up, ast.Call) and node in up.args and last_name(f, up) in _PARSERS)
+        or (isinstance(up, ast.BinOp) and isinstance(up.op, ast.Add))
+        or (isinstance(up, ast.Compare) and any(isinstance(o, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for o in up.ops))
+    )
 
 
-def _is_version(f: PyFile, node: ast.AST, depth: int = 3) -> bool:
-    if isinstance(node, ast.Attribute):
-        return f.dotted(node) in ("torch.version.cuda", "version.cuda") and "torch" in f.text
-    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and depth:
-        return any(
-            isinstance(b, ast.Attribute | ast.Name | ast.BoolOp) and _holds(f, b, depth - 1)
-            for b in f.lookup(node.id, node)
-            if b is not node
-        )
-    return False
-
-
-def _holds(f: PyFile, node: ast.AST, depth: int) -> bool:
-    if isinstance(node, ast.BoolOp):
-        return any(_is_version(f, v, depth) for v in node.values)
-    return _is_version(f, node, depth)
+def _is_version(f: PyFile, node: ast.AST) -> bool:
+    if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+        return False
+    return "torch" in f.text and any(
+        isinstance(part, ast.Attribute) and f.dotted(part) in ("torch.version.cuda", "version.cuda")
+        for one in meanings(f, node)
+        for part in (one.values if isinstance(one, ast.BoolOp) else [one])
+    )
 
 
 def _defaulted(f: PyFile, up: ast.AST, node: ast.AST) -> bool:
@@ -279,19 +256,13 @@ _CARD = re.compile(r"(?i)\b(nvidia|geforce|[ahblt]\d{2,3}|gh200|gb200|rtx|tesla|
 
 
 def device_name_gate(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    yield from once_a_line(_all_device_name_gate(f))
-
-
-def _all_device_name_gate(f: PyFile) -> Iterator[Hit]:
     for node in f.nodes(ast.Compare):
         sides = [node.left, *node.comparators]
-        texts = [t for s in sides for t in _texts(s)]
-        if any(_CARD.search(t) for t in texts) and any(_is_name(f, s) for s in sides):
+        if any(_CARD.search(t) for s in sides for t in _texts(s)) and any(_is_name(f, s) for s in sides):
             yield hit(node, expr=f.source(node)[:120])
     for call in f.calls("*.startswith", "*.find", "*.search", "*.match"):
-        inside_ = [text_of(a) or "" for a in call.args]
-        owner = call.func.value if isinstance(call.func, ast.Attribute) else None
-        if any(_CARD.search(t) for t in inside_) and (_is_name(f, owner) or any(_is_name(f, a) for a in call.args)):
+        asked = [*call.args, *([call.func.value] if isinstance(call.func, ast.Attribute) else [])]
+        if any(_CARD.search(text_of(a) or "") for a in call.args) and any(_is_name(f, a) for a in asked):
             yield hit(call, expr=f.source(call)[:120])
     for table in f.nodes(ast.Dict):
         keys = [text_of(k) or "" for k in table.keys]
@@ -305,26 +276,16 @@ def _texts(node: ast.AST) -> list[str]:
     return [t for i in items if (t := text_of(i))]
 
 
-def _is_name(f: PyFile, node: ast.AST | None, depth: int = 3) -> bool:
-    if node is None or depth == 0:
-        return False
-    if isinstance(node, ast.Call):
-        last = f.call_name(node).rpartition(".")[2] or (
-            node.func.attr if isinstance(node.func, ast.Attribute) else ""
-        )
-        if last in ("get_device_name", "device_name"):
+def _is_name(f: PyFile, node: ast.AST) -> bool:
+    for one in meanings(f, node):
+        while isinstance(one, ast.Call) and last_name(f, one) in ("lower", "upper", "strip", "str"):
+            one = one.func.value if isinstance(one.func, ast.Attribute) else one.args[0] if one.args else one.func
+        if isinstance(one, ast.Call) and last_name(f, one) in ("get_device_name", "device_name"):
             return True
-        return (
-            last in ("lower", "upper", "strip", "str")
-            and isinstance(node.func, ast.Attribute)
-            and _is_name(f, node.func.value, depth - 1)
-        )
-    if isinstance(node, ast.Attribute) and node.attr == "name":
-        return "propert" in f.source(node.value)
-    if isinstance(node, ast.Name):
-        return bool(re.search(r"(?i)(gpu|device|dev|card)_?name|gpu_type", node.id)) or any(
-            _is_name(f, b, depth - 1) for b in f.lookup(node.id, node) if b is not node
-        )
+        if isinstance(one, ast.Attribute) and one.attr == "name" and "propert" in f.source(one.value):
+            return True
+        if isinstance(one, ast.Name) and re.search(r"(?i)(gpu|device|dev|card)_?name|gpu_type", one.id):
+            return True
     return False
 
 
@@ -395,67 +356,52 @@ def fix_alloc_conf_combo(node: ast.expr, f: PyFile, ctx: Context) -> Edit | Edit
     return Edit(node.lineno, node.col_offset, f'("expandable_segments:True" if {ROCM} else {{old}})')
 
 
+_NVML = r"(?:pynvml|nvidia_smi|py3nvml|nvitop|gpustat|GPUtil|nvgpu)"
+_NVML_AMD = re.compile(r"(?i)amd_?smi|pyrsmi|rocm|\bhip\b")
+
+
 def nvml_import(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    yield from once_a_line(_all_nvml_import(f))
-
-
-def _all_nvml_import(f: PyFile) -> Iterator[Hit]:
-    yield from import_hits(
-        f, r"pynvml|nvidia_smi|py3nvml|nvitop|gpustat|GPUtil|nvgpu", Severity.HIGH, Severity.MEDIUM
-    )
-    for call in f.calls("pynvml.nvmlInit", "nvidia_smi.nvmlInit", "py3nvml.nvmlInit", "py3nvml.py3nvml.nvmlInit"):
-        tried = f.caught(call, "NVMLError", "NVMLError_LibraryNotFound", "ImportError", "RuntimeError")
-        guarded = f"line {tried.lineno}: try" if tried else ""
-        yield hit(call, severity=Severity.MEDIUM, guarded_by=guarded, name=f.source(call))
+    yield from import_hits(f, _NVML, Severity.HIGH, Severity.MEDIUM)
     for used in f.nodes(ast.Call, ast.ExceptHandler):
         named = used.func if isinstance(used, ast.Call) else used.type
         name = f.dotted(named) if named is not None else ""
-        if re.match(r"(pynvml|nvidia_smi|py3nvml|nvitop|gpustat|GPUtil|nvgpu)\.", name) and not name.endswith(
-            "nvmlInit"
-        ):
-            tried = f.caught(used, "NVMLError", "NVMLError_LibraryNotFound", "ImportError", "ModuleNotFoundError")
-            # Caught it does not stop the program, but what it asked is then unknown on AMD.
-            expected = tried is not None and any("NVML" in f.source(h.type) for h in tried.handlers if h.type)
-            handled = expected or bool(re.search(r"(?i)amd_?smi|pyrsmi|rocm|\bhip\b", f.text))
-            guarded = f"line {tried.lineno}: try" if tried is not None and handled else ""
-            where = named or used
-            made = hit(where, severity=Severity.LOW, guarded_by=guarded, name=name)
-            yield replace(made, group="calls")
-    for node in f.nodes(ast.If, ast.IfExp):
+        if not re.match(_NVML + r"\.", name):
+            continue
+        tried = f.caught(used, "NVMLError", "NVMLError_LibraryNotFound", "ImportError", "ModuleNotFoundError")
+        starts = name.endswith("nvmlInit")
+        # Caught it does not stop the program, but what it asked is then unknown on AMD.
+        expected = tried is not None and any("NVML" in f.source(h.type) for h in tried.handlers if h.type)
+        guarded = (
+            f"line {tried.lineno}: try"
+            if tried is not None and (starts or expected or _NVML_AMD.search(f.text))
+            else ""
+        )
+        yield hit(
+            named or used, severity=Severity.MEDIUM if starts else Severity.LOW, guarded_by=guarded,
+            group="" if starts else "calls", name=name,
+        )  # fmt: skip
+    for node in f.nodes(ast.If, ast.IfExp):  # what AMD gets then is the else
         text = f.source(node.test)
-        if re.search(r"(?i)nvml|nvidia_?smi", text) and not re.search(r"(?i)rocm|amd_?smi|pyrsmi|\bhip", text):
-            if not re.search(
-                r"(?i)amd_?smi|pyrsmi|rocm",
-                "".join(f.source(x) for x in node.orelse) if isinstance(node, ast.If) else "",
-            ):
-                yield hit(
-                    node.test, severity=Severity.LOW, group="calls", name=text[:80]
-                )  # what AMD gets then is the else
+        other = "".join(f.source(x) for x in node.orelse) if isinstance(node, ast.If) else ""
+        if re.search(r"(?i)nvml|nvidia_?smi", text) and not _NVML_AMD.search(text + other):
+            yield hit(node.test, severity=Severity.LOW, group="calls", name=text[:80])
 
 
 TOOL = re.compile(r"(?:^|[\s/\"'`(|;&])(nvidia-smi|nvcc|cuobjdump|nvdisasm|ptxas|nsys|ncu)(?=$|[\s\"'`)|;&.])")
-
-
 _RUNNERS = (
     "subprocess.run", "subprocess.Popen", "subprocess.check_output", "subprocess.check_call", "subprocess.call",
     "subprocess.getoutput", "subprocess.getstatusoutput", "os.popen", "os.system", "shutil.which", "distutils.spawn.find_executable",
 )  # fmt: skip
-
-
 _COMMAND = re.compile(r"(nvidia-smi|nvcc|cuobjdump|nvdisasm|ptxas|nsys|ncu)(?:\.exe)?(?:$|\s+-)")
-
-
 _AMD_TOOL = re.compile(r"rocm[-_]smi|amd-smi|rocminfo|hipcc|rocm_agent")
 
 
 def nvidia_tool_subprocess_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
+    has_amd = bool(_AMD_TOOL.search(f.text))
     for call in f.calls(*_RUNNERS):
         parts = [*call.args[:1], *[k.value for k in call.keywords if k.arg in ("args", "cmd")]]
-        texts: list[str] = []
-        for part in parts:
-            bound = f.lookup(part.id, part) if isinstance(part, ast.Name) else [part]
-            for item in bound:
-                texts += [n.value for n in ast.walk(item) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+        inner = [n for part in parts for item in meanings(f, part) for n in ast.walk(item)]
+        texts = [t for n in inner if (t := text_of(n))]
         found = next((m.group(1) for t in texts if (m := TOOL.search(t))), "")
         if not found or (found == "nvcc" and re.search(r"-V\b|--version", " ".join(texts))):
             continue  # the version probe has a rule of its own
@@ -464,40 +410,27 @@ def nvidia_tool_subprocess_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
         scope = f.function(call)
         if not guarded and scope is not None and _AMD_TOOL.search(f.source(scope)):
             guarded = "an AMD tool is tried in the same function"
-        if not guarded and f.call_name(call).endswith(("which", "find_executable")):
-            if not _AMD_TOOL.search(f.text):  # a choice between NVIDIA and none
-                yield hit(call, severity=Severity.LOW, group="asked", tool=found)
-            continue  # asking whether a tool is there is the guard
-        yield hit(call, guarded_by=guarded, tool=found)
-    if _AMD_TOOL.search(f.text):
-        return
-    for node in f.nodes(ast.Constant):  # a command kept in a name, or handed to a helper of the project's own
+        asked = not guarded and f.call_name(call).endswith(("which", "find_executable"))
+        if not (asked and has_amd):  # else asking whether a tool is there is the guard
+            yield hit(
+                call, severity=Severity.LOW if asked else None, group="asked" if asked else "", guarded_by=guarded,
+                tool=found,
+            )  # fmt: skip
+    for node in f.nodes(ast.Constant) if not has_amd else ():  # a command kept in a name, or handed to a helper
         match = _COMMAND.match(node.value) if isinstance(node.value, str) and len(node.value) < 300 else None
         up = f.parent(node)
+        if match is None or isinstance(up, ast.Compare | ast.Expr | ast.JoinedStr | ast.Subscript):
+            continue
         if isinstance(up, ast.Dict) and node in up.keys:
             continue  # {"nvcc": flags} names a compiler to torch's build, on ROCm too
-        if match and match.group() in ("nsys", "ncu", "ptxas") and not isinstance(up, ast.List):
+        if match.group() in ("nsys", "ncu", "ptxas", "nvcc") and not isinstance(up, ast.List):
             continue  # a key or an option of the project's own
-        if (
-            match
-            and not isinstance(up, ast.Compare | ast.Expr | ast.JoinedStr | ast.Subscript)
-            and not _runs(f, node)
-        ):
-            if not (isinstance(up, ast.Call) and f.call_name(up).endswith(("which", "find_executable"))):
-                yield hit(node, severity=Severity.LOW, tool=match.group(1))
-
-
-def _runs(f: PyFile, node: ast.AST) -> bool:
-    """Whether a call that runs a command holds the text: that one is judged above."""
-    return any(isinstance(up, ast.Call) and f.call_name(up) in _RUNNERS for up in f.ancestors(node))
+        if not any(isinstance(u, ast.Call) and f.call_name(u) in _RUNNERS for u in f.ancestors(node)):
+            yield hit(node, severity=Severity.LOW, tool=match.group(1))
 
 
 def nvidia_tool_subprocess_shell(f: TextFile, ctx: Context) -> Iterator[Hit]:
-    if _AMD_TOOL.search(f.text):
-        return
-    for entry, match in f.matching(TOOL.pattern):
-        if re.match(r"@?\s*(echo|printf|print)\b", entry.text.strip()):
-            continue  # said, not run
+    for entry, match in f.matching(TOOL.pattern) if not _AMD_TOOL.search(f.text) else ():
         yield entry_hit(f, entry, re.escape(match.group(1)), severity=Severity.LOW, tool=match.group(1))
 
 
@@ -506,45 +439,37 @@ def fork_start_method(f: PyFile, ctx: Context) -> Iterator[Hit]:
         return
     for call in f.calls("*.get_context", "*.set_start_method", "*.start_processes", "*.notebook_launcher"):
         value = argument(call, 0, "method") if not f.call_name(call).endswith("start_processes") else None
-        value = keyword(call, "start_method") or value
-        bound = f.lookup(value.id, value) if isinstance(value, ast.Name) else [value]
-        for item in bound:
-            options = [item.body, item.orelse] if isinstance(item, ast.IfExp) else [item]
-            if any(text_of(o) == "fork" for o in options):
-                yield hit(call, expr=f.source(call)[:100])
-    for node in f.nodes(ast.keyword):
-        if node.arg in ("start_method", "multiprocessing_context", "mp_context") and text_of(node.value) == "fork":
-            yield hit(node.value, expr=f"{node.arg}='fork'")
-        elif node.arg in ("start_method", "method") and isinstance(node.value, ast.IfExp):
-            if any(text_of(o) == "fork" for o in (node.value.body, node.value.orelse)):
-                yield hit(node.value, expr=f.source(node.value)[:100])
-    for assigned in f.nodes(ast.Assign):
-        named = [t.id for t in assigned.targets if isinstance(t, ast.Name)]
-        options = (
-            [assigned.value.body, assigned.value.orelse]
-            if isinstance(assigned.value, ast.IfExp)
-            else [assigned.value]
-        )
-        if any(re.fullmatch(r"(?i)\w*(start_?method|mp_?(context|method|start)\w*)", n) for n in named):
-            if any(text_of(o) == "fork" for o in options):
-                yield hit(assigned, expr=f.source(assigned)[:100])
+        if _may_fork(f, keyword(call, "start_method") or value):
+            yield hit(call, expr=f.source(call)[:100])
+    for kw in f.nodes(ast.keyword):
+        if kw.arg in ("start_method", "method", "multiprocessing_context", "mp_context"):
+            if text_of(kw.value) != "fork" or kw.arg != "method":
+                if _may_fork(f, kw.value):
+                    yield hit(kw.value, expr=f.source(kw.value)[:100])
+    for node in f.nodes(ast.Assign):
+        names = [t.id for t in node.targets if isinstance(t, ast.Name)]
+        if any(re.fullmatch(r"(?i)\w*(start_?method|mp_?(context|method|start)\w*)", n) for n in names):
+            if _may_fork(f, node.value):
+                yield hit(node, expr=f.source(node)[:100])
+
+
+def _may_fork(f: PyFile, value: ast.AST | None) -> bool:
+    return any(text_of(one) == "fork" for one in meanings(f, value))
 
 
 def fp8_e4m3fn_hardcoded(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    found = []
-    for node in f.nodes(ast.Attribute):
-        if f.dotted(node) not in ("torch.float8_e4m3fn", "torch.float8_e5m2"):
-            continue
-        if _is_harmless(f, node):
-            continue
-        found.append(hit(node, expr=f.source(f.parent(node) or node)[:100] or node.attr))
-    for constant in f.nodes(ast.Constant):
-        if constant.value in _BY_NAME and not f.is_docstring(constant) and not _is_harmless(f, constant):
-            found.append(hit(constant, severity=Severity.MEDIUM, expr=f.source(f.parent(constant) or constant)[:100]))
-    yield from once_a_line(found)
+    if is_test_file(f.path):
+        return
+    for node in f.nodes(ast.Attribute, ast.Constant):
+        name = f.dotted(node) if isinstance(node, ast.Attribute) else text_of(node) or ""
+        if name in _FP8 and not f.is_docstring(node) and not _is_harmless(f, node):
+            severity = None if isinstance(node, ast.Attribute) else Severity.MEDIUM
+            yield hit(node, severity=severity, group="types", expr=f.source(f.parent(node) or node)[:100])
 
 
-_BY_NAME = ("float8_e4m3fn", "fp8_e4m3fn", "fp8_e4m3", "e4m3fn", "torch.float8_e4m3fn")
+_FP8 = frozenset(
+    "torch.float8_e4m3fn torch.float8_e5m2 float8_e4m3fn fp8_e4m3fn fp8_e4m3 e4m3fn torch.float8_e4m3fn".split()
+)
 
 
 def _is_harmless(f: PyFile, node: ast.AST) -> bool:
@@ -574,49 +499,31 @@ def fp8_fnuz_for_any_hip_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
 
 
 _PACKAGES = frozenset(
-    {
-        "torch",
-        "vllm",
-        "triton",
-        "torchvision",
-        "torchaudio",
-        "flash_attn",
-        "flash-attn",
-        "bitsandbytes",
-        "xformers",
-        "apex",
-        "deepspeed",
-        "sglang",
-    }
+    "torch vllm triton torchvision torchaudio flash_attn flash-attn bitsandbytes xformers apex deepspeed sglang".split()
 )
 
 
 def version_text_compare(f: PyFile, ctx: Context) -> Iterator[Hit]:
     for node in f.nodes(ast.Compare):
-        if len(node.ops) != 1:
-            continue
         for a, b in ((node.left, node.comparators[0]), (node.comparators[0], node.left)):
-            text = text_of(b)
-            if text is not None and re.match(r"\d+\.\d", text) and _is_version_version_text_compare(f, a):
+            if re.match(r"\d+\.\d", text_of(b) or "") and _is_version_of(f, a):
                 yield hit(node, expr=f.source(node)[:120])
             elif isinstance(b, ast.Call) and isinstance(a, ast.Call) and isinstance(node.ops[0], ast.Eq | ast.LtE):
-                both = all(f.call_name(c).rpartition(".")[2] in ("Version", "parse") and c.args for c in (a, b))
-                if both and text_of(b.args[0]) and _is_version_version_text_compare(f, a.args[0]):
+                both = all(last_name(f, c) in ("Version", "parse") and c.args for c in (a, b))
+                if both and text_of(b.args[0]) and _is_version_of(f, a.args[0]):
                     yield hit(node, expr=f.source(node)[:120])
 
 
-def _is_version_version_text_compare(f: PyFile, node: ast.AST, depth: int = 3) -> bool:
-    if depth == 0:
-        return False
-    if isinstance(node, ast.Attribute) and node.attr == "__version__":
-        return f.dotted(node.value).split(".")[0] in _PACKAGES
-    if isinstance(node, ast.Call) and f.call_name(node).endswith("version") and node.args:
-        return text_of(node.args[0]) in _PACKAGES
-    if isinstance(node, ast.Name):
-        return any(
-            _is_version_version_text_compare(f, b, depth - 1) for b in f.lookup(node.id, node) if b is not node
+def _is_version_of(f: PyFile, node: ast.AST) -> bool:
+    return any(
+        (isinstance(v, ast.Attribute) and v.attr == "__version__" and f.dotted(v.value).split(".")[0] in _PACKAGES)
+        or (
+            isinstance(v, ast.Call)
+            and f.call_name(v).endswith("version")
+            and text_of(argument(v, 0, "")) in _PACKAGES
         )
-    return False
+        for v in meanings(f, node)
+    )
 
 
 _QUERIES = tuple(
@@ -653,8 +560,6 @@ def torch_build_by_label(f: PyFile, ctx: Context) -> Iterator[Hit]:
 
 
 _SM = re.compile(r"sm_?(?:[5-9]\d|1[0-2]\d)a?")
-
-
 _FLAG = re.compile(
     r"(?i)_*(?:(?:has|have|is|use|uses|with|enable|build|support|supports|supported|compile|need|needs|any)_*)*"
     r"sm_?(?:[5-9]\d|1[0-2]\d)a?(?:_*(?:enabled|available|plus|or_later|or_higher|supported|and_above|only|flag))*"
@@ -662,10 +567,6 @@ _FLAG = re.compile(
 
 
 def sm_label_gate(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    yield from once_a_line(_all_sm_label_gate(f))
-
-
-def _all_sm_label_gate(f: PyFile) -> Iterator[Hit]:
     for node in f.nodes(ast.Compare):
         for side in (node.left, *node.comparators):
             items = side.elts if isinstance(side, ast.Tuple | ast.List | ast.Set) else [side]

@@ -28,7 +28,7 @@ def compile_max_autotune_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
     for node, mode in compile_modes(f):
         if mode.startswith("max-autotune"):
             graphs = not mode.endswith("no-cudagraphs")
-            yield hit(node, severity=None if graphs else Severity.LOW, group="" if graphs else "modes", mode=mode)
+            yield hit(node, severity=None if graphs else Severity.LOW, group="modes", mode=mode)
 
 
 def compile_max_autotune_text(f: TextFile, ctx: Context) -> Iterator[Hit]:
@@ -72,16 +72,3 @@ def fix_inductor_memory_planning(node: ast.expr, f: PyFile, ctx: Context) -> Edi
     if not torch_is_bound(f.tree, node, at_import=f.at_import(node)):
         return EditRefusal(node.lineno, "torch is not imported before this line")
     return Edit(node.lineno, node.col_offset, f"({ROCM} is None)")
-
-
-def inductor_max_autotune(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    if re.search(r"bench", f.path):
-        return  # measuring is what a benchmark is for
-    for _node, key, value in inductor_settings(f):
-        if key in (
-            "max_autotune",
-            "max_autotune_gemm",
-            "max_autotune_pointwise",
-            "coordinate_descent_tuning",
-        ) and is_true(value):
-            yield hit(value, key=key)

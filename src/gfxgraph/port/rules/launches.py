@@ -98,19 +98,11 @@ def grid_total_threads(f: CppFile, ctx: Context) -> Iterator[Hit]:
 
 
 _TAIL = re.compile(r"__syncwarp|\bvolatile\b[^;]*\*|warp_?[Rr]educe")
-
-
 _LOOP = r"\bfor\s*\([^;]*;[^;]*>=?\s*32u?\s*;[^)]*|\bfor\s*\([^;]*=\s*32u?\s*;[^;]*>[^;]*;[^)]*(?:>>=\s*1|/=\s*2)"
-
-
 _STEP = r"\bif\s*\(\s*\(?(?:threadIdx\.x|\w*[tT]id\w*|\w*[tT]hread\w*)\s*(?:<\s*32u?|<=\s*31)\s*\)"
 
 
 def warp_tail(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    yield from once_a_line(_all(f))
-
-
-def _all(f: CppFile) -> Iterator[Hit]:
     for node, text in functions_with(f, _TAIL):
         fenced = "__syncwarp" in text or "volatile" in text
         for line, column, found in lines_of(f, node, text, f"{_LOOP}|{_STEP}" if fenced else _STEP):
@@ -118,8 +110,6 @@ def _all(f: CppFile) -> Iterator[Hit]:
 
 
 _FIRST = re.compile(r"(\s*for\s*\([^;]*;\s*\w+\s*>=?\s*)32u?(\s*;[^{}]*\)\s*)\{")
-
-
 _SECOND = re.compile(r"\s*for\s*\([^;]*=\s*32u?\s*;\s*\w+\s*>\s*0\s*;[^{}]*\)\s*\{")
 
 

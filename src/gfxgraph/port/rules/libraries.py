@@ -7,12 +7,8 @@ from gfxgraph.port.rule_api import *
 _SO = re.compile(
     r"lib(cudart|cuda|nvrtc|cublas|cublasLt|cudnn|nvidia-ml|nvJitLink|cufft)(\.so[\d.]*|[\d_]*\.dll)?$|libcuda\.so"
 )
-
-
 # The project's own library, which its build names after the platform: "libfoo_cuda*.so", or a pattern such as cuda(\\d+).
 _OWN = re.compile(r"^lib\w*_cuda(?![a-z])|(?:^|_)cuda\(?\\d")
-
-
 # What torch binds on ROCm too, under CUDA's names (torch/csrc/cuda/shared/cudart.cpp, torch 2.13).
 _BOUND = frozenset(
     "cudaProfilerStart cudaProfilerStop cudaHostRegister cudaHostUnregister cudaStreamCreate cudaStreamDestroy "

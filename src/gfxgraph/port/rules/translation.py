@@ -1,4 +1,4 @@
-"""MODULE translation."""
+"""C++ that hipify translates and that is then not right: guards, PTX, functions that HIP has, unchecked calls."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import posixpath
 from gfxgraph.port.rule_api import *
 
 _HEADER = r"cuda_runtime\w*\.h|cuda\.h|cuda_(fp16|bf16|fp8|profiler_api|texture_types|device_runtime_api)\.h|cublas\w*\.h|cufft\w*\.h|curand\w*\.h|cusparse\w*\.h|cusolver\w*\.h|device_launch_parameters\.h|nvrtc\.h|channel_descriptor\.h|library_types\.h|driver_types\.h|vector_types\.h|helper_(cuda|math)\.h|device_functions\.h|(?:[\w.-]+/)*cub/.*|math_constants\.h|cuComplex\.h|sm_\d+_intrinsics\.h"
-
-
 # By the families of the tables that HIPIFY and torch.utils.hipify translate from: the runtime, the libraries, the
 # driver (calls, handle types, constants), complex numbers and bfloat16.
 _API = (
@@ -23,8 +21,6 @@ _API = (
     r"(?:make_)?cu(?:Double|Float)?Complex|cuC(?:add|sub|mul|div|abs|fma|real|imag)f?|cu(?:Conj|Creal|Cimag)f?|"
     r"(?:__)?nv_bfloat16[2]?|__nv_fp8_\w+"
 )
-
-
 _MAY = re.compile(r"(?<![A-Za-z])(?:cu[A-Zdbfrs]|CU[A-Z_a-z]|nvrtc|NVRTC|nv_|make_cu)|_nv_")
 
 
@@ -76,20 +72,20 @@ PTX = re.compile(
     r"setp|selp|set|slct|bra|trap|tcgen05|isspacep|applypriority|discard|clz|popc|brev|dp4a|dp2a|copysign|match|redux|mapa|multimem|vadd\w*|vsub\w*|vmin\w*|vmax\w*|vset\w*|testp|rem|sad|cnot|addc|subc|madc|clusterlaunchcontrol)"
     r"\.(?:[a-z]|%)|%%?(?:laneid|smid|warpid|nsmid|nwarpid|globaltimer|clock|clock64|lanemask_\w+|cluster\w*|dynamic_smem_size|total_smem_size|envreg\d)|\bgriddepcontrol\b|\btrap;|\bexit;|\bbrkpt;"
 )
-
-
 _AMD = re.compile(r"\b(?:v_|s_|ds_|buffer_|global_|flat_|image_|scratch_)[a-z0-9_]+")
 
 
 def inline_ptx(f: CppFile, ctx: Context) -> Iterator[Hit]:
     for line, column, text in asm_blocks(f):
         if PTX.search(text) and not _AMD.search(text):
-            yield line_hit(line, column, text=" ".join(text.replace("\\n", " ").replace("\\t", " ").split())[:80])
+            yield line_hit(
+                line, column, group="asm", text=" ".join(text.replace("\\n", " ").replace("\\t", " ").split())[:80]
+            )
 
 
 def cuda_arch_guard(f: CppFile, ctx: Context) -> Iterator[Hit]:
     for arm, _ in macro_tests(f, r"__CUDA_ARCH__|__CUDA_ARCH_FEAT_\w+|__CUDA_ARCH_LIST__", ctx.project.macros):
-        yield line_hit(arm.line + f.offset, text=arm.text[:100], guard_free=True)
+        yield line_hit(arm.line + f.offset, text=arm.text[:100], guard_free=True, group=arm.text[:100])
 
 
 def fix_cuda_arch_guard(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal:
@@ -116,7 +112,7 @@ def cudacc_guard(f: CppFile, ctx: Context) -> Iterator[Hit]:
         ).strip()
         if inner and set(inner) <= {"pragma"} and not body:
             continue  # warning pragmas for nvcc only
-        yield line_hit(arm.line + f.offset, text=arm.text[:100], guard_free=True)
+        yield line_hit(arm.line + f.offset, text=arm.text[:100], guard_free=True, group=arm.text[:100])
 
 
 def fix_cudacc_guard(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal:
@@ -137,7 +133,7 @@ _NAMES = r"CUDA_VERSION|CUDART_VERSION|CUDNN_(VERSION|MAJOR|MINOR)|CUBLAS_VER\w*
 
 def cuda_version_guard(f: CppFile, ctx: Context) -> Iterator[Hit]:
     for arm, _ in macro_tests(f, _NAMES, ctx.project.macros):
-        yield line_hit(arm.line + f.offset, text=arm.text[:100], guard_free=True)
+        yield line_hit(arm.line + f.offset, text=arm.text[:100], guard_free=True, group=arm.text[:100])
     conditions = {d.line + f.offset for d in f.directives if d.kind != "define"}
     places = (p for p in f.idents_like(_NAMES) if p[1] not in conditions)
     yield from once_a_line(line_hit(line, column, text=name) for name, line, column in places)
@@ -168,10 +164,10 @@ def with_cuda_dispatch(f: CppFile, ctx: Context) -> Iterator[Hit]:
             arm.line + f.offset,
             text=arm.text[:100],
             guard_free=True,
-            severity=Severity.INFO if name in own else None,
+            group=name,
         )
         for arm, name in macro_tests(f, pattern, ctx.project.macros)
-        if (name not in own or ctx.project.asks_cuda_home) and name not in guards
+        if name not in own and name not in guards
     )
 
 
@@ -211,25 +207,17 @@ def device_only_special_member(f: CppFile, ctx: Context) -> Iterator[Hit]:
 
 
 _VECTOR = r"(?:u?(?:char|short|int|long|longlong)|float|double)[1-4]"
-
-
 _OPERATOR = re.compile(
     rf"\b(operator\s*(?:[-+*/]=?|==|!=))\s*\(\s*(?:const\s+)?(?:{_VECTOR}\b[^)]*|[^),]*,\s*(?:const\s+)?{_VECTOR}\b[^)]*)\)"
 )
-
-
 _FUNCTION = re.compile(
     r"\b(?:float|double|int|unsigned|void|auto|half|__half2?|[A-Z]|scalar_t|[uU]?int\d*(?:_t)?|unsigned\s+(?:int|long\s+long))\s*&?\s+"
     r"(atomic(?:Add|Sub|Max|Min|Exch|CAS|And|Or|Xor|Inc|Dec)|r?sqrtf?|rcbrt|exp10f?|sincosf?|rhypot|norm3df?|erfinvf?|normcdff?|max|min|clamp|lerp|__ldg|__shfl\w*)\s*\("
 )
-
-
 _TYPE_DEFINED_BY_HIP = re.compile(
     rf"\btypedef\s+struct\s*\w*\s*\{{[^{{}}]*\}}\s*({_VECTOR}|dim3)\s*;|\bstruct\s+(?:__align__\(\d+\)\s*)?({_VECTOR}|dim3)\s*\{{|"
     r"extern\s+\"C\"\s+__device__\s+void\s+(__assert_fail)\b"
 )
-
-
 _MAY_DEFINED_BY_HIP = (
     "dim3",
     "__assert_fail",
@@ -298,3 +286,20 @@ def cuda_in_cpp_string(f: CppFile, ctx: Context) -> Iterator[Hit]:
         match = None if line.lstrip().startswith("#") else _CUDA.search(line)
         if match and match.group() not in bare[number - 1] and '"' in line:
             yield line_hit(number + f.offset, match.start(), text=line.strip()[:90])
+
+
+_CALL = re.compile(
+    r"\s*(cuda(?:Malloc|Free|Mem|Stream|Event|Set|Get|Device|Host|Func|Launch|Graph|Ipc|Peek)\w*)\s*\("
+)
+
+
+def unchecked_status(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    """Calls that stand as a statement of their own: hipError_t may not be dropped, and warnings are errors here."""
+    if not ctx.project.has_werror:
+        return
+    before = ";"
+    for number, line in enumerate(f.bare, 1):
+        match = _CALL.match(line)
+        if match and before in ";{}:" and match[1] not in ctx.project.own_names:
+            yield line_hit(number + f.offset, match.start(1), name=match[1], group="unchecked")
+        before = line.rstrip()[-1:] or before

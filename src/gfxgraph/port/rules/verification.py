@@ -64,4 +64,4 @@ def tests_skip_on_amd(f: PyFile, ctx: Context) -> Iterator[Hit]:
         for decorator in function.decorator_list:
             text = f.source(decorator)
             if re.search(r"(?i)skip_?if_?(rocm|hip|amd)|NVIDIA", text) and re.search(r"(?i)skip", text):
-                yield Hit(decorator.lineno, decorator.col_offset, decorator, {"expr": text[:80]})
+                yield hit(decorator, expr=text[:80], group="skips")

@@ -7,12 +7,8 @@ from gfxgraph.port.rule_api import *
 _NAME = re.compile(
     r"(?i)(k_?)?(threads?_?per_?)?warp_?(size|threads|width|len|length|dim|sz)?|\w*_?warp_?size\w*|(k|num_?)?threads?_?per_?warp|(k|num_?)?lanes?(_?per_?warp)?|n_?lanes|wave(front)?_?size|kWarp\w*Size|C10_WARP_SIZE|WARPSZ"
 )
-
-
 # What the nodes below can only say where a name and a 32 stand in one statement.
 _MAY = re.compile(r"(?i)(?:warp|lane|wave|thread_block_tile|tiled_partition)[^;]{0,300}?\b32")
-
-
 _RETURNED = re.compile(r"\b(\w+)\s*\(\s*(?:void)?\s*\)[\w\s]*\{\s*(return\s+32[uU]?\s*;)")
 
 
@@ -302,10 +298,6 @@ def partial_warp_shuffle(f: CppFile, ctx: Context) -> Iterator[Hit]:
 
 
 def warpsize_constexpr(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    yield from once_a_line(_all_warpsize_constexpr(f))
-
-
-def _all_warpsize_constexpr(f: CppFile) -> Iterator[Hit]:
     constant = re.compile(
         r"\bwarpSize\b|HIPCUB_WARP_THREADS|rocprim::(device_)?warp_size\(\)|__AMDGCN_WAVEFRONT_SIZE(__)?\b"
     )
@@ -412,29 +404,21 @@ def warp_constant_use(f: CppFile, ctx: Context) -> Iterator[Hit]:
 
 
 _WORDS = re.compile(r"(?i)warp|\blane|__shfl|__ballot|shuffle")
-
-
 _LAUNCH = re.compile(r"<<<|dim3\b")
-
-
 _DEVICE = re.compile(r"__global__|__device__|<<<")
-
-
 _ROUND = r"\b(?:div_?up|ceil_?div|divide_up|round_?up|round_?down)\w*\s*\([^;]*,\s*(?:\(\w+\)\s*32|\w+\(32\)|32)\s*\)"
-
-
 _SLOTS = re.compile(r"__shared__[^;=(]*\w\s*\[\s*32\s*\]\s*[;,]")  # one dimension: a slot a warp or lane
-
-
 _BARE = re.compile(
     rf"(?i)[%/]\s*32\b(?!\s*[.\w])|{_ROUND}|(?<!<)<=?\s*32\s*[)&|?]|==\s*32\s*[)&|,]|\bwarp_?(?:id|idx)?\s*\*\s*32\b|"
-    r"\b32\s*\*\s*warp_?(?:id|idx)?\b"
+    r"\b32\s*\*\s*warp_?(?:id|idx)?\b|\+=\s*32\s*[;)]"
 )
-
-
+# A block, or a row of one, of 32 threads; a count rounded up to whole warps.
+_SHAPE = re.compile(
+    r"\bdim3\s+\w+\s*[({]\s*32\s*[,)}]|\bdim3\s*[({]\s*32\s*[,)}]|<<<[^;]*,\s*32\s*(?:,|>>>)|\+\s*31\s*\)\s*/\s*32\s*\)?\s*\*\s*32|"
+    r"(?i:launch\w*)\s*\([^;]*,\s*32\s*,"
+)
+_HELD = re.compile(r"(?i)shuffle|warp|lane|reduce|prefix")  # what slots of shared memory, one a warp, are for
 _BITS = re.compile(r"(?i)(?<![a-z])bits?(?![a-z])|\+\s*31\)|uint32|int32|float32|sizeof|1u?\s*<<|32\s*/\s*8\b")
-
-
 _CHUNK = re.compile(r"(?<![\w.])32\s*\*|(?<![*/])\*\s*32\b(?![.\w])|[%/]\s*32\b(?!\s*[.\w])|<\s*32\s*;")
 
 
@@ -457,7 +441,8 @@ def bare_32_in_warp_code(f: CppFile, ctx: Context) -> Iterator[Hit]:
     }
     in_file = bool(EXCHANGE.search(f.code)) or beside
     for number, column, line in candidates:
-        if not in_file or (number in bodies and number + f.offset not in exchanging and is_device):
+        slots = bool(_SLOTS.search(line)) and _HELD.search(f.code)
+        if not slots and (not in_file or (number in bodies and number + f.offset not in exchanging and is_device)):
             if number not in launching or not in_file:
                 continue  # the lanes of this function do not see each other: 32 is a tile here
         yield line_hit(number + f.offset, column, expr=line.strip()[:90])
@@ -471,12 +456,12 @@ def _candidates(f: CppFile, *, is_device: bool, in_warp_code: bool, chunked: boo
         line = re.sub(r'"(?:\\.|[^"\\])*"', lambda m: " " * len(m.group()), line)  # what is said or written out
         match = _SLOTS.search(line) if is_device else None
         if match is None and (in_warp_code or chunked):
-            if re.search(r"threadIdx|\b(lane|tid)\w*\s*[%/]", line):
+            if re.search(r"(?:threadIdx\s*\.\s*\w|\b(?:lane|tid)\w*)\s*\)?\s*[%/&]", line):
                 continue  # GFX302's
             if chunked:
                 match = _CHUNK.search(line) or re.search(f"(?i){_ROUND}", line)
-            if match is None and in_warp_code and not _BITS.search(line):
-                match = _BARE.search(line)
+            if match is None and in_warp_code:
+                match = _SHAPE.search(line) or (None if _BITS.search(line) else _BARE.search(line))
         if match:
             yield number, match.start(), line
 
@@ -485,10 +470,6 @@ _DEFAULT = re.compile(r"\bWarp(?:Reduce|Scan)\s*<(?![^;{}]*,\s*\w+\s*>)[^;{}<>]*
 
 
 def cub_warp_width(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    yield from once_a_line(_all_cub_warp_width(f))
-
-
-def _all_cub_warp_width(f: CppFile) -> Iterator[Hit]:
     types = set()
     for number, line in enumerate(f.code.split("\n"), 1):
         if match := _DEFAULT.search(line):

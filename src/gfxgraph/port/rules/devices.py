@@ -210,7 +210,7 @@ def torch_version_cuda_parse(f: PyFile, ctx: Context) -> Iterator[Hit]:
         if isinstance(up, ast.BoolOp | ast.Call) and _defaulted(f, up, node):
             node, up = up, f.parent(up)
         if _taken_apart(f, up, node):
-            yield hit(node, expr=f.source(f.parent(up) if isinstance(up, ast.Attribute) else up)[:120])
+            yield hit(node, expr=f.source((f.parent(up) if isinstance(up, ast.Attribute) else up) or node)[:120])
         elif isinstance(version, ast.Attribute) and isinstance(up, ast.FormattedValue | ast.Dict | ast.keyword):
             scope = f.function(version) or f.statement(version)
             if scope is None or "version.hip" not in f.source(scope):

@@ -164,10 +164,11 @@ def with_cuda_dispatch(f: CppFile, ctx: Context) -> Iterator[Hit]:
             arm.line + f.offset,
             text=arm.text[:100],
             guard_free=True,
+            severity=Severity.INFO if name in own else None,
             group=name,
         )
         for arm, name in macro_tests(f, pattern, ctx.project.macros)
-        if name not in own and name not in guards
+        if (name not in own or ctx.project.asks_cuda_home) and name not in guards
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from gfxgraph.port.archs import Arch
 from gfxgraph.port.budget import FILE_SECONDS, OutOfTimeError, processor_time
@@ -136,10 +137,16 @@ def guarded_run(rule: Rule, check: Check, file: object, context: Context, result
 
 
 def wanted(kind: str, lowered: str) -> list[tuple[Rule, Check]]:
-    """Rules of a kind whose needed words occur in a text."""
-    return [
-        (rule, check) for rule, check in for_kind(kind) if not rule.needs or any(n in lowered for n in rule.needs)
-    ]
+    """Rules of a kind whose needed words occur in a text; each word is looked for once."""
+    rules, words = _needed(kind)
+    there = {word for word in words if word in lowered}
+    return [(rule, check) for rule, check, needs in rules if not needs or not there.isdisjoint(needs)]
+
+
+@lru_cache(maxsize=32)
+def _needed(kind: str) -> tuple[list[tuple[Rule, Check, frozenset[str]]], frozenset[str]]:
+    rules = [(rule, check, frozenset(rule.needs)) for rule, check in for_kind(kind)]
+    return rules, frozenset().union(*(needs for _, _, needs in rules))
 
 
 def _audit_text(result: FileResult, context: Context, kind: str, text: str, archs: tuple[Arch, ...]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gfxgraph.port import bounded as re
 from gfxgraph.port.archs import ArchSet, table
-from gfxgraph.port.fix.edits import Edit, EditRefusal
+from gfxgraph.port.fix.edits import Edit, EditRefusal, torch_is_bound
 from gfxgraph.port.guards.cpp import Macros, judge_macro
 from gfxgraph.port.guards.worlds import NVIDIA, DeviceKind, truth
 from gfxgraph.port.model import Hit, Severity
@@ -301,9 +301,6 @@ def inductor_settings(file: PyFile) -> Iterator[tuple[ast.AST, str, ast.expr]]:
                 yield value, key, value
 
 
-CAPTURES = ("torch.cuda.graph", "torch.cuda.graphs.graph")
-
-
 def inside(file: PyFile, block: ast.With) -> Iterator[ast.AST]:
     """Nodes that run in a block: not those of functions defined in it."""
     stack: list[ast.AST] = list(block.body)
@@ -424,7 +421,7 @@ def exchanges(file: CppFile, node: Node) -> bool:
     function = file.function(node)
     if function is None:
         return bool(EXCHANGE.search(file.code))  # a macro: whoever expands it may
-    text = (function.text or b"").decode("utf-8", "replace")
+    text = file.source(function)
     head = text.partition("{")[0]
     return bool(EXCHANGE.search(text)) or bool(re.search(r"(?i)lane|warp", head) and EXCHANGE.search(file.code))
 
@@ -443,6 +440,19 @@ def lines_of(file: CppFile, node: Node, text: str, pattern: str) -> Iterator[tup
     for match in re.finditer(pattern, text):
         start = text.rfind("\n", 0, match.start()) + 1
         yield first + text.count("\n", 0, match.start()), match.start() - start, match.group()
+
+
+def body_of(file: CppFile, node: Node) -> str:
+    """The text of the function round a node."""
+    function = file.function(node)
+    return "" if function is None else file.source(function)
+
+
+def gated(node: ast.expr, file: PyFile, text: str) -> Edit | EditRefusal:
+    """An edit that asks ``torch.version``, where torch is there to be asked."""
+    if not torch_is_bound(file.tree, node, at_import=file.at_import(node)):
+        return EditRefusal(node.lineno, "torch is not imported before this line")
+    return Edit(node.lineno, node.col_offset, text)
 
 
 def optional_import(node: ast.AST, file: PyFile) -> Edit | EditRefusal | None:

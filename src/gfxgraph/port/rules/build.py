@@ -1,4 +1,4 @@
-"""MODULE build."""
+"""Setup scripts and recipes: what they ask of CUDA, the flags and architectures they give to nvcc."""
 
 from __future__ import annotations
 

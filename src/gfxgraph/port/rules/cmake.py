@@ -1,4 +1,4 @@
-"""MODULE cmake."""
+"""CMake, make and the scripts that build: languages, packages and libraries of CUDA."""
 
 from __future__ import annotations
 

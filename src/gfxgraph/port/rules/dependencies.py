@@ -1,4 +1,4 @@
-"""MODULE dependencies."""
+"""What is installed: packages, indexes and base images."""
 
 from __future__ import annotations
 
@@ -23,20 +23,11 @@ def torch_in_core_deps_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
     if not f.path.endswith("setup.py"):
         return
     for call in f.calls("setuptools.setup", "setup", "distutils.core.setup"):
-        value = keyword(call, "install_requires")
-        lists = f.lookup(value.id, value) if isinstance(value, ast.Name) else [value]
-        for item in lists:
-            if isinstance(item, ast.List):
-                for element in item.elts:
-                    text = text_of(element) or ""
-                    match = re.match(r"([A-Za-z][\w.-]*)\s*(.*)", text)
-                    if match and match.group(1).lower() in NAMES and "rocm" not in text:
-                        yield hit(
-                            element,
-                            severity=_severity(match.group(2)),
-                            name=match.group(1),
-                            spec=match.group(2),
-                        )
+        lists = [m for m in meanings(f, keyword(call, "install_requires")) if isinstance(m, ast.List)]
+        for element in (e for item in lists for e in item.elts):
+            match = re.match(r"([A-Za-z][\w.-]*)\s*(.*)", text_of(element) or "")
+            if match and match[1].lower() in NAMES and "rocm" not in match[0]:
+                yield hit(element, severity=_severity(match[2]), name=match[1], spec=match[2])
 
 
 def jax_cuda_extra(f: RequirementFile, ctx: Context) -> Iterator[Hit]:
@@ -51,10 +42,9 @@ def jax_cuda_extra(f: RequirementFile, ctx: Context) -> Iterator[Hit]:
 
 
 _INDEX = r"/whl/(?:nightly/|test/)?cu\d+\b|/cu1\d+(?:/|$)|-cu1\d\d\b/simple"
-_LOCAL = r"(?:==|=|@|-)\s*[\w.]*\d\+cu\d{2,}"
 
 
-def cuda_wheel_index_requirements(f: RequirementFile, ctx: Context) -> Iterator[Hit]:
+def cuda_wheel_index(f: RequirementFile, ctx: Context) -> Iterator[Hit]:
     if f.is_lock:
         return
     for index in f.indexes:
@@ -63,22 +53,6 @@ def cuda_wheel_index_requirements(f: RequirementFile, ctx: Context) -> Iterator[
     for need in f.needs:
         if re.search(r"\+cu\d+", need.spec) and not is_cuda_group(need.group):
             yield line_hit(need.line, text=need.text)
-
-
-def cuda_wheel_index_text(f: TextFile, ctx: Context) -> Iterator[Hit]:
-    for entry, match in f.matching(f"{_INDEX}|{_LOCAL}"):
-        yield entry_hit(f, entry, re.escape(match.group()), text=match.group())
-
-
-def cuda_wheel_index_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    """Installers written in Python, and what a setup script requires."""
-    hits = []
-    for node in f.nodes(ast.Constant):
-        if isinstance(node.value, str) and len(node.value) < 1000 and not f.is_docstring(node):
-            match = re.search(f"{_INDEX}|{_LOCAL}", node.value)
-            if match and not isinstance(f.parent(node), ast.Compare) and not re.search(r"rocm|\bhip\b", node.value):
-                hits.append(hit(node, text=match.group()))
-    yield from once_a_line(hits)
 
 
 _IMAGE = re.compile(
@@ -96,9 +70,8 @@ def docker_cuda_base_docker(f: TextFile, ctx: Context) -> Iterator[Hit]:
     if cuda:
         for entry in f.entries:
             if entry.keyword not in ("FROM", "LABEL") and not (entry.keyword == "ARG" and _IMAGE.search(entry.text)):
-                for number in range(entry.line, max(entry.line, entry.last_line) + 1):
-                    line = f.lines[number - 1].partition(" #")[0] if number <= len(f.lines) else ""
-                    if (found := _REST.search(line)) and not re.search(r"(?i)rocm|\bhip|\bamd\b", line):
+                for number, line in rows(f, entry):
+                    if (found := _REST.search(line)) and not AMD.search(line):
                         made = entry_hit(f, entry, image=found.group(), severity=Severity.LOW, group="image")
                         yield replace(made, line=number, end_line=number)
 

@@ -1,4 +1,4 @@
-"""MODULE devices."""
+"""How Python tells devices apart: capabilities, names, versions, tools and FP8 kinds."""
 
 from __future__ import annotations
 
@@ -351,9 +351,7 @@ def alloc_conf_combo_text(f: TextFile, ctx: Context) -> Iterator[Hit]:
 
 
 def fix_alloc_conf_combo(node: ast.expr, f: PyFile, ctx: Context) -> Edit | EditRefusal:
-    if not torch_is_bound(f.tree, node, at_import=f.at_import(node)):
-        return EditRefusal(node.lineno, "torch is not imported before this line, and the setting must come first")
-    return Edit(node.lineno, node.col_offset, f'("expandable_segments:True" if {ROCM} else {{old}})')
+    return gated(node, f, f'("expandable_segments:True" if {ROCM} else {{old}})')
 
 
 _NVML = r"(?:pynvml|nvidia_smi|py3nvml|nvitop|gpustat|GPUtil|nvgpu)"

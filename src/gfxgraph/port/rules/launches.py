@@ -1,33 +1,17 @@
-"""MODULE launches."""
+"""Shared memory, grids and barriers."""
 
 from __future__ import annotations
 
 from gfxgraph.port.rule_api import *
 
 _SIZES = {
-    "char": 1,
-    "uint8_t": 1,
-    "int8_t": 1,
-    "bool": 1,
-    "half": 2,
-    "__half": 2,
-    "__nv_bfloat16": 2,
-    "short": 2,
-    "uint16_t": 2,
-    "float": 4,
-    "int": 4,
-    "unsigned": 4,
-    "uint32_t": 4,
-    "int32_t": 4,
-    "half2": 4,
-    "double": 8,
-    "float2": 8,
-    "int64_t": 8,
-    "uint64_t": 8,
-    "float4": 16,
-    "int4": 16,
-    "uint4": 16,
-}
+    name: nbytes
+    for nbytes, names in {
+        1: "char uint8_t int8_t bool", 2: "half __half __nv_bfloat16 short uint16_t",
+        4: "float int unsigned uint32_t int32_t half2", 8: "double float2 int64_t uint64_t", 16: "float4 int4 uint4",
+    }.items()
+    for name in names.split()
+}  # fmt: skip
 
 
 def lds_over_64k(f: CppFile, ctx: Context) -> Iterator[Hit]:
@@ -85,7 +69,7 @@ def grid_total_threads(f: CppFile, ctx: Context) -> Iterator[Hit]:
         function = f.function(n)
         if name is None or function is None:
             continue
-        text = (function.text or b"").decode("utf-8", "replace")
+        text = f.source(function)
         match = re.search(
             rf"\b(?:int64_t|size_t|uint64_t|long long)\s+(?:const\s+)?{re.escape(grid)}\s*=\s*([^;]+);", text
         )

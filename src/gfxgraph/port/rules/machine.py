@@ -1,4 +1,4 @@
-"""MODULE machine."""
+"""The machine: its variables, its torch, its device files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MODULE triton."""
+"""Kernels written in Triton: warps, stages, assembly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MODULE verification."""
+"""Tests, and changes that reach NVIDIA."""
 
 from __future__ import annotations
 

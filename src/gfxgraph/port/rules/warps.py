@@ -1,8 +1,13 @@
-"""MODULE warps."""
+"""Code that relies on 32 lanes: widths, masks, shuffles, and their launches."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gfxgraph.port.rule_api import *
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
 
 _NAME = re.compile(
     r"(?i)(k_?)?(threads?_?per_?)?warp_?(size|threads|width|len|length|dim|sz)?|\w*_?warp_?size\w*|(k|num_?)?threads?_?per_?warp|(k|num_?)?lanes?(_?per_?warp)?|n_?lanes|wave(front)?_?size|kWarp\w*Size|C10_WARP_SIZE|WARPSZ"
@@ -110,22 +115,13 @@ def _all(f: CppFile) -> Iterator[Hit]:
             yield cpp_hit(f, n, expr=f.source(n)[:80])
 
 
-def _is_lane(f: CppFile, node: object, depth: int = 3) -> bool:
-    from tree_sitter import Node
-
-    if not isinstance(node, Node) or depth == 0:
-        return False
-    if is_thread_index(f, node):
-        return True
+def _is_lane(f: CppFile, node: Node | None) -> bool:
+    if node is None or is_thread_index(f, node):
+        return node is not None
     if node.type == "parenthesized_expression" and node.named_children:
-        return _is_lane(f, node.named_children[0], depth - 1)
-    if node.type == "identifier":
-        name = f.source(node)
-        function = f.function(node)
-        if function is not None:
-            text = (function.text or b"").decode("utf-8", "replace")
-            return bool(re.search(rf"\b{re.escape(name)}\s*=\s*\(?(?:int\)?\s*)?threadIdx\s*\.\s*[xyz]", text))
-    return False
+        return _is_lane(f, node.named_children[0])
+    named = rf"\b{re.escape(f.source(node))}\s*=\s*\(?(?:int\)?\s*)?threadIdx\s*\.\s*[xyz]"
+    return node.type == "identifier" and bool(re.search(named, body_of(f, node)))
 
 
 def sync_mask_32(f: CppFile, ctx: Context) -> Iterator[Hit]:
@@ -160,12 +156,9 @@ def sync_mask_32(f: CppFile, ctx: Context) -> Iterator[Hit]:
             yield line_hit(line, expr=f"#define {name} {body}")
 
 
-def _narrow(f: CppFile, node: object, name: str) -> bool:
+def _narrow(f: CppFile, node: Node, name: str) -> bool:
     """Whether the mask variable is declared with 32 bits in the same function."""
-    from tree_sitter import Node
-
-    function = f.function(node) if isinstance(node, Node) else None
-    text = (function.text or b"").decode("utf-8", "replace") if function is not None else ""
+    text = body_of(f, node)
     declared = rf"\b(unsigned(?: int)?|uint32_t|int|uint)\s+(?:const\s+)?{re.escape(name)}\b"
     return bool(re.search(declared, text) or re.search(rf"{declared}\s*;", f.code))  # a member of its own file
 
@@ -221,27 +214,20 @@ def fix_lane_mask_32bit_variable(hit: Hit, f: CppFile, ctx: Context) -> Edit | E
     return lanes.lane_mask(f, hit.line)
 
 
-_SOURCE_POPC_ON_BALLOT = re.compile(r"__(ballot(_sync)?|activemask|match_(any|all)(_sync)?)\s*\(")
-
-
 def popc_on_ballot(f: CppFile, ctx: Context) -> Iterator[Hit]:
     for call in f.calls("__popc", "__ffs", "__clz", "__brev", "__fns"):
         if not call.texts:
             continue
         text = call.texts[0]
-        if _SOURCE_POPC_ON_BALLOT.search(text) or _bound(f, call.node, text):
+        if _SOURCE.search(text) or _bound(f, call.node, text):
             yield cpp_hit(f, call, expr=f.source(call.node)[:80])
 
 
-def _bound(f: CppFile, node: object, text: str) -> bool:
-    from tree_sitter import Node
-
+def _bound(f: CppFile, node: Node, text: str) -> bool:
     match = re.match(r"[A-Za-z_]\w*", text)
-    function = f.function(node) if isinstance(node, Node) else None
-    if match is None or function is None:
-        return False
-    body = (function.text or b"").decode("utf-8", "replace")
-    return bool(re.search(rf"\b{re.escape(match.group())}\s*=\s*__(ballot|activemask|match_)", body))
+    return match is not None and bool(
+        re.search(rf"\b{re.escape(match.group())}\s*=\s*__(ballot|activemask|match_)", body_of(f, node))
+    )
 
 
 def reduction_from_16(f: CppFile, ctx: Context) -> Iterator[Hit]:

@@ -6,7 +6,8 @@ A table by what is asked; several questions of one table count each line once.
                    lines     lines of code in which a pattern is found, comments blanked
                    includes  headers
                    calls     calls of functions by name
-    Python         imports   packages, milder inside functions, guarded where a missing one is handled
+    Python         imports   packages, milder inside functions, guarded where a missing one is handled; tests and
+                             benchmarks may need what they like
                    calls     calls by dotted name
                    names     dotted names that are read, by pattern
                    strings   string constants that are no docstring
@@ -103,8 +104,11 @@ def _calls(f: CppFile, wanted: str, ctx: Context) -> Found:
         yield cpp_hit(f, call, **_named(call.name, f.source(call.node)))
 
 
+_BESIDE = re.compile(r"(?:^|/)(?:tests?|benchmarks?|bench|examples?)/|(?:^|/)(?:test|bench)\w*_[^/]*$")
+
+
 def _imports(f: PyFile, wanted: str | Mapping[str, str], ctx: Context) -> Found:
-    for pattern, instead in _pairs(wanted):
+    for pattern, instead in _pairs(wanted) if not _BESIDE.search(f.path) else ():
         for one in import_hits(f, pattern, Severity.HIGH, Severity.MEDIUM, instead=instead):
             if ctx.project.module_path(f.path, one.values["name"].partition(".")[0]) is None:  # else its own
                 yield one

@@ -190,15 +190,6 @@ def test_installers_pass_the_version_on(run: Run) -> None:
     assert lines(run({"install.py": text}), "GFX414") == [4, 8]
 
 
-def test_one_finding_speaks_for_a_list_of_candidates(run: Run) -> None:
-    """Candidates of one autotuner count once, a launch with num_stages of its own counts too."""
-    text = (
-        "import triton\n\nA = [\n    triton.Config({}, num_stages=4),\n    triton.Config({}, num_stages=5),\n]\n"
-        "B = [triton.Config({}, num_stages=3)]\nkernel[(1,)](num_stages=4)\n"
-    )
-    assert lines(run({"k.py": text}), "GFX319") == [4, 7, 8]
-
-
 def test_a_lock_counts_once(run: Run) -> None:
     """The NVIDIA wheels of a lock file are one finding; of a requirement list, one each."""
     lock = "".join(f'[[package]]\nname = "nvidia-{n}-cu12"\nversion = "1"\n\n' for n in ("cublas", "cufft", "nccl"))

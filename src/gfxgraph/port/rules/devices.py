@@ -421,7 +421,7 @@ def nvidia_tool_subprocess_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
             continue
         if isinstance(up, ast.Dict) and node in up.keys:
             continue  # {"nvcc": flags} names a compiler to torch's build, on ROCm too
-        if match.group() in ("nsys", "ncu", "ptxas", "nvcc") and not isinstance(up, ast.List):
+        if match.group() in ("nsys", "ncu", "ptxas") and not isinstance(up, ast.List):
             continue  # a key or an option of the project's own
         if not any(isinstance(u, ast.Call) and f.call_name(u) in _RUNNERS for u in f.ancestors(node)):
             yield hit(node, severity=Severity.LOW, tool=match.group(1))

@@ -62,25 +62,6 @@ def _value(f: CppFile, text: str, depth: int = 4) -> int | None:
     return total
 
 
-def grid_total_threads(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    for n in f.nodes("kernel_call_syntax"):
-        grid = f.source(n.named_children[0]) if n.named_children else ""
-        name = re.fullmatch(r"[A-Za-z_]\w*", grid)
-        function = f.function(n)
-        if name is None or function is None:
-            continue
-        text = f.source(function)
-        match = re.search(
-            rf"\b(?:int64_t|size_t|uint64_t|long long)\s+(?:const\s+)?{re.escape(grid)}\s*=\s*([^;]+);", text
-        )
-        if (
-            match
-            and not re.search(r"\bmin\b|::min|MIN\(|cap|max_?(grid|block)|clamp", match.group(1), re.I)
-            and not re.search(rf"\b{re.escape(grid)}\s*=\s*[^;]*min", text)
-        ):
-            yield cpp_hit(f, n, expr=f"{grid} = {match.group(1)[:60]}")
-
-
 _TAIL = re.compile(r"__syncwarp|\bvolatile\b[^;]*\*|warp_?[Rr]educe")
 _LOOP = r"\bfor\s*\([^;]*;[^;]*>=?\s*32u?\s*;[^)]*|\bfor\s*\([^;]*=\s*32u?\s*;[^;]*>[^;]*;[^)]*(?:>>=\s*1|/=\s*2)"
 _STEP = r"\bif\s*\(\s*\(?(?:threadIdx\.x|\w*[tT]id\w*|\w*[tT]hread\w*)\s*(?:<\s*32u?|<=\s*31)\s*\)"

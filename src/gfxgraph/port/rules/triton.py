@@ -89,35 +89,6 @@ def fix_triton_num_warps(node: ast.expr, f: PyFile, ctx: Context) -> Edit | Edit
     return Edit(node.lineno, node.col_offset, f"(16 if {ROCM} and {wave} == 64 else {{old}})")
 
 
-def triton_num_stages(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    if not re.search(r"\btriton\b|\btl\.", f.text):
-        return
-    found = []
-    tuned: set[int] = set()
-    for kw in f.nodes(ast.keyword):
-        value = int_of(kw.value)
-        if kw.arg == "num_stages" and value is not None and (value >= 3 or value == 0):
-            group = _candidates(f, kw)
-            if group is None:
-                found.append(hit(kw.value, expr=f"num_stages={value}"))
-            elif id(group) not in tuned:
-                tuned.add(id(group))
-                found.append(hit(kw.value, expr=f"num_stages={value}"))
-    yield from once_a_line(found)
-
-
-def _candidates(f: PyFile, kw: ast.keyword) -> ast.AST | None:
-    """The function or list that a ``triton.Config`` is one candidate of: one finding speaks for them all.
-
-    The autotuner passes over candidates that do not fit; what AMD lacks is candidates of its own.
-    """
-    call = f.parent(kw)
-    if not isinstance(call, ast.Call) or f.call_name(call).rpartition(".")[2] != "Config":
-        return None
-    listed = next((u for u in f.ancestors(call) if isinstance(u, ast.List | ast.Tuple)), None)
-    return f.function(call) or listed
-
-
 def triton_inline_ptx(f: PyFile, ctx: Context) -> Iterator[Hit]:
     for call in f.calls("*.inline_asm_elementwise"):
         asm, constraints = argument(call, 0, "asm"), text_of(argument(call, 1, "constraints")) or ""

@@ -28,6 +28,7 @@ from gfxgraph.port.rules._common import (
     SYNC_INTRINSICS,
     around,
     asm_blocks,
+    assigned,
     body_of,
     compile_modes,
     cpp_hit,
@@ -64,8 +65,8 @@ from gfxgraph.port.rules._common import (
 __all__ = [
     "AMD", "Context", "CppFile", "EXCHANGE", "Edit", "EditRefusal", "Env", "Hit", "INSTINCT3", "Iterator",
     "LogicalLine", "NVIDIA", "PreprocessorBranch", "Project", "PyFile", "ROCM", "RequirementFile",
-    "SYNC_INTRINSICS", "Severity", "TextFile", "UnreadableError", "argument", "around", "asm_blocks", "ast",
-    "blank_comments", "body_of", "compile_modes", "cpp_hit", "defaults", "embedded_sources", "entry_hit",
+    "SYNC_INTRINSICS", "Severity", "TextFile", "UnreadableError", "argument", "around", "asm_blocks", "assigned",
+    "ast", "blank_comments", "body_of", "compile_modes", "cpp_hit", "defaults", "embedded_sources", "entry_hit",
     "env_writes", "exchange_lines", "exchanges", "fix_entry", "functions_with", "gated", "hit", "import_guard",
     "import_hits", "imports_of", "in_function_named", "include_hits", "inductor_settings", "inside", "int_of",
     "is_cuda_group", "is_full_mask_32", "is_test_file", "is_thread_index", "is_true", "keyword", "lanes",

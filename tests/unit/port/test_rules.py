@@ -59,7 +59,7 @@ def test_every_rule_was_right_somewhere() -> None:
     ids, names = [r.rule.id for r in RULES], [r.rule.code for r in RULES]
     assert len(set(ids)) == len(ids) and len(set(names)) == len(names)
     for loaded in RULES:
-        assert re.fullmatch(r"[\w.-]+/[\w.-]+(@\w+)?:\S+", loaded.rule.seen), loaded.rule.code
+        assert re.fullmatch(r"[\w.-]+/[\w.-]+(@\w+|#\d+)?:\S+", loaded.rule.seen), loaded.rule.code
 
 
 def test_every_function_of_a_rule_is_named_by_a_table() -> None:

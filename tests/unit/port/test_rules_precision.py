@@ -194,3 +194,12 @@ def test_one_place_is_one_finding(run: Run) -> None:
     """Of several rules on a line the one that does most harm speaks."""
     text = "__global__ void k(int* o) {\n  unsigned m = __ballot_sync(0xffffffff, o[0]); o[1] = m;\n}\n"
     assert len({f.line for f in run({"k.cu": text}).findings}) == len(run({"k.cu": text}).findings)
+
+
+def test_random_state_read_in_a_capture(run: Run) -> None:
+    """Reading the generator's state inside a capture is a host read."""
+    text = (
+        "import gfxgraph\nimport torch\n\ng = torch.cuda.CUDAGraph()\nwith torch.cuda.graph(g):\n"
+        "    s = torch.cuda.get_rng_state()\n"
+    )
+    assert lines(run, {"a.py": text}, "sync-in-capture") == [6]

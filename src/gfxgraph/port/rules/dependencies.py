@@ -99,3 +99,25 @@ def fix_docker_cuda_base(hit: Hit, f: TextFile, ctx: Context) -> Edit | EditRefu
     text = f"ARG BASE_IMAGE={match[1]}\nFROM ${{BASE_IMAGE}}{match[2]}"
     needs = "docker build --build-arg BASE_IMAGE=rocm/dev-ubuntu-22.04 (or rocm/pytorch) for AMD"
     return Edit(hit.line, 0, text, last_line=hit.line, needs=needs)
+
+
+_INSTALL = re.compile(r"\bpip3?\s+install\b(?P<rest>.*)")
+_OWN = r"(?:^|\s)(?:-e\s+|--editable[ =])?[\"']?\.{1,2}(?:/\S*)?(?:\[[^\]]*\])?[\"']?(?:\s|$)|git\+https?://"
+
+
+def pip_install_with_deps(f: TextFile, ctx: Context) -> Iterator[Hit]:
+    cuda_image = any(e.keyword == "FROM" and re.search(r"nvidia/cuda|nvcr\.io|-cuda", e.text) for e in f.entries)
+    if cuda_image or ctx.project.requires == frozenset({"other"}):
+        return  # nothing of what it installs comes from a CUDA index, or all of it does
+    for entry in f.entries:
+        match = _INSTALL.search(entry.text)
+        if match and re.search(_OWN, match["rest"]):
+            if not re.search(r"--no-deps|(?:^|\s)-c\s|--constraint|--dry-run", match["rest"]):
+                yield entry_hit(f, entry, command=match.group().strip()[:80], group="installs")
+
+
+def requires_python_conservative(f: RequirementFile, ctx: Context) -> Iterator[Hit]:
+    match = re.search(r"(?:>=|\^|~=)\s*3\.(\d+)", f.requires_python)
+    if match and int(match.group(1)) > 10:
+        line = next((n for n, t in enumerate(f.lines, 1) if f.requires_python in t), 1)
+        yield line_hit(line, spec=f.requires_python)

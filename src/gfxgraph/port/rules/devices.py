@@ -581,3 +581,14 @@ def sm_label_gate(f: PyFile, ctx: Context) -> Iterator[Hit]:
             if name and _FLAG.fullmatch(name):
                 yield hit(asked.test, expr=f.source(asked.test)[:120])
                 break
+
+
+_GFX = re.compile(r"gfx[0-9a-f]{1,5}")
+
+
+def hardcoded_gfx(f: PyFile, ctx: Context) -> Iterator[Hit]:
+    for node, text in strings(f) if not is_test_file(f.path) else ():
+        up = f.parent(node)
+        asked = isinstance(up, ast.Compare) or (isinstance(up, ast.Call) and last_name(f, up) == "startswith")
+        if up is not None and asked and _GFX.fullmatch(text) and len(set(_GFX.findall(around(f, node)))) == 1:
+            yield hit(node, name=text, expr=f.source(up)[:100])

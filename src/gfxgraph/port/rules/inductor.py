@@ -37,3 +37,18 @@ def fix_setting(node: ast.expr, f: PyFile, ctx: Context) -> Edit | EditRefusal:
     if not is_true(node):
         return EditRefusal(node.lineno, "set through the environment: gate it by hand")
     return gated(node, f, f"({ROCM} is None)")
+
+
+def inductor_max_autotune(f: PyFile, ctx: Context) -> Iterator[Hit]:
+    tuned = ("max_autotune", "max_autotune_gemm", "max_autotune_pointwise", "coordinate_descent_tuning")
+    for _, key, value in inductor_settings(f) if "bench" not in f.path else ():  # measuring is what they are for
+        if key in tuned and is_true(value):
+            yield hit(value, text=key, group="settings")
+
+
+def compile_monkeypatch(f: PyFile, ctx: Context) -> Iterator[Hit]:
+    for node, name, value in assigned(f):
+        for body in meanings(f, value) if name == "torch.compile" else ():
+            text = f.source(body)
+            if re.search(r"mode[\"']?\]?\s*=|setdefault\(\s*[\"']mode", text) and "options" not in text:
+                yield hit(node, expr=f.source(node))

@@ -45,3 +45,18 @@ def kfd_access(env: Env, ctx: Context | None) -> Iterator[Hit]:
 def hsa_override(env: Env, ctx: Context | None) -> Iterator[Hit]:
     if value := env.variables.get("HSA_OVERRIDE_GFX_VERSION", ""):
         yield line_hit(1, value=value)
+
+
+_RECOMMENDED = ("HIP_FORCE_DEV_KERNARG", "GPU_MAX_HW_QUEUES", "HSA_NO_SCRATCH_RECLAIM")
+
+
+def perf_env_missing(env: Env, ctx: Context | None) -> Iterator[Hit]:
+    missing = [n for n in _RECOMMENDED if n not in env.variables]
+    if missing and any(a in INSTINCT3 for a in env.archs()):
+        yield line_hit(1, names=", ".join(missing))
+
+
+def env_max_autotune(env: Env, ctx: Context | None) -> Iterator[Hit]:
+    for name, value in sorted(env.variables.items()):
+        if name.startswith("TORCHINDUCTOR_MAX_AUTOTUNE") and value == "1":
+            yield line_hit(1, name=name)

@@ -79,8 +79,9 @@ def made(kind: str, spec: Table) -> Check:
 
 def _idents(f: CppFile, wanted: str, ctx: Context) -> Found:
     known = ctx.project.macros.known  # a macro that only AMD's arm defines is the project's answer
+    own = ctx.project.own_names | {name for name, _, _, _ in f.defines()}
     for name, line, column in f.idents_like(wanted):
-        if name not in ctx.project.own_names and known.get(name) != (True, False):
+        if name not in own and known.get(name) != (True, False):
             yield line_hit(line, column, **_named(name, f.line_text(line)))
 
 

@@ -46,9 +46,8 @@ def load() -> tuple[Loaded, ...]:
 
 
 def _loaded(row: Table) -> Loaded:
-    # lazily: a check sees the engine's context, and the engine asks here for its rules
-    from gfxgraph.port.checks import made
-
+    # by name, like a rule's functions: a check sees the engine's context, and the engine asks here for its rules
+    made = importlib.import_module("gfxgraph.port.checks").made
     check, edits = row.pop("check"), row.pop("edit", {})
     checks = {
         kind: _function(spec) if isinstance(spec, str) else made(kind, spec)

@@ -101,6 +101,24 @@ def record() -> None:
         setattr(re, name, value)
 
 
+def record_tables() -> None:
+    """Every expression that a rule's table states, whether or not an example reaches it."""
+    import tomllib
+
+    from gfxgraph.port.bounded import bound
+
+    uses = {"idents": "fullmatch", "includes": "fullmatch", "names": "fullmatch", "writes": "fullmatch",
+            "packages": "fullmatch", "imports": "match", "lines": "search", "strings": "search", "calls": "search",
+            "unless": "search", "not_line": "search"}  # fmt: skip
+    for path in sorted((ROOT / "src/gfxgraph/port/rules").glob("*.toml")):
+        for row in tomllib.loads(path.read_text(encoding="utf-8"))["rule"]:
+            for spec in row["check"].values():
+                for key, wanted in spec.items() if isinstance(spec, dict) else ():
+                    if key in uses:
+                        for text in [wanted] if isinstance(wanted, str) else list(wanted):
+                            seen.setdefault((bound(text), re.UNICODE.value, uses[key]), f"{path.name} {row['id']}")
+
+
 def sample(nodes: Any, preferred: str) -> str:
     """A text that the nodes match, made of ``preferred`` where they allow it."""
     out = []
@@ -258,6 +276,7 @@ def catalogue() -> int:
 def main() -> None:
     sys.path.insert(0, str(ROOT / "src"))
     record()
+    record_tables()
     bad = catalogue()
     for (pattern, flags, use), place in sorted(seen.items(), key=lambda item: item[1]):
         took, text = slowest(_real["compile"](pattern, flags), use)

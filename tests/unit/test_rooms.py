@@ -128,7 +128,6 @@ def test_every_public_name_is_there():
     assert all(getattr(gfxgraph, name) is not None for name in gfxgraph.__all__)
 
 
-ONE_A_FILE = {"port/rules": "a rule a file, named for what it finds; listing the folder is its list"}
 UNLISTED: set[str] = set()
 """Rooms whose lists lack files still."""
 
@@ -143,8 +142,7 @@ def test_every_file_is_in_its_rooms_list(room):
     text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
     there = {path.name for path in folder.iterdir() if not path.name.startswith(("__", "."))}
     named = {name.rstrip("/") for name in re.findall(r"(?<![\w./*-])[\w.-]+(?:\.\w+|/)(?![\w/])", text)}
-    if room not in ONE_A_FILE:
-        assert not there - named
+    assert not there - named
     assert not {name for name in named if name.endswith(".py")} - there
 
 

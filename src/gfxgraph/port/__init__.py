@@ -4,7 +4,8 @@ Enters: source text, paths, plain data from the environment.
 Stays out: torch, drivers, and the code under audit, which is read and never imported.
 
     model.py     the vocabulary: rules, hits, findings
-    rules/       one pattern a file; rule_api.py: what a rule imports; registry.py finds them
+    rules/       what the audit looks for, as tables; registry.py reads them, checks.py answers what they ask,
+                 rule_api.py is what a function of a rule imports
     readers/     from files to trees; embedded.py: CUDA source in Python strings
     guards/      which devices a line can reach
     files.py     which files are audited; gitignore.py: which paths git leaves out

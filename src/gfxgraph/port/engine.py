@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from gfxgraph.port.archs import Arch
 from gfxgraph.port.budget import FILE_SECONDS, OutOfTimeError, processor_time
@@ -14,6 +15,7 @@ from gfxgraph.port.guards import cpp as cpp_guards
 from gfxgraph.port.guards import text as text_guards
 from gfxgraph.port.guards.python import PyGuards
 from gfxgraph.port.guards.worlds import NVIDIA, DeviceKind
+from gfxgraph.port.impact import rank
 from gfxgraph.port.model import Finding, Hit, Rule, Scope, Severity, SkippedFile
 from gfxgraph.port.project import CUDA_ONLY, Project, UnreadableError, kind_of
 from gfxgraph.port.readers.cpp import CppFile
@@ -58,6 +60,7 @@ class FileResult:
     imports: list[tuple[str, bool]] = field(default_factory=list)
     n_lines: int = 0
     seen: set[tuple[str, int, int]] = field(default_factory=set)
+    places: set[tuple[str, int]] = field(default_factory=set)  # rules and lines before one finding a line was kept
 
 
 def audit_file(project: Project, path: str, kind: str, archs: tuple[Arch, ...]) -> FileResult:
@@ -74,7 +77,7 @@ def audit_file(project: Project, path: str, kind: str, archs: tuple[Arch, ...]) 
     if note:
         result.skipped.append(SkippedFile(path, "encoding", note))
     result.n_lines = text.count("\n") + 1
-    vendor = project.vendor_of(path, kind)
+    vendor = project.vendor_of(path, kind) or ("nvidia" if "NOTICE TO LICENSEE" in text[:3000] else "")
     added = project.diff.get(path, frozenset()) if project.diff is not None else None
     context = Context(project, path, vendor, added=added)
     try:
@@ -91,41 +94,20 @@ def audit_file(project: Project, path: str, kind: str, archs: tuple[Arch, ...]) 
         result.skipped.append(SkippedFile(path, "syntax", f"{place}{getattr(error, 'msg', None) or error}"))
     except (RecursionError, MemoryError) as error:
         result.skipped.append(SkippedFile(path, "too deep", type(error).__name__))
-    result.findings = _distinct(result.findings)
     _suppress(result, text)
+    result.places = {(f.rule, f.line) for f in result.findings}
+    result.findings, result.guarded = _distinct(result.findings), _distinct(result.guarded)
     for name in ("findings", "guarded", "suppressed"):
         setattr(result, name, _grouped(getattr(result, name)))
     return result
 
 
-# Broader rules, with those that say more of the same line.
-_SAME = {
-    "cmake-cuda-language": {"nvcc-flags", "sm-arch-flags", "cuda-link-libs", "cmake-cuda-arch", "cuda-no-half-flags"},
-    "torch-in-core-deps": {"cuda-wheel-index"},
-    "untranslated-cuda": {"texture-surface", "graphics-interop", "layered-array", "texture-pitch", "managed-memory",
-                          "unmapped-runtime-api", "graph-api-gap", "cudnn-cpp", "host-callback-frees"},
-    "texture-surface": {"layered-array", "texture-pitch"},
-    "bare-32-in-warp-code": {"lane-arithmetic", "warp-tail", "warp-size-32", "warp-sized-array"},
-    "syncwarp": {"sync-mask-32"},
-    "build-for-cuda-only": {"cuda-home", "nvcc-flags", "sm-arch-flags", "cuda-link-libs"},
-    "sm-arch-flags": {"nvcc-flags"},
-    "nvidia-tool-subprocess": {"nvcc-flags", "sm-arch-flags"},
-}  # fmt: skip
-
-
-_WEAKEST = frozenset({"cuda-named-in-recipe"})  # says only that a line names CUDA: any other rule says more
-
-
 def _distinct(findings: list[Finding]) -> list[Finding]:
-    """Without what a more specific rule says of the same line."""
-    at: dict[int, set[str]] = {}
-    for f in findings:
-        at.setdefault(f.line, set()).add(f.code)
-    return [
-        f
-        for f in findings
-        if not at[f.line] & _SAME.get(f.code, frozenset()) and not (f.code in _WEAKEST and at[f.line] > {f.code})
-    ]
+    """One finding a line: the one whose rule does most harm, and of those the worst."""
+    best: dict[int, Finding] = {}
+    for f in sorted(findings, key=rank):
+        best.setdefault(f.line, f)
+    return [f for f in findings if best[f.line] is f]
 
 
 def _grouped(findings: list[Finding]) -> list[Finding]:
@@ -155,10 +137,16 @@ def guarded_run(rule: Rule, check: Check, file: object, context: Context, result
 
 
 def wanted(kind: str, lowered: str) -> list[tuple[Rule, Check]]:
-    """Rules of a kind whose needed words occur in a text."""
-    return [
-        (rule, check) for rule, check in for_kind(kind) if not rule.needs or any(n in lowered for n in rule.needs)
-    ]
+    """Rules of a kind whose needed words occur in a text; each word is looked for once."""
+    rules, words = _needed(kind)
+    there = {word for word in words if word in lowered}
+    return [(rule, check) for rule, check, needs in rules if not needs or not there.isdisjoint(needs)]
+
+
+@lru_cache(maxsize=32)
+def _needed(kind: str) -> tuple[list[tuple[Rule, Check, frozenset[str]]], frozenset[str]]:
+    rules = [(rule, check, frozenset(rule.needs)) for rule, check in for_kind(kind)]
+    return rules, frozenset().union(*(needs for _, _, needs in rules))
 
 
 def _audit_text(result: FileResult, context: Context, kind: str, text: str, archs: tuple[Arch, ...]) -> None:
@@ -226,6 +214,8 @@ def _audit_python(
             if needed and rule.code not in _IMPORTS and not hit.guarded_by:
                 hit = replace(hit, guarded_by=f"this module needs {needed}; its import is the finding")
             if isinstance(node, ast.AST):
+                if is_said(file, node):
+                    continue
                 if (
                     rule.scope is Scope.ONLY_AMD
                     and context.vendor != "amd"
@@ -255,6 +245,30 @@ def _audit_python(
         if own:  # of the repository's own modules
             excluded = all(guards.exclusion(node, DeviceKind(arch)) is not None for arch in archs)
             result.imports += [(name, excluded) for name in own]
+
+
+_SAYS = frozenset(
+    "print warn warning warn_once warning_once info info_once debug error critical exception log skip fail exit "
+    "echo secho Exception".split()
+)
+_SAID_BY = frozenset({"help", "description", "epilog", "reason", "msg", "message", "doc", "title", "usage"})
+
+
+def is_said(file: PyFile, node: ast.AST) -> bool:
+    """Whether a text is part of a message: printed, logged, raised, or shown as help."""
+    if not isinstance(node, ast.Constant | ast.JoinedStr):
+        return False
+    child: ast.AST = node
+    for up in file.ancestors(node):
+        if isinstance(up, ast.keyword) and up.arg in _SAID_BY:
+            return True
+        if isinstance(up, ast.Call):
+            name = file.call_name(up).rpartition(".")[2]
+            return child is not up.func and (name in _SAYS or name.endswith(("Error", "Warning", "Exception")))
+        if isinstance(up, ast.stmt):
+            return isinstance(up, ast.Raise) or (isinstance(up, ast.Assert) and child is up.msg)
+        child = up
+    return False
 
 
 def _cpp_reach(
@@ -310,7 +324,7 @@ def _record(
     if not guarded and rule.phase in (0, 4) and _CI.match(result.path):
         guarded = "a continuous-integration recipe for one platform"
     if not guarded and vendor == "nvidia":
-        guarded = "this file is the NVIDIA side: an AMD twin stands beside it"
+        guarded = "this file is the NVIDIA side: an AMD twin stands beside it, or it is a copy of the toolkit's"
     if not guarded and not archs:
         return  # no architecture asked for is affected
     finding = Finding(

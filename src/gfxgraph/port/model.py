@@ -50,6 +50,19 @@ class Effort(IntEnum):
         return self.name.lower()
 
 
+class Impact(IntEnum):
+    """What a finding does to a port, the worst first."""
+
+    BREAKS = 0  # the build, the import or the first run
+    SILENT = 1  # it runs and is wrong, or takes a path that was not meant
+    SLOW = 2
+    NAME = 3  # a name that a translator or a second target takes care of
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
 class Scope(StrEnum):
     """Which code a rule is about, as seen by the guards round it."""
 
@@ -71,8 +84,8 @@ class Text:
 class Rule:
     """One pattern: what it is about and its two examples, which are its documentation and its test.
 
-    ``bad`` and ``good`` are file texts named by ``path``, or mappings of path to text where a rule needs
-    more than one file.
+    ``bad`` and ``good`` map paths to texts. ``seen`` is a place of a public repository where the rule was right, as
+    ``owner/name@commit:path`` in the tree before that commit, which ported it.
     """
 
     id: str
@@ -81,23 +94,20 @@ class Rule:
     phase: int
     en: Text
     zh: Text
-    bad: str | Mapping[str, str]
-    good: str | Mapping[str, str]
-    path: str = "model.py"
+    bad: Mapping[str, str]
+    good: Mapping[str, str]
+    seen: str
+    harm: Impact = Impact.BREAKS
     fix: Fix = Fix.NONE
     archs: ArchSet = ALL
     scope: Scope = Scope.REACHES_AMD
     effort: Effort | None = None
     needs: tuple[str, ...] = ()
-    tier: str = "core"
-    confidence: str = "verified"
     versions: str = ""
-    since: str = "2.0"
 
     def files(self, kind: str) -> dict[str, str]:
         """The ``"bad"`` or ``"good"`` example as a mapping of path to text."""
-        value = self.bad if kind == "bad" else self.good
-        return {self.path: value} if isinstance(value, str) else dict(value)
+        return dict(self.bad if kind == "bad" else self.good)
 
     def text(self, lang: str) -> Text:
         return self.zh if lang == "zh" else self.en

@@ -128,6 +128,7 @@ class Project:
     asks_cuda_home: bool = False
     cuda_lists: frozenset[str] = frozenset()
     has_hip_build: bool = False
+    has_werror: bool = False
     gitignore: str = ""
     requires: frozenset[str] = frozenset()
     cuda_modules: frozenset[str] = frozenset()

@@ -1,59 +1,84 @@
-"""The rules, found by listing their folder.
+"""The rules, read from the tables in their folder.
 
-A rule module holds ``RULE`` and one check for each kind of file it reads: ``check_python``, ``check_cpp``,
-``check_requirements``, ``check_docker``, ``check_shell``, ``check_cmake``, ``check_make``, ``check_recipe`` (other
-build tools), ``check_yaml``, ``check_ini``; ``check_repo`` looks at the repository as a whole,
-``check_env`` at the machine.
+A table ``[[rule]]`` holds what a rule says and its two examples. ``check`` names, for each kind of file, the
+function that looks for it, or says as data what to look for (``checks.py``); ``edit`` names the function that
+proposes a change. The kinds are those of ``KINDS``; ``repo`` looks at the repository, ``env`` at the machine.
 """
 
 from __future__ import annotations
 
 import importlib
-import pkgutil
+import tomllib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
+from gfxgraph.port import archs
 from gfxgraph.port import rules as _package
-from gfxgraph.port.fix.requirement_lists import ANSWERED
-from gfxgraph.port.model import Fix, Rule
+from gfxgraph.port.model import Effort, Fix, Impact, Rule, Scope, Severity, Text
 
 KINDS = ("python", "cpp", "requirements", "docker", "shell", "cmake", "make", "recipe", "yaml", "ini", "repo", "env")
+Table = dict[str, Any]
 Check = Callable[..., Iterator[Any]]
+Edit = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A rule with its checks by kind."""
+    """A rule with its checks and its edits by kind."""
 
     rule: Rule
     checks: dict[str, Check]
+    edits: dict[str, Edit]
 
 
 @lru_cache(maxsize=1)
 def load() -> tuple[Loaded, ...]:
     """Every rule, by id."""
-    found = []
-    for info in pkgutil.iter_modules(_package.__path__):
-        if info.name.startswith("_"):
-            continue
-        module = importlib.import_module(f"{_package.__name__}.{info.name}")
-        rule: Rule = module.RULE
-        if info.name != rule.code.replace("-", "_"):
-            raise RuntimeError(f"rule file {info.name}.py holds {rule.code!r}: name the file for its rule")
-        checks = {k: getattr(module, f"check_{k}") for k in KINDS if hasattr(module, f"check_{k}")}
-        if rule.fix is Fix.SUGGEST and not (rule.id in ANSWERED or any(hasattr(module, f"fix_{k}") for k in KINDS)):
-            rule = replace(rule, fix=Fix.NONE, effort=rule.cost)  # "suggested" means that a diff can be had
-        found.append(Loaded(rule, checks))
-    found.sort(key=lambda item: item.rule.id)
-    return tuple(found)
+    rows = [
+        row
+        for path in sorted(Path(next(iter(_package.__path__))).glob("*.toml"))
+        for row in tomllib.loads(path.read_text(encoding="utf-8"))["rule"]
+    ]
+    return tuple(sorted((_loaded(row) for row in rows), key=lambda item: item.rule.id))
+
+
+def _loaded(row: Table) -> Loaded:
+    # by name, like a rule's functions: a check sees the engine's context, and the engine asks here for its rules
+    made = importlib.import_module("gfxgraph.port.checks").made
+    check, edits = row.pop("check"), row.pop("edit", {})
+    checks = {
+        kind: _function(spec) if isinstance(spec, str) else made(kind, spec)
+        for kinds, spec in check.items()
+        for kind in kinds.split()
+    }
+    lds = row.get("archs", "ALL")
+    rule = Rule(
+        phase=int(row["id"][3]), severity=Severity[row.pop("severity").upper()],
+        harm=Impact[row.pop("harm", "breaks").upper()], fix=Fix(row.pop("fix", "none")),
+        effort=Effort[row.pop("effort").upper()] if "effort" in row else None,
+        archs=archs.lds_below(int(lds[4:])) if row.pop("archs", "ALL").startswith("lds<") else getattr(archs, lds),
+        scope=Scope(row.pop("scope", "reaches_amd")), en=Text(*row.pop("en")), zh=Text(*row.pop("zh")),
+        needs=tuple(row.pop("needs", ())), **row,
+    )  # fmt: skip
+    return Loaded(rule, checks, {kind: _function(name) for kind, name in edits.items()})
+
+
+def _function(name: str) -> Any:
+    module, _, function = name.partition(".")
+    return getattr(importlib.import_module(f"{_package.__name__}.{module}"), function)
 
 
 def find(name: str) -> Loaded | None:
     """A rule by id (``GFX101``) or code (``capability-gate``)."""
-    wanted = name.strip().lower()
-    return next((r for r in load() if wanted in (r.rule.id.lower(), r.rule.code)), None)
+    return _by_name().get(name.strip().lower())
+
+
+@lru_cache(maxsize=1)
+def _by_name() -> dict[str, Loaded]:
+    return {key: each for each in load() for key in (each.rule.id.lower(), each.rule.code)}
 
 
 @lru_cache(maxsize=32)

@@ -75,13 +75,11 @@ def test_unsafe_fixes_pass_the_gate_too(tmp_path: Path) -> None:
     """Suggested edits come on request; those that change NVIDIA's path are refused all the same."""
     files = {
         "gate.py": "import torch\nfast = torch.cuda.get_device_capability() >= (9, 0)\n",
-        "dist.py": 'import torch.distributed as dist\ndist.init_process_group("rccl")\n',
         "host.h": "#ifdef __CUDACC__\n#define HD __host__ __device__\n#endif\n",
     }
     assert not fixed(tmp_path, files)
     made = fixed(tmp_path, files, unsafe=True)
     assert "(torch.version.hip is None and torch.cuda.get_device_capability() >= (9, 0))" in made["gate.py"].new
-    assert made["dist.py"].refused and made["dist.py"].new == made["dist.py"].old
     assert "#if defined(__CUDACC__) || defined(__HIPCC__)" in made["host.h"].new
 
 

@@ -159,9 +159,9 @@ def test_platform_twins(run: Run) -> None:
 
 def test_shell_and_cmake_branches(run: Run) -> None:
     """Branches of shell scripts and CMake count as guards."""
-    shell = 'if [ "$BACKEND" = rocm ]; then\n  echo hi\nelse\n  pip install -e .\nfi\n'
+    shell = 'if [ "$BACKEND" = rocm ]; then\n  echo hi\nelse\n  pip install torch==2.5.0+cu124\nfi\n'
     assert not run({"i.sh": shell}).findings
-    assert codes(run({"i.sh": "pip install -e .\n"})) == ["pip-install-with-deps"]
+    assert codes(run({"i.sh": "pip install torch==2.5.0+cu124\n"})) == ["cuda-wheel-index"]
     cmake = "if(USE_ROCM)\n  enable_language(HIP)\nelse()\n  find_package(CUDAToolkit REQUIRED)\nendif()\n"
     assert not run({"CMakeLists.txt": cmake, "i.sh": ""}).findings
 

@@ -6,7 +6,6 @@ Nothing is written here but through ``write_all``, which follows no link and und
 from __future__ import annotations
 
 import difflib
-import importlib
 import os
 import shlex
 import subprocess
@@ -31,10 +30,10 @@ from gfxgraph.port.readers.cpp import CppFile
 from gfxgraph.port.readers.python import PyFile
 from gfxgraph.port.readers.text import TextFile
 from gfxgraph.port.registry import find
-from gfxgraph.port.rules import generated_hip_not_ignored
+from gfxgraph.port.rules.build import generated_hip_not_ignored
 
 COMPAT = "cuda_to_hip.h"
-FIXERS = {"python": "fix_python", "cpp": "fix_cpp", "cmake": "fix_cmake", "docker": "fix_docker"}
+FIXERS = ("python", "cpp", "cmake", "docker")
 
 
 @dataclass
@@ -175,8 +174,7 @@ def _apply(result: FileFix, edits: list[Edit], kind: str) -> None:
 def _proposals(
     project: Project, path: str, kind: str, text: str, unsafe: bool, archs: tuple[Arch, ...]
 ) -> Iterator[Edit | EditRefusal]:
-    shown = {(f.rule, n) for f in audit_file(project, path, kind, archs).findings for n in (f.lines or (f.line,))}
-    name = FIXERS[kind]
+    shown = audit_file(project, path, kind, archs).places
     file: Any = (
         PyFile(path, text)
         if kind == "python"
@@ -189,8 +187,8 @@ def _proposals(
     for rule, check in wanted(kind, text.lower()):
         if rule.fix is Fix.NONE or (rule.fix is Fix.SUGGEST and not unsafe):
             continue
-        module = importlib.import_module(check.__module__)
-        propose = getattr(module, name, None)
+        loaded = find(rule.id)
+        propose = loaded.edits.get(kind) if loaded is not None else None
         if propose is None:
             continue
         for hit in check(file, context):
@@ -210,7 +208,7 @@ def _proposals(
 
 def _gitignore(project: Project) -> list[FileFix]:
     """Patterns for the copies that torch's hipify writes."""
-    if not list(generated_hip_not_ignored.check_repo(project, Context(project, ""))):
+    if not list(generated_hip_not_ignored(project, Context(project, ""))):
         return []
     if any(path.endswith(".hip") for path in project.paths("cpp")):
         return [

@@ -89,6 +89,7 @@ class CppFile:
         self._calls: dict[str, list[CppCall]] | None = None
         self._idents: dict[str, list[tuple[int, int]]] | None = None
         self._functions: list[tuple[Node, str]] | None = None
+        self._bare: list[str] | None = None
         self._code_lines = self.code.split("\n")
         self.n_arms_unseen = 0
 
@@ -233,13 +234,19 @@ class CppFile:
                 yield from found
 
     @property
+    def bare(self) -> list[str]:
+        """The lines without comments and without what strings say."""
+        if self._bare is None:
+            self._bare = blank_comments(self.text, strings=True).split("\n")
+        return self._bare
+
+    @property
     def idents(self) -> dict[str, list[tuple[int, int]]]:
         """Every identifier outside comments, strings and include lines, with its (line, column)s."""
         if self._idents is None:
             self._idents = defaultdict(list)
-            bare = blank_comments(self.text, strings=True)
             included = {d.line for d in self.directives if d.kind in ("include", "error", "pragma")}
-            for number, line in enumerate(bare.split("\n"), 1):
+            for number, line in enumerate(self.bare, 1):
                 if number in included:
                     continue
                 for match in _IDENT.finditer(line):

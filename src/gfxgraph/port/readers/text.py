@@ -55,9 +55,13 @@ class TextFile:
         self.path = path
         self.kind = kind
         self.text = text
-        self.lines = text.splitlines()
+        self.lines = without_prose(text.splitlines(), kind)
         reader = {"shell": _shell, "docker": _docker, "cmake": _cmake, "make": _make}.get(kind, _plain)
         self.entries: list[LogicalLine] = reader(self.lines)
+        if kind == "cmake":
+            for entry in (e for e in self.entries if e.keyword.lower() == "message"):
+                self.lines[entry.line - 1 : entry.last_line] = [""] * (entry.last_line - entry.line + 1)
+            self.entries = [e for e in self.entries if e.keyword.lower() != "message"]
 
     def matching(self, pattern: str, flags: int = 0) -> Iterator[tuple[LogicalLine, re.Match[str]]]:
         """Entries in which a pattern is found; one match an entry."""
@@ -80,6 +84,30 @@ class TextFile:
             if number <= len(self.lines) and matcher.search(self.lines[number - 1]):
                 return number
         return entry.line
+
+
+_HERE = re.compile(r"<<-?[ \t]*([\"']?)(\w+)\1")
+_RUNS = re.compile(r"(?:^|[\s/|;&(])(?:(?:ba|z|k|c)?sh|ssh|python3?|srun|docker|podman)\b[^<]*<<")
+_SAYS = re.compile(
+    r"[ \t]*[@-]?[ \t]*(?:(?:if|then|else|&&|\|\|)[ \t]+)?"
+    r"(?:echo|printf|print|warn\w*|error\w*|die|fatal|fail|info|log\w*|usage|AC_MSG_\w+|\$\((?:info|warning|error))\b"
+)
+_WRITES = re.compile(r"(?<![0-9&>])>>?[ \t]*(?!&|/dev/)\S|\|[ \t]*\w|`|\$\(")
+
+
+def without_prose(lines: list[str], kind: str) -> list[str]:
+    """The lines with here-documents that no program reads, and with messages, left blank."""
+    found, until = [], ""
+    for line in lines if kind in ("shell", "make", "docker", "recipe", "yaml") else ():
+        if until:
+            found.append("")
+            until = "" if line.strip() == until else until
+            continue
+        here = _HERE.search(line)
+        until = here[2] if here and not _RUNS.search(line) else ""
+        said = _SAYS.match(line)
+        found.append("" if said and not until and not _WRITES.search(line[said.end() :]) else line)
+    return found if found and not until else lines
 
 
 def _plain(lines: list[str]) -> list[LogicalLine]:

@@ -1,4 +1,20 @@
-"""One pattern a file, named for the pattern. Adding a file adds a rule; nothing else needs editing.
+"""rules: what the audit looks for; a table a phase, and the functions of those rules that must think.
 
-``bad`` and ``good`` are documentation and test: the first must fire, the second must leave every rule silent.
+Enters: one file's text, lines and syntax tree, and what is known of its repository.
+Stays out: running what is audited.
+
+``bad`` and ``good`` of a table are documentation and test: the first must fire, the second must leave every rule
+silent. ``seen`` is where in a public repository the rule was right. A table that says by itself what to look for (see
+``gfxgraph.port.checks``) has no function here.
+
+    environment.toml, detection.toml, translation.toml, architecture.toml, build.toml, libraries.toml, compile.toml,
+    graphs.toml, verification.toml   the rules, by phase
+    dependencies.py  packages and images             machine.py      variables and device files of this machine
+    devices.py       how Python tells devices apart  translation.py  what hipify leaves in C++
+    warps.py         code that relies on 32 lanes    launches.py     grids, barriers, shared memory
+    triton.py        kernels written in Triton       build.py        setup scripts and recipes
+    cmake.py         CMake, make and their scripts   libraries.py    packages that are NVIDIA's alone
+    inductor.py      torch.compile and its settings  graphs.py       captures
+    verification.py  tests, and changes without a guard
+    _common.py       what several of them share
 """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gfxgraph.port import bounded as re
 from gfxgraph.port.archs import ArchSet, table
-from gfxgraph.port.fix.edits import Edit, EditRefusal
+from gfxgraph.port.fix.edits import Edit, EditRefusal, torch_is_bound
 from gfxgraph.port.guards.cpp import Macros, judge_macro
 from gfxgraph.port.guards.worlds import NVIDIA, DeviceKind, truth
 from gfxgraph.port.model import Hit, Severity
@@ -19,6 +19,13 @@ from gfxgraph.port.readers.text import LogicalLine, TextFile
 
 if TYPE_CHECKING:
     from tree_sitter import Node
+
+
+# AMD's platform by name: HIP, ROCm, their libraries, an architecture.
+AMD = re.compile(
+    r"(?i)(?<![a-z])(?:hip(?!po|py|s\b)|roc(?:m|blas|sparse|fft|rand|solver|prim|thrust|tracer|profiler|tx|al|wmma)|"
+    r"miopen|rccl|amd(?!ahl)|gfx\d)|(?-i:(?<=[a-z])H(?:ip|IP)(?![a-z]))"
+)
 
 
 def hit(
@@ -151,6 +158,43 @@ def assigned(file: PyFile) -> Iterator[tuple[ast.AST, str, ast.expr]]:
                     yield node, name, node.value
 
 
+def strings(file: PyFile) -> Iterator[tuple[ast.Constant, str]]:
+    """Texts of a file that are no docstrings."""
+    for node in file.nodes(ast.Constant):
+        if isinstance(node.value, str) and not file.is_docstring(node):
+            yield node, node.value
+
+
+def around(file: PyFile, node: ast.AST) -> str:
+    """The statement round an expression; of an ``if`` its test."""
+    statement = file.statement(node)
+    return file.source(statement.test if isinstance(statement, ast.If) else statement) if statement else ""
+
+
+def rows(file: TextFile, entry: LogicalLine) -> Iterator[tuple[int, str]]:
+    """The physical lines of an entry, comments dropped."""
+    for number in range(entry.line, min(max(entry.line, entry.last_line), len(file.lines)) + 1):
+        yield number, re.sub(r"(?:^|\s)#.*", "", file.lines[number - 1][:2000])
+
+
+def meanings(file: PyFile, node: ast.AST | None, depth: int = 3) -> Iterator[ast.AST]:
+    """An expression, its arms, and what the name that it is was bound to."""
+    if isinstance(node, ast.IfExp):
+        yield from meanings(file, node.body, depth)
+        yield from meanings(file, node.orelse, depth)
+    elif node is not None:
+        yield node
+    if isinstance(node, ast.Name) and depth:
+        for bound in file.lookup(node.id, node):
+            if bound is not node:
+                yield from meanings(file, bound, depth - 1)
+
+
+def last_name(file: PyFile, call: ast.Call) -> str:
+    """The last part of what a call names, also where the parts before it are no names."""
+    return call.func.attr if isinstance(call.func, ast.Attribute) else file.call_name(call).rpartition(".")[2]
+
+
 def in_function_named(file: PyFile, node: ast.AST, pattern: str) -> bool:
     return any(isinstance(u, Function) and re.search(pattern, u.name) for u in file.ancestors(node))
 
@@ -257,16 +301,6 @@ def inductor_settings(file: PyFile) -> Iterator[tuple[ast.AST, str, ast.expr]]:
                 yield value, key, value
 
 
-CAPTURES = ("torch.cuda.graph", "torch.cuda.graphs.graph")
-
-
-def captured_blocks(file: PyFile) -> Iterator[ast.With]:
-    """``with torch.cuda.graph(...)`` blocks."""
-    for node in file.nodes(ast.With):
-        if any(file.call_name(i.context_expr) in CAPTURES for i in node.items):
-            yield node
-
-
 def inside(file: PyFile, block: ast.With) -> Iterator[ast.AST]:
     """Nodes that run in a block: not those of functions defined in it."""
     stack: list[ast.AST] = list(block.body)
@@ -319,6 +353,8 @@ def mentions_amd(arm: Arm, macros: Macros) -> bool:
     amd, nvidia = DeviceKind(table()[0]), NVIDIA
     for step in arm.lineage():
         for one in (step, *step.earlier, *step.later):
+            if AMD.search(one.text):
+                return True
             for name in names_in(one.condition):
                 if (
                     truth(judge_macro(name, amd, macros)) is True
@@ -357,12 +393,6 @@ def include_hits(file: CppFile, pattern: str, **kwargs: Any) -> Iterator[Hit]:
             yield line_hit(line, name=header, **kwargs)
 
 
-def ident_hits(file: CppFile, pattern: str, **kwargs: Any) -> Iterator[Hit]:
-    """One hit a line for identifiers that match in full."""
-    hits = (line_hit(line, column, name=name, **kwargs) for name, line, column in file.idents_like(pattern))
-    yield from once_a_line(hits)
-
-
 # What makes lanes of a warp see each other: shuffles, votes, collectives by warp, matrix fragments, fences of a warp.
 EXCHANGE = re.compile(
     r"\.(?:shfl\w*|ballot|match_any|match_all)\s*\(|__(?:shfl|ballot|any|all|syncwarp|activemask|match_|reduce_\w+_sync)|\b[Ww]arp_?(?:[Rr]educe|[Ss]can|[Ss]huffle|[Ss]um|[Mm]ax|[Mm]in|"
@@ -391,7 +421,7 @@ def exchanges(file: CppFile, node: Node) -> bool:
     function = file.function(node)
     if function is None:
         return bool(EXCHANGE.search(file.code))  # a macro: whoever expands it may
-    text = (function.text or b"").decode("utf-8", "replace")
+    text = file.source(function)
     head = text.partition("{")[0]
     return bool(EXCHANGE.search(text)) or bool(re.search(r"(?i)lane|warp", head) and EXCHANGE.search(file.code))
 
@@ -410,6 +440,19 @@ def lines_of(file: CppFile, node: Node, text: str, pattern: str) -> Iterator[tup
     for match in re.finditer(pattern, text):
         start = text.rfind("\n", 0, match.start()) + 1
         yield first + text.count("\n", 0, match.start()), match.start() - start, match.group()
+
+
+def body_of(file: CppFile, node: Node) -> str:
+    """The text of the function round a node."""
+    function = file.function(node)
+    return "" if function is None else file.source(function)
+
+
+def gated(node: ast.expr, file: PyFile, text: str) -> Edit | EditRefusal:
+    """An edit that asks ``torch.version``, where torch is there to be asked."""
+    if not torch_is_bound(file.tree, node, at_import=file.at_import(node)):
+        return EditRefusal(node.lineno, "torch is not imported before this line")
+    return Edit(node.lineno, node.col_offset, text)
 
 
 def optional_import(node: ast.AST, file: PyFile) -> Edit | EditRefusal | None:

@@ -1,0 +1,172 @@
+"""Checks that a rule states as data: what to look for, without code of its own.
+
+A table by what is asked; several questions of one table count each line once.
+
+    C++            idents    names that match in full and are not the project's own
+                   lines     lines of code in which a pattern is found, comments blanked
+                   includes  headers
+                   calls     calls of functions by name
+    Python         imports   packages, milder inside functions, guarded where a missing one is handled; tests and
+                             benchmarks may need what they like
+                   calls     calls by dotted name
+                   names     dotted names that are read, by pattern
+                   strings   string constants that are no docstring
+                   writes    variables of the environment that are written, as NAME=value
+    requirements   packages  names of packages, outside groups that are CUDA's by name
+    other kinds    lines     logical lines, comments dropped
+
+Of ``imports`` and ``packages`` a table maps the pattern to what serves on AMD. ``group`` makes one finding of the
+places in a file, ``severity`` departs from the rule's. ``unless`` silences a file in whose text it is found,
+``not_line`` a line, ``translated = false`` a file that torch's hipify translates; ``commands`` are those of CMake
+that count.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from gfxgraph.port import bounded as re
+from gfxgraph.port.engine import Context
+from gfxgraph.port.model import Hit, Severity
+from gfxgraph.port.readers.cpp import CppFile
+from gfxgraph.port.readers.python import PyFile, text_of
+from gfxgraph.port.readers.requirements import RequirementFile
+from gfxgraph.port.readers.text import TextFile
+from gfxgraph.port.registry import Check, Table
+from gfxgraph.port.rules._common import (
+    cpp_hit,
+    entry_hit,
+    env_writes,
+    hit,
+    import_hits,
+    is_cuda_group,
+    line_hit,
+    once_a_line,
+)
+
+Found = Iterator[Hit]
+Question = Callable[..., Found]
+_HOW = frozenset({"group", "severity", "unless", "not_line", "translated", "commands"})
+
+
+def made(kind: str, spec: Table) -> Check:
+    """The check of one kind of file that a table describes.
+
+    Raises:
+        KeyError: the table asks what no check of that kind answers.
+    """
+    asked = [(_QUESTIONS[kind if kind in _QUESTIONS else "text"][key], spec[key]) for key in spec if key not in _HOW]
+    unless = re.compile(spec["unless"]) if "unless" in spec else None
+    not_line = re.compile(spec["not_line"]) if "not_line" in spec else None
+    severity = Severity[spec["severity"].upper()] if "severity" in spec else None
+    commands = frozenset(spec.get("commands", ()))
+
+    def check(f: CppFile | PyFile | RequirementFile | TextFile, ctx: Context) -> Found:
+        if unless is not None and unless.search(f.text):
+            return
+        if spec.get("translated") is False and ctx.project.is_translated(f.path):
+            return
+        for one in once_a_line(h for question, wanted in asked for h in question(f, wanted, ctx)):
+            if not_line is not None and not_line.search(f.lines[one.line - 1 - getattr(f, "offset", 0)]):
+                continue
+            if not commands or one.node.keyword.lower() in commands:
+                yield replace(one, group=spec.get("group", ""), severity=severity or one.severity)
+
+    return check
+
+
+def _idents(f: CppFile, wanted: str, ctx: Context) -> Found:
+    known = ctx.project.macros.known  # a macro that only AMD's arm defines is the project's answer
+    own = ctx.project.own_names | {name for name, _, _, _ in f.defines()}
+    for name, line, column in f.idents_like(wanted):
+        if name not in own and known.get(name) != (True, False):
+            yield line_hit(line, column, **_named(name, f.line_text(line)))
+
+
+def _code(f: CppFile, wanted: str, ctx: Context) -> Found:
+    matcher = re.compile(wanted)
+    if not matcher.search(f.code):
+        return
+    for number, line in enumerate(f.code.split("\n") if '"' in wanted else f.bare, 1):
+        if (match := matcher.search(line)) and not re.match(r"\s*#\s*(?:error|warning|pragma\s+message)", line):
+            yield line_hit(number + f.offset, match.start(), **_named(match.group(), line))
+
+
+def _includes(f: CppFile, wanted: str, ctx: Context) -> Found:
+    for header, at in f.includes():
+        if re.fullmatch(wanted, header) and not any(p.endswith(f"/{header}") for p in ctx.project.paths("cpp")):
+            yield line_hit(at, **_named(header, header))
+
+
+def _calls(f: CppFile, wanted: str, ctx: Context) -> Found:
+    for call in f.calls_like(wanted):
+        yield cpp_hit(f, call, **_named(call.name, f.source(call.node)))
+
+
+_BESIDE = re.compile(r"(?:^|/)(?:tests?|benchmarks?|bench|examples?)/|(?:^|/)(?:test|bench)\w*_[^/]*$")
+
+
+def _imports(f: PyFile, wanted: str | Mapping[str, str], ctx: Context) -> Found:
+    for pattern, instead in _pairs(wanted) if not _BESIDE.search(f.path) else ():
+        for one in import_hits(f, pattern, Severity.HIGH, Severity.MEDIUM, instead=instead):
+            if ctx.project.module_path(f.path, one.values["name"].partition(".")[0]) is None:  # else its own
+                yield one
+
+
+def _python_calls(f: PyFile, wanted: list[str], ctx: Context) -> Found:
+    for call in f.calls(*wanted):
+        yield hit(call, **_named(f.call_name(call), f.source(call)))
+
+
+def _names(f: PyFile, wanted: str, ctx: Context) -> Found:
+    for node in f.nodes(ast.Attribute):
+        if re.fullmatch(wanted, f.dotted(node) or node.attr) and not isinstance(f.parent(node), ast.Compare):
+            yield hit(node, **_named(f.source(node), f.source(f.parent(node) or node)))
+
+
+def _strings(f: PyFile, wanted: str, ctx: Context) -> Found:
+    matcher = re.compile(wanted)
+    for text in f.nodes(ast.Constant):
+        if isinstance(text.value, str) and len(text.value) < 1000 and (match := matcher.search(text.value)):
+            if not f.is_docstring(text) and not isinstance(f.parent(text), ast.Expr):
+                yield hit(text, **_named(match.group().strip(), f.source(text)))
+
+
+def _writes(f: PyFile, wanted: str, ctx: Context) -> Found:
+    for place, key, value in env_writes(f):
+        if re.fullmatch(wanted, f"{key}={text_of(value) or ''}"):
+            yield hit(place, **(_named(key, f.source(place)) | {"value": text_of(value) or "?"}))
+
+
+def _packages(f: RequirementFile, wanted: str | Mapping[str, str], ctx: Context) -> Found:
+    for need in f.needs:
+        for pattern, instead in _pairs(wanted):
+            if re.fullmatch(pattern, need.name) and not is_cuda_group(need.group) and "rocm" not in need.spec:
+                severity = Severity.LOW if need.group not in ("", "build-system") else None
+                yield line_hit(need.line, severity=severity, instead=instead, **_named(need.name, need.text))
+
+
+def _lines(f: TextFile, wanted: str, ctx: Context) -> Found:
+    for entry, match in f.matching(wanted):
+        found = next((g for g in match.groups() if g), match.group()).strip()
+        yield entry_hit(f, entry, re.escape(found), **_named(found, entry.text))
+
+
+_QUESTIONS: dict[str, dict[str, Question]] = {
+    "cpp": {"idents": _idents, "lines": _code, "includes": _includes, "calls": _calls},
+    "python": {"imports": _imports, "calls": _python_calls, "names": _names, "strings": _strings, "writes": _writes},
+    "requirements": {"packages": _packages},
+    "text": {"lines": _lines},
+}
+
+
+def _named(found: str, around: str) -> Table:
+    """The placeholders that a rule's text may hold."""
+    found = " ".join(found.split())[:80]
+    return {"name": found, "text": found, "value": found, "expr": " ".join(around.split())[:100]}
+
+
+def _pairs(wanted: str | Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    return [(wanted, "")] if isinstance(wanted, str) else wanted.items()

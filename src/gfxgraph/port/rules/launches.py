@@ -1,0 +1,122 @@
+"""Shared memory, grids and barriers."""
+
+from __future__ import annotations
+
+from gfxgraph.port.rule_api import *
+
+_SIZES = {
+    name: nbytes
+    for nbytes, names in {
+        1: "char uint8_t int8_t bool", 2: "half __half __nv_bfloat16 short uint16_t",
+        4: "float int unsigned uint32_t int32_t half2", 8: "double float2 int64_t uint64_t", 16: "float4 int4 uint4",
+    }.items()
+    for name in names.split()
+}  # fmt: skip
+
+
+def lds_over_64k(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    for n in f.nodes("declaration") if "__shared__" in f.code else ():
+        text = f.source(n)
+        match = re.match(
+            r"(?:static\s+)?__shared__\s+(?:__align__\(\d+\)\s*|alignas\(\d+\)\s*|volatile\s+)*(\w+)\s+\w+((?:\[[^\]]+\])+)",
+            text,
+        )
+        if not match or match.group(1) not in _SIZES:
+            continue
+        nbytes = _SIZES[match.group(1)]
+        for dim in re.findall(r"\[([^\]]+)\]", match.group(2)):
+            value = _value(f, dim)
+            nbytes = nbytes * value if value is not None else 0
+        if nbytes > 65536:
+            yield cpp_hit(f, n, archs=lds_below(nbytes), expr=text[:60], nbytes=str(nbytes))
+    if not re.search(r"(?i)smem|shared_?mem", f.code):
+        return  # before constants are looked for
+    for name, value_text in f.constants().items():
+        if re.search(r"(?i)smem|shared_?mem", name):
+            value = _value(f, value_text)
+            if value is not None and 65536 < value < 1 << 20:
+                for _, line, column in f.idents_like(re.escape(name)):
+                    yield line_hit(line, column, archs=lds_below(value), expr=name, nbytes=str(value))
+                    break
+
+
+def _value(f: CppFile, text: str, depth: int = 4) -> int | None:
+    """A constant expression of literals, this file's constants and arithmetic."""
+    if depth == 0 or len(text) > 80:
+        return None
+    total: int | None = 1
+    for part in re.split(r"\*", text):
+        part = part.strip().strip("()")
+        if re.fullmatch(r"\d+[uUlL]*", part):
+            number: int | None = int(re.sub(r"[uUlL]", "", part))
+        elif re.fullmatch(r"\d+\s*\+\s*\d+", part):
+            number = sum(int(p) for p in part.split("+"))
+        elif re.fullmatch(r"[A-Za-z_]\w*", part):
+            inner = f.expand(part)
+            number = _value(f, inner, depth - 1) if inner != part else None
+        else:
+            number = None
+        if number is None or total is None:
+            return None
+        total *= number
+    return total
+
+
+_TAIL = re.compile(r"__syncwarp|\bvolatile\b[^;]*\*|warp_?[Rr]educe")
+_LOOP = r"\bfor\s*\([^;]*;[^;]*>=?\s*32u?\s*;[^)]*|\bfor\s*\([^;]*=\s*32u?\s*;[^;]*>[^;]*;[^)]*(?:>>=\s*1|/=\s*2)"
+_STEP = r"\bif\s*\(\s*\(?(?:threadIdx\.x|\w*[tT]id\w*|\w*[tT]hread\w*)\s*(?:<\s*32u?|<=\s*31)\s*\)"
+
+
+def warp_tail(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    for node, text in functions_with(f, _TAIL):
+        fenced = "__syncwarp" in text or "volatile" in text
+        for line, column, found in lines_of(f, node, text, f"{_LOOP}|{_STEP}" if fenced else _STEP):
+            yield line_hit(line, column, name=" ".join(found.split())[:80])
+
+
+_FIRST = re.compile(r"(\s*for\s*\([^;]*;\s*\w+\s*>=?\s*)32u?(\s*;[^{}]*\)\s*)\{")
+_SECOND = re.compile(r"\s*for\s*\([^;]*=\s*32u?\s*;\s*\w+\s*>\s*0\s*;[^{}]*\)\s*\{")
+
+
+def fix_warp_tail(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal | None:
+    """The loop with barriers takes the steps of the tail; the tail goes."""
+    rest = "\n".join(f.code.split("\n")[hit.line - 1 - f.offset :])
+    first = _FIRST.match(rest)
+    if first is None:
+        return None if _SECOND.match(rest) else EditRefusal(hit.line, "not a loop that a tail follows")
+    end = _closing(rest, first.end())
+    second = _SECOND.match(rest, end)
+    if second is None:
+        return EditRefusal(hit.line, "the tail does not follow the loop")
+    last = _closing(rest, second.end())
+    bodies = [re.sub(r"\s", "", rest[a:b]) for a, b in ((first.end(), end), (second.end(), last))]
+    if bodies[0] != bodies[1].replace("__syncwarp()", "__syncthreads()") or "__syncthreads()" not in bodies[0]:
+        return EditRefusal(hit.line, "the two loops do different things")
+    row = rest.count("\n", 0, len(rest[: first.start(1)]) + len(first[1]) - len(first[1].lstrip("\n")))
+    text = f"{first[1]}0{first[2]}{{" + rest[first.end() : end]
+    return Edit(
+        hit.line + row, 0, text, last_line=hit.line + rest.count("\n", 0, last), equivalent=True,
+        needs="the loop is reached by every thread of the block, as its barrier already asks",
+    )  # fmt: skip
+
+
+def _closing(text: str, at: int) -> int:
+    """Past the bracket that closes the one before ``at``."""
+    depth = 1
+    while depth and at < len(text):
+        depth += {"{": 1, "}": -1}.get(text[at], 0)
+        at += 1
+    return at
+
+
+_BARRIER = re.compile(r"__syncthreads\s*\(\s*\)")
+
+
+def return_before_barrier(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    for node, text in functions_with(f, _BARRIER):
+        last = max(m.start() for m in _BARRIER.finditer(text))
+        rows = set(re.findall(r"\b(\w+)\s*=[^;=]*\b(?:threadIdx\s*\.\s*[yz]|warp_?[iI]d\w*)[^;]*;", text))
+        names = "|".join(map(re.escape, sorted(rows | {"warp_id", "warpId"})))
+        leaves = rf"\bif\s*\([^;{{}}]*(?:threadIdx\s*\.\s*[yz]|\b(?:{names})\b)[^;{{}}]*\)\s*\{{?\s*return\s*;"
+        for line, column, found in lines_of(f, node, text[:last], leaves):
+            yield line_hit(line, column, name=" ".join(found.split())[:80])

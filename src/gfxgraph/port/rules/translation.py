@@ -1,0 +1,306 @@
+"""C++ that hipify translates and that is then not right: guards, PTX, functions that HIP has, unchecked calls."""
+
+from __future__ import annotations
+
+import posixpath
+
+from gfxgraph.port.rule_api import *
+
+_HEADER = r"cuda_runtime\w*\.h|cuda\.h|cuda_(fp16|bf16|fp8|profiler_api|texture_types|device_runtime_api)\.h|cublas\w*\.h|cufft\w*\.h|curand\w*\.h|cusparse\w*\.h|cusolver\w*\.h|device_launch_parameters\.h|nvrtc\.h|channel_descriptor\.h|library_types\.h|driver_types\.h|vector_types\.h|helper_(cuda|math)\.h|device_functions\.h|(?:[\w.-]+/)*cub/.*|math_constants\.h|cuComplex\.h|sm_\d+_intrinsics\.h"
+# By the families of the tables that HIPIFY and torch.utils.hipify translate from: the runtime, the libraries, the
+# driver (calls, handle types, constants), complex numbers and bfloat16.
+_API = (
+    r"cu(da|blas|blasLt|fft|rand|sparse|solver|solverDn)[A-Z]\w*|CU(BLAS|FFT|RAND|SPARSE|SOLVER)_[A-Z_]+|"
+    r"cu(?:Mem|Module|Launch|Ctx|Device|Stream|Event|Init|Func|Get|Link|Array|Driver|Graph|Ipc|Mipmapped|Occupancy|Param|"
+    r"Pointer|Profiler|Surf|Tex|Kernel|Library)[A-Z]?\w*|"
+    r"CU(?:result|device|deviceptr|context|module|function|stream|event|array|texref|surfref|graph|graphExec|graphNode|"
+    r"jit_option|limit|link(?:State)?|mem[A-Z]\w*|ipc\w+|texObject|surfObject|stream_flags|\w+_attribute|uuid|kernel|library)|"
+    r"CU_(?:MEM|CTX|STREAM|EVENT|DEVICE|FUNC|JIT|LIMIT|POINTER|IPC|LAUNCH|LIBRARY|AD_FORMAT|TR|GET_PROC)_\w+|"
+    r"CUDA_(?:SUCCESS|ERROR_[A-Z_]+|KERNEL_NODE_PARAMS\w*|MEMCPY[23]D\w*|ARRAY3?D?_DESCRIPTOR\w*|LAUNCH_PARAMS\w*)|"
+    r"nvrtc[A-Z]\w*|NVRTC_[A-Z_]+|CU(?:stream|event|graph|graphExec|graphNode|ctx|mod|func|array)_st|CUDA_[RC]_(?:4|8|16|32|64)(?:U|I|F|BF)\w*|"
+    r"(?:make_)?cu(?:Double|Float)?Complex|cuC(?:add|sub|mul|div|abs|fma|real|imag)f?|cu(?:Conj|Creal|Cimag)f?|"
+    r"(?:__)?nv_bfloat16[2]?|__nv_fp8_\w+"
+)
+_MAY = re.compile(r"(?<![A-Za-z])(?:cu[A-Zdbfrs]|CU[A-Z_a-z]|nvrtc|NVRTC|nv_|make_cu)|_nv_")
+
+
+def untranslated_cuda(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    guarded = "torch's hipify translates this source during the build" if ctx.project.is_translated(f.path) else ""
+    yield from include_hits(f, rf"(?:{_HEADER})$", guarded_by=guarded, group="names")
+    if not _MAY.search(f.code):
+        return  # before every identifier is listed
+    known = ctx.project.macros.known
+    hits = [
+        line_hit(line, column, name=name, guarded_by=guarded, group="names")
+        for name, line, column in f.idents_like(_API)
+        if known.get(name) != (True, False) and name not in ctx.project.own_names
+    ]
+    yield from once_a_line(hits)
+
+
+_PLACE = {
+    "cublas": "hipblas/hipblas.h", "cufft": "hipfft/hipfft.h", "curand_kernel": "hiprand/hiprand_kernel.h",
+    "curand": "hiprand/hiprand.h", "cusparse": "hipsparse/hipsparse.h", "cusolver": "hipsolver/hipsolver.h",
+    "cuda_fp16": "hip/hip_fp16.h", "cuda_bf16": "hip/hip_bf16.h", "cuComplex": "hip/hip_complex.h",
+    "cub/": "hipcub/hipcub.hpp", "nvrtc": "hip/hiprtc.h",
+}  # fmt: skip
+
+
+def fix_untranslated_cuda(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal | None:
+    """A run of CUDA's headers gets an arm with HIP's; names come from the compatibility header."""
+    here = {line for header, line in f.includes() if re.fullmatch(_HEADER, header)}
+    if hit.line not in here or hit.line - 1 in here:
+        return None  # a name, or within a run: the first line is edited
+    last = hit.line
+    while last + 1 in here:
+        last += 1
+    old = [f.line_text(n) for n in range(hit.line, last + 1)]
+    wanted = [place for row in old for key, place in _PLACE.items() if key in row]
+    new = [f"#include <{name}>" for name in dict.fromkeys(wanted)]
+    if ctx.project.compat:
+        near = posixpath.relpath(ctx.project.compat, posixpath.dirname(f.path) or ".")
+        new = [f'#include "{near}"', *[n for n in new if "hipcub" in n or "_kernel" in n]]
+    else:
+        new = ["#include <hip/hip_runtime.h>", *new]
+    text = "\n".join(["#if defined(USE_HIP)", *new, "#else", *old, "#endif"])
+    return Edit(hit.line, 0, text, last_line=last, needs="the HIP build defines USE_HIP", absent="USE_HIP")
+
+
+PTX = re.compile(
+    r"\b(?:ld|st|mov|cvt|cvta|cp|mma|wgmma|ldmatrix|stmatrix|bar|barrier|red|atom|fma|shfl|lop3|prefetchu?|tanh|ex2|lg2|sin|cos|rcp|rsqrt|sqrt|griddepcontrol|"
+    r"mbarrier|fence|membar|setmaxnreg|elect|vote|activemask|nanosleep|createpolicy|prmt|bfe|bfi|bfind|mad|add|sub|mul|div|min|max|shl|shr|shf|and|or|xor|not|neg|abs|"
+    r"setp|selp|set|slct|bra|trap|tcgen05|isspacep|applypriority|discard|clz|popc|brev|dp4a|dp2a|copysign|match|redux|mapa|multimem|vadd\w*|vsub\w*|vmin\w*|vmax\w*|vset\w*|testp|rem|sad|cnot|addc|subc|madc|clusterlaunchcontrol)"
+    r"\.(?:[a-z]|%)|%%?(?:laneid|smid|warpid|nsmid|nwarpid|globaltimer|clock|clock64|lanemask_\w+|cluster\w*|dynamic_smem_size|total_smem_size|envreg\d)|\bgriddepcontrol\b|\btrap;|\bexit;|\bbrkpt;"
+)
+_AMD = re.compile(r"\b(?:v_|s_|ds_|buffer_|global_|flat_|image_|scratch_)[a-z0-9_]+")
+
+
+def inline_ptx(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    for line, column, text in asm_blocks(f):
+        if PTX.search(text) and not _AMD.search(text):
+            yield line_hit(
+                line, column, group="asm", text=" ".join(text.replace("\\n", " ").replace("\\t", " ").split())[:80]
+            )
+
+
+def cuda_arch_guard(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    for arm, _ in macro_tests(f, r"__CUDA_ARCH__|__CUDA_ARCH_FEAT_\w+|__CUDA_ARCH_LIST__", ctx.project.macros):
+        yield line_hit(arm.line + f.offset, text=arm.text[:100], guard_free=True, group=arm.text[:100])
+
+
+def fix_cuda_arch_guard(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal:
+    """``#ifdef __CUDA_ARCH__`` tells device from host code: HIP's name for that is added."""
+    line = f.line_text(hit.line)
+    match = re.fullmatch(
+        r"(\s*#\s*)(?:ifdef\s+__CUDA_ARCH__|if\s+defined\s*\(?\s*__CUDA_ARCH__\s*\)?)(\s*(?://.*|/\*.*\*/\s*)?)", line
+    )
+    if match is not None:
+        text = f"{match.group(1)}if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__){match.group(2)}"
+        return Edit(hit.line, 0, text, length=len(line), needs="the arm holds no PTX and no intrinsic that HIP lacks")
+    least = re.fullmatch(r"(\s*#\s*(?:el)?if\s+)(__CUDA_ARCH__\s*>=?\s*(\d+))(\s*(?://.*)?)", line)
+    if least is not None and int(least.group(3)) <= 700:
+        text = f"{least.group(1)}{least.group(2)} || defined(__HIP_DEVICE_COMPILE__){least.group(4)}"
+        return Edit(hit.line, 0, text, length=len(line), needs="the arm is what every AMD GPU can run, too")
+    return EditRefusal(hit.line, "a test of a version: which side AMD belongs to is a decision")
+
+
+def cudacc_guard(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    for arm, _ in macro_tests(f, r"__CUDACC__|__NVCC__", ctx.project.macros):
+        inner = [d.kind for d in f.directives if arm.first_line <= d.line <= arm.last_line]
+        body = "".join(
+            t for t in f.lines[arm.first_line - 1 : arm.last_line] if not t.lstrip().startswith("#")
+        ).strip()
+        if inner and set(inner) <= {"pragma"} and not body:
+            continue  # warning pragmas for nvcc only
+        yield line_hit(arm.line + f.offset, text=arm.text[:100], guard_free=True, group=arm.text[:100])
+
+
+def fix_cudacc_guard(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal:
+    line = f.line_text(hit.line)
+    match = re.fullmatch(
+        r"(\s*#\s*)(?:ifdef\s+(__CUDACC__|__NVCC__)|if\s+defined\s*\(?\s*(__CUDACC__|__NVCC__)\s*\)?)(\s*(?://.*|/\*.*\*/\s*)?)",
+        line,
+    )
+    if match is None:
+        return EditRefusal(hit.line, "a condition of several parts: which side AMD belongs to is a decision")
+    name = match.group(2) or match.group(3)
+    text = f"{match.group(1)}if defined({name}) || defined(__HIPCC__){match.group(4)}"
+    return Edit(hit.line, 0, text, length=len(line))
+
+
+_NAMES = r"CUDA_VERSION|CUDART_VERSION|CUDNN_(VERSION|MAJOR|MINOR)|CUBLAS_VER\w*|CUSPARSE_VER\w*|CUFFT_VER\w*|NCCL_(VERSION_CODE|MAJOR|MINOR)|__CUDACC_VER_\w+"
+
+
+def cuda_version_guard(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    for arm, _ in macro_tests(f, _NAMES, ctx.project.macros):
+        yield line_hit(arm.line + f.offset, text=arm.text[:100], guard_free=True, group=arm.text[:100])
+    conditions = {d.line + f.offset for d in f.directives if d.kind != "define"}
+    places = (p for p in f.idents_like(_NAMES) if p[1] not in conditions)
+    yield from once_a_line(line_hit(line, column, text=name) for name, line, column in places)
+
+
+def embedded_cuda_source(f: PyFile, ctx: Context) -> Iterator[Hit]:
+    if is_test_file(f.path) and "assert" in f.text and "RawKernel" not in f.text:
+        return
+    for node, text, _ in embedded_sources(f):
+        if re.search(r"__HIPCC__|__HIP_PLATFORM_AMD__|USE_ROCM|__HIP__", text):
+            continue
+        first = next(
+            (t.strip() for t in text.splitlines() if re.search(r"__global__|__device__|threadIdx|__shfl", t)),
+            "",
+        )
+        yield hit(node, first=first[:80])
+
+
+def with_cuda_dispatch(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    pattern = r"(?!__|CUDA_(?:VERSION|API|ARCH)|CUDART|CUDACC)\w*(?<![A-Za-z])CUDA(?![a-z])\w*(?<!_H)(?<!_H_)(?<!_H__)(?<!_HPP)(?<!_HPP_)(?<!_CUH)(?<!_CUH_)(?<!_HH)(?<!_INCLUDED)"
+    guards = {  # ``#ifndef X`` and straight after it ``#define X``: an include guard
+        b.body.split()[0] for a, b in zip(f.directives, f.directives[1:])
+        if a.kind == "ifndef" and b.kind == "define" and a.body.split()[:1] == b.body.split()[:1] and b.body.split()
+    }  # fmt: skip
+    own = ctx.project.extension_macros  # the build of the torch extension defines these: on ROCm too, once it asks
+    yield from once_a_line(
+        line_hit(
+            arm.line + f.offset,
+            text=arm.text[:100],
+            guard_free=True,
+            severity=Severity.INFO if name in own else None,
+            group=name,
+        )
+        for arm, name in macro_tests(f, pattern, ctx.project.macros)
+        if (name not in own or ctx.project.asks_cuda_home) and name not in guards
+    )
+
+
+def fix_with_cuda_dispatch(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal:
+    """The macro of the same name with HIP in place of CUDA is asked as well."""
+    line = f.line_text(hit.line)
+    match = re.fullmatch(
+        r"(\s*#\s*)(?:ifdef\s+(\w+)|if\s+defined\s*\(?\s*(\w+)\s*\)?)(\s*(?://.*|/\*.*\*/\s*)?)", line
+    )
+    if match is None:
+        return EditRefusal(hit.line, "a condition of several parts: which side AMD belongs to is a decision")
+    name = match.group(2) or match.group(3)
+    other = name.replace("CUDA", "HIP")
+    text = f"{match.group(1)}if defined({name}) || defined({other}){match.group(4)}"
+    return Edit(hit.line, 0, text, length=len(line), needs=f"the HIP build defines {other}", absent=other)
+
+
+_TYPE = re.compile(r"\b(?:struct|class)\s+(?:__\w+__\s*(?:\([^)]*\)\s*)?)?(\w+)\b[^;{}()]*\{")
+
+
+def device_only_special_member(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    names = {m.group(1) for m in _TYPE.finditer(f.code)}
+    if not names:
+        return
+    for number, line in enumerate(f.code.split("\n"), 1):
+        match = re.match(
+            r"\s*(?:inline\s+|__forceinline__\s+)*__device__\s+(?:inline\s+|__forceinline__\s+|constexpr\s+|explicit\s+)*(.*)",
+            line,
+        )
+        if not match or "__host__" in line:
+            continue
+        rest = match.group(1)
+        made = re.match(r"~?\s*(\w+)\s*\(\s*(?:const\s+\w+\s*&[^,()]*)?\)", rest)
+        given = re.match(r"(?:\w+::)*(\w+)\s*&\s*operator\s*=\s*\(", rest)
+        if (made and made.group(1) in names) or (given and given.group(1) in names):
+            yield line_hit(number + f.offset, line.index("__device__"), expr=line.strip()[:90])
+
+
+_VECTOR = r"(?:u?(?:char|short|int|long|longlong)|float|double)[1-4]"
+_OPERATOR = re.compile(
+    rf"\b(operator\s*(?:[-+*/]=?|==|!=))\s*\(\s*(?:const\s+)?(?:{_VECTOR}\b[^)]*|[^),]*,\s*(?:const\s+)?{_VECTOR}\b[^)]*)\)"
+)
+_FUNCTION = re.compile(
+    r"\b(?:float|double|int|unsigned|void|auto|half|__half2?|[A-Z]|scalar_t|[uU]?int\d*(?:_t)?|unsigned\s+(?:int|long\s+long))\s*&?\s+"
+    r"(atomic(?:Add|Sub|Max|Min|Exch|CAS|And|Or|Xor|Inc|Dec)|r?sqrtf?|rcbrt|exp10f?|sincosf?|rhypot|norm3df?|erfinvf?|normcdff?|max|min|clamp|lerp|__ldg|__shfl\w*)\s*\("
+)
+_TYPE_DEFINED_BY_HIP = re.compile(
+    rf"\btypedef\s+struct\s*\w*\s*\{{[^{{}}]*\}}\s*({_VECTOR}|dim3)\s*;|\bstruct\s+(?:__align__\(\d+\)\s*)?({_VECTOR}|dim3)\s*\{{|"
+    r"extern\s+\"C\"\s+__device__\s+void\s+(__assert_fail)\b"
+)
+_MAY_DEFINED_BY_HIP = (
+    "dim3",
+    "__assert_fail",
+    *(f"{t}{n}" for t in ("char", "short", "int", "long", "float", "double") for n in "1234"),
+)
+
+
+def defined_by_hip(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    yield from once_a_line([*_all_defined_by_hip(f), *_types(f)])
+
+
+def _types(f: CppFile) -> Iterator[Hit]:
+    """Types and functions that hip/hip_vector_types.h and the device library bring."""
+    for found in _TYPE_DEFINED_BY_HIP.finditer(f.code) if any(word in f.code for word in _MAY_DEFINED_BY_HIP) else ():
+        line = f.code.count("\n", 0, found.start()) + 1 + f.offset
+        yield line_hit(line, name=next(g for g in found.groups() if g))
+
+
+def _all_defined_by_hip(f: CppFile) -> Iterator[Hit]:
+    code = f.code.replace("\\\n", " ")
+    if not (("operator" in code and _OPERATOR.search(code)) or ("__device__" in code and _FUNCTION.search(code))):
+        return  # without parsing
+    for n in f.nodes("function_definition"):
+        body = n.child_by_field_name("body")
+        if body is None:
+            continue
+        head = f.source(n)[: max(0, body.start_byte - n.start_byte)]
+        device = re.search(r"__device__|(?i:(?<!\w)\w*(device|HD|inline_hd)\w*\s)", head)
+        found = _OPERATOR.search(head) or (_FUNCTION.search(head) if "__device__" in head else None)
+        if found and device and "::" not in head[: found.start()].split("(")[0]:
+            up = f.enclosing(n, "namespace_definition", "class_specifier", "struct_specifier")
+            if up is not None and found.re is _FUNCTION:
+                continue  # a name in a namespace or class of its own does not clash
+            yield line_hit(
+                f.line(n), f.column(n), name=found.group(1), end_line=f.line(n) + n.end_point[0] - n.start_point[0]
+            )
+
+
+def fix_defined_by_hip(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal | None:
+    """The whole definition goes under a condition."""
+    if not hit.end_line:
+        return EditRefusal(hit.line, "a type: which of its members are used decides")
+    first = hit.line
+    while first > 1 and f.line_text(first - 1).lstrip().startswith("template"):
+        first -= 1
+    lines = [f.line_text(n) for n in range(first, hit.end_line + 1)]
+    if any(line.rstrip().endswith("\\") for line in lines):
+        return EditRefusal(hit.line, "inside a macro")
+    text = "\n".join(["#if !defined(__HIP_PLATFORM_AMD__)", *lines, "#endif"])
+    return Edit(
+        first, 0, text, last_line=hit.end_line, needs="HIP's own has the same meaning, as it has for the vector types"
+    )
+
+
+_CUDA = re.compile(
+    r"__(?:shfl\w*|ballot|any|all|match_\w+)_sync\s*\(|\bcuda_(?:runtime|fp16|bf16|fp8)\w*\.h|cooperative_groups|"
+    r"\basm\s+volatile|\bcurand_\w+\s*\(|#include\s*<(?:cuda|cub|mma|curand)"
+)
+
+
+def cuda_in_cpp_string(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    if not _CUDA.search(f.code):
+        return
+    bare = blank_comments(f.text, strings=True).split("\n")
+    for number, line in enumerate(f.code.split("\n"), 1):
+        match = None if line.lstrip().startswith("#") else _CUDA.search(line)
+        if match and match.group() not in bare[number - 1] and '"' in line:
+            yield line_hit(number + f.offset, match.start(), text=line.strip()[:90])
+
+
+_CALL = re.compile(
+    r"\s*(cuda(?:Malloc|Free|Mem|Stream|Event|Set|Get|Device|Host|Func|Launch|Graph|Ipc|Peek)\w*)\s*\("
+)
+
+
+def unchecked_status(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    """Calls that stand as a statement of their own: hipError_t may not be dropped, and warnings are errors here."""
+    if not ctx.project.has_werror:
+        return
+    before = ";"
+    for number, line in enumerate(f.bare, 1):
+        match = _CALL.match(line)
+        if match and before in ";{}:" and match[1] not in ctx.project.own_names:
+            yield line_hit(number + f.offset, match.start(1), name=match[1], group="unchecked")
+        before = line.rstrip()[-1:] or before

@@ -1,0 +1,158 @@
+"""Kernels written in Triton: warps, stages, assembly."""
+
+from __future__ import annotations
+
+from gfxgraph.port.rule_api import *
+from gfxgraph.port.rules.translation import PTX
+
+
+def triton_num_warps(f: PyFile, ctx: Context) -> Iterator[Hit]:
+    if not re.search(r"\btriton\b|\btl\.", f.text):
+        return
+    yield from once_a_line(_all(f))
+
+
+def too_many(node: ast.AST) -> bool:
+    value = int_of(node)
+    return value is not None and value >= 32
+
+
+def _all(f: PyFile) -> Iterator[Hit]:
+    for kw in f.nodes(ast.keyword):
+        if kw.arg == "num_warps":
+            if too_many(kw.value):
+                yield hit(kw.value, expr=f"num_warps={f.source(kw.value)}")
+            elif isinstance(kw.value, ast.Name):
+                yield from _from_loop(f, kw.value)
+    yield from _assigned(f)
+    for mapping in f.nodes(ast.Dict):
+        for key, value in zip(mapping.keys, mapping.values):
+            if text_of(key) == "num_warps" and too_many(value):
+                yield hit(value, expr="num_warps: " + f.source(value))
+    yield from _in_functions(f)
+
+
+def _assigned(f: PyFile) -> Iterator[Hit]:
+    for node in f.nodes(ast.Assign):
+        for name in (target.id for target in node.targets if isinstance(target, ast.Name)):
+            if name in ("num_warps", "NUM_WARPS", "nwarps") and too_many(node.value):
+                yield hit(node.value, expr=f.source(node))
+            elif re.search(r"(?i)(num_?warps|warps)_?(list|options|choices|configs?)?$", name):
+                yield from _in_list(node.value)
+
+
+def _in_functions(f: PyFile) -> Iterator[Hit]:
+    """What a function that is named for it returns, and defaults."""
+    for function in f.nodes(ast.FunctionDef):
+        if re.search(r"num_?warps|calculate_settings", function.name):
+            for inner in ast.walk(function):
+                if isinstance(inner, ast.Return) and inner.value is not None and too_many(inner.value):
+                    yield hit(inner.value, expr=f.source(inner))
+        for arg, value in defaults(function):
+            if arg.arg == "num_warps" and too_many(value):
+                yield hit(value, expr=f"num_warps={f.source(value)}")
+
+
+def _in_list(value: ast.AST) -> Iterator[Hit]:
+    if isinstance(value, ast.List | ast.Tuple):
+        for element in value.elts:
+            if too_many(element):
+                yield hit(element, expr="32 among the warps to try")
+
+
+def _from_loop(f: PyFile, name: ast.Name) -> Iterator[Hit]:
+    """``for num_warps in [4, 32]`` and comprehensions of that form."""
+    for up in f.ancestors(name):
+        loops = (
+            up.generators
+            if isinstance(up, ast.ListComp | ast.GeneratorExp)
+            else [up]
+            if isinstance(up, ast.For)
+            else []
+        )
+        for loop in loops:
+            if isinstance(loop.target, ast.Name) and loop.target.id == name.id:
+                iterable = loop.iter
+                if isinstance(iterable, ast.Name):
+                    for bound in f.lookup(iterable.id, iterable):
+                        yield from _in_list(bound)
+                else:
+                    yield from _in_list(iterable)
+
+
+def fix_triton_num_warps(node: ast.expr, f: PyFile, ctx: Context) -> Edit | EditRefusal:
+    if f.at_import(node):
+        return EditRefusal(node.lineno, "runs at import, where no fix may ask the device for its wavefront")
+    if int_of(node) is None or not torch_is_bound(f.tree, node, at_import=False):
+        return EditRefusal(node.lineno, "torch is not imported at the top of this file")
+    wave = "torch.cuda.get_device_properties(torch.cuda.current_device()).warp_size"
+    return Edit(node.lineno, node.col_offset, f"(16 if {ROCM} and {wave} == 64 else {{old}})")
+
+
+def triton_inline_ptx(f: PyFile, ctx: Context) -> Iterator[Hit]:
+    for call in f.calls("*.inline_asm_elementwise"):
+        asm, constraints = argument(call, 0, "asm"), text_of(argument(call, 1, "constraints")) or ""
+        if isinstance(asm, ast.Name):
+            bound = f.lookup(asm.id, asm)
+            asm = bound[0] if bound and isinstance(bound[0], ast.expr) else asm
+        text = text_of(asm) or ""
+        if PTX.search(text) or re.search(r"=[rfhl]\b|=[rfhl],", constraints):
+            yield hit(call, text=" ".join(text.split())[:80] or constraints)
+
+
+def triton_target_assumption(f: PyFile, ctx: Context) -> Iterator[Hit]:
+    for node in f.nodes(ast.BinOp):
+        if isinstance(node.op, ast.Mult):
+            for a, b in ((node.left, node.right), (node.right, node.left)):
+                named = isinstance(a, ast.Name | ast.Attribute) and re.search(
+                    r"(?i)num_?warps$|n_?warps$", f.source(a)
+                )
+                if named and int_of(b) == 32:
+                    yield hit(node, expr=f.source(node))
+    for call in f.calls("*.GPUTarget", "GPUTarget"):
+        if call.args and text_of(call.args[0]) == "cuda":
+            yield hit(call, expr=f.source(call)[:80])
+    for taken in f.nodes(ast.Subscript):
+        if text_of(taken.slice) in ("ptx", "cubin", "sass") and re.search(r"\basm$", f.source(taken.value)):
+            yield hit(taken, expr=f.source(taken)[:80])
+    for site, name in imports_of(
+        f, r"triton\.backends\.nvidia|triton\.runtime\.driver\.CudaDriver|triton\.common\.backend"
+    ):
+        yield hit(site, guarded_by=import_guard(f, site), expr=name)
+    for compare in f.nodes(ast.Compare):
+        if any(text_of(s) == "cuda" for s in compare.comparators) and re.search(
+            r"(?i)target\.backend|get_current_target\(\)\.backend|triton\w*backend", f.source(compare.left)
+        ):
+            yield hit(compare, expr=f.source(compare)[:80])
+    for compare in f.nodes(ast.Compare):
+        sides = [compare.left, *compare.comparators]
+        for side in sides:
+            if (
+                isinstance(side, ast.Attribute)
+                and side.attr == "arch"
+                and "target" in f.source(side.value)
+                and any(int_of(s) is not None for s in sides)
+            ):
+                yield hit(compare, expr=f.source(compare))
+
+
+def triton_hopper_features(f: PyFile, ctx: Context) -> Iterator[Hit]:
+    for call in f.nodes(ast.Call):
+        last = call.func.attr if isinstance(call.func, ast.Attribute) else f.call_name(call).rpartition(".")[2]
+        if re.fullmatch(
+            r"make_tensor_descriptor|_experimental_\w*descriptor\w*|TensorDescriptor|create_[12]d_tma_descriptor",
+            last,
+        ) and ("triton" in f.text or not last == "TensorDescriptor"):
+            yield hit(call, expr=f.source(call)[:80])
+        for kw in call.keywords:
+            if (kw.arg == "warp_specialize" and is_true(kw.value)) or kw.arg in (
+                "num_consumer_groups",
+                "num_buffers_warp_spec",
+            ):
+                if int_of(kw.value) != 0:
+                    yield hit(kw.value, expr=f"{kw.arg}={f.source(kw.value)}")
+    for node, name in imports_of(
+        f,
+        r"triton\.experimental\.gluon\.language\.nvidia|triton\.tools\.tensor_descriptor|triton\.tools\.experimental_descriptor",
+    ):
+        yield hit(node, guarded_by=import_guard(f, node), expr=name)

@@ -1,0 +1,67 @@
+"""Tests, and changes that reach NVIDIA."""
+
+from __future__ import annotations
+
+from gfxgraph.port.rule_api import *
+
+
+def bitwise_test(f: PyFile, ctx: Context) -> Iterator[Hit]:
+    if not is_test_file(f.path) or not re.search(r"cuda|triton|kernel", f.text) and "torch" not in f.text:
+        return
+    for call in f.nodes(ast.Call):
+        scope = f.function(call)
+        if scope is not None and not re.search(r"cuda|gpu|device|triton|kernel", f.source(scope), re.I):
+            continue  # a comparison that stays on the CPU
+        last = call.func.attr if isinstance(call.func, ast.Attribute) else f.call_name(call).rpartition(".")[2]
+        if last in ("assert_close", "allclose", "assert_allclose"):
+            atol, rtol = (_number(keyword(call, n)) for n in ("atol", "rtol"))
+            if atol is not None and atol <= 1e-6 and (rtol is None or rtol <= 1e-6):
+                yield hit(call, expr=f.source(call)[:100], group="tests")
+
+
+def _number(node: ast.AST | None) -> float | None:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
+        return float(node.value)
+    return None
+
+
+def ungated_rocm_change(f: PyFile, ctx: Context) -> Iterator[Hit]:
+    if ctx.added is None or ctx.vendor == "amd":
+        return
+    yield from (h for h in _all(f) if h.line in ctx.added and _also_nvidia(ctx, h))
+
+
+def _also_nvidia(ctx: Context, h: Hit) -> bool:
+    return ctx.guards is None or ctx.guards.exclusion(h.node, NVIDIA) is None
+
+
+def _all(f: PyFile) -> Iterator[Hit]:
+    for node in f.nodes(ast.Attribute):
+        if re.fullmatch(r"float8_e[45]m[32]fnuz", node.attr) and not isinstance(
+            f.parent(node), ast.Compare | ast.Dict | ast.Tuple | ast.Set
+        ):
+            yield hit(node, expr=f.source(node))
+    for write, key, _ in env_writes(f):
+        if (
+            re.match(
+                r"(HIP|HSA|ROCR|MIOPEN|AMD|ROCM|RCCL|GPU_MAX|TORCHINDUCTOR|PYTORCH_\w*ALLOC|PYTORCH_TUNABLEOP|FLASH_ATTENTION_TRITON_AMD|TRITON_HIP|VLLM_ROCM)_?",
+                key,
+            )
+            and key != "HIP_VISIBLE_DEVICES"
+        ):
+            yield hit(write, expr=f.source(write)[:80])
+    for site, name in imports_of(f, r"aiter"):
+        yield hit(site, guarded_by=import_guard(f, site), expr=name)
+    for kw in f.nodes(ast.keyword):
+        if kw.arg in ("waves_per_eu", "matrix_instr_nonkdim", "kpack"):
+            yield hit(kw.value, expr=f"{kw.arg}={f.source(kw.value)}")
+
+
+def tests_skip_on_amd(f: PyFile, ctx: Context) -> Iterator[Hit]:
+    if not is_test_file(f.path):
+        return
+    for function in f.nodes(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef):
+        for decorator in function.decorator_list:
+            text = f.source(decorator)
+            if re.search(r"(?i)skip_?if_?(rocm|hip|amd)|NVIDIA", text) and re.search(r"(?i)skip", text):
+                yield hit(decorator, expr=text[:80], group="skips")

@@ -1,0 +1,478 @@
+"""Code that relies on 32 lanes: widths, masks, shuffles, and their launches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gfxgraph.port.rule_api import *
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_NAME = re.compile(
+    r"(?i)(k_?)?(threads?_?per_?)?warp_?(size|threads|width|len|length|dim|sz)?|\w*_?warp_?size\w*|(k|num_?)?threads?_?per_?warp|(k|num_?)?lanes?(_?per_?warp)?|n_?lanes|wave(front)?_?size|kWarp\w*Size|C10_WARP_SIZE|WARPSZ"
+)
+# What the nodes below can only say where a name and a 32 stand in one statement.
+_MAY = re.compile(r"(?i)(?:warp|lane|wave|thread_block_tile|tiled_partition)[^;]{0,300}?\b32")
+_RETURNED = re.compile(r"\b(\w+)\s*\(\s*(?:void)?\s*\)[\w\s]*\{\s*(return\s+32[uU]?\s*;)")
+
+
+def warp_size_32_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    for name, takes, body, line in f.defines():
+        if not takes and _NAME.fullmatch(name) and re.fullmatch(r"\(?\s*32[uU]?\s*\)?", body):
+            yield line_hit(line, expr=f"#define {name} {body}")
+    if not _MAY.search(f.code):
+        return  # without parsing
+    for n in f.nodes("init_declarator"):
+        name = f.source(n.child_by_field_name("declarator"))
+        value = f.source(n.child_by_field_name("value")).strip("{} ()")
+        if _NAME.fullmatch(name) and (re.fullmatch(r"32[uU]?", value) or _bounded(value)):
+            yield cpp_hit(f, n, expr=f.source(n))
+    for found in re.finditer(r"static_assert\s*\(\s*\w*(?i:warp_?size)\w*\s*==\s*32", f.code):
+        yield line_hit(f.code.count("\n", 0, found.start()) + 1 + f.offset, expr=found.group())
+    for n in f.nodes("field_declaration", "optional_parameter_declaration"):
+        match = re.search(r"\b(\w+)\s*=\s*\{?32[uU]?\}?\s*;?$", f.source(n))
+        if match and _NAME.fullmatch(match.group(1)):
+            yield cpp_hit(f, n, expr=f.source(n))
+    for n in f.nodes("template_function", "template_type"):
+        text = f.source(n)
+        if re.match(
+            r"(\w+::)*(tiled_partition|thread_block_tile)<",
+            text,
+        ) and re.search(r"[<,]\s*32\s*[,>]", text):
+            yield cpp_hit(f, n, expr=text[:80])
+    for found in _RETURNED.finditer(f.code):
+        if _NAME.fullmatch(found.group(1)):
+            yield line_hit(f.code.count("\n", 0, found.start(2)) + 1 + f.offset, expr=f"{found.group(1)}() is 32")
+    for name, line, column in f.idents_like(r"tiled_partition|thread_block_tile"):
+        row = f.line_text(line)
+        if re.match(r"\s*<\s*32\s*>", row[column + len(name) :]):
+            yield line_hit(line, column, expr=f"{name}<32>")
+
+
+def _bounded(value: str) -> bool:
+    """``std::min(kNThreads, 32)``, ``n < 32 ? n : 32``: a warp size that never passes 32."""
+    return bool(re.search(r"(?i)\bmin\w*(<\w+>)?\s*\([^;?]{0,60}\b32[uU]?\b|\?[^;?]{0,60}\b32[uU]?\b", value))
+
+
+def fix_warp_size_32(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal:
+    return lanes.constant(f, hit.line)
+
+
+def warp_size_32_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
+    named = re.compile(
+        r"(?i)_?(threads_per_)?warp_?size|threads_per_warp|wave(front)?_size|lanes_per_warp|num_threads_per_warp"
+    )
+    for node in f.nodes(ast.Assign, ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        for target in targets:
+            name = (
+                target.id
+                if isinstance(target, ast.Name)
+                else target.attr
+                if isinstance(target, ast.Attribute)
+                else ""
+            )
+            if named.fullmatch(name) and int_of(node.value) == 32:
+                yield hit(node, expr=f.source(node))
+    for function in f.nodes(ast.FunctionDef):
+        for arg, value in defaults(function):
+            if named.fullmatch(arg.arg) and int_of(value) == 32:
+                yield hit(value, expr=f"{arg.arg}=32")
+    for kw in f.nodes(ast.keyword):
+        if kw.arg and named.fullmatch(kw.arg) and int_of(kw.value) == 32:
+            yield hit(kw.value, expr=f"{kw.arg}=32")
+
+
+def lane_arithmetic(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    if may_exchange(f.text):
+        yield from once_a_line(_all(f))
+
+
+def _all(f: CppFile) -> Iterator[Hit]:
+    """A 32 that divides a tile or a bank is no warp: only code whose lanes exchange values is looked at."""
+    for n in f.nodes("binary_expression"):
+        operator = f.source(n.child_by_field_name("operator"))
+        right = f.source(n.child_by_field_name("right")).strip("()")
+        left = n.child_by_field_name("left")
+        number = re.sub(r"(?i)(?<=[0-9a-f])u?l*$", "", f.expand(right)) if re.fullmatch(r"\w+", right) else right
+        if operator in ("<", "<=", ">", ">=", "==") and number in ("16", "24", "28", "31", "32"):
+            if left is not None and re.fullmatch(r"(?i)(my_?)?lane(_?(id|idx|index))?", f.source(left).strip("()")):
+                if not exchanges(f, n):
+                    continue
+                yield cpp_hit(f, n, expr=f.source(n)[:80])
+            continue
+        wanted = {"&": ("31", "0x1f", "0x1F"), "%": ("32",), "/": ("32",), ">>": ("5",)}.get(operator, ())
+        if number not in wanted or not _is_lane(f, left):
+            continue
+        if right != number and re.fullmatch(r"[A-Za-z_]\w*", right) and not re.search(r"(?i)warp|lane|mask", right):
+            continue
+        if right != number and re.search(r"(?i)warp.*size|warp_threads", right):
+            continue  # the constant itself is reported where it is defined
+        if not exchanges(f, n):
+            continue
+        if f.qualifiers(n) or f.path.endswith((".cu", ".cuh")):
+            yield cpp_hit(f, n, expr=f.source(n)[:80])
+
+
+def _is_lane(f: CppFile, node: Node | None) -> bool:
+    if node is None or is_thread_index(f, node):
+        return node is not None
+    if node.type == "parenthesized_expression" and node.named_children:
+        return _is_lane(f, node.named_children[0])
+    named = rf"\b{re.escape(f.source(node))}\s*=\s*\(?(?:int\)?\s*)?threadIdx\s*\.\s*[xyz]"
+    return node.type == "identifier" and bool(re.search(named, body_of(f, node)))
+
+
+def sync_mask_32(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    known = ctx.project.macros.known
+    shims = {name for name, takes, _, _ in f.defines() if takes and re.fullmatch(SYNC_INTRINSICS, name)}
+    for call in f.calls_like(SYNC_INTRINSICS + r"|__syncwarp"):
+        if not call.texts or call.name in shims or known.get(call.name) == (True, False):
+            continue
+        mask = call.texts[0]
+        if is_full_mask_32(f, mask):
+            yield cpp_hit(f, call, expr=f.source(call.node)[:80])
+        elif re.fullmatch(r"\(?0[xX][0-9a-fA-F]{1,8}[uU]?\)?", mask):
+            yield cpp_hit(f, call, expr=f.source(call.node)[:80])
+        elif re.fullmatch(r"[A-Za-z_]\w*(?:(?:\.|->)\w+)?", mask):
+            mask = re.split(r"\.|->", mask)[-1]
+            where = _narrow(f, call.node, mask)
+            if where or re.fullmatch(
+                r"(?i)(k?full_?(warp_?)?mask|all_?lanes|warp_?(full_?)?mask|FINAL_MASK|k?WarpMask|lane_?mask_?all)",
+                mask,
+            ):
+                if known.get(mask) is None:
+                    yield cpp_hit(f, call, expr=f.source(call.node)[:80])
+            elif not mask.isupper() and not _wide(f, mask):
+                yield cpp_hit(f, call, expr=f.source(call.node)[:80], severity=Severity.LOW)
+    masks = {re.split(r"\.|->", c.texts[0])[-1] for c in f.calls_like(SYNC_INTRINSICS + r"|__syncwarp") if c.texts}
+    for n in f.nodes("init_declarator"):
+        name, value = f.source(n.child_by_field_name("declarator")), f.source(n.child_by_field_name("value"))
+        if name in masks and is_full_mask_32(f, value):
+            yield cpp_hit(f, n, expr=f.source(n)[:80])
+    for name, takes, body, line in f.defines():
+        if not takes and (name in masks or re.search(r"(?i)mask|lanes", name)) and is_full_mask_32(f, body):
+            yield line_hit(line, expr=f"#define {name} {body}")
+
+
+def _narrow(f: CppFile, node: Node, name: str) -> bool:
+    """Whether the mask variable is declared with 32 bits in the same function."""
+    text = body_of(f, node)
+    declared = rf"\b(unsigned(?: int)?|uint32_t|int|uint)\s+(?:const\s+)?{re.escape(name)}\b"
+    return bool(re.search(declared, text) or re.search(rf"{declared}\s*;", f.code))  # a member of its own file
+
+
+def _wide(f: CppFile, name: str) -> bool:
+    """Whether something in the file makes the mask 64 bits wide, or takes it from the device."""
+    wide = r"64_t|long long|ull\b|lane_?mask_t|__ballot|__activemask|\bauto\b|template"
+    return bool(re.search(rf"(?i)({wide})[^;{{}}]*\b{name}\b|\b{name}\b[^;{{}}]*({wide})", f.code))
+
+
+_MASK = (
+    "#if defined(USE_ROCM) || defined(__HIP_PLATFORM_AMD__)\n#define FULL_WARP_MASK (~0ull >> (64 - warpSize))\n"
+    "#else\n#define FULL_WARP_MASK {old}\n#endif\n"
+)
+
+
+def fix_sync_mask_32(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal:
+    """A literal mask becomes a macro of 64 bits on HIP, trimmed to the lanes that exist."""
+    if (made := lanes.full_mask(f, hit.line)) is not None:
+        return made
+    line = f.line_text(hit.line)
+    if re.search(r"_sync\s*\(\s*[A-Za-z_]|__syncwarp", line) and not re.search(r"_sync\s*\(\s*0[xX]", line):
+        return EditRefusal(hit.line, "the mask has a name: it is widened where it is defined, if that is a constant")
+    found = [m for m in re.finditer(r"_sync\s*\(\s*(0[xX][fF]{8}[uU]?)\s*,", line)]
+    if len(found) != 1 or "FULL_WARP_MASK" in f.code:
+        return EditRefusal(hit.line, "the mask is no literal, or several stand on the line")
+    old = found[0].group(1)
+    if any(m != old for m in re.findall(r"_sync\s*\(\s*(0[xX][fF]{8}[uU]?)\s*,", f.code)):
+        return EditRefusal(hit.line, "the file spells the mask in several ways")
+    return Edit(
+        hit.line, found[0].start(1), "FULL_WARP_MASK", length=len(old), define=_MASK.format(old=old),
+        needs="all lanes of the wavefront take part, as on NVIDIA",
+    )  # fmt: skip
+
+
+_SOURCE = re.compile(r"\b__(ballot(_sync)?|activemask|match_(any|all)(_sync)?)\s*\(")
+
+
+def lane_mask_32bit_variable(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    for n in f.nodes("declaration"):
+        text = f.source(n)
+        value = re.search(r"=\s*(.*)", text)
+        if (
+            value
+            and _SOURCE.match(value.group(1))
+            and re.match(r"(const\s+)?(unsigned(\s+int)?|uint32_t|int|uint|int32_t)\s+(const\s+)?\w", text)
+        ):
+            if not re.match(r"(const\s+)?unsigned\s+long", text):
+                yield cpp_hit(f, n, expr=text[:80])
+
+
+def fix_lane_mask_32bit_variable(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal:
+    return lanes.lane_mask(f, hit.line)
+
+
+def popc_on_ballot(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    for call in f.calls("__popc", "__ffs", "__clz", "__brev", "__fns"):
+        if not call.texts:
+            continue
+        text = call.texts[0]
+        if _SOURCE.search(text) or _bound(f, call.node, text):
+            yield cpp_hit(f, call, expr=f.source(call.node)[:80])
+
+
+def _bound(f: CppFile, node: Node, text: str) -> bool:
+    match = re.match(r"[A-Za-z_]\w*", text)
+    return match is not None and bool(
+        re.search(rf"\b{re.escape(match.group())}\s*=\s*__(ballot|activemask|match_)", body_of(f, node))
+    )
+
+
+def reduction_from_16(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    for n in f.nodes("for_statement"):
+        head = f.source(n.child_by_field_name("initializer"))
+        match = re.search(r"=\s*(\(?\s*\w+\s*(?:/\s*2|>>\s*1)?\s*\)?)\s*;?$", head)
+        value = match.group(1).strip("() ") if match else ""
+        half = re.fullmatch(r"(\w+)\s*(?:/\s*2|>>\s*1)", value)
+        if value != "16" and not (half and f.expand(half.group(1)) == "32"):
+            continue
+        body = f.source(n)
+        if re.search(r"__shfl(_down|_xor|_up)?(_sync)?\s*\(", body) and not _has_width(body):
+            yield cpp_hit(f, n, expr=body[:90])
+    unrolled = [
+        c
+        for c in f.calls("__shfl_down_sync", "__shfl_xor_sync", "__shfl_down", "__shfl_xor")
+        if _offset(c.name, c.texts) == "16"
+    ]
+    for call in unrolled:
+        if f.enclosing(call.node, "for_statement") is None and len(call.texts) <= (
+            3 if call.name.endswith("_sync") else 2
+        ):
+            yield cpp_hit(f, call, expr=f.source(call.node)[:80])
+
+
+def _offset(name: str, texts: list[str]) -> str:
+    index = 2 if name.endswith("_sync") else 1
+    return texts[index] if len(texts) > index else ""
+
+
+def _has_width(body: str) -> bool:
+    for match in re.finditer(r"__shfl(?:_down|_xor|_up)?(_sync)?\s*\(", body):
+        depth, commas, end = 1, 0, match.end()
+        while end < len(body) and depth:
+            depth += {"(": 1, ")": -1}.get(body[end], 0)
+            commas += body[end] == "," and depth == 1
+            end += 1
+        if commas >= (3 if match.group(1) else 2):
+            return True
+    return False
+
+
+_NARROW = re.compile(
+    r"\b(threadIdx\s*\.\s*x|tid\w*|thread_?id\w*)\s*<\s*(32|16|8)\b|\b(warp_?id|wid|warp_?idx)\s*==\s*0\b|\(\s*!\s*(warp_?id|wid)\s*\)|\b(threadIdx\s*\.\s*x|tid)\s*/\s*32\s*==\s*0"
+)
+
+
+def partial_warp_shuffle(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    for n in f.nodes("if_statement"):
+        condition = f.source(n.child_by_field_name("condition"))
+        body = f.source(n.child_by_field_name("consequence"))
+        if _NARROW.search(condition) and "warpSize" not in condition and re.search(SYNC_INTRINSICS + r"\s*\(", body):
+            yield cpp_hit(f, n, expr=condition[:80])
+
+
+def warpsize_constexpr(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    constant = re.compile(
+        r"\bwarpSize\b|HIPCUB_WARP_THREADS|rocprim::(device_)?warp_size\(\)|__AMDGCN_WAVEFRONT_SIZE(__)?\b"
+    )
+    for n in f.nodes("array_declarator"):
+        if constant.search(f.source(n.child_by_field_name("size"))):
+            yield cpp_hit(f, n, expr=f.source(n)[:80])
+    for n in f.nodes("template_type", "template_function"):
+        if constant.search(f.source(n.child_by_field_name("arguments"))):
+            yield cpp_hit(f, n, expr=f.source(n)[:80])
+    for n in f.nodes("declaration", "field_declaration"):
+        text = f.source(n)
+        if re.match(r"(static\s+)?constexpr|static_assert", text) and constant.search(text):
+            yield cpp_hit(f, n, expr=text[:80])
+    for arm in f.conditions():
+        if re.search(r"\bwarpSize\b|__AMDGCN_WAVEFRONT_SIZE", arm.text):
+            yield line_hit(arm.line + f.offset, expr=arm.text[:80], guard_free=True)
+    for _, takes, body, line in f.defines():
+        if not takes and re.search(r"__AMDGCN_WAVEFRONT_SIZE|HIPCUB_WARP_THREADS", body):
+            yield line_hit(line, expr=body[:80])
+
+
+_NAME_WAVE_64_HARDCODED = re.compile(
+    r"(?i)\w*(warp|wave)\w*(size|threads|width|len|dim|sz)\w*|\w*threads_?per_?(warp|wave)\w*|warp|wave(front)?"
+)
+
+
+def wave_64_hardcoded_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    for name, takes, body, line in f.defines():
+        if not takes and _NAME_WAVE_64_HARDCODED.fullmatch(name) and re.fullmatch(r"\(?64[uU]?\)?", body):
+            yield line_hit(line, expr=f"#define {name} {body}")
+    named = re.search(r"(?i)(?:warp|wave)\w*\s*(?:=|\{)\s*\{?64", f.code)
+    for n in f.nodes("init_declarator") if named else ():
+        name = f.source(n.child_by_field_name("declarator"))
+        if _NAME_WAVE_64_HARDCODED.fullmatch(name) and re.fullmatch(
+            r"\{?64[uU]?\}?", f.source(n.child_by_field_name("value"))
+        ):
+            yield cpp_hit(f, n, expr=f.source(n))
+    divides = re.search(r"[&/%][\s(]*(?:63|0x3[fF]|64)\b|>>[\s(]*6\b", f.code)
+    for n in f.nodes("binary_expression") if divides else ():
+        operator, right = (
+            f.source(n.child_by_field_name("operator")),
+            f.source(n.child_by_field_name("right")).strip("()"),
+        )
+        if right in {"&": ("63", "0x3f", "0x3F"), "/": ("64",), "%": ("64",), ">>": ("6",)}.get(operator, ()):
+            if is_thread_index(f, n.child_by_field_name("left")):
+                yield cpp_hit(f, n, expr=f.source(n)[:80])
+
+
+def wave_64_hardcoded_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
+    for node in f.nodes(ast.Constant):
+        if int_of(node) != 64:
+            continue
+        statement = f.statement(node)
+        if isinstance(statement, ast.Assign | ast.AnnAssign | ast.Return):
+            targets = (
+                statement.targets
+                if isinstance(statement, ast.Assign)
+                else [statement.target]
+                if isinstance(statement, ast.AnnAssign)
+                else []
+            )
+            named = any(_NAME_WAVE_64_HARDCODED.fullmatch(f.source(t).rpartition(".")[2]) for t in targets)
+            if isinstance(statement, ast.Return):
+                named = in_function_named(f, node, r"(?i)warp|wave")
+            if named and (statement.value is node or isinstance(statement.value, ast.IfExp)):
+                yield hit(node, expr=f.source(statement)[:80])
+
+
+_MAY_LANE_SHIFT_32 = re.compile(r"1[uU]?\s*\)?\s*<<")
+
+
+def lane_shift_32(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    if not (("lane" in f.code.lower() or "threadIdx" in f.code) and _MAY_LANE_SHIFT_32.search(f.code)):
+        return  # without parsing
+    for n in f.nodes("binary_expression"):
+        if f.source(n.child_by_field_name("operator")) != "<<":
+            continue
+        left, right = (
+            f.source(n.child_by_field_name("left")).strip("()"),
+            f.source(n.child_by_field_name("right")),
+        )
+        if re.fullmatch(r"1[uU]?|\(?unsigned\)?\s*1", left) and re.search(
+            r"(?i)\blane(_?id|_?idx)?\b|threadIdx", right
+        ):
+            yield cpp_hit(f, n, expr=f.source(n)[:60])
+
+
+def syncwarp(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    known = ctx.project.macros.known
+    if "__syncwarp" in known:
+        return
+    yield from once_a_line(cpp_hit(f, c, expr=f.source(c.node)) for c in f.calls("__syncwarp"))
+
+
+def warp_constant_use(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    names = ctx.project.warp_constants & set(f.idents)
+    for name in sorted(names):
+        yield from once_a_line(
+            line_hit(line, column, name=name, group="uses")
+            for line, column in f.idents[name]
+            if f.line_text(line)[:column].rstrip()[-1:] not in (".", ">")  # a device's property
+            and not re.search(rf"(#\s*define\s+{name}\b|\b{name}\s*=\s*\{{?\s*32)", f.line_text(line))
+        )
+
+
+_WORDS = re.compile(r"(?i)warp|\blane|__shfl|__ballot|shuffle")
+_LAUNCH = re.compile(r"<<<|dim3\b")
+_DEVICE = re.compile(r"__global__|__device__|<<<")
+_ROUND = r"\b(?:div_?up|ceil_?div|divide_up|round_?up|round_?down)\w*\s*\([^;]*,\s*(?:\(\w+\)\s*32|\w+\(32\)|32)\s*\)"
+_SLOTS = re.compile(r"__shared__[^;=(]*\w\s*\[\s*32\s*\]\s*[;,]")  # one dimension: a slot a warp or lane
+_BARE = re.compile(
+    rf"(?i)[%/]\s*32\b(?!\s*[.\w])|{_ROUND}|(?<!<)<=?\s*32\s*[)&|?]|==\s*32\s*[)&|,]|\bwarp_?(?:id|idx)?\s*\*\s*32\b|"
+    r"\b32\s*\*\s*warp_?(?:id|idx)?\b|\+=\s*32\s*[;)]"
+)
+# A block, or a row of one, of 32 threads; a count rounded up to whole warps.
+_SHAPE = re.compile(
+    r"\bdim3\s+\w+\s*[({]\s*32\s*[,)}]|\bdim3\s*[({]\s*32\s*[,)}]|<<<[^;]*,\s*32\s*(?:,|>>>)|\+\s*31\s*\)\s*/\s*32\s*\)?\s*\*\s*32|"
+    r"(?i:launch\w*)\s*\([^;]*,\s*32\s*,"
+)
+_HELD = re.compile(r"(?i)shuffle|warp|lane|reduce|prefix")  # what slots of shared memory, one a warp, are for
+_BITS = re.compile(r"(?i)(?<![a-z])bits?(?![a-z])|\+\s*31\)|uint32|int32|float32|sizeof|1u?\s*<<|32\s*/\s*8\b")
+_CHUNK = re.compile(r"(?<![\w.])32\s*\*|(?<![*/])\*\s*32\b(?![.\w])|[%/]\s*32\b(?!\s*[.\w])|<\s*32\s*;")
+
+
+def bare_32_in_warp_code(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    is_device = bool(_DEVICE.search(f.code))
+    in_warp_code = bool(_WORDS.search(f.code)) and (is_device or bool(re.search(r"(?i)cuda|gpu", f.code)))
+    beside = f.path.rpartition("/")[0] in ctx.project.warp_folders  # layouts that the kernels next door fix
+    chunked = (in_warp_code or beside) and bool(re.search(f"(?i){_ROUND}", f.code))
+    if not (is_device or in_warp_code or chunked):
+        return
+    candidates = list(_candidates(f, is_device=is_device, in_warp_code=in_warp_code, chunked=chunked))
+    if not candidates:
+        return  # without parsing
+    exchanging = exchange_lines(f)
+    bodies = {n for node in f.nodes("function_definition") for n in range(f.line(node), int(node.end_point[0]) + 2)}
+    launching = {
+        n
+        for node, _ in functions_with(f, _LAUNCH)
+        for n in range(f.line(node), int(node.end_point[0]) + 2 + f.offset)
+    }
+    in_file = bool(EXCHANGE.search(f.code)) or beside
+    for number, column, line in candidates:
+        slots = bool(_SLOTS.search(line)) and _HELD.search(f.code)
+        if not slots and (not in_file or (number in bodies and number + f.offset not in exchanging and is_device)):
+            if number not in launching or not in_file:
+                continue  # the lanes of this function do not see each other: 32 is a tile here
+        yield line_hit(number + f.offset, column, expr=line.strip()[:90])
+
+
+def _candidates(f: CppFile, *, is_device: bool, in_warp_code: bool, chunked: bool) -> Iterator[tuple[int, int, str]]:
+    """Lines of the text with a 32 that may be a warp: number, column, line."""
+    for number, line in enumerate(f.code.split("\n"), 1):
+        if "32" not in line or line.lstrip().startswith("#"):
+            continue
+        line = re.sub(r'"(?:\\.|[^"\\])*"', lambda m: " " * len(m.group()), line)  # what is said or written out
+        match = _SLOTS.search(line) if is_device else None
+        if match is None and (in_warp_code or chunked):
+            if re.search(r"(?:threadIdx\s*\.\s*\w|\b(?:lane|tid)\w*)\s*\)?\s*[%/&]", line):
+                continue  # GFX302's
+            if chunked:
+                match = _CHUNK.search(line) or re.search(f"(?i){_ROUND}", line)
+            if match is None and in_warp_code:
+                match = _SHAPE.search(line) or (None if _BITS.search(line) else _BARE.search(line))
+        if match:
+            yield number, match.start(), line
+
+
+_DEFAULT = re.compile(r"\bWarp(?:Reduce|Scan)\s*<(?![^;{}]*,\s*\w+\s*>)[^;{}<>]*(?:<[^<>]*>[^<>;]*)?>")
+
+
+def cub_warp_width(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    types = set()
+    for number, line in enumerate(f.code.split("\n"), 1):
+        if match := _DEFAULT.search(line):
+            if alias := re.search(r"\busing\s+(\w+)\s*=|\btypedef\b.*>\s*(\w+)\s*;", line):
+                types.add(alias[1] or alias[2])
+            yield line_hit(number + f.offset, match.start(), name=match.group()[:80])
+    for name, at, column in f.idents_like("|".join(map(re.escape, sorted(types))) if types else r"(?!)"):
+        yield line_hit(at, column, name=name)
+
+
+def fix_cub_warp_width(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal:
+    """The width that NVIDIA's default has is named."""
+    line = f.line_text(hit.line)
+    match = re.search(r"\bWarp(?:Reduce|Scan)\s*<\s*([\w:]+)\s*(>)", line)
+    if match is None:
+        return EditRefusal(hit.line, "the type is a template of several parts")
+    return Edit(
+        hit.line, match.start(2), ", 32>", length=1, equivalent=True,
+        needs="storage and results are counted by groups of 32 threads, as NVIDIA's default has it",
+    )  # fmt: skip

@@ -26,6 +26,7 @@ from gfxgraph.port.readers.python import PyFile
 CUDA_ONLY = ("cutlass", "cuda", "tensorrt", "pycuda", "numba.cuda", "deep_gemm", "cuda_core")  # no module for AMD
 MAX_BYTES = 2_000_000
 MAX_READ = 32_000_000  # lock files may be larger than sources; nothing is read beyond this
+_MAX_CONFIGURE = 150_000
 _MAX_IGNORES = 2_000  # patterns of one .gitignore
 _MAX_IGNORE_BYTES = 1_000_000
 _MAX_TESTS = 30_000_000  # of a path against a pattern, in one walk
@@ -71,7 +72,7 @@ def kind_of(path: str) -> str:
         return "requirements"
     if lower.startswith(("dockerfile", "containerfile")) or suffix in ("dockerfile", "containerfile"):
         return "docker"
-    if suffix in ("sh", "bash", "zsh", "sbatch", "slurm"):
+    if suffix in ("sh", "bash", "zsh", "sbatch", "slurm") or lower == "configure":
         return "shell"
     if lower == "cmakelists.txt" or suffix == "cmake" or lower.endswith(".cmake.in"):
         return "cmake"
@@ -544,6 +545,8 @@ def _add(project: Project, rel: str, max_bytes: int) -> None:
     if not stat.S_ISREG(info.st_mode):
         project.skipped.append(SkippedFile(rel, "special", "no regular file (a pipe, socket or device)"))
         return
+    if rel.endswith("configure") and info.st_size > _MAX_CONFIGURE:
+        return  # autoconf wrote it, from a configure.ac that is read
     limit = MAX_READ if kind == "requirements" else max_bytes
     if info.st_size > limit:
         project.skipped.append(SkippedFile(rel, "too large", f"{info.st_size} bytes, limit {limit}"))

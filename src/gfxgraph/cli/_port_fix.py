@@ -148,7 +148,7 @@ def fix_command(
     from gfxgraph.port.audit import AuditError
     from gfxgraph.port.fix import builds, run
     from gfxgraph.port.hipify import NoHipifyError
-    from gfxgraph.port.project import discover
+    from gfxgraph.port.project import HOME, discover
 
     targets = archs_of(arch)
     outcome = None
@@ -186,7 +186,7 @@ def fix_command(
             "undone": undone,
             "n_edits": sum(len(f.applied) for f in fixes),
             "refused": [{"path": name, "line": r.line, "rule": r.rule, "reason": r.reason} for name, r in refused],
-            "check": [{"rule": rule, "count": n, "needs": needs} for (rule, needs), n in _preconditions(fixes).items()],
+            "check": [{"rule": r, "count": n, "needs": needs} for (r, needs), n in _preconditions(fixes).items()],
             "left": [{"rule": e.rule, "code": e.code, "count": e.count, "reason": e.reason} for e in left],
             "units": _stages(outcome) if outcome is not None else None,
         }, indent=1, ensure_ascii=False))  # fmt: skip
@@ -209,7 +209,7 @@ def fix_command(
         click.echo(f"check {rule} ({count}): {needs}", err=True)
     for rest in left:
         click.echo(f"left {rest.rule} {rest.code} ({rest.count}): {rest.reason}", err=True)
-    if any(f.path.startswith(f"{builds.HOME}/") for f in fixes):
+    if any(f.path.startswith(f"{HOME}/") for f in fixes):
         for line in builds.how_to_build(discover(path)):
             click.echo(f"build {line}", err=True)
     if outcome is not None:

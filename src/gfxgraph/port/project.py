@@ -30,8 +30,14 @@ _MAX_CONFIGURE = 150_000
 _MAX_IGNORES = 2_000  # patterns of one .gitignore
 _MAX_IGNORE_BYTES = 1_000_000
 _MAX_TESTS = 30_000_000  # of a path against a pattern, in one walk
+HOME = "hip_compat"  # the folder that `port fix` writes: it is AMD's, and nothing in it is left to port
+# What the folder answers: names, targets and paths of CUDA's toolkit.
+ANSWERED_BY_HOME = frozenset(
+    {"untranslated-cuda", "cmake-cuda-language", "cuda-link-libs", "cmake-cuda-arch", "cub-primitives", "nvtx",
+     "cuda-named-in-recipe"}
+)  # fmt: skip
 _SKIP_DIRS = frozenset(
-    {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".tox", ".nox", "site-packages",
+    {HOME, ".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".tox", ".nox", "site-packages",
      ".mypy_cache", ".ruff_cache", ".pytest_cache", ".eggs", ".idea", ".vscode"}
 )  # fmt: skip
 VENDORED = frozenset(
@@ -105,6 +111,7 @@ class Project:
         own_names: what the project itself calls cudaSomething: no names of CUDA's.
         warp_constants: names that some file defines as a warp size of 32.
         warp_folders: folders of which some file works with warps.
+        has_home: the folder that `port fix` writes is there.
         asks_cuda_home: the build of a torch extension asks for CUDA_HOME and so defines nothing on ROCm.
         extension_names: modules that this repository builds itself.
         cuda_modules: Python files that name a package of CUDA_ONLY in an import.
@@ -129,10 +136,11 @@ class Project:
     asks_cuda_home: bool = False
     cuda_lists: frozenset[str] = frozenset()
     has_hip_build: bool = False
+    has_home: bool = False
     gitignore: str = ""
     requires: frozenset[str] = frozenset()
     cuda_modules: frozenset[str] = frozenset()
-    compat: str = ""  # the header of aliases that `fix` writes, as sources include it
+    compat: str = ""
     diff: dict[str, frozenset[int]] | None = None
     _by_module: dict[str, list[str]] = field(default_factory=dict)
     _amd_keys: set[str] = field(default_factory=set)
@@ -380,7 +388,7 @@ def discover(root: str, *, max_bytes: int = MAX_BYTES, vendored: bool = False) -
         project = Project(os.path.dirname(top))
         _add(project, os.path.basename(top), max_bytes)
         return project
-    project = Project(top)
+    project = Project(top, has_home=os.path.isfile(os.path.join(top, HOME, "hip.cmake")))
     ignores = _Ignores(project)
     held: list[str] = []
     _walk(project, ignores, [""], max_bytes, None if vendored else held)

@@ -78,7 +78,7 @@ def test_unsafe_fixes_pass_the_gate_too(tmp_path: Path) -> None:
         "dist.py": 'import torch.distributed as dist\ndist.init_process_group("rccl")\n',
         "host.h": "#ifdef __CUDACC__\n#define HD __host__ __device__\n#endif\n",
     }
-    assert not fixed(tmp_path, files)
+    assert fixed(tmp_path, files).keys() == {"host.h"}
     made = fixed(tmp_path, files, unsafe=True)
     assert "(torch.version.hip is None and torch.cuda.get_device_capability() >= (9, 0))" in made["gate.py"].new
     assert made["dist.py"].refused and made["dist.py"].new == made["dist.py"].old
@@ -106,10 +106,10 @@ def test_interruption_undoes_what_was_written(tmp_path: Path, monkeypatch: pytes
     made = fixed(tmp_path, {"a.py": SOURCE, "b.py": SOURCE})
     real = run.write_inside
 
-    def interrupted(root: str, path: str, data: bytes) -> None:
+    def interrupted(root: str, path: str, data: bytes, **options: bool) -> None:
         if path == "b.py":
             raise KeyboardInterrupt
-        real(root, path, data)
+        real(root, path, data, **options)
 
     monkeypatch.setattr(run, "write_inside", interrupted)
     with pytest.raises(KeyboardInterrupt):

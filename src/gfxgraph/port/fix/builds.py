@@ -1,8 +1,9 @@
 """The project's own build with AMD's compiler, behind ``USE_HIP``.
 
 Idea: a folder that looks like a CUDA toolkit and has HIP behind it. CMake, make and configure scripts are told of it
-by a few gated lines; a build that is told where the toolkit is by a variable needs none. With ``USE_HIP`` off nothing of
-it is read, which the gate (CMake) or the form of the edit (make, shell: lines are only added, under a condition) proves.
+by a few gated lines; a build that is told where the toolkit is by a variable needs none. With ``USE_HIP`` off nothing
+of it is read, which the gate (CMake) or the form of the edit (make, shell: lines are only added, under a condition)
+proves.
 
 Torch extensions need none of it: their build runs hipify by itself.
 
@@ -21,10 +22,9 @@ from gfxgraph.port.fix import compat, gate
 from gfxgraph.port.fix.cmake import fix_entry
 from gfxgraph.port.fix.edits import Edit, EditRefusal, apply_lines
 from gfxgraph.port.hipify import WORD, Hipify
-from gfxgraph.port.project import Project, UnreadableError
+from gfxgraph.port.project import HOME, Project, UnreadableError
 from gfxgraph.port.readers.text import TextFile
 
-HOME = compat.FOLDER.partition("/")[0]
 _LIBRARIES = {
     "cudart": "amdhip64", "cuda": "amdhip64", "cublas": "hipblas", "cublasLt": "hipblaslt", "cufft": "hipfft",
     "curand": "hiprand", "cusparse": "hipsparse", "cusolver": "hipsolver", "nvrtc": "hiprtc", "nvToolsExt": "roctx64",
@@ -82,16 +82,9 @@ def edits(project: Project) -> list[tuple[str, str, str, list[Edit], list[EditRe
 
 def _cmake(path: str, text: str) -> tuple[list[Edit], list[EditRefusal]]:
     """``project()`` and ``enable_language()`` with HIP in CUDA's place; the rest is the toolkit folder's."""
-    if "CUDA" not in text and not path == "CMakeLists.txt":
-        return [], []
     f = TextFile(path, text, "cmake")
     done, refused = [], []
     for entry in f.entries:
-        keyword = entry.keyword.lower()
-        is_top = keyword == "project" and "/" not in path
-        names_cuda = re.search(r"(?<![\w])CUDA(?![\w])", entry.text) is not None
-        if not is_top and not (keyword in ("project", "enable_language", "check_language") and names_cuda):
-            continue
         made = fix_entry(f, entry.line)
         if isinstance(made, Edit):
             done.append(made)

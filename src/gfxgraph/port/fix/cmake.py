@@ -26,6 +26,8 @@ def fix_entry(f: TextFile, line: int) -> Edit | EditRefusal | None:
     keyword = entry.keyword.lower()
     if keyword not in ("project", "enable_language", "check_language", *_FLAGS):
         return None
+    if keyword not in ("project", *_FLAGS) and not _LANGUAGE.search(entry.text):
+        return None
     first, last = entry.line, max(entry.line, entry.last_line)
     rows = f.lines[first - 1 : last]
     indent = rows[0][: len(rows[0]) - len(rows[0].lstrip())]

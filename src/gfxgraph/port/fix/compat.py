@@ -1,8 +1,8 @@
 """A folder of headers that lets a HIP compiler read CUDA sources as they stand.
 
 Problem: a port must not change NVIDIA's build, and a copy of every source is a second project to keep. Idea: a HIP
-build looks into this folder first. ``cuda_runtime.h``, ``cublas_v2.h``, ``cub/cub.cuh`` are found there and bring HIP's
-header and, by ``cuda_to_hip.h``, HIP's meaning for CUDA's names. No source changes, so NVIDIA's build cannot.
+build looks into this folder first. ``cuda_runtime.h``, ``cublas_v2.h``, ``cub/cub.cuh`` are found there and bring
+HIP's header and, by ``cuda_to_hip.h``, HIP's meaning for CUDA's names. No source changes, so NVIDIA's build cannot.
 
 The names come from hipify's tables, and only those that the sources use are written. What stands below is what no
 table of names can say: that a symbol is passed by address, that a mask has a bit for each lane, and which of CUDA's
@@ -18,8 +18,9 @@ import re
 from collections.abc import Iterable
 
 from gfxgraph.port.hipify import Hipify
+from gfxgraph.port.project import HOME
 
-FOLDER = "hip_compat/include"
+FOLDER = f"{HOME}/include"
 MAIN = "cuda_to_hip.h"
 _IN_RUNTIME = frozenset(
     "device_launch_parameters.h builtin_types.h vector_functions.h vector_types.h driver_types.h host_defines.h "
@@ -35,8 +36,8 @@ STANDING_IN = _IN_RUNTIME | _BESIDE.keys()
 _BEFORE = ("hip_fp16.h", "hip_bf16.h", "hip_cooperative_groups.h")
 _SYMBOL = re.compile(r"cuda(?:Memcpy(?:To|From)Symbol(?:Async)?|GetSymbol(?:Address|Size))$")
 EXCHANGED = frozenset(
-    "__shfl_sync __shfl_up_sync __shfl_down_sync __shfl_xor_sync __ballot_sync __any_sync __all_sync __match_any_sync "
-    "__match_all_sync __syncwarp".split()
+    "__shfl_sync __shfl_up_sync __shfl_down_sync __shfl_xor_sync __ballot_sync __any_sync __all_sync "
+    "__match_any_sync __match_all_sync __syncwarp".split()
 )
 _FUNCTIONS_OF_POINTERS = {
     "cudaFuncSetAttribute": "hipFuncSetAttribute",
@@ -63,6 +64,8 @@ def headers(words: Iterable[str], includes: Iterable[str], hipify: Hipify) -> di
             files[name] = _file([f'#include "{_up(name)}{MAIN}"'])
         elif hip:
             rest = ["namespace cub = hipcub;"] if hip.startswith("hipcub/") else []
+            if hip.startswith("thrust/"):
+                rest = ["namespace thrust { namespace cuda = hip; }", "#define cuda_category hip_category"]
             files[name] = _file([f'#include "{_up(name)}{MAIN}"', f"#include <{hip}>", *rest])
     if not files and not names:
         return {}
@@ -81,7 +84,7 @@ def _file(lines: list[str]) -> str:
 def _main(words: set[str], names: dict[str, str]) -> str:
     lines = [
         "// CUDA's names as HIP's. A HIP build looks into this folder first; NVIDIA's build never sees it.",
-        "// Written by gfxgraph port fix from hipify's tables. A name that HIP lacks stays as it is, and does not compile.",
+        "// Written by gfxgraph port fix from hipify's tables. A name that HIP lacks stays, and does not compile.",
         "#pragma once",
         "#define HIP_ENABLE_WARP_SYNC_BUILTINS",
         "#include <hip/hip_runtime.h>",
@@ -112,6 +115,7 @@ def _main(words: set[str], names: dict[str, str]) -> str:
         lines += [
             "",
             "// Lanes of a wavefront run together: only memory has to be ordered.",
-            '#define __syncwarp(...) (__builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront"), __builtin_amdgcn_wave_barrier())',
+            "#define __syncwarp(...) \\\n"
+            '  (__builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront"), __builtin_amdgcn_wave_barrier())',
         ]
     return "\n".join([*lines, ""])

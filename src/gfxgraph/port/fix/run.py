@@ -32,7 +32,7 @@ from gfxgraph.port.guards.python import PyGuards
 from gfxgraph.port.hipify import load as load_hipify
 from gfxgraph.port.impact import rank
 from gfxgraph.port.model import Fix
-from gfxgraph.port.project import MAX_READ, Project, UnreadableError, discover
+from gfxgraph.port.project import ANSWERED_BY_HOME, HOME, MAX_READ, Project, UnreadableError, discover
 from gfxgraph.port.readers.cpp import CppFile
 from gfxgraph.port.readers.python import PyFile
 from gfxgraph.port.readers.text import TextFile
@@ -40,7 +40,7 @@ from gfxgraph.port.registry import find
 from gfxgraph.port.rules import generated_hip_not_ignored
 
 _COMPILED = (2, 4)  # phases of sources and builds: the compiler judges, and the gate proves that NVIDIA's stay
-FIXERS = {"python": "fix_python", "cpp": "fix_cpp", "cmake": "fix_cmake", "docker": "fix_docker"}
+FIXERS = {"python": "fix_python", "cpp": "fix_cpp", "docker": "fix_docker"}
 
 
 @dataclass
@@ -88,7 +88,8 @@ def fix(path: str, *, unsafe: bool = False, archs: tuple[Arch, ...] | None = Non
             made = fix_file(project, source.path, source.kind, unsafe=unsafe, archs=archs or select(None))
             if made is not None:
                 found.append(made)
-    if not project.has_torch_extension and not project.has_hip_build and os.path.isdir(path):
+    is_ours = os.path.isfile(os.path.join(project.root, HOME, "hip.cmake"))
+    if os.path.isdir(path) and not project.has_torch_extension and (is_ours or not project.has_hip_build):
         _build(project, found)
     for new, text, origin, edit in requirement_lists.lists(project) if unsafe else ():
         answered = frozenset((origin, rule) for rule in requirement_lists.ANSWERED)
@@ -98,14 +99,21 @@ def fix(path: str, *, unsafe: bool = False, archs: tuple[Arch, ...] | None = Non
 
 def _build(project: Project, found: list[FileFix]) -> None:
     """The folder that stands in for the CUDA toolkit, and the lines by which the build takes it."""
-    tree = read_tree(project.root)
+    tree = read_tree(project.root, without=HOME)
     if not any(uses_cuda(tree, p) for p in tree.paths):
         return
     made = builds.headers(project, tree, load_hipify())
-    is_executable = f"{builds.HOME}/bin/nvcc"
+    rules = [r.rule.id for code in ANSWERED_BY_HOME if (r := find(code)) is not None]
+    answers = frozenset((s.path, rule) for s in project.sources for rule in rules)
+    is_executable = f"{HOME}/bin/nvcc"
     for name, text in made.items():
-        edit = Edit(1, 0, "", "GFX201")
-        found.append(FileFix(name, "", text, applied=[edit], is_executable=name == is_executable))
+        now = _now(project.root, FileFix(name, "", ""))
+        if now != _bytes(text):
+            old = "" if now is None else now.decode("utf-8", "surrogateescape")
+            edit = Edit(1, 0, "", "GFX201")
+            found.append(
+                FileFix(name, old, text, [edit], [], answers, is_executable=name == is_executable, is_new=now is None)
+            )
     for name, old, new, done, refused in builds.edits(project) if made else ():
         if _now(project.root, FileFix(name, "", "")) != _bytes(old):
             continue  # not UTF-8
@@ -206,7 +214,11 @@ def _proposals(
     guards = PyGuards(file, project) if kind == "python" else None
     context = Context(project, path, project.vendor_of(path, kind), guards)
     for rule, check in wanted(kind, text.lower()):
-        if rule.fix is Fix.NONE or (rule.fix is Fix.SUGGEST and not unsafe and rule.phase not in _COMPILED):
+        if (
+            rule.code in ANSWERED_BY_HOME
+            or rule.fix is Fix.NONE
+            or (rule.fix is Fix.SUGGEST and not unsafe and rule.phase not in _COMPILED)
+        ):
             continue
         module = importlib.import_module(check.__module__)
         propose = getattr(module, name, None)

@@ -214,11 +214,9 @@ def _proposals(
     guards = PyGuards(file, project) if kind == "python" else None
     context = Context(project, path, project.vendor_of(path, kind), guards)
     for rule, check in wanted(kind, text.lower()):
-        if (
-            rule.code in ANSWERED_BY_HOME
-            or rule.fix is Fix.NONE
-            or (rule.fix is Fix.SUGGEST and not unsafe and rule.phase not in _COMPILED)
-        ):
+        if rule.fix is Fix.NONE or rule.code in ANSWERED_BY_HOME:
+            continue
+        if rule.fix is Fix.SUGGEST and not unsafe and rule.phase not in _COMPILED:
             continue
         module = importlib.import_module(check.__module__)
         propose = getattr(module, name, None)

@@ -253,7 +253,10 @@ def rule_command(code: str, lang: str, as_json: bool) -> None:
 @LANG
 @JSON
 def plan_command(path: str, arch: str | None, lang: str, as_json: bool) -> None:
-    """Show which phases PATH needs, in what order, and what no tool can do."""
+    """Show how to port PATH: the way, the work in order, and what no tool can do.
+
+    With --json it is a work list: what, where, why, how to check it, and the command that proves it.
+    """
     # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.port import audit as auditing
     from gfxgraph.port import facts, plan
@@ -268,9 +271,9 @@ def plan_command(path: str, arch: str | None, lang: str, as_json: bool) -> None:
     except (auditing.AuditError, OSError) as error:
         fail(error)
     _refuse_nothing(path, report)
-    made = plan.make_plan(report, project)
+    made = plan.made_of(report, project, lang)
     if as_json:
-        click.echo(json.dumps(plan.as_json(made, lang=lang), indent=1, ensure_ascii=False))
+        click.echo(json.dumps(made, indent=1, ensure_ascii=False))
     else:
         click.echo(plan.as_markdown(made, lang=lang), nl=False)
 

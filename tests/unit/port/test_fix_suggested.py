@@ -202,8 +202,8 @@ def test_nvcc_of_the_folder_speaks_hipcc(tmp_path: Path) -> None:
     fake.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     fake.chmod(0o755)
     script = Path(run.__file__).parent / "toolkit" / "nvcc"
-    given = ["-gencode", "arch=compute_70,code=sm_70", "-Xcompiler", "-fPIC,-O2", "--use_fast_math", "-arch=sm_80",
-             "-c", "a b.cu", "-o", "x.o", "-ccbin", "g++", "-x", "cu", "-lcublas", "--expt-relaxed-constexpr"]  # fmt: skip
+    given = "-gencode arch=compute_70,code=sm_70 -Xcompiler -fPIC,-O2 --use_fast_math -arch=sm_80 -c".split()
+    given += ["a b.cu", *"-o x.o -ccbin g++ -x cu -lcublas --expt-relaxed-constexpr".split()]
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HIP_ARCHITECTURES": "gfx1030,gfx942"}
     done = subprocess.run(["sh", script, *given], env=environment, capture_output=True, text=True, check=True)
     words = done.stdout.split("\n")

@@ -39,7 +39,7 @@ _TOOLKIT = re.compile(r"^[\"']?(?:\$\{?\w+:?-)?(?:/usr/local/cuda|/opt/cuda|/usr
 
 
 def headers(project: Project, tree: Tree, hipify: Hipify) -> dict[str, str]:
-    """The folder's files for what the sources use; none for a repository without CUDA sources."""
+    """The folder's files for what the sources use."""
     words: set[str] = set()
     outside: set[str] = set()
     for path in tree.paths:
@@ -47,8 +47,6 @@ def headers(project: Project, tree: Tree, hipify: Hipify) -> dict[str, str]:
         words |= set(WORD.findall(text))
         outside |= {name for name in tree.includes(path) if not tree.find(name, path)}
     made = compat.headers(words - project.own_names, outside, hipify)
-    if not made:
-        return {}
     found = {f"{compat.FOLDER}/{name}": text for name, text in made.items()}
     library_of = {f"{HOME}/lib64/lib{cuda}.so": f"INPUT(-l{hip})\n" for cuda, hip in _LIBRARIES.items()}
     toolkit = resources.files("gfxgraph.port.fix") / "toolkit"

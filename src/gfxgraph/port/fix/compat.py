@@ -53,7 +53,7 @@ def is_cuda_header(name: str, hipify: Hipify) -> bool:
 
 
 def headers(words: Iterable[str], includes: Iterable[str], hipify: Hipify) -> dict[str, str]:
-    """The folder's files by their path in it; none where the sources use nothing of CUDA's."""
+    """The folder's files by their path in it."""
     words = set(words)
     names = hipify.names(words)
     wanted = hipify.headers(includes)
@@ -67,8 +67,6 @@ def headers(words: Iterable[str], includes: Iterable[str], hipify: Hipify) -> di
             if hip.startswith("thrust/"):
                 rest = ["namespace thrust { namespace cuda = hip; }", "#define cuda_category hip_category"]
             files[name] = _file([f'#include "{_up(name)}{MAIN}"', f"#include <{hip}>", *rest])
-    if not files and not names:
-        return {}
     files[MAIN] = _main(words, names)
     return files
 

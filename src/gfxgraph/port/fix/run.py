@@ -114,7 +114,7 @@ def _build(project: Project, found: list[FileFix]) -> None:
             found.append(
                 FileFix(name, old, text, [edit], [], answers, is_executable=name == is_executable, is_new=now is None)
             )
-    for name, old, new, done, refused in builds.edits(project) if made else ():
+    for name, old, new, done, refused in builds.edits(project):
         if _now(project.root, FileFix(name, "", "")) != _bytes(old):
             continue  # not UTF-8
         found[:] = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -284,7 +285,8 @@ def plan_command(path: str, arch: str | None, lang: str, as_json: bool) -> None:
 @LANG
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; the default.")
 @click.option("--gate", "before", metavar="FILE", help="Audit again and compare with an earlier document.")
-def agent_command(path: str, arch: str | None, lang: str, as_json: bool, before: str | None) -> None:
+@click.option("--skill", "is_skill", is_flag=True, help="Print the skill file: how an agent ports with this tool.")
+def agent_command(path: str, arch: str | None, lang: str, as_json: bool, before: str | None, is_skill: bool) -> None:
     """Write one document for a coding agent: ranked findings, diffs, and the gate.
 
     Save it, work from the top, then run it with --gate FILE. Exit status: 0 written, or the gate passed; 1 the gate
@@ -293,6 +295,10 @@ def agent_command(path: str, arch: str | None, lang: str, as_json: bool, before:
     # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.port import agent
     from gfxgraph.port.audit import AuditError
+
+    if is_skill:
+        click.echo((resources.files("gfxgraph.port") / "SKILL.md").read_text("utf-8"), nl=False)
+        return
 
     targets = archs_of(arch)
     try:

@@ -26,6 +26,7 @@ from gfxgraph.port.readers.python import PyFile
 CUDA_ONLY = ("cutlass", "cuda", "tensorrt", "pycuda", "numba.cuda", "deep_gemm", "cuda_core")  # no module for AMD
 MAX_BYTES = 2_000_000
 MAX_READ = 32_000_000  # lock files may be larger than sources; nothing is read beyond this
+MOST_DEPTH = 64
 _MAX_CONFIGURE = 150_000
 _MAX_IGNORES = 2_000  # patterns of one .gitignore
 _MAX_IGNORE_BYTES = 1_000_000
@@ -408,6 +409,9 @@ def _walk(project: Project, ignores: _Ignores, stack: list[str], max_bytes: int,
     top = project.root
     while stack:
         folder = stack.pop()
+        if folder.count("/") >= MOST_DEPTH:
+            project.skipped.append(SkippedFile(folder, "too deep", f"below {MOST_DEPTH} folders"))
+            continue
         try:
             with os.scandir(os.path.join(top, folder) if folder else top) as listed:
                 entries = sorted(listed, key=lambda e: e.name)

@@ -75,7 +75,7 @@ class Hipify:
         if self.program:
             return _run(self.program, text)
         text = INCLUDE.sub(lambda m: f"{m[1]}{m[2]}{self._header(m[3]) or m[3]}{m[4]}", text)
-        text = re.sub(r"(?<![\w:])cub::", "hipcub::", text)
+        text = re.sub(r"(?<![\w:])cub::", "hipcub::", text).replace("thrust::cuda", "thrust::hip")
         return WORD.sub(lambda m: self.known.get(m[0], m[0]), text)
 
 

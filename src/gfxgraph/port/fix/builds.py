@@ -44,7 +44,7 @@ def headers(project: Project, tree: Tree, hipify: Hipify) -> dict[str, str]:
     outside: set[str] = set()
     for path in tree.paths:
         text = tree.text(path)
-        words |= set(WORD.findall(text))
+        words |= {*WORD.findall(text), *re.findall(r"\bthrust::cuda\b", text)}
         outside |= {name for name in tree.includes(path) if not tree.find(name, path)}
     made = compat.headers(words - project.own_names, outside, hipify)
     found = {f"{compat.FOLDER}/{name}": text for name, text in made.items()}

@@ -33,6 +33,7 @@ _IN_RUNTIME = frozenset(
 _BESIDE = {"math_constants.h": "hip/hip_math_constants.h", "nvtx3/nvToolsExt.h": "roctracer/roctx.h"}
 _OWNED = re.compile(r"(?:cu|CU|nv|NV|__nv|nccl)")  # the tables also know names that ROCm's own headers use
 STANDING_IN = _IN_RUNTIME | _BESIDE.keys()
+_THRUST = ("namespace thrust {", "namespace cuda = hip;", "}  // namespace thrust")
 _BEFORE = ("hip_fp16.h", "hip_bf16.h", "hip_cooperative_groups.h")
 _SYMBOL = re.compile(r"cuda(?:Memcpy(?:To|From)Symbol(?:Async)?|GetSymbol(?:Address|Size))$")
 EXCHANGED = frozenset(
@@ -65,7 +66,7 @@ def headers(words: Iterable[str], includes: Iterable[str], hipify: Hipify) -> di
         elif hip:
             rest = ["namespace cub = hipcub;"] if hip.startswith("hipcub/") else []
             if hip.startswith("thrust/"):
-                rest = ["namespace thrust { namespace cuda = hip; }", "#define cuda_category hip_category"]
+                rest = ["#define cuda_category hip_category"]
             files[name] = _file([f'#include "{_up(name)}{MAIN}"', f"#include <{hip}>", *rest])
     files[MAIN] = _main(words, names)
     return files
@@ -97,6 +98,11 @@ def _main(words: set[str], names: dict[str, str]) -> str:
             lines.append(f"#define {name}(kernel, ...) {hip}(reinterpret_cast<const void*>(kernel), __VA_ARGS__)")
         elif hip != name and _OWNED.match(name):
             lines.append(f"#define {name} {hip}")
+    if "CUDA_VERSION" in words or "CUDART_VERSION" in words:
+        lines += ["", "// The toolkit whose names HIP has; what it lacks does not compile."]
+        lines += [f"#ifndef {n}\n#define {n} 12000\n#endif" for n in ("CUDA_VERSION", "CUDART_VERSION") if n in words]
+    if "thrust::cuda" in words:
+        lines += ["", "#ifdef __cplusplus", "#include <thrust/execution_policy.h>", *_THRUST, "#endif"]
     used = sorted((words & EXCHANGED) - {"__syncwarp"})
     if used:
         lines += [

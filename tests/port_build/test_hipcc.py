@@ -1,4 +1,4 @@
-"""A small repository through the real compiler: nothing compiles before, all of it after, and what is left is named."""
+"""A small repository through the real compiler: what compiles before, after hipify and after the loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gfxgraph.cli.port import command
 from gfxgraph.port import hipify
 from gfxgraph.port.build.compiler import find_compiler
 
-pytestmark = pytest.mark.skipif(find_compiler() is None, reason="hipcc or clang++ with HIP's headers is not on the PATH")
+pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no hipcc, nor a clang++ with HIP headers, on the PATH")
 
 FILES = {
     "include/warp.cuh": """#pragma once

@@ -108,6 +108,8 @@ def _tables(folder: Path) -> Hipify | None:
     if not found:
         return None
     maps = _module(found)
+    if maps is None:
+        return None
     known = {k: v for name in _MAPS for k, v in getattr(maps, name).items() if WORD.fullmatch(k)}
     includes = {}
     for cuda, hip in maps.CUDA_INCLUDE_MAP.items():

@@ -17,7 +17,7 @@ from pathlib import Path
 from gfxgraph import files
 from gfxgraph.port.archs import Arch, select
 from gfxgraph.port.build.compiler import Compiler
-from gfxgraph.port.build.judge import ARCHS, Verdict, judge
+from gfxgraph.port.build.judge import ARCHS, Left, Verdict, judge
 from gfxgraph.port.build.units import read_tree
 from gfxgraph.port.facts import gather
 from gfxgraph.port.files import read_inside
@@ -89,7 +89,7 @@ def loop(
 
 def _answer(copy: str, verdict: Verdict, fixes: dict[str, run.FileFix], targets: tuple[Arch, ...]) -> bool:
     """Edit what the compiler names, in the copy; False where there is nothing left to do by itself."""
-    by_file: dict[str, list[compiled.Left]] = {}
+    by_file: dict[str, list[Left]] = {}
     for left in verdict.left:
         if left.kind == "does not compile" and not os.path.isabs(left.path):
             by_file.setdefault(left.path, []).append(left)

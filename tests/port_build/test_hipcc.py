@@ -14,7 +14,7 @@ from gfxgraph.cli.port import command
 from gfxgraph.port import hipify
 from gfxgraph.port.build.compiler import find_compiler
 
-pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no hipcc, nor a clang++ with HIP headers, on the PATH")
+pytestmark = pytest.mark.skipif(find_compiler() is None, reason="neither hipcc nor clang++ with HIP is on the PATH")
 
 FILES = {
     "include/warp.cuh": """#pragma once

@@ -26,6 +26,7 @@ A file here that has a ``command`` is a command of that name. Nothing else needs
     report.py         an HTML page of a run
     top.py            watches a running process
     port.py           audit, plan, fix and verify; with it:
+    _port_fix.py      ``gfxgraph port fix`` and ``gfxgraph port build``
     _port_options.py  options its subcommands share
     _port_verify.py   ``gfxgraph port verify``
 """

@@ -7,7 +7,7 @@ Stays out: torch, drivers, and the code under audit, which is read and compiled,
     rules/       one pattern a file; rule_api.py: what a rule imports; registry.py finds them
     readers/     from files to trees; embedded.py: CUDA source in Python strings
     guards/      which devices a line can reach
-    files.py     which files are audited; gitignore.py: which paths git leaves out
+    files.py     how the files of a tree are opened and written
     project.py   the repository: kinds of files and how they refer to each other
     facts.py     what one file cannot know, gathered over all
     archs.py     AMD architectures that a rule may ask about

@@ -11,13 +11,14 @@ import io
 import os
 import re
 import stat
+import subprocess
+import tempfile
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from gfxgraph.port.files import printable, read_inside
-from gfxgraph.port.gitignore import GitIgnore, tracked
 from gfxgraph.port.guards.cpp import Macros
 from gfxgraph.port.guards.names import AMD_WORDS, words
 from gfxgraph.port.model import SkippedFile
@@ -28,9 +29,8 @@ MAX_BYTES = 2_000_000
 MAX_READ = 32_000_000  # lock files may be larger than sources; nothing is read beyond this
 MOST_DEPTH = 64
 _MAX_CONFIGURE = 150_000
-_MAX_IGNORES = 2_000  # patterns of one .gitignore
 _MAX_IGNORE_BYTES = 1_000_000
-_MAX_TESTS = 30_000_000  # of a path against a pattern, in one walk
+_GIT_S = 10
 HOME = "hip_compat"  # the folder that `port fix` writes: it is AMD's, and nothing in it is left to port
 # What the folder answers: names, targets and paths of CUDA's toolkit.
 ANSWERED_BY_HOME = frozenset(
@@ -418,8 +418,6 @@ def _walk(project: Project, ignores: _Ignores, stack: list[str], max_bytes: int,
         except OSError as error:
             project.skipped.append(SkippedFile(folder or ".", "unreadable", str(error.strerror)))
             continue
-        if any(e.name == ".gitignore" for e in entries):
-            ignores.load(folder)
         folders = []
         for entry in entries:
             rel = _join(folder, entry.name)
@@ -477,34 +475,29 @@ def _built(project: Project, folder: str) -> list[str]:
 
 
 class _Ignores:
-    """The ``.gitignore`` files of a tree. A tree whose patterns cost too much is audited without the rest of them."""
+    """What git leaves out by ``.gitignore``, asked of git in an empty repository of ours: nothing of the tree's own
+    settings is read, and an exported tree has them too. Of the tree's repository only the index is taken.
+    """
 
     def __init__(self, project: Project) -> None:
-        self.project = project
-        self.specs: dict[str, GitIgnore] = {}
-        self.left = _MAX_TESTS
-        self.tracked: frozenset[str] | None = None
+        self.has_index = os.path.isfile(os.path.join(project.root, ".git", "index"))
+        self.kept: set[str] | None = None
         try:
-            self.tracked = tracked(read_inside(project.root, ".git/index", MAX_READ))
-        except (OSError, ValueError):
-            pass  # no index of our reading: an exported tree, a linked worktree, or none of git's
-
-    def load(self, folder: str) -> None:
-        name = _join(folder, ".gitignore")
-        try:
-            text = read_inside(self.project.root, name, _MAX_IGNORE_BYTES).decode("utf-8", "replace")
-        except OSError as error:
-            self.project.skipped.append(SkippedFile(name, "gitignore", str(error.strerror)))
+            project.gitignore = read_inside(project.root, ".gitignore", _MAX_IGNORE_BYTES).decode("utf-8", "replace")
+        except OSError:
+            pass  # git says what is wrong with it
+        for index in (True, False) if self.has_index else (False,):
+            listed, why = _listed(project.root, with_index=index)
+            if listed is not None:
+                break
+            project.skipped.append(SkippedFile(".git/index" if index else ".gitignore", "gitignore", why))
+            self.has_index = False
+        else:
             return
-        lines = text.splitlines()
-        if len(lines) > _MAX_IGNORES:
-            why = f"only the last {_MAX_IGNORES} of {len(lines)} lines are applied"
-            self.project.skipped.append(SkippedFile(name, "gitignore", why))
-        try:
-            self.specs[folder] = GitIgnore("\n".join(lines[-_MAX_IGNORES:]))
-        except (ValueError, re.error, RecursionError) as error:
-            self.project.skipped.append(SkippedFile(name, "gitignore", str(error)))
-        self.project.gitignore += text if not folder else ""
+        self.kept = set(listed)
+        for path in listed:
+            while path and (path := path.rpartition("/")[0]) not in self.kept:
+                self.kept.add(path)
 
     def hide(self, rel: str, is_dir: bool) -> bool:
         """Whether git leaves a path out. What it tracks it does not, whatever a pattern says.
@@ -512,23 +505,30 @@ class _Ignores:
         Without an index a file's pattern is not held against the recipe of a build: an exported tree holds what
         was tracked (``*.txt`` and ``Makefile`` are common patterns), and one that a tool writes is in a folder.
         """
-        if self.tracked is not None and rel in self.tracked:
+        if self.kept is None or rel in self.kept:
             return False
-        if self.tracked is None and not is_dir and kind_of(rel) in _RECIPES:
-            return False
-        parts = rel.split("/")
-        for end in range(len(parts) - 1, -1, -1):  # the file nearest to the path decides
-            spec = self.specs.get("/".join(parts[:end]))
-            if spec is None or self.left < 0:
-                continue
-            self.left -= len(spec.lines)
-            if self.left < 0:
-                why = "too many patterns for so many paths: no more are applied from here"
-                self.project.skipped.append(SkippedFile(rel, "gitignore", why))
-            verdict = spec.decides("/".join(parts[end:]), is_dir)
-            if verdict is not None:
-                return verdict
-        return False
+        return is_dir or self.has_index or kind_of(rel) not in _RECIPES
+
+
+def _listed(root: str, *, with_index: bool) -> tuple[list[str] | None, str]:
+    """The files that git would keep; None, and why, where it cannot say."""
+    with tempfile.TemporaryDirectory(prefix="gfxgraph-port-") as own:
+        alone = ["env", "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_OPTIONAL_LOCKS=0"]
+        index = [f"GIT_INDEX_FILE={os.path.join(root, '.git', 'index')}"] if with_index else []
+        listing = ["ls-files", "-z", "--others", "--exclude-standard", *(["--cached"] if with_index else [])]
+        try:
+            subprocess.run(
+                [*alone, "git", "init", "-q", "--bare", "--template=", own], capture_output=True, check=True
+            )
+            done = subprocess.run(
+                [*alone, *index, "git", f"--git-dir={own}", f"--work-tree={root}", "-C", root, *listing],
+                capture_output=True, timeout=_GIT_S, check=True, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+        except subprocess.CalledProcessError as error:
+            return None, f"not applied: git: {printable(error.stderr[-200:].decode('utf-8', 'replace').strip())}"
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return None, f"not applied: {printable(str(error))[-200:]}"
+    return [os.fsdecode(name).rstrip("/") for name in done.stdout.split(b"\0") if name], ""
 
 
 def _link(top: str, path: str, rel: str) -> str:

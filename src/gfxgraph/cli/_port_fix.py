@@ -16,7 +16,7 @@ from gfxgraph.port.files import write_out
 
 if TYPE_CHECKING:  # the parsers are an extra
     from gfxgraph.port.build.judge import Verdict
-    from gfxgraph.port.fix.loop import Outcome
+    from gfxgraph.port.fix.loop import LoopOutcome
     from gfxgraph.port.fix.run import FileFix
 
 COMMANDS = click.option(
@@ -220,7 +220,7 @@ def fix_command(
     sys.exit(status)
 
 
-def _loop(path: str, arch: str | None, unsafe: bool, commands: str | None) -> Outcome:
+def _loop(path: str, arch: str | None, unsafe: bool, commands: str | None) -> LoopOutcome:
     # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.port.build.compiler import find_compiler
     from gfxgraph.port.fix.loop import loop
@@ -236,7 +236,7 @@ def _loop(path: str, arch: str | None, unsafe: bool, commands: str | None) -> Ou
         )  # fmt: skip
 
 
-def _stages(outcome: Outcome) -> dict[str, Any]:
+def _stages(outcome: LoopOutcome) -> dict[str, dict[str, object]]:
     """Which share of the units compiles: before, after hipify alone, after each round."""
     return {"before": outcome.before.as_json(), "hipify": outcome.hipify.as_json(), "after": outcome.after.as_json()}
 

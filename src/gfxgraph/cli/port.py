@@ -19,6 +19,7 @@ from gfxgraph.port.files import write_out
 
 if TYPE_CHECKING:  # the parsers are an extra
     from gfxgraph.port.audit import Audit
+    from gfxgraph.port.registry import Loaded
 
 
 class _Group(_contract.Group):
@@ -199,7 +200,7 @@ def rules_command(lang: str, as_json: bool) -> None:
     Console(highlight=False).print(table)
 
 
-def _rule_row(loaded: Any, lang: str) -> dict[str, Any]:
+def _rule_row(loaded: Loaded, lang: str) -> dict[str, Any]:
     rule = loaded.rule
     return {
         "rule": rule.id, "code": rule.code, "severity": rule.severity.label, "phase": rule.phase,
@@ -208,7 +209,7 @@ def _rule_row(loaded: Any, lang: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _rule_json(loaded: Any, lang: str) -> dict[str, Any]:
+def _rule_json(loaded: Loaded, lang: str) -> dict[str, Any]:
     text = loaded.rule.text(lang)
     examples = {kind: loaded.rule.files(kind) for kind in ("bad", "good")}
     return {**_rule_row(loaded, lang), "why": text.why, "do": text.do, "versions": loaded.rule.versions, **examples}

@@ -59,7 +59,7 @@ def document(path: str, *, archs: tuple[Arch, ...] | None, lang: str = "en") -> 
     }
 
 
-def _edit(f: Finding, fixes: dict[str, run.FileFix]) -> dict[str, Any]:
+def _edit(f: Finding, fixes: dict[str, run.FileFix]) -> dict[str, object]:
     """Whether a patch answers a finding, what a reviewer is to check, or why it was refused."""
     lines = set(f.lines or (f.line,))
     made = fixes.get(f.path)

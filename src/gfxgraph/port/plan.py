@@ -62,7 +62,7 @@ def made_of(report: Audit, project: Project, lang: str) -> dict[str, Any]:
     }
 
 
-def item(f: Finding, lang: str) -> dict[str, Any]:
+def item(f: Finding, lang: str) -> dict[str, object]:
     """One piece of work: what, where, why, what to do, and the command that proves it done."""
     loaded = find(f.rule)
     assert loaded is not None

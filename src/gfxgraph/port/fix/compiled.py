@@ -12,18 +12,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from gfxgraph.port.build.judge import Left
+from gfxgraph.port.build.judge import CompilerFinding
 
 _TYPENAME = re.compile(r"^missing 'typename' prior to dependent type name")
 _TEMPLATE = re.compile(r"^use 'template' keyword to treat '(\w+)' as a dependent template name")
 
 
-def is_known(said: Left) -> bool:
+def is_known(said: CompilerFinding) -> bool:
     """Whether a message is answered here."""
     return bool(_TYPENAME.match(said.text) or _TEMPLATE.match(said.text))
 
 
-def edit(text: str, messages: Iterable[Left]) -> tuple[str, list[tuple[int, str]]]:
+def edit(text: str, messages: Iterable[CompilerFinding]) -> tuple[str, list[tuple[int, str]]]:
     """A file with what its messages ask for, and where: line and what was done.
 
     Args:

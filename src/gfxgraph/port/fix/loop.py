@@ -17,7 +17,7 @@ from pathlib import Path
 from gfxgraph import files
 from gfxgraph.port.archs import Arch, select
 from gfxgraph.port.build.compiler import Compiler
-from gfxgraph.port.build.judge import ARCHS, Left, Verdict, judge
+from gfxgraph.port.build.judge import ARCHS, CompilerFinding, Verdict, judge
 from gfxgraph.port.build.units import read_tree
 from gfxgraph.port.facts import gather
 from gfxgraph.port.files import read_inside
@@ -30,7 +30,7 @@ MOST_ROUNDS = 6
 
 
 @dataclass
-class Outcome:
+class LoopOutcome:
     """The edits, and what compiled: before, after hipify alone, after each round."""
 
     fixes: list[run.FileFix]
@@ -52,7 +52,7 @@ def loop(
     archs: tuple[str, ...] = ARCHS,
     commands: str | None = None,
     progress: Callable[[str, int, int], None] | None = None,
-) -> Outcome:
+) -> LoopOutcome:
     """Repeat fix and build.
 
     Raises:
@@ -78,7 +78,7 @@ def loop(
         before, after_hipify = build(top, "before"), build(top, "hipify")
         fixes = {f.path: f for f in run.fix(str(copy), unsafe=unsafe, archs=targets)}
         run.write_all(str(copy), list(fixes.values()))
-        done = Outcome([], before, after_hipify, [build(str(copy), "after")])
+        done = LoopOutcome([], before, after_hipify, [build(str(copy), "after")])
         for _ in range(MOST_ROUNDS):
             if not _answer(str(copy), done.after, fixes, targets or select(None)):
                 break
@@ -89,7 +89,7 @@ def loop(
 
 def _answer(copy: str, verdict: Verdict, fixes: dict[str, run.FileFix], targets: tuple[Arch, ...]) -> bool:
     """Edit what the compiler names, in the copy; False where there is nothing left to do by itself."""
-    by_file: dict[str, list[Left]] = {}
+    by_file: dict[str, list[CompilerFinding]] = {}
     for left in verdict.left:
         if left.kind == "does not compile" and not os.path.isabs(left.path):
             by_file.setdefault(left.path, []).append(left)

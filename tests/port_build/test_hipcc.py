@@ -38,6 +38,18 @@ template <class Traits> __global__ void k(void* p) { auto* q = reinterpret_cast<
 struct One { using Storage = __half; };
 void launch(void* p) { k<One><<<1, 1>>>(p); }
 """,
+    "src/symbols.cu": """#include <cuda_runtime.h>
+#include <math_constants.h>
+__constant__ float table[4];
+template <class A, class B> __global__ void k(A* a, B*) { *a = CUDART_INF_F; }
+void f(float* h) {
+  cudaFuncAttributes found;
+  (void)cudaMemcpyToSymbol(table, h, 16);
+  (void)cudaMemcpyFromSymbol(h, table, 16);
+  (void)cudaFuncSetAttribute(k<float, int>, cudaFuncAttributeMaxDynamicSharedMemorySize, 4);
+  (void)cudaFuncGetAttributes(&found, k<float, int>);
+}
+""",
     "CMakeLists.txt": "project(demo LANGUAGES CXX CUDA)\nadd_library(demo src/sum.cu src/traits.cu)\n",
 }
 
@@ -49,13 +61,13 @@ def write(root: Path) -> None:
 
 
 def test_a_repository_gets_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """None of two units compiles before, hipify alone gives one, the loop both, on wave 32 and wave 64."""
+    """None of three units compiles before, hipify alone gives one, the loop all, on wave 32 and wave 64."""
     hipify.load()
     monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
     write(tmp_path / "r")
     done = CliRunner().invoke(command, ["fix", str(tmp_path / "r"), "--loop", "--apply", "--json"])
     units = json.loads(done.stdout)["units"]
-    assert [units[k]["compile"] for k in ("before", "hipify", "after")] == [0, 1, 2], done.output
+    assert [units[k]["compile"] for k in ("before", "hipify", "after")] == [0, 1, 3], done.output
     built = CliRunner().invoke(command, ["build", str(tmp_path / "r"), "--json"])
     data = json.loads(built.stdout)
     assert built.exit_code == 0 and data["targets"] == ["gfx1030", "gfx942"]

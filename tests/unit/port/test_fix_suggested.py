@@ -185,7 +185,7 @@ def test_the_folder_that_stands_in_for_the_toolkit(tmp_path: Path) -> None:
     made = fixed(tmp_path, files)
     header = made["hip_compat/include/cuda_to_hip.h"].new
     assert "#define cudaMallocHost hipHostMalloc\n" in header and "cudaFree" not in header
-    assert "hipMemcpyToSymbol(HIP_SYMBOL(symbol), __VA_ARGS__)" in header
+    assert "#define cudaMemcpyToSymbol hipMemcpyToSymbol\n" in header
     assert '#include "cuda_to_hip.h"' in made["hip_compat/include/cuda_runtime.h"].new
     assert "namespace cub = hipcub;" in made["hip_compat/include/cub/cub.cuh"].new
     assert "src/a.cpp" not in made

@@ -35,16 +35,16 @@ _OWNED = re.compile(r"(?:cu|CU|nv|NV|__nv|nccl)")  # the tables also know names 
 STANDING_IN = _IN_RUNTIME | _BESIDE.keys()
 _THRUST = ("namespace thrust {", "namespace cuda = hip;", "}  // namespace thrust")
 _BEFORE = ("hip_fp16.h", "hip_bf16.h", "hip_cooperative_groups.h")
-_SYMBOL = re.compile(r"cuda(?:Memcpy(?:To|From)Symbol(?:Async)?|GetSymbol(?:Address|Size))$")
 EXCHANGED = frozenset(
     "__shfl_sync __shfl_up_sync __shfl_down_sync __shfl_xor_sync __ballot_sync __any_sync __all_sync "
     "__match_any_sync __match_all_sync __syncwarp".split()
 )
-_FUNCTIONS_OF_POINTERS = {
-    "cudaFuncSetAttribute": "hipFuncSetAttribute",
-    "cudaFuncSetCacheConfig": "hipFuncSetCacheConfig",
-    "cudaFuncSetSharedMemConfig": "hipFuncSetSharedMemConfig",
-    "cudaFuncGetAttributes": "hipFuncGetAttributes",
+# HIP takes a kernel as an untyped pointer, and in the second place where it asks.
+_OF_KERNELS = {
+    "cudaFuncSetAttribute": "Kernel kernel, Rest... rest",
+    "cudaFuncSetCacheConfig": "Kernel kernel, Rest... rest",
+    "cudaFuncSetSharedMemConfig": "Kernel kernel, Rest... rest",
+    "cudaFuncGetAttributes": "hipFuncAttributes* found, Kernel kernel, Rest... rest",
 }
 
 
@@ -65,8 +65,6 @@ def headers(words: Iterable[str], includes: Iterable[str], hipify: Hipify) -> di
             files[name] = _file([f'#include "{_up(name)}{MAIN}"'])
         elif hip:
             rest = ["namespace cub = hipcub;"] if hip.startswith("hipcub/") else []
-            if hip.startswith("thrust/"):
-                rest = ["#define cuda_category hip_category"]
             files[name] = _file([f'#include "{_up(name)}{MAIN}"', f"#include <{hip}>", *rest])
     files[MAIN] = _main(words, names)
     return files
@@ -86,18 +84,36 @@ def _main(words: set[str], names: dict[str, str]) -> str:
         "// Written by gfxgraph port fix from hipify's tables. A name that HIP lacks stays, and does not compile.",
         "#pragma once",
         "#define HIP_ENABLE_WARP_SYNC_BUILTINS",
+        "#ifdef __cplusplus",
         "#include <hip/hip_runtime.h>",
+        "#else",
+        "#include <hip/hip_runtime_api.h>",
+        "#endif",
         # their own uses of what is redefined below are right as they are
-        *(f"#include <hip/{n}>" for n in _BEFORE if words & EXCHANGED),
+        *(f"#ifdef __cplusplus\n#include <hip/{n}>\n#endif" for n in _BEFORE if words & EXCHANGED),
         "",
     ]
     for name, hip in names.items():
-        if _SYMBOL.match(name):
-            lines.append(f"#define {name}(symbol, ...) {hip}(HIP_SYMBOL(symbol), __VA_ARGS__)")
-        elif name in _FUNCTIONS_OF_POINTERS:
-            lines.append(f"#define {name}(kernel, ...) {hip}(reinterpret_cast<const void*>(kernel), __VA_ARGS__)")
+        if parameters := _OF_KERNELS.get(name):
+            found = "found, " if parameters.startswith("hip") else ""
+            lines += [
+                "#ifdef __cplusplus",
+                "template <class Kernel, class... Rest>",
+                f"inline hipError_t cuda_to_{hip}({parameters}) {{",
+                f"  return {hip}({found}reinterpret_cast<const void*>(kernel), rest...);",
+                "}",
+                f"#define {name} cuda_to_{hip}",
+                "#endif",
+            ]
         elif hip != name and _OWNED.match(name):
             lines.append(f"#define {name} {hip}")
+    constants = sorted(
+        w for w in words if re.fullmatch(r"CUDART_(?!VERSION)[A-Z0-9_]+_[FDH]|CUDART_(?:INF|NAN|PI)", w)
+    )
+    if constants:
+        lines += ["#include <hip/hip_math_constants.h>", *(f"#define {w} HIP_{w[7:]}" for w in constants)]
+    if "cuda_category" in words:
+        lines.append("#define cuda_category hip_category")
     if "CUDA_VERSION" in words or "CUDART_VERSION" in words:
         lines += ["", "// The toolkit whose names HIP has; what it lacks does not compile."]
         lines += [f"#ifndef {n}\n#define {n} 12000\n#endif" for n in ("CUDA_VERSION", "CUDART_VERSION") if n in words]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -145,6 +146,14 @@ def audit_command(
         click.echo(json.dumps(render.as_json(report, lang=lang, guarded=show_guarded), indent=1, ensure_ascii=False))
     elif sarif_path != "-":
         render.show(report, Console(highlight=False), lang=lang, guarded=show_guarded, limit=limit)
+        if any(f.path.endswith((".cu", ".cuh")) for f in report.findings):
+            here = shutil.which("hipcc") is not None
+            say = (
+                "the compiler knows more: gfxgraph port build"
+                if here
+                else "hipcc is not on the PATH: nothing was compiled"
+            )
+            click.echo(say, err=True)
     sys.exit(0 if exit_zero or write_baseline or not report.findings else 1)
 
 

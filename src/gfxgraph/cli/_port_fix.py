@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,7 +18,7 @@ from gfxgraph.port.files import write_out
 if TYPE_CHECKING:  # the parsers are an extra
     from gfxgraph.port.build.judge import Verdict
     from gfxgraph.port.fix.loop import LoopOutcome
-    from gfxgraph.port.fix.run import FileFix
+    from gfxgraph.port.fix.run import FileFix, Left
 
 COMMANDS = click.option(
     "--compile-commands", "commands", metavar="FILE", help="The build's list of units; else the one found in PATH."
@@ -146,9 +147,8 @@ def fix_command(
     _refuse_conflicts(ctx, apply_, dry_run, test, hipify_to, loops, commands)
     # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.port.audit import AuditError
-    from gfxgraph.port.fix import builds, run
+    from gfxgraph.port.fix import run
     from gfxgraph.port.hipify import NoHipifyError
-    from gfxgraph.port.project import HOME, discover
 
     targets = archs_of(arch)
     outcome = None
@@ -201,6 +201,19 @@ def fix_command(
     if undone:
         click.echo(f"undone: {test}: {undone}", err=True)
         sys.exit(status)
+    _tell(path, fixes, left, outcome)
+    if hipify_to and not dry_run:
+        _hipify(path, hipify_to)
+    sys.exit(status)
+
+
+def _tell(path: str, fixes: list[FileFix], left: Sequence[Left], outcome: LoopOutcome | None) -> None:
+    """What was refused, what to check, what is left, how to build, and what compiles."""
+    # lazily: the parsers are an extra, and help must be there without them
+    from gfxgraph.port.fix import builds
+    from gfxgraph.port.project import HOME, discover
+
+    refused = [(f.path, r) for f in fixes for r in f.refused]
     n_edits = sum(len(f.applied) for f in fixes)
     for name, r in refused:
         click.echo(f"refused {name}:{r.line} {r.rule}: {r.reason}", err=True)
@@ -215,9 +228,6 @@ def fix_command(
     if outcome is not None:
         for name, stage in _stages(outcome).items():
             click.echo(f"units {name}: {stage['compile']} of {stage['units']} compile", err=True)
-    if hipify_to and not dry_run:
-        _hipify(path, hipify_to)
-    sys.exit(status)
 
 
 def _loop(path: str, arch: str | None, unsafe: bool, commands: str | None) -> LoopOutcome:

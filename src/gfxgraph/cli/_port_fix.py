@@ -162,34 +162,18 @@ def fix_command(
     except (AuditError, NoHipifyError, OSError, ValueError) as error:
         fail(error)
     patch = "".join(f.patch() for f in fixes if f.new != f.old)
-    edited: list[str] = []
-    undone = ""
-    try:
-        if apply_ and not dry_run:
-            edited = run.write_all(path, fixes)
-            undone = run.try_out(path, fixes, test) if test else ""
-        elif patch and not dry_run:
-            write_out(output, patch, tree=path)
-    except OSError as error:
-        fail(error)
-    except KeyboardInterrupt:
-        click.echo(f"interrupted: {test}: the edits are put back", err=True)
-        sys.exit(130)
-    refused = [(f.path, r) for f in fixes for r in f.refused]
+    edited, undone = ([], "") if dry_run else _write(path, fixes, test, None if apply_ else output, patch)
     left = run.left_over(path, fixes, targets) if not dry_run and not undone else []
-    status = _contract.FOUND if refused or undone else _contract.OK
+    status = _contract.FOUND if undone or any(f.refused for f in fixes) else _contract.OK
     if as_json:
-        click.echo(json.dumps({
+        data: dict[str, object] = {
             "patch": patch if dry_run or not apply_ else "",
             "patch_file": output if patch and not dry_run and not apply_ else None,
             "edited": [] if undone else edited,
             "undone": undone,
-            "n_edits": sum(len(f.applied) for f in fixes),
-            "refused": [{"path": name, "line": r.line, "rule": r.rule, "reason": r.reason} for name, r in refused],
-            "check": [{"rule": r, "count": n, "needs": needs} for (r, needs), n in _preconditions(fixes).items()],
-            "left": [{"rule": e.rule, "code": e.code, "count": e.count, "reason": e.reason} for e in left],
-            "units": _stages(outcome) if outcome is not None else None,
-        }, indent=1, ensure_ascii=False))  # fmt: skip
+            **_counts(fixes, left, outcome),
+        }
+        click.echo(json.dumps(data, indent=1, ensure_ascii=False))
         sys.exit(status)
     if dry_run:
         click.echo(patch, nl=False)
@@ -205,6 +189,40 @@ def fix_command(
     if hipify_to and not dry_run:
         _hipify(path, hipify_to)
     sys.exit(status)
+
+
+def _write(
+    path: str, fixes: list[FileFix], test: str | None, output: str | None, patch: str
+) -> tuple[list[str], str]:
+    """Write the patch, or, without a place for it, the files; their names, and why they were put back."""
+    # lazily: the parsers are an extra, and help must be there without them
+    from gfxgraph.port.fix import run
+
+    try:
+        if output is None:
+            edited = run.write_all(path, fixes)
+            return edited, run.try_out(path, fixes, test) if test else ""
+        if patch:
+            write_out(output, patch, tree=path)
+    except OSError as error:
+        fail(error)
+    except KeyboardInterrupt:
+        click.echo(f"interrupted: {test}: the edits are put back", err=True)
+        sys.exit(130)
+    return [], ""
+
+
+def _counts(fixes: list[FileFix], left: Sequence[Left], outcome: LoopOutcome | None) -> dict[str, object]:
+    """What was done and what was not, as plain data."""
+    return {
+        "n_edits": sum(len(f.applied) for f in fixes),
+        "refused": [
+            {"path": f.path, "line": r.line, "rule": r.rule, "reason": r.reason} for f in fixes for r in f.refused
+        ],
+        "check": [{"rule": r, "count": n, "needs": needs} for (r, needs), n in _preconditions(fixes).items()],
+        "left": [{"rule": e.rule, "code": e.code, "count": e.count, "reason": e.reason} for e in left],
+        "units": _stages(outcome) if outcome is not None else None,
+    }
 
 
 def _tell(path: str, fixes: list[FileFix], left: Sequence[Left], outcome: LoopOutcome | None) -> None:

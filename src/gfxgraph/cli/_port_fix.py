@@ -146,24 +146,12 @@ def fix_command(
     """
     _refuse_conflicts(ctx, apply_, dry_run, test, hipify_to, loops, commands)
     # lazily: the parsers are an extra, and help must be there without them
-    from gfxgraph.port.audit import AuditError
     from gfxgraph.port.fix import run
-    from gfxgraph.port.hipify import NoHipifyError
 
-    targets = archs_of(arch)
-    outcome = None
-    try:
-        if loops:
-            outcome = _loop(path, arch, unsafe, commands)
-            fixes = outcome.fixes
-        else:
-            with _contract.working("port fix: reading the tree"):
-                fixes = run.fix(path, unsafe=unsafe, archs=targets)
-    except (AuditError, NoHipifyError, OSError, ValueError) as error:
-        fail(error)
+    fixes, outcome = _fixes(path, arch, unsafe, loops, commands)
     patch = "".join(f.patch() for f in fixes if f.new != f.old)
     edited, undone = ([], "") if dry_run else _write(path, fixes, test, None if apply_ else output, patch)
-    left = run.left_over(path, fixes, targets) if not dry_run and not undone else []
+    left = run.left_over(path, fixes, archs_of(arch)) if not dry_run and not undone else []
     status = _contract.FOUND if undone or any(f.refused for f in fixes) else _contract.OK
     if as_json:
         data: dict[str, object] = {
@@ -189,6 +177,26 @@ def fix_command(
     if hipify_to and not dry_run:
         _hipify(path, hipify_to)
     sys.exit(status)
+
+
+def _fixes(
+    path: str, arch: str | None, unsafe: bool, loops: bool, commands: str | None
+) -> tuple[list[FileFix], LoopOutcome | None]:
+    """The edits, by the rules alone or with the compiler."""
+    # lazily: the parsers are an extra, and help must be there without them
+    from gfxgraph.port.audit import AuditError
+    from gfxgraph.port.fix import run
+    from gfxgraph.port.hipify import NoHipifyError
+
+    targets = archs_of(arch)
+    try:
+        if loops:
+            outcome = _loop(path, arch, unsafe, commands)
+            return outcome.fixes, outcome
+        with _contract.working("port fix: reading the tree"):
+            return run.fix(path, unsafe=unsafe, archs=targets), None
+    except (AuditError, NoHipifyError, OSError, ValueError) as error:
+        fail(error)
 
 
 def _write(

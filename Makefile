@@ -15,7 +15,7 @@ GPU_PYTHON ?= $(if $(wildcard $(VENV)/.ready),$(BIN)/python,$(or $(PYTHON),pytho
 export PROMPT TORCH_INDEX_URL PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo check test test-fast test-gpu test-engines test-matrix test-emulator bench docs release hooks clean
+.PHONY: help venv demo check test test-fast test-gpu test-engines test-matrix test-emulator test-port-build bench docs release hooks clean
 
 help:
 	@echo "make demo   [PROMPT=\"...\"]  set up and run the example: text, speed, graphs, fallbacks, verdict"
@@ -26,6 +26,7 @@ help:
 	@echo "make test-engines          vLLM's and SGLang's own graph files, fetched; on a GPU where there is one"
 	@echo "make test-matrix           versions of torch and of engines, gigabytes of wheels; writes docs/versions.md"
 	@echo "make test-emulator         the tests that need AMD's emulator (rocjitsu) on the PATH"
+	@echo "make test-port-build       port fix and build with the hipcc on the PATH"
 	@echo "make bench                 measure, on a GPU"
 	@echo "make docs                  build the documentation's site, check every link"
 	@echo "make release VERSION=2.0.0 [URL=...]  changelog, both packages built and tested, commit and tag; publishes nothing"
@@ -63,7 +64,7 @@ check: $(VENV)/.ready-dev
 # Each process begins with a stretch of whole files (worksteal), whose fixtures are then made once.
 test: $(VENV)/.ready-dev
 	@$(BIN)/python -m tests.native_builds
-	@$(BIN)/python -m pytest -p tests.progress -n $(JOBS) --dist worksteal tests --ignore=tests/gpu --ignore=tests/emulator --ignore=tests/engines $(ARGS)
+	@$(BIN)/python -m pytest -p tests.progress -n $(JOBS) --dist worksteal tests --ignore=tests/gpu --ignore=tests/emulator --ignore=tests/engines --ignore=tests/port_build $(ARGS)
 
 # Which tests those are is a rule, in tests/fast.py.
 test-fast: $(VENV)/.ready-dev
@@ -83,6 +84,12 @@ test-emulator: $(VENV)/.ready-dev
 	@if [ ! -d tests/emulator ]; then echo "test-emulator: no such tests yet"; \
 	elif ! command -v rocjitsu > /dev/null; then echo "test-emulator: skipped: rocjitsu is not on the PATH"; \
 	else $(BIN)/python -m pytest tests/emulator $(ARGS); fi
+
+# Debian has hipcc and HIP's headers (hipcc, libamdhip64-dev); nothing is installed here.
+test-port-build: $(VENV)/.ready-dev
+	@$(BIN)/python -c 'import sys; from gfxgraph.port.build.compiler import find_compiler as f; sys.exit(f() is None)' \
+		|| echo "test-port-build: lacks hipcc, or a clang++ that finds HIP headers, on the PATH: its tests are skipped"
+	@$(BIN)/python -m pytest tests/port_build $(ARGS)
 
 bench:
 	@for file in benchmarks/bench_*.py; do \

@@ -49,18 +49,23 @@ class UnsafePathError(OSError):
 
 
 @contextlib.contextmanager
-def _folder_of(root: str, path: str) -> Iterator[tuple[int | None, str]]:
+def _folder_of(root: str, path: str, *, makes: bool = False) -> Iterator[tuple[int | None, str]]:
     """The folder of ``path`` as a descriptor, and the file's name in it; None and a path where there are none."""
     *folders, name = path.split("/")
     if not name or os.path.isabs(path) or any(part in ("", ".", "..") for part in (*folders, name)):
         raise UnsafePathError(path, "not a path inside the folder")
     if not _CAN_WALK:  # Windows
+        if makes:
+            os.makedirs(os.path.join(root, *folders), exist_ok=True)
         yield None, os.path.join(root, *folders, name)
         return
     folder = os.open(root, _FOLDER)
     try:
         for part in folders:
             try:
+                if makes:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(part, dir_fd=folder)
                 deeper = os.open(part, _FOLDER | _NO_LINK, dir_fd=folder)
             except OSError as error:
                 if error.errno in (errno.ELOOP, errno.ENOTDIR):
@@ -102,18 +107,22 @@ def read_inside(root: str, path: str, limit: int, *, is_ours: bool = False) -> b
     return data
 
 
-def write_inside(root: str, path: str, data: bytes, *, is_lasting: bool = False) -> None:
+def write_inside(
+    root: str, path: str, data: bytes, *, is_lasting: bool = False, makes: bool = False, is_executable: bool = False
+) -> None:
     """Replace a file below ``root`` in one step; a link in its place is refused, not followed.
 
     Args:
         is_lasting: it is on the disk when this returns.
+        makes: its folders are made where they are not there.
+        is_executable: a new file may be run.
 
     Raises:
         UnsafePathError: a link on the way or in the file's place, or something that is no regular file.
         OSError: it cannot be written.
     """
-    with _folder_of(root, path) as (folder, name):
-        mode = 0o666 & ~umask()
+    with _folder_of(root, path, makes=makes) as (folder, name):
+        mode = (0o777 if is_executable else 0o666) & ~umask()
         try:
             now = os.stat(name, dir_fd=folder, follow_symlinks=False)
         except FileNotFoundError:
@@ -121,7 +130,7 @@ def write_inside(root: str, path: str, data: bytes, *, is_lasting: bool = False)
         else:
             if not stat.S_ISREG(now.st_mode):
                 raise UnsafePathError(path, "its path is a link or not a regular file")
-            mode = stat.S_IMODE(now.st_mode)
+            mode = stat.S_IMODE(now.st_mode) & 0o777  # the new file is this user's: no other's rights move to it
         head, last = os.path.split(name)
         temporary = os.path.join(head, f".{last[:80]}.{secrets.token_hex(8)}")
         handle = os.open(temporary, _NEW, 0o600, dir_fd=folder)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
+import shutil
 import sys
-from collections import Counter
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,12 +13,14 @@ from rich.console import Console
 
 from gfxgraph import files
 from gfxgraph.cli import _contract
+from gfxgraph.cli._port_fix import build_command, fix_command
 from gfxgraph.cli._port_options import ARCH, JSON, LANG, PATH, archs_of, existing, fail, need_parsers
 from gfxgraph.cli._port_verify import verify_group
 from gfxgraph.port.files import write_out
 
 if TYPE_CHECKING:  # the parsers are an extra
     from gfxgraph.port.audit import Audit
+    from gfxgraph.port.registry import Loaded
 
 
 class _Group(_contract.Group):
@@ -40,6 +42,8 @@ def command() -> None:
 
 
 command.add_command(verify_group)
+command.add_command(fix_command)
+command.add_command(build_command)
 
 
 @command.command("audit")
@@ -142,6 +146,14 @@ def audit_command(
         click.echo(json.dumps(render.as_json(report, lang=lang, guarded=show_guarded), indent=1, ensure_ascii=False))
     elif sarif_path != "-":
         render.show(report, Console(highlight=False), lang=lang, guarded=show_guarded, limit=limit)
+        if any(f.path.endswith((".cu", ".cuh")) for f in report.findings):
+            here = shutil.which("hipcc") is not None
+            say = (
+                "the compiler knows more: gfxgraph port build"
+                if here
+                else "hipcc is not on the PATH: nothing was compiled"
+            )
+            click.echo(say, err=True)
     sys.exit(0 if exit_zero or write_baseline or not report.findings else 1)
 
 
@@ -197,7 +209,7 @@ def rules_command(lang: str, as_json: bool) -> None:
     Console(highlight=False).print(table)
 
 
-def _rule_row(loaded: Any, lang: str) -> dict[str, Any]:
+def _rule_row(loaded: Loaded, lang: str) -> dict[str, Any]:
     rule = loaded.rule
     return {
         "rule": rule.id, "code": rule.code, "severity": rule.severity.label, "phase": rule.phase,
@@ -206,7 +218,7 @@ def _rule_row(loaded: Any, lang: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _rule_json(loaded: Any, lang: str) -> dict[str, Any]:
+def _rule_json(loaded: Loaded, lang: str) -> dict[str, Any]:
     text = loaded.rule.text(lang)
     examples = {kind: loaded.rule.files(kind) for kind in ("bad", "good")}
     return {**_rule_row(loaded, lang), "why": text.why, "do": text.do, "versions": loaded.rule.versions, **examples}
@@ -252,7 +264,10 @@ def rule_command(code: str, lang: str, as_json: bool) -> None:
 @LANG
 @JSON
 def plan_command(path: str, arch: str | None, lang: str, as_json: bool) -> None:
-    """Show which phases PATH needs, in what order, and what no tool can do."""
+    """Show how to port PATH: the way, the work in order, and what no tool can do.
+
+    With --json it is a work list: what, where, why, how to check it, and the command that proves it.
+    """
     # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.port import audit as auditing
     from gfxgraph.port import facts, plan
@@ -267,9 +282,9 @@ def plan_command(path: str, arch: str | None, lang: str, as_json: bool) -> None:
     except (auditing.AuditError, OSError) as error:
         fail(error)
     _refuse_nothing(path, report)
-    made = plan.make_plan(report, project)
+    made = plan.made_of(report, project, lang)
     if as_json:
-        click.echo(json.dumps(plan.as_json(made, lang=lang), indent=1, ensure_ascii=False))
+        click.echo(json.dumps(made, indent=1, ensure_ascii=False))
     else:
         click.echo(plan.as_markdown(made, lang=lang), nl=False)
 
@@ -280,7 +295,8 @@ def plan_command(path: str, arch: str | None, lang: str, as_json: bool) -> None:
 @LANG
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; the default.")
 @click.option("--gate", "before", metavar="FILE", help="Audit again and compare with an earlier document.")
-def agent_command(path: str, arch: str | None, lang: str, as_json: bool, before: str | None) -> None:
+@click.option("--skill", "is_skill", is_flag=True, help="Print the skill file: how an agent ports with this tool.")
+def agent_command(path: str, arch: str | None, lang: str, as_json: bool, before: str | None, is_skill: bool) -> None:
     """Write one document for a coding agent: ranked findings, diffs, and the gate.
 
     Save it, work from the top, then run it with --gate FILE. Exit status: 0 written, or the gate passed; 1 the gate
@@ -289,6 +305,10 @@ def agent_command(path: str, arch: str | None, lang: str, as_json: bool, before:
     # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.port import agent
     from gfxgraph.port.audit import AuditError
+
+    if is_skill:
+        click.echo((resources.files("gfxgraph.port") / "SKILL.md").read_text("utf-8"), nl=False)
+        return
 
     targets = archs_of(arch)
     try:
@@ -312,141 +332,6 @@ def _document(path: str) -> dict[str, object]:
     if not isinstance(saved, dict):
         raise ValueError(f"{path}: not a document of gfxgraph port agent")
     return saved
-
-
-@command.command("fix")
-@PATH
-@ARCH
-@click.option("--unsafe", is_flag=True, help="Also make the edits that are only suggested.")
-@click.option("--dry-run", is_flag=True, help="Print the patch and write nothing.")
-@click.option("--apply", "apply_", is_flag=True, help="Edit the files instead of writing a patch.")
-@click.option(
-    "--output",
-    type=_contract.OutFile(),
-    metavar="FILE",
-    default="gfxgraph-port.patch",
-    show_default=True,
-    help="Where to write the patch.",
-)
-@click.option("--test", "test", metavar="COMMAND", help="With --apply: run this; undo the edits if it fails.")
-@click.option("--hipify", "hipify_to", metavar="FOLDER", help="Also translate CUDA sources, into FOLDER.")
-@JSON
-@click.pass_context
-def fix_command(
-    ctx: click.Context,
-    path: str,
-    arch: str | None,
-    unsafe: bool,
-    dry_run: bool,
-    apply_: bool,
-    output: str,
-    test: str | None,
-    hipify_to: str | None,
-    as_json: bool,
-) -> None:
-    """Fix what can be fixed without touching NVIDIA's path.
-
-    Writes a patch for review. Every edit passes the identity gate, except --unsafe edits whose precondition explains
-    why NVIDIA gets the same result. What is left is listed, with the reason.
-
-    Exit status: 0 done, 1 some edits were refused or undone, 2 it could not run.
-    """
-    _refuse_conflicts(ctx, apply_, dry_run, test, hipify_to)
-    # lazily: the parsers are an extra, and help must be there without them
-    from gfxgraph.port.audit import AuditError
-    from gfxgraph.port.fix import run
-
-    targets = archs_of(arch)
-    try:
-        with _contract.working("port fix: reading the tree"):
-            fixes = run.fix(path, unsafe=unsafe, archs=targets)
-    except (AuditError, OSError) as error:
-        fail(error)
-    patch = "".join(f.patch() for f in fixes if f.new != f.old)
-    edited: list[str] = []
-    undone = ""
-    try:
-        if apply_ and not dry_run:
-            edited = run.write_all(path, fixes)
-            undone = run.try_out(path, fixes, test) if test else ""
-        elif patch and not dry_run:
-            write_out(output, patch, tree=path)
-    except OSError as error:
-        fail(error)
-    refused = [(f.path, r) for f in fixes for r in f.refused]
-    left = run.left_over(path, fixes, targets) if not dry_run and not undone else ()
-    status = _contract.FOUND if refused or undone else _contract.OK
-    if as_json:
-        data = {
-            "patch": patch if dry_run or not apply_ else "",
-            "patch_file": output if patch and not dry_run and not apply_ else None,
-            "edited": [] if undone else edited,
-            "undone": undone,
-            "n_edits": sum(len(f.applied) for f in fixes),
-            "refused": [{"path": name, "line": r.line, "rule": r.rule, "reason": r.reason} for name, r in refused],
-            "check": [
-                {"rule": rule, "count": n, "needs": needs} for (rule, needs), n in _preconditions(fixes).items()
-            ],
-            "left": [{"rule": e.rule, "code": e.code, "count": e.count, "reason": e.reason} for e in left],
-        }
-        click.echo(json.dumps(data, indent=1, ensure_ascii=False))
-        sys.exit(status)
-    if dry_run:
-        click.echo(patch, nl=False)
-    elif apply_:
-        for name in edited:
-            click.echo(f"{'put back' if undone else 'edited'} {name}")
-    elif patch:
-        click.echo(f"wrote {output}: review it, then git apply {output}")
-    if undone:
-        click.echo(f"undone: {test}: {undone}", err=True)
-        sys.exit(status)
-    n_edits = sum(len(f.applied) for f in fixes)
-    for name, r in refused:
-        click.echo(f"refused {name}:{r.line} {r.rule}: {r.reason}", err=True)
-    click.echo(f"{n_edits} {'edit' if n_edits == 1 else 'edits'}, {len(refused)} refused", err=True)
-    for (rule, needs), count in _preconditions(fixes).items():
-        click.echo(f"check {rule} ({count}): {needs}", err=True)
-    for rest in left:
-        click.echo(f"left {rest.rule} {rest.code} ({rest.count}): {rest.reason}", err=True)
-    if hipify_to and not dry_run:
-        _hipify(path, hipify_to)
-    sys.exit(status)
-
-
-def _refuse_conflicts(
-    ctx: click.Context, apply_: bool, dry_run: bool, test: str | None, hipify_to: str | None
-) -> None:
-    """Options that would be accepted and then do nothing."""
-    if test is not None and not apply_:
-        fail("--test runs after --apply")
-    if test is not None and not test.strip():
-        fail("--test names no command")
-    if apply_ and dry_run:
-        fail("--apply edits the files, --dry-run edits nothing: give one of them")
-    if apply_ and ctx.get_parameter_source("output") is click.core.ParameterSource.COMMANDLINE:
-        fail("--apply writes no patch file; leave out --output")
-    if hipify_to is not None and dry_run:
-        fail("--hipify writes a folder, --dry-run writes nothing: give one of them")
-    if hipify_to is not None and (not hipify_to or (os.path.exists(hipify_to) and not os.path.isdir(hipify_to))):
-        _contract.refuse("file_unusable", path=hipify_to, problem="--hipify: not a folder")
-
-
-def _preconditions(fixes: list[Any]) -> Counter[tuple[str, str]]:
-    """What a reviewer is to check, by rule."""
-    return Counter((e.rule, e.needs) for f in fixes for e in f.applied if e.needs)
-
-
-def _hipify(path: str, folder: str) -> None:
-    """Translate out of place with torch's own hipify, where torch is installed."""
-    # lazily: the parsers are an extra, and help must be there without them
-    from gfxgraph.rocm.hipify import HipifyError, hipify
-
-    try:
-        for line in hipify(path, folder):
-            click.echo(line)
-    except HipifyError as error:
-        fail(error)
 
 
 @command.command("env")

@@ -1,14 +1,14 @@
 """port: audit, plan, fix and verify a CUDA codebase for ROCm.
 
 Enters: source text, paths, plain data from the environment.
-Stays out: torch, drivers, and the code under audit, which is read and never imported.
+Stays out: torch, drivers, and the code under audit, which is read and compiled, and never imported or run.
 
     model.py     the vocabulary: rules, hits, findings
     rules/       what the audit looks for, as tables; registry.py reads them, checks.py answers what they ask,
                  rule_api.py is what a function of a rule imports
     readers/     from files to trees; embedded.py: CUDA source in Python strings
     guards/      which devices a line can reach
-    files.py     which files are audited; gitignore.py: which paths git leaves out
+    files.py     how the files of a tree are opened and written
     project.py   the repository: kinds of files and how they refer to each other
     facts.py     what one file cannot know, gathered over all
     archs.py     AMD architectures that a rule may ask about
@@ -16,8 +16,10 @@ Stays out: torch, drivers, and the code under audit, which is read and never imp
     audit.py     runs it on a repository; changes.py: only what differs from a revision
     impact.py    the order of findings; phases.py: the phases of a port
     render.py    an audit as text; sarif.py: for code-scanning services
+    hipify.py    CUDA's names as HIP's, from hipify's tables
+    build/       every translation unit through a HIP compiler
     strategy.py  which way to port a repository; plan.py: the plan
-    agent.py     one document that a porting agent can work through
+    agent.py     the plan with diffs and a gate; SKILL.md: how an agent ports
     fix/         edits, and the gate they pass
     env.py       the machine a port is brought up on; pip_guard.py protects its torch
     verify.py    static and build checks of a port

@@ -12,40 +12,32 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from gfxgraph.port import plan
 from gfxgraph.port.archs import Arch
 from gfxgraph.port.audit import Audit, audit
 from gfxgraph.port.facts import gather
 from gfxgraph.port.fix import run
 from gfxgraph.port.impact import Impact, impact_of, rank
-from gfxgraph.port.model import Finding, fill
+from gfxgraph.port.model import Finding
 from gfxgraph.port.project import discover
-from gfxgraph.port.registry import find
-from gfxgraph.port.strategy import choose, stages
 
 SCHEMA = "gfxgraph-port-agent/1"
 _GATED = (Impact.BREAKS, Impact.SILENT)
 
 
 def document(path: str, *, archs: tuple[Arch, ...] | None, lang: str = "en") -> dict[str, Any]:
-    """Everything about a repository's port, as plain data."""
-    i = 1 if lang == "zh" else 0
+    """The plan, with the diffs that answer its items and the gate that ends the work."""
     report = audit(path, archs=archs)
     project = discover(path)
     gather(project)
     fixes = {f.path: f for f in run.fix(path, unsafe=True, archs=archs)}
-    chosen = choose(report, project)
-    ordered = sorted(report.findings, key=rank)
-    changed = [f for f in fixes.values() if f.new != f.old]
+    made = plan.made_of(report, project, lang)
+    found = {f.fingerprint: f for f in report.findings}
+    for row in made["work"]:
+        row["edit"] = _edit(found[row["fingerprint"]], fixes)
     return {
+        **made,
         "schema": SCHEMA,
-        "targets": [a.name for a in report.archs],
-        "strategy": {
-            "way": chosen.way.value,
-            "reasons": [r[i] for r in chosen.reasons],
-            "also": [r[i] for r in chosen.also],
-        },
-        "order": [{"stage": s.name[i], "rules": list(s.codes), "findings": s.count} for s in stages(ordered)],
-        "work": [_item(n, f, fixes, lang) for n, f in enumerate(ordered, 1)],
         "patches": [
             {
                 "path": f.path,
@@ -54,7 +46,8 @@ def document(path: str, *, archs: tuple[Arch, ...] | None, lang: str = "en") -> 
                 "needs": sorted({e.needs for e in f.applied if e.needs}),
                 "patch": f.patch(),
             }
-            for f in changed
+            for f in fixes.values()
+            if f.new != f.old
         ],
         "gate": {
             "command": ["gfxgraph", "port", "agent", ".", "--gate", "port.json"],
@@ -63,32 +56,20 @@ def document(path: str, *, archs: tuple[Arch, ...] | None, lang: str = "en") -> 
             "accepted": {},
             "counts": _counts(report),
         },
-        "skipped": [{"path": s.path, "reason": s.reason, "detail": s.detail} for s in report.skipped],
     }
 
 
-def _item(n: int, f: Finding, fixes: dict[str, run.FileFix], lang: str) -> dict[str, Any]:
-    loaded = find(f.rule)
-    assert loaded is not None
-    text = loaded.rule.text(lang)
+def _edit(f: Finding, fixes: dict[str, run.FileFix]) -> dict[str, object]:
+    """Whether a patch answers a finding, what a reviewer is to check, or why it was refused."""
     lines = set(f.lines or (f.line,))
     made = fixes.get(f.path)
     edits = [e for e in made.applied if e.rule == f.rule and _touches(e.line, e.last_line, lines)] if made else []
     edits += (e for beside in fixes.values() if (f.path, f.rule) in beside.answers for e in beside.applied)
     refused = [r.reason for r in made.refused if r.rule == f.rule and r.line in lines] if made else []
     return {
-        "rank": n,
-        "impact": impact_of(f.code).label,
-        **f.as_json(),
-        "title": text.title,
-        "what": fill(text.what, f.values),
-        "why": text.why,
-        "do": text.do,
-        "edit": {
-            "in_patch": bool(edits),
-            "needs": sorted({e.needs for e in edits if e.needs}),
-            "refused": refused[0] if refused and not edits else "",
-        },
+        "in_patch": bool(edits),
+        "needs": sorted({e.needs for e in edits if e.needs}),
+        "refused": refused[0] if refused and not edits else "",
     }
 
 

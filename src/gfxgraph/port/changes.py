@@ -22,6 +22,7 @@ from gfxgraph.port.files import read_inside
 from gfxgraph.port.project import MAX_READ, Project
 
 _MAX_LINES = 20_000  # of the part that differs; beyond, all of it counts as changed
+_WAIT_S = (60, 10)  # the first call reads every setting, one of which may name a pipe that nobody writes
 _GIT = ("-c", "core.fsmonitor=false", "-c", "protocol.allow=never", "-c", "core.alternateRefsCommand=false")
 
 
@@ -86,7 +87,7 @@ def _git(root: str, *arguments: str, given: bytes = b"") -> bytes:
         # An empty list of allowed protocols, for versions that do not know GIT_NO_LAZY_FETCH.
         done = subprocess.run(
             ["env", "GIT_ALLOW_PROTOCOL=none", "GIT_NO_LAZY_FETCH=1", "GIT_OPTIONAL_LOCKS=0", *command],
-            input=given, capture_output=True, timeout=120, check=False,
+            input=given, capture_output=True, timeout=_WAIT_S[arguments[0] == "rev-parse"], check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RevisionError(f"--diff needs git: {error}") from error

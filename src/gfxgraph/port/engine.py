@@ -17,7 +17,7 @@ from gfxgraph.port.guards.python import PyGuards
 from gfxgraph.port.guards.worlds import NVIDIA, DeviceKind
 from gfxgraph.port.impact import rank
 from gfxgraph.port.model import Finding, Hit, Rule, Scope, Severity, SkippedFile
-from gfxgraph.port.project import CUDA_ONLY, Project, UnreadableError, kind_of
+from gfxgraph.port.project import ANSWERED_BY_HOME, CUDA_ONLY, HOME, Project, UnreadableError, kind_of
 from gfxgraph.port.readers.cpp import CppFile
 from gfxgraph.port.readers.directives import TooDeepError
 from gfxgraph.port.readers.python import PyFile
@@ -174,7 +174,7 @@ def _audit_text(result: FileResult, context: Context, kind: str, text: str, arch
             for hit in guarded_run(rule, check, needs, context, result):
                 if needs.is_lock:  # it is made anew as a whole, from what is reported in the list behind it
                     hit = replace(hit, group="lock", severity=Severity.LOW)
-                _record(result, rule, hit, needs.lines, archs, context.vendor, "")
+                _record(context, result, rule, hit, needs.lines, archs, "")
         if needs.is_lock:
             return
         rest = "ini" if not result.path.endswith((".yml", ".yaml")) else "yaml"
@@ -193,7 +193,7 @@ def _run_lines(
                 reached, reason = text_guards.reaching(hit.node, archs)
                 if rule.scope is Scope.ONLY_AMD and context.vendor != "amd" and not text_guards.only_amd(hit.node):
                     continue
-            _record(result, rule, hit, file.lines, reached, context.vendor, reason)
+            _record(context, result, rule, hit, file.lines, reached, reason)
 
 
 def _audit_python(
@@ -225,7 +225,7 @@ def _audit_python(
                 reached, reason = guards.reaching(node, archs)
             else:
                 reached, reason = archs, ""
-            _record(result, rule, hit, file.lines, reached, context.vendor, reason)
+            _record(context, result, rule, hit, file.lines, reached, reason)
     if embedded:
         for node, source, first in embedded_sources(file):
             reached, reason = guards.reaching(node, archs)
@@ -237,7 +237,7 @@ def _audit_python(
                 for hit in guarded_run(rule, check, inner, context, result):
                     through, why = _cpp_reach(inner, hit, rule, context, reached)
                     if through is not None:
-                        _record(result, rule, hit, file.lines, through, context.vendor, reason or why)
+                        _record(context, result, rule, hit, file.lines, through, reason or why)
     for node, module, level, names in file.import_sites:
         base = "." * level + module
         dotted = [base, *(f"{base}.{name}" if module else base + name for name in names)]
@@ -300,18 +300,19 @@ def _run_cpp(
         for hit in guarded_run(rule, check, file, context, result):
             reached, reason = _cpp_reach(file, hit, rule, context, archs)
             if reached is not None:
-                _record(result, rule, hit, file.lines, reached, context.vendor, reason)
+                _record(context, result, rule, hit, file.lines, reached, reason)
 
 
 def _record(
+    context: Context,
     result: FileResult,
     rule: Rule,
     hit: Hit,
     lines: list[str],
     reached: tuple[Arch, ...],
-    vendor: str,
     reason: str,
 ) -> None:
+    vendor = context.vendor
     affected = hit.archs or rule.archs
     archs = tuple(a.name for a in reached if a in affected)
     evidence = printable(lines[hit.line - 1].strip()[:240]) if 0 < hit.line <= len(lines) else ""
@@ -325,6 +326,8 @@ def _record(
         guarded = "a continuous-integration recipe for one platform"
     if not guarded and vendor == "nvidia":
         guarded = "this file is the NVIDIA side: an AMD twin stands beside it, or it is a copy of the toolkit's"
+    if not guarded and context.project.has_home and rule.code in ANSWERED_BY_HOME:
+        guarded = f"{HOME} stands in for CUDA's toolkit in the HIP build"
     if not guarded and not archs:
         return  # no architecture asked for is affected
     finding = Finding(

@@ -11,13 +11,14 @@ import io
 import os
 import re
 import stat
+import subprocess
+import tempfile
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from gfxgraph.port.files import printable, read_inside
-from gfxgraph.port.gitignore import GitIgnore, tracked
 from gfxgraph.port.guards.cpp import Macros
 from gfxgraph.port.guards.names import AMD_WORDS, words
 from gfxgraph.port.model import SkippedFile
@@ -26,11 +27,18 @@ from gfxgraph.port.readers.python import PyFile
 CUDA_ONLY = ("cutlass", "cuda", "tensorrt", "pycuda", "numba.cuda", "deep_gemm", "cuda_core")  # no module for AMD
 MAX_BYTES = 2_000_000
 MAX_READ = 32_000_000  # lock files may be larger than sources; nothing is read beyond this
-_MAX_IGNORES = 2_000  # patterns of one .gitignore
+MOST_DEPTH = 64
+_MAX_CONFIGURE = 150_000
 _MAX_IGNORE_BYTES = 1_000_000
-_MAX_TESTS = 30_000_000  # of a path against a pattern, in one walk
+_GIT_S = 10
+HOME = "hip_compat"  # the folder that `port fix` writes: it is AMD's, and nothing in it is left to port
+# What the folder answers: names, targets and paths of CUDA's toolkit.
+ANSWERED_BY_HOME = frozenset(
+    {"untranslated-cuda", "cmake-cuda-language", "cuda-link-libs", "cmake-cuda-arch", "cub-primitives", "nvtx",
+     "cuda-named-in-recipe"}
+)  # fmt: skip
 _SKIP_DIRS = frozenset(
-    {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".tox", ".nox", "site-packages",
+    {HOME, ".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".tox", ".nox", "site-packages",
      ".mypy_cache", ".ruff_cache", ".pytest_cache", ".eggs", ".idea", ".vscode"}
 )  # fmt: skip
 VENDORED = frozenset(
@@ -71,7 +79,7 @@ def kind_of(path: str) -> str:
         return "requirements"
     if lower.startswith(("dockerfile", "containerfile")) or suffix in ("dockerfile", "containerfile"):
         return "docker"
-    if suffix in ("sh", "bash", "zsh", "sbatch", "slurm"):
+    if suffix in ("sh", "bash", "zsh", "sbatch", "slurm") or lower == "configure":
         return "shell"
     if lower == "cmakelists.txt" or suffix == "cmake" or lower.endswith(".cmake.in"):
         return "cmake"
@@ -104,6 +112,7 @@ class Project:
         own_names: what the project itself calls cudaSomething: no names of CUDA's.
         warp_constants: names that some file defines as a warp size of 32.
         warp_folders: folders of which some file works with warps.
+        has_home: the folder that `port fix` writes is there.
         asks_cuda_home: the build of a torch extension asks for CUDA_HOME and so defines nothing on ROCm.
         extension_names: modules that this repository builds itself.
         cuda_modules: Python files that name a package of CUDA_ONLY in an import.
@@ -129,10 +138,11 @@ class Project:
     cuda_lists: frozenset[str] = frozenset()
     has_hip_build: bool = False
     has_werror: bool = False
+    has_home: bool = False
     gitignore: str = ""
     requires: frozenset[str] = frozenset()
     cuda_modules: frozenset[str] = frozenset()
-    compat: str = ""  # the header of aliases that `fix` writes, as sources include it
+    compat: str = ""
     diff: dict[str, frozenset[int]] | None = None
     _by_module: dict[str, list[str]] = field(default_factory=dict)
     _amd_keys: set[str] = field(default_factory=set)
@@ -380,7 +390,7 @@ def discover(root: str, *, max_bytes: int = MAX_BYTES, vendored: bool = False) -
         project = Project(os.path.dirname(top))
         _add(project, os.path.basename(top), max_bytes)
         return project
-    project = Project(top)
+    project = Project(top, has_home=os.path.isfile(os.path.join(top, HOME, "hip.cmake")))
     ignores = _Ignores(project)
     held: list[str] = []
     _walk(project, ignores, [""], max_bytes, None if vendored else held)
@@ -400,14 +410,15 @@ def _walk(project: Project, ignores: _Ignores, stack: list[str], max_bytes: int,
     top = project.root
     while stack:
         folder = stack.pop()
+        if folder.count("/") >= MOST_DEPTH:
+            project.skipped.append(SkippedFile(folder, "too deep", f"below {MOST_DEPTH} folders"))
+            continue
         try:
             with os.scandir(os.path.join(top, folder) if folder else top) as listed:
                 entries = sorted(listed, key=lambda e: e.name)
         except OSError as error:
             project.skipped.append(SkippedFile(folder or ".", "unreadable", str(error.strerror)))
             continue
-        if any(e.name == ".gitignore" for e in entries):
-            ignores.load(folder)
         folders = []
         for entry in entries:
             rel = _join(folder, entry.name)
@@ -465,34 +476,29 @@ def _built(project: Project, folder: str) -> list[str]:
 
 
 class _Ignores:
-    """The ``.gitignore`` files of a tree. A tree whose patterns cost too much is audited without the rest of them."""
+    """What git leaves out by ``.gitignore``, asked of git in an empty repository of ours: nothing of the tree's own
+    settings is read, and an exported tree has them too. Of the tree's repository only the index is taken.
+    """
 
     def __init__(self, project: Project) -> None:
-        self.project = project
-        self.specs: dict[str, GitIgnore] = {}
-        self.left = _MAX_TESTS
-        self.tracked: frozenset[str] | None = None
+        self.has_index = os.path.isfile(os.path.join(project.root, ".git", "index"))
+        self.kept: set[str] | None = None
         try:
-            self.tracked = tracked(read_inside(project.root, ".git/index", MAX_READ))
-        except (OSError, ValueError):
-            pass  # no index of our reading: an exported tree, a linked worktree, or none of git's
-
-    def load(self, folder: str) -> None:
-        name = _join(folder, ".gitignore")
-        try:
-            text = read_inside(self.project.root, name, _MAX_IGNORE_BYTES).decode("utf-8", "replace")
-        except OSError as error:
-            self.project.skipped.append(SkippedFile(name, "gitignore", str(error.strerror)))
+            project.gitignore = read_inside(project.root, ".gitignore", _MAX_IGNORE_BYTES).decode("utf-8", "replace")
+        except OSError:
+            pass  # git says what is wrong with it
+        for index in (True, False) if self.has_index else (False,):
+            listed, why = _listed(project.root, with_index=index)
+            if listed is not None:
+                break
+            project.skipped.append(SkippedFile(".git/index" if index else ".gitignore", "gitignore", why))
+            self.has_index = False
+        else:
             return
-        lines = text.splitlines()
-        if len(lines) > _MAX_IGNORES:
-            why = f"only the last {_MAX_IGNORES} of {len(lines)} lines are applied"
-            self.project.skipped.append(SkippedFile(name, "gitignore", why))
-        try:
-            self.specs[folder] = GitIgnore("\n".join(lines[-_MAX_IGNORES:]))
-        except (ValueError, re.error, RecursionError) as error:
-            self.project.skipped.append(SkippedFile(name, "gitignore", str(error)))
-        self.project.gitignore += text if not folder else ""
+        self.kept = set(listed)
+        for path in listed:
+            while path and (path := path.rpartition("/")[0]) not in self.kept:
+                self.kept.add(path)
 
     def hide(self, rel: str, is_dir: bool) -> bool:
         """Whether git leaves a path out. What it tracks it does not, whatever a pattern says.
@@ -500,23 +506,30 @@ class _Ignores:
         Without an index a file's pattern is not held against the recipe of a build: an exported tree holds what
         was tracked (``*.txt`` and ``Makefile`` are common patterns), and one that a tool writes is in a folder.
         """
-        if self.tracked is not None and rel in self.tracked:
+        if self.kept is None or rel in self.kept:
             return False
-        if self.tracked is None and not is_dir and kind_of(rel) in _RECIPES:
-            return False
-        parts = rel.split("/")
-        for end in range(len(parts) - 1, -1, -1):  # the file nearest to the path decides
-            spec = self.specs.get("/".join(parts[:end]))
-            if spec is None or self.left < 0:
-                continue
-            self.left -= len(spec.lines)
-            if self.left < 0:
-                why = "too many patterns for so many paths: no more are applied from here"
-                self.project.skipped.append(SkippedFile(rel, "gitignore", why))
-            verdict = spec.decides("/".join(parts[end:]), is_dir)
-            if verdict is not None:
-                return verdict
-        return False
+        return is_dir or self.has_index or kind_of(rel) not in _RECIPES
+
+
+def _listed(root: str, *, with_index: bool) -> tuple[list[str] | None, str]:
+    """The files that git would keep; None, and why, where it cannot say."""
+    with tempfile.TemporaryDirectory(prefix="gfxgraph-port-") as own:
+        alone = ["env", "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_OPTIONAL_LOCKS=0"]
+        index = [f"GIT_INDEX_FILE={os.path.join(root, '.git', 'index')}"] if with_index else []
+        listing = ["ls-files", "-z", "--others", "--exclude-standard", *(["--cached"] if with_index else [])]
+        try:
+            subprocess.run(
+                [*alone, "git", "init", "-q", "--bare", "--template=", own], capture_output=True, check=True
+            )
+            done = subprocess.run(
+                [*alone, *index, "git", f"--git-dir={own}", f"--work-tree={root}", "-C", root, *listing],
+                capture_output=True, timeout=_GIT_S, check=True, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+        except subprocess.CalledProcessError as error:
+            return None, f"not applied: git: {printable(error.stderr[-200:].decode('utf-8', 'replace').strip())}"
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return None, f"not applied: {printable(str(error))[-200:]}"
+    return [os.fsdecode(name).rstrip("/") for name in done.stdout.split(b"\0") if name], ""
 
 
 def _link(top: str, path: str, rel: str) -> str:
@@ -545,6 +558,8 @@ def _add(project: Project, rel: str, max_bytes: int) -> None:
     if not stat.S_ISREG(info.st_mode):
         project.skipped.append(SkippedFile(rel, "special", "no regular file (a pipe, socket or device)"))
         return
+    if rel.endswith("configure") and info.st_size > _MAX_CONFIGURE:
+        return  # autoconf wrote it, from a configure.ac that is read
     limit = MAX_READ if kind == "requirements" else max_bytes
     if info.st_size > limit:
         project.skipped.append(SkippedFile(rel, "too large", f"{info.st_size} bytes, limit {limit}"))

@@ -52,7 +52,11 @@ class Stage:
 
     name: Pair
     codes: tuple[str, ...]
-    count: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.findings)
 
 
 def choose(audit: Audit, project: Project) -> Strategy:
@@ -147,5 +151,5 @@ def stages(findings: list[Finding]) -> list[Stage]:
         seen |= {id(f) for f in mine}
         codes = Counter(f.code for f in mine)
         if mine:
-            made.append(Stage(name, tuple(c for c, _ in codes.most_common()), len(mine)))
+            made.append(Stage(name, tuple(c for c, _ in codes.most_common()), tuple(mine)))
     return made

@@ -31,6 +31,7 @@ def hipify(source: str, output: str) -> Iterator[str]:
         project_directory=source,
         output_directory=output,
         includes=[os.path.join(source, "*")],
+        ignores=[os.path.join(source, "hip_compat", "*")],  # HIP's already
         extensions=(".cu", ".cuh", ".c", ".cc", ".cpp", ".h", ".hpp"),
         is_pytorch_extension=True,
         show_detailed=False,

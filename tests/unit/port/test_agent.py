@@ -76,7 +76,7 @@ def test_agent_document_and_gate(tmp_path: Path) -> None:
     assert [w["impact"] for w in data["work"]] == ["silent", "silent", "name"]
     assert [w["edit"]["in_patch"] for w in data["work"]] == [True, False, True]
     assert "decision" in data["work"][1]["edit"]["refused"]
-    assert {p["path"] for p in data["patches"]} >= {"m.py", "a.cpp", "cuda_to_hip.h"}
+    assert {p["path"] for p in data["patches"]} >= {"m.py", "hip_compat/include/cuda_to_hip.h"}
     saved.write_text(done.output)
     assert cli.invoke(command, ["agent", str(root), "--gate", str(saved)]).exit_code == 1
     cli.invoke(command, ["fix", str(root), "--unsafe", "--apply"])

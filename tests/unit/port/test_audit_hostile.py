@@ -17,8 +17,7 @@ from gfxgraph.port import budget
 from gfxgraph.port.audit import AuditError, audit
 from gfxgraph.port.bounded import bound
 from gfxgraph.port.files import UnsafePathError, printable, read_inside, write_inside, write_out
-from gfxgraph.port.gitignore import GitIgnore
-from tests.unit.port.conftest import Run, codes
+from tests.unit.port.conftest import Run, codes, write
 
 FIXABLE = "import torch\n\nok = torch.cuda.get_device_capability()[0] >= 9\n"
 
@@ -174,7 +173,6 @@ DEEP = {
     "python sum": ("a.py", "import torch\nx = " + "+".join(["1"] * 50_000) + "\n", "too deep|^$"),
     "attributes": ("a.py", "import torch\nx = a" + ".b" * 50_000 + "\n", "too deep|^$"),
     "raw strings": ("a.cu", 'R"(' * 100_000 + "cuda", "^$"),
-    "stars": (".gitignore", "*a" * 60 + "b\n", "^$"),
     "empty notebook": ("a.py", b"\xff\xfe\x00", "not valid|binary"),
 }
 
@@ -248,13 +246,6 @@ def test_the_bound_gives_the_timer_back() -> None:
     assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)
 
 
-def test_patterns_of_many_stars_are_linear() -> None:
-    """A pattern of many stars takes time in proportion to the name (it would not end otherwise)."""
-    assert GitIgnore("*a" * 60 + "b").decides("a" * 250, False) is None
-    assert GitIgnore("*a" * 60 + "b").decides("a" * 250 + "b", False) is True
-    assert GitIgnore("**/a/" * 30 + "b").decides("a/" * 900 + "c", False) is None
-
-
 def test_repetitions_are_bounded() -> None:
     """No repetition of a rule's expression is endless, unless nothing can follow it."""
     assert bound(r"\w*x[^;]+y") == r"\w{0,48}x[^;]{1,160}y"
@@ -263,8 +254,23 @@ def test_repetitions_are_bounded() -> None:
     assert bound(r"[*+]\*\+") == r"[*+]\*\+"
 
 
-def test_a_huge_gitignore_is_cut(run: Run) -> None:
-    """Of too many patterns the last are applied, and the report says so."""
-    report = run({".gitignore": "x\n" * 5_000 + "hidden.py\n", "hidden.py": FIXABLE, "seen.py": FIXABLE})
-    assert [f.path for f in report.findings] == ["seen.py"]
-    assert [s.reason for s in report.skipped] == ["gitignore"]
+def test_settings_of_the_tree_do_not_reach_git(tmp_path: Path) -> None:
+    """A pipe in the settings makes nobody wait, a worktree elsewhere lists nothing else, a broken index is said."""
+    write(tmp_path / "r", {".gitignore": "*.gen.py\n", "a.py": FIXABLE, "x.gen.py": FIXABLE})
+    subprocess.run(["git", "init", "-q", str(tmp_path / "r")], check=True)
+    os.mkfifo(tmp_path / "pipe")
+    with open(tmp_path / "r/.git/config", "a") as config:
+        config.write(f"[include]\n\tpath = {tmp_path}/pipe\n[core]\n\tworktree = /\n")
+    assert [f.path for f in audit(str(tmp_path / "r"), jobs=1).findings] == ["a.py"]
+    (tmp_path / "r/.git/index").write_bytes(b"DIRC" + b"\xff" * 90)
+    report = audit(str(tmp_path / "r"), jobs=1)
+    assert [f.path for f in report.findings] == ["a.py"] and [s.path for s in report.skipped] == [".git/index"]
+
+
+def test_depth_and_dotted_keys_are_counted_first(run: Run) -> None:
+    """Before a parser or the walk works on them: a key of thousands of parts, folders without end."""
+    deep = "/".join(["d"] * 90)
+    report = run({"pyproject.toml": ".".join(["a"] * 30_000) + " = 1\n", f"{deep}/a.py": FIXABLE, "b.py": FIXABLE})
+    assert [f.path for f in report.findings] == ["b.py"]
+    said = {s.reason: s.detail for s in report.skipped}
+    assert "over 64 parts" in said["syntax"] and "64 folders" in said["too deep"]

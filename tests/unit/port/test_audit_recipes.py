@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from gfxgraph.port.audit import audit
-from gfxgraph.port.gitignore import tracked
 from tests.unit.port.conftest import Run, codes, write
 
 FIXABLE = "import pynvml\n"
@@ -31,18 +29,6 @@ def test_what_git_tracks_is_audited_whatever_gitignore_says(tmp_path: Path, vers
     git(root, "config", "index.version", version)
     git(root, "add", "-f", "a/seen.py", "build/kept.py", ".gitignore")
     assert {f.path for f in audit(str(root), jobs=1).findings} == {"a/seen.py", "build/kept.py"}
-
-
-def test_a_damaged_index_is_no_index() -> None:
-    """Whatever the repository put in the index's place ends in ValueError, which the walk expects."""
-    whole = b"DIRC" + (2).to_bytes(4, "big") + (1).to_bytes(4, "big") + b"\0" * 62 + b"a.py\0"
-    assert tracked(whole) == {"a.py"}
-    for damaged in (b"", b"DIRC", whole[:40], whole[:-1], b"DIRC" + (9).to_bytes(4, "big") + b"\0" * 99):
-        with pytest.raises(ValueError):
-            tracked(damaged)
-    for _ in range(200):
-        with pytest.raises(ValueError):
-            tracked(b"DIRC" + (4).to_bytes(4, "big") + b"\xff" * 4 + os.urandom(80))
 
 
 def test_recipes_of_an_exported_tree_are_audited(run: Run) -> None:

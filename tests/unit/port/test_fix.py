@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,7 @@ from gfxgraph.cli.port import command
 from gfxgraph.port.fix import gate, run
 from tests.unit.port.conftest import write
 
+SETUP = "from torch.utils.cpp_extension import CUDAExtension\nCUDAExtension('m', ['k.cu'])\n"
 SOURCE = """import torch
 import torch._inductor.config  # needed below
 import triton
@@ -77,7 +82,7 @@ def test_unsafe_fixes_pass_the_gate_too(tmp_path: Path) -> None:
         "gate.py": "import torch\nfast = torch.cuda.get_device_capability() >= (9, 0)\n",
         "host.h": "#ifdef __CUDACC__\n#define HD __host__ __device__\n#endif\n",
     }
-    assert not fixed(tmp_path, files)
+    assert fixed(tmp_path, files).keys() == {"host.h"}
     made = fixed(tmp_path, files, unsafe=True)
     assert "(torch.version.hip is None and torch.cuda.get_device_capability() >= (9, 0))" in made["gate.py"].new
     assert "#if defined(__CUDACC__) || defined(__HIPCC__)" in made["host.h"].new
@@ -85,8 +90,6 @@ def test_unsafe_fixes_pass_the_gate_too(tmp_path: Path) -> None:
 
 def test_patch_is_written_and_applies(tmp_path: Path) -> None:
     """By default the sources stay and a patch appears, which git applies."""
-    import subprocess
-
     write(tmp_path, {"m.py": SOURCE})
     patch = tmp_path / "p.patch"
     done = CliRunner().invoke(command, ["fix", str(tmp_path), "--output", str(patch)])
@@ -104,12 +107,50 @@ def test_interruption_undoes_what_was_written(tmp_path: Path, monkeypatch: pytes
     made = fixed(tmp_path, {"a.py": SOURCE, "b.py": SOURCE})
     real = run.write_inside
 
-    def interrupted(root: str, path: str, data: bytes) -> None:
+    def interrupted(root: str, path: str, data: bytes, **options: bool) -> None:
         if path == "b.py":
             raise KeyboardInterrupt
-        real(root, path, data)
+        real(root, path, data, **options)
 
     monkeypatch.setattr(run, "write_inside", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run.write_all(str(tmp_path), list(made.values()))
     assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"a.py": SOURCE, "b.py": SOURCE}
+
+
+def test_what_is_edited_meanwhile_is_not_written(tmp_path: Path) -> None:
+    """A file that changed since it was read stays as it is, when edits are written and when they are put back."""
+    made = list(fixed(tmp_path, {"a.py": SOURCE, "b.py": SOURCE}).values())
+    (tmp_path / "b.py").write_text("mine\n")
+    with pytest.raises(OSError, match="changed since"):
+        run.write_all(str(tmp_path), made)
+    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"a.py": SOURCE, "b.py": "mine\n"}
+    (tmp_path / "b.py").write_text(SOURCE)
+    run.write_all(str(tmp_path), made)
+    (tmp_path / "a.py").write_text("mine\n")
+    assert run.restore(str(tmp_path), made) == ["a.py"]
+    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"a.py": "mine\n", "b.py": SOURCE}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_the_test_puts_the_edits_back(tmp_path: Path, number: int) -> None:
+    """Untested edits do not stay, and an empty .gitignore is not deleted."""
+    write(tmp_path / "r", {"m.py": SOURCE, "k.cu": "__global__ void k() {}\n", ".gitignore": "", "setup.py": SETUP})
+    line = [sys.executable, "-m", "gfxgraph", "port", "fix", str(tmp_path / "r"), "--apply", "--test"]
+    waits = f"{sys.executable} -c 'import pathlib,time; pathlib.Path(\"../started\").touch(); time.sleep(60)'"
+    child = subprocess.Popen([*line, waits], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "started").exists() and time.monotonic() < deadline and child.poll() is None:
+        time.sleep(0.05)
+    assert (tmp_path / "r/m.py").read_text() != SOURCE
+    child.send_signal(number)
+    assert child.wait(30) == 130 and "put back" in child.communicate()[1]
+    assert (tmp_path / "r/m.py").read_text() == SOURCE and (tmp_path / "r/.gitignore").read_text() == ""
+
+
+def test_no_right_of_another_user_moves_to_a_file_of_this_one(tmp_path: Path) -> None:
+    """The new file belongs to whoever writes it: setuid and setgid do not go along."""
+    write(tmp_path, {"a.py": SOURCE})
+    (tmp_path / "a.py").chmod(0o6755)
+    run.write_all(str(tmp_path), run.fix(str(tmp_path)))
+    assert (tmp_path / "a.py").stat().st_mode & 0o7777 == 0o755

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from click.testing import CliRunner
 pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install '.[port]'")
 
 from gfxgraph.cli.port import command
-from gfxgraph.port.fix import compat, gate, requirement_lists, run
+from gfxgraph.port.fix import gate, requirement_lists, run
 from gfxgraph.port.model import Fix
 from gfxgraph.port.registry import load
 from tests.unit.port.conftest import write
@@ -25,7 +27,7 @@ def fixed(root: Path, files: dict[str, str]) -> dict[str, run.FileFix]:
 
 
 def only(root: Path, name: str, text: str) -> run.FileFix:
-    return fixed(root, {name: text})[name]
+    return fixed(root, {name: text, "demo.cu": "__global__ void k() {}\n"})[name]
 
 
 @pytest.mark.parametrize(
@@ -166,12 +168,7 @@ def test_cmake_gets_an_option(tmp_path: Path) -> None:
     made = only(tmp_path, "CMakeLists.txt", CMAKE)
     assert gate.project_cmake(made.new) == gate.project_cmake(CMAKE)
     assert made.new.count("option(USE_HIP") == 1
-    for text in (
-        "  project(demo LANGUAGES CXX HIP)",
-        "  enable_language(HIP)",
-        "roc::hipblas fmt)",
-        "if(NOT USE_HIP)\n  set(CMAKE",
-    ):
+    for text in ("  project(demo LANGUAGES CXX HIP)", "hip_compat/hip.cmake"):
         assert text in made.new
     assert not gate.check("CMakeLists.txt", CMAKE, CMAKE.replace("-v", "-w")).passes
     assert not gate.check(
@@ -179,30 +176,40 @@ def test_cmake_gets_an_option(tmp_path: Path) -> None:
     ).passes
 
 
-def test_the_header_of_aliases(tmp_path: Path) -> None:
-    """Sources include it where they included CUDA's; it holds the names they use and no others."""
-    source = "#include <cuda_runtime.h>\nvoid f() { cudaMallocHost(&p, 3); cudaMemcpyToSymbol(s, p, 3); }\n"
-    made = fixed(tmp_path, {"src/a.cpp": source, "CMakeLists.txt": CMAKE})
-    header = made["cuda_to_hip.h"].new
+def test_the_folder_that_stands_in_for_the_toolkit(tmp_path: Path) -> None:
+    """It has each header that sources include and the names they use, and no source changes."""
+    source = "#include <cuda_runtime.h>\n#include <cub/cub.cuh>\n"
+    source += "void f() { cudaMallocHost(&p, 3); cudaMemcpyToSymbol(s, p, 3); }\n"
+    make = "NVCC = /usr/local/cuda/bin/nvcc\nCUDA = /usr/local/cuda\n"
+    files = {"src/a.cpp": source, "CMakeLists.txt": CMAKE, "Makefile": make}
+    made = fixed(tmp_path, files)
+    header = made["hip_compat/include/cuda_to_hip.h"].new
     assert "#define cudaMallocHost hipHostMalloc\n" in header and "cudaFree" not in header
-    assert "hipMemcpyToSymbol(HIP_SYMBOL(symbol), __VA_ARGS__)" in header
-    assert (
-        '#if defined(USE_HIP)\n#include "../cuda_to_hip.h"\n#else\n#include <cuda_runtime.h>\n#endif'
-        in made["src/a.cpp"].new
-    )
-    assert "add_compile_definitions(USE_HIP)" in made["CMakeLists.txt"].new
+    assert "#define cudaMemcpyToSymbol hipMemcpyToSymbol\n" in header
+    assert '#include "cuda_to_hip.h"' in made["hip_compat/include/cuda_runtime.h"].new
+    assert "namespace cub = hipcub;" in made["hip_compat/include/cub/cub.cuh"].new
+    assert "src/a.cpp" not in made
+    assert "ifdef USE_HIP\nNVCC := $(CURDIR)/hip_compat/bin/nvcc\nendif" in made["Makefile"].new
+    assert "CUDA := $(CURDIR)/hip_compat\n" in made["Makefile"].new
+    run.write_all(str(tmp_path), list(made.values()))
+    assert os.access(tmp_path / "hip_compat/bin/nvcc", os.X_OK)
+    assert not [f for f in run.fix(str(tmp_path)) if f.new != f.old]
 
 
-@pytest.mark.parametrize(
-    ("name", "hip"),
-    [
-        ("cudaMalloc", "hipMalloc"), ("cublasLtMatmul", "hipblasLtMatmul"), ("CUBLAS_OP_N", "HIPBLAS_OP_N"),
-        ("cudaDeviceProp", "hipDeviceProp_t"), ("curandState_t", "hiprandState_t"),
-    ],
-)  # fmt: skip
-def test_names_of_hip(name: str, hip: str) -> None:
-    """The naming rules of HIP, and its exceptions."""
-    assert compat.target(name) == hip
+def test_nvcc_of_the_folder_speaks_hipcc(tmp_path: Path) -> None:
+    """Options that hipcc refuses are dropped or translated; sources are HIP; the rest passes."""
+    fake = tmp_path / "hipcc"
+    fake.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    fake.chmod(0o755)
+    script = Path(run.__file__).parent / "toolkit" / "nvcc"
+    given = "-gencode arch=compute_70,code=sm_70 -Xcompiler -fPIC,-O2 --use_fast_math -arch=sm_80 -c".split()
+    given += ["a b.cu", *"-o x.o -ccbin g++ -x cu -lcublas --expt-relaxed-constexpr".split()]
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HIP_ARCHITECTURES": "gfx1030,gfx942"}
+    done = subprocess.run(["sh", script, *given], env=environment, capture_output=True, text=True, check=True)
+    words = done.stdout.split("\n")
+    assert words[:2] == ["--offload-arch=gfx1030", "--offload-arch=gfx942"]
+    rest = words[words.index("-include") + 2 :]
+    assert " ".join(rest[:14]) == "-fPIC -O2 -ffast-math -c -x hip a b.cu -x none -o x.o -x hip -lcublas"
 
 
 def test_images_become_arguments(tmp_path: Path) -> None:

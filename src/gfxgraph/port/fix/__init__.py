@@ -6,8 +6,10 @@ Stays out: what a rule looks for; that is the rule's business.
     run.py                finds what can be fixed, fixes it in memory, hands back a patch
     edits.py              an edit, and why a place is left to a person
     gate.py               the identity gate: folded for NVIDIA, old and new must be the same
+    loop.py               fix and build until nothing changes; compiled.py: edits that a compiler asks for
+    builds.py             the project's own build behind USE_HIP; toolkit/: files of the stand-in folder
     cmake.py              edits of CMake files
     lanes.py              edits of what a warp's width is written into
-    compat.py             the header that gives CUDA's names HIP's meaning
+    compat.py             headers that give CUDA's names HIP's meaning
     requirement_lists.py  ``requirements-rocm.txt`` beside each list of NVIDIA's packages
 """

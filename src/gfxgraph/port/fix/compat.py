@@ -1,78 +1,141 @@
-"""The header that gives CUDA's names HIP's meaning, for projects that no hipify step translates.
+"""A folder of headers that lets a HIP compiler read CUDA sources as they stand.
 
-Only names that the sources use are in it. It is included where a HIP build would include CUDA's headers; NVIDIA's
-build never sees it.
+Problem: a port must not change NVIDIA's build, and a copy of every source is a second project to keep. Idea: a HIP
+build looks into this folder first. ``cuda_runtime.h``, ``cublas_v2.h``, ``cub/cub.cuh`` are found there and bring
+HIP's header and, by ``cuda_to_hip.h``, HIP's meaning for CUDA's names. No source changes, so NVIDIA's build cannot.
 
-Source: the naming rules of HIP and its libraries (``cudaX`` is ``hipX``, ``cublasX`` is ``hipblasX``), with the
-exceptions below from the tables of HIPIFY 6.x.
+The names come from hipify's tables, and only those that the sources use are written. What stands below is what no
+table of names can say: that a symbol is passed by address, that a mask has a bit for each lane, and which of CUDA's
+headers hold nothing that HIP's runtime header does not.
+
+Enters: identifiers and header names of a repository.
+Stays out: files of the repository, builds.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
-from gfxgraph.port.project import Project, UnreadableError
+from gfxgraph.port.hipify import Hipify
+from gfxgraph.port.project import HOME
 
-_FAMILIES = (
-    ("cublasLt", "hipblasLt"), ("cublas", "hipblas"), ("CUBLAS_", "HIPBLAS_"), ("cufft", "hipfft"),
-    ("CUFFT_", "HIPFFT_"), ("curand", "hiprand"), ("CURAND_", "HIPRAND_"), ("cusparse", "hipsparse"),
-    ("CUSPARSE_", "HIPSPARSE_"), ("cusolver", "hipsolver"), ("CUSOLVER_", "HIPSOLVER_"), ("nvrtc", "hiprtc"),
-    ("NVRTC_", "HIPRTC_"), ("cuda", "hip"),
-)  # fmt: skip
-_HEADERS = {"hipblasLt": "hipblaslt/hipblaslt.h", "hipblas": "hipblas/hipblas.h", "hipfft": "hipfft/hipfft.h",
-            "hiprand": "hiprand/hiprand.h", "hipsparse": "hipsparse/hipsparse.h",
-            "hipsolver": "hipsolver/hipsolver.h", "hiprtc": "hip/hiprtc.h"}  # fmt: skip
-_OTHERWISE = {
-    "cudaMallocHost": "hipHostMalloc", "cudaHostAlloc": "hipHostMalloc", "cudaFreeHost": "hipHostFree",
-    "cudaDeviceProp": "hipDeviceProp_t", "cudaThreadSynchronize": "hipDeviceSynchronize",
-    "cudaThreadExit": "hipDeviceReset",
-    "cudaDevAttrMaxSharedMemoryPerBlockOptin": "hipDeviceAttributeMaxSharedMemoryPerBlock",
-    "cudaDevAttrMultiProcessorCount": "hipDeviceAttributeMultiprocessorCount",
-    "cudaDevAttrMaxSharedMemoryPerMultiprocessor": "hipDeviceAttributeMaxSharedMemoryPerMultiprocessor",
-    "cudaTextureObject_t": "hipTextureObject_t", "cudaSurfaceObject_t": "hipSurfaceObject_t",
-    "cudaErrorCudartUnloading": "hipErrorDeinitialized", "cudaHostAllocDefault": "hipHostMallocDefault",
-    "cudaHostAllocMapped": "hipHostMallocMapped", "cudaHostAllocPortable": "hipHostMallocPortable",
-    "cudaHostAllocWriteCombined": "hipHostMallocWriteCombined", "cudaArray_t": "hipArray_t",
-}  # fmt: skip
-_NAME = re.compile(
-    r"\b(?:cuda[A-Z]\w{2,60}|cu(?:blas|blasLt|fft|rand|sparse|solver)[A-Z]\w{1,60}|"
-    r"CU(?:BLAS|FFT|RAND|SPARSE|SOLVER)_[A-Z]\w{1,60}|nvrtc[A-Z]\w{2,60}|cufft(?:Real|Complex|Handle|DoubleReal|DoubleComplex|Result))\b"
+FOLDER = f"{HOME}/include"
+MAIN = "cuda_to_hip.h"
+_IN_RUNTIME = frozenset(
+    "device_launch_parameters.h builtin_types.h vector_functions.h vector_types.h driver_types.h host_defines.h "
+    "cuda_device_runtime_api.h device_functions.h device_atomic_functions.h device_types.h crt/host_defines.h "
+    "texture_fetch_functions.h texture_types.h surface_functions.h sm_20_intrinsics.h sm_30_intrinsics.h "
+    "sm_35_intrinsics.h sm_60_atomic_functions.h math_functions.h channel_descriptor.h cuda_profiler_api.h "
+    "cuda_surface_types.h cuda_texture_types.h vector_functions.hpp cuda_runtime_api.h cuda_runtime.h cuda.h "
+    "cuda_awbarrier.h cuda_pipeline.h device_double_functions.h".split()
 )
-_SYMBOLS = re.compile(r"cuda(?:Memcpy(?:To|From)Symbol(?:Async)?|GetSymbol(?:Address|Size))$")
+_BESIDE = {"math_constants.h": "hip/hip_math_constants.h", "nvtx3/nvToolsExt.h": "roctracer/roctx.h"}
+_OWNED = re.compile(r"(?:cu|CU|nv|NV|__nv|nccl)")  # the tables also know names that ROCm's own headers use
+STANDING_IN = _IN_RUNTIME | _BESIDE.keys()
+_THRUST = ("namespace thrust {", "namespace cuda = hip;", "}  // namespace thrust")
+_BEFORE = ("hip_fp16.h", "hip_bf16.h", "hip_cooperative_groups.h")
+EXCHANGED = frozenset(
+    "__shfl_sync __shfl_up_sync __shfl_down_sync __shfl_xor_sync __ballot_sync __any_sync __all_sync "
+    "__match_any_sync __match_all_sync __syncwarp".split()
+)
+# HIP takes a kernel as an untyped pointer, and in the second place where it asks.
+_OF_KERNELS = {
+    "cudaFuncSetAttribute": "Kernel kernel, Rest... rest",
+    "cudaFuncSetCacheConfig": "Kernel kernel, Rest... rest",
+    "cudaFuncSetSharedMemConfig": "Kernel kernel, Rest... rest",
+    "cudaFuncGetAttributes": "hipFuncAttributes* found, Kernel kernel, Rest... rest",
+}
 
 
-def header(project: Project) -> str:
-    """The header's text; "" where no source uses a name that it could map."""
-    names: set[str] = set()
-    for path in project.paths("cpp"):
-        if project.is_translated(path):
-            continue
-        try:
-            names |= set(_NAME.findall(project.read(path)[0]))
-        except (OSError, UnreadableError):
-            continue
-    names -= project.own_names
-    lines = [f"#define {name} {target(name)}" for name in sorted(names) if not _SYMBOLS.match(name)]
-    for name in sorted(n for n in names if _SYMBOLS.match(n)):
-        lines.append(f"#define {name}(symbol, ...) {target(name)}(HIP_SYMBOL(symbol), __VA_ARGS__)")
-    if not lines:
-        return ""
-    text = "\n".join(lines)
-    wanted = [place for prefix, place in _HEADERS.items() if re.search(rf" {prefix}[A-Z]", text)]
-    includes = "".join(f"#include <{name}>\n" for name in ("hip/hip_runtime.h", *wanted))
-    return (
-        "// CUDA's names as HIP's, for builds with USE_HIP. Written by gfxgraph port fix; names that HIP lacks\n"
-        f"// fail to compile where they are used: that is left to port.\n#pragma once\n{includes}\n{text}\n"
+def is_cuda_header(name: str, hipify: Hipify) -> bool:
+    """Whether a header comes with CUDA and the folder can stand in for it."""
+    return name in _IN_RUNTIME or name in _BESIDE or bool(hipify.headers([name]))
+
+
+def headers(words: Iterable[str], includes: Iterable[str], hipify: Hipify) -> dict[str, str]:
+    """The folder's files by their path in it."""
+    words = set(words)
+    names = hipify.names(words)
+    wanted = hipify.headers(includes)
+    files = {}
+    for name in sorted(set(includes)):
+        hip = wanted.get(name) or _BESIDE.get(name, "")
+        if name in _IN_RUNTIME or hip.startswith("hip/hip_runtime"):
+            files[name] = _file([f'#include "{_up(name)}{MAIN}"'])
+        elif hip:
+            rest = ["namespace cub = hipcub;"] if hip.startswith("hipcub/") else []
+            files[name] = _file([f'#include "{_up(name)}{MAIN}"', f"#include <{hip}>", *rest])
+    files[MAIN] = _main(words, names)
+    return files
+
+
+def _up(name: str) -> str:
+    return "../" * name.count("/")
+
+
+def _file(lines: list[str]) -> str:
+    return "\n".join(["#pragma once", *lines, ""])
+
+
+def _main(words: set[str], names: dict[str, str]) -> str:
+    lines = [
+        "// CUDA's names as HIP's. A HIP build looks into this folder first; NVIDIA's build never sees it.",
+        "// Written by gfxgraph port fix from hipify's tables. A name that HIP lacks stays, and does not compile.",
+        "#pragma once",
+        "#define HIP_ENABLE_WARP_SYNC_BUILTINS",
+        "#ifdef __cplusplus",
+        "#include <hip/hip_runtime.h>",
+        "#else",
+        "#include <hip/hip_runtime_api.h>",
+        "#endif",
+        # their own uses of what is redefined below are right as they are
+        *(f"#ifdef __cplusplus\n#include <hip/{n}>\n#endif" for n in _BEFORE if words & EXCHANGED),
+        "",
+    ]
+    for name, hip in names.items():
+        if parameters := _OF_KERNELS.get(name):
+            found = "found, " if parameters.startswith("hip") else ""
+            lines += [
+                "#ifdef __cplusplus",
+                "template <class Kernel, class... Rest>",
+                f"inline hipError_t cuda_to_{hip}({parameters}) {{",
+                f"  return {hip}({found}reinterpret_cast<const void*>(kernel), rest...);",
+                "}",
+                f"#define {name} cuda_to_{hip}",
+                "#endif",
+            ]
+        elif hip != name and _OWNED.match(name):
+            lines.append(f"#define {name} {hip}")
+    constants = sorted(
+        w for w in words if re.fullmatch(r"CUDART_(?!VERSION)[A-Z0-9_]+_[FDH]|CUDART_(?:INF|NAN|PI)", w)
     )
-
-
-def target(name: str) -> str:
-    """HIP's name for one of CUDA's."""
-    if name in _OTHERWISE:
-        return _OTHERWISE[name]
-    if name.startswith("cudaDevAttr"):
-        return f"hipDeviceAttribute{name.removeprefix('cudaDevAttr')}"
-    for cuda, hip in _FAMILIES:
-        if name.startswith(cuda):
-            return hip + name.removeprefix(cuda)
-    return name
+    if constants:
+        lines += ["#include <hip/hip_math_constants.h>", *(f"#define {w} HIP_{w[7:]}" for w in constants)]
+    if "cuda_category" in words:
+        lines.append("#define cuda_category hip_category")
+    if "CUDA_VERSION" in words or "CUDART_VERSION" in words:
+        lines += ["", "// The toolkit whose names HIP has; what it lacks does not compile."]
+        lines += [f"#ifndef {n}\n#define {n} 12000\n#endif" for n in ("CUDA_VERSION", "CUDART_VERSION") if n in words]
+    if "thrust::cuda" in words:
+        lines += ["", "#ifdef __cplusplus", "#include <thrust/execution_policy.h>", *_THRUST, "#endif"]
+    used = sorted((words & EXCHANGED) - {"__syncwarp"})
+    if used:
+        lines += [
+            "",
+            "// HIP's masks have a bit for each of up to 64 lanes. All 32 of CUDA's are all that there are.",
+            "#ifdef __cplusplus",
+            "__device__ inline unsigned long long cuda_lanes_to_hip(unsigned long long mask) {",
+            "  return mask == 0xffffffffull ? ~0ull : mask;",
+            "}",
+            *(f"#define {name}(mask, ...) {name}(cuda_lanes_to_hip(mask), __VA_ARGS__)" for name in used),
+            "#endif",
+        ]
+    if "__syncwarp" in words:
+        lines += [
+            "",
+            "// Lanes of a wavefront run together: only memory has to be ordered.",
+            "#define __syncwarp(...) \\\n"
+            '  (__builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront"), __builtin_amdgcn_wave_barrier())',
+        ]
+    return "\n".join([*lines, ""])

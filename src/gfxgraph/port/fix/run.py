@@ -5,35 +5,41 @@ Nothing is written here but through ``write_all``, which follows no link and und
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import errno
 import os
 import shlex
+import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from types import FrameType
 from typing import Any
 
 from gfxgraph.port.archs import Arch, select
 from gfxgraph.port.audit import audit, require_parsers
+from gfxgraph.port.build.units import read_tree, uses_cuda
 from gfxgraph.port.engine import Context, audit_file, wanted
 from gfxgraph.port.facts import gather
 from gfxgraph.port.files import read_inside, write_inside
-from gfxgraph.port.fix import compat, gate, requirement_lists
-from gfxgraph.port.fix.cmake import add_option
+from gfxgraph.port.fix import builds, gate, requirement_lists
 from gfxgraph.port.fix.edits import Edit, EditRefusal, apply_cpp, apply_lines, apply_python
 from gfxgraph.port.guards import cpp as cpp_guards
 from gfxgraph.port.guards.python import PyGuards
+from gfxgraph.port.hipify import load as load_hipify
 from gfxgraph.port.impact import rank
 from gfxgraph.port.model import Fix
-from gfxgraph.port.project import MAX_READ, Project, UnreadableError, discover
+from gfxgraph.port.project import ANSWERED_BY_HOME, HOME, MAX_READ, Project, UnreadableError, discover
 from gfxgraph.port.readers.cpp import CppFile
 from gfxgraph.port.readers.python import PyFile
 from gfxgraph.port.readers.text import TextFile
 from gfxgraph.port.registry import find
 from gfxgraph.port.rules.build import generated_hip_not_ignored
 
-COMPAT = "cuda_to_hip.h"
-FIXERS = ("python", "cpp", "cmake", "docker")
+_COMPILED = (2, 4)  # phases of sources and builds: the compiler judges, and the gate proves that NVIDIA's stay
+FIXERS = ("python", "cpp", "docker")
 
 
 @dataclass
@@ -46,6 +52,14 @@ class FileFix:
     applied: list[Edit] = field(default_factory=list)
     refused: list[EditRefusal] = field(default_factory=list)
     answers: frozenset[tuple[str, str]] = frozenset()  # findings in other files: path and rule
+    is_executable: bool = False
+    is_new: bool | None = None  # None: where ``old`` is empty
+
+    @property
+    def old_bytes(self) -> bytes | None:
+        """What was read; None for a file that the fix makes."""
+        is_new = not self.old if self.is_new is None else self.is_new
+        return None if is_new else _bytes(self.old)
 
     def patch(self) -> str:
         """A unified diff that ``git apply`` and ``patch -p1`` take."""
@@ -59,62 +73,75 @@ class FileFix:
 
 
 def fix(path: str, *, unsafe: bool = False, archs: tuple[Arch, ...] | None = None) -> list[FileFix]:
-    """Compute the fixes of a repository; writes nothing."""
+    """Compute the fixes of a repository; writes nothing.
+
+    Raises:
+        NoHipifyError: CUDA sources are here, and no table of CUDA's names.
+    """
     require_parsers()
     project = discover(path)
     gather(project)
     found = []
-    translated = project.has_torch_extension or project.has_hip_build
-    aliases = compat.header(project) if unsafe and not translated else ""
-    if aliases:
-        place = f"include/{COMPAT}" if any(p.startswith("include/") for p in project.paths("cpp")) else COMPAT
-        project.compat = place if not project.has_file(place) else ""
     for source in project.sources:
         if source.kind in FIXERS:
             made = fix_file(project, source.path, source.kind, unsafe=unsafe, archs=archs or select(None))
             if made is not None:
                 found.append(made)
-    if project.compat and any(f'{COMPAT}"' in f.new for f in found):
-        needs = "each name is HIP's in meaning too; HIP_SYMBOL and renamed constants are taken care of"
-        found.append(FileFix(project.compat, "", aliases, applied=[Edit(1, 0, "", "GFX201", needs=needs)]))
+    is_ours = os.path.isfile(os.path.join(project.root, HOME, "hip.cmake"))
+    if os.path.isdir(path) and not project.has_torch_extension and (is_ours or not project.has_hip_build):
+        _build(project, found)
     for new, text, origin, edit in requirement_lists.lists(project) if unsafe else ():
         answered = frozenset((origin, rule) for rule in requirement_lists.ANSWERED)
         found.append(FileFix(new, "", text, applied=[edit], answers=answered))
-    _define_option(project, found)
-    found += _gitignore(project)
-    return found
+    return found + _gitignore(project)
 
 
-def _define_option(project: Project, found: list[FileFix]) -> None:
-    """The outermost project defines the option that edits of any CMake file use."""
-    built = [f for f in found if f.path.endswith(("CMakeLists.txt", ".cmake"))]
-    if not any("USE_HIP" in f.new and "USE_HIP" not in f.old for f in built):
+def _build(project: Project, found: list[FileFix]) -> None:
+    """The folder that stands in for the CUDA toolkit, and the lines by which the build takes it."""
+    tree = read_tree(project.root, without=HOME)
+    if not any(uses_cuda(tree, p) for p in tree.paths):
         return
-    for path in sorted(project.paths("cmake"), key=lambda p: (p.count("/"), p)):
-        made = next((f for f in found if f.path == path), None)
-        text = made.new if made is not None else project.read(path)[0]
-        edit = add_option(text)
-        if edit is None and "option(USE_HIP" not in text:
-            continue
-        if edit is not None:
-            if made is None:
-                made = FileFix(path, text, text)
-                found.append(made)
-            made.new = apply_lines(made.new, [edit])
-            made.applied.append(edit)
-        return
+    made = builds.headers(project, tree, load_hipify())
+    rules = [r.rule.id for code in ANSWERED_BY_HOME if (r := find(code)) is not None]
+    answers = frozenset((s.path, rule) for s in project.sources for rule in rules)
+    is_executable = f"{HOME}/bin/nvcc"
+    for name, text in made.items():
+        now = _now(project.root, FileFix(name, "", ""))
+        if now != _bytes(text):
+            old = "" if now is None else now.decode("utf-8", "surrogateescape")
+            edit = Edit(1, 0, "", "GFX201")
+            found.append(
+                FileFix(name, old, text, [edit], [], answers, is_executable=name == is_executable, is_new=now is None)
+            )
+    for name, old, new, done, refused in builds.edits(project):
+        if _now(project.root, FileFix(name, "", "")) != _bytes(old):
+            continue  # not UTF-8
+        found[:] = [
+            f for f in found if f.path != name
+        ]  # theirs come first: the folder answers what a rule would edit
+        found.append(FileFix(name, old, new, done, refused))
 
 
-def fix_file(project: Project, path: str, kind: str, *, unsafe: bool, archs: tuple[Arch, ...]) -> FileFix | None:
-    """Fix one file; None where there is nothing to say."""
+def fix_file(
+    project: Project,
+    path: str,
+    kind: str,
+    *,
+    unsafe: bool,
+    archs: tuple[Arch, ...],
+    lines: frozenset[int] | None = None,
+) -> FileFix | None:
+    """Fix one file, or some lines of it; None where there is nothing to say."""
     try:
         text, note = project.read(path)
     except (OSError, UnreadableError):
         return None
-    if note and "Latin" in note:
-        return None
+    if note or text.startswith("\ufeff") or _now(project.root, FileFix(path, "", "")) != _bytes(text):
+        return None  # written back as UTF-8 it would be another file
     try:
-        proposals = list(_proposals(project, path, kind, text, unsafe, archs))
+        proposals = [
+            p for p in _proposals(project, path, kind, text, unsafe, archs) if lines is None or p.line in lines
+        ]
     except (SyntaxError, ValueError, RecursionError):
         return None
     result = FileFix(path, text, text)
@@ -185,7 +212,9 @@ def _proposals(
     guards = PyGuards(file, project) if kind == "python" else None
     context = Context(project, path, project.vendor_of(path, kind), guards)
     for rule, check in wanted(kind, text.lower()):
-        if rule.fix is Fix.NONE or (rule.fix is Fix.SUGGEST and not unsafe):
+        if rule.fix is Fix.NONE or rule.code in ANSWERED_BY_HOME:
+            continue
+        if rule.fix is Fix.SUGGEST and not unsafe and rule.phase not in _COMPILED:
             continue
         loaded = find(rule.id)
         propose = loaded.edits.get(kind) if loaded is not None else None
@@ -200,7 +229,7 @@ def _proposals(
                 if not hit.guard_free:
                     continue
             made = propose(hit.node if guards is not None else hit, file, context)
-            if isinstance(made, Edit):
+            if isinstance(made, Edit) and (unsafe or rule.fix is Fix.SAFE or not made.equivalent):
                 yield replace(made, rule=rule.id)
             elif isinstance(made, EditRefusal):
                 yield EditRefusal(made.line, made.reason, rule.id)
@@ -216,33 +245,41 @@ def _gitignore(project: Project) -> list[FileFix]:
         ]
     try:
         old = read_inside(project.root, ".gitignore", MAX_READ).decode("utf-8", "surrogateescape")
+        is_new = False
     except FileNotFoundError:
-        old = ""
+        old, is_new = "", True
     except OSError as error:
         return [FileFix(".gitignore", "", "", refused=[EditRefusal(1, str(error.strerror), "GFX411")])]
     start = "" if not old or old.endswith("\n") else "\n"
     new = f"{old}{start}# copies that torch's hipify writes beside the sources\n*.hip\n*_hip.*\n"
-    return [FileFix(".gitignore", old, new, applied=[Edit(1, 0, "", "GFX411")])]
+    return [FileFix(".gitignore", old, new, applied=[Edit(1, 0, "", "GFX411")], is_new=is_new)]
+
+
+def top_of(path: str) -> str:
+    """The folder that a repository's paths are relative to."""
+    top = os.path.realpath(path)
+    return os.path.dirname(top) if os.path.isfile(top) else top
 
 
 def write_all(root: str, fixes: list[FileFix]) -> list[str]:
     """Replace every changed file; where one cannot be written, those written before it get their old text back.
 
-    Nothing outside ``root`` is written, whatever links the repository holds.
+    Nothing outside ``root`` is written, whatever links the repository holds, and no file that is not what was read.
 
     Returns:
         The paths written.
 
     Raises:
-        OSError: a file cannot be written, or is not what was read.
+        OSError: a file cannot be written, or was changed meanwhile.
     """
-    top = os.path.realpath(root)
-    top = os.path.dirname(top) if os.path.isfile(top) else top
+    top = top_of(root)
     changed = [f for f in fixes if f.new != f.old]
     done: list[FileFix] = []
     try:
         for f in changed:
-            write_inside(top, f.path, f.new.encode("utf-8", "surrogateescape"))
+            if _now(top, f) != f.old_bytes:
+                raise OSError(errno.EBUSY, "changed since it was read; nothing was edited: run again", f.path)
+            write_inside(top, f.path, _bytes(f.new), makes=True, is_executable=f.is_executable)
             done.append(f)
     except BaseException:
         restore(top, done)
@@ -250,13 +287,40 @@ def write_all(root: str, fixes: list[FileFix]) -> list[str]:
     return [f.path for f in changed]
 
 
-def restore(root: str, fixes: list[FileFix]) -> None:
-    """Put the old text of every changed file back."""
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _now(top: str, f: FileFix) -> bytes | None:
+    """What stands in a file's place; None where there is none."""
+    try:
+        return read_inside(top, f.path, MAX_READ)
+    except FileNotFoundError:
+        return None
+
+
+def restore(root: str, fixes: list[FileFix]) -> list[str]:
+    """Put the old text of every changed file back, but for files that somebody edited since.
+
+    Returns:
+        The paths of those, which stay as they are.
+    """
+    kept = []
     for f in fixes:
-        if f.old:
-            write_inside(root, f.path, f.old.encode("utf-8", "surrogateescape"))
-        else:
+        if _now(root, f) != _bytes(f.new):
+            kept.append(f.path)
+        elif f.old_bytes is None:
             os.unlink(os.path.join(root, f.path))  # it was made by the fix
+            folder = os.path.dirname(f.path)
+            while folder:
+                try:
+                    os.rmdir(os.path.join(root, folder))
+                except OSError:
+                    break  # something else is in it
+                folder = os.path.dirname(folder)
+        else:
+            write_inside(root, f.path, f.old_bytes)
+    return kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,20 +352,42 @@ def left_over(path: str, fixes: list[FileFix], archs: tuple[Arch, ...] | None = 
 
 
 def try_out(root: str, fixes: list[FileFix], command: str, timeout_s: int = 3600) -> str:
-    """Run the project's tests on the edited tree; where they fail the old texts come back.
+    """Run the project's tests on the edited tree; where they fail or are interrupted the old texts come back.
 
     Returns:
-        "" where they pass; else the end of what they said.
+        "" where they pass; else the end of what they said, and what was not put back.
     """
-    top = os.path.realpath(root)
-    top = os.path.dirname(top) if os.path.isfile(top) else top
+    top = top_of(root)
+    changed = [f for f in fixes if f.new != f.old]
     try:
-        done = subprocess.run(
-            shlex.split(command), cwd=top, capture_output=True, text=True, timeout=timeout_s, check=False
-        )
+        with _terminated_as_interrupt():
+            done = subprocess.run(
+                shlex.split(command), cwd=top, capture_output=True, text=True, timeout=timeout_s, check=False,
+                errors="replace",
+            )  # fmt: skip
         said = f"exit {done.returncode}: {(done.stdout + done.stderr).strip()[-400:]}" if done.returncode else ""
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         said = str(error)
-    if said:
-        restore(top, [f for f in fixes if f.new != f.old])
+    except KeyboardInterrupt:
+        restore(top, changed)
+        raise
+    if said and (kept := restore(top, changed)):
+        said += f"; edited since and left as they are: {', '.join(kept)}"
     return said
+
+
+@contextlib.contextmanager
+def _terminated_as_interrupt() -> Iterator[None]:
+    """SIGTERM unwinds as SIGINT does, so that edits that no test has passed do not stay."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,320 @@
+"""gfxgraph port fix and build: edits that leave NVIDIA's build alone, and the compiler that judges them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gfxgraph.cli import _contract
+from gfxgraph.cli._port_options import ARCH, JSON, LANG, PATH, archs_of, fail
+from gfxgraph.port.files import write_out
+
+if TYPE_CHECKING:  # the parsers are an extra
+    from gfxgraph.port.build.judge import Verdict
+    from gfxgraph.port.fix.loop import LoopOutcome
+    from gfxgraph.port.fix.run import FileFix, Left
+
+COMMANDS = click.option(
+    "--compile-commands", "commands", metavar="FILE", help="The build's list of units; else the one found in PATH."
+)
+
+
+def _archs(spec: str | None) -> tuple[str, ...]:
+    """Targets for the compiler: those asked for, or one of each width."""
+    # lazily: the parsers are an extra, and help must be there without them
+    from gfxgraph.port.build.judge import ARCHS
+
+    return tuple(a.name for a in archs_of(spec)) if spec is not None else ARCHS
+
+
+@click.command("build")
+@PATH
+@ARCH
+@LANG
+@JSON
+@COMMANDS
+@click.option("--limit", type=click.IntRange(min=0), default=40, show_default=True, help="Findings shown; 0 for all.")
+def build_command(path: str, arch: str | None, lang: str, as_json: bool, commands: str | None, limit: int) -> None:
+    """Compile every translation unit for AMD GPUs, and list what the compiler refuses.
+
+    Host and device, for one architecture of wave 32 and one of wave 64 unless --arch says otherwise. Nothing is
+    linked or written in PATH. Exit status: 0 every unit compiles, 1 some do not, 2 it could not run.
+    """
+    # lazily: the parsers are an extra, and help must be there without them
+    from gfxgraph.port import hipify
+    from gfxgraph.port.build import findings
+    from gfxgraph.port.build.compiler import find_compiler
+    from gfxgraph.port.build.judge import judge
+    from gfxgraph.port.facts import gather
+    from gfxgraph.port.project import discover
+
+    targets = _archs(arch)
+    compiler = find_compiler()
+    if compiler is None:
+        fail(_NO_COMPILER)
+    try:
+        with _contract.working("port build: compiling") as shown:
+            project = discover(path)
+            gather(project)
+            verdict = judge(
+                path, compiler, hipify.load(), archs=targets, commands=commands,
+                is_torch=project.has_torch_extension, progress=shown.update,
+            )  # fmt: skip
+            data = findings.as_json(path, verdict, lang)
+    except (hipify.NoHipifyError, OSError, ValueError) as error:
+        fail(error)
+    if not verdict.states:
+        fail(f"{path}: no translation unit of CUDA's here")
+    if as_json:
+        click.echo(json.dumps(data, indent=1, ensure_ascii=False))
+    else:
+        _show(verdict, data, limit)
+    sys.exit(_contract.OK if verdict.count("fails") == 0 else _contract.FOUND)
+
+
+_NO_COMPILER = (
+    "no HIP compiler: hipcc (or a clang++ that finds HIP's headers) is not on the PATH; port audit works without one"
+)
+
+
+def _show(verdict: Verdict, data: dict[str, Any], limit: int) -> None:
+    rows = data["findings"]
+    for row in rows[: limit or None]:
+        sides = f" [{', '.join(row['sides'])}]" if row["sides"] else ""
+        many = f" ({len(row['units'])} units)" if len(row["units"]) > 1 else ""
+        click.echo(f"{row['kind']}: {row['path']}:{row['line']}:{row['column']}: {row['message']}{sides}{many}")
+        click.echo(f"  {row['rule'] or 'do'}: {row['do']}")
+    if limit and len(rows) > limit:
+        click.echo(f"... {len(rows) - limit} more; --limit 0 shows all")
+    click.echo(_summary(verdict))
+    for name, units in verdict.headers.items():
+        click.echo(f"missing on this machine: {name} ({len(units)} units)")
+
+
+def _summary(verdict: Verdict) -> str:
+    said = f"{verdict.count('compiles')} of {len(verdict.states)} units compile"
+    missing = verdict.count("missing")
+    return said + (f"; {missing} not judged for want of headers" if missing else "")
+
+
+@click.command("fix")
+@PATH
+@ARCH
+@click.option("--unsafe", is_flag=True, help="Also make edits that NVIDIA gets in other words.")
+@click.option("--loop", "loops", is_flag=True, help="Compile, fix what the compiler names, and repeat.")
+@click.option("--dry-run", is_flag=True, help="Print the patch and write nothing.")
+@click.option("--apply", "apply_", is_flag=True, help="Edit the files instead of writing a patch.")
+@click.option(
+    "--output",
+    type=_contract.OutFile(),
+    metavar="FILE",
+    default="gfxgraph-port.patch",
+    show_default=True,
+    help="Where to write the patch.",
+)
+@click.option("--test", "test", metavar="COMMAND", help="With --apply: run this; undo the edits if it fails.")
+@click.option("--hipify", "hipify_to", metavar="FOLDER", help="Also write the tree, translated, to FOLDER.")
+@COMMANDS
+@JSON
+@click.pass_context
+def fix_command(
+    ctx: click.Context,
+    path: str,
+    arch: str | None,
+    unsafe: bool,
+    loops: bool,
+    dry_run: bool,
+    apply_: bool,
+    output: str,
+    test: str | None,
+    hipify_to: str | None,
+    commands: str | None,
+    as_json: bool,
+) -> None:
+    """Fix what can be fixed without touching NVIDIA's path.
+
+    Writes a patch for review: the build behind USE_HIP, a folder of headers that stands in for the CUDA toolkit, and
+    edits that pass the identity gate. What is left is listed, with the reason.
+
+    Exit status: 0 done, 1 some edits were refused or undone, 2 it could not run.
+    """
+    _refuse_conflicts(ctx, apply_, dry_run, test, hipify_to, loops, commands)
+    # lazily: the parsers are an extra, and help must be there without them
+    from gfxgraph.port.fix import run
+
+    fixes, outcome = _fixes(path, arch, unsafe, loops, commands)
+    patch = "".join(f.patch() for f in fixes if f.new != f.old)
+    edited, undone = ([], "") if dry_run else _write(path, fixes, test, None if apply_ else output, patch)
+    left = run.left_over(path, fixes, archs_of(arch)) if not dry_run and not undone else []
+    status = _contract.FOUND if undone or any(f.refused for f in fixes) else _contract.OK
+    if as_json:
+        data: dict[str, object] = {
+            "patch": patch if dry_run or not apply_ else "",
+            "patch_file": output if patch and not dry_run and not apply_ else None,
+            "edited": [] if undone else edited,
+            "undone": undone,
+            **_counts(fixes, left, outcome),
+        }
+        click.echo(json.dumps(data, indent=1, ensure_ascii=False))
+        sys.exit(status)
+    if dry_run:
+        click.echo(patch, nl=False)
+    elif apply_:
+        for name in edited:
+            click.echo(f"{'put back' if undone else 'edited'} {name}")
+    elif patch:
+        click.echo(f"wrote {output}: review it, then git apply {output}")
+    if undone:
+        click.echo(f"undone: {test}: {undone}", err=True)
+        sys.exit(status)
+    _tell(path, fixes, left, outcome)
+    if hipify_to and not dry_run:
+        _hipify(path, hipify_to)
+    sys.exit(status)
+
+
+def _fixes(
+    path: str, arch: str | None, unsafe: bool, loops: bool, commands: str | None
+) -> tuple[list[FileFix], LoopOutcome | None]:
+    """The edits, by the rules alone or with the compiler."""
+    # lazily: the parsers are an extra, and help must be there without them
+    from gfxgraph.port.audit import AuditError
+    from gfxgraph.port.fix import run
+    from gfxgraph.port.hipify import NoHipifyError
+
+    targets = archs_of(arch)
+    try:
+        if loops:
+            outcome = _loop(path, arch, unsafe, commands)
+            return outcome.fixes, outcome
+        with _contract.working("port fix: reading the tree"):
+            return run.fix(path, unsafe=unsafe, archs=targets), None
+    except (AuditError, NoHipifyError, OSError, ValueError) as error:
+        fail(error)
+
+
+def _write(
+    path: str, fixes: list[FileFix], test: str | None, output: str | None, patch: str
+) -> tuple[list[str], str]:
+    """Write the patch, or, without a place for it, the files; their names, and why they were put back."""
+    # lazily: the parsers are an extra, and help must be there without them
+    from gfxgraph.port.fix import run
+
+    try:
+        if output is None:
+            edited = run.write_all(path, fixes)
+            return edited, run.try_out(path, fixes, test) if test else ""
+        if patch:
+            write_out(output, patch, tree=path)
+    except OSError as error:
+        fail(error)
+    except KeyboardInterrupt:
+        click.echo(f"interrupted: {test}: the edits are put back", err=True)
+        sys.exit(130)
+    return [], ""
+
+
+def _counts(fixes: list[FileFix], left: Sequence[Left], outcome: LoopOutcome | None) -> dict[str, object]:
+    """What was done and what was not, as plain data."""
+    return {
+        "n_edits": sum(len(f.applied) for f in fixes),
+        "refused": [
+            {"path": f.path, "line": r.line, "rule": r.rule, "reason": r.reason} for f in fixes for r in f.refused
+        ],
+        "check": [{"rule": r, "count": n, "needs": needs} for (r, needs), n in _preconditions(fixes).items()],
+        "left": [{"rule": e.rule, "code": e.code, "count": e.count, "reason": e.reason} for e in left],
+        "units": _stages(outcome) if outcome is not None else None,
+    }
+
+
+def _tell(path: str, fixes: list[FileFix], left: Sequence[Left], outcome: LoopOutcome | None) -> None:
+    """What was refused, what to check, what is left, how to build, and what compiles."""
+    # lazily: the parsers are an extra, and help must be there without them
+    from gfxgraph.port.fix import builds
+    from gfxgraph.port.project import HOME, discover
+
+    refused = [(f.path, r) for f in fixes for r in f.refused]
+    n_edits = sum(len(f.applied) for f in fixes)
+    for name, r in refused:
+        click.echo(f"refused {name}:{r.line} {r.rule}: {r.reason}", err=True)
+    click.echo(f"{n_edits} {'edit' if n_edits == 1 else 'edits'}, {len(refused)} refused", err=True)
+    for (rule, needs), count in _preconditions(fixes).items():
+        click.echo(f"check {rule} ({count}): {needs}", err=True)
+    for rest in left:
+        click.echo(f"left {rest.rule} {rest.code} ({rest.count}): {rest.reason}", err=True)
+    if any(f.path.startswith(f"{HOME}/") for f in fixes):
+        for line in builds.how_to_build(discover(path)):
+            click.echo(f"build {line}", err=True)
+    if outcome is not None:
+        for name, stage in _stages(outcome).items():
+            click.echo(f"units {name}: {stage['compile']} of {stage['units']} compile", err=True)
+
+
+def _loop(path: str, arch: str | None, unsafe: bool, commands: str | None) -> LoopOutcome:
+    # lazily: the parsers are an extra, and help must be there without them
+    from gfxgraph.port.build.compiler import find_compiler
+    from gfxgraph.port.fix.loop import loop
+
+    compiler = find_compiler()
+    if compiler is None:
+        fail(_NO_COMPILER)
+    targets = archs_of(arch)
+    with _contract.working("port fix: compiling") as shown:
+        return loop(
+            path, compiler, unsafe=unsafe, targets=targets, archs=_archs(arch), commands=commands,
+            progress=lambda _stage, n, of: shown.update(n, of),
+        )  # fmt: skip
+
+
+def _stages(outcome: LoopOutcome) -> dict[str, dict[str, object]]:
+    """Which share of the units compiles: before, after hipify alone, after each round."""
+    return {"before": outcome.before.as_json(), "hipify": outcome.hipify.as_json(), "after": outcome.after.as_json()}
+
+
+def _refuse_conflicts(
+    ctx: click.Context,
+    apply_: bool,
+    dry_run: bool,
+    test: str | None,
+    hipify_to: str | None,
+    loops: bool,
+    commands: str | None,
+) -> None:
+    """Options that would be accepted and then do nothing."""
+    if commands is not None and not loops:
+        fail("--compile-commands is for --loop")
+    if test is not None and not apply_:
+        fail("--test runs after --apply")
+    if test is not None and not test.strip():
+        fail("--test names no command")
+    if apply_ and dry_run:
+        fail("--apply edits the files, --dry-run edits nothing: give one of them")
+    if apply_ and ctx.get_parameter_source("output") is click.core.ParameterSource.COMMANDLINE:
+        fail("--apply writes no patch file; leave out --output")
+    if hipify_to is not None and dry_run:
+        fail("--hipify writes a folder, --dry-run writes nothing: give one of them")
+    if hipify_to is not None and (not hipify_to or (os.path.exists(hipify_to) and not os.path.isdir(hipify_to))):
+        _contract.refuse("file_unusable", path=hipify_to, problem="--hipify: not a folder")
+
+
+def _preconditions(fixes: list[FileFix]) -> Counter[tuple[str, str]]:
+    """What a reviewer is to check, by rule."""
+    return Counter((e.rule, e.needs) for f in fixes for e in f.applied if e.needs)
+
+
+def _hipify(path: str, folder: str) -> None:
+    """Translate out of place with torch's own hipify, where torch is installed."""
+    # lazily: the parsers are an extra, and help must be there without them
+    from gfxgraph.rocm.hipify import HipifyError, hipify
+
+    try:
+        for line in hipify(path, folder):
+            click.echo(line)
+    except HipifyError as error:
+        fail(error)

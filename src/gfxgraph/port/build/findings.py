@@ -1,0 +1,89 @@
+"""What a compiler leaves, as findings: with the rule that explains the line, and the edit where there is one.
+
+Enters: a verdict, its repository.
+Stays out: stdout.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from gfxgraph.port.archs import select
+from gfxgraph.port.build.judge import CompilerFinding, Verdict
+from gfxgraph.port.engine import audit_file
+from gfxgraph.port.facts import gather
+from gfxgraph.port.fix import compiled
+from gfxgraph.port.model import Finding
+from gfxgraph.port.project import discover
+from gfxgraph.port.registry import find
+
+SCHEMA = "gfxgraph-port-build/1"
+# Words of messages that name what a rule is about, where the rule has no finding on the line itself.
+_ABOUT = (
+    (re.compile(r"'(?:cuda|cu[A-Z]|cublas|cusparse|cufft|curand|cusolver|nvml|nccl)\w*'"), "unmapped-runtime-api"),
+    (re.compile(r"file not found"), "nvidia-only-library"),
+    (re.compile(r"must be a 64-bit integer|static assertion.*mask"), "sync-mask-32"),
+    (re.compile(r"invalid (?:output|input) constraint|asm"), "inline-ptx"),
+    (re.compile(r"nodiscard"), "unchecked-hip-error"),
+    (re.compile(r"warpSize.*constant expression|constant expression.*warpSize"), "warpsize-constexpr"),
+)
+_DO = {
+    "does not compile": "change the line so that hipcc takes it; behind USE_HIP or USE_ROCM where NVIDIA needs it as it is",
+    "missing header": "install what has this header, or configure the build that makes it; the code is not at fault",
+    "unchecked": "check the hipError_t, or cast it to void where a failure is of no consequence",
+}  # fmt: skip
+
+
+def as_json(root: str, verdict: Verdict, lang: str = "en") -> dict[str, Any]:
+    """The verdict as plain data."""
+    explained = _explained(root, verdict)
+    return {
+        "schema": SCHEMA,
+        "targets": list(verdict.archs),
+        **verdict.as_json(),
+        "states": verdict.states,
+        "headers_this_machine_lacks": {name: len(units) for name, units in verdict.headers.items()},
+        "findings": [_row(left, explained.get((left.path, left.line)), lang) for left in verdict.left],
+        "skipped": [{"path": path, "reason": why} for path, why in verdict.skipped],
+    }
+
+
+def _explained(root: str, verdict: Verdict) -> dict[tuple[str, int], Finding]:
+    """Findings of the rules at the lines that do not compile."""
+    wanted = {left.path for left in verdict.left if left.kind != "missing header" and not os.path.isabs(left.path)}
+    if not wanted:
+        return {}
+    project = discover(root)
+    gather(project)
+    found: dict[tuple[str, int], Finding] = {}
+    for source in project.sources:
+        if source.path in wanted:
+            for f in audit_file(project, source.path, source.kind, select(None)).findings:
+                for line in {*range(f.line, max(f.line, f.end_line) + 1), *f.lines}:
+                    if (source.path, line) not in found or f.severity > found[source.path, line].severity:
+                        found[source.path, line] = f
+    return found
+
+
+def _row(left: CompilerFinding, finding: Finding | None, lang: str) -> dict[str, object]:
+    code = finding.code if finding is not None else next((c for p, c in _ABOUT if p.search(left.text)), "")
+    loaded = find(code) if code else None
+    text = loaded.rule.text(lang) if loaded is not None else None
+    return {
+        "kind": left.kind,
+        "path": left.path,
+        "line": left.line,
+        "column": left.column,
+        "message": left.text,
+        "sides": list(left.sides),
+        "units": list(left.units),
+        "notes": [{"path": p, "line": n, "message": t} for p, n, t in left.notes],
+        "rule": loaded.rule.id if loaded is not None else "",
+        "code": code,
+        "why": text.why if text is not None else "",
+        "do": text.do if text is not None else _DO[left.kind],
+        "edit": "gfxgraph port fix --loop" if compiled.is_known(left) or (loaded and loaded.rule.fix.value != "none") else "",
+        "check": "gfxgraph port build . --json",
+    }

@@ -1,0 +1,171 @@
+"""The project's own build with AMD's compiler, behind ``USE_HIP``.
+
+Idea: a folder that looks like a CUDA toolkit and has HIP behind it. CMake, make and configure scripts are told of it
+by a few gated lines; a build that is told where the toolkit is by a variable needs none. With ``USE_HIP`` off nothing
+of it is read, which the gate (CMake) or the form of the edit (make, shell: lines are only added, under a condition)
+proves.
+
+Torch extensions need none of it: their build runs hipify by itself.
+
+Enters: a repository's build files.
+Stays out: sources, and running a build.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from importlib import resources
+
+from gfxgraph.port.build.units import Tree
+from gfxgraph.port.fix import compat, gate
+from gfxgraph.port.fix.cmake import fix_entry
+from gfxgraph.port.fix.edits import Edit, EditRefusal, apply_lines
+from gfxgraph.port.hipify import WORD, Hipify
+from gfxgraph.port.project import HOME, Project, UnreadableError
+from gfxgraph.port.readers.text import TextFile
+
+_LIBRARIES = {
+    "cudart": "amdhip64", "cuda": "amdhip64", "cublas": "hipblas", "cublasLt": "hipblaslt", "cufft": "hipfft",
+    "curand": "hiprand", "cusparse": "hipsparse", "cusolver": "hipsolver", "nvrtc": "hiprtc", "nvToolsExt": "roctx64",
+    "nccl": "rccl", "cudnn": "MIOpen",
+}  # fmt: skip
+_MAKE = re.compile(
+    r"^(?P<indent>[ \t]*)(?:export[ \t]+)?(?P<name>\w{1,60})[ \t]*(?::|\?|::)?=[ \t]*(?P<value>[^\n#]*)"
+)
+_SHELL = re.compile(r"^(?P<indent>[ \t]*)(?:export[ \t]+)?(?P<name>\w{1,60})=(?P<value>[^\n#]*)$")
+_NVCC = re.compile(r"(?:^|/)nvcc(?:\.exe)?[ \t\"']*$")
+_TOOLKIT = re.compile(r"^[\"']?(?:\$\{?\w+:?-)?(?:/usr/local/cuda|/opt/cuda|/usr/lib/cuda)[\w./-]*\}?[\"']?[ \t]*$")
+
+
+def headers(project: Project, tree: Tree, hipify: Hipify) -> dict[str, str]:
+    """The folder's files for what the sources use."""
+    words: set[str] = set()
+    outside: set[str] = set()
+    for path in tree.paths:
+        text = tree.text(path)
+        words |= {*WORD.findall(text), *re.findall(r"\bthrust::cuda\b", text)}
+        outside |= {name for name in tree.includes(path) if not tree.find(name, path)}
+    made = compat.headers(words - project.own_names, outside, hipify)
+    found = {f"{compat.FOLDER}/{name}": text for name, text in made.items()}
+    library_of = {f"{HOME}/lib64/lib{cuda}.so": f"INPUT(-l{hip})\n" for cuda, hip in _LIBRARIES.items()}
+    toolkit = resources.files("gfxgraph.port.fix") / "toolkit"
+    for name, place in (
+        ("nvcc", "bin/nvcc"),
+        *((n, n) for n in ("hip.cmake", "FindCUDA.cmake", "FindCUDAToolkit.cmake")),
+    ):
+        found[f"{HOME}/{place}"] = (toolkit / name).read_text("utf-8")
+    return {**found, **library_of}
+
+
+def edits(project: Project) -> list[tuple[str, str, str, list[Edit], list[EditRefusal]]]:
+    """Each build file that changes: its path, old and new text, what was done and what was not."""
+    found = []
+    for source in project.sources:
+        how = {"cmake": _cmake, "make": _make, "shell": _shell, "recipe": _recipe}.get(source.kind)
+        if how is None or project.vendor_of(source.path, source.kind) == "amd":
+            continue
+        try:
+            text, note = project.read(source.path)
+        except (OSError, UnreadableError):
+            continue
+        done, refused = how(source.path, text) if "Latin" not in note else ([], [])
+        new = apply_lines(text, done) if done else text
+        if done and source.kind == "cmake" and not (verdict := gate.check_cmake(text, new)).passes:
+            done, refused, new = [], [EditRefusal(done[0].line, verdict.reason, "GFX405")], text
+        if done or refused:
+            found.append((source.path, text, new, done, refused))
+    return found
+
+
+def _cmake(path: str, text: str) -> tuple[list[Edit], list[EditRefusal]]:
+    """``project()`` and ``enable_language()`` with HIP in CUDA's place; the rest is the toolkit folder's."""
+    f = TextFile(path, text, "cmake")
+    done, refused = [], []
+    for entry in f.entries:
+        made = fix_entry(f, entry.line)
+        if isinstance(made, Edit):
+            done.append(made)
+        elif isinstance(made, EditRefusal):
+            refused.append(made)
+    return done, refused
+
+
+def _make(path: str, text: str) -> tuple[list[Edit], list[EditRefusal]]:
+    depth = path.count("/")
+    home = "$(CURDIR)/" + "../" * depth + HOME
+    return _assignments(
+        text, _MAKE, lambda name, value, pad: f"{pad}ifdef USE_HIP\n{pad}{name} := {value}\n{pad}endif", home
+    )
+
+
+def _shell(path: str, text: str) -> tuple[list[Edit], list[EditRefusal]]:
+    home = f'"$(dirname "$0")/{"../" * path.count("/")}{HOME}"'
+    return _assignments(
+        text, _SHELL, lambda name, value, pad: f'{pad}if [ -n "${{USE_HIP:-}}" ]; then {name}={value}; fi', home
+    )
+
+
+def _recipe(path: str, text: str) -> tuple[list[Edit], list[EditRefusal]]:
+    """Meson and Bazel: their CUDA support takes the toolkit from the environment."""
+    name = path.rpartition("/")[2].lower()
+    if name.startswith("configure"):
+        return _shell(path, text)
+    if (name == "meson.build" and re.search(r"['\"]cuda['\"]", text)) or (
+        name.startswith(("build", "workspace", "module")) and "cuda" in text
+    ):
+        line = text[: text.lower().index("cuda")].count("\n") + 1
+        variable = "CUDA_PATH" if name == "meson.build" else "CUDA_TOOLKIT_PATH"
+        return [], [
+            EditRefusal(
+                line,
+                f"no edit: run this build with {variable} set to {HOME}, which stands in for the toolkit",
+                "GFX405",
+            )
+        ]
+    return [], []
+
+
+def _assignments(
+    text: str, pattern: re.Pattern[str], gated: Callable[[str, str, str], str], home: str
+) -> tuple[list[Edit], list[EditRefusal]]:
+    """Below each variable that names nvcc or the toolkit's folder, the same variable for HIP."""
+    done = []
+    if "USE_HIP" in text:
+        return [], []
+    rows = text.split("\n")
+    for number, row in enumerate(rows, 1):
+        match = pattern.match(row[:2000])
+        if match is None or row.rstrip().endswith("\\"):
+            continue
+        value = match["value"].strip()
+        quote = '"' if home.startswith('"') else ""
+        if _NVCC.search(value.strip("\"'")):
+            instead = f"{home.rstrip(quote)}/bin/nvcc{quote}"
+        elif _TOOLKIT.match(value):
+            instead = home
+        else:
+            continue
+        done.append(
+            Edit(
+                number, 0, f"{row}\n{gated(match['name'], instead, match['indent'])}", last_line=number, rule="GFX405"
+            )
+        )
+    return done, []
+
+
+def how_to_build(project: Project) -> list[str]:
+    """The commands that build the fixed tree for AMD, by the build that the repository has."""
+    kinds = {s.kind for s in project.sources if s.path.count("/") == 0 or s.kind == "cmake"}
+    said = []
+    if project.has_torch_extension:
+        return ["PYTORCH_ROCM_ARCH=gfx1030 pip install --no-build-isolation ."]
+    if project.has_file("CMakeLists.txt"):
+        said.append("cmake -S . -B build -DUSE_HIP=ON -DCMAKE_HIP_ARCHITECTURES=gfx1030")
+    if "make" in kinds:
+        said.append("make USE_HIP=1 HIP_ARCHITECTURES=gfx1030")
+    if project.has_file("configure") or project.has_file("configure.ac"):
+        said.append(f"USE_HIP=1 ./configure NVCC=$PWD/{HOME}/bin/nvcc CUDA_HOME=$PWD/{HOME}")
+    return said or [
+        f"CUDA_HOME=$PWD/{HOME} CUDA_PATH=$PWD/{HOME} PATH=$PWD/{HOME}/bin:$PATH with the project's own build"
+    ]

@@ -1,0 +1,75 @@
+"""A small repository through the real compiler: what compiles before, after hipify and after the loop."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install '.[port]'")
+
+from gfxgraph.port.build.compiler import find_compiler
+
+from gfxgraph.cli.port import command
+from gfxgraph.port import hipify
+
+pytestmark = pytest.mark.skipif(find_compiler() is None, reason="neither hipcc nor clang++ with HIP is on the PATH")
+
+FILES = {
+    "include/warp.cuh": """#pragma once
+#ifdef __CUDACC__
+#define BOTH __host__ __device__
+#else
+#define BOTH
+#endif
+template <class T> struct add { BOTH T operator()(T a, T b) const { return a + b; } };
+""",
+    "src/sum.cu": """#include <warp.cuh>
+#include <cuda_runtime.h>
+template <class R> __global__ void sum(float* x, R r) {
+  x[threadIdx.x] = r(x[threadIdx.x], __shfl_down_sync(0xffffffff, x[threadIdx.x], 16));
+  __syncwarp();
+}
+void run(float* x) { cudaMemset(x, 0, 128); sum<<<1, 32>>>(x, add<float>()); }
+""",
+    "src/traits.cu": """#include <cuda_fp16.h>
+template <class Traits> __global__ void k(void* p) { auto* q = reinterpret_cast<Traits::Storage*>(p); (void)q; }
+struct One { using Storage = __half; };
+void launch(void* p) { k<One><<<1, 1>>>(p); }
+""",
+    "src/symbols.cu": """#include <cuda_runtime.h>
+#include <math_constants.h>
+__constant__ float table[4];
+template <class A, class B> __global__ void k(A* a, B*) { *a = CUDART_INF_F; }
+void f(float* h) {
+  cudaFuncAttributes found;
+  (void)cudaMemcpyToSymbol(table, h, 16);
+  (void)cudaMemcpyFromSymbol(h, table, 16);
+  (void)cudaFuncSetAttribute(k<float, int>, cudaFuncAttributeMaxDynamicSharedMemorySize, 4);
+  (void)cudaFuncGetAttributes(&found, k<float, int>);
+}
+""",
+    "CMakeLists.txt": "project(demo LANGUAGES CXX CUDA)\nadd_library(demo src/sum.cu src/traits.cu)\n",
+}
+
+
+def write(root: Path) -> None:
+    for name, text in FILES.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+
+
+def test_a_repository_gets_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of three units compiles before, hipify alone gives one, the loop all, on wave 32 and wave 64."""
+    hipify.load()
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
+    write(tmp_path / "r")
+    done = CliRunner().invoke(command, ["fix", str(tmp_path / "r"), "--loop", "--apply", "--json"])
+    units = json.loads(done.stdout)["units"]
+    assert [units[k]["compile"] for k in ("before", "hipify", "after")] == [0, 1, 3], done.output
+    built = CliRunner().invoke(command, ["build", str(tmp_path / "r"), "--json"])
+    data = json.loads(built.stdout)
+    assert built.exit_code == 0 and data["targets"] == ["gfx1030", "gfx942"]
+    assert [(f["kind"], f["path"], f["line"]) for f in data["findings"]] == [("unchecked", "src/sum.cu", 7)]

@@ -1,0 +1,146 @@
+"""Units, the compiler's verdict and the loop, with a compiler that is a script."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install '.[port]'")
+
+from gfxgraph.port.build import compiler as compiling
+from gfxgraph.port.build import judge as judging
+from gfxgraph.port.build.compiler import Compiler, parse
+from gfxgraph.port.build.units import read_tree, units_of
+
+from gfxgraph.cli.port import command
+from gfxgraph.port import hipify
+from gfxgraph.port.fix import loop as looping
+from tests.unit.port.conftest import write
+
+TABLE = hipify.Hipify(
+    "a table", {"cudaMalloc": "hipMalloc", "cudaFree": "hipFree"}, {"cuda_runtime.h": "hip/hip_runtime.h"}
+)
+SOURCE = '#include "deep/k.cuh"\n#include <cuda_runtime.h>\nvoid f(void** p) { cudaMalloc(p, 4); }\n'
+CLANG = """In file included from /r/a.cu:1:
+/r/k.cuh:7:3: error: use of undeclared identifier 'cudaFoo'
+/r/a.cu:9:1: note: in instantiation of function template
+1 error generated when compiling for host.
+/r/a.cu:2:3: warning: ignoring return value of type 'hipError_t' declared with 'nodiscard' attribute [-Wunused-value]
+/r/a.cu:3:1: fatal error: 'gtest/gtest.h' file not found
+1 warning and 1 error generated when compiling for gfx942.
+"""
+# Complains of `Outer<T>::Inner` without typename, at its column; everything else compiles.
+SCRIPT = """import re, sys
+source = sys.argv[-1]
+for n, row in enumerate(open(source), 1):
+    if m := re.search(r"(?<!typename )T::Inner", row):
+        sys.exit(f"{source}:{n}:{m.start() + 1}: error: missing 'typename' prior to dependent type name 'T::Inner'")
+"""
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compiler:
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
+    monkeypatch.setattr(hipify, "load", lambda: TABLE)
+    monkeypatch.setattr(looping, "load", lambda: TABLE)
+    monkeypatch.setattr("gfxgraph.port.fix.run.load_hipify", lambda: TABLE)
+    script = tmp_path / "clang.py"
+    script.write_text(SCRIPT)
+    made = Compiler((sys.executable, str(script)), "1")
+    monkeypatch.setattr(compiling, "find_compiler", lambda: made)
+    return made
+
+
+def test_units_have_the_folders_their_includes_need(tmp_path: Path) -> None:
+    """A folder is needed because an include is found below it; compile_commands.json has the last word."""
+    write(tmp_path, {"src/a.cu": SOURCE, "inc/deep/k.cuh": "#include <vector>\n", "b.cpp": "int x;\n"})
+    tree = read_tree(str(tmp_path))
+    (unit,) = units_of(tree)
+    assert (unit.path, unit.folders) == ("src/a.cu", ("inc",))
+    row = {
+        "directory": str(tmp_path),
+        "file": "src/a.cu",
+        "command": "nvcc -Iinc -DN=2 -fplugin=x.so -o /etc/x -c src/a.cu",
+    }
+    (tmp_path / "compile_commands.json").write_text(json.dumps([row, {"directory": "/", "file": "etc/passwd"}]))
+    (told,) = units_of(read_tree(str(tmp_path)))
+    assert (told.folders, told.macros) == (("inc",), ("N=2",))
+
+
+def test_diagnostics_know_their_side_and_where_they_came_from() -> None:
+    """Errors, unchecked results and missing headers, each with the pass that said it."""
+    first, second, third = parse(CLANG)
+    assert (first.kind, first.side, first.through, len(first.notes)) == ("error", "host", (("/r/a.cu", 1),), 1)
+    assert (second.kind, second.side) == ("unchecked", "gfx942")
+    assert (third.kind, third.line) == ("missing header", 3)
+
+
+def test_missing_headers_are_not_the_codes_fault(
+    tmp_path: Path, fake: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A header of others is missing on the machine; one of CUDA's is left to port."""
+    write(tmp_path / "r", {"a.cu": "// gtest/gtest.h\n", "b.cu": "// cudnn.h\n"})
+
+    def said(
+        _compiler: object, source: str, _flags: object, _archs: object
+    ) -> tuple[bool, list[compiling.Diagnostic]]:
+        name = Path(source).read_text()[3:].strip()
+        return False, [compiling.Diagnostic(source, 1, 1, "missing header", f"'{name}' file not found")]
+
+    monkeypatch.setattr(judging, "compile_unit", said)
+    verdict = judging.judge(str(tmp_path / "r"), fake, TABLE)
+    assert verdict.states == {"a.cu": "missing", "b.cu": "fails"} and list(verdict.headers) == ["gtest/gtest.h"]
+
+
+def test_the_loop_answers_what_the_compiler_names(tmp_path: Path, fake: Compiler) -> None:
+    """It fixes, compiles, inserts the keyword, compiles again; the tree itself changes only with --apply."""
+    text = SOURCE + "template <class T> void g() { auto x = reinterpret_cast<T::Inner*>(0); }\n"
+    write(tmp_path / "r", {"src/a.cu": text, "inc/deep/k.cuh": "\n", "CMakeLists.txt": "project(d LANGUAGES CUDA)\n"})
+    options = ["fix", str(tmp_path / "r"), "--loop", "--json"]
+    done = CliRunner().invoke(command, [*options, "--dry-run"])
+    data = json.loads(done.output)
+    assert [data["units"][k]["compile"] for k in ("before", "hipify", "after")] == [0, 0, 1], done.output
+    assert (tmp_path / "r/src/a.cu").read_text() == text
+    assert CliRunner().invoke(command, [*options, "--apply"]).exit_code == 0
+    assert "reinterpret_cast<typename T::Inner*>" in (tmp_path / "r/src/a.cu").read_text()
+    built = CliRunner().invoke(command, ["build", str(tmp_path / "r"), "--json"])
+    assert built.exit_code == 0 and json.loads(built.output)["states"] == {"src/a.cu": "compiles"}
+
+
+def test_findings_name_the_rule_and_the_edit(tmp_path: Path, fake: Compiler) -> None:
+    """A diagnostic is a finding of kind "does not compile"; verdicts are kept by content."""
+    write(tmp_path / "r", {"a.cu": "T::Inner x = __shfl_sync(0xffffffff, 1, 0);\n"})
+    done = CliRunner().invoke(command, ["build", str(tmp_path / "r"), "--json"])
+    (finding,) = json.loads(done.output)["findings"]
+    assert done.exit_code == 1 and (finding["kind"], finding["line"], finding["column"]) == ("does not compile", 1, 1)
+    assert finding["rule"].startswith("GFX") and finding["edit"] == "gfxgraph port fix --loop"
+    (tmp_path / "clang.py").write_text("raise SystemExit(9)")
+    again = CliRunner().invoke(command, ["build", str(tmp_path / "r"), "--json"])
+    assert json.loads(again.output) == json.loads(done.output)
+
+
+def test_without_a_compiler_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No hipcc: build and loop refuse by name, the audit works as before."""
+    monkeypatch.setattr(compiling, "find_compiler", lambda: None)
+    write(tmp_path, {"a.cu": SOURCE})
+    for options in (["build"], ["fix", "--loop"]):
+        done = CliRunner().invoke(command, [options[0], str(tmp_path), *options[1:]])
+        assert done.exit_code == 2 and "no HIP compiler" in str(done.exception) + done.output
+    assert CliRunner().invoke(command, ["audit", str(tmp_path)]).exit_code == 1
+
+
+def test_tables_of_torch_are_read_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names, headers and whole lines come from hipify's tables; nothing of torch is imported."""
+    pytest.importorskip("torch", reason="hipify's tables come with torch")
+    hipify.load.cache_clear()
+    tables = hipify.load()
+    assert tables.names(["cudaMallocHost", "mine"]) == {"cudaMallocHost": "hipHostMalloc"}
+    assert tables.headers(["cublas_v2.h", "cub/x.cuh", "vector"]).keys() == {"cublas_v2.h", "cub/x.cuh"}
+    assert (
+        tables.translate("#include <cuda_runtime.h>\ncub::Sum s;\n")
+        == "#include <hip/hip_runtime.h>\nhipcub::Sum s;\n"
+    )

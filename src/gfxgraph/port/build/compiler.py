@@ -9,6 +9,7 @@ Stays out: what a diagnostic means for the port.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -20,7 +21,8 @@ _MOST_KB = 6 * 1024 * 1024
 _MOST_OUTPUT = 4_000_000
 _LIMITED = 'ulimit -v "$1" -t "$2" -c 0 2>/dev/null; shift 2; exec "$@"'
 _LINE = re.compile(
-    r"^(?P<path>[^\s:][^:\n]{0,500}):(?P<line>\d{1,9}):(?P<column>\d{1,9}): (?P<kind>fatal error|error|warning|note): (?P<text>.*)$"
+    r"^(?P<path>[^\s:][^:\n]{0,500}):(?P<line>\d{1,9}):(?P<column>\d{1,9}): "
+    r"(?P<kind>fatal error|error|warning|note): (?P<text>.*)$"
 )
 _END = re.compile(r"generated when compiling for (\S+?)\.?$")
 _FROM = re.compile(r"^(?:In file included from|                 from) (?P<path>[^:\n]{1,500}):(?P<line>\d{1,9})[:,]")
@@ -58,7 +60,7 @@ def find_compiler() -> Compiler | None:
         try:
             done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60, check=False)
             probe = subprocess.run(
-                [path, *more, "-fsyntax-only", "--offload-arch=gfx1030", "-include", "hip/hip_runtime.h", "/dev/null"],
+                [path, *more, "-fsyntax-only", "--offload-arch=gfx1030", "-include", "hip/hip_runtime.h", os.devnull],
                 capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
             )  # fmt: skip
         except (OSError, subprocess.SubprocessError):
@@ -68,7 +70,9 @@ def find_compiler() -> Compiler | None:
     return None
 
 
-def compile_unit(compiler: Compiler, source: str, flags: Sequence[str], archs: Sequence[str]) -> tuple[bool, list[Diagnostic]]:
+def compile_unit(
+    compiler: Compiler, source: str, flags: Sequence[str], archs: Sequence[str]
+) -> tuple[bool, list[Diagnostic]]:
     """Check one unit for the host and for each architecture.
 
     Returns:

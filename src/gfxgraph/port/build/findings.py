@@ -30,7 +30,7 @@ _ABOUT = (
     (re.compile(r"warpSize.*constant expression|constant expression.*warpSize"), "warpsize-constexpr"),
 )
 _DO = {
-    "does not compile": "change the line so that hipcc takes it; behind USE_HIP or USE_ROCM where NVIDIA needs it as it is",
+    "does not compile": "change the line so that hipcc takes it; behind USE_HIP or USE_ROCM where NVIDIA needs it so",
     "missing header": "install what has this header, or configure the build that makes it; the code is not at fault",
     "unchecked": "check the hipError_t, or cast it to void where a failure is of no consequence",
 }  # fmt: skip
@@ -84,6 +84,8 @@ def _row(left: CompilerFinding, finding: Finding | None, lang: str) -> dict[str,
         "code": code,
         "why": text.why if text is not None else "",
         "do": text.do if text is not None else _DO[left.kind],
-        "edit": "gfxgraph port fix --loop" if compiled.is_known(left) or (loaded and loaded.rule.fix.value != "none") else "",
+        "edit": "gfxgraph port fix --loop"
+        if compiled.is_known(left) or (loaded and loaded.rule.fix.value != "none")
+        else "",
         "check": "gfxgraph port build . --json",
     }

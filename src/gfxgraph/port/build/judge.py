@@ -26,11 +26,13 @@ from gfxgraph.port.build.compiler import Compiler, Diagnostic, compile_unit
 from gfxgraph.port.build.units import Tree, Unit, read_tree, standard_of, units_of
 from gfxgraph.port.files import printable
 from gfxgraph.port.fix import compat
-from gfxgraph.port.hipify import WORD, Hipify
+from gfxgraph.port.hipify import Hipify
 
 ARCHS = ("gfx1030", "gfx942")  # one of wave 32, one of wave 64
 _CACHE_VERSION = 1
-_NOT_CUDA = re.compile(r"(?:cuda|cu[a-z]+(?:_v2)?|cub|thrust|nv\w*|cutlass|cute|cooperative_groups|mma)\b|cu(?:da|dnn|tensor|solver|file)")
+_NOT_CUDA = re.compile(
+    r"(?:cuda|cu[a-z]+(?:_v2)?|cub|thrust|nv\w*|cutlass|cute|cooperative_groups|mma)\b|cu(?:da|dnn|tensor|solver|file)"
+)
 
 
 @dataclass(frozen=True)
@@ -130,8 +132,14 @@ class _Scratch:
                 files.write(folder / "tree" / path, hipify.translate(tree.text(path)).encode("utf-8", "replace"))
             return
         if is_torch:
-            self.before += ["-DUSE_ROCM", "-DTORCH_EXTENSION_NAME=ext", "-DCUDA_VERSION=604"]  # as torch's hipify has it
-            headers = compat.headers([*hipify.known, *compat.EXCHANGED], compat.STANDING_IN | set(hipify.includes), hipify)
+            self.before += [
+                "-DUSE_ROCM",
+                "-DTORCH_EXTENSION_NAME=ext",
+                "-DCUDA_VERSION=604",
+            ]  # as torch's hipify has it
+            headers = compat.headers(
+                [*hipify.known, *compat.EXCHANGED], compat.STANDING_IN | set(hipify.includes), hipify
+            )
             headers["c10/cuda/impl/cuda_cmake_macros.h"] = "#pragma once\n"  # torch's CUDA build alone writes it
             self._use(folder / "compat", headers)
         else:

@@ -171,7 +171,7 @@ def _is_foreign(path: str) -> bool:
 
 
 def _macros(tree: Tree) -> Iterator[str]:
-    """Macros that the build's files define with a fixed text and that name the GPU: a HIP build takes CUDA's place."""
+    """Macros that the build files define with a fixed text and that name the GPU, as HIP takes CUDA's place."""
     for name in ("setup.py", "CMakeLists.txt", "Makefile", "configure", "meson.build"):
         try:
             text = read_inside(tree.root, name, MAX_BYTES).decode("utf-8", "replace")
@@ -242,5 +242,7 @@ def standard_of(tree: Tree) -> str:
             text = Path(tree.root, name).read_text(encoding="utf-8", errors="replace")[:MAX_BYTES]
         except OSError:
             continue
-        asked += re.findall(r"(?:std=(?:gnu|c)\+\+|CXX_STANDARD\s+|cxx_std_|cpp_std=(?:gnu|c)\+\+)(11|14|17|20|23)", text)
+        asked += re.findall(
+            r"(?:std=(?:gnu|c)\+\+|CXX_STANDARD\s+|cxx_std_|cpp_std=(?:gnu|c)\+\+)(11|14|17|20|23)", text
+        )
     return f"gnu++{max(asked)}" if asked else ""

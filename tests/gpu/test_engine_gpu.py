@@ -173,7 +173,8 @@ def test_triton_is_given_numbers_that_the_program_reads(bridge):
         def body(x=x, launch=launch):
             kept = x[x > 3].contiguous()
             out = torch.zeros(32, device="cuda")
-            launch(kept, out, kept.numel(), x.max().item())
+            n, k = kept.numel(), x.max().item()
+            launch(kept, out, n, k)
             return out, out.sum() + kept.size(0)
 
         graph, got = capture(body)

@@ -21,7 +21,6 @@ import sys
 import time
 import types
 from collections.abc import Callable, Iterator
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +110,7 @@ def training(x: Any, kept: dict[str, Any]) -> None:
 def host_values(x: Any, kept: dict[str, Any]) -> None:
     def body() -> Any:
         v, rows = x.max().item(), x.tolist()
-        return x * v + min(rows) + float(Decimal(v)), f"{v:.2f}", x[: int(v)]
+        return x * v + min(rows) + float(v), f"{v:.2f}", x[: int(v)]
 
     captured(body)[0].replay()
 

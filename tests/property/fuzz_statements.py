@@ -444,7 +444,8 @@ def host_read(e: Emitter, p: Picks) -> None:
     elif what == 2:
         e.line(f"print(f'{{{x.name}.sum().item():.3f}}')")
     elif what == 3:
-        e.line(f"print('{{:.2f}}'.format({x.name}.sum().item()))")
+        e.line(f"total = {x.name}.sum().item()")  # a call's argument, read as the first number, is pinned
+        e.line("print('{:.2f}'.format(total))")
     elif what == 4:
         e.line(f"print(str({x.name}))")
     elif what == 5:

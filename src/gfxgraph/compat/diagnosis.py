@@ -87,11 +87,10 @@ class Diagnosis:
 
 def _words(found: Explanation, language: str) -> dict[str, str]:
     parts: Any = found.as_dict(language)["explanation"]
-    here = [*parts["hints"], *parts["notes"]]
     return {
         "summary": f"{parts['title']}: {parts['what']}",
         "cause": parts["why"],
-        "rocm_context": "\n".join(here),
+        "rocm_context": "\n".join(parts["notes"]),
         "fix": "\n".join(parts["do"]),
     }
 

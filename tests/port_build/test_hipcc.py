@@ -10,10 +10,9 @@ from click.testing import CliRunner
 
 pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install '.[port]'")
 
-from gfxgraph.port.build.compiler import find_compiler
-
 from gfxgraph.cli.port import command
 from gfxgraph.port import hipify
+from gfxgraph.port.build.compiler import find_compiler
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="neither hipcc nor clang++ with HIP is on the PATH")
 

@@ -11,13 +11,12 @@ from click.testing import CliRunner
 
 pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install '.[port]'")
 
+from gfxgraph.cli.port import command
+from gfxgraph.port import hipify
 from gfxgraph.port.build import compiler as compiling
 from gfxgraph.port.build import judge as judging
 from gfxgraph.port.build.compiler import Compiler, parse
 from gfxgraph.port.build.units import read_tree, units_of
-
-from gfxgraph.cli.port import command
-from gfxgraph.port import hipify
 from gfxgraph.port.fix import loop as looping
 from tests.unit.port.conftest import write
 

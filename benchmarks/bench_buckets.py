@@ -27,8 +27,8 @@ import torch
 from bench_core import environment
 
 import gfxgraph
-from gfxgraph.callables.plans import BucketSizes
-from gfxgraph.core.buckets import Buckets, ladder, learn
+from gfxgraph.callables.learned_buckets import BucketSizes
+from gfxgraph.core.bucket_sizes import Buckets, ladder, learn
 
 HIDDEN, LAYERS = 256, 40  # 200 kernels: what a graph of much fewer takes, the driver hands out in larger pieces
 

@@ -23,7 +23,7 @@ import torch
 from bench_core import environment
 
 import gfxgraph
-from gfxgraph.reporting import watch
+from gfxgraph.reporting import launch_counts
 
 N_STEPS = 10
 WITHIN, COST, LINES = 0.01, 0.03, 0.99
@@ -194,9 +194,9 @@ def cost(step: Step, seconds: float, rounds: int) -> dict:
     for _ in range(rounds):
         for kind, samples in times.items():
             if kind != "off":
-                watch.start()
+                launch_counts.start()
             samples.append(ms(step, seconds))
-            watch.stop()
+            launch_counts.stop()
     against = sorted(t / off - 1 for t, off in zip(times["on"], times["off"]))
     return {"ms": times, "against_off": against, "median": statistics.median(against)}
 

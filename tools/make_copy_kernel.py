@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
-from gfxgraph.driver.copies import SOURCE  # noqa: E402
+from gfxgraph.driver.small_copies import SOURCE  # noqa: E402
 
 ARCH = "compute_75"  # the oldest that CUDA 13 compiles for; drivers compile it for what they have
 ISA = "6.4"  # what CUDA 10.1 understood; the compiler writes its own, and the kernel needs nothing of it

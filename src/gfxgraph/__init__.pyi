@@ -63,9 +63,9 @@ from gfxgraph.process.health import reset_stats as reset_stats
 from gfxgraph.process.health import stats as stats
 from gfxgraph.process.metrics import metrics_text as metrics_text
 from gfxgraph.reporting.inspect import inspect as inspect
-from gfxgraph.reporting.memory import memory_report as memory_report
+from gfxgraph.reporting.launch_counts import coverage as coverage
+from gfxgraph.reporting.memory_use import memory_report as memory_report
 from gfxgraph.reporting.page import write_report as write_report
-from gfxgraph.reporting.watch import coverage as coverage
 from gfxgraph.startup.activation import activate_from_environment as activate_from_environment
 from gfxgraph.startup.activation import disable as disable
 from gfxgraph.startup.activation import enable as enable

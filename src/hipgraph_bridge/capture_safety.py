@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-from gfxgraph.capture import turns
+from gfxgraph.capture import capture_lock as turns
 from gfxgraph.process import process
 
 __all__ = [

@@ -16,6 +16,6 @@ def __getattr__(name: str) -> Any:
     if name != "BridgedCUDAGraph":
         raise AttributeError(f"module 'hipgraph_bridge.graph_manager' has no attribute {name!r}")
     # lazily: it is the class of the torch, or simulator, now in force
-    from gfxgraph.startup import names
+    from gfxgraph.startup import graph_class
 
-    return names.BridgedCUDAGraph
+    return graph_class.BridgedCUDAGraph

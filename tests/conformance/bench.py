@@ -12,9 +12,9 @@ import torch
 
 import gfxgraph
 from gfxgraph import simulator
-from gfxgraph.capture import afterwards
+from gfxgraph.capture.patches import numbers_after_capture
 from gfxgraph.process import process
-from gfxgraph.simulator.device import CallRefused
+from gfxgraph.simulator.runtime import CallRefused
 
 # What torch itself writes there as it goes.
 TORCHS_OWN = ("__warningregistry__", "default_capture_stream")
@@ -69,7 +69,11 @@ class ProcessState:
         error that the test holds keeps those in its frames.
         """
         assert self._facts() == self.facts
-        standing_in = [f"{owner.__name__}.{name}" for owner, name, *_ in afterwards._undo if afterwards._alive]
+        standing_in = [
+            f"{owner.__name__}.{name}"
+            for owner, name, *_ in numbers_after_capture._undo
+            if numbers_after_capture._alive
+        ]
         assert [name for name in patched(self.attributes) if name not in standing_in] == []
 
 

@@ -17,10 +17,10 @@ PROFILES = ["cuda", "hip"]
 def guarded(profile, tier, tmp_path, monkeypatch, **options):
     """The bridge enabled at a tier, its state directory in ``tmp_path``; everything put back afterwards."""
     import gfxgraph
-    from gfxgraph.guard import flight
+    from gfxgraph.guard import flight_recorder
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(flight, "_recorder", None)
+    monkeypatch.setattr(flight_recorder, "_recorder", None)
     gfxgraph.enable(simulate=profile, guard=tier, validate=False, **options)
     gfxgraph.reset_stats()
     try:

@@ -132,10 +132,10 @@ def test_enable_again_can_ask_for_more_checks():
 
 def test_enable_fails_without_a_trace(monkeypatch):
     """Where something goes wrong half-way, what was replaced by then is put back."""
-    from gfxgraph.capture import blocks
+    from gfxgraph.capture import graph_block
 
     before = attributes()
-    monkeypatch.setattr(blocks, "exit_of_graph", lambda *_: 1 / 0)
+    monkeypatch.setattr(graph_block, "exit_of_graph", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         gfxgraph.enable(simulate="hip")
     assert not gfxgraph.is_enabled() and patched(before) == []
@@ -326,9 +326,9 @@ def test_users_own_logging_is_left_alone():
 FAILED_CAPTURE = """
 import sys, torch, gfxgraph
 gfxgraph.enable(simulate=sys.argv[1], validate=False)
-from gfxgraph.capture import shield
+from gfxgraph.capture.patches import deferred_calls
 from gfxgraph.simulator import Faults, active, launch_opaque
-shield.prepare(0)
+deferred_calls.prepare(0)
 pool = torch.cuda.MemPool()
 with torch.cuda.use_mem_pool(pool):
     held = torch.ones(4, device="cuda")

@@ -11,7 +11,7 @@ import torch
 import gfxgraph
 from gfxgraph import simulator
 from gfxgraph.callables.adaptive import Adaptive, _function, kept_decision, store
-from gfxgraph.core.choice import Choice, Decision, Way
+from gfxgraph.core.eager_or_graph import Choice, Decision, Way
 from gfxgraph.process import process
 from tests.conformance.conftest import PLATFORMS
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.reporting import watch
+from gfxgraph.reporting import launch_counts
 from gfxgraph.reporting.coverage import Coverage
 
 
@@ -128,21 +128,21 @@ def test_off_means_nothing_is_there(step):
 @torch.library.custom_op("gfxgraph_tests::closes_the_window", mutates_args=())
 def closes_the_window(x: torch.Tensor) -> torch.Tensor:
     for _ in range(2):
-        watch.watching().close()
-        watch.watching().open()
-    watch.watching().close()
+        launch_counts.watching().close()
+        launch_counts.watching().open()
+    launch_counts.watching().close()
     return x.clone()
 
 
 def test_a_window_that_is_closed_inside_an_operation(step):
     """As calls that wait for the main thread may: the counter comes back on the stack with the operation's end."""
-    seen = watch.start()
+    seen = launch_counts.start()
     try:
         step()
         closes_the_window(torch.ones(2))
         assert not seen.is_open
     finally:
-        watch.stop()
+        launch_counts.stop()
     assert torch.utils._python_dispatch._len_torch_dispatch_stack() == 0
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.callables import engine
-from gfxgraph.capture import shield
+from gfxgraph.callables import capture_once
+from gfxgraph.capture.patches import deferred_calls
 from gfxgraph.process import process
 from gfxgraph.simulator import Faults
 from tests.conformance.bench import Bench, ProcessState, reserved, same, stripped
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="failures are 
 def bench(request):
     gfxgraph.enable(simulate=request.param, validate=False)
     gfxgraph.reset_stats()
-    shield.prepare(0)  # or the first call planted would be one that makes this thread's BLAS handles, on HIP
+    deferred_calls.prepare(0)  # or the first call planted would be one that makes this thread's BLAS handles, on HIP
     try:
         yield Bench()
     finally:
@@ -244,8 +244,8 @@ def test_a_capture_that_had_ended(platform, monkeypatch, caplog, struck):
     with monkeypatch.context() as planted:
         planted.setattr(base, struck, failing)
         with pytest.raises(failure):
-            pool = engine.SharedPool(process.require(), torch.cuda.Stream())
-            engine.capture(lambda: x + 1, torch.cuda.Stream(), pool, recorded=False)
+            pool = capture_once.SharedPool(process.require(), torch.cuda.Stream())
+            capture_once.capture(lambda: x + 1, torch.cuda.Stream(), pool, recorded=False)
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
     (x + torch.rand_like(x)).sum().item()
     graph = torch.cuda.CUDAGraph()

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gfxgraph.capture import fused_recording
+from gfxgraph.capture.record import fused_recording
 
 
 class Own(TorchDispatchMode):

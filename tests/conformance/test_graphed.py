@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.callables.entry import Captures
+from gfxgraph.callables.captured_signature import Captures
 
 
 @pytest.fixture(autouse=True)

@@ -596,7 +596,7 @@ def test_a_kernel_that_torch_does_not_see_writes_the_callers_tensor(is_pure, sta
 
 def test_a_collectives_writes_are_recorded():
     """c10d's schemas do not say that its operations write to what they are given."""
-    from gfxgraph.capture.overloads import OpInfo
+    from gfxgraph.capture.record.overloads import OpInfo
 
     names = "allreduce_", "broadcast_", "allgather_", "_allgather_base_", "reduce_scatter_", "alltoall_base_"
     for name in names:

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.guard import flight, names
+from gfxgraph.guard import flight_recorder, tensor_names
 from tests.conformance import test_engine_patterns as engines
 from tests.conformance.conftest import Surface
 from tests.conformance.guarding import PROFILES, guarded
@@ -47,7 +47,7 @@ def test_engines(client, profile, tier, tmp_path, monkeypatch):
     """Same results, no event, no refusal."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("GFXGRAPH_GUARD", str(tier))
-    monkeypatch.setattr(flight, "_recorder", None)
+    monkeypatch.setattr(flight_recorder, "_recorder", None)
     failed_threads = []
     monkeypatch.setattr(threading, "excepthook", failed_threads.append)
     surface = Surface(profile)
@@ -112,7 +112,7 @@ def test_looking_for_tensors_disturbs_no_other_thread():
         for worker in workers:
             worker.start()
         for _ in range(6):
-            found = names.objects_of([torch.Tensor])
+            found = tensor_names.objects_of([torch.Tensor])
     finally:
         stop.set()
         for worker in workers:

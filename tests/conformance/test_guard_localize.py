@@ -299,7 +299,7 @@ def test_a_fault_in_a_host_function_is_named_too(localizing):
 
 def test_a_node_that_the_program_disabled_stays_disabled(localizing):
     """Its switch is the program's."""
-    from gfxgraph.capture.walk import raw_exec, raw_graph
+    from gfxgraph.capture.replay.node_walk import raw_exec, raw_graph
 
     x = torch.ones(4, device="cuda")
     graph, _ = graph_of(lambda: (x.add_(1), x.mul_(3)))
@@ -326,8 +326,8 @@ assert "recorder" in files and "graph-1-0.json" in files and "memory.json" in fi
 if sys.argv[1:] == ["fork"]:
     if os.fork() == 0:
         # A child's clean end must leave the parent's recorder.
-        from gfxgraph.guard import flight
-        flight._recorder.close()
+        from gfxgraph.guard import flight_recorder
+        flight_recorder._recorder.close()
         os._exit(0)
     os.wait()
     graph.replay()
@@ -356,12 +356,12 @@ def test_the_recorder_is_removed_at_a_clean_end_and_nothing_else_is_written(tmp_
 
 def test_a_folder_outside_the_state_directory_is_not_used(tmp_path, monkeypatch):
     """Whatever a variable says, nothing is written elsewhere."""
-    from gfxgraph.guard import flight
+    from gfxgraph.guard import flight_recorder
 
     elsewhere = tmp_path / "elsewhere"
     monkeypatch.setenv("GFXGRAPH_FLIGHT", str(elsewhere))
     with guarded("cuda", 2, tmp_path, monkeypatch):
-        recorder = flight.recorder()
+        recorder = flight_recorder.recorder()
         assert recorder.folder.is_relative_to(tmp_path / "state" / "gfxgraph")
         assert not elsewhere.exists()
         recorder.close()

@@ -22,7 +22,7 @@ import torch
 
 import gfxgraph
 from gfxgraph import simulator
-from gfxgraph.capture import afterwards
+from gfxgraph.capture.patches import numbers_after_capture
 
 pytestmark = pytest.mark.usefixtures("nothing_compiled")
 INPUTS = [[0.0, 1.0, 2.0, 3.0], [0.25, 1.0, 2.5, 3.0], [3.0, 3.0, 3.0, 3.0], [-1.0, -2.0, -0.5, -4.0]]
@@ -115,8 +115,8 @@ def test_capture_computes_nothing(platform):
 def test_numbers_after_their_capture_are_plain_to_what_asks_for_types(platform):
     """``torch.tensor`` and JSON take the latest value; with the last number torch's own functions stand there again."""
     gc.collect()
-    afterwards._alive.clear()  # numbers that other tests' errors hold
-    afterwards.put_back()
+    numbers_after_capture._alive.clear()  # numbers that other tests' errors hold
+    numbers_after_capture.put_back()
     before = torch.tensor, torch.as_tensor, json.JSONEncoder.default
     x = torch.tensor(INPUTS[0], device="cuda")
     graph = torch.cuda.CUDAGraph()

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.callables.plans import LEARN_AFTER
-from gfxgraph.core.buckets import BucketPlan
+from gfxgraph.callables.learned_buckets import LEARN_AFTER
+from gfxgraph.core.bucket_sizes import BucketPlan
 
 pytestmark = pytest.mark.any_platform
 SIZES = (33, 40)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.capture import remedies
+from gfxgraph.capture.replay import runtime_workarounds
 from gfxgraph.process import bridge, process
 
 
@@ -75,7 +75,7 @@ def test_long_graphs_are_cut(table, limit):
 
 def test_no_node_is_switched(table, monkeypatch):
     """node_walk: where switching nodes off and on can hang, a walk runs graphs of one node."""
-    from gfxgraph.capture.walk import can_walk, walk
+    from gfxgraph.capture.replay.node_walk import can_walk, walk
 
     x, switched = arange(), []
     driver = process.require().driver
@@ -100,7 +100,7 @@ def test_a_walk_runs_each_node_once(profile):
     """node_walk_resets: exact where HIP would run the nodes of the last launch again (7.2.4), and where not (6.4.3)."""
     if torch.cuda.is_available():
         pytest.skip("simulates HIP, beside a GPU that is there")
-    from gfxgraph.capture.walk import walk
+    from gfxgraph.capture.replay.node_walk import walk
 
     gfxgraph.enable(simulate=profile, validate=False)
     try:
@@ -123,7 +123,7 @@ def test_graphs_are_kept(table):
         del graph
         gc.collect()
     assert dropped[0]() is None and dropped[1]() is not None
-    remedies._kept.clear()
+    runtime_workarounds._kept.clear()
 
 
 def test_a_failed_captures_stream_is_left(table):
@@ -198,12 +198,12 @@ def test_destroyed_before_exit(table):
     state = process.require()
     registered, gone = [], []
     monkey = pytest.MonkeyPatch()
-    monkey.setattr(remedies.atexit, "register", registered.append)
-    monkey.setattr(remedies.atexit, "unregister", gone.append)
-    remedies.arrange_exit(state)
+    monkey.setattr(runtime_workarounds.atexit, "register", registered.append)
+    monkey.setattr(runtime_workarounds.atexit, "unregister", gone.append)
+    runtime_workarounds.arrange_exit(state)
     assert not registered
     table(destroy_before_exit=True)
-    remedies.arrange_exit(state)
+    runtime_workarounds.arrange_exit(state)
     bridge.undo.pop()()
     monkey.undo()
     graph, _ = captured(lambda: x + 1)

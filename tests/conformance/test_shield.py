@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.capture import intercept, shield
+from gfxgraph.capture.patches import deferred_calls, intercept
 from gfxgraph.process import process
 
 
@@ -270,7 +270,7 @@ def test_a_kernel_that_torch_compiles_itself(runtime, monkeypatch, name, is_comp
 def test_the_watchdog_is_waited_for(platform, monkeypatch):
     """drain_watchdog: before a capture, where collectives of NCCL may be under way, and only there."""
     slept = []
-    monkeypatch.setattr(shield.time, "sleep", slept.append)
+    monkeypatch.setattr(deferred_calls.time, "sleep", slept.append)
     dist = types.SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, get_backend=lambda: "nccl")
     for asked, has_group in ((False, True), (True, False), (True, True)):
         state = process.require()
@@ -278,5 +278,5 @@ def test_the_watchdog_is_waited_for(platform, monkeypatch):
         with monkeypatch.context() as patch:
             if has_group:
                 patch.setitem(sys.modules, "torch.distributed", dist)
-            shield.prepare(0)
-        assert slept == ([shield.WATCHDOG_SLEEPS_S] if asked and has_group else [])
+            deferred_calls.prepare(0)
+        assert slept == ([deferred_calls.WATCHDOG_SLEEPS_S] if asked and has_group else [])

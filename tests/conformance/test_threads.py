@@ -20,8 +20,9 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.capture import draws, intercept, turns
-from gfxgraph.capture.generators import registering
+from gfxgraph.capture import capture_lock
+from gfxgraph.capture.patches import draws, intercept
+from gfxgraph.capture.record.random_generators import registering
 from gfxgraph.process import process
 
 MODES = ["global", "thread_local", "relaxed"]
@@ -314,19 +315,19 @@ def test_nothing_is_left_of_turns(platform):
         pass
     with pytest.raises(RuntimeError, match="cholesky"), torch.cuda.graph(torch.cuda.CUDAGraph()):
         torch.linalg.cholesky(-torch.eye(3, device="cuda"))
-    assert turns._turns == [] and not intercept.holders
-    turn = turns.Turn()
+    assert capture_lock._turns == [] and not intercept.holders
+    turn = capture_lock.Turn()
 
     def dies():
         turn.thread = threading.get_ident()
-        turns.take(turn)
+        capture_lock.take(turn)
 
     thread = threading.Thread(target=dies)
     thread.start()
     thread.join()
     captured()
-    turns.give(turn)
-    assert torch.rand.__module__ != "gfxgraph.capture.draws"
+    capture_lock.give(turn)
+    assert torch.rand.__module__ != "gfxgraph.capture.patches.draws"
 
 
 def test_the_runtime_refuses_other_threads(platform):
@@ -397,7 +398,7 @@ def test_a_finalizer_while_a_capture_ends_elsewhere(platform):
     intercept.enter(holder, "here")
 
     def look():
-        with turns.lock:
+        with capture_lock.lock:
             has_lock.set()
             time.sleep(0.2)  # by then the other thread is in the middle of ending its capture
             intercept.keep_until_captures_end(())
@@ -420,10 +421,10 @@ def test_graphs_are_freed_where_no_capture_can_begin(platform):
 
     class Dying:
         def __del__(self):
-            seen.append(turns.is_held_here())
+            seen.append(capture_lock.is_held_here())
 
     def hold():
-        with turns.held():
+        with capture_lock.held():
             held.set()
             go_on.wait(20)
 

@@ -13,7 +13,7 @@ import torch
 
 import gfxgraph
 from gfxgraph import adapters
-from gfxgraph.adapters import base
+from gfxgraph.adapters import adapter
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 gfx = pytest.importorskip("gfxgraph.adapters.transformers")
@@ -503,7 +503,7 @@ def test_refuses_what_it_cannot_work_on(llama, monkeypatch):
             gfx.accelerate(llama)
         assert wrong.value.code == "engine_layout" and gfx.ADAPTER.tested in str(wrong.value)
 
-    monkeypatch.setattr(base, "installed_version", lambda module: "")
+    monkeypatch.setattr(adapter, "installed_version", lambda module: "")
     with pytest.raises(gfxgraph.ActivationError, match="transformers") as wrong:
         gfx.accelerate(llama)
     assert wrong.value.code == "engine_missing" and not gfx.is_accelerated(llama) and not gfx.ADAPTER.is_installed
@@ -521,7 +521,7 @@ def test_an_unknown_version_is_tried_on_tiny_models(llama, monkeypatch):
         assert torch.equal(llama.generate(**inputs, max_new_tokens=6, do_sample=False), stock)
         return gfx.report(llama)["calls"], " ".join(gfx.report(llama)["left_alone"])
 
-    monkeypatch.setattr(base, "installed_version", lambda module: "99.0")
+    monkeypatch.setattr(adapter, "installed_version", lambda module: "99.0")
     assert tokens() == (1, "")
     before = torch.get_rng_state()
     tokens()

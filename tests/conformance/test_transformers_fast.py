@@ -37,7 +37,7 @@ def kernels_that_win(monkeypatch):
     from gfxgraph.kernels import launching
 
     if not torch.cuda.is_available() or ON.get("simulate"):
-        for name in ("norms", "gates", "layers", "attention", "choice"):
+        for name in ("norms", "gates", "layers", "attention", "next_token"):
             monkeypatch.setattr(f"gfxgraph.kernels.{name}.why_not", lambda op, *tensors: "in this test")
         monkeypatch.setattr(launching, "why_not", lambda op, *tensors: "")
     monkeypatch.setattr(trial, "compare", lambda *args: trial.TrialTimes(1.0, 2.0))

@@ -85,8 +85,8 @@ CASES = {
 }
 # Rows without a body of their own here, with the test that covers them.
 ELSEWHERE = {
-    "torch.cuda.Stream.wait_event": "tests/unit/simulator/test_device_streams.py",
-    "torch.cuda.Event.elapsed_time": "tests/unit/simulator/test_device_streams.py",
+    "torch.cuda.Stream.wait_event": "tests/unit/simulator/test_runtime_streams.py",
+    "torch.cuda.Event.elapsed_time": "tests/unit/simulator/test_runtime_streams.py",
     "torch.cuda.CUDAGraph.replay": "test_basic.py::test_replay_inside_capture",
     "torch.get_rng_state": "test_host_values.py, default_generator_forked",
     "torch.set_rng_state": "test_host_values.py, default_generator_forked",

@@ -7,7 +7,7 @@ import torch
 
 import gfxgraph
 from gfxgraph import simulator
-from gfxgraph.capture import walk
+from gfxgraph.capture.replay import node_walk
 from gfxgraph.process import process
 from gfxgraph.simulator import Faults, WrongReplay
 from tests.conformance.bench import Bench, ProcessState, reserved, same
@@ -97,7 +97,7 @@ def test_program_of_several_segments(bench, segment):
     graph, outputs = captured(bench, bench.split)
     bench.x.copy_(torch.rand(8) + 1)
     want = bench.eager(bench.split)
-    executables = [walk.raw_exec(step.graph) for step in graph._program.segments]
+    executables = [node_walk.raw_exec(step.graph) for step in graph._program.segments]
     index = bench.sim.device.handles.execs[executables[segment]].index
     lie(bench, 0, graph=index)
     assert graph.validate() is False
@@ -110,7 +110,7 @@ def test_redirected_input(bench):
     """A node that reads from another address than the one captured."""
     graph, outputs = captured(bench, bench.plain)
     driver = process.require().driver
-    nodes = driver.nodes(walk.raw_graph(graph))
+    nodes = driver.nodes(node_walk.raw_graph(graph))
     bench.x.fill_(2)
     driver.redirect_input(nodes[0], 0, torch.rand(8, device="cuda") + 3)
     want = bench.eager(bench.plain)
@@ -124,7 +124,7 @@ def test_redirected_output(bench):
     elsewhere = torch.zeros(8, device="cuda")
     graph, outputs = captured(bench, bench.plain)
     driver = process.require().driver
-    nodes = driver.nodes(walk.raw_graph(graph))
+    nodes = driver.nodes(node_walk.raw_graph(graph))
     driver.redirect_output(nodes[2], 0, elsewhere)
     bench.x.copy_(torch.rand(8) + 1)
     want = bench.eager(bench.plain)
@@ -140,14 +140,14 @@ def test_disabled_node(bench, position):
     bench.x.copy_(torch.arange(8.0) + 1)
     graph.replay()
     driver = process.require().driver
-    node = driver.nodes(walk.raw_graph(graph))[position]
-    driver.set_node_enabled(walk.raw_exec(graph), node, False)
+    node = driver.nodes(node_walk.raw_graph(graph))[position]
+    driver.set_node_enabled(node_walk.raw_exec(graph), node, False)
     bench.x.copy_(torch.arange(8.0) + 5)
     want = bench.eager(bench.plain)
     assert graph.validate() is False
     same(bench.observe(outputs), want)
     assert culprits() == [["aten::mul", "aten::add", "aten::relu"][position]]
-    assert not driver.node_enabled(walk.raw_exec(graph), node)  # theirs to switch on again
+    assert not driver.node_enabled(node_walk.raw_exec(graph), node)  # theirs to switch on again
 
 
 @pytest.mark.parametrize("program", ["opaque_first", "opaque_last"])
@@ -159,7 +159,7 @@ def test_opaque_launches_are_compared_with_the_node_walk(bench, program):
     assert graph.validate() is True
     assert gfxgraph.stats()["validations"] == 1
     want = bench.eager(body)
-    index = bench.sim.device.handles.execs[walk.raw_exec(graph)]
+    index = bench.sim.device.handles.execs[node_walk.raw_exec(graph)]
     n_walked = len(index.nodes) * (1 + process.require().decisions.node_walk_resets)
     # The launch after the walk's own; in opaque_last the opaque node, which has no output to corrupt, is the last.
     lie(bench, {"opaque_first": -1, "opaque_last": -2}[program], replay=index.launches + n_walked + 2)

@@ -16,8 +16,9 @@ import torch
 
 import gfxgraph
 from gfxgraph.callables.arena import arena_of
-from gfxgraph.capture import remedies, turns, watch
-from gfxgraph.capture.peers import NO_ANSWER, Peers, peers_of_process
+from gfxgraph.capture import capture_lock
+from gfxgraph.capture.replay import hang_watch, runtime_workarounds
+from gfxgraph.capture.replay.other_ranks import NO_ANSWER, Peers, peers_of_process
 from gfxgraph.hardware.defects import Decisions
 from gfxgraph.process import process
 from gfxgraph.types import GuardTier
@@ -50,7 +51,7 @@ def reports(platform):
 def watched(platform):
     """A watch on this process."""
     state = process.require()
-    state.hang_watch = watch.Deadline(state, LIMIT_S)
+    state.hang_watch = hang_watch.Deadline(state, LIMIT_S)
     state.hang_watch.begin()
     yield state.hang_watch
     state.hang_watch.stop()
@@ -134,7 +135,7 @@ def test_no_node_was_begun(watched, reports, monkeypatch, tier, says):
     """Who runs with guard 2 already is not told to."""
     state = process.require()
     monkeypatch.setattr(state, "settings", replace(state.settings, guard=tier))
-    watched._report("replay_hang", watch.Replaying("here", 1))
+    watched._report("replay_hang", hang_watch.Replaying("here", 1))
     assert says in reports.texts[-1] and f"process {os.getpid()}" in reports.texts[-1]
 
 
@@ -164,7 +165,7 @@ def test_the_table_and_the_setting_switch_it_on(platform):
     for asked, table, limit in ((None, None, None), (None, 60, 60.0), (5.0, 60, 5.0), (0.0, 60, None)):
         state.settings = replace(state.settings, watch=asked)
         state.decisions = replace(state.decisions, replay_timeout_s=table)
-        watch.start(state, [])
+        hang_watch.start(state, [])
         assert (state.hang_watch.limit_s if state.hang_watch is not None else None) == limit
         if state.hang_watch is not None:
             state.hang_watch.stop()
@@ -191,12 +192,12 @@ class ByHand:
     def __init__(self, monkeypatch):
         self.now, self.due = 0.0, {}
         clock = SimpleNamespace(monotonic=lambda: self.now)
-        monkeypatch.setattr(watch, "time", clock)
-        monkeypatch.setattr(turns, "monotonic", clock.monotonic)
-        monkeypatch.setattr(watch.Deadline, "_run", lambda self: None)
-        monkeypatch.setattr(watch, "_is_past", lambda event: self.now >= self.due.get(event, 0.0))
-        monkeypatch.setattr(watch, "_recorded", object)
-        self.watch = watch.Deadline(process.require(), 10.0)
+        monkeypatch.setattr(hang_watch, "time", clock)
+        monkeypatch.setattr(capture_lock, "monotonic", clock.monotonic)
+        monkeypatch.setattr(hang_watch.Deadline, "_run", lambda self: None)
+        monkeypatch.setattr(hang_watch, "_is_past", lambda event: self.now >= self.due.get(event, 0.0))
+        monkeypatch.setattr(hang_watch, "_recorded", object)
+        self.watch = hang_watch.Deadline(process.require(), 10.0)
 
     def replay(self, graph, begins, ends):
         with self.watch.replaying(graph):
@@ -264,7 +265,7 @@ def test_each_capture_is_reported(by_hand, reports):
         with torch.cuda.graph(torch.cuda.CUDAGraph()):
             by_hand.goes_on(12)
     assert len(reports.texts) == 4
-    by_hand.watch._underway.append(watch.Replaying("elsewhere", 3))
+    by_hand.watch._underway.append(hang_watch.Replaying("elsewhere", 3))
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
         by_hand.goes_on(12)
     assert [text.split(":")[0] for text in reports.texts[4:]] == ["capture_hang", "replay_hang"]
@@ -294,8 +295,8 @@ def test_a_look_that_fails_is_not_the_last(platform, monkeypatch):
         raise LookupError("odd")
 
     done = threading.Event()
-    monkeypatch.setattr(watch.Deadline, "_look", look)
-    deadline = watch.Deadline(process.require(), 0.01)
+    monkeypatch.setattr(hang_watch.Deadline, "_look", look)
+    deadline = hang_watch.Deadline(process.require(), 0.01)
     deadline.begin()
     assert done.wait(60)
     deadline.stop()
@@ -305,7 +306,7 @@ def test_a_look_that_fails_is_not_the_last(platform, monkeypatch):
 def test_any_limit_can_be_kept(platform):
     """It looks every two seconds at most, and not all the time."""
     for limit, look in ((1e308, 2.0), (60.0, 2.0), (1.0, 0.25), (1e-9, 0.05)):
-        deadline = watch.Deadline(process.require(), limit)
+        deadline = hang_watch.Deadline(process.require(), limit)
         deadline.stop()
         assert deadline.look_s == look
 
@@ -341,7 +342,7 @@ def test_the_programs_lines_are_in_a_deep_stack():
     thread = threading.Thread(target=nested, args=(40,), name="deep")
     thread.start()
     is_there.wait(60)
-    text = watch.stacks(thread.ident)
+    text = hang_watch.stacks(thread.ident)
     is_done.set()
     thread.join()
     first = text.split("\nthread ")[0]
@@ -373,8 +374,8 @@ def ranks(platform, monkeypatch):
     state, store = process.require(), torch.distributed.HashStore()
     both = []
     for rank in range(2):
-        monkeypatch.setattr(watch.Deadline, "_run", lambda self: None)
-        both.append(watch.Deadline(state, LIMIT_S, Peers(store, rank, 2)))
+        monkeypatch.setattr(hang_watch.Deadline, "_run", lambda self: None)
+        both.append(hang_watch.Deadline(state, LIMIT_S, Peers(store, rank, 2)))
     yield both
     for each in both:
         each.stop()
@@ -417,9 +418,9 @@ def test_ranks_that_hang_together_answer_each_other():
 def test_ranks_are_named_where_nothing_was_replayed(platform, reports, monkeypatch):
     """The report of a first capture has them, too: a watch knows the others as soon as torch.distributed does."""
     asked = SimpleNamespace(rank=0, size=2, ask=lambda mine, wait_s: [mine, "is in no graph: train.py:7 in load"])
-    monkeypatch.setattr(watch, "peers_of_process", lambda known: asked)
-    deadline = watch.Deadline(process.require(), 1000.0)
-    deadline._report("capture_hang", watch.Tracing("here"))
+    monkeypatch.setattr(hang_watch, "peers_of_process", lambda known: asked)
+    deadline = hang_watch.Deadline(process.require(), 1000.0)
+    deadline._report("capture_hang", hang_watch.Tracing("here"))
     deadline._peers = None
     deadline.stop()
     assert f"process {os.getpid()}, rank 0\nrank 0: is in no graph: " in reports.texts[0]
@@ -434,11 +435,13 @@ def test_a_store_that_fails_costs_only_the_ranks(ranks, reports, monkeypatch):
             raise RuntimeError("connection reset")
 
     ranks[0]._peers.store = Gone()
-    ranks[0]._report("capture_hang", watch.Tracing("here"))
+    ranks[0]._report("capture_hang", hang_watch.Tracing("here"))
     assert "could not be asked" in reports.texts[0]
     assert ranks[0]._peers.is_lost
     lost = ranks[0]._peers
-    monkeypatch.setattr(watch, "peers_of_process", lambda known: None if known is lost else pytest.fail("asked anew"))
+    monkeypatch.setattr(
+        hang_watch, "peers_of_process", lambda known: None if known is lost else pytest.fail("asked anew")
+    )
     ranks[0]._look()
     assert ranks[0]._others() is None and ranks[0]._peers is lost
 
@@ -475,9 +478,9 @@ def test_every_decision_is_acted_on():
     )
     names = {item.name for item in fields(Decisions)} - {"reasons", "env", "advice"}
     read = {name for name in names if re.search(rf'decisions, "{name}"|decisions\.{name}\b', source)}
-    assert read | set(remedies.ALWAYS) == names
-    assert not read & set(remedies.ALWAYS)
-    assert all((package / path).is_file() for path in remedies.ALWAYS.values())
+    assert read | set(runtime_workarounds.ALWAYS) == names
+    assert not read & set(runtime_workarounds.ALWAYS)
+    assert all((package / path).is_file() for path in runtime_workarounds.ALWAYS.values())
 
 
 def test_an_update_needs_headroom(platform):
@@ -486,7 +489,7 @@ def test_an_update_needs_headroom(platform):
     free = torch.cuda.mem_get_info()[0] >> 20
     for needed, has in ((0, True), (free // 2, True), (free * 2, False)):
         state.decisions = replace(state.decisions, update_headroom_mib=needed)
-        assert remedies.has_headroom() == has
+        assert runtime_workarounds.has_headroom() == has
 
 
 def test_relaxed_captures_where_they_crash(platform, monkeypatch):

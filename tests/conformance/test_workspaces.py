@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.capture import workspaces
+from gfxgraph.capture.replay import workspaces
 
 NBYTES = 8 << 20
 

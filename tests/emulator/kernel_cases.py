@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from gfxgraph import kernels
-from gfxgraph.kernels import choice, norms, shapes
+from gfxgraph.kernels import next_token, norms, shapes
 
 FLOAT, HALF, BRAIN = torch.float32, torch.float16, torch.bfloat16
 NEAR = {FLOAT: 1e-5, HALF: 2e-3, BRAIN: 1.6e-2}
@@ -311,7 +311,7 @@ def _choice(m: int, n: int, is_sampled: bool) -> Case:
         return made
 
     def call(t: Tensors) -> Any:
-        return choice.choose(t["scores"], t.get("noise"), temperature)
+        return next_token.choose(t["scores"], t.get("noise"), temperature)
 
     def wanted(a: Arrays) -> Any:
         return np.argmax(a["scores"] / temperature - np.log(a["noise"]) if is_sampled else a["scores"], -1)

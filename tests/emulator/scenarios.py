@@ -22,8 +22,8 @@ from typing import Any
 from machine import ADD_LAYOUT, NBYTES, Machine, N
 
 from gfxgraph.driver import hiprtc, locate
-from gfxgraph.driver.copies import MOST
 from gfxgraph.driver.graphs import RuntimeDriver
+from gfxgraph.driver.small_copies import MOST
 from gfxgraph.errors import DriverError
 from gfxgraph.types import CaptureStatus, NodeKind
 

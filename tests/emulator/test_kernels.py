@@ -24,7 +24,7 @@ triton = pytest.importorskip("triton")
 
 import kernel_cases  # noqa: E402
 
-from gfxgraph.kernels import launching, objects, shapes  # noqa: E402
+from gfxgraph.kernels import compiled_objects, launching, shapes  # noqa: E402
 
 pytestmark = [
     pytest.mark.emulator,
@@ -102,7 +102,7 @@ class Plan:
         (folder / "plan.json").write_text(json.dumps(plan))
 
     def _launch(self, index: int, launch: launching.Launch, target: shapes.Target) -> dict[str, Any]:
-        made = objects.built(launch, target)
+        made = compiled_objects.built(launch, target)
         (self.folder / f"{index}.hsaco").write_bytes(made.code)
         return {
             "code": f"{index}.hsaco",

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gfxgraph import adapters
-from gfxgraph.adapters import base
+from gfxgraph.adapters import adapter
 from gfxgraph.process import process
 from gfxgraph.types import OnUnsafe
 from tests.conformance.conftest import platform  # noqa: F401
@@ -22,7 +22,7 @@ def engine_fixture(name):
         why_not = surroundings.missing(name)
         if why_not:
             pytest.skip(why_not)
-        monkeypatch.setattr(base, "installed_version", lambda module: surroundings.VERSIONS[name])
+        monkeypatch.setattr(adapter, "installed_version", lambda module: surroundings.VERSIONS[name])
         with surroundings.surroundings(name):
             yield Model()
             adapters.uninstall(name)

@@ -12,8 +12,8 @@ from torch import nn
 import gfxgraph
 from gfxgraph.callables.fast_path.copying import copy_kernel
 from gfxgraph.callables.fast_path.joining import joins
-from gfxgraph.driver.copies import MOST
 from gfxgraph.driver.joined import JoinedExec
+from gfxgraph.driver.small_copies import MOST
 from gfxgraph.process.bridge import process_for_callables
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]

@@ -355,9 +355,9 @@ child = ctypes.c_void_p(inner.raw_cuda_graph())
 assert add_child(ctypes.byref(node), raw, None, ctypes.c_size_t(0), child) == 0
 graph.instantiate()
 from gfxgraph.process import process
-from gfxgraph.capture import walk
+from gfxgraph.capture.replay import node_walk
 driver = process.require().driver
-kinds = [str(driver.node_kind(n)) for n in driver.nodes(walk.raw_graph(graph))]
+kinds = [str(driver.node_kind(n)) for n in driver.nodes(node_walk.raw_graph(graph))]
 print(sorted(set(kinds)))
 for how in ("switching", "alone"):
     if how == "alone":

@@ -12,7 +12,7 @@ from tests.conformance.test_padding import HARMFUL, HARMLESS, play
 from torch import nn
 
 import gfxgraph
-from gfxgraph.core.buckets import Budget, ladder, learn
+from gfxgraph.core.bucket_sizes import Budget, ladder, learn
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 

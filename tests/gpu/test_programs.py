@@ -101,7 +101,7 @@ def test_an_nvidia_gpu_needs_permission(tmp_path):
 
 MANY_POOLS = """
 import sys, torch
-from gfxgraph.capture.memory import pool_ranges
+from gfxgraph.capture.replay.graph_tensors import pool_ranges
 x = torch.ones(4, device="cuda")
 kept = []
 for n in range(300):

@@ -22,8 +22,8 @@ pytestmark = [
 from tests.conformance.bench import Bench, ProcessState, reserved, same  # noqa: E402
 
 import gfxgraph  # noqa: E402
-from gfxgraph.capture import walk  # noqa: E402
-from gfxgraph.capture.rollback import Rollback  # noqa: E402
+from gfxgraph.capture.replay import node_walk  # noqa: E402
+from gfxgraph.capture.replay.rollback import Rollback  # noqa: E402
 from gfxgraph.process import process  # noqa: E402
 from gfxgraph.types import CaptureStatus  # noqa: E402
 
@@ -280,8 +280,8 @@ def test_disabled_node_is_found(bench, position):
         y = a.relu()
     graph.replay()
     driver = process.require().driver
-    nodes = driver.nodes(walk.raw_graph(graph))
-    driver.set_node_enabled(walk.raw_exec(graph), nodes[position], False)
+    nodes = driver.nodes(node_walk.raw_graph(graph))
+    driver.set_node_enabled(node_walk.raw_exec(graph), nodes[position], False)
     bench.x.copy_(torch.arange(8.0) + 1)
     before = bench.count.item()
     assert graph.validate() is False

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.reporting import watch
+from gfxgraph.reporting import launch_counts
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 
@@ -16,7 +16,7 @@ def enabled():
     gfxgraph.enable(allow_cuda=True, validate=False)
     gfxgraph.reset_stats()
     yield
-    watch.stop()
+    launch_counts.stop()
     gfxgraph.disable()
 
 

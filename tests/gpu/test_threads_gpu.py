@@ -18,7 +18,7 @@ import torch
 
 import gfxgraph
 from gfxgraph.capture.recovery import heal_capture
-from gfxgraph.driver import copies
+from gfxgraph.driver import small_copies
 from gfxgraph.process import process
 from gfxgraph.simulator import profiles
 from gfxgraph.types import CaptureStatus
@@ -141,7 +141,7 @@ def test_relaxed_calls_do_nothing_to_a_capture(state, call, mode):
 @pytest.mark.parametrize("mode", ["global", "thread_local"])
 def test_a_kernel_is_loaded_and_dies_inside_a_capture(state, monkeypatch, mode):
     """As Triton from 3.7 on: its module is loaded inside the capture; an old one goes when it is over."""
-    cuda, image = ctypes.CDLL("libcuda.so.1"), (Path(copies.__file__).parent / "copies.ptx").read_bytes()
+    cuda, image = ctypes.CDLL("libcuda.so.1"), (Path(small_copies.__file__).parent / "copies.ptx").read_bytes()
     statuses = []
 
     class CompiledKernel:

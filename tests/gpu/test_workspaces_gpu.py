@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 PROGRAM = """
 import sys, torch, gfxgraph
-from gfxgraph.capture import workspaces
+from gfxgraph.capture.replay import workspaces
 
 how = sys.argv[1]
 if how == "enabled":

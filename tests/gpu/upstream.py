@@ -80,7 +80,7 @@ class Runs:
             "TRITON_CACHE_DIR": str(cache / "triton"),
         }
         if configuration == "gfxgraph":
-            from gfxgraph.startup.environment import PATH
+            from gfxgraph.startup.child_environment import PATH
 
             # The tests of Inductor's trees are about those trees, not about what stands in their place.
             base |= {"GFXGRAPH": "1", "GFXGRAPH_ALLOW_CUDA": "1", "GFXGRAPH_COMPILE": "0", **more}

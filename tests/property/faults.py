@@ -29,7 +29,7 @@ from torch.overrides import _get_current_function_mode
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 import gfxgraph
-from gfxgraph.capture import turns
+from gfxgraph.capture import capture_lock
 from gfxgraph.errors import DriverError
 from gfxgraph.process import process
 
@@ -184,7 +184,7 @@ def faults_left(x: Any, kept: dict[str, Any]) -> list[str]:
             bad.append("a capture is open")
         if (torch.Tensor.item, torch.cuda.Event.record, torch.set_autocast_enabled) != STOCK[:3]:
             bad.append("torch's names are replaced")
-        if turns.is_held_here():
+        if capture_lock.is_held_here():
             bad.append("other threads' captures would wait")
         if not gc.isenabled():
             bad.append("the collector is off")

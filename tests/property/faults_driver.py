@@ -26,7 +26,8 @@ import torch
 
 import gfxgraph
 from gfxgraph import simulator
-from gfxgraph.capture import intercept, turns
+from gfxgraph.capture import capture_lock
+from gfxgraph.capture.patches import intercept
 from gfxgraph.errors import DriverError
 from gfxgraph.process import process
 from tests.property import faults, faults_mixed
@@ -287,7 +288,7 @@ def says(error: BaseException | None, status: Any) -> bool:
 def left(before: dict[str, object]) -> list[str]:
     """What of gfxgraph, torch and the card is not as it was."""
     bad = faults_mixed.differing(before, faults_mixed.state())
-    if turns._turns and turns._all():
+    if capture_lock._turns and capture_lock._all():
         bad.append("a turn is taken")
     if intercept.holders or intercept._undo:
         bad.append("torch's functions are replaced")

@@ -724,7 +724,8 @@ right(y.tolist() == [2.0] * 4)
         """
 graph, y = captured(lambda: x + 1)
 query = torch.cuda.Event.query
-from gfxgraph.capture import intercept, watch
+from gfxgraph.capture.patches import intercept
+from gfxgraph.capture.replay import hang_watch
 n = [0]
 stock = intercept.stock
 def bad(short):

@@ -36,9 +36,11 @@ import torch
 import gfxgraph
 from gfxgraph import files, simulator
 from gfxgraph.adapters import _metrics
-from gfxgraph.capture import modes, turns, watch
+from gfxgraph.capture import capture_lock
+from gfxgraph.capture.record import modes
+from gfxgraph.capture.replay import hang_watch
 from gfxgraph.process import bridge, process
-from gfxgraph.reporting import leave
+from gfxgraph.reporting import write_process_file
 from tests.conformance.bench import attributes, patched
 from tests.property import faults
 
@@ -206,13 +208,13 @@ class Round:
         state = process.require()
         self.stop: Callable[[], object] = nothing
         if name == "watch":
-            self.watch = watch.Deadline(state, 0.004)
-            self.turn = turns.Turn(thread=0, where="a test", begun=1.0)
+            self.watch = hang_watch.Deadline(state, 0.004)
+            self.turn = capture_lock.Turn(thread=0, where="a test", begun=1.0)
             self.stop = self.watch.stop
 
     def begin(self) -> None:
         if self.name == "watch":
-            turns._turns.append(weakref.ref(self.turn))
+            capture_lock._turns.append(weakref.ref(self.turn))
             self.watch.begin()
         elif self.name == "metrics":
             _metrics.PERIOD_S = 0.001
@@ -221,11 +223,13 @@ class Round:
             _metrics._keep_writing(str(self.folder))
             self.stop = at_exit[0]
         else:
-            leave.PERIOD_S = 0.001
+            write_process_file.PERIOD_S = 0.001
             ended = threading.Event()
             self.stop = ended.set
             settings = replace(process.require().settings, report=str(self.folder))
-            threading.Thread(target=leave._keep_writing, args=(settings, os.getpid(), ended), daemon=True).start()
+            threading.Thread(
+                target=write_process_file._keep_writing, args=(settings, os.getpid(), ended), daemon=True
+            ).start()
 
     def works(self) -> bool:
         if self.name == "watch":
@@ -385,7 +389,7 @@ def child_state() -> list[str]:
         bad.append("torch's names are replaced")
     if torch._C._len_torch_dispatch_stack():
         bad.append("a mode is left on")
-    if turns.is_held_here():
+    if capture_lock.is_held_here():
         bad.append("the parent's turn is held")
     if not torch.autograd.is_multithreading_enabled():
         bad.append("autograd is restricted")
@@ -439,7 +443,7 @@ FORKS: dict[str, Callable[[], Any]] = {
     "outside": contextlib.nullcontext,
     "in a capture": capturing,
     "beside a capture": lambda: beside(capturing),
-    "beside a holder of the turns' lock": lambda: beside(lambda: turns.lock),
+    "beside a holder of the turns' lock": lambda: beside(lambda: capture_lock.lock),
     "beside a holder of the counters' lock": lambda: beside(lambda: process.require().counters._lock),
     "beside a holder of the bridge's lock": lambda: beside(lambda: bridge.lock),
     "beside a holder of the modes' lock": lambda: beside(lambda: modes._lock),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gfxgraph.core.buckets import Above, Budget, Buckets, BucketPlan, ladder, learn, learn_plan, powers
+from gfxgraph.core.bucket_sizes import Above, Budget, Buckets, BucketPlan, ladder, learn, learn_plan, powers
 from gfxgraph.core.optimum import best_sizes
 from gfxgraph.errors import ConfigError
 

@@ -6,11 +6,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gfxgraph.core.budget import Held, Prediction, to_evict
+from gfxgraph.core.memory_budget import Held, Prediction, to_evict
 from gfxgraph.core.constants import constant_key
-from gfxgraph.core.buckets import explicit
+from gfxgraph.core.bucket_sizes import explicit
 from gfxgraph.callables.buckets import Dims
-from gfxgraph.callables.plans import Unbounded
+from gfxgraph.callables.learned_buckets import Unbounded
 from gfxgraph.callables.outputs import builder
 from gfxgraph.callables.signature import flatten, replace
 

@@ -19,7 +19,7 @@ from torch.fx.experimental.sym_node import SymNode
 import gfxgraph
 from gfxgraph.callables.padding import symbolic
 from gfxgraph.callables.trace import dynamo
-from gfxgraph.capture import turns
+from gfxgraph.capture import capture_lock
 from tests.property import faults, faults_driver, faults_mixed, faults_threads, planted
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="failures are planted in the simulator")
@@ -310,7 +310,7 @@ def test_no_turn_is_taken_in_python(simulated):
 
         sys.settrace(strike)
         with contextlib.suppress(KeyboardInterrupt):
-            with turns.held(), turns.held_unless(lambda: False):
+            with capture_lock.held(), capture_lock.held_unless(lambda: False):
                 pass
         sys.settrace(None)
         beside = threading.Thread(target=faults.captured, args=(lambda: x + 1,), daemon=True)

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from gfxgraph import config, files
-from gfxgraph.callables import plans
+from gfxgraph.callables import learned_buckets
 from gfxgraph.diagnostics import derived
 from gfxgraph.errors import GfxGraphError
-from gfxgraph.hardware import advice, environment
+from gfxgraph.hardware import advice, defect_environment
 from gfxgraph.port.audit import AuditError, read_baseline
 
 ROOT = Path(__file__).parents[2]
@@ -157,7 +157,7 @@ def test_what_is_pasted_into_a_bug_report_holds_no_secret(monkeypatch):
     """``gfxgraph status`` and ``doctor --json`` show of the variables what a report may show."""
     monkeypatch.setenv("VLLM_API_KEY", "s3cret")
     monkeypatch.setenv("HIP_VISIBLE_DEVICES", "0")
-    text = advice.environment_report() + json.dumps(environment.detect().as_dict())
+    text = advice.environment_report() + json.dumps(defect_environment.detect().as_dict())
     assert "HIP_VISIBLE_DEVICES" in text
     assert "s3cret" not in text
 
@@ -226,7 +226,7 @@ def test_what_the_user_names_is_read_whatever_it_is(tmp_path):
 @needs_links
 @pytest.mark.parametrize(
     "read",
-    [environment.load, lambda path: plans._text_of(path), lambda path: read_baseline(str(path))],
+    [defect_environment.load, lambda path: learned_buckets._text_of(path), lambda path: read_baseline(str(path))],
     ids=["environment", "plan", "baseline"],
 )
 @pytest.mark.parametrize("content", [None, b"\xff\xfe\x00", b"[" * 100_000, b'{"n_gpus": null}'], ids=str)

@@ -3,7 +3,7 @@
 Enters: the engine's own classes, tensors, streams.
 Stays out: the command line; engines that were not requested.
 
-    base.py          the adapter interface: install, uninstall, refusal
+    adapter.py       the adapter interface: install, uninstall, refusal
     _needs.py        what adapters need from their engines, and checking that it exists
     _downgrade.py    runs one of an engine's graphs eagerly, into the same memory, if it could not be captured
     _metrics.py      counters as text for Prometheus
@@ -40,10 +40,10 @@ from __future__ import annotations
 import pkgutil
 from importlib import import_module
 
-from gfxgraph.adapters.base import Adapter
+from gfxgraph.adapters.adapter import Adapter
 from gfxgraph.errors import ActivationError
 
-_NOT_ENGINES = frozenset({"base"})
+_NOT_ENGINES = frozenset({"adapter"})
 
 
 def names() -> list[str]:

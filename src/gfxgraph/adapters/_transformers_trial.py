@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from gfxgraph.adapters import base
+from gfxgraph.adapters import adapter
 from gfxgraph.hardware.versions import may_match, parse
 
 TESTED = ">=5.17,<5.24"
@@ -43,7 +43,7 @@ _answers: dict[str, str] = {}
 
 def why_not(device: object) -> str:
     """Why no call is served in this process; "" if calls may be."""
-    version = base.installed_version("transformers")
+    version = adapter.installed_version("transformers")
     with _lock:
         if version not in _answers:
             _answers[version] = ""  # meanwhile, so that the tiny models' own calls are served

@@ -32,7 +32,7 @@ from typing import Any
 
 from gfxgraph import config
 from gfxgraph.adapters._needs import NeededName
-from gfxgraph.adapters.base import Adapter, GraphedObject, OwnMethods, Replaced
+from gfxgraph.adapters.adapter import Adapter, GraphedObject, OwnMethods, Replaced
 from gfxgraph.config import Config
 from gfxgraph.errors import GfxGraphFault
 from gfxgraph.hardware.software import migraphx_available
@@ -202,7 +202,7 @@ class GraphedProgram(GraphedObject):
         # lazily: adapters are listed and asked about where there is no torch
         import torch
 
-        from gfxgraph.callables.entry import replay
+        from gfxgraph.callables.captured_signature import replay
         from gfxgraph.callables.signature import RunEagerly
 
         stream = torch.cuda.current_stream()
@@ -272,7 +272,7 @@ class GraphedProgram(GraphedObject):
         # lazily: adapters are listed and asked about where there is no torch
         import torch
 
-        from gfxgraph.callables import engine
+        from gfxgraph.callables import capture_once
         from gfxgraph.callables.arena import arena_of
 
         place = arena_of(_state(), torch.cuda.current_device())
@@ -280,13 +280,13 @@ class GraphedProgram(GraphedObject):
             place.stream.wait_stream(stream)
             handle = place.stream.cuda_stream
             try:
-                made = engine.capture(
+                made = capture_once.capture(
                     lambda: self.program.run_async(dict(placed), handle, STREAM),
                     place.stream,
-                    engine.SharedPool(_state(), place.stream),
+                    capture_once.SharedPool(_state(), place.stream),
                     recorded=False,
                 )
-            except (engine.CaptureDied, torch.OutOfMemoryError) as error:
+            except (capture_once.CaptureDied, torch.OutOfMemoryError) as error:
                 place.renew()
                 return None, str(error).splitlines()[0]
         if _n_nodes(made.graph) == 0:
@@ -491,7 +491,7 @@ def _no_graph(program: Any) -> str:
 def _n_nodes(graph: object) -> int | None:
     """How many nodes a graph has; None if the driver does not tell."""
     # lazily: adapters are listed and asked about where there is no torch
-    from gfxgraph.capture.walk import raw_graph
+    from gfxgraph.capture.replay.node_walk import raw_graph
 
     driver = _state().driver
     return None if driver is None else len(driver.nodes(raw_graph(graph)))
@@ -512,7 +512,7 @@ def _bytes(argument: Any) -> Any:
     # lazily: adapters are listed and asked about where there is no torch
     import torch
 
-    from gfxgraph.capture.memory import Layout
+    from gfxgraph.capture.replay.graph_tensors import Layout
 
     size = (argument.get_shape().bytes(),)
     device = torch.device("cuda", torch.cuda.current_device())
@@ -531,7 +531,7 @@ def _typed(argument: Any) -> Any:
 def _worst(replayed: list[Any], eager: list[Any]) -> str:
     """What differs by more than rounding; "" if nothing does."""
     # lazily: adapters are listed and asked about where there is no torch
-    from gfxgraph.capture.tolerance import compare
+    from gfxgraph.capture.replay.tolerance import compare
 
     if len(replayed) != len(eager):
         return f"{len(replayed)} results, eagerly {len(eager)}"

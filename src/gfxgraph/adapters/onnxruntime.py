@@ -25,11 +25,11 @@ from typing import Any
 
 from gfxgraph import config
 from gfxgraph.adapters._needs import NeededName
-from gfxgraph.adapters.base import Adapter, GraphedObject, OwnMethods, Replaced
+from gfxgraph.adapters.adapter import Adapter, GraphedObject, OwnMethods, Replaced
 from gfxgraph.config import Activation, Config
-from gfxgraph.core.buckets import Buckets, powers
+from gfxgraph.core.bucket_sizes import Buckets, powers
 from gfxgraph.errors import first_line
-from gfxgraph.hardware import defects, environment
+from gfxgraph.hardware import defect_environment, defects
 
 LARGEST = 64
 """The largest bucket by default."""
@@ -473,7 +473,7 @@ def _n_checks() -> int:
     settings = config.load()
     if settings.validate_replays is not None:
         return settings.validate_replays
-    by_table = defects.decide(environment.detect()).validate_replays
+    by_table = defects.decide(defect_environment.detect()).validate_replays
     return max(by_table, 3) if settings.activation is Activation.VALIDATE else by_table
 
 

@@ -33,7 +33,7 @@ from gfxgraph.adapters._downgrade import (
     report,
 )
 from gfxgraph.adapters._needs import NeededName
-from gfxgraph.adapters.base import Adapter, Replaced
+from gfxgraph.adapters.adapter import Adapter, Replaced
 from gfxgraph.process import process
 from gfxgraph.types import OnUnsafe
 

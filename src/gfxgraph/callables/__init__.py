@@ -8,31 +8,31 @@ name in ``gfxgraph`` (docs/decisions/0106).
 
 In the order of a cold call:
 
-    api.py        graphed(): what users call; options.py: what they asked for; typed.py: for type checkers
+    api.py        graphed(): what users call; options.py: what they asked for; type_hints.py: for type checkers
     graphed.py    Graphed: what users hold, and the path of one call
     signature.py  arguments and results as trees; the cache key of a call
     arena.py      pool, capture stream, cap, eviction, report
     worlds.py     what its calls read besides their arguments, and which are one graph (trace/)
     capturing.py  its captures: warm-up, room, attempts; effects.py: what a warm-up wrote and drew
-    entry.py      one captured signature: its graphs, one replay, undone where it fails; the routes of calls to it
+    captured_signature.py  one captured signature: graphs, replay, routes of calls to it
     inputs.py     static inputs, and how a call's tensors get into them
-    engine.py     capture of one function on one set of static inputs
+    capture_once.py  capture of one function on one set of static inputs
     outputs.py    who owns a result's memory; output buffers still in use
 
 and apart from that:
 
     buckets.py    dynamic dims, declared or inferred; which bucket a call goes to
-    plans.py      sizes seen, and the buckets learned from them
+    learned_buckets.py  sizes seen, and the buckets learned from them
     chunks.py     calls above the largest bucket, in pieces
     capture_all.py  capturing every bucket before the first call
     adaptive.py   timings, and decisions kept between runs
     relocation.py reading large arguments in place
-    explanation.py  ``explain()`` of a callable
-    traced.py     a function of a conditional or a loop, traced by Dynamo
-    depends.py    what a training step, or a function with collectives, reads in Python
+    explain_calls.py  ``explain()`` of a callable
+    traced_function.py  a function of a conditional or a loop, traced by Dynamo
+    python_reads.py  what a training step, or a function with collectives, reads in Python
     captured_function.py
                   one function over inputs that stay in place: a graph, with eager behind it
-    facts.py      what a captured graph reads, writes and draws
+    graph_facts.py  what a captured graph reads, writes and draws
 
 and subpackages: trace/ (Dynamo: what a call reads), pieces/ (graphs from Dynamo and Inductor), fast_path/,
 padding/, control/, training/, distributed/.

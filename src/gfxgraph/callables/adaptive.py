@@ -23,10 +23,10 @@ from typing import Any
 
 import torch
 
-from gfxgraph.capture.intercept import is_capturing_anywhere
-from gfxgraph.core.choice import Choice, Decision, Way
+from gfxgraph.capture.patches.intercept import is_capturing_anywhere
+from gfxgraph.core.eager_or_graph import Choice, Decision, Way
 from gfxgraph.process import process
-from gfxgraph.process.kept import Kept, key_of
+from gfxgraph.process.measurements import Kept, key_of
 
 VERSION = 1
 LOOK_AGAIN_EVERY = 8192

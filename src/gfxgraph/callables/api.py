@@ -19,8 +19,8 @@ from gfxgraph.callables.distributed.ranks import Ranks
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.options import Options, check, choice
 from gfxgraph.callables.pieces.piece import make_piece
-from gfxgraph.callables.typed import GraphedCallable, GraphedDecorator, GraphedOptions, P, R
-from gfxgraph.core.buckets import Above, Budget
+from gfxgraph.callables.type_hints import GraphedCallable, GraphedDecorator, GraphedOptions, P, R
+from gfxgraph.core.bucket_sizes import Above, Budget
 from gfxgraph.types import MovedInput, ReplayMode
 
 

@@ -20,11 +20,11 @@ from typing import Any, Protocol
 
 import torch
 
-from gfxgraph.callables import engine
-from gfxgraph.capture import watch
-from gfxgraph.capture.streams import wait_for
-from gfxgraph.core.budget import Held, Prediction, shown, to_evict
+from gfxgraph.callables import capture_once
+from gfxgraph.capture.record.streams import wait_for
+from gfxgraph.capture.replay import hang_watch
 from gfxgraph.core.locks import new_lock
+from gfxgraph.core.memory_budget import Held, Prediction, shown, to_evict
 from gfxgraph.process import process
 
 _arenas: dict[tuple[int, int], Arena] = {}
@@ -43,7 +43,7 @@ def arena_of(state: process.Process, device_index: int, owner: int = 0) -> Arena
         found = _arenas.get(key)
         if found is None or found.state is not state:
             if state.hang_watch is None:  # callables without enable() are watched, too
-                watch.start(state, [])
+                hang_watch.start(state, [])
             found = _arenas[key] = Arena(state, device_index)
         return found
 
@@ -69,7 +69,7 @@ class Contexts(threading.local):
 
 
 class Tenant(Protocol):
-    """Something that keeps memory in an arena and can be evicted (entry.py)."""
+    """Something that keeps memory in an arena and can be evicted (captured_signature.py)."""
 
     used_at: int
 
@@ -94,7 +94,7 @@ class Arena:
         self.entries: weakref.WeakSet[Tenant] = weakref.WeakSet()
         self.n_uses = 0
         self.stream: Any = None
-        self._pool: weakref.ref[engine.SharedPool] | None = None
+        self._pool: weakref.ref[capture_once.SharedPool] | None = None
         self.last_stream: Any = None
         self.last_raw = -1
         """Handle of the stream that ran the arena's last work."""
@@ -109,7 +109,7 @@ class Arena:
             self.stream = torch.cuda.Stream()
 
     @property
-    def pool(self) -> engine.SharedPool:
+    def pool(self) -> capture_once.SharedPool:
         """The pool for captures. They hold it: when the last is gone its memory is freed, and the next capture makes
         a new one.
         """
@@ -119,10 +119,10 @@ class Arena:
             self._pool = weakref.ref(pool)
         return pool
 
-    def new_pool(self) -> engine.SharedPool:
+    def new_pool(self) -> capture_once.SharedPool:
         """A pool that nothing else uses."""
         with torch.cuda.device(self.device_index):
-            return engine.SharedPool(self.state, self.stream)
+            return capture_once.SharedPool(self.state, self.stream)
 
     # -- order of work ----------------------------------------------------------------------------
 

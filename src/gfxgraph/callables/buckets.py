@@ -21,7 +21,7 @@ from typing import Any
 from torch import Tensor
 
 from gfxgraph.callables.signature import paths
-from gfxgraph.callables.typed import Picks
+from gfxgraph.callables.type_hints import Picks
 
 
 @dataclass(frozen=True, slots=True)

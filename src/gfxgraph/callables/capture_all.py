@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gfxgraph.callables import engine
+from gfxgraph.callables import capture_once
 from gfxgraph.callables.arena import Arena, arena_of
 from gfxgraph.callables.buckets import Bucketed, argument_paths
 from gfxgraph.callables.padding.content import Content
-from gfxgraph.callables.padding.judge import PaddingRefusal
+from gfxgraph.callables.padding.verdicts import PaddingRefusal
 from gfxgraph.callables.signature import Args, Call, InPieces, Kwargs, NotATree, RunEagerly, flatten, understand
 from gfxgraph.process import bridge
 from gfxgraph.process.progress import Progress
 
 if TYPE_CHECKING:
-    from gfxgraph.callables.entry import Captures
+    from gfxgraph.callables.captured_signature import Captures
     from gfxgraph.callables.graphed import Graphed
 
 Todo = tuple["Captures", Bucketed, list[Content]]
@@ -46,7 +46,9 @@ def capture_all(graphed: Graphed, args: Args, kwargs: Kwargs) -> dict[str, int]:
             arena.state.report("fallback", f"not captured ahead: {reason.why}", graphed._name)
             return {"n_captured": 0, "n_left": len(buckets), "predicted_bytes": 0}
         except torch.OutOfMemoryError as error:
-            arena.state.report("fallback", "capturing ahead stopped", graphed._name, engine.kind_and_line(error))
+            arena.state.report(
+                "fallback", "capturing ahead stopped", graphed._name, capture_once.kind_and_line(error)
+            )
             return {"n_captured": 0, "n_left": len(buckets), "predicted_bytes": 0}
         todo: list[Todo] = []
         n_left = 0
@@ -90,8 +92,8 @@ def _capture(graphed: Graphed, arena: Arena, todo: list[Todo], call: Call) -> di
             n_done += 1
             if progress.is_live:
                 progress.update(n_done, len(ready), "buckets")
-    except (engine.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
-        arena.state.report("fallback", "capturing ahead stopped", graphed._name, engine.kind_and_line(error))
+    except (capture_once.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
+        arena.state.report("fallback", "capturing ahead stopped", graphed._name, capture_once.kind_and_line(error))
     progress.close()
     for entry, _, _ in todo:
         if not entry.is_captured:

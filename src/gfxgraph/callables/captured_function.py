@@ -20,14 +20,14 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from gfxgraph.callables import engine
+from gfxgraph.callables import capture_once
 from gfxgraph.callables.arena import Arena, arena_of
-from gfxgraph.callables.entry import replay
+from gfxgraph.callables.captured_signature import replay
 from gfxgraph.callables.inputs import copy_together, dense_strides, dim_order
 from gfxgraph.callables.signature import GuardMiss, RunEagerly, foreign_mode
 from gfxgraph.capture.half_entered import is_interrupt
-from gfxgraph.capture.holdings import unbroken
-from gfxgraph.capture.memory import used_on
+from gfxgraph.capture.replay.graph_tensors import used_on
+from gfxgraph.capture.undo import unbroken
 from gfxgraph.errors import first_line
 from gfxgraph.process import bridge
 from gfxgraph.types import OnUnsafe
@@ -46,7 +46,7 @@ def record(place: Arena, pool: Any, call: Callable[[], Any], on_unsafe: OnUnsafe
     Raises:
         RuntimeError: the capture failed; the process is as before, but the pool must not be captured into again.
     """
-    graph = engine.graph_class(place.state)(on_unsafe=on_unsafe)
+    graph = capture_once.graph_class(place.state)(on_unsafe=on_unsafe)
     place.stream.wait_stream(torch.cuda.current_stream())
     # Weights cached by autocast must neither enter the graph nor leave it.
     torch.clear_autocast_cache()

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gfxgraph.callables import engine
+from gfxgraph.callables import capture_once
 from gfxgraph.callables.arena import Arena
 from gfxgraph.callables.buckets import Bucketed
+from gfxgraph.callables.captured_signature import Captures, Instance
 from gfxgraph.callables.effects import ArgumentWrites, Draws
-from gfxgraph.callables.entry import Captures, Instance
 from gfxgraph.callables.inputs import Buffers
 from gfxgraph.callables.options import Options
 from gfxgraph.callables.outputs import RING
@@ -28,7 +28,7 @@ from gfxgraph.callables.relocation import NotRelocatable
 from gfxgraph.callables.relocation import learn as where_read
 from gfxgraph.callables.signature import Call, NotATree, RunEagerly, flatten
 from gfxgraph.callables.trace.dynamo import is_compiled
-from gfxgraph.capture.memory import used_on
+from gfxgraph.capture.replay.graph_tensors import used_on
 from gfxgraph.errors import CaptureError, DriverError, first_line
 from gfxgraph.types import MovedInput, OnUnsafe, ReplayMode
 
@@ -193,7 +193,7 @@ class Capturer:
             if bucketed is not None and bucketed.is_padded:
                 raise NotRelocatable("the call is smaller than its bucket")
             instance.moving = where_read(entry, instance, call.tensors)
-        except (NotRelocatable, engine.CaptureDied, DriverError, torch.OutOfMemoryError) as error:
+        except (NotRelocatable, capture_once.CaptureDied, DriverError, torch.OutOfMemoryError) as error:
             entry.why_copied = first_line(error)
             why = f"large arguments are copied, not read in place: {entry.why_copied}"
             entry.arena.state.report("not_relocated", why, self._name, entry.label, logging.INFO)
@@ -220,7 +220,7 @@ class Capturer:
             arena.stream.wait_stream(torch.cuda.current_stream(arena.device_index))
             try:
                 return entry.capture(recorded=recorded)
-            except engine.CaptureDied as error:
+            except capture_once.CaptureDied as error:
                 if recorded:
                     entry.fall_back(f"it could not be captured: {error}")
                 self._is_clean[call.kind] = False  # the recorder can split there
@@ -259,10 +259,10 @@ class Capturer:
                 chosen = entry.add_to_ring(recorded=not entry.is_clean)
                 self.n_captures += 1
                 stream.wait_stream(entry.arena.stream)
-            except (engine.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
+            except (capture_once.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
                 entry.ring_failed = True  # results are copied out from now on
                 why = "no second graph could be captured for hot mode; results are copied"
-                entry.arena.state.report("fallback", why, self._name, engine.kind_and_line(error))
+                entry.arena.state.report("fallback", why, self._name, capture_once.kind_and_line(error))
         if chosen is None:
             entry.all_held = True
             return entry.first, True
@@ -284,9 +284,9 @@ class Capturer:
             try:
                 entry.add_variant()
                 self.n_captures += 1
-            except (engine.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
+            except (capture_once.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
                 why = "too many captures for different values; such calls run eagerly"
-                arena.state.report("fallback", why, self._name, engine.kind_and_line(error))
+                arena.state.report("fallback", why, self._name, capture_once.kind_and_line(error))
                 raise RunEagerly("a value that the capture read has changed") from error
             finally:
                 current.wait_stream(arena.stream)

@@ -18,7 +18,7 @@ from gfxgraph.callables.outputs import builder
 from gfxgraph.callables.signature import flatten
 
 if TYPE_CHECKING:
-    from gfxgraph.callables.padding.judge import PaddingRefusal
+    from gfxgraph.callables.padding.verdicts import PaddingRefusal
 
 Dims = Mapping[int, Mapping[int, str]]
 

@@ -35,20 +35,20 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from gfxgraph import files
-from gfxgraph.callables import engine, explanation
+from gfxgraph.callables import capture_once, explain_calls
 from gfxgraph.callables.adaptive import Adaptive, store
 from gfxgraph.callables.arena import Arena, arena_of
 from gfxgraph.callables.buckets import AboveAll, Bucketed, Dims, argument_paths
 from gfxgraph.callables.capture_all import capture_all
+from gfxgraph.callables.captured_signature import Captures, Route, label_of
 from gfxgraph.callables.capturing import Capturer
 from gfxgraph.callables.chunks import TooLarge
-from gfxgraph.callables.entry import Captures, Route, label_of
 from gfxgraph.callables.fast_path.fast import make_fast
 from gfxgraph.callables.inputs import Buffers
+from gfxgraph.callables.learned_buckets import BucketSizes, Planned
 from gfxgraph.callables.options import Options
 from gfxgraph.callables.padding.in_bucket import InBucket
-from gfxgraph.callables.padding.judge import Judge
-from gfxgraph.callables.plans import BucketSizes, Planned
+from gfxgraph.callables.padding.verdicts import Judge
 from gfxgraph.callables.signature import (
     MISS,
     Args,
@@ -70,9 +70,9 @@ from gfxgraph.callables.trace.dynamo import is_compiled, shield
 from gfxgraph.callables.trace.frontend import Frontend
 from gfxgraph.callables.trace.world import World, holds_mapping
 from gfxgraph.callables.worlds import Worlds
-from gfxgraph.capture.holdings import unbroken
-from gfxgraph.core.buckets import BucketPlan
-from gfxgraph.core.choice import Way
+from gfxgraph.capture.undo import unbroken
+from gfxgraph.core.bucket_sizes import BucketPlan
+from gfxgraph.core.eager_or_graph import Way
 from gfxgraph.errors import CaptureError, DriverError
 from gfxgraph.process import bridge, process
 from gfxgraph.types import MovedInput, ReplayMode
@@ -187,7 +187,7 @@ class Graphed:
             self._eager["a driver call failed"] += 1
             if state is not None:
                 why = "a driver call failed; the call ran eagerly"
-                state.report("fallback", why, self._name, engine.kind_and_line(error))
+                state.report("fallback", why, self._name, capture_once.kind_and_line(error))
         except RunEagerly as eager:
             if self._options.strict and eager.error is not None:
                 raise eager.error from eager.__cause__
@@ -388,7 +388,7 @@ class Graphed:
                 )
             except DriverError as error:  # this call is done; later ones take the slow path
                 why = "no fast path for such calls: a driver call failed"
-                entry.arena.state.report("fallback", why, self._name, engine.kind_and_line(error))
+                entry.arena.state.report("fallback", why, self._name, capture_once.kind_and_line(error))
                 made = None
             route.fast, route.fast_of = made or never, graphs
         return route.fast
@@ -514,7 +514,7 @@ class Graphed:
         ``eager`` counts calls of the function, and of its pieces, that ran without a graph.
         """
         captures, replays, eager = self._capturer.n_captures, self._n_replays(), Counter(self._eager)
-        for region in explanation.regions(self):
+        for region in explain_calls.regions(self):
             found = region.stats()
             captures += found["captures"]
             replays += found["replays"]
@@ -529,11 +529,11 @@ class Graphed:
 
     def explain(self) -> str:
         """Every signature: how it runs, and why."""
-        return explanation.explain(self)
+        return explain_calls.explain(self)
 
     def why(self) -> str:
         """Why calls run as they do: what was measured, which padding was refused, what ran eagerly."""
-        return explanation.why(self)
+        return explain_calls.why(self)
 
     def plan(self) -> BucketPlan:
         """The current buckets and the sizes seen; prints as a table."""

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeVar
 import torch
 
 from gfxgraph.callables.distributed.ranks import Ranks
-from gfxgraph.core.buckets import Above, Budget
+from gfxgraph.core.bucket_sizes import Above, Budget
 from gfxgraph.errors import ArgumentError, member
 from gfxgraph.types import MovedInput, ReplayMode
 
@@ -54,7 +54,7 @@ def check(fn: Callable[..., Any], options: Options, threads: str, ranks: Any) ->
         if not isinstance(getattr(options, name), bool):
             refuse(name, getattr(options, name), "True or False")
     if options.budget is not None and not isinstance(options.budget, Budget):
-        refuse("budget", options.budget, "a gfxgraph.core.buckets.Budget, or None")
+        refuse("budget", options.budget, "a gfxgraph.core.bucket_sizes.Budget, or None")
     if isinstance(options.buckets, int | float):
         refuse("buckets", options.buckets, 'a list of sizes, "auto", "powers", "ladder", or a saved plan\'s path')
     if not isinstance(ranks, bool | Ranks):

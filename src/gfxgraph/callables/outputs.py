@@ -29,7 +29,7 @@ from torch.utils import _pytree as pytree
 
 from gfxgraph.callables.inputs import StaticInput, copy_all, is_dense, span
 from gfxgraph.callables.signature import NotATree, children_of, flatten
-from gfxgraph.capture.memory import has_layout, kind_of, storage_address, storages_at
+from gfxgraph.capture.replay.graph_tensors import has_layout, kind_of, storage_address, storages_at
 
 RING = 2
 """Graphs whose results may be handed out at the same time in ``hot`` mode."""

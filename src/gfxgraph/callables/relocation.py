@@ -33,18 +33,18 @@ from torch import Tensor
 
 from gfxgraph.callables.inputs import StaticInput, copy_all, span
 from gfxgraph.callables.signature import flatten
-from gfxgraph.capture.hooks import bare_launch
-from gfxgraph.capture.remedies import has_headroom
-from gfxgraph.capture.rollback import Rollback
-from gfxgraph.capture.tolerance import is_near
+from gfxgraph.capture.replay.replay_hooks import bare_launch
+from gfxgraph.capture.replay.rollback import Rollback
+from gfxgraph.capture.replay.runtime_workarounds import has_headroom
+from gfxgraph.capture.replay.tolerance import is_near
 from gfxgraph.core.tape import Opaque
-from gfxgraph.driver.base import GraphDriver, Patcher
 from gfxgraph.driver.params import KernelParams
+from gfxgraph.driver.runtime_calls import GraphDriver, Patcher
 from gfxgraph.guard.nodes import SegmentNode, known_params, nodes_of
 from gfxgraph.types import NodeKind
 
 if TYPE_CHECKING:
-    from gfxgraph.callables.entry import Captures, Instance
+    from gfxgraph.callables.captured_signature import Captures, Instance
 
 LEAST_NBYTES = 1 << 18
 """Smaller arguments are copied: that costs no more than updating two kernels."""

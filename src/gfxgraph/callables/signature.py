@@ -24,7 +24,7 @@ from torch.utils import _pytree
 from torch.utils._device import DeviceContext
 
 from gfxgraph.callables.inputs import dim_order
-from gfxgraph.capture.memory import has_layout, kind_of
+from gfxgraph.capture.replay.graph_tensors import has_layout, kind_of
 from gfxgraph.core.constants import NotConstant, constant_key
 from gfxgraph.errors import CaptureError
 

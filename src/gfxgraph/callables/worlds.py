@@ -35,8 +35,8 @@ from gfxgraph.callables.signature import (
 from gfxgraph.callables.trace.dicts import watched
 from gfxgraph.callables.trace.frontend import RAISED, Frontend, Untraceable
 from gfxgraph.callables.trace.world import World
-from gfxgraph.capture import watch
-from gfxgraph.capture.memory import has_layout, parts_of, storage_address, used_on
+from gfxgraph.capture.replay import hang_watch
+from gfxgraph.capture.replay.graph_tensors import has_layout, parts_of, storage_address, used_on
 
 MAX_WORLDS = 4096
 """Most signatures whose world is remembered."""
@@ -178,7 +178,7 @@ class Worlds:
             raise RunEagerly(self._never_the_same(why, call))
         stream.wait_stream(current)
         try:
-            with torch.cuda.stream(stream), watch.tracing(self._front.fn):
+            with torch.cuda.stream(stream), hang_watch.tracing(self._front.fn):
                 result, world = self._front.trace(args, kwargs)
                 result = call.given_back(result, args, kwargs)
         except Untraceable as error:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gfxgraph.capture import countdown
 from gfxgraph.capture.graph import BridgedGraph
+from gfxgraph.capture.replay import fast_replay
 from gfxgraph.capture.torchs_graph import launch_of
 
 
@@ -38,13 +38,13 @@ def bridged_class(base: type) -> type[BridgedGraph]:
         # The replay countdown. A slot: in ``__dict__`` each replay would take 0.07 us longer.
         __slots__ = ("_left",)
         _launch = staticmethod(launch)
-        replay = countdown.replay(launch)
+        replay = fast_replay.replay(launch)
 
     class GuardedCUDAGraph(BridgedCUDAGraph):
         """The class of a graph at tier 1 and above: each replay first checks for freed memory."""
 
         __slots__ = ()
-        replay = countdown.guarded_replay(launch)
+        replay = fast_replay.guarded_replay(launch)
 
     class OlderCUDAGraph(BridgedCUDAGraph):
         """The class of a graph after ``capture``: its replay takes the keywords of gfxgraph 1.x, at their cost."""

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gfxgraph.capture.half_entered import is_interrupt
-from gfxgraph.capture.memory import all_segments, is_within
-from gfxgraph.capture.places import place
+from gfxgraph.capture.record.tensor_arguments import flat
+from gfxgraph.capture.record.user_lines import place
 from gfxgraph.capture.recovery import clean_by_hand, heal_capture, is_lost
-from gfxgraph.capture.structure import flat
+from gfxgraph.capture.replay.graph_tensors import all_segments, is_within
 from gfxgraph.core.tape import where_of
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
 from gfxgraph.errors import CaptureError, first_line

@@ -25,13 +25,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gfxgraph.capture import above, intercept, remedies, turns, validate
-from gfxgraph.capture.generators import registering
-from gfxgraph.capture.holdings import settle, unbroken
-from gfxgraph.capture.hooks import one_replay
-from gfxgraph.capture.modes import leave_modes
-from gfxgraph.capture.places import SourcePlace, place, shown
-from gfxgraph.capture.program import Program
+from gfxgraph.capture import capture_lock, upward_hooks
+from gfxgraph.capture.patches import intercept
+from gfxgraph.capture.record.modes import leave_modes
+from gfxgraph.capture.record.random_generators import registering
+from gfxgraph.capture.record.user_lines import SourcePlace, place, shown
+from gfxgraph.capture.replay import runtime_workarounds, validation
+from gfxgraph.capture.replay.captured_program import Program
+from gfxgraph.capture.replay.replay_hooks import one_replay
 from gfxgraph.capture.session import Session
 from gfxgraph.capture.torchs_graph import (
     STOCK_ALREADY,
@@ -44,6 +45,7 @@ from gfxgraph.capture.torchs_graph import (
     checked_pool,
     without_liveness_check,
 )
+from gfxgraph.capture.undo import settle, unbroken
 from gfxgraph.errors import CaptureError, ReplayError, member
 from gfxgraph.process import process
 from gfxgraph.types import GuardTier, OnUnsafe
@@ -79,7 +81,7 @@ class BridgedGraph(_TorchsGraph):
     States, in their order; ``capture_begin`` may be called again after ``reset``:
       1. empty: no session, no program.
       2. capturing: ``_session``, from ``capture_begin`` to ``capture_end``.
-      3. captured: ``_program``. A replay counts ``_left`` down and launches (countdown.py) if the program is plain
+      3. captured: ``_program``. A replay counts ``_left`` down and launches (fast_replay.py) if the program is plain
       and nothing has to be checked; every other replay, and each 256th of those, is a `_checked_replay`.
       4. reset: neither, and ``_was_reset``.
 
@@ -113,8 +115,8 @@ class BridgedGraph(_TorchsGraph):
         self._is_between_halves = False
         # The exception being handled when the capture began: an engine may retry inside its except block.
         self._begun_while = 0
-        self._guard: above.GraphGuard | None = None
-        self._deep: above.AllocationGuard | None = None
+        self._guard: upward_hooks.GraphGuard | None = None
+        self._deep: upward_hooks.AllocationGuard | None = None
         self._state = state  # last: an object without it has nothing to clean up
         state.graphs.add(self)
 
@@ -139,7 +141,7 @@ class BridgedGraph(_TorchsGraph):
         pool = checked_pool(pool)
         mode = self._state.capture_error_mode if capture_error_mode == "global" else None
         if capture_error_mode == "global" and mode is None and self._policy is not OnUnsafe.RAISE:
-            mode = "thread_local"  # other threads' calls are blocked only where they would do harm (turns.py)
+            mode = "thread_local"  # other threads' calls are blocked only where they would do harm (capture_lock.py)
         if capture_error_mode == "relaxed":
             mode = self._state.decisions.relaxed_capture_mode
         extra = without_liveness_check(args, kwargs)
@@ -221,7 +223,7 @@ class BridgedGraph(_TorchsGraph):
         self._choose_path()
 
     def _begin_deep(self, pool: Any) -> Any:
-        self._deep = above.rooms.deep_capture()
+        self._deep = upward_hooks.rooms.deep_capture()
         return self._deep.pool(pool)
 
     def _put_under_guard(self, where: str) -> None:
@@ -231,7 +233,7 @@ class BridgedGraph(_TorchsGraph):
             zones = self._deep.zones
             self._deep.ended()
             self._deep = None
-        self._guard = above.rooms.guard_for(self, self._program, super().pool(), where, zones)
+        self._guard = upward_hooks.rooms.guard_for(self, self._program, super().pool(), where, zones)
         if self._guard is not None and self._guard.is_slow:
             self._unvalidated = 0  # after a fault in the reference every node would be blamed
         self.__class__ = self._guarded_class
@@ -267,14 +269,14 @@ class BridgedGraph(_TorchsGraph):
             return
         self._refuse_unless_kept("instantiate()", STOCK_INSTANTIATE)
         if self._program.is_plain:
-            with turns.unnoticed():
+            with capture_lock.unnoticed():
                 self._program.segments[0].instantiate()
         self._is_instantiated = True
         self._choose_path()
 
     def register_generator_state(self, generator: Any) -> None:
         # In turn: torch keeps its book of graphs without a lock, and lets go of the GIL.
-        with turns.held(), registering(self._state.base, self, [generator]):
+        with capture_lock.held(), registering(self._state.base, self, [generator]):
             super().register_generator_state(generator)
         self._generators.append((generator, generator.graphsafe_get_state()))
 
@@ -319,7 +321,7 @@ class BridgedGraph(_TorchsGraph):
         if not self._is_instantiated:
             self.instantiate()
         program.check_host_memory()
-        remedies.before_replay()
+        runtime_workarounds.before_replay()
         if self._guard is not None:
             self._guard.before_replay()
         watch = self._state.hang_watch
@@ -342,11 +344,11 @@ class BridgedGraph(_TorchsGraph):
 
     def _validated_replay(self, program: Program) -> None:
         with one_replay(self, is_compared=True):
-            validate.replay_validated(program, self._retire)
+            validation.replay_validated(program, self._retire)
 
     def _replay_failed(self, error: RuntimeError) -> None:
         try:
-            if turns.launched_again(error, lambda: self._launch(self)):
+            if capture_lock.launched_again(error, lambda: self._launch(self)):
                 return
         except RuntimeError as second:
             error = second
@@ -427,14 +429,14 @@ class BridgedGraph(_TorchsGraph):
             self._left_session()
         self._tell_of_end()
         self._was_reset = self._program is not None or self._was_reset
-        with turns.alone():  # HIP destroys no graph beside a capture
+        with capture_lock.alone():  # HIP destroys no graph beside a capture
             self._let_go_of_program()
             self._is_instantiated = False
             super().reset()
-        remedies.after_destroy()
+        runtime_workarounds.after_destroy()
 
     def _tell_of_end(self) -> None:
-        for tell in above.leaving if self._program is not None else ():
+        for tell in upward_hooks.leaving if self._program is not None else ():
             tell(self)
         self._state.counters.add("replay", self._take_count())
 
@@ -508,12 +510,12 @@ class BridgedGraph(_TorchsGraph):
             self._let_go_of_program()
         if intercept.keep_until_captures_end((self, program)):
             return  # destroying a graph now would break the capture underway
-        if program is not None and remedies.keeps((self, program)):
+        if program is not None and runtime_workarounds.keeps((self, program)):
             return
         is_ours = state is process.current() and state is not None and state.pid == os.getpid()
         if program is not None and is_ours and not sys.is_finalizing():
             # Reset here, not in C++'s destructor: another thread could begin a capture before that runs.
-            with turns.held_unless(lambda: intercept.keep_until_captures_end((self, program))) as is_time:
+            with capture_lock.held_unless(lambda: intercept.keep_until_captures_end((self, program))) as is_time:
                 if not is_time:
                     return
                 with suppress(RuntimeError, AttributeError):  # a CPU build whose simulator is gone has no reset
@@ -545,11 +547,11 @@ class BridgedGraph(_TorchsGraph):
         """
         if type(self) not in (self._guarded_class, self._older_class):
             self.__class__ = self._older_class
-        self._older = above.rooms.older_capture(self, dynamic_shapes, buckets, conditional_branches, model_fn)
+        self._older = upward_hooks.rooms.older_capture(self, dynamic_shapes, buckets, conditional_branches, model_fn)
         return self._older
 
     def _replay_older(self, *, batch_size: Any = None, branch: Any = None, input_tensor: Any = None) -> Any:
-        older = self._older if self._older is not None else above.rooms.older_capture(self)
+        older = self._older if self._older is not None else upward_hooks.rooms.older_capture(self)
         return older.replay(self, batch_size, branch, input_tensor)
 
     # -- gfxgraph's own --------------------------------------------------------------------------------
@@ -569,20 +571,20 @@ class BridgedGraph(_TorchsGraph):
     def validate(self) -> bool:
         """Compare the next replay with eager execution; True when they agree."""
         with self._another_replay("validate()") as program:
-            verdict = validate.replay_validated(program, self._retire)
+            verdict = validation.replay_validated(program, self._retire)
         self._choose_path()
         return verdict
 
     def _replay_by_nodes(self) -> None:
         """Replay once node by node, so that a fault can be attributed; see gfxgraph.localize_fault."""
         with self._another_replay("replay()") as program:
-            above.rooms.replay_by_nodes(self._guard, program, super().pool())
+            upward_hooks.rooms.replay_by_nodes(self._guard, program, super().pool())
 
     def explain(self) -> Any:
         """Describe what a replay of this graph does, like ``gfxgraph.inspect``; ``str()`` of the result is readable
         text.
         """
-        return above.rooms.inspect(self)
+        return upward_hooks.rooms.inspect(self)
 
     def steps_text(self) -> str:
         """Describe what a replay does, one step per line."""

@@ -24,7 +24,7 @@ from types import CodeType, FrameType
 
 import torch
 
-from gfxgraph.capture.places import locals_of
+from gfxgraph.capture.record.user_lines import locals_of
 
 
 def _close_generator(manager: contextlib._GeneratorContextManager[object]) -> bool:

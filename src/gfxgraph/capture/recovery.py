@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from gfxgraph.driver.base import GraphDriver
+from gfxgraph.driver.runtime_calls import GraphDriver
 from gfxgraph.errors import DriverError
 from gfxgraph.process import process
 from gfxgraph.types import CaptureStatus

@@ -12,7 +12,7 @@ to get real values; what such launches change outside the graph is saved first a
 at the end, random generators too.
 
 Invariant: a session is open before torch or the driver begins the capture. Whatever is raised from
-then on, at any line, ``abort`` ends the capture and gives back what it holds (holdings.py). It may be called
+then on, at any line, ``abort`` ends the capture and gives back what it holds (undo.py). It may be called
 any number of times, and continues where an interrupt stopped it.
 """
 
@@ -29,22 +29,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.capture import failures, homes, intercept, remedies, splits, turns, workspaces
-from gfxgraph.capture.generators import Generators, begin, end_loans, kept_out
-from gfxgraph.capture.holdings import Holdings, settle
-from gfxgraph.capture.hooks import bare_launch
-from gfxgraph.capture.host_memory import HostReads
-from gfxgraph.capture.host_values import HostValues
-from gfxgraph.capture.memory import Layout, is_within, pool_id, pool_ranges, storage_address
-from gfxgraph.capture.modes import leave_modes
-from gfxgraph.capture.moving import MovingTensors
-from gfxgraph.capture.optimizers import OptimizersBefore
-from gfxgraph.capture.places import SourcePlace, place, shown
-from gfxgraph.capture.program import Program
-from gfxgraph.capture.recorder import Recorder
-from gfxgraph.capture.rollback import Rollback
-from gfxgraph.capture.seeds import Seeds
-from gfxgraph.capture.steps import (
+from gfxgraph.capture import capture_lock, failures
+from gfxgraph.capture.patches import intercept
+from gfxgraph.capture.patches.optimizers import OptimizersBefore
+from gfxgraph.capture.record import relocated_tensors, splits
+from gfxgraph.capture.record.dynamic_shapes import MovingTensors
+from gfxgraph.capture.record.host_memory import HostReads
+from gfxgraph.capture.record.host_values import HostValues
+from gfxgraph.capture.record.modes import leave_modes
+from gfxgraph.capture.record.random_generators import Generators, begin, end_loans, kept_out
+from gfxgraph.capture.record.recorder import Recorder
+from gfxgraph.capture.record.seeds import Seeds
+from gfxgraph.capture.record.streams import Streams, wait_for
+from gfxgraph.capture.record.user_lines import SourcePlace, place, shown
+from gfxgraph.capture.replay import runtime_workarounds, workspaces
+from gfxgraph.capture.replay.captured_program import Program
+from gfxgraph.capture.replay.graph_tensors import Layout, is_within, pool_id, pool_ranges, storage_address
+from gfxgraph.capture.replay.replay_hooks import bare_launch
+from gfxgraph.capture.replay.replay_steps import (
     CallStep,
     Gate,
     HostStep,
@@ -52,7 +54,8 @@ from gfxgraph.capture.steps import (
     SegmentStep,
     Step,
 )
-from gfxgraph.capture.streams import Streams, wait_for
+from gfxgraph.capture.replay.rollback import Rollback
+from gfxgraph.capture.undo import Holdings, settle
 from gfxgraph.errors import CaptureError
 from gfxgraph.process import process
 from gfxgraph.types import CaptureStatus, OnUnsafe
@@ -159,7 +162,7 @@ class Session:
     def end(self) -> Program:
         """End the last segment, undo what splits executed, and return the program."""
         try:
-            with turns.unnoticed():
+            with capture_lock.unnoticed():
                 self.end_segment(final=True)
                 for call in self.seeds.at_end():
                     self.add(CallStep(call, "torch.Generator.set_state", *self.begun_at))
@@ -217,7 +220,7 @@ class Session:
         self._is_aborting = True
         try:
             self.recorder.paused = True
-            with turns.unnoticed():
+            with capture_lock.unnoticed():
                 problems = settle([self._discard_segment, *self._closing(), self._forget_graphs, self._leave_stream])
             for second in problems:  # the first error is the one to report
                 process.log.error("while leaving a failed capture: %s", str(second))
@@ -276,7 +279,7 @@ class Session:
 
     def _leave_stream(self) -> None:
         if self._was_opened:
-            remedies.leave_stream(self.streams.own)
+            runtime_workarounds.leave_stream(self.streams.own)
 
     def _forget_graphs(self) -> None:
         """Give back the memory of what was captured; the user's object can capture again."""
@@ -477,7 +480,7 @@ class Session:
             # By address: the memory is pinned through ``externals``, or belongs to a pool and must not be pinned.
             step.mutated = tuple(Layout.of(t) if isinstance(t, Tensor) and t.is_cuda else t for t in step.mutated)
         program.addresses = {value.address for step in program.segments for value, _ in step.live if value.address}
-        program.steps = homes.watch(program.steps, self.recorder.externals)
+        program.steps = relocated_tensors.watch(program.steps, self.recorder.externals)
         needed = self.values.needed_reads(program.steps)
         program.steps = [s for s in program.steps if not isinstance(s, ReadStep) or s.index in needed]
         if self.policy is not OnUnsafe.RAISE:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from gfxgraph.capture.hooks import bare_launch
+from gfxgraph.capture.replay.replay_hooks import bare_launch
 from gfxgraph.errors import CaptureError
 
 STOCK_ALREADY = (

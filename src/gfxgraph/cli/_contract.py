@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # --help needs none, and importing them takes half its time
 
 OK, FOUND, COULD_NOT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 DEFAULT_PROFILE = "hip"
-_PLANT = re.compile(r"(fault|abort|hang|wrong)=.+")  # simulator/faults.py, which needs torch
+_PLANT = re.compile(r"(fault|abort|hang|wrong)=.+")  # simulator/planted_faults.py, which needs torch
 PROFILES = Path(__file__).parent.parent / "simulator" / "profiles"
 PORT_NEEDS = ("tree_sitter", "tree_sitter_cuda", "libcst", "packaging")
 _NOT_WRITTEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})

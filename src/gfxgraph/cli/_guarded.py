@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from gfxgraph.cli import _contract
-from gfxgraph.core.faults import HANG_LIMIT_S
+from gfxgraph.core.fault_report import HANG_LIMIT_S
 
 TIERS = ("0", "1", "2", "3", "safe", "localize", "deep")
 

@@ -22,7 +22,7 @@ import click
 
 from gfxgraph import native
 from gfxgraph.diagnostics.render import visible
-from gfxgraph.hardware import defects, environment
+from gfxgraph.hardware import defect_environment, defects
 
 # Sent to this process alone by its parent; ^C reaches the program by itself.
 PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1")
@@ -35,7 +35,7 @@ def run(argv: list[str], environ: Mapping[str, str], *, as_json: bool = False) -
     Raises:
         GfxGraphError: `native_library_unusable`.
     """
-    machine = environment.detect()
+    machine = defect_environment.detect()
     decisions = defects.decide(machine)
     modes = {"global": decisions.capture_error_mode, "relaxed": decisions.relaxed_capture_mode}
     settings = native.preload_settings(modes, decisions.update_budget, decisions.max_nodes, environ)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gfxgraph.errors import CommandError
-from gfxgraph.startup.environment import program_environment
+from gfxgraph.startup.child_environment import program_environment
 from gfxgraph.startup.torch_build import refuse_unsuitable
 
 if TYPE_CHECKING:

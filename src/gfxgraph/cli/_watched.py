@@ -80,10 +80,10 @@ def run(wait: Callable[[dict[str, str]], int], environment: Mapping[str, str], a
 
 def _say(folder: Path, asked: WatchOptions, status: int) -> int:
     # lazily: a run that is not watched does without
-    from gfxgraph.reporting import left, page
+    from gfxgraph.reporting import page, process_files
     from gfxgraph.reporting.coverage import Coverage
 
-    found = left.read(folder)
+    found = process_files.read(folder)
     if not found:
         click.echo("gfxgraph coverage: no process used torch with gfxgraph on; nothing was seen", err=True)
         if asked.page is not None:

@@ -19,7 +19,7 @@ from gfxgraph import config, files
 from gfxgraph.cli import _contract
 from gfxgraph.diagnostics.render import visible
 from gfxgraph.errors import ActivationError
-from gfxgraph.startup.environment import program_environment
+from gfxgraph.startup.child_environment import program_environment
 from gfxgraph.startup.torch_build import refuse_unsuitable
 
 PROGRAM = "import torch, gfxgraph, json; print(json.dumps(gfxgraph.health_check(), default=str))"

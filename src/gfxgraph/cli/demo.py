@@ -21,7 +21,7 @@ from gfxgraph.cli._contract import DEFAULT_PROFILE
 from gfxgraph.errors import ActivationError
 from gfxgraph.hardware.software import find_torch
 from gfxgraph.startup import stats_file
-from gfxgraph.startup.environment import program_environment
+from gfxgraph.startup.child_environment import program_environment
 
 DEFAULT_PROMPT = "Alice opened the little door and"
 N_VALIDATED_REPLAYS = 3

@@ -15,8 +15,8 @@ from gfxgraph.cli import _contract, _selftest
 from gfxgraph.diagnostics.render import visible
 from gfxgraph.hardware import checks, versions
 from gfxgraph.hardware.checks import CheckResult, CheckState, Site
+from gfxgraph.hardware.defect_environment import Environment, detect
 from gfxgraph.hardware.defects import Decisions, applicable, applies, decide, is_cured, rows
-from gfxgraph.hardware.environment import Environment, detect
 
 _MARK = {CheckState.GREEN: ("ok  ", "green"), CheckState.AMBER: ("warn", "yellow"), CheckState.RED: ("FAIL", "red")}
 

@@ -33,9 +33,9 @@ def command(folder: Path, out: str, as_json: bool) -> None:
     Exit status: 0 if the page was written, 2 if there was no data.
     """
     # lazily: help does without
-    from gfxgraph.reporting import left, page
+    from gfxgraph.reporting import page, process_files
 
-    found = [table for table in left.read(folder) if page.is_readable(table)]
+    found = [table for table in process_files.read(folder) if page.is_readable(table)]
     if not found:
         _contract.refuse("no_report_data", folder=folder)
     if as_json:

@@ -21,9 +21,9 @@ import click
 
 from gfxgraph.cli import _contract, _guarded, _handshake, _watched
 from gfxgraph.cli._contract import DEFAULT_PROFILE
-from gfxgraph.core.faults import HANG_LIMIT_S
+from gfxgraph.core.fault_report import HANG_LIMIT_S
 from gfxgraph.startup import stats_file
-from gfxgraph.startup.environment import program_environment
+from gfxgraph.startup.child_environment import program_environment
 from gfxgraph.startup.torch_build import refuse_unsuitable
 from gfxgraph.types import GuardTier, OnUnsafe
 

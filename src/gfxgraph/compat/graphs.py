@@ -26,9 +26,9 @@ def __getattr__(name: str) -> Any:
     if name != "BridgedCUDAGraph":
         raise AttributeError(name)
     # lazily: it is the class of the torch, or simulator, now in force
-    from gfxgraph.startup import names
+    from gfxgraph.startup import graph_class
 
-    return names.BridgedCUDAGraph
+    return graph_class.BridgedCUDAGraph
 
 
 def stats() -> dict[str, Any]:

@@ -23,8 +23,8 @@ from gfxgraph.callables.api import graphed
 from gfxgraph.callables.captured_function import CapturedFunction, arena, beside, copy_in, tensors_of
 from gfxgraph.callables.control.conditional import Conditional
 from gfxgraph.callables.control.rehearse import rehearsal
-from gfxgraph.capture.holdings import unbroken
-from gfxgraph.capture.places import place, shown
+from gfxgraph.capture.record.user_lines import place, shown
+from gfxgraph.capture.undo import unbroken
 from gfxgraph.errors import CaptureError, ReplayError
 
 DEFAULT_BUCKETS = (1, 2, 4, 8, 16, 32, 64)

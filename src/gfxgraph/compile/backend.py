@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from gfxgraph.callables.learned_buckets import BucketSizes
 from gfxgraph.callables.pieces.region import RegionOptions
-from gfxgraph.callables.plans import BucketSizes
 from gfxgraph.compile import calls, inductor_hook, simulated
 from gfxgraph.errors import ArgumentError
 

@@ -9,13 +9,13 @@ Stays out: torch, drivers, files, clocks, environment.
     unsafe.py            the table of operations that no GPU graph can record
     constants.py         when two values that are not tensors are the same constant
     strides.py           what is unusual about a tensor's memory
-    buckets.py           the sizes that are captured, and which of them serves a call
+    bucket_sizes.py      the sizes that are captured, and which of them serves a call
     optimum.py           the best sizes for a histogram, by dynamic programming
-    budget.py            what a further capture will need, and what must go for it
-    choice.py            eager or graph, by timings
+    memory_budget.py     what a further capture will need, and what must go for it
+    eager_or_graph.py    eager or graph, by timings
     counters.py          captures, replays, splits and every fallback with its reason
     locks.py             locks that a forked child does not inherit held
-    flight.py            the flight recorder's page: 128 bytes
-    faults.py            a fault's report, put together
+    flight_page.py       the flight recorder's page: 128 bytes
+    fault_report.py      a fault's report, put together
     memory_map.py        where an address lies among known allocations
 """

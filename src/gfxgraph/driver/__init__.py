@@ -4,14 +4,14 @@ Enters: handles as integers, byte counts, status codes.
 Stays out: torch, policy, the user's tensors.
 
     library.py       finds the runtime: the one mapped in the process first
-    api.py           the functions that are called, with their signatures
+    runtime_functions.py  the functions that are called, with their signatures
     layouts.py       structs of the graph API
     table.py         the functions of one runtime; where a status becomes an exception
-    base.py          the protocols that a driver and its parts satisfy
+    runtime_calls.py  the protocols that a driver and its parts satisfy
     graphs.py        graph calls that HIP and CUDA answer alike; hip.py and cuda.py add the rest
     params.py        a kernel node's launch: geometry, function, arguments
     code_objects.py  argument layouts out of AMD code objects
-    copies.py        several small copies in one launch; copies.ptx is that kernel for CUDA
+    small_copies.py  several small copies in one launch; copies.ptx is that kernel for CUDA
     joined.py        a captured graph with copies before and after it, as one exec
     hiprtc.py        AMD's runtime compiler
 """

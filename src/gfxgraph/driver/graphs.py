@@ -13,9 +13,9 @@ from ctypes import POINTER, Structure, byref, c_int, c_size_t, c_uint, c_ulonglo
 from typing import Any
 
 from gfxgraph.driver import params as kernel_params
-from gfxgraph.driver.copies import LoadedCopyKernel, relaxed
 from gfxgraph.driver.joined import JoinedExec, KernelCopyNode, Parts
 from gfxgraph.driver.params import KernelParams, Layout
+from gfxgraph.driver.small_copies import LoadedCopyKernel, relaxed
 from gfxgraph.driver.table import SUCCESS, Table
 from gfxgraph.errors import DriverError
 from gfxgraph.types import CaptureInfo, CaptureStatus, NodeKind

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from ctypes import addressof, byref, c_void_p
 from typing import TYPE_CHECKING
 
-from gfxgraph.driver.copies import THREADS, Arguments, LoadedCopyKernel, pointer, relaxed
+from gfxgraph.driver.small_copies import THREADS, Arguments, LoadedCopyKernel, pointer, relaxed
 from gfxgraph.errors import DriverError
 
 if TYPE_CHECKING:

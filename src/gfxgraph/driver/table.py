@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-from gfxgraph.driver import api
+from gfxgraph.driver import runtime_functions
 from gfxgraph.driver.library import FoundLibrary
 from gfxgraph.errors import DriverError
 
@@ -31,7 +31,7 @@ class Table:
         self._functions: dict[str, Callable[..., Any]] = {}
         self._symbols: dict[str, str] = {}
         absent: set[str] = set()
-        for function in api.functions(found.backend):
+        for function in runtime_functions.functions(found.backend):
             symbol = function.symbol(found.backend)
             assert symbol is not None
             self._symbols[function.name] = symbol

@@ -8,8 +8,8 @@ Stays out: capturing itself; graphs without a guard do not depend on this folder
     pointers.py     tier 1: pointers into freed memory
     nodes.py        what each node of a graph is; layouts_of_kernels.py reads argument layouts that HIP does not
     report
-    live_memory.py  the allocator's state; names.py the program's names for its tensors
-    flight.py       tier 2: the file that outlives the process
+    live_memory.py  the allocator's state; tensor_names.py the program's names for its tensors
+    flight_recorder.py  tier 2: the file that outlives the process
     localize.py     tier 2: replay by node walk, and a fault's text
     zoned_pool.py   tier 3: a pool that gives each allocation a segment of its own; redzone_allocator.cpp
     redzones.py     tier 3: bytes around every allocation that must not be written

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gfxgraph.capture.above import rooms
-from gfxgraph.guard.flight import running_node
+from gfxgraph.capture.upward_hooks import rooms
+from gfxgraph.guard.flight_recorder import running_node
 from gfxgraph.guard.guard import DeepCapture, guard_for, replay_by_nodes
 from gfxgraph.guard.layout import repaired
 

@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gfxgraph.capture.hooks import uncounted
-from gfxgraph.capture.memory import pool_id
-from gfxgraph.capture.walk import can_walk, walk
-from gfxgraph.core.faults import NodeInfo
+from gfxgraph.capture.replay.graph_tensors import pool_id
+from gfxgraph.capture.replay.node_walk import can_walk, walk
+from gfxgraph.capture.replay.replay_hooks import uncounted
+from gfxgraph.core.fault_report import NodeInfo
 from gfxgraph.core.memory_map import Allocation
 from gfxgraph.errors import CaptureError, DriverError, GfxGraphFault
-from gfxgraph.guard import flight, zoned_pool
+from gfxgraph.guard import flight_recorder, zoned_pool
 from gfxgraph.guard.live_memory import Lines, LiveMemory, allocations, when_there_is_a_device
 from gfxgraph.guard.localize import fault_at, is_fault
-from gfxgraph.guard.names import TensorNames, device_tensors
 from gfxgraph.guard.nodes import SegmentNode, nodes_of
 from gfxgraph.guard.pointers import PointerGuard, describe_arguments
 from gfxgraph.guard.redzones import RedZones
+from gfxgraph.guard.tensor_names import TensorNames, device_tensors
 from gfxgraph.process import process
 from gfxgraph.types import GuardTier
 
 if TYPE_CHECKING:
-    from gfxgraph.capture.program import Program
-    from gfxgraph.capture.steps import SegmentStep
+    from gfxgraph.capture.replay.captured_program import Program
+    from gfxgraph.capture.replay.replay_steps import SegmentStep
 
 _guards: weakref.WeakSet[Guard] = weakref.WeakSet()
 
@@ -46,7 +46,7 @@ class Guard:
         self.n_replays = 0
         self.memory: list[Allocation] = []
         self._nodes: dict[int, list[SegmentNode]] = {}
-        self._recorder: flight.FlightRecorder | None = None
+        self._recorder: flight_recorder.FlightRecorder | None = None
         self._graph_number = 0
         self._frees: Any = None
         names = TensorNames()
@@ -96,7 +96,7 @@ class Guard:
     # -- during ------------------------------------------------------------------------------------------
 
     def _start_recording(self, names: TensorNames) -> None:
-        self._recorder = flight.recorder()
+        self._recorder = flight_recorder.recorder()
         if self._recorder is None:
             return
         self._graph_number = self._recorder.next_graph()

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from gfxgraph.capture.memory import has_layout, kind_of
-from gfxgraph.capture.places import place
+from gfxgraph.capture.record.user_lines import place
+from gfxgraph.capture.replay.graph_tensors import has_layout, kind_of
 from gfxgraph.core.strides import LayoutReport, oddities
 from gfxgraph.core.tape import where_of
 from gfxgraph.errors import CaptureError
-from gfxgraph.guard.names import layout_text
+from gfxgraph.guard.tensor_names import layout_text
 from gfxgraph.process import process
 
 

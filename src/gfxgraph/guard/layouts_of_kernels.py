@@ -14,7 +14,7 @@ from typing import Any
 
 from gfxgraph.driver.code_objects import CodeObjectError, fat_binary, kernels_in
 from gfxgraph.driver.params import Layout
-from gfxgraph.guard.names import objects_of
+from gfxgraph.guard.tensor_names import objects_of
 
 _TORCHS = ("/torch/lib/", "/librocblas", "/libhipblaslt", "/libMIOpen", "/librccl", "/libhipsparse", "/libhipfft")
 

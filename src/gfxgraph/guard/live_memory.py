@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.capture.memory import all_segments
-from gfxgraph.capture.places import is_library_file
+from gfxgraph.capture.record.user_lines import is_library_file
+from gfxgraph.capture.replay.graph_tensors import all_segments
 from gfxgraph.core.memory_map import Allocation
-from gfxgraph.guard.names import TensorNames, describe
+from gfxgraph.guard.tensor_names import TensorNames, describe
 
 PoolId = tuple[int, int]
 DEFAULT_POOL: PoolId = (0, 0)

@@ -9,17 +9,17 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gfxgraph.capture.memory import has_layout, parts_of, size_of
-from gfxgraph.capture.not_recorded import seen_inside
-from gfxgraph.capture.places import place
-from gfxgraph.core.faults import Fault, NodeInfo, read_words
+from gfxgraph.capture.record.not_recorded import seen_inside
+from gfxgraph.capture.record.user_lines import place
+from gfxgraph.capture.replay.graph_tensors import has_layout, parts_of, size_of
+from gfxgraph.core.fault_report import Fault, NodeInfo, read_words
 from gfxgraph.core.memory_map import Allocation
 from gfxgraph.core.tape import where_of
 from gfxgraph.errors import DriverError, GfxGraphFault
-from gfxgraph.guard.names import TensorNames, describe
+from gfxgraph.guard.tensor_names import TensorNames, describe
 
 if TYPE_CHECKING:
-    from gfxgraph.capture.steps import SegmentStep
+    from gfxgraph.capture.replay.replay_steps import SegmentStep
 
 # Parts of the runtimes' names for errors that leave the device unusable.
 _FAULTS = (

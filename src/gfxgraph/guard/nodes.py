@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from gfxgraph.capture.memory import Layout
-from gfxgraph.capture.walk import raw_graph, working_nodes
-from gfxgraph.core.faults import NodeInfo, TensorUse
+from gfxgraph.capture.replay.graph_tensors import Layout
+from gfxgraph.capture.replay.node_walk import raw_graph, working_nodes
+from gfxgraph.core.fault_report import NodeInfo, TensorUse
 from gfxgraph.core.tape import Entry, Opaque, Tape, TapeValue, leaves
 from gfxgraph.driver.params import KernelParams
 from gfxgraph.errors import DriverError
 from gfxgraph.guard.layouts_of_kernels import layout_of
-from gfxgraph.guard.names import TensorNames, describe, layout_text
+from gfxgraph.guard.tensor_names import TensorNames, describe, layout_text
 from gfxgraph.process import process
 from gfxgraph.types import NodeKind
 
 if TYPE_CHECKING:
-    from gfxgraph.capture.program import Program
-    from gfxgraph.capture.steps import SegmentStep
+    from gfxgraph.capture.replay.captured_program import Program
+    from gfxgraph.capture.replay.replay_steps import SegmentStep
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,15 +24,15 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from gfxgraph.core.faults import TensorUse
+from gfxgraph.core.fault_report import TensorUse
 from gfxgraph.errors import ReplayError
 from gfxgraph.guard.live_memory import DEFAULT_POOL, LiveBlock, LiveMemory, n_frees
-from gfxgraph.guard.names import TensorNames, describe, device_tensors
 from gfxgraph.guard.nodes import SegmentNode
+from gfxgraph.guard.tensor_names import TensorNames, describe, device_tensors
 from gfxgraph.process import process
 
 if TYPE_CHECKING:
-    from gfxgraph.capture.program import Program
+    from gfxgraph.capture.replay.captured_program import Program
 
 # Minimum interval between searches for memory that only C++ knows.
 _POLL_S = 0.5

@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gfxgraph.capture.memory import Layout
-from gfxgraph.capture.rollback import Rollback
-from gfxgraph.capture.walk import can_walk, walk
-from gfxgraph.core.faults import TensorUse
+from gfxgraph.capture.replay.graph_tensors import Layout
+from gfxgraph.capture.replay.node_walk import can_walk, walk
+from gfxgraph.capture.replay.rollback import Rollback
+from gfxgraph.core.fault_report import TensorUse
 from gfxgraph.core.memory_map import Allocation
 from gfxgraph.errors import GfxGraphFault
 from gfxgraph.guard.live_memory import user_line
-from gfxgraph.guard.names import TensorNames, describe
 from gfxgraph.guard.nodes import SegmentNode
+from gfxgraph.guard.tensor_names import TensorNames, describe
 from gfxgraph.guard.zoned_pool import ZonedPool
 from gfxgraph.process import process
 
 if TYPE_CHECKING:
-    from gfxgraph.capture.program import Program
-    from gfxgraph.capture.steps import SegmentStep
+    from gfxgraph.capture.replay.captured_program import Program
+    from gfxgraph.capture.replay.replay_steps import SegmentStep
     from gfxgraph.guard.guard import Guard
 
 PATTERN = 0xA5

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from gfxgraph import config, files
-from gfxgraph.capture.memory import all_segments
+from gfxgraph.capture.replay.graph_tensors import all_segments
 from gfxgraph.errors import CaptureError
 from gfxgraph.process import process
 

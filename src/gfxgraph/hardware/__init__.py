@@ -10,7 +10,7 @@ Stays out: torch, driver calls, anything that could wake or hang a GPU.
     versions.py       versions and ranges of them
     architectures.py  what is known of each gfx target (architectures.toml)
     device.py         the device that decisions are made for
-    environment.py    what decisions about defects depend on
+    defect_environment.py  what decisions about defects depend on
     defects.py        known defects and what is done about each (defects.toml)
     wave.py           planning for code that wants 64 or 128 lanes
     advice.py         ``explain``, ``diagnose`` and ``install_diagnostics`` for this machine

@@ -159,8 +159,8 @@ def environment_report() -> str:
     """Return a few lines about this machine, to paste into a bug report."""
     # lazily: explain does not need them, and it must start fast
     from gfxgraph import __version__
+    from gfxgraph.hardware.defect_environment import detect
     from gfxgraph.hardware.device import device_info, torch_rocm_status
-    from gfxgraph.hardware.environment import detect
     from gfxgraph.hardware.versions import show
 
     device, torch, environment = device_info(), torch_rocm_status(), detect()

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from gfxgraph.diagnostics.explanation import Explanation, MachineAnswer
 from gfxgraph.hardware.access import container, device_nodes, has_amd_gpu
-from gfxgraph.hardware.checks import Check, CheckState, Site, host, settings, software
+from gfxgraph.hardware.checks import Check, CheckState, Site, host, installed, settings
 from gfxgraph.hardware.software import kernel_module
 
 _NO_GPU = "no_device no_gpu no_cuda_gpu kfd_permission docker_device_missing hsa_init_failed not_in_catalogue"
@@ -27,8 +27,8 @@ _CHECKS: tuple[tuple[Check, frozenset[str]], ...] = tuple(
         (host.shared_memory, "rccl_error process_killed process_crashed"),
         (settings.override, f"{_NO_CODE} {_FAULTS} wrong_arch_override"),
         (settings.harmful_variables, f"{_NO_GPU} alloc_conf_rejected xnack_required"),
-        (software.pytorch, f"{_NO_GPU} {_NO_CODE} framework_not_rocm not_rocm_cuda_torch not_rocm_cpu_torch"),
-        (software.kernels_for_card, _NO_CODE),
+        (installed.pytorch, f"{_NO_GPU} {_NO_CODE} framework_not_rocm not_rocm_cuda_torch not_rocm_cpu_torch"),
+        (installed.kernels_for_card, _NO_CODE),
     )
 )
 """Each check with the failures that it may explain."""
@@ -80,5 +80,5 @@ def facts(site: Site) -> dict[str, bool]:
     if site.torch.kind != "none":
         found |= {"cuda_torch": site.torch.kind == "cuda", "cpu_torch": site.torch.kind == "cpu"}
     if site.torch.kind == "rocm":
-        found["arch_not_in_torch"] = bool(software.kernels_for_card(site))
+        found["arch_not_in_torch"] = bool(installed.kernels_for_card(site))
     return found

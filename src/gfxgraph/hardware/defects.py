@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from gfxgraph.hardware.environment import Environment
+from gfxgraph.hardware.defect_environment import Environment
 from gfxgraph.hardware.versions import may_match
 
 

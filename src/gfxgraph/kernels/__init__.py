@@ -8,11 +8,12 @@ Enters: torch, tensors, models.
 Stays out: graphs. torch and Triton are imported when a name is used; without Triton the operations are composed of
 torch's own, counted (`fallbacks`).
 
-Files, in reading order: shapes.py, launching.py, eager.py, norms.py, gates.py, layers.py, attention.py, choice.py,
-then the kernels themselves (_norm_kernels.py, _gate_kernels.py, _linear_kernels.py, _attention_kernels.py).
-measured_shapes.py has sizes that were measured, in place of those that shapes.py derives; structure.py recognises
-modules by their parts, steps.py replaces their forwards, modules.py and trial.py install them in models; objects.py
-compiles the kernels for GPUs that are not present. Measurements are in docs/kernels.md. New in 2.0.
+Files, in reading order: shapes.py, launching.py, eager.py, norms.py, gates.py, layers.py, attention.py,
+next_token.py, then the kernels themselves (_norm_kernels.py, _gate_kernels.py, _linear_kernels.py,
+_attention_kernels.py). measured_shapes.py has sizes that were measured, in place of those that shapes.py derives;
+model_parts.py recognises modules by their parts, token_steps.py replaces their forwards, modules.py and trial.py
+install them in models; compiled_objects.py compiles the kernels for GPUs that are not present. Measurements are in
+docs/kernels.md. New in 2.0.
 """
 
 from __future__ import annotations
@@ -27,18 +28,19 @@ if TYPE_CHECKING:
         rotary_attention,
         rotary_to_cache,
     )
-    from gfxgraph.kernels.choice import greedy, sample
     from gfxgraph.kernels.gates import activation, geglu, swiglu
     from gfxgraph.kernels.launching import fallbacks, has_triton
     from gfxgraph.kernels.layers import linear, linear_three
     from gfxgraph.kernels.modules import Applied, apply
+    from gfxgraph.kernels.next_token import greedy, sample
     from gfxgraph.kernels.norms import layer_norm, rms_norm, softmax
 
 _PLACES = {
     "Applied": "modules", "activation": "gates", "apply": "modules", "decode_attention": "attention",
-    "fallbacks": "launching", "geglu": "gates", "greedy": "choice", "has_triton": "launching", "layer_norm": "norms",
+    "fallbacks": "launching", "geglu": "gates", "greedy": "next_token", "has_triton": "launching",
+    "layer_norm": "norms",
     "linear": "layers", "linear_three": "layers", "rms_norm": "norms", "rotary_angles": "attention",
-    "rotary_attention": "attention", "rotary_to_cache": "attention", "sample": "choice", "softmax": "norms",
+    "rotary_attention": "attention", "rotary_to_cache": "attention", "sample": "next_token", "softmax": "norms",
     "swiglu": "gates",
 }  # fmt: skip
 

@@ -3,7 +3,7 @@
 A module keeps its weights, its name and its place; its class becomes a subclass with another ``forward``, which
 handles steps of one token (norms: any call) and passes everything else to the class's own. `Applied.undo` restores
 the
-classes. Norms, attention and layers are recognised by their parts (structure.py); each kind of each size is
+classes. Norms, attention and layers are recognised by their parts (model_parts.py); each kind of each size is
 then run against the model's own, and left alone if it is outside the tolerance or not faster.
 """
 
@@ -18,11 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gfxgraph.kernels import choice, launching, norms, steps, structure, trial
+from gfxgraph.kernels import launching, model_parts, next_token, norms, token_steps, trial
 from gfxgraph.kernels.attention import rotary_angles
 from gfxgraph.kernels.layers import linear
-from gfxgraph.kernels.structure import AttentionModules, Layer, Mlp, Norm, Rotary
-from gfxgraph.process.kept import Kept
+from gfxgraph.kernels.model_parts import AttentionModules, Layer, Mlp, Norm, Rotary
+from gfxgraph.process.measurements import Kept
 
 Facts = Norm | Mlp | AttentionModules | Layer | Rotary | None
 CHOICES = ("measured", "all")
@@ -196,22 +196,22 @@ class _Work:
                 return
 
     def _kinds(self, module: nn.Module, is_head: bool) -> list[tuple[str, Facts, Way, Given]]:
-        norm = structure.norm_of(module)
+        norm = model_parts.norm_of(module)
         if norm is not None:
             return [("norm", norm, _norm_way(norm), self._rows_given)]
-        layer = structure.layer_of(module)
+        layer = model_parts.layer_of(module)
         if layer is not None:
             return [("layer", layer, _layer_way(layer), self._layer_given)]
-        attention = structure.attention_of(module)
+        attention = model_parts.attention_of(module)
         if attention is not None:
             return [("attention", attention, _attention_way(attention), self._attention_given)]
-        rotary = structure.rotary_of(module)
+        rotary = model_parts.rotary_of(module)
         if rotary is not None:
             return [("rotary", rotary, _rotary_way(rotary), self._positions_given)]
-        mlp = structure.mlp_of(module)
+        mlp = model_parts.mlp_of(module)
         if mlp is not None:
             return [("mlp", mlp, _mlp_way(mlp), self._rows_given)]
-        return [("head", None, _head_way, self._rows_given)] if is_head and structure.is_plain(module) else []
+        return [("head", None, _head_way, self._rows_given)] if is_head and model_parts.is_plain(module) else []
 
     # -- trials ----------------------------------------------------------------------------------------
 
@@ -231,7 +231,7 @@ class _Work:
 
         if isinstance(refused := ours(), str):
             return refused
-        if not structure.are_near(_joined(ours()), _joined(theirs())):
+        if not model_parts.are_near(_joined(ours()), _joined(theirs())):
             return "it gives different numbers"
         held = list(module.parameters()) or [like.new_empty(0), *module.buffers()]
         sizes = [(tuple(p.shape), str(p.dtype)) for p in held]
@@ -239,10 +239,10 @@ class _Work:
 
     def chooses(self, n_scores: int) -> bool:
         """Whether `greedy` is the faster choice for this many scores."""
-        scores = structure.random(self.rows, n_scores, like=self.like, seed=5).float()
+        scores = model_parts.random(self.rows, n_scores, like=self.like, seed=5).float()
         return self._is_faster(
             "choice", None, [(tuple(scores.shape), str(scores.dtype))], scores,
-            lambda: choice.greedy(scores), lambda: torch.argmax(scores, -1),
+            lambda: next_token.greedy(scores), lambda: torch.argmax(scores, -1),
         )  # fmt: skip
 
     def _is_faster(
@@ -261,11 +261,11 @@ class _Work:
 
     def _rows_given(self, module: nn.Module, like: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
         parameter = getattr(module, "gate_proj", module).weight
-        return (structure.random(self.rows, 1, parameter.shape[-1], like=like, seed=1),), {}  # type: ignore[index]
+        return (model_parts.random(self.rows, 1, parameter.shape[-1], like=like, seed=1),), {}  # type: ignore[index]
 
     def _positions_given(self, module: nn.Module, like: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
         positions = torch.arange(self.rows, device=like.device)[:, None] * 119 + 3
-        return (structure.random(1, 1, like=like), positions), {}
+        return (model_parts.random(1, 1, like=like), positions), {}
 
     def _layer_given(self, module: Any, like: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
         args, kwargs = self._attention_given(module.self_attn, like)
@@ -273,14 +273,14 @@ class _Work:
 
     def _attention_given(self, module: Any, like: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
         width, hidden = module.head_dim, module.q_proj.in_features
-        angles = structure.random(1, 1, (self.rotated or width) // 2, like=like, seed=2).float()
+        angles = model_parts.random(1, 1, (self.rotated or width) // 2, like=like, seed=2).float()
         angles = torch.cat((angles, angles), -1)
         shared = module.k_proj.out_features // width
-        cache = _ProbeCache(structure.random(2, self.rows, shared, PROBE_TOKENS, width, like=like, seed=3))
+        cache = _ProbeCache(model_parts.random(2, self.rows, shared, PROBE_TOKENS, width, like=like, seed=3))
         mask = torch.zeros(1, 1, 1, PROBE_TOKENS + 1, dtype=like.dtype, device=like.device)
         mask[..., :3] = -torch.inf
         return (), {
-            "hidden_states": structure.random(self.rows, 1, hidden, like=like, seed=1),
+            "hidden_states": model_parts.random(self.rows, 1, hidden, like=like, seed=1),
             "position_embeddings": (angles.cos().to(like.dtype), angles.sin().to(like.dtype)),
             "attention_mask": mask,
             "past_key_values": cache,
@@ -346,7 +346,7 @@ def _head_way(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     x = _only(args, kwargs)
     if x is None:
         return "other arguments"
-    return steps.why_not_rows(x, module.weight) or linear(x, module.weight, module.bias)
+    return token_steps.why_not_rows(x, module.weight) or linear(x, module.weight, module.bias)
 
 
 def _mlp_way(facts: Mlp) -> Way:
@@ -354,8 +354,8 @@ def _mlp_way(facts: Mlp) -> Way:
         x = _only(args, kwargs)
         if x is None:
             return "other arguments"
-        reason = steps.why_not_rows(x, module.gate_proj.weight)
-        return reason or steps.mlp(facts, module, x, None, None, None)
+        reason = token_steps.why_not_rows(x, module.gate_proj.weight)
+        return reason or token_steps.mlp(facts, module, x, None, None, None)
 
     return way
 
@@ -378,10 +378,10 @@ def _attention_way(facts: AttentionModules) -> Way:
         if args:
             return "other arguments"
         x = kwargs["hidden_states"]
-        reason = steps.why_not_step(module, x, kwargs)
+        reason = token_steps.why_not_step(module, x, kwargs)
         if reason:
             return reason
-        made = steps.attend(facts, module, x, None, None, kwargs)
+        made = token_steps.attend(facts, module, x, None, None, kwargs)
         return linear(made, module.o_proj.weight, module.o_proj.bias), None
 
     return way
@@ -392,9 +392,9 @@ def _layer_way(facts: Layer) -> Way:
         x = args[0] if len(args) == 1 else None
         if x is None:
             return "other arguments"
-        reason = steps.why_not_step(module.self_attn, x, kwargs)
-        if not reason and any(structure.has_hooks(part) for part in module.children()):
+        reason = token_steps.why_not_step(module.self_attn, x, kwargs)
+        if not reason and any(model_parts.has_hooks(part) for part in module.children()):
             reason = "a hook receives a part"
-        return reason or steps.layer(facts, module, x, kwargs)
+        return reason or token_steps.layer(facts, module, x, kwargs)
 
     return way

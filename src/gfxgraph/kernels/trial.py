@@ -16,7 +16,7 @@ import torch
 
 from gfxgraph import config
 from gfxgraph.process import process
-from gfxgraph.process.kept import Kept, key_of
+from gfxgraph.process.measurements import Kept, key_of
 
 VERSION = 2
 """Increased when the timed kernels change."""

@@ -7,8 +7,8 @@ Stays out: graphs being captured; torch at import time.
     bridge.py     whether the bridge is on; the state that graphed callables have without it
     health.py     stats(), health_check()
     metrics.py    the same for Prometheus
-    kept.py       what was measured, kept for later processes
+    measurements.py  what was measured, kept for later processes
     progress.py   progress of long commands, on stderr
     imports.py    callbacks after a module's import
-    said.py       counts log lines in which other libraries say that they do not use graphs
+    engine_log.py  counts log lines in which other libraries say that they do not use graphs
 """

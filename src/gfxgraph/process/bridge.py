@@ -16,9 +16,9 @@ from gfxgraph import config
 from gfxgraph.config import Activation, Config
 from gfxgraph.core.locks import new_lock
 from gfxgraph.driver import locate
-from gfxgraph.driver.base import GraphDriver
+from gfxgraph.driver.runtime_calls import GraphDriver
 from gfxgraph.errors import DriverError, check_settings
-from gfxgraph.hardware import defects, environment
+from gfxgraph.hardware import defect_environment, defects
 from gfxgraph.process import process
 
 VALIDATE_REPLAYS = 3
@@ -105,9 +105,9 @@ def driver_for(platform: str) -> Any:
 def _decisions(platform: str, settings: Config) -> Any:
     """The defect table's decisions for this machine, or for the simulated one."""
     if settings.environment:
-        return defects.decide(environment.load(Path(settings.environment)))
+        return defects.decide(defect_environment.load(Path(settings.environment)))
     if platform == "rocm":
-        return defects.decide(environment.detect())
+        return defects.decide(defect_environment.detect())
     # The simulated HIP behaves like the real one when nodes are switched, if its profile says so.
     return defects.Decisions(node_walk_resets=platform == "simulator" and settings.simulate.startswith("hip"))
 

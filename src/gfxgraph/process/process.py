@@ -19,7 +19,7 @@ from gfxgraph.config import Config
 from gfxgraph.core.counters import Counters
 from gfxgraph.core.locks import free_in_child
 from gfxgraph.core.tape import where_of
-from gfxgraph.driver.base import CopyKernel, GraphDriver
+from gfxgraph.driver.runtime_calls import CopyKernel, GraphDriver
 from gfxgraph.errors import GuardMismatch
 from gfxgraph.hardware.defects import Decisions
 
@@ -62,7 +62,7 @@ class OngoingCapture(Protocol):
 
 
 class LaunchCounter(Protocol):
-    """Counts replays and eager launches while it is installed (reporting/watch.py)."""
+    """Counts replays and eager launches while it is installed (reporting/launch_counts.py)."""
 
     def replaying(self, graph: object, is_compared: bool = False) -> None: ...
     def checking_begins(self) -> None: ...
@@ -97,7 +97,7 @@ class Process:
     joins: dict[int, bool] = field(default_factory=dict)
     """By device: whether copies can be part of a graph exec, with addresses updated at each call."""
     hang_watch: Any = None
-    """Reports captures and replays that do not finish (capture/watch.py); None if it is off."""
+    """Reports captures and replays that do not finish (capture/replay/hang_watch.py); None if it is off."""
     why_not_joined: str = ""
     """Why they cannot, if so."""
     counters: Counters = field(default_factory=Counters)

@@ -8,12 +8,12 @@ Stays out: capturing and replaying, the command line.
     generated.py   the program's line behind one that torch generated
     folding.py     a list of nodes with repeated layers folded
     demangle.py    readable C++ names of kernels
-    coverage.py    the share of work done by graphs, as plain data; watch.py counts it
-    memory.py      where graph memory is, including what torch does not count
+    coverage.py    the share of work done by graphs, as plain data; launch_counts.py counts it
+    memory_use.py  where graph memory is, including what torch does not count
     times.py       device time of nodes by the node walk
     check.py       finds the parts of a function that cannot be captured, in the simulator
-    leave.py       a process's data for ``gfxgraph run --coverage`` and ``--report``
-    left.py        reads that data, without torch
+    write_process_file.py  a process's data for ``gfxgraph run --coverage`` and ``--report``
+    process_files.py  reads that data, without torch
     page.py        all of it as one HTML page (page.html)
     rewrites.py    suggests replacements for operations that cannot be captured
 """

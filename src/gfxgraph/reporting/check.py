@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 import gfxgraph
-from gfxgraph.capture.places import user_frame
+from gfxgraph.capture.record.user_lines import user_frame
 from gfxgraph.core.unsafe import Kind
 from gfxgraph.errors import CaptureError, CommandError, GfxGraphError
 from gfxgraph.process import process

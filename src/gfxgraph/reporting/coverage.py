@@ -1,7 +1,7 @@
 """How much of a program's device work ran in graphs, as plain data.
 
 Enters: counts, names, source lines.
-Stays out: torch; watch.py counts.
+Stays out: torch; launch_counts.py counts.
 """
 
 from __future__ import annotations

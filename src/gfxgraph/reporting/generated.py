@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gfxgraph.core.tape import where_of
-from gfxgraph.guard.names import objects_of
+from gfxgraph.guard.tensor_names import objects_of
 
 _NO_FRAME = where_of(None, -1).file
 _GENERATED = "<eval_with_key>"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from gfxgraph.capture import above
-from gfxgraph.guard.names import TensorNames
+from gfxgraph.capture import upward_hooks
+from gfxgraph.guard.tensor_names import TensorNames
 from gfxgraph.process import process
 from gfxgraph.reporting.inspection import Inspection
 from gfxgraph.reporting.reading import graphs_of, read_capture
@@ -50,4 +50,4 @@ def inspect(obj: Any = None, *, tensors: bool = True, times: bool = False) -> In
 
 def fill() -> None:
     """Install the implementation of ``graph.explain()``."""
-    above.rooms.inspect = inspect
+    upward_hooks.rooms.inspect = inspect

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gfxgraph.core.budget import shown
+from gfxgraph.core.memory_budget import shown
 
 Triple = tuple[int, int, int]
 

@@ -50,9 +50,9 @@ def write_report(path: str | Path) -> None:
         OSError: it cannot be written.
     """
     # lazily: a page from files needs no torch
-    from gfxgraph.reporting import leave
+    from gfxgraph.reporting import write_process_file
 
-    made = json.loads(json.dumps(leave.process_report(), default=str))
+    made = json.loads(json.dumps(write_process_file.process_report(), default=str))
     writer.write(Path(path), html([made]))
 
 

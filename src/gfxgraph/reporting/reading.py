@@ -12,18 +12,18 @@ from typing import Any
 
 from torch import Tensor
 
-from gfxgraph.callables.explanation import regions
+from gfxgraph.callables.explain_calls import regions
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.pieces.region import Region
-from gfxgraph.capture.memory import Layout, pool_of, pool_ranges
-from gfxgraph.capture.program import Program
-from gfxgraph.capture.steps import CallStep, HostStep, ReadStep, ReplayStep, SegmentStep
-from gfxgraph.capture.steps import Step as ProgramStep
-from gfxgraph.capture.walk import raw_graph
+from gfxgraph.capture.replay.captured_program import Program
+from gfxgraph.capture.replay.graph_tensors import Layout, pool_of, pool_ranges
+from gfxgraph.capture.replay.node_walk import raw_graph
+from gfxgraph.capture.replay.replay_steps import CallStep, HostStep, ReadStep, ReplayStep, SegmentStep
+from gfxgraph.capture.replay.replay_steps import Step as ProgramStep
 from gfxgraph.core.tape import where_of
 from gfxgraph.errors import DriverError
-from gfxgraph.guard.names import TensorNames, describe, layout_text, objects_of
 from gfxgraph.guard.nodes import SegmentNode, known_params, nodes_of
+from gfxgraph.guard.tensor_names import TensorNames, describe, layout_text, objects_of
 from gfxgraph.process import process
 from gfxgraph.reporting.demangle import demangled, short
 from gfxgraph.reporting.generated import Sources

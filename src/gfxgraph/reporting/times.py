@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from gfxgraph.capture.program import Program
-from gfxgraph.capture.rollback import Rollback
-from gfxgraph.capture.steps import SegmentStep
-from gfxgraph.capture.walk import can_walk, walk
-from gfxgraph.guard.names import TensorNames
+from gfxgraph.capture.replay.captured_program import Program
+from gfxgraph.capture.replay.node_walk import can_walk, walk
+from gfxgraph.capture.replay.replay_steps import SegmentStep
+from gfxgraph.capture.replay.rollback import Rollback
+from gfxgraph.guard.tensor_names import TensorNames
 from gfxgraph.reporting.inspection import InspectedCapture
 from gfxgraph.reporting.reading import read_capture
 

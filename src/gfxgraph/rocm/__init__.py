@@ -6,7 +6,7 @@ Enters: tensors; torch is imported inside the functions that need it.
 Stays out: capture and replay; see ``capture``. Nothing asks the device when this is imported.
 
     attend.py   attention: a library made for the device, torch's own, plain PyTorch
-    devices.py  keeps HIP_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES in agreement
+    visible_devices.py  keeps HIP_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES in agreement
     fp8.py      the FP8 kind of an architecture
     golden.py   golden vectors: recorded on one machine, compared on another
     hipify.py   CUDA sources through torch's hipify, out of place
@@ -15,8 +15,8 @@ Stays out: capture and replay; see ``capture``. Nothing asks the device when thi
 from __future__ import annotations
 
 from gfxgraph.rocm.attend import attention, attention_tiers
-from gfxgraph.rocm.devices import set_visible_devices, visible_devices
 from gfxgraph.rocm.fp8 import arch_name, fp8_dtype, fp8_max, to_fnuz
+from gfxgraph.rocm.visible_devices import set_visible_devices, visible_devices
 
 __all__ = [
     "arch_name",

@@ -18,7 +18,7 @@ import gfxgraph
 from gfxgraph import simulator
 from gfxgraph.driver import library
 from gfxgraph.process import process
-from gfxgraph.simulator.device import CallRefused
+from gfxgraph.simulator.runtime import CallRefused
 
 Body = Callable[[], Any]
 SEED = 20

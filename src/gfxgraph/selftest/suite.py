@@ -35,7 +35,7 @@ from gfxgraph import config, files
 from gfxgraph.diagnostics.explain import explain
 from gfxgraph.errors import ActivationError, ConfigError
 from gfxgraph.hardware import defects
-from gfxgraph.hardware.environment import Environment, detect
+from gfxgraph.hardware.defect_environment import Environment, detect
 from gfxgraph.selftest.scrub import FOLDER_PREFIX, cleaned
 from gfxgraph.selftest.worker import CASES, FAIL, PASS, REFUSED, SKIP
 

@@ -9,18 +9,18 @@ installs nothing. Numbers come from torch's CPU kernels; times mean nothing.
 
     installation.py       installs the simulated card in torch, and removes it
     core.py               the simulator object: one card, its memory, its runtime
-    native.py             makes torch's C++ believe in a "cuda" device
+    torch_device.py       makes torch's C++ believe in a "cuda" device
     torch_names.py        functions of ``torch._C`` that a CUDA build has
     torch_classes.py      bases for torch's streams, events, pools and CUDAGraph
     profiles.py           how a runtime behaves, by version (profiles/)
-    device.py             streams, events and captures: the runtime's state machine
-    graphs.py             recorded operations, and graphs of them
+    runtime.py            streams, events and captures: the runtime's state machine
+    graph_nodes.py        recorded operations, and graphs of them
     codes.py              status codes and the exceptions torch makes of them
-    faults.py             planted failures
-    arena.py              device memory: one reserved range of addresses
+    planted_faults.py     planted failures
+    device_memory.py      device memory: one reserved range of addresses
     allocator.py          the caching allocator
-    host_memory.py        page-locked memory
-    generators.py         random generators
+    pinned_memory.py      page-locked memory
+    random_state.py       random generators
     kernels.py            every aten operation, computed on CPU twins or recorded
     op_schema.py          what an operation's schema says about its arguments
     op_table.py           facts about single operations beyond their schema
@@ -28,9 +28,9 @@ installs nothing. Numbers come from torch's CPU kernels; times mean nothing.
     special_kernels.py    factories, copies between devices, storages
     cuda_only_kernels.py  calls that CPU kernels refuse
     rnn_kernels.py        fused recurrent cells
-    collectives.py        torch.distributed, by the CPU's backend
+    process_group.py      torch.distributed, by the CPU's backend
     driver.py             the GraphDriver of the simulated card
-    copies.py             its copying kernel
+    copy_kernel.py        its copying kernel
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ import torch
 
 from gfxgraph.errors import SimulatorError
 from gfxgraph.simulator.core import Simulator
-from gfxgraph.simulator.device import SimulatedCrash
 from gfxgraph.simulator.driver import SimDriver
-from gfxgraph.simulator.faults import Faults, WrongReplay
 from gfxgraph.simulator.installation import Restore, active, install
+from gfxgraph.simulator.planted_faults import Faults, WrongReplay
 from gfxgraph.simulator.profiles import names as profile_names
+from gfxgraph.simulator.runtime import SimulatedCrash
 from gfxgraph.types import NodeKind
 
 __all__ = [

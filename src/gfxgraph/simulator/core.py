@@ -15,13 +15,13 @@ from typing import Any, Final
 
 import torch
 
-from gfxgraph.simulator import codes, generators
+from gfxgraph.simulator import codes, random_state
 from gfxgraph.simulator.allocator import Allocator, OutOfDeviceMemory
-from gfxgraph.simulator.arena import DeviceMemory, span_nbytes
-from gfxgraph.simulator.device import CallRefused, Device
-from gfxgraph.simulator.faults import Faults
-from gfxgraph.simulator.graphs import RecordedNode
+from gfxgraph.simulator.device_memory import DeviceMemory, span_nbytes
+from gfxgraph.simulator.graph_nodes import RecordedNode
+from gfxgraph.simulator.planted_faults import Faults
 from gfxgraph.simulator.profiles import Profile
+from gfxgraph.simulator.runtime import CallRefused, Device
 from gfxgraph.types import CaptureStatus, NodeKind
 
 _SYNC_WARNING: Final = "called a synchronizing CUDA operation"
@@ -49,7 +49,7 @@ class Simulator:
         self.device = Device(profile)
         self.allocator = Allocator(self.arena, total_nbytes)
         self.allocator.on_new_segment = self._before_malloc
-        self.default_generator = generators.SimGenerator()
+        self.default_generator = random_state.SimGenerator()
         self.default_generator.guard(self.assert_not_capturing)
         # Events that would have ended a real process from inside a destructor.
         self.crashes: list[str] = []

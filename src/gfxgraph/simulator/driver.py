@@ -16,19 +16,19 @@ import torch
 from gfxgraph.driver.params import KernelParams, Layout
 from gfxgraph.errors import DriverError
 from gfxgraph.simulator import codes
-from gfxgraph.simulator.copies import SimulatedCopyKernel, SimulatedCopyNode, SimulatedJoined
+from gfxgraph.simulator.copy_kernel import SimulatedCopyKernel, SimulatedCopyNode, SimulatedJoined
 from gfxgraph.simulator.core import below_the_dispatcher
-from gfxgraph.simulator.device import CallRefused, Stream
-from gfxgraph.simulator.graphs import ChildNode, Graph, GraphExec, RecordedNode
+from gfxgraph.simulator.graph_nodes import ChildNode, Graph, GraphExec, RecordedNode
+from gfxgraph.simulator.runtime import CallRefused, Stream
 from gfxgraph.types import CaptureInfo, CaptureStatus, NodeKind
 
 if TYPE_CHECKING:
-    from gfxgraph.simulator.copies import SimulatedCopyKernel, SimulatedCopyNode, SimulatedJoined
+    from gfxgraph.simulator.copy_kernel import SimulatedCopyKernel, SimulatedCopyNode, SimulatedJoined
 from gfxgraph.simulator.core import Simulator
 
 
 class SimDriver:
-    """Satisfies gfxgraph.driver.base.GraphDriver."""
+    """Satisfies gfxgraph.driver.runtime_calls.GraphDriver."""
 
     name = "sim"
 

@@ -21,15 +21,15 @@ from torch.autograd import graph as autograd_graph
 from torch.utils._device import _device_constructors
 
 from gfxgraph.errors import SimulatorError
-from gfxgraph.simulator import collectives, profiles
+from gfxgraph.simulator import process_group, profiles
 from gfxgraph.simulator.core import Simulator
-from gfxgraph.simulator.faults import NODE_ENDINGS
-from gfxgraph.simulator.generators import GeneratorName
-from gfxgraph.simulator.host_memory import factories_with_pinning, storage_constructor
 from gfxgraph.simulator.kernels import Kernels
-from gfxgraph.simulator.native import NativeDevice
+from gfxgraph.simulator.pinned_memory import factories_with_pinning, storage_constructor
+from gfxgraph.simulator.planted_faults import NODE_ENDINGS
+from gfxgraph.simulator.random_state import GeneratorName
 from gfxgraph.simulator.special_kernels import host_kernels, special_kernels
 from gfxgraph.simulator.torch_classes import make_classes
+from gfxgraph.simulator.torch_device import NativeDevice
 from gfxgraph.simulator.torch_names import (
     cudart_module,
     device_properties,
@@ -122,7 +122,7 @@ def install(
         kernels = Kernels(sim)
         undo.add(kernels.undo)
         kernels.install(special_kernels(sim, kernels), host_kernels(sim))
-        undo.add(collectives.install(sim))
+        undo.add(process_group.install(sim))
         _patch_names(sim, undo)
         _patch_modules(sim, undo)
         _patch_classes(sim, undo)

@@ -1,7 +1,7 @@
 """Every aten op on the "cuda" device: computed on CPU twins, or recorded during a capture.
 
 Enters: calls from torch's dispatcher, below autograd, autocast and all modes, as a GPU's kernels get them.
-Stays out: ops that need more than their schema (special_kernels.py); rules of captures (device.py).
+Stays out: ops that need more than their schema (special_kernels.py); rules of captures (runtime.py).
 
 A captured op is not computed: a dry run on stand-in values of the same shapes determines what it returns (ones and
 zeros, because real values are poison by then). Its outputs are allocated as in eager execution, and filled with
@@ -24,11 +24,11 @@ import torch
 from torch import Tensor
 
 from gfxgraph.simulator import op_table, sparse_kernels
-from gfxgraph.simulator.arena import span_nbytes
-from gfxgraph.simulator.device import CallRefused, Stream
-from gfxgraph.simulator.generators import ReplayDraw, SimGenerator, get_state, set_state
-from gfxgraph.simulator.graphs import RecordedNode
+from gfxgraph.simulator.device_memory import span_nbytes
+from gfxgraph.simulator.graph_nodes import RecordedNode
 from gfxgraph.simulator.op_schema import OpSchema, argument, schema_of, set_argument
+from gfxgraph.simulator.random_state import ReplayDraw, SimGenerator, get_state, set_state
+from gfxgraph.simulator.runtime import CallRefused, Stream
 from gfxgraph.types import NodeKind
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """How one runtime version behaves during a capture, read from ``profiles/*.toml``.
 
 Enters: TOML rows.
-Stays out: torch, devices; device.py applies the rules.
+Stays out: torch, devices; runtime.py applies the rules.
 
 A rule says what one call does when it meets a capture, by capture mode:
 ``records`` (becomes a node), ``runs`` (executes at once, success, nothing recorded),

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor
 
-from gfxgraph.simulator.arena import span_nbytes
 from gfxgraph.simulator.cuda_only_kernels import cuda_only_kernels
-from gfxgraph.simulator.graphs import RecordedNode
+from gfxgraph.simulator.device_memory import span_nbytes
+from gfxgraph.simulator.graph_nodes import RecordedNode
 from gfxgraph.simulator.rnn_kernels import rnn_kernels
 from gfxgraph.types import CaptureStatus, NodeKind
 

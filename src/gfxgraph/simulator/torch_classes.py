@@ -1,7 +1,7 @@
 """Bases for torch's own Python classes: streams, events, memory pools and the pybind CUDAGraph.
 
 Enters: calls from the Python layer of the installed torch.
-Stays out: their meaning (device.py, allocator.py); installing the bases (installation.py).
+Stays out: their meaning (runtime.py, allocator.py); installing the bases (installation.py).
 
 torch.cuda.Stream, Event, MemPool and CUDAGraph keep their Python code; only what they call with ``super()``
 is ours. Texts and order of checks of CUDAGraph follow aten/src/ATen/cuda/CUDAGraph.cpp of 2.9.1 to 2.11
@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from gfxgraph import files
-from gfxgraph.simulator.arena import watch
-from gfxgraph.simulator.device import CallRefused, SimulatedEvent, Stream, StreamCapture
-from gfxgraph.simulator.generators import GeneratorState, ReplayDraw, SimGenerator
-from gfxgraph.simulator.graphs import Graph, GraphExec
+from gfxgraph.simulator.device_memory import watch
+from gfxgraph.simulator.graph_nodes import Graph, GraphExec
+from gfxgraph.simulator.random_state import GeneratorState, ReplayDraw, SimGenerator
+from gfxgraph.simulator.runtime import CallRefused, SimulatedEvent, Stream, StreamCapture
 from gfxgraph.types import CaptureStatus
 
 if TYPE_CHECKING:

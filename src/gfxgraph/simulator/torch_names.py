@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gfxgraph.simulator import codes
-from gfxgraph.simulator.device import CallRefused
+from gfxgraph.simulator.runtime import CallRefused
 from gfxgraph.simulator.torch_classes import CUDA_DEVICE_TYPE, is_capturing
 
 if TYPE_CHECKING:

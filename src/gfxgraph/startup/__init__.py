@@ -10,8 +10,8 @@ This room is above every room that it switches on.
     hook.py         waits for torch to be imported
     torch_build.py  which torch is installed, without importing it
     activation.py   enable() and disable()
-    names.py        the class in force
-    environment.py  the variables that a program is started with
+    graph_class.py  the class in force
+    child_environment.py  the variables that a program is started with
     plugins.py      the entry points that engines call in their processes
     stats_file.py   writes the statistics when a process ends
     supervise.py    runs a guarded program as a child and reports how it died

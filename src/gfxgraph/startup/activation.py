@@ -78,10 +78,12 @@ def disable() -> None:
 
 def _take_back() -> None:
     # lazily: needs torch, which is there if anything was replaced
-    from gfxgraph.capture import afterwards, holdings, workspaces
+    from gfxgraph.capture import undo
+    from gfxgraph.capture.patches import numbers_after_capture
+    from gfxgraph.capture.replay import workspaces
 
     bridge.is_whole = False
-    problems = holdings.settle([workspaces.stop, afterwards.put_back, *reversed(bridge.undo)])
+    problems = undo.settle([workspaces.stop, numbers_after_capture.put_back, *reversed(bridge.undo)])
     bridge.undo.clear()
     for problem in problems:
         raise problem
@@ -211,14 +213,16 @@ def _platform(torch: Any, settings: Config) -> str:
 def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     # lazily: all of these need torch
     from gfxgraph import simulator
-    from gfxgraph.adapters import base as adapter
+    from gfxgraph.adapters import adapter as adapter
     from gfxgraph.adapters import transformers
     from gfxgraph.callables.training import make_graphed
-    from gfxgraph.capture import blocks, optimizers, remedies, waits, watch, workspaces
+    from gfxgraph.capture import graph_block
     from gfxgraph.capture.bridged_class import bridged_class
+    from gfxgraph.capture.patches import optimizers, waits
+    from gfxgraph.capture.replay import hang_watch, runtime_workarounds, workspaces
     from gfxgraph.compile import torch_compile_patch
     from gfxgraph.guard import for_capture
-    from gfxgraph.process import said
+    from gfxgraph.process import engine_log
     from gfxgraph.reporting import inspect as inspection
 
     bridge.set_log_level(settings)
@@ -235,15 +239,15 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     else:
         driver = bridge.driver_for(platform)
     state = bridge.make_process(settings, platform, base, driver)
-    remedies.arrange_exit(state)
+    runtime_workarounds.arrange_exit(state)
     for_capture.fill()
-    watch.start(state, bridge.undo)
+    hang_watch.start(state, bridge.undo)
     inspection.fill()
     bridged = bridged_class(base)
     bridge.replace(torch.cuda.graphs, "CUDAGraph", bridged)
     bridge.replace(torch.cuda, "CUDAGraph", bridged)
-    bridge.replace(torch.cuda.graph, "__enter__", blocks.enter_of_graph(torch.cuda.graph.__enter__))
-    bridge.replace(torch.cuda.graph, "__exit__", blocks.exit_of_graph(torch.cuda.graph.__exit__))
+    bridge.replace(torch.cuda.graph, "__enter__", graph_block.enter_of_graph(torch.cuda.graph.__enter__))
+    bridge.replace(torch.cuda.graph, "__exit__", graph_block.exit_of_graph(torch.cuda.graph.__exit__))
     make_graphed.take_name()
     bridge.replace(torch.optim.Optimizer, "__init__", optimizers.noted(torch.optim.Optimizer.__init__))
     bridge.replace(torch.cuda.Event, "__new__", staticmethod(waits.event_new(torch.cuda.Event.__new__)))
@@ -251,7 +255,8 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     bridge.undo.append(lambda: workspaces.stop(is_device_gone=platform == "simulator"))
     workspaces.start()
     watch_memory(settings.guard)
-    for companion in (torch_compile_patch.install, transformers.beside_enable, adapter.count_refusals, said.listen):
+    said_by_others = adapter.count_refusals, engine_log.listen
+    for companion in (torch_compile_patch.install, transformers.beside_enable, *said_by_others):
         companion(torch, state)
     process.log.info(
         "enabled on %s (on_unsafe=%s, validating %s of each graph)",

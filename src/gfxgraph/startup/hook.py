@@ -96,9 +96,9 @@ def activate() -> None:
     report_at_exit()
     if config.load().coverage or config.load().report:
         # lazily: it needs torch, and a process that is not watched pays nothing
-        from gfxgraph.reporting import leave
+        from gfxgraph.reporting import write_process_file
 
-        leave.arrange(config.load())
+        write_process_file.arrange(config.load())
     watch_engines()
 
 

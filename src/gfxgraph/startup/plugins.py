@@ -15,7 +15,7 @@ from functools import partial
 
 from gfxgraph import adapters, config
 from gfxgraph.adapters._metrics import publish
-from gfxgraph.adapters.base import Adapter
+from gfxgraph.adapters.adapter import Adapter
 from gfxgraph.process import bridge
 from gfxgraph.startup.activation import enable
 
@@ -67,6 +67,6 @@ def _activate(adapter: Adapter, list_variable: str) -> None:
 def _watch(settings: config.Config) -> None:
     if settings.coverage or settings.report:
         # lazily: it needs torch
-        from gfxgraph.reporting import leave
+        from gfxgraph.reporting import write_process_file
 
-        leave.arrange(settings)
+        write_process_file.arrange(settings)

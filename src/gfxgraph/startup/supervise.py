@@ -34,9 +34,9 @@ from types import FrameType
 from typing import Any
 
 from gfxgraph import config, files
-from gfxgraph.core import flight
-from gfxgraph.core.faults import HANG_LIMIT_S, Fault, NodeInfo, RuntimeWords, read_words
-from gfxgraph.core.flight import Page, Phase
+from gfxgraph.core import flight_page
+from gfxgraph.core.fault_report import HANG_LIMIT_S, Fault, NodeInfo, RuntimeWords, read_words
+from gfxgraph.core.flight_page import Page, Phase
 from gfxgraph.core.memory_map import Allocation
 from gfxgraph.diagnostics.render import render
 
@@ -56,18 +56,18 @@ class ProcessRecord:
     @property
     def segment(self) -> dict[str, Any]:
         """The description of the last segment that ran."""
-        return _read_json(self.folder / flight.graph_file(self.page.graph, self.page.segment)) or {}
+        return _read_json(self.folder / flight_page.graph_file(self.page.graph, self.page.segment)) or {}
 
     def node(self) -> NodeInfo | None:
         rows = self.segment.get("nodes", [])
         return NodeInfo.from_dict(rows[self.page.node]) if self.page.node < len(rows) else None
 
     def memory(self) -> list[Allocation]:
-        return [Allocation(**row) for row in _read_json(self.folder / flight.MEMORY_FILE) or []]
+        return [Allocation(**row) for row in _read_json(self.folder / flight_page.MEMORY_FILE) or []]
 
     def own_words(self) -> str:
         """The process's own text about its fault."""
-        return str((_read_json(self.folder / flight.FAULT_FILE) or {}).get("text", ""))
+        return str((_read_json(self.folder / flight_page.FAULT_FILE) or {}).get("text", ""))
 
     def is_stuck(self, now_ns: int, limit_s: float) -> bool:
         return self.page.phase is Phase.RUNNING and now_ns - self.page.begun_ns > limit_s * 1e9
@@ -93,9 +93,9 @@ class ProcessRecord:
 def recordings(home: Path) -> list[ProcessRecord]:
     """The records found below ``home``, the last one changed first."""
     found = []
-    for folder in home.glob(f"{flight.PREFIX}*"):
+    for folder in home.glob(f"{flight_page.PREFIX}*"):
         with suppress(OSError):
-            page = flight.unpack(files.read(folder / flight.RECORDER_FILE))
+            page = flight_page.unpack(files.read(folder / flight_page.RECORDER_FILE))
             if page is not None:
                 found.append(ProcessRecord(folder, page))
     return sorted(found, key=lambda recording: recording.page.begun_ns, reverse=True)

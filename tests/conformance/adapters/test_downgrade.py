@@ -98,15 +98,15 @@ def counted():
     """The downgrades that coverage names, in the simulator."""
     import gfxgraph
     from gfxgraph.adapters import _downgrade
-    from gfxgraph.reporting import watch
+    from gfxgraph.reporting import launch_counts
 
     if torch.cuda.is_available():
         pytest.skip("the simulator stands in only where there is no GPU")
     gfxgraph.enable(simulate="hip", validate=False)
-    watch.start()
+    launch_counts.start()
     _downgrade._reasons.clear()
     yield lambda: gfxgraph.coverage().downgrades
-    watch.stop()
+    launch_counts.stop()
     gfxgraph.disable()
 
 
@@ -122,14 +122,14 @@ def vllm_step():
 def test_vllms_own_choice_of_no_graph_is_named(counted):
     """A step that vLLM runs in mode NONE is counted with its batch, where coverage is counted, and only there."""
     import gfxgraph
-    from gfxgraph.reporting import watch
+    from gfxgraph.reporting import launch_counts
 
     _, call = vllm_step()
     assert call(object(), 2) == 2
     (line,) = counted()
     assert "vLLM ran a step without its graph" in line and "num_tokens=7" in line
     assert 'gfxgraph_engine_eager_total{reason="vLLM ran a step' in gfxgraph.metrics_text()
-    watch.stop()
+    launch_counts.stop()
     assert call(object(), 1) == 1 and sum(event["count"] for event in gfxgraph.stats()["events"]) == 1
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gfxgraph import adapters
-from gfxgraph.adapters import base
+from gfxgraph.adapters import adapter as adapter_interface
 from gfxgraph.adapters._needs import NeededName, missing
 from gfxgraph.errors import ActivationError
 
@@ -30,7 +30,7 @@ def adapter(request, monkeypatch):
         monkeypatch.syspath_prepend(stand_in)
     elif not found.version():
         pytest.skip(f"{found.name} is not installed, and there is no stand-in for it")
-    monkeypatch.setattr(base, "installed_version", lambda module: "1.0")
+    monkeypatch.setattr(adapter_interface, "installed_version", lambda module: "1.0")
     assert not found.is_installed
     yield found
     found.uninstall()
@@ -100,7 +100,7 @@ def test_install_again_after_uninstall(adapter):
 @pytest.mark.parametrize("version", ["0.0.1", "9999.1"])
 def test_an_unknown_version_that_has_what_is_needed_is_used(adapter, monkeypatch, version):
     """Older or newer than any that was tested: the number alone refuses nothing."""
-    monkeypatch.setattr(base, "installed_version", lambda module: version)
+    monkeypatch.setattr(adapter_interface, "installed_version", lambda module: version)
     assert adapter.available()
     adapter.install()
     assert adapter.is_installed
@@ -126,7 +126,7 @@ def test_what_is_missing_is_named_and_counted(adapter, monkeypatch, caplog):
     assert not adapter.available()
     seen = []
     state = type("State", (), {"counters": type("Counters", (), {"event": lambda self, *said: seen.append(said)})()})
-    base.count_refusals(None, state)
+    adapter_interface.count_refusals(None, state)
     assert [(kind, op) for kind, _, op in seen] == [("fallback", adapter.name)] and "Moved.elsewhere" in seen[0][1]
 
 
@@ -141,7 +141,7 @@ def test_where_it_only_counts_nothing_is_needed(adapter, monkeypatch):
 
 def test_engine_absent(adapter, monkeypatch):
     """Without the engine it is not available, and install says what is missing."""
-    monkeypatch.setattr(base, "installed_version", lambda module: "")
+    monkeypatch.setattr(adapter_interface, "installed_version", lambda module: "")
     assert not adapter.available()
     with pytest.raises(ActivationError) as caught:
         adapter.install()

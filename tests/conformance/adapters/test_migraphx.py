@@ -434,7 +434,7 @@ def test_inside_another_capture_it_is_part_of_it(here):
 
 def test_adaptive_keeps_what_was_measured(here, monkeypatch, tmp_path):
     """Timings decide, not names: a program whose graph is slower stays eager, and says from what."""
-    from gfxgraph.core.choice import Way
+    from gfxgraph.core.eager_or_graph import Way
 
     graphed = here.graphed(policy="adaptive")
     params = here.params(1)
@@ -454,7 +454,7 @@ def test_adaptive_keeps_what_was_measured(here, monkeypatch, tmp_path):
 
 def test_adaptive_decides_by_itself(here, monkeypatch, tmp_path):
     """Run often enough, both ways are timed until one is chosen; every result on the way is right."""
-    monkeypatch.setattr("gfxgraph.process.kept.Kept.put", lambda *args: None)
+    monkeypatch.setattr("gfxgraph.process.measurements.Kept.put", lambda *args: None)
     graphed = here.graphed(policy="adaptive")
     params = here.params(1)
     for seed in range(200):

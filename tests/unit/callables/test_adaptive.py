@@ -8,7 +8,7 @@ import os
 import pytest
 
 from gfxgraph.callables.adaptive import VERSION, kept_decision, store
-from gfxgraph.core.choice import Decision, Way
+from gfxgraph.core.eager_or_graph import Decision, Way
 
 HOSTILE = [
     "[" * 200_000,

@@ -103,7 +103,7 @@ def test_doctor_does_not_wait_for_a_machine_that_hangs(monkeypatch):
     never = threading.Event()
     monkeypatch.setattr(doctor, "detect", never.wait)
     monkeypatch.setattr(doctor.os, "_exit", ends)
-    monkeypatch.setattr(checks, "within", lambda work: checks.base.within(work, 0.05))
+    monkeypatch.setattr(checks, "within", lambda work: checks.check.within(work, 0.05))
     found = CliRunner().invoke(doctor.command, [])
     never.set()
     assert "did not answer within" in found.output and "engines" in found.output
@@ -111,13 +111,13 @@ def test_doctor_does_not_wait_for_a_machine_that_hangs(monkeypatch):
 
 def test_another_projects_gfxgraph_is_noticed(tmp_path):
     """PyPI's 1.1.0 beside this one is an amber finding with its folder; ours is none."""
-    from gfxgraph.hardware.checks import Site, software
+    from gfxgraph.hardware.checks import Site, installed
 
     def found(version):
         info = tmp_path / f"gfxgraph-{version}.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: gfxgraph\nVersion: {version}\n")
-        return software.namesake(Site(search=[str(tmp_path)]))
+        return installed.namesake(Site(search=[str(tmp_path)]))
 
     assert found("2.0.0") == []
     (finding,) = found("1.1.0")

@@ -9,7 +9,7 @@ import pytest
 
 from gfxgraph.cli import _handshake
 from gfxgraph.cli.run import LaunchedProgram, split, wanted
-from gfxgraph.startup.environment import first_on_path
+from gfxgraph.startup.child_environment import first_on_path
 
 SHOW = "import torch; print('on', getattr(torch, 'switched_on', 0))\n"
 

@@ -15,7 +15,7 @@ from gfxgraph.config import Config
 
 pytest.importorskip("torch")
 
-from gfxgraph.reporting import leave
+from gfxgraph.reporting import write_process_file
 
 PROGRAM = """
 import torch
@@ -91,13 +91,13 @@ def test_nothing_is_written_after_the_end(monkeypatch):
         time.sleep(0 if with_nodes else 0.05)
         written.append(with_nodes)
 
-    monkeypatch.setattr(leave, "write", write)
-    monkeypatch.setattr(leave, "PERIOD_S", 0.01)
+    monkeypatch.setattr(write_process_file, "write", write)
+    monkeypatch.setattr(write_process_file, "PERIOD_S", 0.01)
     of = Config(report="x"), os.getpid(), ended
-    writer = threading.Thread(target=leave._keep_writing, args=of, daemon=True)
+    writer = threading.Thread(target=write_process_file._keep_writing, args=of, daemon=True)
     writer.start()
     assert begun.wait(5)
-    leave._end(*of, writer)
+    write_process_file._end(*of, writer)
     writer.join(5)
     assert written[-1] is True and not writer.is_alive()
 
@@ -116,8 +116,8 @@ def test_check_prints_findings_apart_from_the_functions_output(tmp_path):
     done = gfxgraph("check", "model:step", "--arg", arg, "--json", "--sarif", "f.sarif", cwd=tmp_path)
     assert done.returncode == 1 and "hello" in done.stderr
     table = json.loads(done.stdout)
-    assert [(f["op"], f["line"]) for f in table["findings"]] == [("print", 5), ("aten::index", 6)]
-    assert len(json.loads((tmp_path / "f.sarif").read_text())["runs"][0]["results"]) == 2
+    assert [(f["op"], f["line"]) for f in table["findings"]] == [("aten::index", 6)]
+    assert len(json.loads((tmp_path / "f.sarif").read_text())["runs"][0]["results"]) == 1
 
 
 def test_what_cannot_be_done_ends_with_two(tmp_path):

@@ -30,7 +30,7 @@ enum { LAUNCH_END = 0 };
 enum { NONE, ACTIVE, INVALIDATED };
 enum { MAX = 64 };
 
-typedef struct { unsigned long long from[32], to[32], nbytes[32]; } Parts; /* of driver/copies.py */
+typedef struct { unsigned long long from[32], to[32], nbytes[32]; } Parts; /* of driver/small_copies.py */
 typedef struct Node { int type, enabled; Params params; struct Graph *inner, *child; Parts *parts; unsigned n_parts; } Node;
 typedef struct Graph { int n_nodes, n_edges, alive; Node *nodes[MAX]; Node *from[MAX], *to[MAX]; } Graph;
 typedef struct { int status; unsigned long long id; Graph *graph; Node *last; int stuck, ended; } Stream;

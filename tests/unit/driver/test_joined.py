@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gfxgraph.driver.copies import MOST
+from gfxgraph.driver.small_copies import MOST
 from gfxgraph.errors import DriverError
 
 BACKENDS = ("hip", "cuda")

@@ -6,8 +6,8 @@ import pytest
 
 from gfxgraph import errors
 from gfxgraph.hardware import versions
+from gfxgraph.hardware.defect_environment import Environment, detect, from_dict
 from gfxgraph.hardware.defects import applicable, decide, rows
-from gfxgraph.hardware.environment import Environment, detect, from_dict
 
 
 def env(rocm="", torch="2.11.0", archs=("gfx1030",), platform="hip", n_gpus=1, **environ):

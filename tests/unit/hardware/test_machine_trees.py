@@ -4,10 +4,10 @@ import os
 
 import pytest
 
-from gfxgraph.hardware import checks, environment, software
+from gfxgraph.hardware import checks, defect_environment, software
 from gfxgraph.hardware.access import container, device_nodes
 from gfxgraph.hardware.architectures import architectures, name_of_override, name_of_target
-from gfxgraph.hardware.checks import CheckResult, CheckState, Site, base, host, settings
+from gfxgraph.hardware.checks import CheckResult, CheckState, Site, check, host, settings
 from gfxgraph.hardware.device import device_info
 from gfxgraph.hardware.software import find_rocm, find_torch
 from gfxgraph.hardware.topology import gpus
@@ -158,7 +158,7 @@ def test_the_version_of_a_runtime_without_torch(tmp_path, monkeypatch, folder, p
     if "." in name.partition(".so.")[2]:
         (tmp_path / folder[1:] / "libamdhip64.so.9").symlink_to(name)
     monkeypatch.setenv("LD_LIBRARY_PATH", path)
-    found = environment._detect(machine(tmp_path), software.Torch("2.13.0+cpu"))
+    found = defect_environment._detect(machine(tmp_path), software.Torch("2.13.0+cpu"))
     assert found.rocm == rocm
     assert found.hip[:2] == ((7, 15) if rocm == (10, 0) else rocm)
 
@@ -171,7 +171,7 @@ def test_a_distributions_rocm_has_its_runtimes_version(tmp_path, monkeypatch, li
     write(tmp_path, "/usr/lib/x86_64-linux-gnu/libamdhip64.so.6.4.43484")
     write(tmp_path, "/opt/other/libamdhip64.so.7.2.53211")
     monkeypatch.setenv("LD_LIBRARY_PATH", library_path)
-    (found,) = checks.software.rocm(Site(machine(tmp_path)))
+    (found,) = checks.installed.rocm(Site(machine(tmp_path)))
     assert found.en == f"6.4 in /usr{tail}"
 
 
@@ -239,18 +239,18 @@ def test_a_check_that_hangs_is_reported_in_time(tmp_path):
         never.wait()
         return []
 
-    (finding,) = base.run([stuck], Site(machine(tmp_path)), limit_s=0.05)
+    (finding,) = check.run([stuck], Site(machine(tmp_path)), limit_s=0.05)
     assert finding.state is CheckState.AMBER and "did not answer" in finding.en
     with pytest.raises(TimeoutError):
-        base.within(never.wait, limit_s=0.05)
+        check.within(never.wait, limit_s=0.05)
     never.set()
 
 
 def test_a_probe_passes_its_answer_and_its_error_on():
     """The thread in which it runs is not seen."""
-    assert base.within(lambda: 7) == 7
+    assert check.within(lambda: 7) == 7
     with pytest.raises(KeyError, match="gone"):
-        base.within(lambda: {}["gone"])
+        check.within(lambda: {}["gone"])
 
 
 def test_migraphx_is_found_in_a_rocm_tree(tmp_path):

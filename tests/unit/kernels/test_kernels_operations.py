@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from gfxgraph import kernels  # noqa: E402
-from gfxgraph.kernels import attention, choice, gates, launching, layers, norms  # noqa: E402
+from gfxgraph.kernels import attention, gates, launching, layers, next_token, norms  # noqa: E402
 
 
 def made(*shape, dtype=torch.float32):
@@ -41,7 +41,7 @@ def samples():
         "decode_attention": (
             attention.attend, (q.transpose(1, 2), k, k, None, torch.tensor([3]), 0.5, 0.0)
         ),
-        "choose": (choice.choose, (x, None, 1.0)),
+        "choose": (next_token.choose, (x, None, 1.0)),
     }  # fmt: skip
 
 

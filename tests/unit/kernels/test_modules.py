@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 from gfxgraph import kernels  # noqa: E402
-from gfxgraph.kernels import structure, trial  # noqa: E402
+from gfxgraph.kernels import model_parts, trial  # noqa: E402
 
 SIZES = {
     "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -48,7 +48,7 @@ def composed(monkeypatch):
     from gfxgraph.kernels import launching
 
     real = launching.why_not
-    for name in ("norms", "gates", "layers", "attention", "choice"):
+    for name in ("norms", "gates", "layers", "attention", "next_token"):
         monkeypatch.setattr(f"gfxgraph.kernels.{name}.why_not", lambda op, *tensors: "in this test")
     monkeypatch.setattr(launching, "why_not", lambda op, *t: "" if op == "apply" else real(op, *t))
 
@@ -229,14 +229,14 @@ def test_activations_are_known_by_their_values():
     """transformers' own GELU and SiLU classes, and no ReLU."""
     from transformers.activations import ACT2FN
 
-    names = [structure.activation_of(ACT2FN[name]) for name in ("silu", "gelu", "gelu_pytorch_tanh", "relu")]
+    names = [model_parts.activation_of(ACT2FN[name]) for name in ("silu", "gelu", "gelu_pytorch_tanh", "relu")]
     assert names == ["silu", "gelu", "gelu_tanh", ""]
 
 
 def test_whatever_the_default_device_is(composed):
     """Trials draw their numbers on the CPU and move them: a program that has set another default is no obstacle."""
     with torch.device("meta"):
-        assert structure.random(2, 3, like=torch.ones(1, device="cpu")).device.type == "cpu"
+        assert model_parts.random(2, 3, like=torch.ones(1, device="cpu")).device.type == "cpu"
 
 
 def test_a_model_without_parameters_has_nothing_to_swap() -> None:

@@ -115,7 +115,7 @@ def test_the_dashboard_asks_for_metrics_that_there_are():
     from gfxgraph.core.counters import Counters
     from gfxgraph.process import metrics
     from gfxgraph.reporting.coverage import Coverage, as_families
-    from gfxgraph.reporting.memory import memory_families
+    from gfxgraph.reporting.memory_use import memory_families
 
     named = set(re.findall(r"gfxgraph_\w+", (Path(__file__).parents[3] / "docs" / "grafana.json").read_text()))
     given = {family.name for family in metrics.families(Counters().snapshot() | {"avg_replay_us": 3.0})}

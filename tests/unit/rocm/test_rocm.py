@@ -15,7 +15,7 @@ from gfxgraph.rocm import (  # noqa: E402, I001
     to_fnuz,
     visible_devices,
 )
-from gfxgraph.rocm.devices import VisibleDevicesError  # noqa: E402
+from gfxgraph.rocm.visible_devices import VisibleDevicesError  # noqa: E402
 
 
 @pytest.mark.parametrize("causal", [False, True])

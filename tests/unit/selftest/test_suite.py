@@ -17,7 +17,7 @@ import pytest
 from tests.warm_python import warm_python
 
 import gfxgraph
-from gfxgraph.hardware import environment
+from gfxgraph.hardware import defect_environment
 from gfxgraph.selftest import scrub as selftest_scrub
 from gfxgraph.selftest import suite as selftest_suite
 from gfxgraph.selftest import worker
@@ -95,7 +95,7 @@ def test_report(planted):
     assert report["stats"]["replay_count"] == sum(
         case["stats"]["replay_count"] for case in report["cases"] if "stats" in case
     )
-    assert environment.from_dict(report).platform == ("cuda" if torch.version.cuda else "none")
+    assert defect_environment.from_dict(report).platform == ("cuda" if torch.version.cuda else "none")
 
 
 def test_nothing_of_the_owner_is_in_it(planted):

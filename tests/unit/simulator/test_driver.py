@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gfxgraph import simulator
-from gfxgraph.driver.base import GraphDriver
+from gfxgraph.driver.runtime_calls import GraphDriver
 from gfxgraph.errors import DriverError
 from gfxgraph.types import CaptureStatus, NodeKind
 

@@ -14,8 +14,8 @@ import torch
 
 from gfxgraph import simulator
 from gfxgraph.simulator import profiles
-from gfxgraph.simulator.device import CallRefused, SimulatedEvent, Stream
-from gfxgraph.simulator.graphs import Graph
+from gfxgraph.simulator.graph_nodes import Graph
+from gfxgraph.simulator.runtime import CallRefused, SimulatedEvent, Stream
 from gfxgraph.types import CaptureStatus
 
 Install = Callable[..., simulator.Simulator]

@@ -60,4 +60,7 @@ def test_a_mutant_is_noticed_by_a_test_that_passes_without_it(monkeypatch, tmp_p
 
 def test_a_modules_own_tests_are_the_nearest():
     """The test file of its name comes first."""
-    assert mutate.nearest_tests("src/gfxgraph/capture/rollback.py")[0] == "tests/unit/capture/test_rollback.py"
+    assert (
+        mutate.nearest_tests("src/gfxgraph/capture/replay/rollback.py")[0]
+        == "tests/unit/capture/replay/test_rollback.py"
+    )

@@ -24,10 +24,11 @@ from typing import Any
 
 import torch
 
-from gfxgraph.callables.facts import draws, launched, overlap, reads_of, span, writes_of
-from gfxgraph.capture import intercept, remedies
-from gfxgraph.capture.holdings import unbroken
-from gfxgraph.capture.walk import raw_graph
+from gfxgraph.callables.graph_facts import draws, launched, overlap, reads_of, span, writes_of
+from gfxgraph.capture.patches import intercept
+from gfxgraph.capture.replay import runtime_workarounds
+from gfxgraph.capture.replay.node_walk import raw_graph
+from gfxgraph.capture.undo import unbroken
 from gfxgraph.core.locks import new_lock
 from gfxgraph.errors import CaptureError, DriverError, first_line
 from gfxgraph.process import process
@@ -219,7 +220,7 @@ class Composition:
     def _is_used_up(self) -> bool:
         decisions = self._state.decisions
         budget = None if decisions is None else decisions.update_budget
-        return (budget is not None and self.n_updates >= budget) or not remedies.has_headroom()
+        return (budget is not None and self.n_updates >= budget) or not runtime_workarounds.has_headroom()
 
     def _drop(self) -> None:
         made, self._exec = self._exec, None

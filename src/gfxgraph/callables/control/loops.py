@@ -16,9 +16,9 @@ on a state that the program excluded (an index past the end).
 A body that writes other tensors than its state, or draws random numbers, must not run too often. The capture's tape
 shows this, and then each step waits for the flag of the one before.
 
-What condition and body read besides the state is known from Dynamo (traced.py). A loop whose condition or body reads
-something that has changed runs eagerly once more and is captured for that too. One that is not a single graph,
-because Python runs between its parts, runs in Python with its parts captured.
+What condition and body read besides the state is known from Dynamo (traced_function.py). A loop whose condition or
+body reads something that has changed runs eagerly once more and is captured for that too. One that is not a single
+graph, because Python runs between its parts, runs in Python with its parts captured.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from torch import Tensor
 from gfxgraph.callables.arena import Arena
 from gfxgraph.callables.captured_function import CapturedFunction, arena, beside, copy_in, like
 from gfxgraph.callables.control import flags
-from gfxgraph.callables.facts import draws, overlap, span, writes_of
+from gfxgraph.callables.graph_facts import draws, overlap, span, writes_of
 from gfxgraph.callables.signature import has_buffer, key_of
 from gfxgraph.callables.trace.dynamo import shield
 from gfxgraph.callables.trace.world import World
-from gfxgraph.callables.traced import TracedFunction, why_shared
-from gfxgraph.capture.holdings import unbroken
-from gfxgraph.capture.memory import size_of
+from gfxgraph.callables.traced_function import TracedFunction, why_shared
+from gfxgraph.capture.replay.graph_tensors import size_of
+from gfxgraph.capture.undo import unbroken
 from gfxgraph.errors import CaptureError
 
 # Most launches in the queue whose flags have not arrived.

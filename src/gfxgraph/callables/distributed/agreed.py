@@ -15,7 +15,7 @@ bucket, a graph or no graph. What the ranks decide together (ranks.py), and when
 
 A rank whose replay fails does not stop the others, which have already launched: until the next check it runs the
 function itself, with the same collectives in the same order. So does a rank that finds that something
-its function reads in Python has changed (depends.py), so that no rank replays an outdated graph. A
+its function reads in Python has changed (python_reads.py), so that no rank replays an outdated graph. A
 capture here is never split: a split runs a part of the function, and collectives run by one rank's capture
 would have no partner. For the same reason no graph is run again for comparison.
 
@@ -36,16 +36,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.callables import engine
+from gfxgraph.callables import capture_once
 from gfxgraph.callables.arena import Arena
 from gfxgraph.callables.captured_function import arena, beside, tensors_of
-from gfxgraph.callables.depends import HostEffects, Snapshot
+from gfxgraph.callables.captured_signature import Captures, label_of
 from gfxgraph.callables.distributed.ranks import Ranks, RanksMissing
 from gfxgraph.callables.effects import ArgumentWrites
-from gfxgraph.callables.entry import Captures, label_of
 from gfxgraph.callables.fast_path.fast import make_fast
 from gfxgraph.callables.graphed import never
 from gfxgraph.callables.inputs import Buffers
+from gfxgraph.callables.python_reads import HostEffects, Snapshot
 from gfxgraph.callables.signature import (
     MISS,
     Args,
@@ -58,9 +58,9 @@ from gfxgraph.callables.signature import (
     replace,
     twins_of,
 )
-from gfxgraph.callables.trace.watch import Unwatchable
-from gfxgraph.capture.holdings import unbroken
-from gfxgraph.capture.memory import kind_of
+from gfxgraph.callables.trace.guard_walk import Unwatchable
+from gfxgraph.capture.replay.graph_tensors import kind_of
+from gfxgraph.capture.undo import unbroken
 from gfxgraph.errors import CaptureError, DriverError, first_line
 from gfxgraph.types import OnUnsafe
 
@@ -331,7 +331,7 @@ class Agreed:
             made = make_fast(entry, bucket, args, kwargs, _tensors(args, kwargs), None, False, bucket)
         except DriverError as error:  # this call is done; later ones take the slow path
             why = "no fast path for such calls: a driver call failed"
-            entry.arena.state.report("fallback", why, self.name, engine.kind_and_line(error))
+            entry.arena.state.report("fallback", why, self.name, capture_once.kind_and_line(error))
             made = None
         bucket.fast, bucket.could_join = made or never, entry.can_join
 
@@ -420,7 +420,7 @@ class Agreed:
         if not why:
             try:
                 made = self._captured(place, bucket, args, kwargs, tensors)
-            except (engine.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
+            except (capture_once.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
                 # The other ranks are waiting for this answer, even if this one is out of memory.
                 why = f"its capture failed: {first_line(error)}"
                 place.state.report("fallback", f"{why}; it runs eagerly", f"{self.name} {bucket.label}")

@@ -1,6 +1,6 @@
 """A call's small copies in one launch: which tensors, by which kernel, and the fallback.
 
-The kernel (driver/copies.py) is loaded once per device, and trusted once it has correctly copied ranges of odd
+The kernel (driver/small_copies.py) is loaded once per device, and trusted once it has correctly copied ranges of odd
 lengths and alignments. If it is not available, or a launch is refused, torch copies. Both are
 counted, and reported the first time.
 """
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gfxgraph.callables.arena import arena_of
 from gfxgraph.callables.inputs import copy_all, is_one_copy
-from gfxgraph.driver.base import Copies, CopyKernel
+from gfxgraph.driver.runtime_calls import Copies, CopyKernel
 from gfxgraph.errors import DriverError, first_line
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from gfxgraph.callables.padding.content import Content
 from gfxgraph.callables.signature import Fast
 
 if TYPE_CHECKING:
-    from gfxgraph.callables.entry import Captures, Instance
+    from gfxgraph.callables.captured_signature import Captures, Instance
 
 
 def has_guards() -> bool:

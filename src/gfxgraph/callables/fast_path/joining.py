@@ -24,14 +24,14 @@ from torch import Tensor
 from gfxgraph.callables.arena import arena_of
 from gfxgraph.callables.fast_path.copying import copy_kernel, part, what_said
 from gfxgraph.capture.half_entered import is_interrupt
-from gfxgraph.capture.hooks import bare_launch
-from gfxgraph.capture.tolerance import is_near
-from gfxgraph.driver.base import CopyKernel, GraphDriver
-from gfxgraph.driver.copies import MOST
+from gfxgraph.capture.replay.replay_hooks import bare_launch
+from gfxgraph.capture.replay.tolerance import is_near
+from gfxgraph.driver.runtime_calls import CopyKernel, GraphDriver
+from gfxgraph.driver.small_copies import MOST
 from gfxgraph.errors import DriverError
 
 if TYPE_CHECKING:
-    from gfxgraph.callables.entry import Captures, Instance
+    from gfxgraph.callables.captured_signature import Captures, Instance
     from gfxgraph.process.process import Process
 
 MOST_NODES = 1024

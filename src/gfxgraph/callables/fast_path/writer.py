@@ -24,13 +24,13 @@ from gfxgraph.callables.inputs import device_copier, is_dense, is_one_copy
 from gfxgraph.callables.outputs import GraphOutput
 from gfxgraph.callables.padding.content import Content, Pad, last_rows
 from gfxgraph.callables.signature import MISS, Fast, function_modes
-from gfxgraph.capture import countdown
+from gfxgraph.capture.replay import fast_replay
 from gfxgraph.capture.torchs_graph import launch_of
-from gfxgraph.driver.copies import MOST
+from gfxgraph.driver.small_copies import MOST
 from gfxgraph.errors import ReplayError
 
 if TYPE_CHECKING:
-    from gfxgraph.callables.entry import Captures, Instance
+    from gfxgraph.callables.captured_signature import Captures, Instance
     from gfxgraph.callables.fast_path.joining import JoinedCall
 
 DRIVER_COPIES = 2
@@ -303,7 +303,7 @@ class Writer:
         if instance.graph._guard is not None:  # at tier 1 each replay first checks for freed memory
             self.names[f"pointers{k}"] = instance.graph._guard.pointers
             unless = f"pointers{k}.is_dirty"
-        for text in countdown.lines(graph, f"{replay}()", unless):
+        for text in fast_replay.lines(graph, f"{replay}()", unless):
             self.line(indent + text)
 
     def join(self, instance: Instance, results: Sequence[GraphOutput]) -> bool:
@@ -329,7 +329,7 @@ class Writer:
         self.names["change_refused"] = functools.partial(change_refused, self.entry)
         self.names[f"on{k}"] = launched.on
         lines = [
-            countdown.taken(graph),
+            fast_replay.taken(graph),
             "if left < 0: return MISS",
             f"if stream != at{k}[2]:",
             f"    on{k}(stream)",
@@ -360,7 +360,7 @@ class Writer:
                 "        return MISS",
                 f"    at{k}[{which}] = {places}",
             ]  # fmt: skip
-        lines += [f"if go{k}(): return MISS", countdown.kept(graph)]
+        lines += [f"if go{k}(): return MISS", fast_replay.kept(graph)]
         for text in lines:
             self.line(indent + text)
 

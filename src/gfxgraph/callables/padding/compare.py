@@ -1,7 +1,7 @@
 """Compares one call with the same call run in another way: at its bucket's size, or in chunks.
 
 The call itself runs eagerly and its result goes to the caller. The other run is the second line of defence behind the
-verdict on the graph: it is compared with capture/tolerance.py, and all of its effects are undone.
+verdict on the graph: it is compared with capture/replay/tolerance.py, and all of its effects are undone.
 """
 
 # ruff: noqa: TID253
@@ -19,9 +19,9 @@ from torch import Tensor
 from gfxgraph.callables.padding.content import front
 from gfxgraph.callables.signature import NotATree, flatten
 from gfxgraph.capture.half_entered import is_interrupt
-from gfxgraph.capture.rollback import Rollback
-from gfxgraph.capture.steps import is_operations_own
-from gfxgraph.capture.tolerance import is_near
+from gfxgraph.capture.replay.replay_steps import is_operations_own
+from gfxgraph.capture.replay.rollback import Rollback
+from gfxgraph.capture.replay.tolerance import is_near
 from gfxgraph.errors import GfxGraphError, first_line
 from gfxgraph.guard.localize import is_fault
 from gfxgraph.process import process

@@ -1,6 +1,6 @@
 """Compares one call with its bucket: whether a graph of the bucket's size gives the function's results.
 
-    call ── world at the bucket's size, traced or predicted ── verdict on its graph (judge.py)
+    call ── world at the bucket's size, traced or predicted ── verdict on its graph (verdicts.py)
          ── run as it is, and padded, and compared (compare.py) ──> how the bucket serves it, or why it does not
 
 Does the same for a call above every bucket and its chunks.
@@ -18,15 +18,15 @@ import torch
 from torch import Tensor
 
 from gfxgraph.callables.buckets import Bucketed, Dims, argument_paths
+from gfxgraph.callables.captured_signature import REFUSED, Route
 from gfxgraph.callables.chunks import NotInPieces, join, joints, split
-from gfxgraph.callables.entry import REFUSED, Route
+from gfxgraph.callables.learned_buckets import Planned, refusal
 from gfxgraph.callables.padding.compare import Compared, compare
 from gfxgraph.callables.padding.content import Content, Pad, dense_copy, pad_copy
-from gfxgraph.callables.padding.judge import Judge, Padded, PaddingRefusal, Verdicts
-from gfxgraph.callables.padding.program import FxProgram, is_same_program
-from gfxgraph.callables.plans import Planned, refusal
+from gfxgraph.callables.padding.traced_program import FxProgram, is_same_program
+from gfxgraph.callables.padding.verdicts import Judge, Padded, PaddingRefusal, Verdicts
 from gfxgraph.callables.signature import Args, Call, Kwargs, RunEagerly, flatten, replace
-from gfxgraph.core.buckets import Above
+from gfxgraph.core.bucket_sizes import Above
 from gfxgraph.process import process
 
 if TYPE_CHECKING:

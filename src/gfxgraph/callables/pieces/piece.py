@@ -17,21 +17,21 @@ import torch
 from torch import Tensor
 
 from gfxgraph.callables.effects import Draws
-from gfxgraph.callables.pieces.numbers import InParts, numbers_in
+from gfxgraph.callables.pieces.graph_numbers import InParts, numbers_in
 from gfxgraph.callables.pieces.region import Region, RegionOptions
 from gfxgraph.callables.signature import HOST_CONSTANT_NUMEL, RunEagerly, mode_key, tensor_key, what_changed
 from gfxgraph.callables.trace.dynamo import local
-from gfxgraph.callables.trace.found import RESTLESS_NUMBER, Found
 from gfxgraph.callables.trace.frontend import OnlyTraced, note_inputs
+from gfxgraph.callables.trace.trace_result import RESTLESS_NUMBER, Found
 from gfxgraph.callables.training.gradients import Gradients
-from gfxgraph.capture.memory import has_layout
+from gfxgraph.capture.replay.graph_tensors import has_layout
 from gfxgraph.process import bridge
 from gfxgraph.types import ReplayMode
 
 MAX_NUMBERS = 16
 """Values of small host tensors for which forward and backward are captured; with more, calls run eagerly.
 
-Python's own numbers do not count here: numbers.py keeps them out of the pieces.
+Python's own numbers do not count here: graph_numbers.py keeps them out of the pieces.
 """
 
 

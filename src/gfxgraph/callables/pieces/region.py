@@ -30,7 +30,7 @@ from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.options import Options
 from gfxgraph.callables.pieces.sizes import Sizes
 from gfxgraph.callables.trace.world import same_addresses
-from gfxgraph.capture.memory import Layout, has_layout, tensor_at
+from gfxgraph.capture.replay.graph_tensors import Layout, has_layout, tensor_at
 from gfxgraph.process import bridge
 from gfxgraph.types import ReplayMode
 

@@ -6,9 +6,9 @@ Stays out: captures, replays, and the code that makes them (held by an import co
     frontend.py   a function traced by Dynamo: as a whole, or as pieces with Python between them
     dynamo.py     how Dynamo is asked: settings, backend, the frame that it begins at
     interrupts.py  signals wait until Dynamo has returned
-    found.py      what Dynamo gave for one frame, and why that is not the whole call
+    trace_result.py  what Dynamo gave for one frame, and why that is not the whole call
     corrections.py  what stands in the place of Dynamo's own rules, and of its logs, meanwhile
     world.py      what one trace read besides its arguments, and whether any of it may have changed
-    watch.py      the walk over Dynamo's guards: what to watch, and how
-    words.py, dicts.py  detecting changes of objects and of dicts
+    guard_walk.py  the walk over Dynamo's guards: what to watch, and how
+    memory_words.py, dicts.py  detecting changes of objects and of dicts
 """

@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from gfxgraph.callables.trace.words import Words, tag_of
+from gfxgraph.callables.trace.memory_words import Words, tag_of
 
 HAS_TAGS = sys.version_info < (3, 12)
 """Every store, also to an object's attributes, changes the version number of the object's dict."""

@@ -24,7 +24,8 @@ import torch
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from gfxgraph.callables.trace.corrections import Seen, correct, put
-from gfxgraph.callables.trace.found import (
+from gfxgraph.callables.trace.interrupts import Waiting
+from gfxgraph.callables.trace.trace_result import (
     Found,
     asks_by_name,
     catches,
@@ -34,7 +35,6 @@ from gfxgraph.callables.trace.found import (
     with_plain_regions,
     with_random_states,
 )
-from gfxgraph.callables.trace.interrupts import Waiting
 
 if TYPE_CHECKING:
     from gfxgraph.callables.trace.frontend import Frontend, _Versions

@@ -33,7 +33,7 @@ from gfxgraph.callables.trace.dynamo import (
     root_of,
     under,
 )
-from gfxgraph.callables.trace.found import BROKEN, WAITS, Found, said
+from gfxgraph.callables.trace.trace_result import BROKEN, WAITS, Found, said
 from gfxgraph.callables.trace.world import Granted, World
 from gfxgraph.core.locks import new_lock
 

@@ -8,7 +8,7 @@ for far less. The tree is walked once, and each object in it is assigned to the 
     dicts, those of objects, modules, classes and packages among them
                                numbers or watchers of CPython (dicts.py): nothing, or one word
     functions, cells, the class of an object, tensors from outside
-                               words of memory, all compared in one call (words.py)
+                               words of memory, all compared in one call (memory_words.py)
     slots, lists, the user's own globals, and what the two above cannot cover
                                the very attribute that was read, compared by identity at each call
     anything else              no watch: Dynamo's guards are evaluated at each call
@@ -39,9 +39,9 @@ import torch
 from torch import Tensor, nn
 
 from gfxgraph.callables.trace.dicts import HAS_TAGS, Watchers, watched
-from gfxgraph.callables.trace.found import RESTLESS_NUMBER, asks_by_name, catches
-from gfxgraph.callables.trace.watch import PACKAGES, GuardWalk, Unwatchable, is_other_zero
-from gfxgraph.callables.trace.words import Words, tag_of, words_of
+from gfxgraph.callables.trace.guard_walk import PACKAGES, GuardWalk, Unwatchable, is_other_zero
+from gfxgraph.callables.trace.memory_words import Words, tag_of, words_of
+from gfxgraph.callables.trace.trace_result import RESTLESS_NUMBER, asks_by_name, catches
 from gfxgraph.config import LOOKS_UP_VARIABLES, environment
 
 MAX_REBOUND = 4

@@ -35,13 +35,13 @@ from torch import Tensor
 
 from gfxgraph.callables.arena import arena_of
 from gfxgraph.callables.captured_function import copy_in, like, record
-from gfxgraph.callables.entry import replay
-from gfxgraph.callables.facts import draws, writes_of, written_inputs
+from gfxgraph.callables.captured_signature import replay
+from gfxgraph.callables.graph_facts import draws, writes_of, written_inputs
 from gfxgraph.callables.outputs import builder
 from gfxgraph.callables.signature import NotATree, RunEagerly, flatten
-from gfxgraph.capture.generators import drawless
 from gfxgraph.capture.half_entered import is_interrupt
-from gfxgraph.capture.rollback import Rollback
+from gfxgraph.capture.record.random_generators import drawless
+from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.errors import first_line
 from gfxgraph.process import bridge
 

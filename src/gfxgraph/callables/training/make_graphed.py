@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from gfxgraph.callables.captured_function import tensors_of
-from gfxgraph.capture.holdings import unbroken
 from gfxgraph.capture.torchs_graph import TORCH_VERSION
+from gfxgraph.capture.undo import unbroken
 from gfxgraph.process import bridge
 
 

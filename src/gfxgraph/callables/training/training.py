@@ -16,7 +16,7 @@ Its first calls run eagerly, on the stream that will capture. They are real step
 changes nothing: losses, parameters and random numbers are the same as in eager execution from the first call on. Then
 the step is captured, which computes nothing, and replayed.
 
-What a step reads in Python is checked before each replay (depends.py): closures, globals, attributes, modules,
+What a step reads in Python is checked before each replay (python_reads.py): closures, globals, attributes, modules,
 weights, hooks, optimizers with their state. If some of it has changed the step runs eagerly once, and is captured for
 that state too. A step stays eager if it changes what it reads, prints, draws host random numbers, or reads something
 that cannot be watched; `why_eager` gives the reason.
@@ -50,17 +50,17 @@ from gfxgraph.callables.captured_function import (
     record,
     tensors_of,
 )
-from gfxgraph.callables.depends import HostEffects, Snapshot
-from gfxgraph.callables.entry import replay
-from gfxgraph.callables.explanation import table
-from gfxgraph.callables.facts import overlap, reads_of, span, writes_of, written_inputs
+from gfxgraph.callables.captured_signature import replay
+from gfxgraph.callables.explain_calls import table
+from gfxgraph.callables.graph_facts import overlap, reads_of, span, writes_of, written_inputs
 from gfxgraph.callables.outputs import copied, use_count
+from gfxgraph.callables.python_reads import HostEffects, Snapshot
 from gfxgraph.callables.signature import RunEagerly, has_buffer, key_of, named_by
-from gfxgraph.callables.trace.watch import Unwatchable
+from gfxgraph.callables.trace.guard_walk import Unwatchable
 from gfxgraph.capture.half_entered import is_interrupt
-from gfxgraph.capture.holdings import unbroken
-from gfxgraph.capture.memory import kind_of
-from gfxgraph.capture.rollback import Rollback
+from gfxgraph.capture.replay.graph_tensors import kind_of
+from gfxgraph.capture.replay.rollback import Rollback
+from gfxgraph.capture.undo import unbroken
 from gfxgraph.core.constants import NotConstant, constant_key
 from gfxgraph.errors import first_line
 

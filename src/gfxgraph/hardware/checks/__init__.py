@@ -3,18 +3,18 @@
 A check reads files only (compilers.py, which asks Triton, says why it does not). It never opens a device or imports
 torch, and it is run with a time limit all the same: a read from sysfs can hang on a wedged GPU.
 
-    base.py       what a check is given and returns; time limits
+    check.py      what a check is given and returns; time limits
     host.py       GPUs, kernel driver, permissions, containers, PCIe, NUMA
-    software.py   ROCm, PyTorch, wheels, engines, accelerators
+    installed.py  ROCm, PyTorch, wheels, engines, accelerators
     compilers.py  Triton and its targets
     settings.py   environment variables that hurt; settings of ours that were refused
 """
 
 from __future__ import annotations
 
-from gfxgraph.hardware.checks import compilers, host, settings, software
-from gfxgraph.hardware.checks.base import Check, CheckResult, CheckState, Site, hung, run, within
+from gfxgraph.hardware.checks import compilers, host, installed, settings
+from gfxgraph.hardware.checks.check import Check, CheckResult, CheckState, Site, hung, run, within
 
-ALL: tuple[Check, ...] = (*host.CHECKS, *software.CHECKS, *compilers.CHECKS, *settings.CHECKS)
+ALL: tuple[Check, ...] = (*host.CHECKS, *installed.CHECKS, *compilers.CHECKS, *settings.CHECKS)
 
 __all__ = ["ALL", "Check", "CheckResult", "Site", "CheckState", "hung", "run", "within"]

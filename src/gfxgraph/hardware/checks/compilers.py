@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from gfxgraph import files
-from gfxgraph.hardware.checks.base import Check, CheckResult, CheckState, Site
+from gfxgraph.hardware.checks.check import Check, CheckResult, CheckState, Site
 from gfxgraph.hardware.device import override_for
 from gfxgraph.hardware.software import distribution_versions
 

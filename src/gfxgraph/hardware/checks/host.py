@@ -6,7 +6,7 @@ import os
 
 from gfxgraph.hardware import versions
 from gfxgraph.hardware.access import container, device_nodes, has_amd_gpu
-from gfxgraph.hardware.checks.base import Check, CheckResult, CheckState, Site
+from gfxgraph.hardware.checks.check import Check, CheckResult, CheckState, Site
 from gfxgraph.hardware.software import kernel_module
 from gfxgraph.hardware.versions import Version
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from gfxgraph import config
 from gfxgraph.hardware.architectures import architecture, name_of_override
-from gfxgraph.hardware.checks.base import Check, CheckResult, CheckState, Site
+from gfxgraph.hardware.checks.check import Check, CheckResult, CheckState, Site
 
 Judge = Callable[[str], bool]
 

@@ -5,15 +5,15 @@ fact, as the report and the terminal show it. A new case is a function in the fi
 ``IN_ORDER``.
 
     captures.py     captures and their replays: state, pools, streams, threads, nesting, random numbers
-    host_values.py  values that reach the host inside a capture, and waits
-    failures.py     captures that fail, replays that are checked
+    values_on_host.py  values that reach the host inside a capture, and waits
+    failing_captures.py  captures that fail, replays that are checked
     networks.py     decoding, training, the libraries
     long_runs.py    many replays, many graphs, many processes; default settings; speed
 """
 
 from __future__ import annotations
 
-from gfxgraph.selftest.cases import captures, failures, host_values, long_runs, networks
+from gfxgraph.selftest.cases import captures, failing_captures, long_runs, networks, values_on_host
 
 # From simple to hard, so that the first failure of a list is the one to look at.
 IN_ORDER = (
@@ -24,33 +24,33 @@ IN_ORDER = (
     networks.kv_cache_decode,
     captures.side_streams,
     captures.another_thread,
-    host_values.split_at_comparison,
-    host_values.split_undone,
-    host_values.log_line,
-    host_values.flowing_value,
-    host_values.escaping_value,
-    host_values.pinned_value,
-    host_values.raised,
-    host_values.nonzero,
-    host_values.boolean_mask,
-    host_values.host_copies,
-    host_values.pinned_copies,
-    host_values.tensor_constant,
-    host_values.waits,
-    host_values.queries,
+    values_on_host.split_at_comparison,
+    values_on_host.split_undone,
+    values_on_host.log_line,
+    values_on_host.flowing_value,
+    values_on_host.escaping_value,
+    values_on_host.pinned_value,
+    values_on_host.raised,
+    values_on_host.nonzero,
+    values_on_host.boolean_mask,
+    values_on_host.host_copies,
+    values_on_host.pinned_copies,
+    values_on_host.tensor_constant,
+    values_on_host.waits,
+    values_on_host.queries,
     captures.nested_capture,
     captures.replay_inside_capture,
     captures.side_stream_across_split,
     captures.dropout,
     captures.sampling,
     captures.unregistered_generator,
-    failures.unseen_wait,
-    failures.out_of_memory,
-    failures.unjoined_stream,
-    failures.users_error,
-    failures.validation_passes,
-    failures.validation_catches,
-    failures.node_walk,
+    failing_captures.unseen_wait,
+    failing_captures.out_of_memory,
+    failing_captures.unjoined_stream,
+    failing_captures.users_error,
+    failing_captures.validation_passes,
+    failing_captures.validation_catches,
+    failing_captures.node_walk,
     networks.graphed_callables,
     networks.training_step,
     long_runs.dropped_graphs,

@@ -10,8 +10,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
 from gfxgraph.callables.padding.dependence import Independence, rows_independent
-from gfxgraph.callables.padding.judge import Judge, PaddingRefusal
 from gfxgraph.callables.padding.rules import Padding
+from gfxgraph.callables.padding.verdicts import Judge, PaddingRefusal
 from tests.unit.callables.padding.programs import PROGRAMS, Program
 
 N, BUCKET = 5, 8

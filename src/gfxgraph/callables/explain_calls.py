@@ -1,0 +1,120 @@
+"""``explain()`` and ``why()`` of a graphed callable: every signature, how its calls ran, and why."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gfxgraph.callables.captured_signature import REFUSED
+
+if TYPE_CHECKING:
+    from gfxgraph.callables.graphed import Graphed
+
+MANY_CONSTANTS = 6
+"""With this many values of one constant argument, advise to pass it in a tensor."""
+
+
+def explain(graphed: Graphed) -> str:
+    """See ``Graphed.explain``."""
+    lines = [f"{graphed._name}: {len(graphed._entries)} signatures, {graphed.stats()['replays']} replays"]
+    for entry in graphed._entries.values():
+        if entry.why_eager:
+            how = f"eager: {entry.why_eager}"
+        elif entry.first is not None:
+            how = f"{entry.n_replays()} replays of {entry.first.graph.steps_text()}"
+            if entry.first.moving is not None:
+                how += f"; {entry.first.moving}"
+            elif entry.why_copied:
+                how += f"; arguments are copied: {entry.why_copied}"
+            if any(instance.joined is not None for instance in entry.instances()):
+                how += "; copies are nodes of the launch"
+            elif entry.why_not_joined:
+                how += f"; copies are launched on their own: {entry.why_not_joined}"
+        else:
+            how = "not captured yet: it has not been called again since its warm-up"
+        lines.append(f"  {entry.label}: {how}")
+    calls = graphed._worlds.structures or [key[0] for key in graphed._routes]
+    lines = folded(lines) + [f"  {each}" for each in advice(graphed._fn, calls)]
+    for number in graphed._front.restless() if graphed._front is not None else ():
+        lines.append(f"  {number} is another number at each call, so what takes it runs eagerly: keep it in a tensor")
+    for region in regions(graphed):
+        lines += [f"  {line}" for line in region.explain().splitlines()]
+    return "\n".join([*lines, *why(graphed).splitlines()[1:]])
+
+
+def why(graphed: Graphed) -> str:
+    """See ``Graphed.why``."""
+    lines = [f"{graphed._name}: {graphed._options.mode.value}"]
+    if graphed._adaptive is not None:
+        lines += [f"  {line}" for line in graphed._adaptive.why().splitlines()]
+    lines += [f"  {line}" for line in graphed._padding.explain() if "is not padded" not in line]
+    return "\n".join([*lines, *_ways(graphed)])
+
+
+def regions(graphed: Graphed) -> list[Any]:
+    """The regions that capture the pieces of calls that are not a single graph."""
+    if graphed._front is None or not graphed._pieces:
+        return []
+    return [region for _, piece in graphed._front.graphs for region in piece.regions]
+
+
+def _ways(graphed: Graphed) -> list[str]:
+    """A table of how many calls ran in which way, and why not by their own graph."""
+    refused: dict[str, list[str]] = {}
+    for label, found in graphed._padding.refusals.items():
+        refused.setdefault(f"{REFUSED}: {found.reason}", []).append(label)
+    rows = [(graphed._n_replays(), "by a graph", "")]
+    stats = graphed.stats()
+    has_graphs = bool(stats["captures"])
+    rows += [(n, "in pieces" if has_graphs else "eager", why) for why, n in graphed._pieces.most_common()]
+    for why, n in graphed._eager.most_common():
+        sizes = f" ({', '.join(refused[why])})" if why in refused else ""
+        rows.append((n, "eager", why + sizes))
+    of_pieces = Counter(stats["eager"]) - graphed._eager
+    rows += [(n, "a piece", f"eager: {why}") for why, n in of_pieces.most_common()]
+    for why in set(refused) - set(graphed._eager):
+        rows.append((0, "eager", f"{why} ({', '.join(refused[why])})"))
+    lines = [f"  {line}" for line in table(rows)]
+    if graphed._pieces and has_graphs:
+        lines.append("  in pieces: Python runs at each call, and each graph in between is captured on its own")
+    return lines
+
+
+def advice(fn: Callable[..., Any], calls: Sequence[Any]) -> list[str]:
+    """Names of arguments that are a different constant in each call.
+
+    Args:
+        calls: the structures of the calls seen (signature.py).
+    """
+    positional = [structure[1][1:] for structure in calls if isinstance(structure, tuple)]
+    try:
+        names = list(inspect.signature(getattr(fn, "forward", fn)).parameters)
+    except (TypeError, ValueError):
+        names = []
+    found = []
+    for i in range(min((len(each) for each in positional), default=0)):
+        seen = {each[i] for each in positional if _is_number(each[i])}
+        if len(seen) >= MANY_CONSTANTS:
+            name = names[i] if i < len(names) else f"number {i + 1}"
+            found.append(
+                f"argument {name} was {len(seen)} different numbers: pass it as a tensor on the device, "
+                "or what takes it is captured anew, or runs eagerly"
+            )
+    return found
+
+
+def folded(lines: Sequence[str]) -> list[str]:
+    """The lines without duplicates, each with its count."""
+    return [line if n == 1 else f"{line} ({n} signatures)" for line, n in Counter(lines).items()]
+
+
+def table(rows: Sequence[tuple[int, str, str]]) -> list[str]:
+    """Format a table: how many calls ran in which way, and why."""
+    lines = [f"{'calls':>7}  way         why"]
+    return lines + [f"{n:>7}  {way:<10}  {why}".rstrip() for n, way, why in rows]
+
+
+def _is_number(structure: Any) -> bool:
+    return isinstance(structure, tuple) and len(structure) == 2 and structure[0] in (int, float)

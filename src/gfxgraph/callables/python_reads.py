@@ -1,0 +1,512 @@
+"""What a training step, or a function with collectives, reads in Python besides its arguments, at one moment.
+
+Problem: a whole step cannot be one trace: ``backward()`` and the optimizer are calls that Dynamo leaves to Python,
+and what Python reads between two traces has no guards. And Dynamo replaces collectives by other operations,
+on whichever rank it traces. Idea: instead, inspect everything that the step's own code can name:
+from the step function along closures, globals and attributes to modules, optimizers, tensors and hooks.
+
+    the step's functions   their code, closures, defaults, and the globals that they name
+    modules, optimizers    everything: their dicts, parameters, state, param_groups, hooks
+    the user's objects     the attributes that some reached function names
+    tensors                identity, address, layout, ``requires_grad``; small host tensors by value
+    torch and installed packages   assumed constant: their functions are not inspected
+
+Two snapshots with equal keys are the same state. What cannot be inspected (an iterator, a host random generator,
+an object of a C extension) raises ``Unwatchable``, and the step runs eagerly.
+
+Invariant: ``is_same`` is True only if a snapshot taken now would have the same key. Source: decision 0113.
+"""
+
+from __future__ import annotations
+
+import collections
+import dis
+import functools
+import logging
+import operator
+import re
+import sys
+import types
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from gfxgraph.callables.trace.dicts import watched
+from gfxgraph.callables.trace.guard_walk import Unwatchable, place_of
+from gfxgraph.callables.trace.memory_words import Words, word_of, words_of_list
+from gfxgraph.callables.trace.world import same_addresses
+from gfxgraph.core.constants import NotConstant, constant_key
+
+MOST_OBJECTS = 100_000
+MOST_SMALL = 16
+"""Host tensors up to this size are compared by value."""
+_PACKAGES = re.compile(r"[/\\](site-packages|dist-packages|lib[/\\]python3\.\d+|gfxgraph)[/\\]")
+_SEES_ALL = frozenset(["getattr", "setattr", "vars", "__dict__", "eval", "exec", "globals", "locals", "attrgetter"])
+"""Names through which code may read attributes that it does not name."""
+_BY_IDENTITY = (
+    types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
+    types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType, types.CodeType,
+    weakref.ref, logging.Logger, logging.LoggerAdapter, torch.dtype, torch.device, torch.layout, torch.memory_format,
+    torch.Stream, torch.Event, torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._C.ScriptFunction,
+    re.Pattern,
+)  # fmt: skip
+_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+_UNSEEN = {"_per_optimizer_states"}
+"""Ignored: gradient scalers use it between a step and its update."""
+_NOTHING = object()
+_OF_OURS = ("fn", "_fn", "step", "branches", "condition", "body")
+"""Attributes of our own callables that hold the functions they run."""
+
+
+class Snapshot:
+    """Everything that some functions and objects can name, now.
+
+    Args:
+        roots: where to begin, by name.
+
+    Raises:
+        Unwatchable: something reachable cannot be inspected.
+    """
+
+    def __init__(self, roots: dict[str, Any]) -> None:
+        names: frozenset[str] = frozenset()
+        while True:
+            walk = _Walk(names)
+            walk.all(roots)
+            if walk.names <= names:
+                break
+            names = frozenset(walk.names)  # attributes that were skipped may turn out to be named
+        self._tokens = walk.tokens
+        self.key = tuple(walk.tokens.items())
+        self.found = [each for each in walk.held if isinstance(each, nn.Module | torch.optim.Optimizer)]
+        self.scalers = [each for each in walk.held if isinstance(each, torch.amp.GradScaler)]
+        self._held = walk.held
+        self._items = walk.items
+        self._sets = walk.sets
+        self._look(walk)
+        self._tensors = [t for t in walk.tensors if t.is_cuda and t.layout is torch.strided]
+        self._addresses: list[int | None] = [t.data_ptr() for t in self._tensors]
+        self._positions = list(range(len(self._tensors)))
+        self._host = [(t, t.detach().clone()) for t in walk.tensors if not t.is_cuda]
+        if self._tensors:
+            guards = torch._C._dynamo.guards
+            self._check = guards.TensorGuards(
+                *self._tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None
+            ).check
+
+    def _look(self, walk: _Walk) -> None:
+        """Attributes, cells and lists are compared by words of memory where those are known, else in Python."""
+        words: list[int] = []
+        behind: list[int] = []
+        attributes, self._cells, self._lists = [], [], []
+        for each in walk.attributes:
+            place = place_of(*each)
+            at = word_of(each[0], place, each[2]) if place else None
+            if at is None:
+                attributes.append(each)
+            else:
+                words.append(at)
+        for cell, value in walk.cells:
+            at = word_of(cell, "cell", value)
+            if at is None:
+                self._cells.append((cell, value))
+            else:
+                words.append(at)
+        for held, items in walk.lists:
+            found = words_of_list(held) if isinstance(held, list) else None
+            if found is None:
+                self._lists.append((held, items))
+            else:
+                words += found[0]
+                behind += found[1]
+        self._attributes = _by_name(attributes)
+        self._asked: list[Callable[[], bool]] = []
+        """In this order: what words point to is read after the words."""
+        if walk.dicts:
+            dicts = watched(walk.dicts.values())
+            self._asked.append(dicts.is_same if dicts is not None else lambda: False)
+        self._asked += [Words(each).is_same for each in (words, behind) if each]
+        self._pointed_at = walk.attributes, walk.cells, walk.lists  # so that no address is met twice
+
+    def is_same(self) -> bool:
+        """True if nothing can have changed; if False, take another snapshot and compare."""
+        for asked in self._asked:
+            if not asked():
+                return False
+        for owner, name, value in self._items:
+            if owner.get(name, _NOTHING) is not value:
+                return False
+        try:
+            for read, things, values in self._attributes:
+                if not all(map(operator.is_, map(read, things), values)):
+                    return False
+        except AttributeError:
+            return False
+        for cell, value in self._cells:
+            if _content(cell) is not value:
+                return False
+        for held, items in self._lists:
+            if len(held) != len(items) or any(a is not b for a, b in zip(held, items)):
+                return False
+        for held, members in self._sets:
+            if held != members:
+                return False
+        if self._tensors and not (
+            same_addresses(self._tensors, self._addresses, self._positions) and self._check(*self._tensors)
+        ):
+            return False
+        return not self._host or all(torch.equal(t, value) for t, value in self._host)
+
+    def differs(self, other: Snapshot) -> str:
+        """The first path whose value differs from the other snapshot's."""
+        for path, token in self._tokens.items():
+            if other._tokens.get(path, _NOTHING) != token:
+                return path
+        return next((path for path in other._tokens if path not in self._tokens), "")
+
+    def is_host_tensor(self, path: str) -> bool:
+        """Whether a tensor is there that is not on the device."""
+        token = self._tokens.get(path)
+        return isinstance(token, tuple) and any(
+            isinstance(each, torch.device) and each.type != "cuda" for each in token
+        )
+
+
+def _by_name(attributes: list[tuple[Any, str, Any]]) -> list[tuple[Callable[[Any], Any], list[Any], list[Any]]]:
+    """Attributes to compare, grouped by name: each group is read and compared without Python code in between."""
+    found: dict[str, tuple[list[Any], list[Any]]] = {}
+    for thing, name, value in attributes:
+        things, values = found.setdefault(name, ([], []))
+        things.append(thing)
+        values.append(value)
+    return [(operator.attrgetter(name), *both) for name, both in found.items()]
+
+
+class _Walk:
+    """One walk through the objects; of the user's objects it visits only attributes in ``named``."""
+
+    def __init__(self, named: frozenset[str]) -> None:
+        self._named = named
+        self._sees_all = bool(named & _SEES_ALL)
+        self.names: set[str] = set(named)
+        self.tokens: dict[str, Any] = {}
+        self.held: list[Any] = []
+        self.dicts: dict[int, dict[Any, Any]] = {}
+        self.items: list[tuple[Any, Any, Any]] = []
+        self.attributes: list[tuple[Any, str, Any]] = []
+        self.cells: list[tuple[Any, Any]] = []
+        self.lists: list[tuple[Any, tuple[Any, ...]]] = []
+        self.sets: list[tuple[Any, Any]] = []
+        self.tensors: list[Tensor] = []
+        self._seen: set[int] = set()
+        self._todo: collections.deque[tuple[str, Any]] = collections.deque()
+
+    def all(self, roots: dict[str, Any]) -> None:
+        self._todo.extend(roots.items())
+        while self._todo:
+            path, value = self._todo.popleft()
+            self.tokens[path] = self._token(path, value)
+            if len(self.tokens) > MOST_OBJECTS:
+                raise Unwatchable("more objects than can be compared")
+
+    def _token(self, path: str, value: Any) -> Any:
+        """A key that identifies the value; what it refers to is queued."""
+        if value is None or type(value) in (bool, int, float, str):
+            return constant_key(value)
+        if type(value) is not tuple and not isinstance(value, type | types.FunctionType):
+            try:
+                return constant_key(value) if not isinstance(value, set) else self._set(value)
+            except NotConstant:
+                pass
+        if isinstance(value, types.MethodType):
+            self._todo += [(path, value.__func__), (f"{path}.__self__", value.__self__)]
+            return "method", id(value.__self__), id(value.__func__)
+        is_new = id(value) not in self._seen
+        if is_new:
+            self._seen.add(id(value))
+            self.held.append(value)
+        if isinstance(value, Tensor):
+            return self._tensor(path, value, is_new)
+        token = type(value).__qualname__, id(value)
+        if is_new:
+            self._into(path, value)
+        return token
+
+    def _into(self, path: str, value: Any) -> None:
+        """Queue what an object refers to."""
+        if isinstance(value, types.FunctionType):
+            self._function(path, value)
+        elif isinstance(value, dict):
+            self._dict(path, value)
+        elif isinstance(value, tuple | list | collections.deque):
+            if not isinstance(value, tuple):
+                self.lists.append((value, tuple(value)))
+            self.tokens[f"len({path})"] = len(value)
+            self._todo += [(f"{path}[{i}]", item) for i, item in enumerate(value)]
+        elif isinstance(value, types.ModuleType):
+            for name in sorted(self._named):
+                if name in vars(value):
+                    self._item(f"{path}.{name}", vars(value), name, may_enter=not _is_packages(value))
+        elif isinstance(value, type):
+            self._class(path, value)
+        elif isinstance(value, functools.partial):
+            self._todo += [(path + ".func", value.func), (path + ".args", value.args), (path + ".kw", value.keywords)]
+        elif isinstance(value, torch.Generator):
+            if value.device.type != "cuda":
+                raise Unwatchable(f"{path}, a host random generator")
+        elif isinstance(value, staticmethod | classmethod):
+            self._todo.append((path, value.__func__))
+        elif isinstance(value, property):
+            self._todo += [(f"{path}.{n}", f) for n, f in (("get", value.fget), ("set", value.fset)) if f is not None]
+        elif type(value).__module__.partition(".")[0] == "gfxgraph":
+            self._todo += [(f"{path}.{name}", vars(value)[name]) for name in _OF_OURS if name in _own(value)]
+        elif isinstance(value, _BY_IDENTITY) or _is_of_torch_or_lock(value):
+            return
+        elif hasattr(value, "__next__"):
+            raise Unwatchable(f"{path}, an iterator")
+        elif hasattr(value, "__dict__") or hasattr(type(value), "__slots__"):
+            self._object(path, value)
+        else:
+            raise Unwatchable(f"{path}, a {type(value).__qualname__}")
+
+    def _set(self, value: Any) -> Any:
+        token = constant_key(value)
+        if isinstance(value, set) and id(value) not in self._seen:
+            self._seen.add(id(value))
+            self.held.append(value)
+            self.sets.append((value, frozenset(value)))
+        return token
+
+    def _tensor(self, path: str, value: Tensor, is_new: bool) -> Any:
+        if is_new:
+            if not value.is_cuda and value.numel() > MOST_SMALL:
+                raise Unwatchable(f"{path}, a large host tensor")
+            self.tensors.append(value)
+            for name in _HOOKS if value.requires_grad else ():
+                hooks = getattr(value, name, None)
+                self.attributes.append((value, name, hooks))
+                if hooks:
+                    self._todo.append((f"{path}.{name}", hooks))
+        about = type(value), id(value), tuple(value.shape), value.dtype, value.device, value.requires_grad
+        if value.layout is not torch.strided:
+            return about
+        if not value.is_cuda:
+            return (*about, value.data_ptr(), str(value.tolist()))
+        return (*about, value.stride(), value.data_ptr())
+
+    def _function(self, path: str, function: types.FunctionType) -> None:
+        self.attributes.append((function, "__code__", function.__code__))
+        self.tokens[f"{path}.__code__"] = id(function.__code__)
+        self.held.append(function.__code__)
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+            content = _content(cell)
+            self.cells.append((cell, content))
+            if content is not _NOTHING:
+                self._todo.append((_join(path, name), content))
+        for name in ("__defaults__", "__kwdefaults__"):
+            value = getattr(function, name)
+            self.attributes.append((function, name, value))
+            if value:
+                self._todo.append((f"{path}.{name}", value))
+        if vars(function):
+            self._todo.append((f"{path}.__dict__", vars(function)))
+        if _is_of_package(function.__code__.co_filename):
+            return
+        for code in _codes(function.__code__):
+            # What a constructor sets belongs to an object of its own.
+            self.names.update(_read_by(code) if function.__name__ == "__init__" else code.co_names)
+            for name in _globals_of(code):
+                if name in function.__globals__:
+                    self._item(name, function.__globals__, name)
+                else:
+                    self.items.append((function.__globals__, name, _NOTHING))
+                    if name in _SEES_ALL:
+                        self.names.add(name)
+
+    def _item(self, path: str, owner: Any, name: str, *, may_enter: bool = True) -> None:
+        value = owner[name]
+        self.items.append((owner, name, value))
+        if may_enter or isinstance(value, bool | int | float | str):
+            self._todo.append((path, value))
+        else:
+            self.tokens[path] = id(value)
+            self.held.append(value)
+
+    def _dict(self, path: str, value: dict[Any, Any]) -> None:
+        self.dicts[id(value)] = value
+        names = []
+        for i, (key, item) in enumerate(value.items()):
+            if isinstance(key, str) and key in _UNSEEN:
+                continue
+            name = repr(key) if isinstance(key, str | int | float | bool | None) else f"({i})"
+            names.append(name if name[0] != "(" else id(key))
+            if name[0] == "(":
+                self.held.append(key)
+                if isinstance(key, types.FunctionType):
+                    self._todo.append((f"{path}.key{i}", key))
+            self._todo.append((f"{path}[{name}]", item))
+        self.tokens[f"keys({path})"] = tuple(names)
+
+    def _class(self, path: str, kind: type) -> None:
+        module = sys.modules.get(kind.__module__)
+        if kind.__module__ == "builtins" or (module is not None and _is_packages(module)):
+            if issubclass(kind, nn.Module):
+                forward = cast(Any, kind).forward
+                self.attributes.append((kind, "forward", forward))
+                self.tokens[f"{path}.forward"] = id(forward)
+                self.held.append(forward)
+                if isinstance(forward, types.FunctionType):
+                    self._todo.append((f"{path}.forward", forward))
+            return
+        for name, value in list(vars(kind).items()):
+            is_code = isinstance(value, types.FunctionType | property | staticmethod | classmethod)
+            if is_code or self._is_named(name):
+                self.items.append((vars(kind), name, value))
+                self._todo.append((f"{path}.{name}", value))
+        self.tokens[f"len(vars({path}))"] = len(vars(kind))
+        self._todo += [(f"{path}<{base.__qualname__}>", base) for base in kind.__bases__]
+        if type(kind) is not type:
+            self._todo.append((f"type({path})", type(kind)))
+
+    def _object(self, path: str, value: Any) -> None:
+        kind = type(value)
+        self.attributes.append((value, "__class__", kind))
+        self._todo.append((f"type({path})", kind))
+        own = getattr(value, "__dict__", None)
+        whole = isinstance(value, nn.Module | torch.optim.Optimizer | torch.optim.lr_scheduler.LRScheduler)
+        module = sys.modules.get(kind.__module__)
+        is_library = module is not None and _is_packages(module)
+        if isinstance(own, dict):
+            if isinstance(value, nn.Module):
+                self.dicts[id(own)] = own
+            for name, item in list(own.items()):
+                if name in _UNSEEN:
+                    continue
+                if is_library or self._is_named(name) or (whole and name in _of_torch()):
+                    if not isinstance(value, nn.Module):
+                        self.items.append((own, name, item))
+                    self._todo.append((f"{path}.{name}", item))
+            for name in self._named if not is_library else ():
+                if name not in own:
+                    self.items.append((own, name, _NOTHING))
+        for base in kind.__mro__:
+            slots = vars(base).get("__slots__", ())
+            for name in (slots,) if isinstance(slots, str) else slots:
+                item = getattr(value, name, _NOTHING)
+                if name not in ("__weakref__", "__dict__") and item is not _NOTHING:
+                    self.attributes.append((value, name, item))
+                    self._todo.append((f"{path}.{name}", item))
+        if isinstance(own, dict) and isinstance(value, dict | list | set):
+            raise Unwatchable(f"{path}, a {kind.__qualname__}")
+
+    def _is_named(self, name: str) -> bool:
+        return self._sees_all or name in self._named
+
+
+@functools.cache
+def _of_torch() -> frozenset[str]:
+    """Attributes that torch's own code reads on every module and optimizer."""
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(()))])
+    return frozenset([*vars(nn.Module()), *vars(optimizer), "step"])
+
+
+def _own(value: Any) -> dict[str, Any]:
+    return getattr(value, "__dict__", {})
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if "<" not in path else name
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not set yet
+        return _NOTHING
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """A function's code and that of its nested functions."""
+    yield code
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            yield from _codes(const)
+
+
+@functools.lru_cache(4096)
+def _read_by(code: types.CodeType) -> frozenset[str]:
+    """Names that the code reads, without those that it only sets."""
+    stores = ("STORE_ATTR", "STORE_NAME", "STORE_GLOBAL", "DELETE_ATTR")
+    found = dis.get_instructions(code)
+    return frozenset(i.argval for i in found if i.opname not in stores and i.argval in code.co_names)
+
+
+@functools.lru_cache(4096)
+def _globals_of(code: types.CodeType) -> tuple[str, ...]:
+    names = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    return tuple(sorted(names))
+
+
+def _is_of_package(file: str) -> bool:
+    return bool(_PACKAGES.search(file)) or file.startswith("<frozen")
+
+
+def _is_packages(module: types.ModuleType) -> bool:
+    """True for modules of torch, the standard library and installed packages."""
+    file = getattr(module, "__file__", None)
+    return module.__name__ in sys.builtin_module_names if file is None else _is_of_package(file)
+
+
+def _is_of_torch_or_lock(value: Any) -> bool:
+    """Objects of torch's C code, and locks: identity is all there is to compare."""
+    module = type(value).__module__
+    return module in ("_thread", "threading") or module.startswith("torch._C")
+
+
+# -- effects ------------------------------------------------------------------------------------------------------
+
+
+class HostEffects:
+    """Detects what a replay would not repeat: printing, logging, drawing host random numbers."""
+
+    def __init__(self) -> None:
+        self.found = ""
+
+    def __enter__(self) -> HostEffects:
+        self._random = _host_random()
+        self._outer = sys.getprofile()
+        sys.setprofile(self._note)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        sys.setprofile(self._outer)
+        if not self.found and not _equal(self._random, _host_random()):
+            self.found = "it draws random numbers on the host"
+
+    def _note(self, frame: Any, event: str, arg: Any) -> None:
+        if event == "c_call" and arg in _SAID:
+            self.found = self.found or f"it calls {arg.__name__}()"
+        elif event == "call" and frame.f_code is _LOGS:
+            self.found = self.found or "it logs"
+
+
+_SAID = (print, input, open)
+_LOGS = logging.Logger.callHandlers.__code__
+
+
+def _host_random() -> list[Any]:
+    import random
+
+    numpy = sys.modules.get("numpy")
+    return [
+        random.getstate(),
+        torch.get_rng_state().tolist(),
+        repr(numpy.random.get_state()[1:]) if numpy is not None else "",
+    ]
+
+
+def _equal(one: Iterable[Any], other: Iterable[Any]) -> bool:
+    return list(one) == list(other)

@@ -1,0 +1,328 @@
+"""What Dynamo found for one frame: its FX graph, what that reads, and why it is not the whole call."""
+
+from __future__ import annotations
+
+import collections
+import dis
+import functools
+import inspect
+import operator
+import re
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from gfxgraph.callables.trace.guard_walk import PACKAGES, reads_state
+
+BROKEN = "Python runs between its graphs"
+WAITS = "it is asynchronous, or calls something that is; give graphed() the part without await"
+RESTLESS_NUMBER = "changes too often; make it a tensor on the device"
+
+
+@dataclass
+class Found:
+    """What Dynamo found for one frame."""
+
+    root: Any
+    graph: Any
+    sources: list[str]
+    """Sources of the graph's inputs, in order; "" for a number that Dynamo computed."""
+    names: list[str] = field(default_factory=list)
+    """What the program calls them."""
+    why_not_whole: str = ""
+    code: list[Any] = field(default_factory=list)
+    """Code of every function that was traced on the way."""
+    stores: list[tuple[str, str, Any]] = field(default_factory=list)
+    """Constants that the frame's code leaves in objects: source of the object, attribute, value."""
+    may_raise: str = ""
+    """Arithmetic on a changing number that raises for some values."""
+    why_eager: str = ""
+    """Why even a capture of the graph would not do what the graph does."""
+    outside: list[int] = field(default_factory=list)
+    """Positions of the inputs from outside the frame: they are expected to stay in place."""
+    returned: list[str] = field(default_factory=list)
+    """Sources of external tensors and changing numbers that the frame returns; its graph need not contain them."""
+
+
+def _is_outside(source: str) -> bool:
+    """True for what is not one of the frame's own values: globals, and attributes of objects.
+
+    ``L['x']`` and ``L['args'][0]`` are values that change with each call; ``L['self'].weight`` belongs to an
+    object, and is expected to stay the same.
+    """
+    return source.startswith("G[") or "." in _IN_BRACKETS.sub("", source)
+
+
+_IN_BRACKETS = re.compile(r"\[[^\[\]]*\]")
+_WAITS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+def look(graph: Any) -> Found:
+    """Collect what Dynamo knows about the frame whose graph it passes to its backend."""
+    # lazily: Dynamo takes seconds to import, and has been when it calls this
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    tx = InstructionTranslator.current_tx()
+    output = tx.output
+    if any(wait in str(node.target) for node in graph.graph.nodes for wait in ("wait_stream", "wait_event")):
+        # An FX graph records work on another stream only as an annotation.
+        raise torch._dynamo.exc.SkipFrame("it works on several streams; assume_pure=True captures them")
+    if any("set_materialize_grads" in code.co_names for code in output.tracing_context.traced_code):
+        raise torch._dynamo.exc.SkipFrame("it calls ctx.set_materialize_grads(), which Dynamo ignores")
+    for each in output.side_effects.keepalive:
+        if type(each) is collections.deque and each.maxlen is not None:
+            known = output.side_effects.id_to_variable.get(id(each))
+            bound = getattr(known, "maxlen", None)
+            if bound is None or bound.as_python_constant() != each.maxlen:
+                raise torch._dynamo.exc.SkipFrame("it uses a deque with maxlen, which Dynamo ignores")
+    mixed = _mixed_numbers(graph)
+    if mixed:
+        raise torch._dynamo.exc.SkipFrame(mixed)
+    code = list(output.tracing_context.traced_code)
+    if any(each.co_flags & _WAITS for each in code):
+        raise torch._dynamo.exc.SkipFrame(WAITS)
+    sources = []
+    for node in graph.graph.nodes:
+        if node.op == "placeholder":
+            argument = node.meta.get("grapharg")
+            sources.append(name_of(argument.source) if argument is not None else "")
+    found = Found(output.root_tx.f_code, graph, sources, code=code)
+    found.outside = [i for i, source in enumerate(sources) if _is_outside(source)]
+    found.why_eager = _why_eager(graph)
+    found.may_raise = _arithmetic(graph)
+    reason = output.compile_subgraph_reason
+    if reason is None or reason.graph_break:
+        found.why_not_whole = f"{BROKEN}: {said(str(reason.reason) if reason else '')}"
+        return found
+    if output.random_calls:
+        found.why_not_whole = "it draws random numbers on the host"
+        return found
+    found.returned, container = _from_outside(tx)
+    if container:
+        found.why_not_whole = f"it returns {container} itself, not a copy"
+        return found
+    found.why_not_whole = _effects(found, output.side_effects) or found.why_not_whole
+    return found
+
+
+def _effects(found: Found, effects: Any) -> str:
+    """Note constants that the frame stores; return "" if it changes nothing else, else what a graph cannot repeat."""
+    # lazily: Dynamo takes seconds to import, and has been when it calls this
+    from torch._dynamo.side_effects import AttributeMutationNew, ValueMutationNew
+    from torch._dynamo.variables import ConstantVariable, TensorVariable
+
+    for each in list(effects.id_to_variable.values()):
+        if isinstance(each, TensorVariable) and each.source is None and effects.store_attr_mutations.get(each):
+            return "it adds an attribute to a tensor that it makes"
+        if isinstance(each.mutation_type, AttributeMutationNew | ValueMutationNew) or not effects.is_modified(each):
+            continue
+        stored = effects.store_attr_mutations.get(each)
+        is_constant = stored and all(isinstance(value, ConstantVariable) for value in stored.values())
+        if each.source is None or not is_constant or name_of(each.source).startswith(("L['args']", "L['kwargs']")):
+            what = name_of(each.source) if each.source is not None else type(each).__name__
+            changing = [name for name, value in (stored or {}).items() if not isinstance(value, ConstantVariable)]
+            return f"it changes {what}{f'.{changing[0]}' if changing and changing[0].isidentifier() else ''}"
+        for name, value in stored.items():
+            found.stores.append((name_of(each.source), name, value.as_python_constant()))
+    return "it registers hooks on tensors" if effects.tensor_hooks or effects.save_for_backward else ""
+
+
+def _from_outside(tx: Any) -> tuple[list[str], str]:
+    """Of what the frame returns: tensors and changing numbers that it did not make, and a container of that kind."""
+    # lazily: Dynamo takes seconds to import, and has been when it calls this
+    from torch._dynamo.side_effects import AttributeMutationExisting, ValueMutationExisting
+    from torch._dynamo.source import TempLocalSource
+    from torch._dynamo.variables import SymNodeVariable, TensorVariable, UserDefinedClassVariable
+    from torch._dynamo.variables.base import VariableTracker
+
+    stored = tx.output.side_effects.store_attr_mutations
+    tensors: list[str] = []
+    others: list[str] = []
+    seen: dict[int, Any] = {}
+
+    def look_at(variable: Any) -> None:
+        for attribute in stored.get(variable, {}).values():  # of objects that the frame makes
+            VariableTracker.visit(look_at, attribute, seen)
+        if isinstance(variable.source, types.NoneType | TempLocalSource) or isinstance(
+            variable, UserDefinedClassVariable
+        ):
+            return
+        if isinstance(variable, TensorVariable | SymNodeVariable):
+            tensors.append(name_of(variable.source))
+        elif isinstance(variable.mutation_type, ValueMutationExisting | AttributeMutationExisting):
+            others.append(name_of(variable.source))
+
+    if tx.stack:
+        VariableTracker.visit(look_at, tx.stack[-1], seen)
+    return tensors, others[0] if others else ""
+
+
+def _why_eager(graph: Any) -> str:
+    """A call in the graph that may behave differently each time, because Dynamo did not look inside it."""
+    for node in graph.graph.nodes:
+        if _with_random_numbers(graph, node):
+            return "it uses checkpointing around a part that draws random numbers"
+        function = _unseen(node)
+        if function is not None and reads_state(function):
+            return f"{function.__qualname__}, which Dynamo does not look into, reads more than its arguments"
+        if "flat_apply" in getattr(node.target, "__name__", ""):
+            return "it calls a function marked for nonstrict_trace, which Dynamo does not look into"
+        if node.target in _BY_STORAGE and (len(node.args) > 3 or "storage_offset" in node.kwargs):
+            return "it reads an argument's storage by as_strided, from the storage's start"
+    return ""
+
+
+def _mixed_numbers(graph: torch.fx.GraphModule) -> str:
+    """Where a number that travels as a tensor makes a dtype that the number itself would not; "" for nowhere.
+
+    Dynamo takes NumPy's numbers and random ones for tensors. Beside a tensor of a lower kind (an int tensor times a
+    ``numpy.float64``) a tensor brings its own dtype, a number the default one.
+    """
+    numbers: set[torch.fx.Node] = set()
+    for node in graph.graph.nodes:
+        value, needs = node.meta.get("example_value"), node.all_input_nodes
+        if node.op == "placeholder":
+            argument = node.meta.get("grapharg")
+            if argument is not None and (argument.pass_arg_as_tensor or "___from_numpy" in name_of(argument.source)):
+                numbers.add(node)
+        elif isinstance(value, torch.Tensor) and needs and numbers.issuperset(needs):
+            numbers.add(node)
+        elif isinstance(value, torch.Tensor) and not numbers.isdisjoint(needs):
+            dtypes = {each: _dtype_of(each) for each in needs}
+            kind = max((_kind(dtype) for each, dtype in dtypes.items() if dtype and each not in numbers), default=3)
+            given = [dtype for each, dtype in dtypes.items() if dtype and each in numbers and _kind(dtype) > kind]
+            if any(dtype not in (torch.bool, torch.int64) for dtype in given):  # random floats travel as float64
+                return (
+                    "it mixes a number of NumPy's, or a random one, with a tensor of another kind; take float() of it"
+                )
+    return ""
+
+
+def _dtype_of(node: torch.fx.Node) -> torch.dtype | None:
+    value = node.meta.get("example_value")
+    return value.dtype if isinstance(value, torch.Tensor) else None
+
+
+def _kind(dtype: torch.dtype) -> int:
+    """Which numbers a dtype holds: those that mix with it become the higher kind."""
+    return 3 if dtype.is_complex else 2 if dtype.is_floating_point else 0 if dtype is torch.bool else 1
+
+
+def _arithmetic(graph: Any) -> str:
+    """Arithmetic on numbers in the graph that raises for some values; "" if there is none.
+
+    For divisions Dynamo is made to guard that the divisor is not zero: with zero the function raises, or catches.
+    """
+    may_raise = ""
+    for node in graph.graph.nodes:
+        if node.op == "call_function" and isinstance(node.meta.get("example_value"), _NUMBERS):
+            if node.target in _DIVISIONS:
+                _keep_from_zero(node.args[1])
+            elif node.target not in _SAFE and node.target.__module__ in ("_operator", "math", "torch"):
+                may_raise = str(node.target.__name__)
+    return may_raise
+
+
+def _keep_from_zero(divisor: Any) -> None:
+    number = divisor.meta.get("example_value") if isinstance(divisor, torch.fx.Node) else None
+    if isinstance(number, _NUMBERS):
+        bool(number != 0)
+
+
+_NUMBERS = (torch.SymInt, torch.SymFloat)
+_SAFE = (
+    operator.add, operator.sub, operator.mul, operator.neg, operator.pos, operator.abs, operator.getitem,
+    torch.sym_float, torch.sym_int, torch.sym_max, torch.sym_min, torch.sym_not, torch.sym_ite,
+)  # fmt: skip
+_DIVISIONS = (operator.truediv, operator.floordiv, operator.mod)
+
+
+def with_random_states(graph: Any) -> None:
+    """Make checkpointed parts draw the same numbers again in the backward, which Dynamo leaves to a compiler."""
+    found = [node for node in graph.graph.nodes if _with_random_numbers(graph, node)]
+    for node in found:
+        node.target = torch.utils.checkpoint.checkpoint
+    if found:
+        graph.recompile()
+
+
+def with_plain_regions(graph: torch.fx.GraphModule) -> None:
+    """Call the parts of ``nested_compile_region`` themselves: their operator's backward needs a compiler."""
+    region = getattr(torch.ops.higher_order, "invoke_subgraph", None)  # torch 2.6 has none
+    for module in graph.modules() if region is not None else ():
+        nodes = module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ()
+        found = [node for node in nodes if node.target is region]
+        for node in found:
+            node.target = _call_region
+        if found:
+            module.recompile()
+
+
+def _call_region(region: Callable[..., object], name: str, *operands: object) -> object:
+    return region(*operands)
+
+
+def _with_random_numbers(graph: Any, node: Any) -> bool:
+    if node.target not in (torch.ops.higher_order.tag_activation_checkpoint, torch.utils.checkpoint.checkpoint):
+        return False
+    part = getattr(graph, node.args[0].target)
+    inner = [each for module in part.modules() if hasattr(module, "graph") for each in module.graph.nodes]
+    return any(_DRAWS.search(str(getattr(each.target, "__name__", each.target))) for each in inner)
+
+
+_DRAWS = re.compile(
+    r"dropout|rand|bernoulli|multinomial|normal_?$|uniform|exponential|cauchy|geometric|poisson|rrelu|gumbel"
+    r"|scaled_dot_product"
+)
+_BY_STORAGE = ("as_strided", torch.as_strided)
+
+
+def _unseen(node: Any) -> Any:
+    """The Python function that a node calls as a whole, if it is one of the program's."""
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        packet = target if isinstance(target, torch._ops.OpOverloadPacket) else target._overloadpacket
+        known = torch._library.custom_ops.OPDEFS.get(packet._qualified_op_name)
+        return None if known is None else known._init_fn
+    if node.op == "call_function" and isinstance(target, types.FunctionType):
+        return None if target.__module__.partition(".")[0] == "torch" else target
+    return None
+
+
+def name_of(source: Any) -> str:
+    name = source.name
+    return str(name() if callable(name) else name)
+
+
+def said(why: str) -> str:
+    """One line about a graph break, from Dynamo's text: the kind of break, and the object concerned."""
+    lines = [line.strip() for line in why.splitlines() if line.strip()]
+    at = [line.removeprefix("Developer debug context:").strip() for line in lines if line.startswith("Developer")]
+    return f"{lines[0]} ({at[0]})" if at and at[0] else lines[0] if lines else "no reason given"
+
+
+# -- properties of code ---------------------------------------------------------------------------------------
+
+
+@functools.cache
+def catches(code: types.CodeType) -> bool:
+    """Whether the code may continue after an error: by an ``except``, or at the end of a ``with``. False for
+    packages.
+    """
+    if "site-packages" in code.co_filename or "dist-packages" in code.co_filename:
+        return False
+    return code.co_name == "__exit__" or any(s.opname == "CHECK_EXC_MATCH" for s in dis.get_instructions(code))
+
+
+def asks_by_name(code: types.CodeType) -> bool:
+    """Whether the program's code may look for a Python attribute of a tensor that does not exist."""
+    asks = catches(code) or not {"getattr", "hasattr"}.isdisjoint(code.co_names)
+    return asks and not PACKAGES.search(code.co_filename)
+
+
+def is_of_mappings(code: types.CodeType) -> bool:
+    """Whether it is ``in`` or ``get`` of ``collections.abc.Mapping``, which catch a missing key's error."""
+    return code.co_filename == Mapping.get.__code__.co_filename and catches(code)

@@ -1,0 +1,253 @@
+"""Captures of several threads take turns; calls that would break a capture wait for it.
+
+Problem: torch allows one capture in a process, and the runtime lets calls of any thread end it: waiting for the
+whole device in every capture mode, destroying a graph on HIP, drawing random numbers (the default generator is in
+capture mode for all threads). Two threads that capture, or one that captures while another works, break each
+other.
+
+Idea: captures take turns. A thread's capture begins when those of other threads are over; another thread's call
+that would break a capture waits in the same queue. Captures of one thread never wait for each other.
+
+A capture may itself wait for the thread that waits for it (it started a thread and joins it). So a turn whose thread
+is blocked in a lock, a queue or a join is not waited for: two captures at once, each in a mode that concerns only its
+own thread, are better than a hang.
+
+Source: CUDA's documentation of cuThreadExchangeStreamCaptureMode; hipamd's sources as noted in
+simulator/profiles; docs/decisions/0138.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+import torch
+
+from gfxgraph.core.locks import new_lock
+from gfxgraph.errors import DriverError
+from gfxgraph.process import process
+from gfxgraph.types import CaptureStatus
+
+WAIT_FOR_CAPTURE_S = 120.0
+"""After this long, two captures at once do less harm than waiting on."""
+_LOOK_EVERY_S = 0.02
+_LOOKS_UNTIL_BLOCKED = 20  # 0.4 s: on a busy machine a starved thread looks blocked, too
+_WAITING_FILES = (
+    "capture/capture_lock.py", "threading.py", "queue.py", "selectors.py", "concurrent/futures/_base.py",
+    "multiprocessing/",
+)  # fmt: skip
+# Errors of torch's CUDAGeneratorState while the generator is in capture mode; the second since torch 2.11.
+_REFUSED_BY_GENERATOR = ("Cannot prepare for replay during capturing stage", "Offset increment outside graph capture")
+_STREAMS_PER_POOL = 32  # c10/cuda/CUDAStream: the 33rd stream is the first one again
+
+lock = new_lock()
+"""For turns and for what captures replace: a finalizer that runs where one of two was held may need the other. Not a
+Condition: that one enters and leaves in Python, where an interrupt leaves its lock held for good."""
+_waiters: list[Callable[[], None]] = []
+"""Wakes each thread that waits."""
+_turns: list[weakref.ref[Turn]] = []
+"""Weak references: an interrupt may skip `give`, but the turn still dies with its holder's frame."""
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class Turn:
+    """One thread's exclusive time: a capture, or a call that must not run during one.
+
+    It ends when it is given, or when nobody holds this object any more.
+    """
+
+    thread: int = field(default_factory=threading.get_ident)
+    begun: float = 0.0
+    where: object = ""
+    """The line that began it."""
+    draws: bool = True
+    """Whether the default generator is in capture mode during it, so that other threads cannot draw."""
+
+
+def take(turn: Turn) -> None:
+    """Begin a turn once those of other threads are over."""
+    is_alone = _wait(turn)
+    if not is_alone:
+        process.require().report(
+            "capture_not_serialized",
+            "another thread's capture waits for this thread or takes too long, so two run at once; random numbers "
+            "are not safe in either",
+            level=logging.INFO,
+        )
+
+
+def let_draw() -> None:
+    """Let other threads draw beside this thread's newest capture: it does not use the default generator."""
+    with lock:
+        mine = [turn for turn in _all() if turn.thread == threading.get_ident()]
+        if mine and mine[-1].where:
+            mine[-1].draws = False
+            _wake()
+
+
+def underway() -> list[Turn]:
+    """The turns that are captures, of all threads."""
+    return [turn for turn in _all() if turn.where]
+
+
+def give(turn: Turn) -> None:
+    """End a turn; may be called from any thread, and more than once."""
+    with lock:
+        _turns[:] = [each for each in _turns if each() not in (turn, None)]
+        _wake()
+
+
+def forget_all() -> None:
+    """In a forked child: the threads that had turns, or waited for one, are not there."""
+    _turns.clear()
+    _waiters.clear()
+
+
+def _wake() -> None:
+    while _waiters:
+        _waiters.pop()()
+
+
+@contextmanager
+def held(only_drawing: bool = False) -> Iterator[bool]:
+    """Hold a turn for one call; yields False if another thread's turn could not be waited for.
+
+    Args:
+        only_drawing: for a draw, which conflicts only with captures that use the default generator; none begins
+        meanwhile.
+    """
+    turn = Turn(draws=not only_drawing)
+    try:
+        yield _wait(turn, only_drawing)
+    finally:
+        give(turn)
+
+
+@contextmanager
+def alone() -> Iterator[bool]:
+    """A turn for one call that ends no other's capture, and is not refused for one's sake; yields as ``held``."""
+    with held() as is_alone, unnoticed():
+        yield is_alone
+
+
+@contextmanager
+def held_unless(is_too_early: Callable[[], bool]) -> Iterator[bool]:
+    """Hold a turn for one call at once, beside others' calls; yields False, without a turn, if it is too early.
+
+    Args:
+        is_too_early: asked while no capture can begin.
+    """
+    turn = Turn()
+    with lock:
+        is_held = not is_too_early()
+        if is_held:
+            _turns.append(weakref.ref(turn))
+    try:
+        yield is_held
+    finally:
+        give(turn)
+
+
+def is_held_here() -> bool:
+    """True while this thread captures."""
+    me = threading.get_ident()
+    return any(turn.thread == me for turn in _all())
+
+
+def launched_again(error: RuntimeError, launch: Callable[[], object]) -> bool:
+    """Repeat a launch that was refused because another thread captured with the generator, while none does.
+
+    Returns:
+        False if it was refused for something else; nothing was launched then.
+    """
+    if not any(text in str(error) for text in _REFUSED_BY_GENERATOR):
+        return False
+    with held(only_drawing=True):
+        launch()
+    return True
+
+
+def _all() -> list[Turn]:
+    return [turn for each in list(_turns) if (turn := each()) is not None]
+
+
+def _others(only_drawing: bool) -> list[int]:
+    """The ids of other threads that have a turn. Not the turns: a waiting thread would keep them alive."""
+    me = threading.get_ident()
+    alive = set(sys._current_frames()) if _turns else ()  # ids only: frames, this one included, would make a cycle
+    return [t.thread for t in _all() if t.thread != me and t.thread in alive and (t.draws or not only_drawing)]
+
+
+def _wait(turn: Turn, only_drawing: bool = False) -> bool:
+    """Wait for other threads' turns, and begin ``turn``; False if waiting is pointless."""
+    deadline = monotonic() + WAIT_FOR_CAPTURE_S
+    seen: dict[int, tuple[object, int]] = {}
+    waiter, is_noted = threading.Lock(), False
+    waiter.acquire()
+    while True:
+        with lock:
+            others = _others(only_drawing)
+            looks = [seen[thread][1] if thread in seen else 0 for thread in others]
+            if monotonic() > deadline or all(n > _LOOKS_UNTIL_BLOCKED for n in looks):  # true where there are none
+                turn.begun = monotonic()
+                _turns.append(weakref.ref(turn))
+                return not others
+            if not is_noted:
+                _waiters.append(waiter.release)
+        is_noted = not waiter.acquire(timeout=_LOOK_EVERY_S)
+        seen = {thread: _look(thread, seen.get(thread)) for thread in others}
+
+
+def _look(thread: int, before: tuple[object, int] | None) -> tuple[object, int]:
+    """Where a thread is, and for how many looks it has been waiting there."""
+    frame = sys._current_frames().get(thread)
+    if frame is None:
+        return None, 0
+    at = (id(frame), frame.f_lasti)
+    is_waiting = any(part in frame.f_code.co_filename.replace("\\", "/") for part in _WAITING_FILES)
+    return at, (before[1] + 1 if is_waiting and before is not None and before[0] == at else 0)
+
+
+def unnoticed() -> AbstractContextManager[Any]:
+    """Calls of this thread in the block neither end a capture of another thread nor are refused because of one."""
+    state = process.current()
+    if state is None or state.driver is None or "relaxed" in state.driver.missing:
+        return nullcontext()
+    try:
+        return state.driver.relaxed()
+    except DriverError as error:
+        process.log.debug("the capture mode of this thread could not be changed: %s", error)
+        return nullcontext()
+
+
+def synchronize_device(wait: Any) -> Any:
+    """Wait for the device between captures; if a capture cannot be waited for, wait for every stream outside it.
+
+    Args:
+        wait: torch's own call. Every runtime refuses it while any capture is running, and ends that capture.
+    """
+    with alone() as is_alone:
+        if is_alone:
+            return wait()
+        return _synchronize_streams()
+
+
+def _synchronize_streams() -> None:
+    """Wait for torch's streams that are not capturing; streams that torch did not make are unknown."""
+    state = process.require()
+    default, current = torch.cuda.default_stream(), torch.cuda.current_stream()
+    streams = [default, current]
+    for priority in (0, -1):
+        streams += [torch.cuda.Stream(priority=priority) for _ in range(_STREAMS_PER_POOL)]
+    for handle in {stream.cuda_stream for stream in streams}:
+        if state.driver is not None:
+            with suppress(DriverError):
+                if state.driver.capture_info(handle).status is CaptureStatus.NONE:
+                    state.driver.synchronize_stream(handle)

@@ -1,0 +1,24 @@
+"""record: what a program does inside a capture, written down.
+
+recorder.py, not_recorded.py
+              the dispatch mode that writes the tape; calls that it does not write down as they come
+modes.py      entering and leaving torch's stack of dispatch modes; autocasting.py: autocast's state inside one
+overloads.py, torch_bindings.py, fused_recording.py
+              facts about each operation, torch's bindings for it, and operations recorded whole
+tensor_arguments.py, unsafe_calls.py
+              tensors among the arguments of an operation; conditions on its arguments
+splits.py     what runs between two segments
+host_values.py, host_memory.py
+              values that leave the device; host memory that captured code read
+tracked_numbers.py, number_symbols.py
+              what ``.item()`` hands out inside a capture; the same as torch's symbolic scalars
+dynamic_shapes.py, relocated_tensors.py
+              tensors whose shape depends on data, and other captures that use them
+random_generators.py, seeds.py
+              the generators of a capture; those that the captured program seeds
+grad_scaler.py
+              ``GradScaler.step``, the one branch that is captured both ways
+collectives.py, streams.py
+              collectives of a segment; the streams of a capture
+user_lines.py which line of the program is running
+"""

@@ -1,0 +1,422 @@
+"""Tensors whose shape depends on data, and what is computed with them inside a capture.
+
+Problem: ``x[mask]`` has as many rows as the mask has true elements, a different number in each replay. Everything
+recorded after it was sized for the captured count. Idea: such a tensor *moves*: a replay points the program's own
+tensor at the new result, and each torch call that takes it is a host step, repeated as a whole, with results
+that move in turn. Results without dimensions, and external tensors that the call wrote, stay in place: graphs
+can continue from there.
+
+Calls are seen by a ``TorchFunctionMode``, above C++, which would read a size and use it as a constant.
+What Python reads of a moving tensor (its shape, its length) is checked again at each replay.
+
+Views move whatever their dimensions: copying a new view to where the old one lay would overwrite its base.
+
+Invariant: anything that uses a moving tensor in another way (a backward, an operation without a visible call, a
+pointer) fixes it first: then its step copies into the captured memory, and raises if the shape differs.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from gfxgraph.capture.patches import intercept
+from gfxgraph.capture.record import fused_recording, relocated_tensors
+from gfxgraph.capture.record.autocasting import as_now
+from gfxgraph.capture.record.modes import put_below, take_off
+from gfxgraph.capture.record.tensor_arguments import flat, written
+from gfxgraph.capture.record.tracked_numbers import TrackedNumber, plain
+from gfxgraph.capture.record.user_lines import place
+from gfxgraph.capture.replay.captured_program import Splitting
+from gfxgraph.capture.replay.graph_tensors import Layout, has_layout, memory_of, parts_of, size_of
+from gfxgraph.capture.replay.replay_steps import HostStep, ReadStep, Step, share_memory
+from gfxgraph.core.expressions import among
+from gfxgraph.core.unsafe import Kind, UnsafeOp, When
+from gfxgraph.errors import GuardMismatch
+from gfxgraph.process import process
+from gfxgraph.types import OnUnsafe
+
+_interpreter = torch._C._functorch.peek_interpreter_stack
+_MOVING = UnsafeOp(
+    "moving tensor", Kind.DYNAMIC_SHAPE, "it computes with a tensor whose shape depends on data", When.ALWAYS
+)
+# Attributes that reveal nothing about the shape.
+_HARMLESS = frozenset(
+    "dim ndim dtype device is_cuda is_cpu layout requires_grad is_leaf grad_fn grad is_floating_point is_complex "
+    "is_sparse is_quantized is_meta is_nested is_signed element_size itemsize names get_device is_inference "
+    "_backward_hooks __hash__ is_tensor is_conj is_neg item tolist __bool__ __float__ __int__ __index__ __repr__ "
+    "__format__".split()
+)
+_COUNTS = frozenset({"numel", "nelement", "size", "_nnz"})
+_ANSWERS = frozenset("shape stride __len__ storage_offset nbytes is_contiguous".split()) | _COUNTS
+# Calls that hand out the tensor in a form that cannot be followed, or give another tensor its shape or memory.
+_FORMS = frozenset(
+    "data_ptr untyped_storage storage numpy __array__ __dlpack__ set_ data= resize_ resize_as_ register_hook "
+    "backward __iter__ __reduce_ex__ __deepcopy__ __contains__ requires_grad_ retain_grad share_memory_ "
+    "pin_memory".split()
+)
+# Operations that C++ applies to a mask's result before it returns it.
+_VIEWS = frozenset(f"aten::{name}" for name in "unbind select squeeze t transpose detach alias".split())
+
+
+_PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device)
+_UNKNOWN: Any = object()
+
+
+class MovingCapture(Splitting, Protocol):
+    """What `MovingTensors` needs from its capture."""
+
+    values: Any
+    recorder: Any
+    rollback: Any
+    streams: Any
+
+
+class MovingTensors:
+    """The moving tensors of one capture."""
+
+    def __init__(self, session: MovingCapture) -> None:
+        self._session = weakref.ref(session)
+        self._steps: dict[int, tuple[weakref.ref[Tensor], HostStep]] = {}
+        self._mode: Calls | None = None
+        self._graded: list[weakref.ref[HostStep]] = []
+        """Steps whose results require gradients."""
+
+    @property
+    def is_idle(self) -> bool:
+        session: Any = self._session()
+        return session is None or session.recorder.paused or process.active_session() is not session
+
+    def stop(self) -> None:
+        """End tracking: the capture is over."""
+        if self._mode is not None:
+            take_off(self._mode)
+        self._mode = None
+        self._steps = {}
+
+    # -- which tensors move ---------------------------------------------------------------------------
+
+    def among(self, args: Any, kwargs: Any) -> list[Tensor]:
+        """The moving tensors among arguments."""
+        if not self._steps:
+            return []
+        return [tensor for tensor in flat(args, kwargs) if self._step_of(tensor) is not None]
+
+    def _step_of(self, tensor: Tensor) -> HostStep | None:
+        found = self._steps.get(id(tensor))
+        return found[1] if found is not None and found[0]() is tensor else None
+
+    def fix(self, tensors: list[Tensor]) -> None:
+        """Fix these tensors to their captured memory: a replay with another shape raises GuardMismatch."""
+        for tensor in tensors:
+            step = self._step_of(tensor)
+            if step is not None:
+                step.moving.discard(id(tensor))
+                del self._steps[id(tensor)]
+
+    def note(self, row: UnsafeOp, name: str, step: Step | None, args: Any, kwargs: Any) -> None:
+        """Decide whether the results of an unsafe operation that became a step move."""
+        session = self._session()
+        if not isinstance(step, HostStep) or session is None or session.policy is not OnUnsafe.SPLIT:
+            return
+        if row is not _MOVING and not _depends_on_data(row, name, args):
+            return
+        if self._starts():
+            self._move(step, flat(args, kwargs))
+
+    def _starts(self) -> bool:
+        """Start seeing calls; False if Dynamo would recompile under a mode of ours."""
+        if self._mode is None and fused_recording.has_compiled_nothing():
+            self._mode = Calls(self)  # stored before it is entered, so that it is removed whatever happens
+            put_below(self._mode)
+            session: Any = self._session()
+            session.recorder.is_wary = True
+            session.values.expect_numbers()  # its sizes
+        return self._mode is not None
+
+    def _move(self, step: HostStep, given: list[Tensor]) -> None:
+        others = [tensor for tensor in given if self._is_anothers(tensor)]
+        made = [tensor for tensor in flat(step.out) if not any(tensor is each for each in given)]
+        for tensor in made:
+            if tensor.is_nested:  # torch does not give it other sizes
+                continue
+            if any(share_memory(tensor, each) for each in others):
+                step.views.add(id(tensor))
+            if tensor.dim() or any(share_memory(tensor, each) for each in given):
+                step.moving.add(id(tensor))
+                self._steps[id(tensor)] = weakref.ref(tensor), step
+                if has_layout(tensor):
+                    relocated_tensors.note(tensor, step)
+        self._expect_gradients(step, made, self.among([*given, *made], {}))
+
+    def _is_anothers(self, tensor: Tensor) -> bool:
+        """Whether its memory belongs to a tensor that stays: not moving itself, or a view of one that stays."""
+        step = self._step_of(tensor)
+        return step is None or id(tensor) in step.views
+
+    def _expect_gradients(self, step: HostStep, made: list[Tensor], moving: list[Tensor]) -> None:
+        """A backward uses the sizes and the memory that C++ saved: it fixes these tensors."""
+        places = [
+            (weakref.ref(tensor), _placed(tensor), weakref.ref(self._steps[id(tensor)][1])) for tensor in moving
+        ]
+        mine, made_by = weakref.ref(self), weakref.ref(step)
+
+        def arrived(_: Tensor) -> None:
+            here = mine()
+            if here is not None and not here.is_idle:
+                here._fix_all()
+                return
+            then = made_by()
+            if then is not None and then.has_stale:
+                raise _gone("a value that an operation kept", "another shape")
+            for ref, place_then, mover in places:
+                tensor = ref()
+                if tensor is not None and (now := _placed(tensor)) != place_then:
+                    raise _gone(place_then[0], now[0])
+                moved = mover()
+                if tensor is not None and moved is not None and process.active_session() is not None:
+                    moved.moving.discard(id(tensor))  # this backward is captured, too, at these sizes
+                    moved.saved_must_fit = True
+
+        for tensor in made:
+            if tensor.requires_grad:
+                self._graded.append(weakref.ref(step))
+                tensor.register_hook(arrived)
+
+    def _expect_number(self, name: str, numbers: list[TrackedNumber], out: object) -> None:
+        """A backward uses the numbers that C++ saved at the capture: they are pinned, there or in its own capture."""
+        then = [(number, number._value) for number in numbers]
+
+        def arrived(_: Tensor) -> None:
+            for number, value in then:
+                if number._value != value:
+                    raise _gone(value, number._value, f"a number that torch.{name} kept for its backward")
+                number._leave(f"the backward of {name}")
+
+        for tensor in flat(out):
+            if tensor.grad_fn is not None:
+                tensor.register_hook(arrived)
+
+    def _fix_all(self) -> None:
+        self.fix([tensor for ref, _ in list(self._steps.values()) if (tensor := ref()) is not None])
+        for ref in self._graded:
+            step = ref()
+            if step is not None:
+                step.saved_must_fit = True
+
+    # -- operations on moving tensors -------------------------------------------------------------------------
+
+    def operation(self, name: str, args: Any, kwargs: Any) -> UnsafeOp | None:
+        """Handle an operation without a Python call: a view of a moving result stays moving; any other fixes its
+        arguments.
+        """
+        if not self._steps:
+            return None
+        found = self.among(args, kwargs)
+        if found and name in _VIEWS and not any(tensor.requires_grad for tensor in found):
+            return _MOVING
+        self.fix(found)
+        return None
+
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Handle a torch call inside the capture."""
+        found = self.among(args, kwargs)
+        name = func.__name__
+        if _is_getter(func):
+            attribute = getattr(func.__self__, "__name__", "")
+            name = "data=" if (attribute, name) == ("data", "__set__") else attribute
+        if not found or name in _HARMLESS:
+            return func(*args, **kwargs)
+        tensors = flat(args, kwargs)
+        if name in _FORMS or not _can_be_made_again(tensors, kwargs):
+            self.fix(found)
+            return func(*args, **kwargs)
+        session: Any = self._session()
+        func = intercept.original_of(func)
+        if name in _ANSWERS:
+            return self._answered(session, name, func, args, kwargs)
+        return self._made(session, name, func, args, kwargs)
+
+    def by_number(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Handle a torch call with a tracked index or size: repeat it with the fresh value, or pin the value."""
+        session: Any = self._session()
+        tensors = flat(args, kwargs)
+        name = func.__name__
+        if (
+            self.is_idle
+            or name in _FORMS
+            or session.policy is not OnUnsafe.SPLIT
+            or not _can_be_made_again(tensors, kwargs)
+            or not self._starts()
+        ):
+            return func(*plain(args, name), **plain(kwargs, name))
+        return self._made(session, name, func, args, kwargs)
+
+    def _answered(self, session: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+        """Record a read by Python that depends on the shape."""
+        value = func(*args, **kwargs)
+        step, ref = self._read(session, name, func, args, kwargs, value)
+        session.add(step)
+        if name in _COUNTS and type(value) is int:
+            return session.values.handed_out(value, ref, (step.code, step.lasti), sys._getframe(2))
+        session.values.escaped(ref, value, name)
+        return value
+
+    def _read(self, session: Any, name: str, func: Any, args: Any, kwargs: Any, value: Any) -> tuple[ReadStep, Any]:
+        ref, step = session.values.new_read(partial(func, *args, **kwargs), value, f"torch.Tensor.{name}", place())
+        return step, ref
+
+    def _made(self, session: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+        where = place()
+        numbers = [*among(TrackedNumber, (args, kwargs))]
+        args, kwargs, spec_args, spec_kwargs = session.values.resolved_call(args, kwargs)
+        given = flat(args, kwargs)
+        wrote: list[Tensor] = []
+        states = session.generators.foreign_states(args, kwargs)
+
+        def make() -> tuple[Any, Step | None]:
+            session.rollback.save_states(states)
+            with WriteSaver(session, wrote), Saved() as saved:
+                out = func(*args, **kwargs)
+            others = [part for part in _parts(out) if not isinstance(part, Tensor)]
+            if not all(isinstance(part, _PLAIN) for part in others):
+                return _UNKNOWN, None
+            if others:
+                answer, ref = self._read(session, name, func, args, kwargs, out)
+                session.values.escaped(ref, out, name)
+                return out, answer
+            for tensor in flat(out, wrote):
+                if not tensor.is_cuda:
+                    session.values.taint(tensor)
+            session.recorder.adopt(out)
+            step = again(out)
+            step.saved = saved.apart_from([*given, *flat(out)])
+            self._move(step, given)
+            if numbers:
+                self._expect_number(name, numbers, (out, wrote))
+            return out, step
+
+        def again(out: object = None) -> HostStep:
+            is_symbolic = spec_kwargs is not kwargs  # an empty tuple of arguments is always the same
+            return HostStep(
+                as_now(func), spec_args, spec_kwargs, out, name, *where, tuple(wrote), tuple(states), is_symbolic
+            )
+
+        out = session.split(_MOVING, name, make, where, again)
+        if out is not _UNKNOWN:
+            return out
+        self.fix(given)
+        return func(*args, **kwargs)
+
+
+class Calls(TorchFunctionMode):
+    """Sees each call of torch's functions and methods while a capture has moving tensors."""
+
+    def __init__(self, moving: MovingTensors) -> None:
+        super().__init__()
+        self._moving = moving
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self._moving.is_idle:
+            return func(*args, **kwargs)
+        return self._moving.call(func, args, kwargs)
+
+
+class Saved:
+    """Collects what autograd saves during a call for its backward."""
+
+    def __init__(self) -> None:
+        self.found: list[Tensor] = []
+        self._hooks = saved_tensors_hooks(self._keep, lambda tensor: tensor)
+
+    def _keep(self, tensor: Tensor) -> Tensor:
+        self.found.append(tensor)
+        return tensor
+
+    def __enter__(self) -> Saved:
+        self._hooks.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._hooks.__exit__(*error)
+
+    def apart_from(self, others: list[Tensor]) -> list[Tensor | None]:
+        """The saved tensors, in order; None for those that share memory with ``others``."""
+        return [
+            None if any(each is other or share_memory(each, other) for other in others) else each
+            for each in self.found
+        ]
+
+
+class WriteSaver(TorchDispatchMode):
+    """Saves existing tensors before a call writes to them, and notes them in ``found``."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, session: Any, found: list[Tensor]) -> None:
+        super().__init__()
+        self._session = session
+        self._made: set[int] = set()
+        self._found = found
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if hasattr(func, "_schema"):
+            writes = [*written(func, args, kwargs)]
+        else:  # nothing says what a higher-order operator writes, as Triton's does
+            writes = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        targets = [tensor for tensor in writes if memory_of(tensor) not in self._made]
+        self._session.rollback.save(targets, self._session.streams.own)
+        self._found += targets
+        before = {memory_of(tensor) for tensor in flat(args, kwargs)}
+        out = func(*args, **kwargs)
+        self._made |= {memory_of(tensor) for tensor in flat(out)} - (before - self._made)
+        return out
+
+
+def _placed(tensor: Tensor) -> tuple[object, list[Layout]]:
+    return size_of(tensor), [Layout.of(part) for part in parts_of(tensor)]
+
+
+def _can_be_made_again(tensors: list[Tensor], kwargs: Any) -> bool:
+    """True if the call would mean the same at a replay."""
+    return not (
+        "out" in kwargs  # a replay may pass other memory
+        or torch.is_autocast_enabled("cpu")
+        or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+        or _interpreter() is not None
+        or not all(type(tensor) in (Tensor, torch.nn.Parameter) for tensor in tensors)
+    )
+
+
+def _gone(expected: object, actual: object, what: str = "a tensor whose shape depends on data") -> GuardMismatch:
+    where = "a backward through results of a capture"
+    return process.mismatch("shape_guard_mismatch", op=what, where=where, expected=expected, actual=actual)
+
+
+def _depends_on_data(row: UnsafeOp, name: str, args: Any) -> bool:
+    if row.kind is not Kind.DYNAMIC_SHAPE or "index_put" in name or name == "aten::combinations":
+        return False
+    if row.when is When.HOST_OR_MASK_INDEX:
+        return any(isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) for index in args[1])
+    return True
+
+
+def _is_getter(func: Any) -> bool:
+    return getattr(func, "__name__", "") in ("__get__", "__set__", "__delete__")
+
+
+def _parts(out: Any) -> list[Any]:
+    if isinstance(out, (tuple, list)):
+        return [leaf for part in out for leaf in _parts(part)]
+    return [] if out is None else [out]

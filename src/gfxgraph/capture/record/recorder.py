@@ -1,0 +1,539 @@
+"""The recorder: a dispatch mode that writes down every operation of a capture.
+
+Problem: a graph is a list of nodes without names, and a capture that meets an operation which no graph can hold is
+lost. Idea: sit at torch's dispatcher while the capture runs. Each operation goes on the tape, with the last graph
+node it made and the Python line it came from. Nodes that appear between two operations were launched by other code
+(Triton, an extension) and are noted as opaque. Unsafe operations never reach the driver: the session splits there.
+
+Invariants: no tensor made inside the capture is kept alive (that would change which memory is
+reused, so the graph would differ from a stock capture). A tensor's value is one of the weak references
+to it, found through the tensor itself (``__weakref__``, the newest), which lives exactly as long as torch's
+tensor does.
+
+Source: dispatch modes under torch.compile, measured on torch 2.11 and 2.13: without
+``ignore_compile_internals`` compiled code silently runs eagerly under the mode, and stays eager.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Protocol
+from weakref import getweakrefs
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gfxgraph.capture.patches.torch_functions import can_keep_from_dynamo, keep_from_dynamo
+from gfxgraph.capture.record.dynamic_shapes import MovingTensors
+from gfxgraph.capture.record.host_memory import HostReads
+from gfxgraph.capture.record.not_recorded import (
+    TO_RECORD,
+    HostOperand,
+    NoStorage,
+    escaped,
+    first_seen,
+    is_host_work,
+    looked_at,
+    not_recorded,
+    otherwise,
+)
+from gfxgraph.capture.record.overloads import OPS, OpInfo, identity
+from gfxgraph.capture.record.random_generators import Generators
+from gfxgraph.capture.record.tensor_arguments import flat
+from gfxgraph.capture.record.user_lines import LIBRARIES, SKIP, is_library_code, note_library, place
+from gfxgraph.capture.replay.graph_tensors import Layout, has_layout, storage_address
+from gfxgraph.core.tape import Opaque, Tape, TapeValue, new_value
+from gfxgraph.core.unsafe import BY_NAME, UnsafeOp
+from gfxgraph.process import process
+from gfxgraph.process.process import Process
+from gfxgraph.types import OnUnsafe
+
+_getframe = sys._getframe
+_numbers = itertools.count(1)  # of recorders
+
+
+def _no_reader() -> int:
+    return 0
+
+
+class Tainted(Protocol):
+    """What a recorder asks about host tensors that hold device values."""
+
+    tainted: Any
+    has_symbols: bool
+
+    def taint(self, tensor: Tensor) -> None: ...
+    def reads_tainted(self, args: Any, kwargs: Any) -> bool: ...
+
+
+class RecordedCapture(Protocol):
+    """What a recorder asks of the capture that it watches, wherever it cannot continue by itself."""
+
+    state: Process
+    device_index: int
+    checks_for_escapes: bool
+    policy: OnUnsafe
+    generators: Generators
+
+    @property
+    def values(self) -> Tainted: ...
+    @property
+    def moving(self) -> MovingTensors: ...
+    @property
+    def host(self) -> HostReads: ...
+    def frontier_reader(self, stream: int) -> Callable[[], int | tuple[int, ...]]: ...
+    def unsafe_op(self, row: UnsafeOp, func: Any, args: Any, kwargs: Any) -> Any: ...
+    def op_failed(self, info: OpInfo, func: Any, args: Any, kwargs: Any, error: RuntimeError) -> Any: ...
+    def note_draw(self, slot: tuple[int, str] | None, args: Any, kwargs: Any) -> None: ...
+    def grew(self) -> None: ...
+    def keep_layout(self, tensor: Tensor, as_it_was: Tensor) -> None: ...
+
+
+class Recorder(TorchDispatchMode):
+    """Records one session; see the module's docstring."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, session: RecordedCapture) -> None:
+        super().__init__()
+        self.session = session
+        self.paused = False
+        self.tape = Tape(0)
+        self.rows = self.tape.rows
+        self.owner = next(_numbers)
+        self.outside: dict[int, TapeValue] = {}
+        """By ``identity``: values of external tensors, which ``externals`` holds."""
+        self.values: list[TapeValue] = []
+        """Values made by the current segment's operations."""
+        self.storages: dict[int, TapeValue] = {}
+        self.externals: dict[TapeValue, Tensor] = {}
+        self.mutated: dict[tuple[int, Any, Any], Tensor] = {}
+        self.reader: Callable[[], int | tuple[int, ...]] = _no_reader
+        self.reader_stream = -1
+        self.readers: dict[int, Callable[[], int | tuple[int, ...]]] = {}
+        self.frontiers: set[int | tuple[int, ...]] = {0}
+        self.device_index = session.device_index
+        self.raw_stream = torch._C._cuda_getCurrentRawStream
+        self.is_hip_like = session.checks_for_escapes
+        self.holds: list[Tensor] | None = None
+        """If set, every result is held until the capture is over, so that no two share memory."""
+        self.segment = 0
+        self.is_guarded = session.state.settings.guard > 0
+        self.is_wary = self.is_guarded
+        """Whether to inspect operations that no table lists: for guards, or because host tensors hold device values.
+        """
+        self.has_host_operands = False
+        self.max_nodes = session.state.decisions.max_nodes or sys.maxsize
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+    # -- segments ---------------------------------------------------------------------------------
+
+    def start_segment(self, index: int) -> None:
+        """Begin a new tape; values of earlier segments stay known by their memory."""
+        self.tape = Tape(index)
+        self.rows = self.tape.rows
+        self.segment = index
+        self.values = []
+        self.mutated = {}
+        self.readers.clear()
+        self.reader = _no_reader
+        self.reader_stream = -1
+        self.frontiers = {0}
+
+    def let_go(self) -> None:
+        """Release everything that would keep the finished session's graphs and tensors alive."""
+        self.session = None  # type: ignore[assignment]
+        self.readers.clear()
+        self.reader = _no_reader
+        self.paused = True
+
+    def _find_reader(self) -> Callable[[], int | tuple[int, ...]]:
+        stream = self.raw_stream(self.device_index)
+        if stream != self.reader_stream:
+            self.reader_stream = stream
+            reader = self.readers.get(stream)
+            if reader is None:
+                reader = self.readers[stream] = self.session.frontier_reader(stream)
+            self.reader = reader
+        return self.reader
+
+    def _new_nodes(self, frontier: int | tuple[int, ...]) -> bool:
+        """Remember a frontier; True if it holds a node not seen before."""
+        if type(frontier) is int:
+            if frontier in self.frontiers:
+                return False
+            self.frontiers.add(frontier)
+            return True
+        fresh = [handle for handle in frontier if handle not in self.frontiers]  # type: ignore[union-attr]
+        self.frontiers.update(fresh)
+        self.frontiers.add(frontier)
+        return bool(fresh)
+
+    def note_opaque(self) -> None:
+        """Note nodes that appeared since the last operation, if any."""
+        frontier = self._find_reader()()
+        if frontier not in self.frontiers and self._new_nodes(frontier):
+            last = frontier if type(frontier) is int else frontier[-1]  # type: ignore[index]
+            self.tape.opaque.append(Opaque(len(self.tape.rows), *place(), last))
+
+    def note_opaque_of_the_dead(self, graph: int) -> None:
+        """Note what appeared since the last operation of a dead capture: only its graph still tells.
+
+        Args:
+            graph: its handle, taken while it was alive; valid until the stream's capture is ended (seen on CUDA 13.0,
+            and
+                on AMD's emulator with HIP 6.4: tests/emulator/scenarios.py, read_a_dead_capture).
+        """
+        fresh = self._last_nodes_of_the_dead(graph)
+        if fresh:
+            self.tape.opaque.append(Opaque(len(self.tape.rows), *place(), fresh[-1]))
+
+    def disown_nodes_of_the_dead(self, graph: int) -> None:
+        """Ignore the nodes left by an operation that itself ended the capture: it will be repeated as a whole."""
+        self._last_nodes_of_the_dead(graph)
+
+    def _last_nodes_of_the_dead(self, graph: int) -> list[int]:
+        driver = process.require().driver
+        if driver is None or not graph:
+            return []
+        followed = {before for before, _ in driver.edges(graph)}
+        fresh = [node for node in driver.nodes(graph) if node not in followed and node not in self.frontiers]
+        self.frontiers.update(fresh)
+        return fresh
+
+    def disown_new_nodes(self) -> None:
+        """Ignore the nodes of an operation that was refused half-way.
+
+        Such an operation wrote only to temporary memory of its own, which is freed: the nodes that it left
+        in the graph affect no later node.
+        """
+        frontier = self._find_reader()()
+        if frontier not in self.frontiers:
+            self._new_nodes(frontier)
+
+    # -- dispatch ---------------------------------------------------------------------------------
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # Every line here runs once for each operation of a capture; see benchmarks/bench_core.py.
+        if self.paused:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        info = OPS.get(identity(func)) or first_seen(func)
+        if info is None:
+            return not_recorded(self, func, args, kwargs or {})
+        func = info.func
+        if info.is_watched or self.is_wary:
+            answer, args, kwargs = looked_at(self, info, args, kwargs or {})
+            if answer is not TO_RECORD:
+                return answer
+        owner = self.owner
+        spec_args = [*args]
+        try:
+            for position in info.tensors if len(args) >= info.n_tensors else range(len(args)):
+                item = args[position]
+                kind = type(item)
+                if kind is Tensor or kind is Parameter:
+                    value = item.__weakref__  # see known
+                    if type(value) is not TapeValue or value.owner is not owner:
+                        value = self.value_of(item)
+                    spec_args[position] = value
+                elif kind not in _PLAIN:
+                    spec_args[position] = self._spec(item)
+            if not kwargs:
+                kwargs = spec_kwargs = _NO_KWARGS
+            elif info.names_tensors:
+                spec_kwargs = {k: self._spec(v) for k, v in kwargs.items()}
+            else:
+                spec_kwargs = kwargs
+        except NoStorage as found:
+            return otherwise(self, found, func, args, kwargs)
+        rows = self.rows
+        position = len(rows)
+        call = info.binding if not kwargs and args and type(args[0]) in _EXACT else info.by_name(args, kwargs)
+        if info.launches_nothing:
+            out = call(*args, **kwargs) if kwargs else call(*args)
+        else:
+            reader = self.reader if self.raw_stream(self.device_index) == self.reader_stream else self._find_reader()
+            frontiers = self.frontiers
+            if reader() not in frontiers:
+                self.note_opaque()
+            try:
+                out = call(*args, **kwargs) if kwargs else call(*args)
+            except RuntimeError as error:
+                return self.session.op_failed(info, func, args, kwargs, error)
+            if self.rows is not rows:  # its kernel is Python, and the capture was split in there
+                return self._made_in_parts(info, args, kwargs, out)
+            after = reader()
+            if launched := after not in frontiers:
+                if type(after) is int:
+                    frontiers.add(after)
+                else:
+                    launched = self._new_nodes(after)
+        if type(out) is Tensor and out.is_cuda:  # inlines _made, without a call
+            made: Any = out.__weakref__
+            if made is not None and (type(made) is not TapeValue or made.owner is not owner):
+                made = self.known(out)
+            if made is None:  # an in-place operation returns the same value, changed
+                made = TapeValue(out)
+                made.owner = owner
+                made.made_by = position
+                made.segment = self.segment
+                made.layout = None
+                made.address = 0
+                if info.makes_memory:
+                    made.root = None
+                    try:
+                        made.address = address = out.data_ptr()
+                        self.storages[address] = made
+                    except RuntimeError:  # it is sparse; asking each result for its layout first costs more
+                        pass
+                else:
+                    base = spec_args[0] if spec_args else None
+                    made.root = (base.root or base) if type(base) is TapeValue else _EXTERNAL_ROOT
+                self.values.append(made)  # once it is whole: an interrupt may strike at any line
+                if self.is_guarded:
+                    self._note_layout(out, made)
+        elif (made := self._made_of(out, position, info, args, kwargs, spec_args, spec_kwargs)) is _HOST_WORK:
+            return out
+        if info.launches_nothing:
+            if info.is_view:
+                rows.append((func, spec_args, spec_kwargs, made))
+                return out
+            if position and len(last := rows[-1]) > 4 and spec_args[0] is last[3]:  # the end of what torch did there
+                rows.append((func, spec_args, spec_kwargs, made, last[4], last[5], last[6]))
+                return out
+            launched, after = True, 0
+        frame: FrameType | None = _getframe(1)
+        while frame is not None:
+            if frame.f_globals.get("__name__") not in LIBRARIES:
+                code = frame.f_code
+                is_library = SKIP.get(code.co_filename)
+                if not (is_library_code(code) if is_library is None else is_library):
+                    rows.append((func, spec_args, spec_kwargs, made, code, frame.f_lasti, after))
+                    break
+                note_library(frame.f_globals.get("__name__"))
+            frame = frame.f_back
+        else:
+            rows.append((func, spec_args, spec_kwargs, made, None, -1, after))
+        if info.has_effects:
+            self.note_effects(info, args, kwargs)
+        if not launched and self.is_hip_like and info.makes_memory and escaped(out, info):
+            rows.pop()
+            return self.session.unsafe_op(BY_NAME["any-operation"], func, args, kwargs)
+        if len(self.frontiers) > self.max_nodes:
+            self.session.grew()
+        return out
+
+    # -- values -----------------------------------------------------------------------------------
+
+    def _spec(self, item: Any) -> Any:
+        kind = type(item)
+        if kind is Tensor:
+            value = item.__weakref__  # see known
+            return value if type(value) is TapeValue and value.owner is self.owner else self.value_of(item)
+        if kind is list or kind is tuple:
+            return kind([self._spec(part) for part in item])
+        return self.value_of(item) if isinstance(item, Tensor) else item
+
+    def known(self, tensor: Tensor) -> TapeValue | None:
+        """The value of a tensor that this recorder has seen, else None."""
+        newest = tensor.__weakref__
+        if newest is None:
+            return None
+        held = self.outside.get(identity(tensor))
+        # Weights may have a value from every graph ever captured: search them only if ours may be among them.
+        if held is not None or (type(newest) is TapeValue and newest.owner < self.owner):
+            return held
+        return next((ref for ref in getweakrefs(tensor) if type(ref) is TapeValue and ref.owner == self.owner), None)
+
+    def value_of(self, tensor: Tensor) -> TapeValue:
+        if tensor.__weakref__ is None:
+            return self.value_of_unknown(tensor)
+        return self.known(tensor) or self.value_of_unknown(tensor)
+
+    def value_of_unknown(self, tensor: Tensor) -> TapeValue:
+        """Give a value to a tensor that no recorded operation made: an input, or another view of captured memory.
+
+        Raises:
+            NoStorage: it is sparse, nested, quantized or fake: no address tells where its elements lie.
+        """
+        if not has_layout(tensor):
+            raise NoStorage
+        if not tensor.is_cuda:
+            return self._external(tensor, 0)
+        address = tensor.data_ptr()
+        base = self.storages.get(storage_address(tensor) if tensor.storage_offset() or not address else address)
+        segment = self.segment
+        if base is None or base.segment != segment:
+            return self._external(tensor, address)
+        return self._alias(tensor, base)
+
+    def _alias(self, tensor: Tensor, base: TapeValue) -> TapeValue:
+        value = new_value(tensor, self.owner, len(self.tape.rows), self.segment, 0, base.root or base)
+        layout = (tensor.dtype, tuple(tensor.size()), tuple(tensor.stride()), tensor.storage_offset())
+        self.tape.aliases.append((len(self.tape.rows), value, base, layout))
+        self.values.append(value)
+        return value
+
+    def keep_layout(self, tensor: Tensor) -> None:
+        """The next operation gives a tensor another shape in place, but replays need it as it was.
+
+        That is what was recorded before it, and each run of this tape, which repeats the operation.
+        """
+        as_it_was = tensor.detach()
+        self.session.keep_layout(tensor, as_it_was)
+        value = self.value_of(tensor)
+        if value.is_external:
+            self.externals[value] = as_it_was
+            del self.outside[identity(tensor)]
+        if value.is_external or value.segment != self.segment:
+            self._alias(tensor, value)
+
+    def swap(self, pair: tuple[Tensor, Tensor], swap: Callable[[Tensor, Tensor], None]) -> None:
+        """Two tensors are about to exchange their contents; what was recorded keeps the contents."""
+        values = [self.value_of(tensor) for tensor in pair]
+        for tensor, value in zip(pair, values):
+            as_it_was = tensor.detach()
+            self.session.keep_layout(tensor, as_it_was)
+            if value.is_external:
+                self.externals[value] = as_it_was
+                self.outside.pop(identity(tensor), None)
+        swap(*pair)
+        for tensor, value in zip(pair, reversed(values)):
+            self._alias(tensor, value)
+
+    def _external(self, tensor: Tensor, address: int) -> TapeValue:
+        if not (address or self.has_host_operands or tensor.is_cuda):
+            self.has_host_operands = self.is_wary = True
+            raise HostOperand
+        self.outside[identity(tensor)] = value = new_value(tensor, self.owner, -1, self.segment, address, None)
+        self.externals[value] = tensor
+        return value
+
+    def adopt(self, out: object) -> None:
+        """Make the tensors that a host step produced externals of what follows."""
+        for tensor in flat(out):
+            if tensor.is_cuda and has_layout(tensor):
+                self._external(tensor, tensor.data_ptr())
+
+    def _made_of(
+        self, out: Any, position: int, info: OpInfo, args: Any, kwargs: Any, spec_args: list[Any], spec_kwargs: Any
+    ) -> Any:
+        """Value of a result that is not one device tensor; `_HOST_WORK` if it was computed on the host once and for
+        all.
+        """
+        if isinstance(out, Tensor):
+            if not out.is_cuda and not self._on_device(spec_args, spec_kwargs):
+                self.session.host.note_result(info, args, kwargs, out)
+                return _HOST_WORK  # it does not depend on the device
+            return self.known(out) or self._made(out, position, info, spec_args)
+        if is_host_work(args, kwargs, out):
+            self.session.host.note_result(info, args, kwargs, out)
+            return _HOST_WORK
+        if type(out) in _SEQUENCES:
+            return type(out)([self._made(o, position, info, spec_args) if isinstance(o, Tensor) else o for o in out])
+        return out
+
+    def _made(self, tensor: Tensor, position: int, info: OpInfo, args: list[Any]) -> TapeValue:
+        if not tensor.is_cuda:
+            return self._made_on_host(tensor, position)
+        value = TapeValue(tensor)
+        value.owner = self.owner
+        value.made_by = position
+        value.segment = self.segment
+        value.address = 0
+        value.root = value.layout = None
+        if not info.makes_memory:
+            base = args[0] if args else None
+            value.root = (base.root or base) if type(base) is TapeValue else _EXTERNAL_ROOT
+        elif tensor.layout is _STRIDED:
+            value.address = address = tensor.data_ptr()
+            self.storages[address] = value
+        self.values.append(value)
+        if self.is_guarded:
+            self._note_layout(tensor, value)
+        return value
+
+    def _note_layout(self, tensor: Tensor, value: TapeValue) -> None:
+        """Where memory is guarded, store the result's layout."""
+        value.layout = Layout.of(tensor) if tensor.layout is _STRIDED else None
+        if self.holds is not None:
+            self.holds.append(tensor)
+
+    def _made_on_host(self, tensor: Tensor, position: int) -> TapeValue:
+        """A result in page-locked memory: each replay writes there, so the program holds it, which a graph does not.
+
+        Host work with it counts as work with a device value.
+        """
+        value = new_value(tensor, self.owner, position, self.tape.segment, 0, None)
+        self.values.append(value)
+        self.externals[value] = tensor
+        self.session.values.taint(tensor)
+        return value
+
+    def _on_device(self, args: Any, kwargs: Any) -> bool:
+        """True if a host tensor came from device work (a pinned copy)."""
+        return any(
+            type(item) is TapeValue and (item.address or item.root is not None) for item in (*args, *kwargs.values())
+        )
+
+    def _made_in_parts(self, info: OpInfo, args: Any, kwargs: Any, out: object) -> object:
+        """The operation's parts are in the program already, as launches that no row names and steps on the host."""
+        self.adopt(out)
+        self.note_effects(info, args, kwargs)
+        return out
+
+    def note_effects(self, info: OpInfo, args: Any, kwargs: Any) -> None:
+        """Note which external tensors the operation wrote, and that it drew random numbers."""
+        for position, name in info.mutates:
+            target = args[position] if position < len(args) else kwargs.get(name)
+            for tensor in (target,) if isinstance(target, Tensor) else flat(target):
+                value = self.value_of(tensor)
+                if not tensor.is_cuda:
+                    self.session.values.taint(tensor)
+                    self.session.host.note_write(tensor)
+                if value.is_of_external or (value.root or value).segment != self.tape.segment:
+                    key = (tensor.data_ptr(), tuple(tensor.size()), tuple(tensor.stride()))
+                    if key not in self.mutated:
+                        self.mutated[key] = tensor
+        if info.draws:
+            self.session.note_draw(info.generator, args, kwargs)
+
+    def live_values(self) -> list[tuple[TapeValue, Tensor]]:
+        """Values of the current segment whose tensors are alive, with the tensors; the newer if a tensor has two."""
+        live = {
+            identity(tensor): (value, tensor)
+            for value in self.values
+            if (tensor := value()) is not None and has_layout(tensor)
+        }
+        return list(live.values())
+
+
+def _shield_from_dynamo() -> None:
+    """Remove the wrapper that torch puts around each mode's ``__torch_dispatch__``.
+
+    It costs 4 us an operation (H200 host) and imports Dynamo, which takes seconds, inside a process's first capture.
+    """
+    plain = getattr(Recorder.__torch_dispatch__, "__wrapped__", None)
+    if plain is not None and can_keep_from_dynamo:
+        keep_from_dynamo(plain)
+        Recorder.__torch_dispatch__ = plain  # type: ignore[method-assign]
+
+
+_shield_from_dynamo()
+
+
+_HOST_WORK = object()
+_EXTERNAL_ROOT = new_value(type(None), 0, -1, -1, 0, None)
+_STRIDED = torch.strided
+_NO_KWARGS: dict[str, Any] = {}
+_PLAIN = frozenset({int, float, bool, type(None), str, torch.dtype, torch.device, torch.layout, torch.memory_format})
+_SEQUENCES = frozenset({tuple, list})
+_EXACT = frozenset({Tensor, Parameter, list})

@@ -1,0 +1,236 @@
+"""Splits: the open segment ends, the host does its part, and the next segment begins.
+
+    an unsafe operation    is run in between, and again at each replay
+    a wait, a host call    likewise, where a replay needs it too
+    a replay of a graph    becomes a step of the program
+
+What is recorded but not yet run is launched first, so that the host's part finds real values. An error that the
+operation itself raises is a step too, since the program may catch it.
+
+These are functions, not an object, for the reason that failures.py gives; a session has them as its methods.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gfxgraph.capture import capture_lock
+from gfxgraph.capture.patches import intercept
+from gfxgraph.capture.record.host_memory import HOST_DRAW, ON_HOST, host_generator
+from gfxgraph.capture.record.seeds import Drawn
+from gfxgraph.capture.record.tensor_arguments import flat, outs, written
+from gfxgraph.capture.record.user_lines import place
+from gfxgraph.capture.replay.replay_steps import (
+    OPERATIONS_OWN,
+    CallStep,
+    HostStep,
+    ReplayStep,
+    SegmentStep,
+    Step,
+    is_operations_own,
+    raising,
+)
+from gfxgraph.core.tape import where_of
+from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
+from gfxgraph.errors import CaptureError
+from gfxgraph.types import OnUnsafe
+
+if TYPE_CHECKING:
+    from gfxgraph.capture.session import Session
+
+STOCK_TEXT = "CUDA error: operation not permitted when stream is capturing"
+
+_RAISED_IN = "_gfxgraph_raised_in"
+
+
+def is_left_by(session: Session, error: BaseException | None) -> bool:
+    """Whether an operation's own error, or one raised while it was handled, leaves the capture."""
+    while error is not None and getattr(error, _RAISED_IN, None) is not session.mark:
+        error = error.__context__
+    return error is not None
+
+
+def unsafe_op(session: Session, row: UnsafeOp, func: Any, args: Any, kwargs: Any) -> Any:
+    """Handle an unsafe operation seen at the dispatcher: run it on the host's side."""
+    schema = getattr(func, "_schema", None)  # a higher-order operator has none
+    name = schema.name if schema is not None else func.name()
+    if session.policy is OnUnsafe.RAISE:
+        # Nothing but the operation itself: the program must see its original error.
+        return _torchs_own(session, row, name, lambda: (func(*args, **kwargs), None), where_of(*place()))
+    if name == "aten::_local_scalar_dense":
+        return session.values.read_below_python(func, args)
+    where = place()
+    args, kwargs, spec_args, spec_kwargs = session.values.resolved(args, kwargs)
+    is_symbolic = spec_kwargs is not kwargs  # an empty tuple of arguments is always the same
+    writes = written(func, args, kwargs) if schema is not None else ()
+    foreign: list[Any] = []
+    drawn: tuple[Drawn, ...] = ()
+
+    def again(out: object = None) -> HostStep:
+        step = HostStep(func, spec_args, spec_kwargs, out, name, *where, writes, tuple(foreign), is_symbolic)
+        step.drawn = drawn
+        step.filled = outs(func, kwargs) if schema is not None else ()
+        return step
+
+    def make() -> tuple[Any, Step]:
+        nonlocal drawn
+        given = session.generators.given(args, kwargs)
+        foreign.extend(session.generators.foreign_states(args, kwargs))
+        if row is HOST_DRAW:
+            foreign.append(host_generator(args, kwargs))
+            given += [g for g in foreign[-1:] if g._cdata != torch.default_generator._cdata]  # whose seeds are steps
+        drawn = session.seeds.before(given)
+        session.rollback.save(writes, session.streams.own)
+        session.rollback.save_states(foreign)
+        out = func(*args, **kwargs)
+        session.seeds.after(drawn)
+        if type(out) in (bool, int, float):
+            return out, session.values.decided(lambda: func(*args, **kwargs), out, name, where)
+        is_from_device = is_symbolic or row in ON_HOST or session.values.come_from_device(args, kwargs)
+        for tensor in flat(out, list(writes)):
+            if not tensor.is_cuda and is_from_device:
+                session.values.refills(tensor)
+        session.recorder.adopt(out)
+        step = again(out)
+        session.moving.note(row, name, step, args, kwargs)
+        return out, step
+
+    out = session.split(row, name, make, where, again)
+    if row.kind is Kind.HOST_COPY:
+        session.values.pin_lent(writes)
+    return out
+
+
+def split(
+    session: Session,
+    row: UnsafeOp,
+    name: str,
+    make: Callable[[], tuple[Any, Step | None]],
+    where: Any = None,
+    again: Callable[[], HostStep] | None = None,
+) -> Any:
+    """End the segment, run what is pending, do the host's part, and open the next segment.
+
+    Args:
+        again: makes the step that repeats an operation that failed: the program may catch its error.
+
+    Raises:
+        CaptureError: `unsafe_op_in_capture`, if the policy is "raise".
+    """
+    where = where or place()
+    shown = where_of(*where)
+    if session.policy is OnUnsafe.RAISE:
+        return _torchs_own(session, row, name, make, shown)
+    session.state.report("split", row.kind.value, name, shown, logging.INFO)
+    own: Exception | None = None
+    out = None
+    try:
+        session.recorder.paused = True
+        # The operation may run on a side stream; a replay has only one stream, and so has the capture's end.
+        with session.streams.be_on_own():
+            session.end_segment()
+            _execute_pending(session)
+            try:
+                out, step = make()
+            except OPERATIONS_OWN as error:
+                if again is None or not is_operations_own(error):
+                    raise
+                own, step = error, raising(again(), error)
+                setattr(error, _RAISED_IN, session.mark)
+            if step is not None:
+                session.add(step)
+            session.n_executed = len(session.program.steps)
+            session.open_segment(session.new_graph())
+        session.recorder.paused = session.is_over
+    except BaseException as error:
+        session.abort(error)
+        raise
+    try:
+        if own is not None:
+            raise own
+    finally:
+        del own  # its traceback holds this frame
+    return out
+
+
+def _torchs_own(
+    session: Session, row: UnsafeOp, name: str, make: Callable[[], tuple[Any, Step | None]], where: Any
+) -> Any:
+    """For the policy "raise": do what torch does inside the capture, and name the operation in the error."""
+    said = STOCK_TEXT
+    session.recorder.paused = True
+    try:
+        out, _ = make()
+        if row.kind is Kind.GENERATOR:
+            return out  # torch lets some of these pass
+    except RuntimeError as error:
+        said = str(error)
+    finally:
+        session.recorder.paused = False
+    raise session.failed(CaptureError("unsafe_op_in_capture", op=name, where=where, reason=row.reason, quote=said))
+
+
+def _execute_pending(session: Session) -> None:
+    """Launch what was recorded but not yet run, to get real values."""
+    steps = session.program.steps
+    if not session.has_executed:
+        session.has_executed = True
+        # Other streams may still be writing inputs; a capture does not wait for them.
+        try:
+            capture_lock.synchronize_device(intercept.stock("device_synchronize"))
+        except RuntimeError:
+            intercept.stock("stream_synchronize")(session.streams.own)  # for a capture outside gfxgraph
+        session.rollback.save_states(session.generators.states())
+    pending = steps[session.n_executed :]
+    for step in pending:
+        session.rollback.save(step.mutated, session.streams.own)
+        if isinstance(step, SegmentStep):
+            _report_opaque(session, step.tape)
+        session.program.externals.update(session.recorder.externals)
+        if step.gate is None or step.gate.is_open(session.program.numbers):
+            step.run(session.program)
+    session.n_executed = len(steps)
+
+
+def _report_opaque(session: Session, tape: Any) -> None:
+    if tape.opaque:
+        session.state.report(
+            "effects_not_undone",
+            "launches outside torch ran at a split; what they wrote outside the graph cannot be undone",
+            str(len(tape.opaque)),
+            tape.opaque[0].where,
+        )
+
+
+def host_call(session: Session, name: str, call: Callable[[], Any], repeat: bool = True) -> Any:
+    """Split for a wait or another host call that a capture refuses: make it now, and again at each replay."""
+    where = place()
+
+    def make() -> tuple[Any, Step | None]:
+        return call(), CallStep(call, name, *where) if repeat else None
+
+    out = session.split(BY_NAME[name], name, make, where)
+    if repeat:
+        session.values.pin_lent(session.host.take_lent())
+    return out
+
+
+def replay_inside(session: Session, graph: Any) -> None:
+    """Make a graph that is replayed inside this capture a step of the program."""
+    name = "torch.cuda.CUDAGraph.replay"
+    where = place()
+
+    def make() -> tuple[Any, Step]:
+        program = graph._program
+        session.rollback.save(program.writes(), session.streams.own)
+        session.rollback.save_states(program.random_states())
+        for segment in program.segments:
+            _report_opaque(session, segment.tape)
+        graph.replay()
+        return None, ReplayStep(graph, name, *where)
+
+    session.split(BY_NAME[name], name, make, where)

@@ -1,0 +1,176 @@
+"""Finds the running line of the user's program: frames of torch and of this package are skipped."""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import inspect
+import io
+import linecache
+import os
+import re
+import sys
+import types
+from collections.abc import Mapping
+from itertools import islice
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from gfxgraph.core.tape import where_of
+
+_LOCALS_ARE_COPIES = sys.version_info < (3, 13)
+_HELD_HERE_ALONE = 3  # by the frame, by the variable, by the question
+LIBRARIES: set[str] = set()  # names of modules; a frame's globals are read without an audit event, its code is not
+SKIP: dict[str, bool] = {}  # by file name: hashing a code object reads all of its bytecode
+_OWN_DIR = __file__.rsplit("/", 3)[0]
+_STANDARD_DIR = types.__file__.rsplit("/", 1)[0] + "/"
+_TORCH_DIR = torch.__file__.rsplit("/", 1)[0]
+_TYPED = ("<stdin>", "<string>", "<input>", "<console>", "<ipython", "<python-input", "<doctest", "<cell", "<command")
+# Programs that come with the package: their lines are reported like a user's.
+_PROGRAMS = (f"{_OWN_DIR}/examples/", f"{_OWN_DIR}/selftest/cases/")
+
+
+def is_library_code(code: CodeType) -> bool:
+    """True for code of torch and of this package, which is never the user's line."""
+    return is_library_file(code.co_filename)
+
+
+def is_library_file(name: str) -> bool:
+    """True for source files of torch and of this package."""
+    known = SKIP.get(name)
+    if known is None:
+        known = (
+            name.startswith((_TORCH_DIR, _OWN_DIR, contextlib.__file__, "<frozen", "<graphed>", "<gfxgraph"))
+            or "/triton/" in name
+        )
+        known = SKIP[name] = known and not name.startswith(_PROGRAMS)
+    return known
+
+
+def note_library(module: Any) -> None:
+    """Remember the module as a library's, unless a program may have the same name (``__main__``)."""
+    if type(module) is str and module.startswith(("torch.", "gfxgraph.", "triton.")):
+        LIBRARIES.add(module)
+
+
+def locals_of(frame: FrameType) -> Mapping[str, object]:
+    """The frame's variables now.
+
+    Before Python 3.13 a function's ``f_locals`` is a copy that its frame keeps, and with it all that the function has
+    dropped since; nobody else's, that copy is emptied again.
+    """
+    scope = frame.f_locals
+    if _LOCALS_ARE_COPIES and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        found = dict(scope)
+        if sys.getrefcount(scope) == _HELD_HERE_ALONE:  # the program has not called locals()
+            scope.clear()
+        return found
+    return scope
+
+
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame that is neither torch's nor ours."""
+    while frame is not None and is_library_code(frame.f_code):
+        frame = frame.f_back
+    return frame
+
+
+def program_place() -> tuple[CodeType | None, int]:
+    """Like ``place``, but skip Python's standard library and NumPy, which read a number for the program."""
+    frame = user_frame(sys._getframe(1))
+    while frame is not None and (_is_standard(frame.f_code.co_filename) or _is_made(frame)):
+        frame = user_frame(frame.f_back)
+    return (frame.f_code, frame.f_lasti) if frame is not None else place()
+
+
+def is_argument(frame: FrameType) -> bool:
+    """True if the running call's result is an argument of another call, whose function has been looked up already."""
+    for op in frame.f_code.co_code[frame.f_lasti + 2 :: 2]:
+        name = dis.opname[op]
+        if not name.startswith(("CACHE", "LOAD_", "BUILD_", "KW_NAMES", "PRECALL", "PUSH_NULL")):
+            return name.startswith("CALL")
+    return False
+
+
+_SHOWS = re.compile(r"print\s*\((?!.*\bfile=(?!sys\.std))")
+
+
+def shows_text() -> bool:
+    """True inside ``logging``, and on a line that begins with a print: nothing follows from what is shown there.
+
+    Not where the output is a text itself, which may be read back.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__") != "logging":
+        frame = frame.f_back
+    if frame is not None:
+        return True
+    code, lasti = program_place()
+    if code is None or isinstance(sys.stdout, io.StringIO):
+        return False
+    line = next(islice(code.co_positions(), lasti // 2, None), (None,))[0]
+    return line is not None and _SHOWS.match(linecache.getline(code.co_filename, line).lstrip()) is not None
+
+
+def _is_made(frame: FrameType) -> bool:
+    """True for what a library made for the program, as dataclasses and torch.fx do: the line is that of its call."""
+    if _is_generated(frame):
+        return True
+    outer = frame if frame.f_code.co_filename == "<string>" else None
+    while outer is not None and (outer.f_code.co_filename[:1] == "<" or is_installed_file(outer.f_code.co_filename)):
+        outer = outer.f_back
+    return outer is not None and outer is not frame
+
+
+def _is_generated(frame: FrameType) -> bool:
+    """True for code that no file holds and nobody typed; one with a loader comes out of an archive."""
+    name = frame.f_code.co_filename
+    if name[:1] == "<":
+        return not name.startswith(_TYPED)
+    return not (name in linecache.cache or "__loader__" in frame.f_globals or os.path.exists(name))
+
+
+def _beyond(frame: FrameType) -> FrameType:
+    """The program's line that runs generated code; where ``graphed`` runs it, itself (reporting/generated.py)."""
+    outer = frame.f_back
+    while outer is not None and (is_installed_file(outer.f_code.co_filename) or _is_generated(outer)):
+        if outer.f_code.co_filename.startswith(f"{_OWN_DIR}/callables/"):
+            return frame
+        outer = outer.f_back
+    return frame if outer is None else outer
+
+
+def _is_standard(name: str) -> bool:
+    return "/numpy/" in name or (name.startswith(_STANDARD_DIR) and "-packages/" not in name)
+
+
+def is_installed_file(name: str) -> bool:
+    """True for source files of libraries, Python's own included."""
+    return is_library_file(name) or "-packages/" in name or _is_standard(name)
+
+
+def place() -> tuple[CodeType | None, int]:
+    """Code object and instruction of the user's line: cheap to take, resolved to a line when shown."""
+    frame = user_frame(sys._getframe(1))
+    if frame is not None and _is_generated(frame):
+        frame = _beyond(frame)
+    return (frame.f_code, frame.f_lasti) if frame is not None else (None, -1)
+
+
+class SourcePlace:
+    """A result of ``place``, formatted on demand."""
+
+    __slots__ = ("_where",)
+
+    def __init__(self, where: tuple[Any, int]) -> None:
+        self._where = where
+
+    def __str__(self) -> str:
+        return str(where_of(*self._where))
+
+
+def shown(where: Any) -> str:
+    """Format a result of ``place`` as text."""
+    return str(where_of(*where))

@@ -1,0 +1,547 @@
+"""What one replay does, step by step.
+
+Most graphs are one ``SegmentStep`` and are launched without any of this. A capture that met unsafe
+operations is a list: launch, do the host's part, launch again. Each step knows what its failure
+means and what it changes outside the graph.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NoReturn, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from gfxgraph.capture import capture_lock
+from gfxgraph.capture.half_entered import is_interrupt
+from gfxgraph.capture.record.seeds import Drawn
+from gfxgraph.capture.record.tensor_arguments import exchanged, flat
+from gfxgraph.capture.replay.eager_tape import Env, below_autograd, run_tape, wait_for_collective
+from gfxgraph.capture.replay.graph_tensors import (
+    Layout,
+    has_layout,
+    overwrite,
+    parts_of,
+    size_of,
+    storage_address,
+    taken_from_device,
+    tensor_of,
+)
+from gfxgraph.core.expressions import Expressions, Ref
+from gfxgraph.core.questions import EXACTLY, Question, ask, where_they_differ
+from gfxgraph.core.tape import Tape, TapeValue, where_of
+from gfxgraph.errors import CaptureError, GfxGraphError, GfxGraphFault, ReplayError, first_line
+from gfxgraph.process import process
+
+
+class Running(Protocol):
+    """What a step needs from its program (captured_program.py)."""
+
+    @property
+    def launch(self) -> Callable[[Any], None]: ...
+    @property
+    def numbers(self) -> Expressions: ...
+    @property
+    def by_nodes(self) -> Callable[[SegmentStep, Any], None] | None: ...
+    def lookup(self, value: TapeValue) -> Tensor: ...
+    def launch_failed(self, segment: SegmentStep, error: RuntimeError) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A condition on steps: they run only if a number's truth is ``is_open_at`` (a branch captured both ways)."""
+
+    ref: Ref
+    is_open_at: bool
+
+    def is_open(self, numbers: Expressions) -> bool:
+        return bool(numbers.value(self.ref)) is self.is_open_at
+
+
+class Step(ABC):
+    """One part of a replay."""
+
+    gate: Gate | None = None
+    mutated: tuple[Tensor | Layout, ...] = ()
+    """External tensors that the step writes; saved and restored around a capture that runs it."""
+
+    @abstractmethod
+    def run(self, program: Running) -> None:
+        """Do this part's work."""
+
+    def writes(self) -> Iterator[Tensor | Layout]:
+        """Everything visible outside the step that running it writes."""
+        yield from self.mutated
+
+    def random_states(self) -> Iterator[Any]:
+        """Handles on the random states that the step draws from, besides the graph's own."""
+        return iter(())
+
+    def __str__(self) -> str:
+        return type(self).__name__
+
+
+class SegmentStep(Step):
+    """A stretch of recorded work: launched as a graph, or run from its tape if that failed.
+
+    Args:
+        owner: the torch graph object. The user's own is held weakly, because it holds this step.
+        is_users: whether ``owner`` is the user's.
+        live: values that outlive the segment, as layouts at fixed addresses; tensors in host memory are held
+            themselves, since nothing else may hold them.
+    """
+
+    def __init__(
+        self,
+        owner: Any,
+        is_users: bool,
+        tape: Tape,
+        live: list[tuple[TapeValue, Layout | Tensor]],
+        mutated: tuple[Tensor | Layout, ...],
+    ) -> None:
+        self._owner: Callable[[], Any] = weakref.ref(owner) if is_users else lambda: owner
+        self.is_users = is_users
+        self.is_launchable = False
+        self.why_not: tuple[str, str, object] | None = None
+        self.tape = tape
+        self.live = live
+        self.mutated = mutated
+        self.n_nodes = 0
+        self.driver_nbytes: int | None = None
+        """Device memory that its graph exec took in addition to torch's; None if not measured."""
+        self.rng_increments: list[int] | None = None
+        """How far one run advances each generator of the program; None until measured."""
+
+    @property
+    def where(self) -> object:
+        """Where the segment begins in the user's source."""
+        # A view at the start has none: it is no work of the graph's.
+        return next((entry.where for entry in self.tape.entries if entry.code is not None), "")
+
+    def step_down(self, reason: str, op: str, where: object = "") -> None:
+        """Run the tape from now on; counted as a fallback now and at each replay."""
+        self.is_launchable = False
+        self.why_not = reason, op, where or self.where
+        note_fallback(*self.why_not)
+
+    def instantiate(self) -> None:
+        """Make the graph exec; if that fails, run the tape from now on.
+
+        Raises:
+            CaptureError: `instantiate_failed`, if the tape is incomplete.
+        """
+        try:
+            self.driver_nbytes = taken_from_device(lambda: process.require().base.instantiate(self.graph))
+        except RuntimeError as error:
+            if is_interrupt(error):
+                raise
+            if not self.tape.is_complete:
+                raise CaptureError(
+                    "instantiate_failed", status=str(error).splitlines()[0], n_nodes=self.n_nodes, quote=str(error)
+                ) from error
+            process.log.debug("instantiate failed: %s", error)
+            self.step_down("the graph could not be instantiated; its tape runs instead", "instantiate")
+
+    @property
+    def graph(self) -> Any:
+        """The torch graph object; None if it could not be made or has been retired."""
+        return self._owner() if self.is_launchable else None
+
+    def run(self, program: Running) -> None:
+        self.launch(program)
+
+    def launch(self, program: Running) -> bool:
+        """Do the segment's work; False if it was not done by the graph."""
+        if self.graph is None:
+            self.run_tape(program)
+            if self.why_not is not None:
+                note_fallback(*self.why_not)
+            return False
+        try:
+            try:
+                self._launch(program)
+            except RuntimeError as error:
+                if not capture_lock.launched_again(error, lambda: self._launch(program)):
+                    raise
+        except GfxGraphFault:
+            raise  # the device is gone: no fallback would run
+        except RuntimeError as error:
+            program.launch_failed(self, error)
+            return False
+        return True
+
+    def _launch(self, program: Running) -> None:
+        if program.by_nodes is not None:
+            program.by_nodes(self, program)
+        else:
+            program.launch(self.graph)
+
+    def compute(self, program: Running) -> Env:
+        """Run the tape into fresh memory."""
+        return run_tape(self.tape, program.lookup, {value for value, _ in self.live})
+
+    def writes(self) -> Iterator[Tensor | Layout]:
+        yield from self.mutated
+        for _, place in self.live:
+            yield place
+
+    def run_tape(self, program: Running) -> None:
+        """Do the segment's work operation by operation, writing to the same addresses."""
+        env = self.compute(program)
+        self.wait_for_host_results()
+        with torch.inference_mode():
+            for value, place in self.live:
+                made, target = env.get(value), tensor_of(place)
+                if made is not None and made.data_ptr() != target.data_ptr():
+                    overwrite(target, made)
+
+    def wait_for_host_results(self) -> None:
+        """Wait for copies to page-locked memory, which return before they are done."""
+        if any(isinstance(place, Tensor) for _, place in self.live):
+            torch.cuda.current_stream().synchronize()
+
+    def __str__(self) -> str:
+        how = "graph" if self.graph is not None else "tape"
+        return f"{how} of {self.n_nodes} nodes, {len(self.tape.entries)} operations"
+
+
+@dataclass(slots=True, eq=False)
+class HostStep(Step):
+    """An operation that no graph can hold, run eagerly at each replay into the same tensors."""
+
+    func: Callable[..., Any]
+    args: Any
+    kwargs: Any
+    out: Any
+    name: str
+    code: Any
+    lasti: int
+    mutated: tuple[Tensor | Layout, ...] = ()
+    states: tuple[Any, ...] = ()
+    """Handles on the states of generators among ``args`` that the graph does not know."""
+    is_symbolic: bool = False
+    """Whether the arguments contain tracked numbers, as references."""
+    drawn: tuple[Drawn, ...] = ()
+    """The generators from which it draws, which the program may seed before; see seeds.py."""
+    moving: set[int] = field(default_factory=set)
+    """``id`` of the results whose shape or memory depends on data (dynamic_shapes.py)."""
+    views: set[int] = field(default_factory=set)
+    """``id`` of the results that share memory with an argument that stays: they must not be copied into."""
+    homes: dict[int, list[Tensor]] = field(default_factory=dict)
+    """By ``id``: where moving results lay when another capture used them; see relocated_tensors.py."""
+    saved: list[Tensor | None] = field(default_factory=list)
+    """What autograd saved during the call besides its arguments and results, in order; see dynamic_shapes.py."""
+    saved_must_fit: bool = False
+    """Whether a backward inside the capture reads it."""
+    has_stale: bool = False
+    """Whether the latest replay could not refresh it."""
+
+    filled: tuple[str, ...] = ()
+    """Names of the arguments that are ``out=``: the call could give them other memory than graphs know."""
+
+    def run(self, program: Running) -> None:
+        args, kwargs = self.args, self.kwargs
+        if self.is_symbolic:
+            args, kwargs = computed(
+                lambda: program.numbers.fill((args, kwargs)), f"a value given to {self.name}", self
+            )
+        if self.filled:
+            kwargs = kwargs | {name: kwargs[name].new_empty(0) for name in self.filled}
+        for each in self.drawn:
+            each.again()
+        result = self._renewing(args, kwargs) if any(kept is not None for kept in self.saved) else None
+        with below_autograd(*flat(args, kwargs)):
+            if result is None:
+                # For example an index past the end of a tensor that is shorter now.
+                result = computed(lambda: self.func(*args, **kwargs), self.name, self, "a result")
+            wait_for_collective(result)
+            self._store(self.out, result)
+
+    def _renewing(self, args: Any, kwargs: Any) -> Any:
+        """Repeat the call and copy what autograd saves to where the captured call's was saved."""
+        fresh: list[Tensor] = []
+        with (
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            torch._C._DisableAutocast(),
+            saved_tensors_hooks(fresh.append, lambda _: _),
+        ):
+            result = self.func(*_trackable(args), **_trackable(kwargs))
+        pairs = [(old, new) for old, new in zip(self.saved, fresh) if old is not None]
+        differing = next((pair for pair in pairs if pair[0].size() != pair[1].size()), None)
+        self.has_stale = differing is not None or len(fresh) != len(self.saved)
+        if self.has_stale and self.saved_must_fit:
+            self._differs(*(tuple(each.size()) for each in differing) if differing else (len(self.saved), len(fresh)))
+        if not self.has_stale:
+            for old, new in pairs:
+                _refresh(old, new)
+        return result
+
+    def writes(self) -> Iterator[Tensor | Layout]:
+        yield from self.mutated
+        yield from (out for out in leaves_of(self.out) if has_layout(out) and id(out) not in self.moving)
+
+    def random_states(self) -> Iterator[Any]:
+        return iter(self.states)
+
+    def exchange(self, old: Tensor, new: Tensor) -> None:
+        """Use another tensor of the same memory; one that moves stays."""
+        if id(old) in self.moving or not any(each is old for each in flat(self.args, self.kwargs, self.out)):
+            return
+        self.args, self.kwargs, self.out = exchanged((self.args, self.kwargs, self.out), old, new)
+        if id(old) in self.views:
+            self.views.add(id(new))
+
+    def _store(self, out: Any, result: Any) -> None:
+        if isinstance(out, Tensor):
+            if out is not result:
+                self._store_tensor(out, result)
+        elif isinstance(out, (tuple, list)):
+            if len(out) != len(result):
+                self._differs(len(out), len(result))
+            for mine, new in zip(out, result):
+                self._store(mine, new)
+
+    def _store_tensor(self, out: Tensor, result: Tensor) -> None:
+        if id(out) in self.moving and out.dtype is result.dtype and has_layout(out):
+            self._move(out, result)
+            return
+        if out.dtype is not result.dtype or (id(out) not in self.moving and size_of(out) != size_of(result)):
+            self._differs(shape_of(out, result), shape_of(result, out))
+        if _lies_alike(out, result):
+            return
+        if id(out) not in self.views and not share_memory(out, result):
+            _refresh(out, result)
+        elif out.layout is torch.sparse_coo:
+            _point(out, result)
+        else:
+            self._differs("one part of a tensor", "another part")
+
+    def _move(self, out: Tensor, result: Tensor) -> None:
+        home = next((home for home in self.homes.get(id(out), ()) if home.size() == result.size()), None)
+        if home is None and out.size() == result.size() and _owns_memory(out) and _owns_memory(result):
+            home = out
+        if home is not None:
+            _refresh(home, result)
+        if home is not out:
+            _point(out, home if home is not None else result)
+
+    def _differs(self, expected: object, actual: object) -> NoReturn:
+        where = where_of(self.code, self.lasti)
+        raise process.mismatch("shape_guard_mismatch", op=self.name, where=where, expected=expected, actual=actual)
+
+    def __str__(self) -> str:
+        return f"{self.name} at {where_of(self.code, self.lasti)}"
+
+
+def _point(out: Tensor, result: Tensor) -> None:
+    """Give the program's own tensor the memory of a result."""
+    with torch.inference_mode(out.is_inference()):
+        out.data = _trackable(result)
+
+
+def _trackable(item: Any) -> Any:
+    """Replace tensors that a replay has made by views of their memory that autograd accepts."""
+    kind = type(item)
+    if kind is list or kind is tuple:
+        return kind(_trackable(part) for part in item)
+    if kind is dict:
+        return {name: _trackable(part) for name, part in item.items()}
+    if not isinstance(item, Tensor) or not item.is_inference():
+        return item
+    if item.layout is torch.sparse_coo:
+        parts = map(_trackable, parts_of(item))
+        made = torch.ops.aten._sparse_coo_tensor_unsafe(*parts, item.size(), is_coalesced=item.is_coalesced())
+    elif not has_layout(item):
+        made = item.clone()
+    else:
+        made = torch.empty(0, dtype=item.dtype, device=item.device)
+        made.set_(item.untyped_storage(), item.storage_offset(), item.size(), item.stride())
+    return made.requires_grad_(item.requires_grad)
+
+
+def _refresh(out: Tensor, result: Tensor) -> None:
+    """Copy a replay's result in place."""
+    with torch.inference_mode():
+        overwrite(out, result)
+
+
+def _lies_alike(out: Tensor, result: Tensor) -> bool:
+    """Whether two tensors of the same shape share all elements."""
+    pairs = [*zip(parts_of(out), parts_of(result))]
+    return any(mine.numel() for mine, _ in pairs) and all(
+        mine.size() == new.size() and mine.stride() == new.stride() and mine.data_ptr() == new.data_ptr()
+        for mine, new in pairs
+    )
+
+
+def share_memory(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors share a storage: copying to one could change the other."""
+    if one.device != other.device or not one.numel():
+        return False
+    if has_layout(one) and has_layout(other):
+        return storage_address(one) == storage_address(other)
+    parts = parts_of(other)
+    return any(
+        part.numel() and storage_address(part) == storage_address(each) for part in parts_of(one) for each in parts
+    )
+
+
+def _owns_memory(tensor: Tensor) -> bool:
+    """Whether a tensor covers its storage."""
+    return bool(tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes)
+
+
+@dataclass(slots=True, eq=False)
+class ReadStep(Step):
+    """A value read by the host: each replay reads it again and checks its guards."""
+
+    read: Callable[[], Any]
+    index: int
+    name: str
+    code: Any
+    lasti: int
+    questions: list[Question] = field(default_factory=list)
+
+    def exchange(self, old: Tensor, new: Tensor) -> None:
+        """Read another tensor of the same memory."""
+        if isinstance(read := self.read, partial) and any(each is old for each in flat(read.args, read.keywords)):
+            self.read = partial(read.func, *exchanged(read.args, old, new), **exchanged(read.keywords, old, new))
+
+    def run(self, program: Running) -> None:
+        numbers = program.numbers
+        numbers.values[self.index] = self.read()
+        for question in self.questions:
+            holds, now = computed(lambda: ask(question, numbers), question.text(numbers), self)  # noqa: B023
+            if not holds:
+                was = question.operand if question.test == EXACTLY else question.answer
+                text, was, now = where_they_differ(question.text(numbers), was, now)
+                raise process.mismatch(
+                    "guard_mismatch", where=question.where, question=text, expected=was, actual=now
+                )
+
+    def __str__(self) -> str:
+        return f"{len(self.questions)} guards on {self.name} at {where_of(self.code, self.lasti)}"
+
+
+@dataclass(slots=True, eq=False)
+class CallStep(Step):
+    """A host call that each replay repeats: a wait, a generator's state."""
+
+    call: Callable[[], Any]
+    name: str
+    code: Any
+    lasti: int
+
+    def run(self, program: Running) -> None:
+        self.call()
+
+    def __str__(self) -> str:
+        return f"{self.name} at {where_of(self.code, self.lasti)}"
+
+
+@dataclass(slots=True, eq=False)
+class ReplayStep(Step):
+    """A graph replayed inside the capture; replayed again with its whole program."""
+
+    graph: Any
+    name: str
+    code: Any
+    lasti: int
+
+    def run(self, program: Running) -> None:
+        self.graph.replay()
+
+    def writes(self) -> Iterator[Tensor | Layout]:
+        inner = self.graph._program
+        return inner.writes() if inner is not None else iter(())
+
+    def random_states(self) -> Iterator[Any]:
+        inner = self.graph._program
+        return inner.random_states() if inner is not None else iter(())
+
+    def __str__(self) -> str:
+        return f"{self.name} at {where_of(self.code, self.lasti)}"
+
+
+def leaves_of(out: Any) -> Iterator[Tensor]:
+    """Every tensor of an operation's result."""
+    if isinstance(out, Tensor):
+        yield out
+    elif isinstance(out, (tuple, list)):
+        for part in out:
+            yield from leaves_of(part)
+
+
+_FAILED_LIBRARY = re.compile("(CUDA|HIP|NCCL|RCCL|MIOpen|driver) error|_STATUS_")
+OPERATIONS_OWN = (LookupError, ValueError, TypeError, ArithmeticError, RuntimeError)
+
+
+def is_operations_own(error: Exception) -> bool:
+    """Whether an operation refused its arguments; False if the device, its memory or a library failed."""
+    strange = (getattr(torch, "AcceleratorError", GfxGraphError), torch.OutOfMemoryError, GfxGraphError)
+    return not isinstance(error, strange) and _FAILED_LIBRARY.search(str(error)) is None
+
+
+def raising(step: HostStep, error: Exception) -> HostStep:
+    """A call that failed in the capture: the program may have caught that error, so each replay must fail alike."""
+    func, name, where = step.func, step.name, where_of(step.code, step.lasti)
+    kind, expected = type(error), f"{type(error).__name__}: {first_line(error)}"
+
+    def fails(*args: object, **kwargs: object) -> None:
+        actual = "no error"
+        try:
+            func(*args, **kwargs)
+        except kind as again:
+            actual = f"{type(again).__name__}: {first_line(again)}"
+        if actual != expected:
+            raise process.mismatch("guard_mismatch", where=where, question=name, expected=expected, actual=actual)
+
+    step.func = fails
+    return step
+
+
+def computed(compute: Callable[[], Any], what: str, step: HostStep | ReadStep, expected: str = "a number") -> Any:
+    """Run a computation of the host on values that it read.
+
+    Raises:
+        GuardMismatch: it raised, though it did not in the capture; the program might have caught that error.
+    """
+    try:
+        return compute()
+    except OPERATIONS_OWN as error:
+        if is_interrupt(error):
+            raise
+        if not is_operations_own(error):
+            raise
+        where, actual = where_of(step.code, step.lasti), f"{type(error).__name__}: {error}"
+        raise process.mismatch(
+            "guard_mismatch", where=where, question=what, expected=expected, actual=actual
+        ) from error
+
+
+def shape_of(tensor: Tensor, other: Tensor) -> object:
+    """The shape, or the dtype if both shapes are the same."""
+    return size_of(tensor) if size_of(tensor) != size_of(other) else tensor.dtype
+
+
+def note_fallback(reason: str, op: str, where: object, error: BaseException | None = None) -> None:
+    """Count a fallback and log it once; log the error itself at debug level."""
+    state = process.require()
+    state.report("fallback", reason, op, where)
+    if error is not None:
+        process.log.log(logging.DEBUG, "fallback because of: %s", error)
+
+
+def no_fallback(tried: list[str], where: object, error: BaseException) -> ReplayError:
+    return ReplayError(
+        "no_fallback_left", tried=", ".join(tried), where=where, said=first_line(error), quote=str(error)
+    )

@@ -1,0 +1,332 @@
+"""Validation: replay against eager execution on the same inputs.
+
+The reference is the tape, run operation by operation into fresh memory *before* the graph (the
+graph may reuse the memory of its own inputs), with external tensors and generators restored in between. If the two
+agree, the graph's effects stand; if they differ, the eager ones do, the first operation that differs is searched node
+by node, and the graph is retired.
+
+If the segment has launches that the tape does not know, the node walk is the reference:
+the same kernels, one at a time. What could not be compared is reported as skipped, never as passed.
+
+Tolerances (tolerance.py): bitwise where every operation gives the same bits each time it runs on the
+same input; else by dtype, relative to the largest magnitude in the tensor, wide enough for another
+algorithm of the same library (tests/property/test_fuzz.py runs without false alarms).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.capture.half_entered import is_interrupt
+from gfxgraph.capture.record.tensor_arguments import flat
+from gfxgraph.capture.replay.captured_program import Program
+from gfxgraph.capture.replay.eager_tape import Env, run_tape
+from gfxgraph.capture.replay.graph_tensors import Layout, overwrite, tensor_of
+from gfxgraph.capture.replay.node_walk import can_walk, raw_exec, raw_graph, walk
+from gfxgraph.capture.replay.replay_steps import HostStep, SegmentStep, note_fallback
+from gfxgraph.capture.replay.rollback import Rollback
+from gfxgraph.capture.replay.tolerance import Difference, compare
+from gfxgraph.core.tape import Entry, TapeValue, leaves
+from gfxgraph.errors import DriverError, GfxGraphError, ValidationMismatch, first_line
+from gfxgraph.process import process
+
+# Operations whose bits may differ between runs: algorithm choice, atomics, split sums.
+_VARIES = (
+    "mm", "matmul", "bmm", "addmv", "mv", "dot", "vdot", "linear", "conv", "attention", "scatter", "index_add",
+    "index_put", "index_reduce", "embedding", "cumsum", "cumprod", "rnn", "lstm", "gru", "batch_norm", "layer_norm",
+    "group_norm", "fft", "upsample", "interpolate", "grid_sample", "pool", "put_", "bincount", "histc", "norm",
+    "sum", "mean", "var", "std", "softmax", "prod", "logsumexp", "einsum", "baddbmm", "addbmm", "nll_loss", "linalg",
+    "cdist", "scaled", "foreach", "fused", "ctc", "backward", "kthvalue", "median", "mode",
+)  # fmt: skip
+
+
+def is_exact(entries: list[Entry]) -> bool:
+    """True if every operation is deterministic: the same bits on each run with the same input."""
+    return not any(word in entry.name for entry in entries for word in _VARIES)
+
+
+def replay_validated(program: Program, retire: Callable[[], None]) -> bool:
+    """Replay once and compare every graph segment; the results are right either way.
+
+    It counts as validated if every graph of the program was launched and compared.
+
+    Returns:
+        False if a segment differed (its eager result stands, the graph is retired).
+    """
+    agreed = True
+    n_compared = n_skipped = 0
+    for step in program.due_steps():
+        if isinstance(step, SegmentStep) and step.graph is not None:
+            verdict = _segment(program, step)
+            if verdict is None:
+                n_skipped += 1
+                continue
+            n_compared += 1
+            agreed = agreed and verdict
+        else:
+            step.run(program)
+    if not agreed:
+        retire()
+    elif n_compared and not n_skipped:
+        process.require().counters.add("validated")
+    return agreed
+
+
+def _segment(program: Program, step: SegmentStep) -> bool | None:
+    state = process.require()
+    if not step.tape.is_complete and not can_walk(step):
+        state.report(
+            "validation_skipped",
+            f"{len(step.tape.opaque)} launches outside torch, and the nodes cannot be run one by one",
+            "opaque launch",
+            step.tape.opaque[0].where,
+            logging.INFO,
+        )
+        step.run(program)
+        return None
+    before: Rollback | None = None
+    try:
+        before = Rollback(_places(program, step), program.generators)
+        reference = _by_tape(program, step) if step.tape.is_complete else _by_walk(program, step)
+        eager = Rollback(step.mutated, program.generators)
+    except (RuntimeError, TypeError) as error:
+        if before is not None:
+            before.put_back()
+        if is_interrupt(error):
+            raise
+        _skipped(step, error)
+        step.run(program)
+        return None
+    before.put_back()
+    if not step.launch(program):
+        return None  # a fallback ran, and was reported
+    try:
+        worst = _compared(program, step, reference, eager, before)
+    except torch.OutOfMemoryError as error:  # the replay is done; only the comparison needs more memory
+        _skipped(step, error)
+        return None
+    if worst.is_match:
+        return True
+    before.put_back()
+    culprit = _first_difference(program, step, worst)
+    with torch.inference_mode():
+        for value, place in step.live:
+            if value in reference:
+                overwrite(tensor_of(place), reference[value])
+    eager.put_back()
+    state.counters.add("validation_failed")
+    mismatch = ValidationMismatch("validation_mismatch", n_nodes=step.n_nodes, **culprit)
+    process.log.error("%s", str(mismatch))
+    note_fallback("replay differed from eager; the eager result was returned", str(culprit["op"]), culprit["where"])
+    return False
+
+
+def _places(program: Program, step: SegmentStep) -> list[Tensor | Layout]:
+    """What two runs of the segment may change."""
+    # A segment after a split may overwrite memory that it reads from earlier ones, once it has used it.
+    places = [*step.mutated, *program.pool_inputs(step)]
+    if step.tape.opaque:  # nothing says what they write
+        places += [
+            out for each in program.steps if isinstance(each, HostStep) for out in flat(each.out) if out.is_cuda
+        ]
+    return places
+
+
+def _skipped(step: SegmentStep, error: Exception) -> None:
+    reason = f"the reference could not be computed or compared: {first_line(error)}"
+    process.require().report("validation_skipped", reason, "", step.where, logging.INFO)
+
+
+def _compared(program: Program, step: SegmentStep, reference: Env, eager: Rollback, before: Rollback) -> Difference:
+    """The largest difference between the replay and the reference, in results and effects."""
+    exact = is_exact(step.tape.entries) if step.tape.is_complete else True
+    step.wait_for_host_results()
+    with torch.inference_mode():
+        live = [(value, tensor_of(place)) for value, place in step.live if value in reference]
+        replayed = Rollback(step.mutated, program.generators)
+        pairs = [(tensor, reference[value]) for value, tensor in live]
+        pairs += list(zip(replayed.contents, eager.contents))
+        worst = _worst(pairs, exact)
+        if not worst.is_match and step.tape.is_complete and any(map(_is_undefined, step.tape.entries)):
+            try:
+                worst = _worst(_defined(program, step, [value for value, _ in live], before, pairs), exact)
+            finally:
+                replayed.put_back()
+    return worst
+
+
+def _is_undefined(entry: Entry) -> bool:
+    return entry.name.startswith(("aten::empty", "aten::new_empty"))
+
+
+def _defined(
+    program: Program, step: SegmentStep, live: list[TapeValue], before: Rollback, pairs: list[tuple[Tensor, Tensor]]
+) -> list[tuple[Tensor, Tensor]]:
+    """The pairs without elements that come from uninitialized memory, which may differ between runs.
+
+    The tape is run twice with fresh memory filled differently: such elements differ.
+    """
+    runs: list[list[Tensor]] = []
+    for filling in (0, 1):
+
+        def fill(position: int, entry: Entry, env: Env, filling: int = filling) -> None:
+            if _is_undefined(entry):
+                for value in leaves(entry.outputs):
+                    made = env[value]
+                    made.fill_(float("nan") if filling and made.is_floating_point() else filling)
+
+        before.put_back()
+        env = run_tape(step.tape, program.lookup, set(live), after=fill)
+        after = Rollback(step.mutated, ())
+        runs.append([env[value] for value in live] + after.contents)
+    found = []
+    for (replayed, eager), one, other in zip(pairs, *runs):
+        unsettled = (one != other) & ~((one != one) & (other != other))
+        found.append((torch.where(unsettled, eager, replayed), eager))
+    return found
+
+
+def _by_tape(program: Program, step: SegmentStep) -> Env:
+    return run_tape(step.tape, program.lookup, {value for value, _ in step.live})
+
+
+def _by_walk(program: Program, step: SegmentStep) -> Env:
+    """Run the segment node by node and copy its results out of the graph's memory."""
+    walk(step, program)
+    with torch.inference_mode():
+        return {value: tensor_of(place).clone() for value, place in step.live}
+
+
+def _worst(pairs: list[tuple[Tensor, Tensor]], exact: bool) -> Difference:
+    worst = Difference(0.0, 0.0)
+    with torch.inference_mode():
+        for replayed, eager in pairs:
+            found = compare(replayed, eager, exact)
+            if not found.is_match and (worst.is_match or found.largest > worst.largest):
+                worst = found
+    return worst
+
+
+def _first_difference(program: Program, step: SegmentStep, worst: Difference) -> dict[str, Any]:
+    """Name the first operation whose result differs, running graph nodes and tape side by side."""
+    last = step.tape.entries[-1] if step.tape.entries else None
+    fallback = {
+        "op": last.name if last else "unknown",
+        "where": last.where if last else "",
+        "max_difference": worst.largest,
+        "tolerance": worst.allowed,
+    }
+    if not step.tape.is_complete or not can_walk(step):
+        return _by_outputs(program, step) or fallback
+    try:
+        return _side_by_side(program, step) or _by_outputs(program, step) or fallback
+    except (GfxGraphError, DriverError, RuntimeError) as error:
+        process.log.debug("could not look for the first difference: %s", error)
+        return fallback
+
+
+def _side_by_side(program: Program, step: SegmentStep) -> dict[str, Any] | None:
+    state = process.require()
+    driver = state.driver
+    assert driver is not None
+    before = Rollback([*step.mutated, *program.pool_inputs(step)], program.generators)
+    eager: list[list[tuple[Layout, Tensor]]] = [[] for _ in step.tape.entries]
+
+    def keep(position: int, entry: Entry, env: Env) -> None:
+        if _is_undefined(entry):
+            return
+        for value in (*leaves(entry.outputs), *_written(entry)):
+            made = env.get(value)
+            if made is None:
+                made = program.lookup(value) if value.is_external else None
+            if made is not None and value.address:
+                layout = Layout(value.address, tuple(made.size()), tuple(made.stride()), made.dtype, made.device)
+                eager[position].append((layout, made.clone()))
+
+    run_tape(step.tape, program.lookup, {value for value, _ in step.live}, after=keep)
+    before.put_back()
+
+    order = {node: i for i, node in enumerate(driver.nodes(raw_graph(step.graph)))}
+    ends = [max((order.get(n, -1) for n in entry.last_nodes), default=-1) for entry in step.tape.entries]
+    at_node: dict[int, list[int]] = {}
+    for index, end in enumerate(ends):
+        at_node.setdefault(end, []).append(index)
+    found: dict[str, Any] = {}
+
+    def check(position: int, node: int) -> bool:
+        for index in at_node.get(order[node], ()):
+            entry = step.tape.entries[index]
+            exact = not any(word in entry.name for word in _VARIES)
+            for layout, reference in eager[index]:
+                difference = compare(layout.tensor(), reference, exact and is_exact(step.tape.entries[:index]))
+                if not difference.is_match:
+                    found.update(
+                        position=index,
+                        op=entry.name,
+                        where=entry.where,
+                        max_difference=difference.largest,
+                        tolerance=difference.allowed,
+                    )
+                    return True
+        return False
+
+    walk(step, program, check)
+    return found or None
+
+
+def _written(entry: Entry) -> list[TapeValue]:
+    schema = getattr(entry.func, "_schema", None)
+    if schema is None:
+        return []
+    found: list[TapeValue] = []
+    for position, argument in enumerate(schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            target = entry.args[position] if position < len(entry.args) else entry.kwargs.get(argument.name)
+            found.extend(leaves(target))
+    return found
+
+
+def _never_written(entries: list[Entry]) -> set[TapeValue]:
+    """Memory that the segment allocated and never wrote: its content is arbitrary."""
+    garbage: set[TapeValue] = set()
+    for entry in entries:
+        if _is_undefined(entry):
+            garbage.update(leaves(entry.outputs))
+        else:
+            garbage.difference_update(value.root or value for value in _written(entry))
+    return garbage
+
+
+def _by_outputs(program: Program, step: SegmentStep) -> dict[str, Any] | None:
+    """Without a node walk: the first operation, in order, whose surviving result differs."""
+    reference = _by_tape(program, step) if step.tape.is_complete else {}
+    by_position: dict[int, Difference] = {}
+    garbage = _never_written(step.tape.entries)
+    with torch.inference_mode():
+        for value, place in step.live:
+            if value in reference and value.made_by < len(step.tape.entries) and (value.root or value) not in garbage:
+                difference = compare(
+                    tensor_of(place), reference[value], is_exact(step.tape.entries[: value.made_by + 1])
+                )
+                if not difference.is_match:
+                    by_position[value.made_by] = difference
+    for position in sorted(by_position):
+        entry = step.tape.entries[position]
+        return {
+            "position": position,
+            "op": entry.name,
+            "where": entry.where,
+            "max_difference": by_position[position].largest,
+            "tolerance": by_position[position].allowed,
+        }
+    return None
+
+
+def handles(step: SegmentStep) -> tuple[int, int]:
+    """(graph, exec) handles of a segment, for tools that change nodes through the driver."""
+    return raw_graph(step.graph), raw_exec(step.graph)

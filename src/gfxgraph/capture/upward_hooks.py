@@ -1,0 +1,65 @@
+"""Hooks through which a graph calls the rooms above this one: imports point down only.
+
+``guard.for_capture.fill()`` fills them in when graphs are made for programs (startup/activation.py) or for graphed
+callables (callables/capture_once.py); ``reporting.inspect.fill()`` only for programs. 1.1.0's names (compat/) are
+looked up where a program uses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from gfxgraph.capture.replay.captured_program import Program
+
+
+class Pointers(Protocol):
+    """What a guard knows about the memory that a graph's kernels point to."""
+
+    @property
+    def is_dirty(self) -> bool: ...
+
+
+class GraphGuard(Protocol):
+    """The guard of one captured graph (guard/guard.py)."""
+
+    @property
+    def pointers(self) -> Pointers: ...
+    @property
+    def is_slow(self) -> bool: ...
+    def before_replay(self) -> None: ...
+    def after_replay(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class AllocationGuard(Protocol):
+    """The guard of a capture at the "deep" tier: each of its allocations gets red zones (guard/guard.py)."""
+
+    @property
+    def zones(self) -> Any: ...
+    def pool(self, asked: Any) -> Any: ...
+    def ended(self) -> None: ...
+
+
+def _older_capture(*given: Any, **named: Any) -> Any:
+    # lazily, and by name: what 1.1.0 had lies above all rooms, and few programs use it
+    from importlib import import_module
+
+    return import_module("gfxgraph.compat.older").OlderCapture(*given, **named)
+
+
+class Rooms:
+    """One hook per question; the room that fills it in documents it."""
+
+    deep_capture: Callable[[], AllocationGuard]
+    guard_for: Callable[[Any, Program, Any, str, Any], GraphGuard | None]
+    replay_by_nodes: Callable[[Any, Program, Any], None]
+    repaired: Callable[[Any, Any, Sequence[tuple[int, str]]], tuple[Any, Any]]
+    older_capture: Callable[..., Any] = staticmethod(_older_capture)
+    running_node: Callable[[], str]
+    inspect: Callable[[Any], Any] = staticmethod(lambda graph: graph.steps_text())
+
+
+rooms = Rooms()
+leaving: list[Callable[[Any], None]] = []
+"""Called before a captured graph is destroyed, while it can still be read."""

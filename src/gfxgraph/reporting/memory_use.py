@@ -1,0 +1,98 @@
+"""Where a process's graph memory is: what torch counts, and what only the device knows.
+
+torch counts its pools. The runtime keeps its own memory for each graph exec (4 MiB on some versions, 8.4 GiB for
+2,142 of them), measured around each instantiation, and libraries keep workspaces for captured streams.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gfxgraph.callables import arena
+from gfxgraph.capture.replay import workspaces
+from gfxgraph.capture.replay.graph_tensors import pool_of, pool_ranges
+from gfxgraph.process import process
+
+
+def memory_report() -> dict[str, Any]:
+    """Memory that graphs take, in bytes: torch's pools, the runtime's own for graph execs, workspaces.
+
+    Returns:
+        ``devices``: graphed callables by device, ``{"device", "cap_bytes", "graph_bytes", "captures": [...]}``; each
+        capture says ``function``, ``signature``, ``input_bytes``, ``output_bytes``, ``pool_bytes`` (what it added to
+        the shared pool), ``n_graphs``, ``n_calls``.
+        ``graphs``: every graph of the process, ``{"where", "n_nodes", "n_replays", "pool", "driver_bytes"}``;
+        ``driver_bytes`` is the free memory lost around its instantiation. The runtime allocates chunks: sums are
+        right, single rows may be 0.
+        ``pools``: bytes by pool; ``driver_bytes``: all graph execs together; ``workspaces_held``: of
+        libraries, under graphs.
+        ``prediction``: what one more graph is likely to take, estimated from the existing ones.
+    """
+    report = arena.memory_report()
+    state = process.current()
+    if state is None:
+        return report
+    rows, pools = [], {}
+    for graph in list(state.graphs):
+        program = graph._program
+        if program is None:
+            continue
+        known = [s.driver_nbytes for s in program.segments if s.driver_nbytes is not None]
+        pool = pool_of(graph)
+        if pool is not None and pool not in pools:
+            pools[pool] = sum(end - start for start, end in pool_ranges(pool))
+        rows.append(
+            {
+                "where": next((str(s.where) for s in program.segments if str(s.where)), ""),
+                "n_nodes": sum(s.n_nodes for s in program.segments),
+                "n_replays": graph.n_replays,
+                "pool": str(pool) if pool is not None else "",
+                "driver_bytes": sum(known) if known else None,
+            }
+        )
+    rows.sort(key=lambda row: -(row["driver_bytes"] or 0))
+    measured = [row for row in rows if row["driver_bytes"] is not None]
+    driver = sum(row["driver_bytes"] for row in measured)
+    return {
+        **report,
+        "graphs": rows,
+        "pools": {str(pool): nbytes for pool, nbytes in pools.items()},
+        "driver_bytes": driver,
+        "workspaces_held": workspaces.n_held(),
+        "prediction": {
+            "driver_bytes_per_graph": round(driver / len(measured)) if measured else None,
+            "pool_bytes_of_the_largest": max(pools.values(), default=0),
+        },
+    }
+
+
+_FAMILIES = {
+    "gfxgraph_exec_bytes": ("gauge", "Device memory that the present graph execs took when they were instantiated"),
+    "gfxgraph_reserved_bytes": ("gauge", "Device memory that torch has reserved, graph pools included"),
+    "gfxgraph_graphed_bytes": ("gauge", "Memory of graphed callables' captures"),
+    "gfxgraph_graphed_cap_bytes": ("gauge", "Limit for the memory of graphed callables' captures"),
+    "gfxgraph_elements_total": ("counter", "Elements requested by calls of bucketed callables"),
+    "gfxgraph_elements_run_total": ("counter", "Elements that their buckets ran, padding included"),
+}
+
+
+def memory_families(state: process.Process | None) -> process.Samples:
+    """Memory and padding for Prometheus, from known values: no driver is called, so any thread may call this."""
+    found: dict[str, list[tuple[dict[str, str], float]]] = {name: [] for name in _FAMILIES}
+    try:
+        programs = [graph._program for graph in list(state.graphs)] if state is not None else []
+        execs = [s.driver_nbytes for program in programs if program is not None for s in program.segments]
+        if state is not None:
+            found["gfxgraph_exec_bytes"].append(({}, float(sum(nbytes or 0 for nbytes in execs))))
+        for each in arena.of_process(state) if state is not None else ():
+            device = {"device": f"cuda:{each.device_index}"}
+            found["gfxgraph_reserved_bytes"].append((device, float(each.reserved())))
+            found["gfxgraph_graphed_bytes"].append((device, float(each.graph_nbytes())))
+            found["gfxgraph_graphed_cap_bytes"].append((device, float(each.nominal_cap())))
+            for row in each.padding():
+                bucket = {**device, "function": row["function"], "bucket": row["bucket"]}
+                found["gfxgraph_elements_total"].append((bucket, float(row["elements"])))
+                found["gfxgraph_elements_run_total"].append((bucket, float(row["elements_run"])))
+    except RuntimeError as error:  # a table grew while it was read
+        process.log.debug("memory was not read for metrics: %s", error)
+    return [(name, kind, text, found[name]) for name, (kind, text) in _FAMILIES.items()]

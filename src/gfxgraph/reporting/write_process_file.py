@@ -1,0 +1,163 @@
+"""Writes a process's data for ``gfxgraph run --coverage`` and ``--report``: one JSON file."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from gfxgraph import files
+from gfxgraph.capture import upward_hooks
+from gfxgraph.config import Config
+from gfxgraph.diagnostics.render import without_secrets
+from gfxgraph.errors import GfxGraphError
+from gfxgraph.process import bridge, process
+from gfxgraph.process.health import stats
+from gfxgraph.reporting import launch_counts
+from gfxgraph.reporting.inspect import inspect
+from gfxgraph.reporting.inspection import InspectedCapture, Inspection
+from gfxgraph.reporting.memory_use import memory_report
+from gfxgraph.reporting.reading import read_capture
+
+PERIOD_S = 5.0
+LAST_S = 5.0
+"""How long the end waits for a write under way."""
+MOST_NODES = 5000
+"""Most nodes written; the rest are left out, and the report says so."""
+MOST_GONE = 64
+_gone: list[InspectedCapture] = []
+_arranged: set[int] = set()
+
+
+def arrange(settings: Config) -> None:
+    """Watch this process as ``settings`` ask, and write the results at its end, and every few seconds."""
+    if os.getpid() in _arranged or not bridge.is_enabled():
+        return
+    _arranged.add(os.getpid())
+    if settings.coverage:
+        launch_counts.start()
+    if settings.report:
+        upward_hooks.leaving.append(_leaving)
+    os.register_at_fork(after_in_child=functools.partial(_arranged.discard, os.getpid()))
+    ended = threading.Event()
+    writer = threading.Thread(
+        target=_keep_writing, args=(settings, os.getpid(), ended), name="gfxgraph-report", daemon=True
+    )
+    atexit.register(_end, settings, os.getpid(), ended, writer)
+    if settings.report:
+        # A worker that is killed runs no exit handlers: then the last periodic file remains.
+        writer.start()
+
+
+def process_report(with_nodes: bool = True) -> dict[str, Any]:
+    """Everything known about this process: counters, coverage, captures, memory."""
+    watching = launch_counts.watching()
+    state = process.current()
+    made: dict[str, Any] = {
+        "pid": os.getpid(),
+        "argv": without_secrets(sys.argv),
+        "cwd": _here(),
+        "at": time.time(),
+        "platform": state.platform if state is not None else None,
+        "stats": stats(),
+        "coverage": watching.coverage().as_dict() if watching is not None else None,
+    }
+    if with_nodes:
+        made["memory"] = _memory(_gone)
+        made["inspection"] = _captures(inspect(), _gone)
+    return made
+
+
+def _leaving(graph: Any) -> None:
+    """Read a graph that is about to be destroyed: when main() has returned, a program's graphs are gone."""
+    if len(_gone) >= MOST_GONE:
+        return
+    try:
+        _gone.append(read_capture(graph))
+    except (GfxGraphError, RuntimeError) as error:  # the device may be gone, or busy with a failure
+        process.log.debug("a graph was not read before it was destroyed: %s", error)
+
+
+def _here() -> str:
+    """The current folder; "" where the program removed it."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
+def _memory(gone: list[InspectedCapture]) -> dict[str, Any]:
+    """``memory_report()``, with a row for each graph destroyed earlier."""
+    report = memory_report()
+    rows = [
+        {
+            "where": capture.where,
+            "n_nodes": capture.n_nodes,
+            "n_replays": capture.n_replays,
+            "pool": str(capture.pool) if capture.pool is not None else "",
+            "pool_bytes": capture.pool_nbytes,
+            "driver_bytes": capture.driver_nbytes,
+        }
+        for capture in gone
+    ]
+    return {**report, "gone": rows}
+
+
+def _captures(found: Inspection, gone: list[InspectedCapture]) -> dict[str, Any]:
+    """The most replayed captures, up to the limit of nodes; those in ``gone`` were destroyed earlier."""
+    ranked = sorted((*found.captures, *gone), key=lambda capture: -capture.n_replays)
+    kept: list[InspectedCapture] = []
+    n = 0
+    for capture in ranked:
+        if kept and n + capture.n_nodes > MOST_NODES:
+            continue
+        kept.append(capture)
+        n += capture.n_nodes
+    table = Inspection(tuple(kept), found.notes, found.runtime, found.pools).as_dict()
+    are_gone = set(map(id, gone))
+    for capture, row in zip(kept, table["captures"]):
+        row["is_gone"] = id(capture) in are_gone
+    return {**table, "left_out": len(ranked) - len(kept)}
+
+
+def write(folder: str, with_nodes: bool = True) -> None:
+    """Replace this process's file atomically."""
+    target = Path(folder) / f"gfxgraph-{os.getpid()}.json"
+    files.new_folder(target.parent)
+    files.write(target, json.dumps(process_report(with_nodes), default=str))
+
+
+def _keep_writing(settings: Config, owner: int, ended: threading.Event) -> None:
+    while not ended.wait(PERIOD_S) and os.getpid() == owner:
+        process.attempt(
+            lambda: write(settings.report, with_nodes=False),
+            f"the report's data was not written to {settings.report}",
+        )
+
+
+def _end(settings: Config, owner: int, ended: threading.Event, writer: threading.Thread) -> None:
+    if os.getpid() != owner:
+        return
+    ended.set()
+    if writer.is_alive():
+        # It knows no captures, and after this function no coverage: what it writes is to be replaced, not to replace.
+        writer.join(LAST_S)
+    watching = launch_counts.watching()
+    seen = watching.coverage() if watching is not None else None
+    if settings.report:
+        try:
+            write(settings.report)
+        except OSError as error:
+            sys.stderr.write(f"gfxgraph: the report's data was not written to {settings.report}: {error.strerror}\n")
+        except (GfxGraphError, RuntimeError) as error:  # the device may be gone; the counters are still known
+            process.log.warning("captures could not be read at the end: %s", error)
+            write(settings.report, with_nodes=False)
+    elif seen is not None:
+        sys.stderr.write(f"gfxgraph {seen}\n".replace(f"{_here()}/", ""))
+    launch_counts.stop()

@@ -1,0 +1,84 @@
+"""What stands in the place of torch's and Python's functions still works when the last capture ends under it."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import pytest
+import torch
+
+import gfxgraph
+from gfxgraph.capture.patches import intercept
+
+
+def for_sigmoid(x: torch.Tensor) -> torch.Tensor:
+    """TorchScript knows it by its address once a test has told of it: it lives as long as the process."""
+    return x
+
+
+def test_a_thread_started_as_the_last_capture_ends_is_started() -> None:
+    """It was on its way through ours when another thread gave everything back; the next capture finds nothing."""
+    ran = threading.Event()
+    assert "start_thread" not in intercept.STOCK
+    thread = threading.Thread(target=ran.set)
+    intercept._start_thread(thread)
+    thread.join(10)
+    assert ran.is_set() and not intercept._undo
+
+
+def test_garbage_is_collected_as_the_last_capture_ends() -> None:
+    """Likewise."""
+    assert "gc_collect" not in intercept.STOCK
+    gc.collect()
+    assert isinstance(intercept._collect(), int)
+
+
+def test_an_end_that_an_interrupt_stopped_is_ended_by_the_clean_up() -> None:
+    """Its capture is known no more, but functions of torch's were still replaced."""
+
+    class Interrupted:
+        n_tries = 0
+
+        def __setattr__(self, name: str, value: object) -> None:
+            Interrupted.n_tries += 1
+            if Interrupted.n_tries == 1:
+                raise KeyboardInterrupt
+
+    holder = object()
+    gfxgraph.enable(simulate="hip")
+    try:
+        known = intercept.holders_here()
+        intercept.enter(holder, "here")
+        assert not gc.isenabled()
+        intercept._undo.append((Interrupted(), "name", 1))
+        with pytest.raises(KeyboardInterrupt):
+            intercept.leave(holder)
+        intercept.leave_others(known)
+        assert not intercept._undo and gc.isenabled() and Interrupted.n_tries == 2
+    finally:
+        gfxgraph.disable()
+
+
+def test_dynamo_and_torchscript_are_told_of_a_lasting_replacement_once(monkeypatch) -> None:
+    """One of torch's own, or one that stays, is the original to TorchScript from the first capture on."""
+    told = []
+    monkeypatch.setattr(intercept, "_told_of", {})
+    monkeypatch.setattr(intercept, "keep_from_dynamo", told.append)
+
+    class Owner:
+        pass
+
+    def lasting() -> None: ...
+    def passing() -> None: ...
+
+    Owner.sigmoid = torch.sigmoid
+    for _ in range(2):
+        intercept._put(Owner, "one", lasting, is_lasting=True)
+        intercept._put(Owner, "other", passing)
+        intercept._put(Owner, "sigmoid", for_sigmoid)
+        for _ in range(3):
+            owner, attribute, own = intercept._undo.pop()
+            setattr(owner, attribute, own)
+    assert told == [lasting, passing, for_sigmoid, passing]
+    assert torch.jit._builtins._find_builtin(for_sigmoid) == "aten::sigmoid"

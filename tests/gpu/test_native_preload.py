@@ -165,4 +165,7 @@ def test_figures(run: Callable[..., Ran], tmp_path_factory: pytest.TempPathFacto
     where = os.environ.get("GFXGRAPH_GPU_RESULTS")
     if where:
         (Path(where) / "native_preload_gpu.json").write_text(json.dumps(figures, indent=1) + "\n")
+    spread = max(without) - min(without)
+    if spread > MOST_NS:
+        pytest.skip(f"a launch varies by {spread} ns on this machine without us, more than the {MOST_NS} ns to be shown")
     assert statistics.median(with_us) - statistics.median(without) < MOST_NS, figures

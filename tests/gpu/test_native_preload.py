@@ -167,5 +167,5 @@ def test_figures(run: Callable[..., Ran], tmp_path_factory: pytest.TempPathFacto
         (Path(where) / "native_preload_gpu.json").write_text(json.dumps(figures, indent=1) + "\n")
     spread = max(without) - min(without)
     if spread > MOST_NS:
-        pytest.skip(f"a launch varies by {spread} ns on this machine without us, more than the {MOST_NS} ns to be shown")
+        pytest.skip(f"without us a launch varies by {spread} ns here, more than the {MOST_NS} ns to be shown")
     assert statistics.median(with_us) - statistics.median(without) < MOST_NS, figures

@@ -72,7 +72,7 @@ def command(
         found, told = _pipe(lang, quiet=as_json, live=live)
         if as_json:
             _show(found, as_json, "", lang)
-        elif found and not live and found.matches[0].code not in told:
+        elif found.warned or (found and not live and found.matches[0].code not in told):
             stream = sys.stdout if to_stdout else sys.stderr
             stream.write(f"\n{found.format(more=more)}\n")
     sys.stdout.flush()

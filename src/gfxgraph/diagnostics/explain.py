@@ -88,8 +88,11 @@ def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: F
     scanner.finish()
     lines = [*scanner.context.values(), *(hit.text for hit in scanner.hits.values())]
     matches = _matches(scanner, lines)
+    lang = lang or config.language_of()
     if not matches:
-        return Explanation(lang=lang or config.language_of())
+        return Explanation(lang=lang)
+    if lastresort.went_on(scanner.context, [(match.line, match.text) for match in matches]):
+        return Explanation(lang=lang, warned=tuple(matches))
     if matches[0].code in _DEATHS:
         matches = [replace(matches[0], component=lastresort.suspect(scanner.context, matches[0].line)), *matches[1:]]
     archs = sorted(scanner.archs, key=lambda arch: -scanner.archs[arch])
@@ -100,7 +103,7 @@ def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: F
     return Explanation(
         tuple(matches),
         _families([*archs, here.arch], family, family_of),
-        lang or config.language_of(),
+        lang,
         _named(archs or [here.arch], family_of),
         here,
         kinds.programs_named(scanner.context.values(), matches[0].code),

@@ -27,6 +27,7 @@ _MORE_WORDS = {
         "source": "from: ",
         "also": "also: ",
         "nothing": "gfxgraph does not recognize this; gfxgraph explain --list shows what it knows",
+        "warned": "nothing failed: line {line} warns, and the program went on; more: gfxgraph explain {code}",
         "case": "case: ",
         "which": "; which one: ",
         "two": "two known cases look like this",
@@ -45,6 +46,7 @@ _MORE_WORDS = {
         "source": "来源：",
         "also": "另有：",
         "nothing": "没有识别出已知问题；可识别的内容见 gfxgraph explain --list",
+        "warned": "没有故障：第 {line} 行只是警告，程序继续运行；详情：gfxgraph explain {code}",
         "case": "案例：",
         "which": "；区分：",
         "two": "有两个已知案例与此相似",
@@ -125,7 +127,8 @@ class Explanation:
     ``families`` are the GPU families in play ("RDNA2"), from the log or from this machine: their
     notes are shown. ``archs`` are the gfx targets named in the log, with their families. ``programs`` are those named
     in the log that have their own advice. ``near`` are the known cases that fit, and ``words`` those of the log.
-    ``findings`` are what this machine shows, if it is the one that failed.
+    ``findings`` are what this machine shows, if it is the one that failed. ``warned`` is what a program that went on
+    has warned of; then there are no matches.
     """
 
     matches: tuple[Match, ...] = ()
@@ -137,6 +140,7 @@ class Explanation:
     near: tuple[Near, ...] = ()
     words: frozenset[str] = frozenset()
     findings: tuple[MachineAnswer, ...] = ()
+    warned: tuple[Match, ...] = ()
 
     @property
     def code(self) -> Code | None:
@@ -158,6 +162,8 @@ class Explanation:
         """
         lang = lang or self.lang
         words = _MORE_WORDS[lang]
+        if self.warned:
+            return words["warned"].format(line=self.warned[0].line, code=self.warned[0].code)
         if not self.matches:
             return words["nothing"]
         root, *others = self.matches

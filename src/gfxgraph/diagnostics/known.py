@@ -33,7 +33,10 @@ _MISSING = 0.7  # of a missing word's weight counts against a case
 _NAMED, _PROVED, _PRINTED = 2.0, 5.0, 12.0  # a program, GPU or system; a fact about the machine; the case's message
 _CLEARLY = 1.25
 """The best case is shown alone if it weighs so much more than the next."""
-_DECISIVE = re.compile(r"gfx[0-9][0-9a-f]{2,3}|.*\d\.\d.*")  # a GPU or a version: of another one it is another case
+_DECISIVE = re.compile(
+    r"gfx[0-9][0-9a-f]{2,3}|.*\d\.\d.*|[A-Z]+(_[A-Z0-9]+){2,}|[a-zA-Z_+-]+\.(dll|so)|[a-z]+-[a-z]+-[a-z]+"
+)
+"""A GPU, a version, a variable, a library or a package by name: without it, it is another case."""
 _PROGRAMS = {"pytorch": "torch", "llama.cpp": "ggml", "comfyui": "comfy", "flash-attention": "flash"}
 """How programs are named in their logs, if not by their name."""
 
@@ -107,20 +110,22 @@ def _words(case: KnownCase) -> list[str]:
     return case.signature.lower().split()
 
 
+def _lacks_name(case: KnownCase, text: str) -> bool:
+    return any(_DECISIVE.fullmatch(word) and not contains(text, word.lower()) for word in case.signature.split())
+
+
 def near(code: str, printed: Iterable[int], setting: Setting, frequency: Mapping[str, int]) -> list[Near]:
     """The cases below ``code`` that fit, the best first; ``printed`` numbers those whose message was found."""
     found = []
     sure = set(printed)
     for number, case in enumerate(cases(code)):
-        if _is_elsewhere(case, setting):
+        if _is_elsewhere(case, setting) or _lacks_name(case, setting.text):
             continue
         weights = {
             word: math.log(1 + max(_LEAST_RECORDS, frequency.get("", 1)) / frequency.get(word, 1))
             for word in _words(case)
         }
         absent = [word for word in weights if not contains(setting.text, word)]
-        if any(_DECISIVE.fullmatch(word) for word in absent):
-            continue
         present = sum(weight for word, weight in weights.items() if word not in absent)
         share = present / sum(weights.values())
         weight = present - _MISSING * (1 - share) * sum(weights.values())

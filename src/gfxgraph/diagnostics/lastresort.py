@@ -6,7 +6,7 @@ an AMD device, and is not text that merely mentions failures.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from gfxgraph.diagnostics import gates, kinds, ownwords
 
@@ -15,6 +15,7 @@ _FAR = 25  # lines
 _AFTER = 12  # lines, of a stack
 _PARTICULAR = 7  # components, from the profilers to Triton
 _END_OF_ALL = 9
+_WEAKEST = 2  # form of a failure
 
 
 def find(lines: Mapping[int, str]) -> tuple[str, int, str] | None:
@@ -52,6 +53,17 @@ def find(lines: Mapping[int, str]) -> tuple[str, int, str] | None:
     return found
 
 
+def went_on(lines: Mapping[int, str], hits: Iterable[tuple[int, str]]) -> bool:
+    """Whether nothing broke: the hits are warnings, and after them the program went on, or the driver started."""
+    found = list(hits)
+    last = max(number for number, _ in found)
+    after = [line for number, line in lines.items() if number > last and line.strip()]
+    is_up = any("came_up" in kinds.of(line) for line in after)
+    are_mild = all("warning" in kinds.of(text) or (is_up and _surety(text) == _WEAKEST) for _, text in found)
+    has_done = is_up or any("success" in kinds.of(line) for line in after)
+    return are_mild and has_done and all(_surety(line) is None for line in after)
+
+
 def component_of(line: str) -> str:
     """The component that ``line`` names, '' if it names none."""
     if not gates.names_amd(line):
@@ -85,6 +97,6 @@ def _surety(line: str) -> int | None:
     if surety is None or (surety and "quiet" in form) or gates.is_said(line) or "installer" in form:
         return None
     # A sentence with a full stop and nothing before a colon is prose.
-    if surety == 2 and (line.rstrip().endswith(".") or not {":", "[", "="} & set(line)):
+    if surety == _WEAKEST and (line.rstrip().endswith(".") or not {":", "[", "="} & set(line)):
         return None
     return surety

@@ -419,3 +419,32 @@ def test_a_library_that_is_missing_is_amds_only_where_something_names_amd():
 def test_gpus_are_known_by_their_code_names(name, arch):
     """As lspci prints them; a painter is no GPU."""
     assert explain(f"{name}\nhipErrorNoBinaryForGpu", lang="en").situation.arch == arch
+
+
+@pytest.mark.parametrize(
+    ("log", "code"),
+    [
+        ('NCCL WARN Missing "iommu=pt" from kernel command line\nrank 0 - Init COMPLETE\n', ""),
+        ('NCCL WARN Missing "iommu=pt" from kernel command line\nNCCL INFO waiting\n', "peer_access_iommu"),
+        ("MIOpen(HIP): Warning [SQLiteBase] Missing system database file: gfx1100_48.kdb\nEpoch 1 33.10it/s\n", ""),
+        ("amdgpu 0000:05:00.0: amdgpu: EEPROM hw is supported, 0 bad pages recorded\n", ""),
+        (
+            "amdgpu 0000:05:00.0: amdgpu: 2 uncorrectable hardware errors detected in total in gfx block\n",
+            "ecc_error",
+        ),
+        ("amdgpu 0000:08:00.0: Invalid PCI ROM header signature\namdgpu: ring gfx uses VM inv eng 0 on hub 0\n", ""),
+    ],
+)
+def test_a_warning_after_which_the_program_got_done_is_no_failure(log, code):
+    """Only warnings, then success: false, and its text names the line; without success it is explained."""
+    found = explain(log)
+    assert (found.code or "") == code
+    if found.warned:
+        assert "line 1 warns" in found.format("en") and found.warned[0].code in found.format("en")
+
+
+def test_a_case_needs_the_variable_that_it_names():
+    """The case of a wrong override is not shown where no override is in the log."""
+    log = "torch.AcceleratorError: HIP error: invalid device function\nhipErrorInvalidDeviceFunction\n pytorch kernel\n"
+    found = explain(log)
+    assert found.code == "no_kernel_image" and "an override is set" not in found.format("en")

@@ -445,6 +445,6 @@ def test_a_warning_after_which_the_program_got_done_is_no_failure(log, code):
 
 def test_a_case_needs_the_variable_that_it_names():
     """The case of a wrong override is not shown where no override is in the log."""
-    log = "torch.AcceleratorError: HIP error: invalid device function\nhipErrorInvalidDeviceFunction\n pytorch kernel\n"
+    log = "torch.AcceleratorError: HIP error: invalid device function\nhipErrorInvalidDeviceFunction\npytorch\n"
     found = explain(log)
     assert found.code == "no_kernel_image" and "an override is set" not in found.format("en")

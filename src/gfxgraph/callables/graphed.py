@@ -66,7 +66,7 @@ from gfxgraph.callables.signature import (
     tensor_key,
     understand,
 )
-from gfxgraph.callables.trace.dynamo import is_compiled, shield
+from gfxgraph.callables.trace.dynamo import EagerCalls, is_compiled, shield
 from gfxgraph.callables.trace.frontend import Frontend
 from gfxgraph.callables.trace.world import World, holds_mapping
 from gfxgraph.callables.worlds import Worlds
@@ -132,7 +132,7 @@ class Graphed:
         """The last route of calls with this tree and these shapes; its fast path checks everything itself."""
         self._routes: dict[Any, Route] = {}
         self._entries: dict[Any, Captures] = {}
-        self._eager: Counter[str] = Counter()
+        self._eager: Counter[str] = EagerCalls()
         self._n_gone = 0
         """Replays of forgotten signatures."""
         is_dynamic = options.dynamic is not None or options.buckets is not None
@@ -180,9 +180,7 @@ class Graphed:
                 raise RunEagerly("there is no GPU")
             return self._graphed(state, args, kwargs)
         except InPieces as pieces:
-            assert self._front is not None
-            self._pieces[pieces.why] += 1
-            return self._front.pieces(*args, **kwargs)
+            return self._worlds.in_pieces(pieces, args, kwargs)
         except DriverError as error:  # before any launch: a failed launch raises ReplayError
             self._eager["a driver call failed"] += 1
             if state is not None:

@@ -16,7 +16,7 @@ on a state that the program excluded (an index past the end).
 A body that writes other tensors than its state, or draws random numbers, must not run too often. The capture's tape
 shows this, and then each step waits for the flag of the one before.
 
-What condition and body read besides the state is known from Dynamo (traced_function.py). A loop whose condition or
+What condition and body read besides the state is known from Dynamo (worlds.py). A loop whose condition or
 body reads something that has changed runs eagerly once more and is captured for that too. One that is not a single
 graph, because Python runs between its parts, runs in Python with its parts captured.
 """
@@ -36,9 +36,10 @@ from gfxgraph.callables.captured_function import CapturedFunction, arena, beside
 from gfxgraph.callables.control import flags
 from gfxgraph.callables.graph_facts import draws, overlap, span, writes_of
 from gfxgraph.callables.signature import has_buffer, key_of
+from gfxgraph.callables.pieces.piece import make_piece
 from gfxgraph.callables.trace.dynamo import shield
 from gfxgraph.callables.trace.world import World
-from gfxgraph.callables.traced_function import TracedFunction, why_shared
+from gfxgraph.callables.worlds import TracedFunction, why_shared
 from gfxgraph.capture.replay.graph_tensors import size_of
 from gfxgraph.capture.undo import unbroken
 from gfxgraph.errors import CaptureError
@@ -112,8 +113,8 @@ class WhileLoop:
         self.run_ahead = run_ahead
         self._pool = pool
         self._known: dict[Any, tuple[_Memory, CapturedFunction, bool]] = {}
-        self._test = TracedFunction(condition, "condition of a while loop")
-        self._turn = TracedFunction(body, "body of a while loop")
+        self._test = TracedFunction(condition, "condition of a while loop", make_piece)
+        self._turn = TracedFunction(body, "body of a while loop", make_piece)
         self._place: Arena | None = None
         self._last: tuple[Tensor | int, Tensor | bool] = 0, False
         self.n_launches = 0
@@ -262,7 +263,7 @@ class Unrolled:
         self.k = k
         self._pool = pool
         self._known: dict[Any, tuple[list[Tensor], dict[int, CapturedFunction]]] = {}
-        self._traced = TracedFunction(step, "step of an unrolled loop")
+        self._traced = TracedFunction(step, "step of an unrolled loop", make_piece)
         self._place: Arena | None = None
         self.n_launches = 0
         """Graph launches of the last call."""

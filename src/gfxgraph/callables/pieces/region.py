@@ -29,6 +29,7 @@ from torch import Tensor
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.options import Options
 from gfxgraph.callables.pieces.sizes import Sizes
+from gfxgraph.callables.trace.dynamo import EagerCalls
 from gfxgraph.callables.trace.world import same_addresses
 from gfxgraph.capture.replay.graph_tensors import Layout, has_layout, tensor_at
 from gfxgraph.process import bridge
@@ -108,7 +109,7 @@ class Region:
         self.mode = mode
         self.gradients: list[Any] = []
         """Graphs of forward and backward, for callers of the region."""
-        self._eager: Counter[str] = Counter()
+        self._eager: Counter[str] = EagerCalls()
         self._before: dict[str, Any] = {}
         """``stats`` of what it gave up."""
         _regions.add(self)
@@ -120,6 +121,7 @@ class Region:
                 return self.look(inputs)
             variant = self._find(inputs)
             if variant is None:
+                self.count_eager(self.why_eager)
                 return self._model(_aligned_all(inputs, self._mutated, self.alignment))
             self._last = variant
         return variant.run(inputs)

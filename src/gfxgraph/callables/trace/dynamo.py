@@ -17,6 +17,7 @@ import threading
 import types
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +68,10 @@ class _Local(threading.local):
 
     is_raw = 0
     """Nesting depth of warm-ups, comparisons or captures by others, in which a piece runs its FX graph as it is."""
+    is_tracing = False
+    """Whether a call is traced whose trace is counted."""
+    n_eager = n_warm_ups = 0
+    """Calls of functions and of pieces that ran without a graph; those of them that were warm-ups."""
     is_foreseeing = False
     """Whether pieces must not run."""
     found: list[Found] | None = None
@@ -75,6 +80,17 @@ class _Local(threading.local):
 
 
 local = _Local()
+
+
+class EagerCalls(Counter[str]):
+    """Calls that ran without a graph, by reason; a call that has made none of them was replayed throughout."""
+
+    def __setitem__(self, why: str, n: int) -> None:
+        local.n_eager += 1
+        local.n_warm_ups += why == "warm-up"
+        super().__setitem__(why, n)
+
+
 _lines = itertools.count(1)
 
 

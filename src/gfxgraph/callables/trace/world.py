@@ -224,6 +224,8 @@ class World:
         self.token = next(_tokens)
         self.found: Any = None
         """What Dynamo found for it, if it is one graph (``found.Found``)."""
+        self.is_one = False
+        """Whether its frame is one FX graph, whatever else its code does."""
         self.why_eager = ""
         """Why even its pieces cannot be captured; "" if they can."""
         self.written: list[Tensor] = []
@@ -231,7 +233,7 @@ class World:
         self.zeros: tuple[str, ...] = ()
         """The zeros among the arguments, with their signs."""
         self.skeleton: Any = None
-        """The arguments' types, keys and lengths, if the code may catch the error of something missing in them."""
+        """The arguments' types, keys and lengths."""
         self.numbers: dict[tuple[object, ...], bool] = {}
         """Those among the arguments that have graphs of their own; whether they came again."""
         self.n_rebound = 0
@@ -256,9 +258,11 @@ class World:
         """Evaluate Dynamo's guards for this call: True if the trace is valid for it, whatever has changed since."""
         return not self.is_stale() and bool(self.guards.check(dict(given)))
 
-    def stores_are_there(self) -> bool:
-        """False if a constant that each call stores in an object is missing: a replay would not restore it."""
-        return all(getattr(owner, name, _NOTHING) == value for owner, name, value in self.stores)
+    def store(self) -> None:
+        """Store the constants that each call stores: a replay would not."""
+        for owner, name, value in self.stores:
+            if getattr(owner, name, _NOTHING) is not value:
+                setattr(owner, name, value)
 
     def is_stale(self) -> bool:
         """True if a class's code or data changed since the trace: Dynamo does not check this."""

@@ -67,7 +67,7 @@ class Gradients:
         self.fn = fn
         self._is_drawless = is_drawless
         self.n_captures = self.n_replays = 0
-        self.eager: Counter[str] = Counter()
+        self.eager: Counter[str] = EagerCalls()
         self._in_place = in_place
         self._at = [i for i, each in enumerate(inputs) if isinstance(each, Tensor) and each.is_cuda]
         at = set(self._at)

@@ -53,7 +53,7 @@ from gfxgraph.process import bridge
 
 MAX_WORLDS = 4096
 """Most signatures whose world is remembered."""
-MOST_NUMBERS = 4
+MOST_NUMBERS = 2
 """Numbers among the arguments of one world that have graphs of their own; with more, calls run in pieces."""
 
 

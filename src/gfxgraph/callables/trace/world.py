@@ -281,8 +281,10 @@ class World:
     def rebind(self, given: Mapping[str, Any]) -> None:
         """Read what the sources refer to now; existing graphs become invalid."""
         self.n_rebound += 1
-        if self.n_rebound > MAX_REBOUND:
-            self.why_pieces = self._why_restless(self._evaluate(given) or [])
+        now = self._evaluate(given) or []
+        is_number = any(type(a) in (int, float) and a != b for a, b in zip(now, self._inputs))
+        if is_number or self.n_rebound > MAX_REBOUND:
+            self.why_pieces = self._why_restless(now)
         self.token = next(_tokens)
         self._find_tensors(given)
         self.rearm(given)

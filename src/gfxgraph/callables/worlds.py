@@ -51,6 +51,7 @@ from gfxgraph.capture.replay import hang_watch
 from gfxgraph.capture.replay.graph_tensors import has_layout, kind_of, parts_of, size_of, storage_address, used_on
 from gfxgraph.process import bridge
 
+Evict = Callable[[], Callable[[World | None], None] | None]
 MAX_WORLDS = 4096
 """Most signatures whose world is remembered."""
 MOST_NUMBERS = 2
@@ -62,12 +63,12 @@ class Known:
 
     Args:
         front: Dynamo.
-        forget: called with a world whose graphs read tensors that were replaced.
+        evict: a weak reference to a function to call for a world whose graphs read tensors that were replaced.
     """
 
-    def __init__(self, front: Frontend, forget: Callable[[World], None]) -> None:
+    def __init__(self, front: Frontend, evict: Evict) -> None:
         self.front = front
-        self._forget = forget
+        self._evict = evict
         self.worlds: dict[Any, World] = {}
         """By key: the world of its last call."""
         self._untraceable = self._changing = ""
@@ -121,7 +122,9 @@ class Known:
         check(world)
         world.store()
         if not world.why_pieces and self.front.has_moved(world, args, kwargs):
-            self._forget(world)
+            evict = self._evict()
+            if evict is not None:
+                evict(world)
             self.front.rebind(world, args, kwargs)
         self.worlds[key] = world
         return world
@@ -181,10 +184,10 @@ class Worlds:
         front: Frontend | None,
         eager: Counter[str],
         pieces: Counter[str],
-        evict: Callable[[], Callable[[World | None], None] | None],
+        evict: Evict,
     ) -> None:
         self._promised = Promised(fn) if front is None else None
-        self._known = Known(front, self._forget) if front is not None else None
+        self._known = Known(front, evict) if front is not None else None
         self._eager = eager
         self._pieces = pieces
         self._evict = evict
@@ -195,11 +198,6 @@ class Worlds:
     def structures(self) -> list[Any]:
         """The structures of the calls seen."""
         return [key[0] for key in self._known.worlds] if self._known is not None else []
-
-    def _forget(self, world: World | None) -> None:
-        evict = self._evict()
-        if evict is not None:
-            evict(world)
 
     def reset(self) -> None:
         """Forget every world, and the program's objects that they hold."""
@@ -214,8 +212,9 @@ class Worlds:
         """
         if self._promised is not None:
             if not self._promised.is_same():
-                if self._promised.look():
-                    self._forget(None)
+                evict = self._evict() if self._promised.look() else None
+                if evict is not None:
+                    evict(None)
             call.in_world(self._promised)
             return True
         assert self._known is not None
@@ -320,7 +319,7 @@ class TracedFunction:
         self.not_whole: Counter[str] = Counter()
         """Calls without a graph of their own, by reason."""
         front = Frontend(fn, functools.partial(make_piece, name=name), dynamic=False)
-        self._known = Known(front, lambda world: None)
+        self._known = Known(front, lambda: None)
         self._reported: set[str] = set()
 
     def world(self, key: Any, args: Args, kwargs: Kwargs) -> World | None:

@@ -175,6 +175,11 @@ class Region:
             self._copied |= moving
         return bool(moving)
 
+    @property
+    def has_run(self) -> bool:
+        """Whether any call came to it, other than to see what its results share."""
+        return bool(self._variants or self.gradients or self._eager or self._before)
+
     def count_eager(self, why: str) -> None:
         """Count one more call without a graph."""
         self._eager[why] += 1

@@ -139,10 +139,15 @@ def _effects(found: Found, effects: Any) -> str:
 
 def _replaced(effects: Any) -> Iterator[tuple[str, Any]]:
     """Attributes of objects and entries of dicts that the frame stores, by source and name."""
+    from torch._dynamo.side_effects import AttributeMutationNew, ValueMutationNew
+
+    is_made = lambda each: isinstance(each.mutation_type, AttributeMutationNew | ValueMutationNew)  # noqa: E731
     for each, stored in effects.store_attr_mutations.items():
-        if each.source is not None:
+        if each.source is not None and not is_made(each):
             yield from ((name_of(each.source), name) for name in stored)
     for each in list(effects.id_to_variable.values()):
+        if is_made(each):
+            continue
         inner = getattr(each, "_base_vt", None) or each
         if isinstance(inner, torch._dynamo.variables.ConstDictVariable) and each.source is not None:
             for key, value in inner.items.items():

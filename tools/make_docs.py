@@ -20,12 +20,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import make_error_pages
 
 import gfxgraph
 from gfxgraph import config
 from gfxgraph.cli import _chinese
 from gfxgraph.cli.main import Commands
-from gfxgraph.diagnostics import pages
 from gfxgraph.diagnostics.entries import codes
 
 ROOT = Path(__file__).parent.parent
@@ -143,8 +143,8 @@ def error_pages() -> dict[str, str]:
     """A page for each entry of the catalogue, in both languages."""
     made = {}
     for lang, folder in (("en", "errors"), ("zh", "zh/errors")):
-        made[f"{folder}/index.md"] = pages.markdown_index(lang)
-        made |= {f"{folder}/{code}.md": pages.markdown(code, lang) for code in codes()}
+        made[f"{folder}/index.md"] = make_error_pages.markdown_index(lang)
+        made |= {f"{folder}/{code}.md": make_error_pages.markdown(code, lang) for code in codes()}
     return made
 
 

@@ -2,9 +2,9 @@
 
     python tools/make_docs.py [FOLDER]     (build/docs)
 
-Made from the code, and therefore not kept in the repository: the errors by group and the rules of the port audit by phase,
-in both languages, the commands, the settings, the public interface. Files of the repository that pages link to
-(results of measurements, sources) are copied to ``files/``. ``mkdocs build`` makes the site of the folder.
+Made from the code, and therefore not kept in the repository: the errors by group, the rules of the port audit by
+phase, both in both languages, the commands, the settings, the public interface. Files of the repository that pages
+link to (results of measurements, sources) are copied to ``files/``. ``mkdocs build`` makes the site of the folder.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def one_error_a_page(text: str) -> str:
 
 
 def rule_pages() -> dict[str, str]:
-    """The rules of the port audit, a page for each phase, in both languages; none where its parsers are not installed."""
+    """The rules of the port audit, a page a phase, in both languages; none where its parsers are not installed."""
     try:
         from gfxgraph.port.phases import PHASES, word
         from gfxgraph.port.registry import load

@@ -2,12 +2,9 @@
 
 from gfxgraph.callables.api import graphed as graphed
 from gfxgraph.callables.control.compose import Composition as Composition
-from gfxgraph.callables.control.compose import compose as compose
 from gfxgraph.callables.control.conditional import Conditional as Conditional
 from gfxgraph.callables.control.loops import Unrolled as Unrolled
 from gfxgraph.callables.control.loops import WhileLoop as WhileLoop
-from gfxgraph.callables.control.loops import unroll as unroll
-from gfxgraph.callables.control.loops import while_loop as while_loop
 from gfxgraph.callables.distributed.agreed import Agreed as Agreed
 from gfxgraph.callables.distributed.ranks import Ranks as Ranks
 from gfxgraph.callables.graphed import Graphed as Graphed

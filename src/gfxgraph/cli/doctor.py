@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from gfxgraph import config
+from gfxgraph import config, files
 from gfxgraph.cli import _contract, _selftest
 from gfxgraph.diagnostics.render import visible
 from gfxgraph.hardware import checks, versions
@@ -65,7 +65,7 @@ def command(
     found = []
     with _contract.working("doctor"):
         try:
-            environment = checks.within(detect)
+            environment = files.Aside().within(checks.LIMIT_S, detect)
         except TimeoutError:
             environment = Environment(platform="none", source="did not answer")
             found = [checks.hung("GPUs")]

@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from gfxgraph import files
 from gfxgraph.hardware import checks, defect_environment, software
 from gfxgraph.hardware.access import container, device_nodes
 from gfxgraph.hardware.architectures import architectures, name_of_override, name_of_target
@@ -242,15 +243,15 @@ def test_a_check_that_hangs_is_reported_in_time(tmp_path):
     (finding,) = check.run([stuck], Site(machine(tmp_path)), limit_s=0.05)
     assert finding.state is CheckState.AMBER and "did not answer" in finding.en
     with pytest.raises(TimeoutError):
-        check.within(never.wait, limit_s=0.05)
+        files.Aside().within(0.05, never.wait)
     never.set()
 
 
 def test_a_probe_passes_its_answer_and_its_error_on():
     """The thread in which it runs is not seen."""
-    assert check.within(lambda: 7) == 7
+    assert files.Aside().within(5, lambda: 7) == 7
     with pytest.raises(KeyError, match="gone"):
-        check.within(lambda: {}["gone"])
+        files.Aside().within(5, lambda: {}["gone"])
 
 
 def test_migraphx_is_found_in_a_rocm_tree(tmp_path):

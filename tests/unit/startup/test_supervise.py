@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gfxgraph.startup import supervise as supervising
-from gfxgraph.startup.supervise import supervise
+from gfxgraph.startup.supervise import run_guarded
 
 # What a program at tier 2 has written when its third node of nine has begun; then it ends as the argument says.
 PROGRAM = """
@@ -67,7 +67,7 @@ class Run:
         source = str(Path(supervising.__file__).parents[2])
         environment = dict(os.environ, XDG_STATE_HOME=str(folder / "state"), PYTHONPATH=source, GFXGRAPH_LANG="en")
         argv = [sys.executable, str(program), ending]
-        self.status = supervise(argv, environment | variables, limit_s, self.said.append)
+        self.status = run_guarded(argv, environment | variables, limit_s, self.said.append)
         self.report = "".join(self.said).strip()
         self.left = [path for path in (folder / "state").rglob("*") if path.is_file()]
 

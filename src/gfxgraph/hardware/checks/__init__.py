@@ -13,8 +13,8 @@ torch, and it is run with a time limit all the same: a read from sysfs can hang 
 from __future__ import annotations
 
 from gfxgraph.hardware.checks import compilers, host, installed, settings
-from gfxgraph.hardware.checks.check import Check, CheckResult, CheckState, Site, hung, run, within
+from gfxgraph.hardware.checks.check import LIMIT_S, Check, CheckResult, CheckState, Site, hung, run
 
 ALL: tuple[Check, ...] = (*host.CHECKS, *installed.CHECKS, *compilers.CHECKS, *settings.CHECKS)
 
-__all__ = ["ALL", "Check", "CheckResult", "Site", "CheckState", "hung", "run", "within"]
+__all__ = ["ALL", "LIMIT_S", "Check", "CheckResult", "Site", "CheckState", "hung", "run"]

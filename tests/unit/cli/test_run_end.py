@@ -11,6 +11,7 @@ import time
 import pytest
 from tests.warm_python import warm_python
 
+from gfxgraph import files
 from gfxgraph.config import Config
 
 pytest.importorskip("torch")
@@ -86,18 +87,19 @@ def test_nothing_is_written_after_the_end(monkeypatch):
     """A periodic write that is under way as the program ends does not replace the last one, which has more."""
     written, begun, ended = [], threading.Event(), threading.Event()
 
-    def write(folder, with_nodes=True):
+    def write(folder, report):
         begun.set()
-        time.sleep(0 if with_nodes else 0.05)
-        written.append(with_nodes)
+        time.sleep(0 if report else 0.05)
+        written.append(report)
 
     monkeypatch.setattr(write_process_file, "write", write)
+    monkeypatch.setattr(write_process_file, "process_report", lambda with_nodes=True: with_nodes)
     monkeypatch.setattr(write_process_file, "PERIOD_S", 0.01)
     of = Config(report="x"), os.getpid(), ended
     writer = threading.Thread(target=write_process_file._keep_writing, args=of, daemon=True)
     writer.start()
     assert begun.wait(5)
-    write_process_file._end(*of, writer)
+    write_process_file._end(*of, writer, files.Aside())
     writer.join(5)
     assert written[-1] is True and not writer.is_alive()
 

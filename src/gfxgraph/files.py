@@ -21,15 +21,11 @@ import errno
 import json
 import math
 import os
-import queue
 import secrets
 import stat
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, NoReturn, TypeVar, cast
-
-Answer = TypeVar("Answer")
+from typing import IO, Any, NoReturn
 
 MOST_NBYTES = 64 << 20
 """More than any file of ours ever holds."""
@@ -195,10 +191,6 @@ def _write(target: Path, content: bytes, is_lasting: bool) -> None:
     write_inside(str(target.parent), target.name, content, is_lasting=is_lasting)
 
 
-LAST_S = 5.0
-"""How long a process waits, as it ends, for a file that it writes: a path may hang."""
-
-
 def append(path: Path, line: str) -> None:
     """Add to the end of a file that the user named, in one write: processes that end together do not mix lines.
 
@@ -308,40 +300,6 @@ def _refuse_constant(name: str) -> NoReturn:
 def _finite(text: str) -> float:
     number = float(text)
     return number if math.isfinite(number) else _refuse_constant(text)  # 1e999, which is written back as Infinity
-
-
-class Aside:
-    """A thread for one call that may hang in the kernel: a read from a wedged GPU, a write to a dead mount.
-
-    It cannot be ended, but this process goes on and ends without it. Made early where the call comes as the process
-    ends: from Python 3.12 on no thread can be started then.
-    """
-
-    def __init__(self) -> None:
-        self._asked: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
-        threading.Thread(target=self._run, daemon=True, name="gfxgraph aside").start()
-
-    def _run(self) -> None:
-        try:
-            self._answers.put((self._asked.get()(), None))
-        except Exception as error:  # noqa: BLE001 - raised again by the one who waits
-            self._answers.put((None, error))
-
-    def within(self, limit_s: float, work: Callable[[], Answer]) -> Answer:
-        """Return what ``work`` returns, or raise what it raises.
-
-        Raises:
-            TimeoutError: it did neither within ``limit_s``.
-        """
-        self._asked.put(work)
-        try:
-            answer, error = self._answers.get(timeout=limit_s)
-        except queue.Empty:
-            raise TimeoutError(errno.ETIMEDOUT, f"no answer within {limit_s:g} s") from None
-        if error is not None:
-            raise error
-        return cast("Answer", answer)
 
 
 def umask() -> int:

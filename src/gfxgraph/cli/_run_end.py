@@ -23,7 +23,8 @@ from gfxgraph.startup import stats_file
 from gfxgraph.startup.supervise import how_ended
 
 _LIBRARIES = re.compile(r"\S*/(?:site|dist)-packages/")
-_DEATHS = frozenset(-number for number in (signal.SIGABRT, signal.SIGSEGV, getattr(signal, "SIGBUS", signal.SIGSEGV)))
+_ASKED = frozenset(-number for number in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)))
+"""Ends that somebody wanted."""
 _COUNTED = {f"{noun}_count": noun for noun in ("capture", "replay", "split", "fallback")}
 _ZH = {"capture": "次捕获", "replay": "次重放", "split": "次切分", "fallback": "次回退", "process": "个进程"}
 _NEXT = {
@@ -158,7 +159,7 @@ def _next(status: int, rows: list[dict[str, Any]], is_guarded: bool, is_chinese:
     first = {event["kind"]: event for event in reversed(events)}
     kind = next((each for each in ("fallback", "split") if each in first), "")
     event = first.get(kind, {"where": "", "op": "", "reason": ""})
-    if status in _DEATHS:
+    if status < 0 and status not in _ASKED:
         key = "reported" if is_guarded else "died"
     elif not rows:
         key = "unseen"

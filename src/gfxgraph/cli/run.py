@@ -166,11 +166,8 @@ def command(
         raise click.UsageError("nothing to run: name a script, -m MODULE, or -- COMMAND", ctx)
     for written in (report_file, None if stats == stats_file.TO_STDERR else stats):
         _contract.can_be_written(written, program=program.argv[0])
-    asked = wanted(allow_cuda, simulate, on_unsafe, validate, debug, stats)
-    if watch is not None:
-        asked["GFXGRAPH_WATCH"] = f"{watch:g}"
-    if guard or sanitizer:
-        asked["GFXGRAPH_GUARD"] = "3" if sanitizer else str(guard)
+    guard = "3" if sanitizer else guard
+    asked = wanted(allow_cuda, simulate, on_unsafe, validate, debug, stats, watch, guard)
     environment, settings = program_environment(asked)
     argv = command_line(program)
     if runs_here(argv):
@@ -203,6 +200,8 @@ def wanted(
     validate: bool,
     debug: bool,
     stats: str | None,
+    watch: float | None = None,
+    guard: str | None = None,
 ) -> dict[str, str]:
     """Return the variables that say what the options say; an option left out leaves its variable alone."""
     result = {}
@@ -216,6 +215,10 @@ def wanted(
         result["GFXGRAPH_SIMULATE"] = simulate
     if on_unsafe:
         result["GFXGRAPH_ON_UNSAFE"] = on_unsafe
+    if watch is not None:
+        result["GFXGRAPH_WATCH"] = f"{watch:g}"
+    if guard:
+        result["GFXGRAPH_GUARD"] = guard
     if stats is not None:
         is_file = stats != stats_file.TO_STDERR
         result[stats_file.VARIABLE] = str(Path(stats).absolute()) if is_file else stats

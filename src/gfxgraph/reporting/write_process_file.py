@@ -17,6 +17,7 @@ from gfxgraph.capture import upward_hooks
 from gfxgraph.config import Config
 from gfxgraph.diagnostics.render import without_secrets
 from gfxgraph.errors import GfxGraphError
+from gfxgraph.hardware.aside import LAST_S, Aside
 from gfxgraph.process import bridge, process
 from gfxgraph.process.health import stats
 from gfxgraph.reporting import launch_counts
@@ -47,7 +48,7 @@ def arrange(settings: Config) -> None:
     writer = threading.Thread(
         target=_keep_writing, args=(settings, os.getpid(), ended), name="gfxgraph-report", daemon=True
     )
-    atexit.register(_end, settings, os.getpid(), ended, writer, files.Aside() if settings.report else None)
+    atexit.register(_end, settings, os.getpid(), ended, writer, Aside() if settings.report else None)
     if settings.report:
         # A worker that is killed runs no exit handlers: then the last periodic file remains.
         writer.start()
@@ -139,15 +140,13 @@ def _keep_writing(settings: Config, owner: int, ended: threading.Event) -> None:
         )
 
 
-def _end(
-    settings: Config, owner: int, ended: threading.Event, writer: threading.Thread, aside: files.Aside | None
-) -> None:
+def _end(settings: Config, owner: int, ended: threading.Event, writer: threading.Thread, aside: Aside | None) -> None:
     if os.getpid() != owner:
         return
     ended.set()
     if writer.is_alive():
         # It knows no captures, and after this function no coverage: what it writes is to be replaced, not to replace.
-        writer.join(files.LAST_S)
+        writer.join(LAST_S)
     watching = launch_counts.watching()
     seen = watching.coverage() if watching is not None else None
     if aside is not None:
@@ -157,7 +156,7 @@ def _end(
             process.log.warning("captures could not be read at the end: %s", error)
             report = process_report(with_nodes=False)
         try:
-            aside.within(files.LAST_S, lambda: write(settings.report, report))
+            aside.within(LAST_S, lambda: write(settings.report, report))
         except OSError as error:
             sys.stderr.write(f"gfxgraph: the report's data was not written to {settings.report}: {error.strerror}\n")
     elif seen is not None:

@@ -119,16 +119,9 @@ class ProcessRecord:
         return render("memory_fault", fault.fields(), lang)
 
     def hang_report(self, limit_s: float, lang: str) -> str:
-        fields = {"wait_s": f"{limit_s:g}", "where": self.segment.get("where", ""), "node": self._node_text()}
+        node = str(self.node() or "")
+        fields = {"wait_s": f"{limit_s:g}", "where": self.segment.get("where", ""), "node": node}
         return render("replay_hang", fields, lang)
-
-    def death_report(self, status: str, lang: str) -> str:
-        fields = {"status": status, "where": self.segment.get("where", ""), "node": self._node_text()}
-        return render("died_in_replay", fields, lang)
-
-    def _node_text(self) -> str:
-        node = self.node()
-        return str(node) if node is not None else ""
 
 
 def recordings(home: Path) -> list[ProcessRecord]:
@@ -201,10 +194,8 @@ class _Guarded:
 
     def run(self) -> int:
         status = _wait(self.program, self._look_for_hang)
-        # Children of the program may keep its stderr open for longer.
-        self.copier.join(timeout=1.0)
-        text = self._report(status)
-        if text:
+        self.copier.join(timeout=1.0)  # the program's children may keep its stderr open for longer
+        if text := self._report(status):
             self.write(f"\n{text}\n")
         return status
 
@@ -235,14 +226,11 @@ class _Guarded:
                 return "" if own and own.splitlines()[0] in said else own
             if phase is Phase.RUNNING and (words is not None or -status in _CRASHES or 0 < status < 128):
                 return recording.report(_ending(status, words), words, self.lang)
-            if phase is Phase.RUNNING and status != 0 and -status not in _ASKED:
-                return recording.death_report(_ending(status, words), self.lang)
         return ""
 
 
-# Signals that a fault may end in, and signals that are sent on purpose.
+# Signals that a fault may end in.
 _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL)
-_ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def _ending(status: int, words: RuntimeWords | None) -> str:

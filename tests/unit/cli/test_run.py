@@ -361,7 +361,8 @@ def test_statistics_that_cannot_be_written_hold_up_nothing(sandbox, how):
     """The program ends as it would have, with one line on stderr."""
     os.mkfifo(sandbox.folder / "pipe")
     target = {"a pipe that nobody reads": "pipe", "a full disk": "/dev/full", "a folder that is gone": "gone/stats"}
-    hangs = "import time; from gfxgraph import files; files.LAST_S = 0.5; files.append = lambda *a: time.sleep(600)\n"
+    hangs = "import time; from gfxgraph import files; from gfxgraph.startup import stats_file\n"
+    hangs += "stats_file.LAST_S = 0.5; files.append = lambda *a: time.sleep(600)\n"
     text = f"import torch, gfxgraph\n{hangs if how not in target else ''}print('done')"
     begun = time.monotonic()
     done = sandbox.python(sandbox.script(text), GFXGRAPH="1", GFXGRAPH_STATS=target.get(how, "stats"))

@@ -11,8 +11,8 @@ import time
 import pytest
 from tests.warm_python import warm_python
 
-from gfxgraph import files
 from gfxgraph.config import Config
+from gfxgraph.hardware.aside import Aside
 
 pytest.importorskip("torch")
 
@@ -99,7 +99,7 @@ def test_nothing_is_written_after_the_end(monkeypatch):
     writer = threading.Thread(target=write_process_file._keep_writing, args=of, daemon=True)
     writer.start()
     assert begun.wait(5)
-    write_process_file._end(*of, writer, files.Aside())
+    write_process_file._end(*of, writer, Aside())
     writer.join(5)
     assert written[-1] is True and not writer.is_alive()
 

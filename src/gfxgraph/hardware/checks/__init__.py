@@ -4,7 +4,7 @@ A check reads files only (compilers.py, which asks Triton, says why it does not)
 torch, and it is run with a time limit all the same: a read from sysfs can hang on a wedged GPU.
 
     check.py      what a check is given and returns; time limits
-    host.py       GPUs, kernel driver, permissions, containers, PCIe, NUMA
+    host.py       GPUs, kernel driver, permissions, containers, PCIe
     installed.py  ROCm, PyTorch, wheels, engines, accelerators
     compilers.py  Triton and its targets
     settings.py   environment variables that hurt; settings of ours that were refused

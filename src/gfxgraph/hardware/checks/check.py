@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 
-from gfxgraph import files
+from gfxgraph.hardware.aside import Aside
 from gfxgraph.hardware.machine import Machine
 from gfxgraph.hardware.software import Rocm, Torch, find_rocm, find_torch
 from gfxgraph.hardware.topology import Gpu, gpus
@@ -82,7 +82,7 @@ def hung(name: str, limit_s: float = LIMIT_S) -> CheckResult:
 def _limited(check: Check, site: Site, limit_s: float) -> list[CheckResult]:
     name = check.__name__.replace("_", " ")
     try:
-        return files.Aside().within(limit_s, lambda: check(site))
+        return Aside().within(limit_s, lambda: check(site))
     except TimeoutError:
         return [hung(name, limit_s)]
     except (OSError, ValueError, KeyError) as error:

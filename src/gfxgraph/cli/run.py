@@ -23,6 +23,7 @@ from gfxgraph.cli._contract import DEFAULT_PROFILE
 from gfxgraph.core.fault_report import HANG_LIMIT_S
 from gfxgraph.startup import stats_file, supervise
 from gfxgraph.startup.child_environment import program_environment
+from gfxgraph.startup.sanitizer import compute_sanitizer_cmd
 from gfxgraph.startup.torch_build import refuse_unsuitable
 from gfxgraph.types import GuardTier, OnUnsafe
 
@@ -166,8 +167,8 @@ def command(
         raise click.UsageError("nothing to run: name a script, -m MODULE, or -- COMMAND", ctx)
     for written in (report_file, None if stats == stats_file.TO_STDERR else stats):
         _contract.can_be_written(written, program=program.argv[0])
-    guard = "3" if sanitizer else guard
-    asked = wanted(allow_cuda, simulate, on_unsafe, validate, debug, stats, watch, guard)
+    tier = "3" if sanitizer else guard
+    asked = wanted(allow_cuda, simulate, on_unsafe, validate, debug, stats, watch, tier)
     environment, settings = program_environment(asked)
     argv = command_line(program)
     if runs_here(argv):
@@ -182,11 +183,8 @@ def command(
 
             status = _preload.run(argv, end.environment, as_json=as_json)
         elif is_guarded:
-            # lazily: likewise
-            from gfxgraph.startup.sanitizer import compute_sanitizer_cmd
-
-            command = compute_sanitizer_cmd(argv) if sanitizer else argv
-            status = supervise.run_guarded(command, end.environment, guard_limit)
+            line = compute_sanitizer_cmd(argv) if sanitizer else argv
+            status = supervise.run_guarded(line, end.environment, guard_limit)
         else:
             status = supervise.run(argv, end.environment)
         status = end.tell(status, is_quiet=quiet or preload, as_json=as_json, is_guarded=is_guarded)

@@ -22,7 +22,6 @@ _EXPORTS: dict[str, str] = {
     "activate_from_environment": "gfxgraph.startup.activation:activate_from_environment",
     "stats": "gfxgraph.process.health:stats",
     "reset_stats": "gfxgraph.process.health:reset_stats",
-    "metrics_text": "gfxgraph.process.metrics:metrics_text",
     "health_check": "gfxgraph.process.health:health_check",
     "BridgedCUDAGraph": "gfxgraph.startup.graph_class:BridgedCUDAGraph",
     "graphed": "gfxgraph.callables.api:graphed",

@@ -58,7 +58,6 @@ from gfxgraph.process.bridge import is_enabled as is_enabled
 from gfxgraph.process.health import health_check as health_check
 from gfxgraph.process.health import reset_stats as reset_stats
 from gfxgraph.process.health import stats as stats
-from gfxgraph.process.metrics import metrics_text as metrics_text
 from gfxgraph.reporting.inspect import inspect as inspect
 from gfxgraph.reporting.launch_counts import coverage as coverage
 from gfxgraph.reporting.memory_use import memory_report as memory_report

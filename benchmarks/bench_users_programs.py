@@ -4,8 +4,8 @@
 
 Each program (users_programs.py) runs eagerly and through ``graphed`` with the same seed, in the simulator unless
 ``--gpu``; what it returns is compared. *whole*: every call was replayed as one graph, but for traces and warm-ups,
-which are at most half of them. *in part*: some calls were, others ran in pieces or eagerly. *in pieces*: only parts of calls were
-replayed. *eager*: nothing was.
+which are at most half of them. *in part*: some calls were, others ran in pieces or eagerly. *in pieces*: only parts
+of calls were replayed. *eager*: nothing was.
 """
 
 from __future__ import annotations
@@ -88,7 +88,13 @@ def run(program) -> dict:
         others = found["in pieces"] + found["eager"]
         whole = found["by a graph"]
         found["outcome"] = (
-            "whole" if not others and 2 * whole >= found["calls"] else "in part" if whole else "in pieces" if n_replays else "eager"
+            "whole"
+            if not others and 2 * whole >= found["calls"]
+            else "in part"
+            if whole
+            else "in pieces"
+            if n_replays
+            else "eager"
         )
     return found
 
@@ -111,7 +117,9 @@ def main() -> None:
     counted = Counter(each["outcome"] for each in found.values())
     print(dict(counted))
     if given.out:
-        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+        commit = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+        ).stdout.strip()
         about = {
             "what": __doc__.splitlines()[0],
             "commit": commit,

@@ -1,4 +1,4 @@
-"""Small programs in the manner of users, each run eagerly and through ``graphed``: servers, samplers, training, RL, signals.
+"""Small programs in the manner of users: servers, samplers, training loops, RL, signals.
 
 Written before any of them was run. ``PROGRAMS`` maps a name to ``program(graphed)``, which makes its own objects,
 calls what it wraps 7 to 18 times, and returns everything that its user would look at.

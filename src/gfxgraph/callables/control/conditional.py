@@ -39,8 +39,8 @@ from gfxgraph.callables.captured_function import (
 from gfxgraph.callables.control import flags
 from gfxgraph.callables.control.rehearse import rehearse
 from gfxgraph.callables.graph_facts import written_inputs
-from gfxgraph.callables.signature import Args, Kwargs, has_buffer, key_of
 from gfxgraph.callables.pieces.piece import make_piece
+from gfxgraph.callables.signature import Args, Kwargs, has_buffer, key_of
 from gfxgraph.callables.trace.dynamo import shield
 from gfxgraph.callables.trace.world import World
 from gfxgraph.callables.worlds import TracedFunction, home, why_shared

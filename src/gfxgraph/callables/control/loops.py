@@ -35,8 +35,8 @@ from gfxgraph.callables.arena import Arena
 from gfxgraph.callables.captured_function import CapturedFunction, arena, beside, copy_in, like
 from gfxgraph.callables.control import flags
 from gfxgraph.callables.graph_facts import draws, overlap, span, writes_of
-from gfxgraph.callables.signature import has_buffer, key_of
 from gfxgraph.callables.pieces.piece import make_piece
+from gfxgraph.callables.signature import has_buffer, key_of
 from gfxgraph.callables.trace.dynamo import shield
 from gfxgraph.callables.trace.world import World
 from gfxgraph.callables.worlds import TracedFunction, why_shared

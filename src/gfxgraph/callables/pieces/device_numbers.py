@@ -1,11 +1,11 @@
 """A number that changes at every call, as a tensor of one element on the device: it is an input of the graph.
 
-Problem: an operation with a Python number (``x * lr``, ``buffer[i] = row``) has it among its kernel's parameters, so a
-graph replays the number that it was captured with. Idea: each such operation has a form that takes a tensor, and that
-computes the same bits. The forms are few and written down here; an operation that has none runs eagerly.
+Problem: an operation with a Python number (``x * lr``, ``buffer[i] = row``) has it among its kernel's parameters, so
+a graph replays the number that it was captured with. Idea: each such operation has a form that takes a tensor, and
+that computes the same bits. The forms are few and written down here; an operation that has none runs eagerly.
 
     x + n, x - n, x * n, comparisons   the number is rounded to the type that the operation computes in, as its kernel
-                                       rounds it; halves are computed in float, as the kernel computes them
+                                       rounds it; not for halves, whose kernels differ in that from device to device
     x / n                              is x times the reciprocal on the device, as its kernel computes it
     x[n], x[n:n+4]                     is an ``index_select``, where nobody can tell a view from a copy
     x[n] = y, x[n:n+4] = y             is an ``index_copy_``
@@ -25,12 +25,25 @@ import torch
 from torch import Tensor, fx
 
 _HALVES = (torch.float16, torch.bfloat16)
-_FLOATS = (torch.float32, torch.float64, *_HALVES)
+_FLOATS = (torch.float32, torch.float64)
 _ARITHMETIC = {"add", "sub", "mul"}
-_IN_PLACE = {"iadd": "add_", "isub": "sub_", "imul": "mul_", "add_": "add_", "sub_": "sub_", "mul_": "mul_"}
+_IN_PLACE = {"iadd", "isub", "imul", "add_", "sub_", "mul_"}
 _COMPARISONS = {"lt", "le", "gt", "ge", "eq", "ne"}
 _DIVISIONS = {"truediv", "div", "true_divide"}
-_READERS = {*_ARITHMETIC, *_COMPARISONS, *_DIVISIONS, "matmul", "sqrt", "exp", "log", "sin", "cos", "rsqrt", "pow", "neg"}
+_READERS = {
+    *_ARITHMETIC,
+    *_COMPARISONS,
+    *_DIVISIONS,
+    "matmul",
+    "sqrt",
+    "exp",
+    "log",
+    "sin",
+    "cos",
+    "rsqrt",
+    "pow",
+    "neg",
+}
 """Operations whose result is new memory."""
 
 
@@ -93,15 +106,12 @@ class OnDevice:
         if not (isinstance(x, Tensor) and isinstance(out, Tensor)) or other in self._numbers or not x.is_cuda:
             return None
         computed = torch.result_type(x, 1.0 if isinstance(n, (torch.SymFloat, float)) else 1)
+        if computed in _HALVES:
+            return None
         if name in _DIVISIONS:
             return (self._divide(number, other, out.dtype, at), []) if out.dtype in _FLOATS else None
-        if name in _COMPARISONS and computed not in _HALVES:
-            return self._with(node, at, number, computed), []
-        if name in _ARITHMETIC and computed is out.dtype:
-            if computed not in _HALVES:
-                return self._with(node, at, number, computed), []
-            return self._wide(node, at, number, other, computed), []
-        if name in _IN_PLACE and at == 1 and computed is x.dtype and computed not in _HALVES:
+        is_in_place = name in _IN_PLACE and at == 1 and computed is x.dtype
+        if name in _COMPARISONS or is_in_place or name in _ARITHMETIC and computed is out.dtype:
             return self._with(node, at, number, computed), []
         return None
 
@@ -115,25 +125,12 @@ class OnDevice:
         return emit
 
     @staticmethod
-    def _wide(node: fx.Node, at: int, number: Any, other: Any, dtype: torch.dtype) -> Any:
-        def emit(graph: fx.Graph, made: Mapping[fx.Node, fx.Node]) -> fx.Node:
-            args: list[Any] = [graph.call_method("float", (made[other],))] * 2
-            args[at] = graph.call_method("float", (made[number],))
-            return graph.call_method("to", (graph.create_node(node.op, node.target, tuple(args)), dtype))
-
-        return emit
-
-    @staticmethod
     def _divide(number: Any, other: Any, dtype: torch.dtype, at: int) -> Any:
-        wide = torch.float32 if dtype in _HALVES else dtype
-
         def emit(graph: fx.Graph, made: Mapping[fx.Node, fx.Node]) -> fx.Node:
-            n = graph.call_method("to", (made[number], wide))
-            x = graph.call_method("to", (made[other], dtype))
+            x, n = (graph.call_method("to", (made[each], dtype)) for each in (other, number))
             if at == 0:  # torch: x.reciprocal() * n
-                x = graph.call_method("to", (graph.call_method("reciprocal", (x,)), wide))
-                return graph.call_method("to", (graph.call_function(operator.mul, (x, n)), dtype))
-            return graph.call_method("to", (graph.call_function(_divided, (graph.call_method("to", (x, wide)), n)), dtype))
+                return graph.call_function(operator.mul, (graph.call_method("reciprocal", (x,)), n))
+            return graph.call_function(_divided, (x, n))
 
         return emit
 
@@ -219,7 +216,10 @@ def _is_plain(target: Any) -> bool:
 def _writes(node: fx.Node) -> bool:
     name = _name(node)
     return node.op.startswith("call_") and (
-        name == "setitem" or name in _IN_PLACE or (name.endswith("_") and not name.endswith("__")) or "out" in node.kwargs
+        name == "setitem"
+        or name in _IN_PLACE
+        or (name.endswith("_") and not name.endswith("__"))
+        or "out" in node.kwargs
     )
 
 

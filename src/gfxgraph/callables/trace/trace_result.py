@@ -141,7 +141,9 @@ def _replaced(effects: Any) -> Iterator[tuple[str, Any]]:
     """Attributes of objects and entries of dicts that the frame stores, by source and name."""
     from torch._dynamo.side_effects import AttributeMutationNew, ValueMutationNew
 
-    is_made = lambda each: isinstance(each.mutation_type, AttributeMutationNew | ValueMutationNew)  # noqa: E731
+    def is_made(each: Any) -> bool:
+        return isinstance(each.mutation_type, AttributeMutationNew | ValueMutationNew)
+
     for each, stored in effects.store_attr_mutations.items():
         if each.source is not None and not is_made(each):
             yield from ((name_of(each.source), name) for name in stored)

@@ -12,7 +12,8 @@ In the order of a cold call:
     graphed.py    Graphed: what users hold, and the path of one call
     signature.py  arguments and results as trees; the cache key of a call
     arena.py      pool, capture stream, cap, eviction, report
-    worlds.py     what its calls read besides their arguments, and which are one graph (trace/)
+    worlds.py     what its calls read besides their arguments, and which are one graph (trace/);
+                  the same for a function of a conditional or a loop
     capturing.py  its captures: warm-up, room, attempts; effects.py: what a warm-up wrote and drew
     captured_signature.py  one captured signature: graphs, replay, routes of calls to it
     inputs.py     static inputs, and how a call's tensors get into them
@@ -27,7 +28,6 @@ and apart from that:
     adaptive.py   timings, and decisions kept between runs
     relocation.py reading large arguments in place
     explain_calls.py  ``explain()`` of a callable
-    traced_function.py  a function of a conditional or a loop, traced by Dynamo
     python_reads.py  what a training step, or a function with collectives, reads in Python
     captured_function.py
                   one function over inputs that stay in place: a graph, with eager behind it

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,7 @@ from gfxgraph.callables.outputs import RING
 from gfxgraph.callables.relocation import NotRelocatable
 from gfxgraph.callables.relocation import learn as where_read
 from gfxgraph.callables.signature import Call, NotATree, RunEagerly, flatten
-from gfxgraph.callables.trace.dynamo import is_compiled
+from gfxgraph.callables.trace.dynamo import WARM_UP, Calls, is_compiled
 from gfxgraph.capture.replay.graph_tensors import used_on
 from gfxgraph.errors import CaptureError, DriverError, first_line
 from gfxgraph.types import MovedInput, OnUnsafe, ReplayMode
@@ -60,7 +59,7 @@ class Capturer:
         front: Frontend | None,
         name: str,
         options: Options,
-        eager: Counter[str],
+        eager: Calls,
         entries: Mapping[Any, Captures],
     ) -> None:
         self._fn = fn
@@ -102,7 +101,7 @@ class Capturer:
             current.wait_stream(stream)
         entry.is_drawless = draws.none
         entry.written |= writes.found()
-        self._eager["warm-up"] += 1
+        self._eager.count(WARM_UP)
         self.look_at(entry, result, None if stream is current else current)
         return result
 

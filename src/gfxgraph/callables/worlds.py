@@ -44,7 +44,7 @@ from gfxgraph.callables.signature import (
     zeros_in,
 )
 from gfxgraph.callables.trace.dicts import watched
-from gfxgraph.callables.trace.dynamo import local
+from gfxgraph.callables.trace.dynamo import WARM_UP, Calls, local
 from gfxgraph.callables.trace.frontend import IDLE, RAISED, Frontend, Untraceable
 from gfxgraph.callables.trace.world import World
 from gfxgraph.capture.replay import hang_watch
@@ -182,8 +182,8 @@ class Worlds:
         self,
         fn: Callable[..., Any],
         front: Frontend | None,
-        eager: Counter[str],
-        pieces: Counter[str],
+        eager: Calls,
+        pieces: Calls,
         evict: Evict,
     ) -> None:
         self._promised = Promised(fn) if front is None else None
@@ -260,7 +260,7 @@ class Worlds:
                 result = call.given_back(result, args, kwargs)
         except Exception as error:
             if not isinstance(error, RunEagerly):
-                self._eager[RAISED] += 1
+                self._eager.count(RAISED)
             raise
         finally:
             current.wait_stream(stream)
@@ -270,9 +270,9 @@ class Worlds:
             if tensor.is_cuda and tensor.layout is torch.strided:
                 used_on(tensor, current)
         if world is None:
-            self._pieces[self._known.untraceable] += 1
+            self._pieces.count(self._known.untraceable, is_eager=False)
             return result
-        self._eager["warm-up"] += 1
+        self._eager.count(WARM_UP)
         world.zeros, world.skeleton = zeros_in(call.structure), skeleton(call.structure)
         if not world.why_eager and not world.why_pieces:
             call.in_world(world)
@@ -285,9 +285,9 @@ class Worlds:
         result = self._known.front.pieces(*args, **kwargs)
         n_eager, n_warm_ups = local.n_eager - n_eager, local.n_warm_ups - n_warm_ups
         if not found.is_one or n_eager > n_warm_ups:
-            self._pieces[found.why] += 1
+            self._pieces.count(found.why, is_eager=False)
         elif n_eager:
-            self._eager["warm-up"] += 1
+            self._eager.count(WARM_UP)
         else:
             self.n_one_graph += 1
         return result

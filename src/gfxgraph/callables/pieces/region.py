@@ -29,7 +29,7 @@ from torch import Tensor
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.options import Options
 from gfxgraph.callables.pieces.sizes import Sizes
-from gfxgraph.callables.trace.dynamo import EagerCalls
+from gfxgraph.callables.trace.dynamo import Calls
 from gfxgraph.callables.trace.world import same_addresses
 from gfxgraph.capture.replay.graph_tensors import Layout, has_layout, tensor_at
 from gfxgraph.process import bridge
@@ -109,7 +109,7 @@ class Region:
         self.mode = mode
         self.gradients: list[Any] = []
         """Graphs of forward and backward, for callers of the region."""
-        self._eager: Counter[str] = EagerCalls()
+        self._eager = Calls()
         self._before: dict[str, Any] = {}
         """``stats`` of what it gave up."""
         _regions.add(self)
@@ -182,7 +182,7 @@ class Region:
 
     def count_eager(self, why: str) -> None:
         """Count one more call without a graph."""
-        self._eager[why] += 1
+        self._eager.count(why)
 
     def fall_back(self, why: str) -> None:
         """Never capture from now on, and report why."""

@@ -13,6 +13,7 @@ import functools
 import gc
 import itertools
 import logging
+import sys
 import threading
 import types
 import warnings
@@ -82,13 +83,33 @@ class _Local(threading.local):
 local = _Local()
 
 
-class EagerCalls(Counter[str]):
-    """Calls that ran without a graph, by reason; a call that has made none of them was replayed throughout."""
+class Calls(Counter[str]):
+    """Calls that were not replayed, by reason. Within one call, what this thread counts tells how that call ran."""
 
-    def __setitem__(self, why: str, n: int) -> None:
-        local.n_eager += 1
-        local.n_warm_ups += why == "warm-up"
-        super().__setitem__(why, n)
+    def count(self, why: str, *, is_eager: bool = True) -> None:
+        """Count one, from any thread."""
+        if is_eager:
+            local.n_eager += 1
+            local.n_warm_ups += why == WARM_UP
+        with _counting:
+            self[why] += 1
+
+
+WARM_UP = "warm-up"
+_counting = threading.Lock()
+
+
+def is_traced_here() -> bool:
+    """Whether this thread's call is part of a trace; torch's own flag is up for all threads."""
+    if not torch.compiler.is_compiling():
+        return False
+    frames = sys.modules.get("torch._dynamo.convert_frame")
+    if frames is None:
+        return True
+    if not frames.compile_lock.acquire(blocking=False):
+        return False
+    frames.compile_lock.release()
+    return True
 
 
 _lines = itertools.count(1)

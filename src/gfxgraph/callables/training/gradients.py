@@ -24,7 +24,6 @@ a parameter passed twice are handled by autograd itself. Each kind of call has i
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import compress
@@ -39,7 +38,7 @@ from gfxgraph.callables.captured_signature import replay
 from gfxgraph.callables.graph_facts import draws, writes_of, written_inputs
 from gfxgraph.callables.outputs import builder
 from gfxgraph.callables.signature import NotATree, RunEagerly, flatten
-from gfxgraph.callables.trace.dynamo import EagerCalls
+from gfxgraph.callables.trace.dynamo import Calls
 from gfxgraph.capture.half_entered import is_interrupt
 from gfxgraph.capture.record.random_generators import drawless
 from gfxgraph.capture.replay.rollback import Rollback
@@ -68,7 +67,7 @@ class Gradients:
         self.fn = fn
         self._is_drawless = is_drawless
         self.n_captures = self.n_replays = 0
-        self.eager: Counter[str] = EagerCalls()
+        self.eager = Calls()
         self._in_place = in_place
         self._at = [i for i, each in enumerate(inputs) if isinstance(each, Tensor) and each.is_cuda]
         at = set(self._at)
@@ -201,7 +200,7 @@ class Gradients:
             came = list(compress(grads, self._needs))
             arrivals = tuple(grad is not None for grad in came)
             if any(grad is not None and is_one(grad) for grad in came for is_one in _BATCHED):
-                self.eager["several gradients arrive at once (is_grads_batched, vmap)"] += 1
+                self.eager.count("several gradients arrive at once (is_grads_batched, vmap)")
                 with self._as_then(states):
                     return self._grad(given, grads, create_graph=False)
             if arrivals not in self._backwards:
@@ -217,7 +216,7 @@ class Gradients:
         self, states: list[Any], given: Sequence[Tensor], grads: Sequence[Any], arrivals: tuple[bool, ...]
     ) -> list[Any]:
         """Run a backward that has no graph through the function; the next forward captures one for it."""
-        self.eager["only some of its results are differentiated, for the first time"] += 1
+        self.eager.count("only some of its results are differentiated, for the first time")
         if len(self._arrivals) + 1 < MAX_BACKWARDS and arrivals not in self._arrivals:
             self._arrivals.append(arrivals)
             self._is_complete = False
@@ -235,7 +234,7 @@ class Gradients:
                 "a graphed function that draws random numbers or writes to memory of its own is differentiated twice;"
                 " call the function itself where create_graph=True is wanted"
             )
-        self.eager["its gradients are differentiated again"] += 1
+        self.eager.count("its gradients are differentiated again")
         return self._grad(given, grads, create_graph=True)
 
     def _grad(self, given: Sequence[Tensor], grads: Sequence[Any], *, create_graph: bool) -> list[Any]:

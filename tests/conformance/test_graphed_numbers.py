@@ -435,3 +435,48 @@ def test_an_index_that_changes_is_one_graph():
             with pytest.raises(IndexError), torch.no_grad():
                 g(given[0])
         assert stats["replays"] >= 1, g.explain()
+
+
+def test_a_counter_of_the_class_is_traced_twice():
+    """A number that the function counts up in a class is a symbol, as one of an object's."""
+
+    class Counting(Thing):
+        n = 0
+
+    def step(x):
+        Counting.n += 1
+        return x * 2
+
+    g = gfxgraph.graphed(step)
+    for i in range(12):
+        assert torch.equal(g(ones(i)), ones(i) * 2) and Counting.n == i + 1
+    assert g.stats()["replays"] >= 8, g.explain()
+
+
+def test_what_is_stored_is_one_replay():
+    """Tensors and numbers that a call leaves in objects, dicts and buffers; also with gradients."""
+
+    class Mean(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(3, device="cuda"))
+            self.weight, self.n, self.last = nn.Parameter(torch.ones(3, device="cuda")), 0, {}
+
+        def forward(self, x):
+            self.mean = 0.5 * self.mean + 0.5 * x
+            self.n += 1
+            self.last["x"] = x * 3
+            return (x - self.mean) * self.weight
+
+    for grad in (False, True):
+        mine, eager = Mean(), Mean()
+        g = gfxgraph.graphed(mine)
+        with torch.set_grad_enabled(grad):
+            for i in range(10):
+                a, b = g(ones(i)[:3]), eager(ones(i)[:3])
+                if grad:
+                    a.sum().backward(), b.sum().backward()
+                    assert torch.equal(mine.weight.grad, eager.weight.grad)
+                assert torch.equal(a, b) and mine.n == eager.n and torch.equal(mine.mean, eager.mean)
+                assert torch.equal(mine.last["x"], eager.last["x"])
+        assert g.stats()["replays"] >= 6 and not g.stats()["pieces"], g.explain()

@@ -146,7 +146,8 @@ class Frontend:
         scope = {"G": frame.f_globals, "L": frame.f_locals}
         if self._inside is None:
             self._inside = Granted()
-        self._inside.note(guarded.guard_manager, scope, frozenset(code))
+        replaced = [each for found, _ in self.graphs[n_before:] for each in found.replaced]
+        self._inside.note(guarded.guard_manager, scope, frozenset(code), replaced)
         self.keeps = self.keeps or self._inside.why_eager
 
     # -- ways to run a call ---------------------------------------------------------------------------
@@ -340,7 +341,8 @@ class Frontend:
         given = self._given(args, kwargs)
         stored = whole.stores if whole is not None else ()
         stores = [(eval(source, {**names, "L": given}), name, value) for source, name, value in stored]
-        world = World(guards, names, given, sources, [code for each in found for code in each.code], stores)
+        code = [code for each in found for code in each.code]
+        world = World(guards, names, given, sources, code, stores, whole.replaced if whole is not None else ())
         world.found, world.is_one = whole, whole is not None and not whole.is_broken
         world.why_eager = next((each.why_eager for each in found if each.why_eager), world.why_eager)
         if whole is None:

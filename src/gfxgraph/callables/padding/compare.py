@@ -18,10 +18,10 @@ from torch import Tensor
 
 from gfxgraph.callables.padding.content import front
 from gfxgraph.callables.signature import NotATree, flatten
-from gfxgraph.capture.half_entered import is_interrupt
 from gfxgraph.capture.replay.replay_steps import is_operations_own
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.replay.tolerance import is_near
+from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.errors import GfxGraphError, first_line
 from gfxgraph.guard.localize import is_fault
 from gfxgraph.process import process

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from gfxgraph.capture.replay.replay_steps import Running, SegmentStep
-from gfxgraph.capture.undo import settle
+from gfxgraph.capture.undo import Undo
 from gfxgraph.errors import DriverError
 from gfxgraph.process import process
 from gfxgraph.types import NodeKind
@@ -205,5 +205,7 @@ def _by_switching(
 def _switch_on(graph_exec: int, nodes: list[int]) -> None:
     driver = process.require().driver
     assert driver is not None
-    # The device may be gone; the first error is the one to report.
-    settle(partial(driver.set_node_enabled, graph_exec, node, True) for node in nodes)
+    undo = Undo()
+    for node in nodes:
+        undo.note(partial(driver.set_node_enabled, graph_exec, node, True))
+    undo.take_back()  # the device may be gone; the first error is the one to report

@@ -182,6 +182,9 @@ class BridgedGraph(_TorchsGraph):
         self._refuse_in_child("capture_end()")
         if session is None:
             raise CaptureError("capture_not_begun", where=shown(place()), quote=STOCK_NOT_BEGUN)
+        if is_unwinding and session in process.sessions():
+            while (inner := process.sessions()[-1]) is not session:  # begun inside, where an interrupt left it
+                inner.abort(None)
         if is_unwinding and (session.graph_ref() is None or session.is_left_by(sys.exc_info()[1])):
             session.abort(sys.exc_info()[1], dying=self)
         if self._lifecycle.has_failed:

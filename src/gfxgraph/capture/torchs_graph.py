@@ -85,7 +85,7 @@ class _Block:
                 process.log.error("while leaving a capture's block: %s", str(problem))
 
     def __del__(self) -> None:
-        if self._before is not None and self._thread == threading.get_ident() and not sys.is_finalizing():
+        if getattr(self, "_before", None) is not None and self._thread == threading.get_ident() and not sys.is_finalizing():
             self.leave(any(session.block is self.ref for session in process.sessions()))
 
 

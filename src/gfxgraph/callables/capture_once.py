@@ -14,7 +14,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -29,7 +28,7 @@ from gfxgraph.capture.replay.captured_program import Program
 from gfxgraph.capture.replay.graph_tensors import taken_from_device
 from gfxgraph.capture.replay.replay_hooks import bare_launch
 from gfxgraph.capture.replay.replay_steps import SegmentStep
-from gfxgraph.capture.undo import Undo, is_interrupt
+from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.core.tape import Opaque, Tape
 from gfxgraph.errors import GfxGraphError
 from gfxgraph.guard import for_capture
@@ -156,10 +155,7 @@ def _unrecorded(pool: SharedPool, policy: OnUnsafe, stream: Any, call: Callable[
     state = pool.state
     base, graph = state.base, graph_class(state)(on_unsafe=policy)
     workspaces.note(stream, graph)
-    undo = Undo()
-    undo.note(partial(intercept.leave, graph))
-    try:
-        intercept.enter(graph, "a graphed callable", draws=not is_drawless())
+    with intercept.entered(graph, "a graphed callable", draws=not is_drawless()):
         try:
             with capture_lock.unnoticed(), kept_out(stream.device_index):
                 begin(base, graph, (), pool.id, "thread_local")
@@ -174,8 +170,6 @@ def _unrecorded(pool: SharedPool, policy: OnUnsafe, stream: Any, call: Callable[
             if isinstance(error, torch.OutOfMemoryError) or is_interrupt(error):
                 raise
             raise CaptureDied(kind_and_line(error)) from error
-    finally:
-        undo.take_back()
     tape = Tape(0)
     tape.opaque.append(Opaque(0))
     step = SegmentStep(graph, True, tape, [], ())
@@ -189,10 +183,7 @@ def _unrecorded(pool: SharedPool, policy: OnUnsafe, stream: Any, call: Callable[
 @contextmanager
 def _bare_capture(state: process.Process, graph: Any, pool_id: Any, stream: Any) -> Iterator[None]:
     """A capture of torch's alone, without random numbers; one that fails is ended."""
-    undo = Undo()
-    undo.note(partial(intercept.leave, graph))
-    try:
-        intercept.enter(graph, "a pool of graphed callables", draws=False)
+    with intercept.entered(graph, "a pool of graphed callables", draws=False):
         try:
             with capture_lock.unnoticed(), torch.cuda.stream(stream), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that the graph is empty
@@ -203,8 +194,6 @@ def _bare_capture(state: process.Process, graph: Any, pool_id: Any, stream: Any)
         except BaseException:
             _end_dead(state, graph, stream)
             raise
-    finally:
-        undo.take_back()
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from gfxgraph.capture.record.tensor_arguments import flat
 from gfxgraph.capture.record.user_lines import place
 from gfxgraph.capture.recovery import clean_by_hand, heal_capture, is_lost
 from gfxgraph.capture.replay.graph_tensors import all_segments, is_within
-from gfxgraph.capture.state import State
+from gfxgraph.capture.state import CaptureState
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.core.tape import where_of
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
@@ -138,10 +138,10 @@ def _end_recording(session: Session, graph: Any) -> None:
     try:
         with session.streams.be_on_own():
             session.streams.join()
-            session.lifecycle.failed_in = State.ENDING
+            session.lifecycle.failed_in = CaptureState.ENDING
             session.state.base.capture_end(graph)
     except RuntimeError:
-        heal(session, end_was_refused=session.lifecycle.failed_in is State.ENDING)
+        heal(session, end_was_refused=session.lifecycle.failed_in is CaptureState.ENDING)
 
 
 def _end_again(session: Session, graph: Any) -> None:
@@ -163,8 +163,12 @@ def _end_opening(session: Session, graph: Any) -> None:
         heal(session)
 
 
-DISCARD = {State.OPENING: _end_opening, State.RECORDING: _end_recording, State.ENDING: _end_again}
-"""By the state in which a capture failed: what torch and the driver are told, so that its open segment is gone."""
+DISCARD = {
+    CaptureState.OPENING: _end_opening,
+    CaptureState.RECORDING: _end_recording,
+    CaptureState.ENDING: _end_again,
+}
+"""By the state in which a capture failed: what torch and the driver are told to end its open segment."""
 
 
 def discard(session: Session, graph: Any) -> None:

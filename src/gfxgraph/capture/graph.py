@@ -34,7 +34,7 @@ from gfxgraph.capture.replay import fast_replay, runtime_workarounds, validation
 from gfxgraph.capture.replay.captured_program import Program
 from gfxgraph.capture.replay.replay_hooks import one_replay
 from gfxgraph.capture.session import Session
-from gfxgraph.capture.state import Lifecycle, State
+from gfxgraph.capture.state import CaptureState, Lifecycle
 from gfxgraph.capture.torchs_graph import (
     STOCK_ALREADY,
     STOCK_DEFAULT_STREAM,
@@ -162,7 +162,7 @@ class BridgedGraph(_TorchsGraph):
         if session is not None:
             session.abort(None)
             self._session = None
-            self._lifecycle.to(State.EMPTY)
+            self._lifecycle.to(CaptureState.EMPTY)
             error, session.error = session.error, None
         return error or CaptureError("capture_not_begun", where=shown(place()), quote=STOCK_NOT_BEGUN)
 
@@ -227,7 +227,7 @@ class BridgedGraph(_TorchsGraph):
         """Captured: instantiated too, unless the user does that, or the first replay."""
         assert self._program is not None
         if not (self._keeps_graph and self._program.is_plain):
-            self._lifecycle.to(State.INSTANTIATED)
+            self._lifecycle.to(CaptureState.INSTANTIATED)
 
     def _begin_deep(self, pool: Any) -> Any:
         self._deep = upward_hooks.rooms.deep_capture()
@@ -278,20 +278,20 @@ class BridgedGraph(_TorchsGraph):
         if self._program.is_plain:
             with capture_lock.unnoticed():
                 self._program.segments[0].instantiate()
-        if self._lifecycle.state is not State.HALF_ENDED:
-            self._lifecycle.to(State.INSTANTIATED)
+        if self._lifecycle.state is not CaptureState.HALF_ENDED:
+            self._lifecycle.to(CaptureState.INSTANTIATED)
         self._choose_path()
 
     def _hold(self, program: Program) -> None:
         """Take a program that was captured elsewhere, instantiated."""
         self._program = program
-        self._lifecycle.to(State.CAPTURED)
-        self._lifecycle.to(State.INSTANTIATED)
+        self._lifecycle.to(CaptureState.CAPTURED)
+        self._lifecycle.to(CaptureState.INSTANTIATED)
         self._choose_path()
 
     @property
     def _is_instantiated(self) -> bool:
-        return self._lifecycle.state is State.INSTANTIATED
+        return self._lifecycle.state is CaptureState.INSTANTIATED
 
     def register_generator_state(self, generator: Any) -> None:
         # In turn: torch keeps its book of graphs without a lock, and lets go of the GIL.
@@ -430,7 +430,7 @@ class BridgedGraph(_TorchsGraph):
 
     def _nothing_to_replay(self) -> ReplayError:
         where = shown(place())
-        if self._lifecycle.state is State.RESET:
+        if self._lifecycle.state is CaptureState.RESET:
             return ReplayError("use_after_reset", call="replay()", where=where, quote=STOCK_NOT_CAPTURED)
         return ReplayError("replay_before_capture", where=where, quote=STOCK_NOT_CAPTURED)
 
@@ -462,8 +462,8 @@ class BridgedGraph(_TorchsGraph):
             self._guard = None
         self._state.graph_memory.pop(id(self._program), None)
         self._program = None
-        if self._lifecycle.state in (State.CAPTURED, State.INSTANTIATED, State.HALF_ENDED):
-            self._lifecycle.to(State.RESET)
+        if self._lifecycle.state in (CaptureState.CAPTURED, CaptureState.INSTANTIATED, CaptureState.HALF_ENDED):
+            self._lifecycle.to(CaptureState.RESET)
 
     def raw_cuda_graph(self) -> int:
         if self._program is not None:
@@ -484,11 +484,11 @@ class BridgedGraph(_TorchsGraph):
         except RuntimeError as error:
             if self._program is not None or self._session is not None:
                 raise
-            code = "use_after_reset" if self._lifecycle.state is State.RESET else "nothing_captured"
+            code = "use_after_reset" if self._lifecycle.state is CaptureState.RESET else "nothing_captured"
             raise CaptureError(code, call=call, where=shown(place()), quote=str(error)) from error
 
     def _refuse_unless_kept(self, call: str, stock: str) -> None:
-        if not (self._keeps_graph or self._lifecycle.state is State.HALF_ENDED):
+        if not (self._keeps_graph or self._lifecycle.state is CaptureState.HALF_ENDED):
             raise CaptureError("graph_not_kept", call=call, where=shown(place()), quote=stock)
 
     def debug_dump(self, debug_path: str, **kwargs: Any) -> None:
@@ -498,10 +498,7 @@ class BridgedGraph(_TorchsGraph):
         self, is_finalizing: Callable[[], bool] = sys.is_finalizing, holders: Collection[object] = intercept.holders
     ) -> None:
         try:
-            undo = Undo()
-            undo.note(self._let_go)
-            undo.note(self._die)
-            for problem in undo.take_back():
+            for problem in Undo([self._let_go, self._die]).take_back():
                 raise problem
         except (AttributeError, TypeError):  # at the interpreter's end modules go before what outlives them
             if not is_finalizing():
@@ -619,19 +616,19 @@ class TwoEnds(BridgedGraph):
 
     def capture_end_pre(self) -> None:
         """The first half of ``capture_end``; afterwards the graph can be inspected and instantiated."""
-        if self._lifecycle.state is not State.RECORDING:  # called by torch's own capture_end
+        if self._lifecycle.state is not CaptureState.RECORDING:  # called by torch's own capture_end
             super().capture_end_pre()
             return
         self.capture_end()
         if self._program is not None:
-            self._lifecycle.to(State.HALF_ENDED)
+            self._lifecycle.to(CaptureState.HALF_ENDED)
 
     def capture_end_post(self) -> None:
         """The second half of ``capture_end``."""
-        if self._lifecycle.state is not State.HALF_ENDED:
+        if self._lifecycle.state is not CaptureState.HALF_ENDED:
             super().capture_end_post()
         else:
-            self._lifecycle.to(State.CAPTURED)
+            self._lifecycle.to(CaptureState.CAPTURED)
             self._is_ready()
 
 

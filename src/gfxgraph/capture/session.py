@@ -49,7 +49,7 @@ from gfxgraph.capture.replay.replay_steps import (
     Step,
 )
 from gfxgraph.capture.replay.rollback import Rollback
-from gfxgraph.capture.state import CAPTURING, State
+from gfxgraph.capture.state import CAPTURING, CaptureState
 from gfxgraph.capture.undo import Undo, repair, set_sync_debug_mode
 from gfxgraph.errors import CaptureError
 from gfxgraph.process import process
@@ -57,7 +57,7 @@ from gfxgraph.types import CaptureStatus, OnUnsafe
 
 _WANTS_PLAIN = (
     "gfxgraph: .item() in a capture gives a number that each replay reads anew; C code that takes only Python's own "
-    "float or int refuses it. There, write float(value) or int(value), which pins it (docs/host-values.md)"
+    "float or int refuses it. There, write float(value) or int(value), which pins it (docs/run.md)"
 )
 
 _HAS_STALE_STREAMS = hasattr(torch._C, "_set_override_stale_capture_stream")
@@ -209,7 +209,7 @@ class Session:
                 for problem in self.undo.take_back():
                     raise problem
                 self._finish_program()
-            self.lifecycle.to(State.CAPTURED)
+            self.lifecycle.to(CaptureState.CAPTURED)
         except BaseException as error:
             self.abort(error)
             raise
@@ -232,7 +232,7 @@ class Session:
     @property
     def _has_opened(self) -> bool:
         """Whether torch was asked to begin a segment."""
-        return self.n_segments > 0 or self.lifecycle.failed_in in (State.OPENING, State.OUTSIDE)
+        return self.n_segments > 0 or self.lifecycle.failed_in in (CaptureState.OPENING, CaptureState.OUTSIDE)
 
     @property
     def is_over(self) -> bool:
@@ -261,7 +261,7 @@ class Session:
         """
         if not self.lifecycle.has_failed:
             self.error = error
-            self.lifecycle.to(State.FAILING)
+            self.lifecycle.to(CaptureState.FAILING)
             self.undo.note_last(self._forget_graphs)
             if isinstance(error, (TypeError, KeyError)) and self.values.has_given:
                 error.add_note(_WANTS_PLAIN)
@@ -269,7 +269,7 @@ class Session:
                 self.state.counters.add("capture_failed")
         if self.undo.is_running:
             return
-        if self.lifecycle.state is State.FAILING:
+        if self.lifecycle.state is CaptureState.FAILING:
             self._dying = dying
             self.recorder.paused = True
             with capture_lock.unnoticed():
@@ -277,7 +277,7 @@ class Session:
             for second in problems:  # the first error is the one to report
                 process.log.error("while leaving a failed capture: %s", str(second))
             self._dying = None
-            self.lifecycle.to(State.FAILED)
+            self.lifecycle.to(CaptureState.FAILED)
         self._leave_stack()
 
     def failed(self, error: CaptureError) -> CaptureError:
@@ -331,14 +331,14 @@ class Session:
         failures.refuse_busy_pool(self)
         self.segment_graph = graph
         workspaces.note(self.streams.own, self.graph_ref())
-        self.lifecycle.to(State.OPENING)
+        self.lifecycle.to(CaptureState.OPENING)
         with self.streams.be_on_own():
             if extra is not None:
                 with kept_out(self.streams.own.device_index):
                     begin(base, graph, (), self.pool, self.mode, *extra[0], **extra[1])
             else:
                 begin(base, graph, self.generators.states(), self.pool_id, self.mode)
-        self.lifecycle.to(State.RECORDING)
+        self.lifecycle.to(CaptureState.RECORDING)
         if self.has_users_pool:
             self.state.recording[tuple(self.pool_id)] = self
         if self.state.driver is not None:
@@ -366,7 +366,7 @@ class Session:
                 if not (final and self.n_segments == 1):
                     warnings.simplefilter("ignore")
                 with self.streams.be_on_own():
-                    self.lifecycle.to(State.ENDING)
+                    self.lifecycle.to(CaptureState.ENDING)
                     self.state.base.capture_end(graph)
         except RuntimeError as error:
             failures.end_failed(self, error, final)
@@ -439,7 +439,7 @@ class Session:
             raise
 
     def resume(self) -> None:
-        if self.lifecycle.state is State.OUTSIDE:
+        if self.lifecycle.state is CaptureState.OUTSIDE:
             try:
                 with self.streams.be_on_own():
                     self.open_segment(self.new_graph())

@@ -18,7 +18,7 @@ from __future__ import annotations
 from enum import Enum, auto
 
 
-class State(Enum):
+class CaptureState(Enum):
     """Where a graph object stands."""
 
     EMPTY = auto()
@@ -37,8 +37,8 @@ class State(Enum):
     FAILED = auto()
 
 
-_S = State
-NEXT: dict[State, frozenset[State]] = {
+_S = CaptureState
+NEXT: dict[CaptureState, frozenset[CaptureState]] = {
     _S.EMPTY: frozenset({_S.OPENING, _S.CAPTURED, _S.FAILING}),  # captured elsewhere; refused before torch is asked
     _S.OPENING: frozenset({_S.RECORDING, _S.FAILING}),
     _S.RECORDING: frozenset({_S.ENDING, _S.FAILING}),
@@ -59,11 +59,11 @@ class Lifecycle:
     """The state, which changes by ``to`` alone."""
 
     def __init__(self) -> None:
-        self.state = State.EMPTY
-        self.failed_in = State.EMPTY
+        self.state = CaptureState.EMPTY
+        self.failed_in = CaptureState.EMPTY
         """Where it stood as it began to fail; OUTSIDE once the open segment has been discarded."""
 
-    def to(self, state: State) -> None:
+    def to(self, state: CaptureState) -> None:
         """Change the state.
 
         Raises:
@@ -72,22 +72,22 @@ class Lifecycle:
         if state not in NEXT[self.state]:
             allowed = ", ".join(sorted(each.name for each in NEXT[self.state]))
             raise RuntimeError(f"a capture that is {self.state.name} cannot become {state.name}, only {allowed}")
-        if state is State.FAILING:
+        if state is CaptureState.FAILING:
             self.failed_in = self.state
         self.state = state
 
     def segment_is_over(self) -> None:
         """No segment is open any more, however that came."""
-        if self.state is State.FAILING:
-            self.failed_in = State.OUTSIDE
-        elif self.state is State.ENDING:
-            self.to(State.OUTSIDE)
+        if self.state is CaptureState.FAILING:
+            self.failed_in = CaptureState.OUTSIDE
+        elif self.state is CaptureState.ENDING:
+            self.to(CaptureState.OUTSIDE)
 
     @property
     def has_open_segment(self) -> bool:
         """Whether torch may be capturing: it was asked to begin a segment, and is not known to have ended it."""
-        return (self.failed_in if self.state is State.FAILING else self.state) in SEGMENT_OPEN
+        return (self.failed_in if self.state is CaptureState.FAILING else self.state) in SEGMENT_OPEN
 
     @property
     def has_failed(self) -> bool:
-        return self.state in (State.FAILING, State.FAILED)
+        return self.state in (CaptureState.FAILING, CaptureState.FAILED)

@@ -72,8 +72,10 @@ class _Block:
     capture. Then this object, dropped with the traceback, ends it: what the program does later is not to be captured.
     """
 
+    _before: Baseline | None = None
+
     def __init__(self) -> None:
-        self._before: Baseline | None = Baseline()
+        self._before = Baseline()
         self._thread = threading.get_ident()
         self.ref = weakref.ref(self)
 
@@ -85,7 +87,7 @@ class _Block:
                 process.log.error("while leaving a capture's block: %s", str(problem))
 
     def __del__(self) -> None:
-        if getattr(self, "_before", None) is not None and self._thread == threading.get_ident() and not sys.is_finalizing():
+        if self._before is not None and self._thread == threading.get_ident() and not sys.is_finalizing():
             self.leave(any(session.block is self.ref for session in process.sessions()))
 
 

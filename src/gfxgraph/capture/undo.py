@@ -21,7 +21,7 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
@@ -36,8 +36,8 @@ from gfxgraph.process import process
 class Undo:
     """A stack of calls, each of which undoes one change. Note the call, then make the change."""
 
-    def __init__(self) -> None:
-        self._calls: list[Callable[[], object]] = []
+    def __init__(self, calls: Iterable[Callable[[], object]] = ()) -> None:
+        self._calls = [*calls]
         self.is_running = False
 
     def __bool__(self) -> bool:

@@ -83,10 +83,7 @@ def _take_back() -> None:
     from gfxgraph.capture.undo import Undo, repair
 
     bridge.is_whole = False
-    undo = Undo()
-    for call in (*bridge.undo, numbers_after_capture.put_back, workspaces.stop, repair):
-        undo.note(call)
-    problems = undo.take_back()
+    problems = Undo([*bridge.undo, numbers_after_capture.put_back, workspaces.stop, repair]).take_back()
     bridge.undo.clear()
     for problem in problems:
         raise problem

@@ -15,8 +15,8 @@ import ctypes
 import functools
 import gc
 import threading
-from collections.abc import Iterable
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -102,6 +102,17 @@ def enter(holder: object, where: object, draws: bool = True) -> None:
             _install()
     if _guards_draws:
         wait_for_begun(stock("waiting.sleep"), at_least_once=draws)
+
+
+@contextmanager
+def entered(holder: object, where: object, draws: bool) -> Iterator[None]:
+    """A block that is a capture of this thread; see ``enter``."""
+    undo = Undo([functools.partial(leave, holder)])
+    try:
+        enter(holder, where, draws)
+        yield
+    finally:
+        undo.take_back()
 
 
 def leave(holder: object) -> None:

@@ -205,7 +205,5 @@ def _by_switching(
 def _switch_on(graph_exec: int, nodes: list[int]) -> None:
     driver = process.require().driver
     assert driver is not None
-    undo = Undo()
-    for node in nodes:
-        undo.note(partial(driver.set_node_enabled, graph_exec, node, True))
-    undo.take_back()  # the device may be gone; the first error is the one to report
+    # The device may be gone; the first error is the one to report.
+    Undo(partial(driver.set_node_enabled, graph_exec, node, True) for node in nodes).take_back()

@@ -6,6 +6,7 @@ and are never looked into.
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -16,7 +17,7 @@ from gfxgraph.driver import layouts
 from gfxgraph.driver import params as kernel_params
 from gfxgraph.driver.joined import JoinedExec, KernelCopyNode, Parts
 from gfxgraph.driver.params import KernelParams, Layout
-from gfxgraph.driver.small_copies import LoadedCopyKernel, relaxed
+from gfxgraph.driver.small_copies import LoadedCopyKernel, pointer, relaxed
 from gfxgraph.driver.table import SUCCESS, Table
 from gfxgraph.types import CaptureInfo, CaptureStatus, NodeKind
 
@@ -124,7 +125,15 @@ class RuntimeDriver(ABC):
 
     def add_copies(self, kernel: LoadedCopyKernel, graph: int, parts: Parts, after: Sequence[int]) -> int:
         """Add copies (to, from, nbytes) to ``graph`` as one node that runs after the nodes ``after``."""
-        return KernelCopyNode(self, kernel, graph, parts, after).node
+        return self.copy_node(kernel, graph, parts, after).node
+
+    def copy_node(self, kernel: LoadedCopyKernel, graph: int, parts: Parts, after: Sequence[int]) -> KernelCopyNode:
+        """The same as a node whose addresses can be changed."""
+        return KernelCopyNode(self, kernel, graph, parts, after)
+
+    def launcher(self, graph_exec: int, stream: c_void_p) -> Callable[[], int]:
+        """Return the call that launches ``graph_exec`` on the stream that ``stream`` then names; 0 or a refusal."""
+        return functools.partial(self.table.undeclared("launch"), pointer(graph_exec), stream)
 
     def joined(self, kernel: LoadedCopyKernel, graph: int, into: Parts, back: Parts, stream: int) -> JoinedExec:
         """Put copies before and after ``graph`` in one graph exec; `JoinedExec` says what it raises."""

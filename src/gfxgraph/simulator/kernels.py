@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph.simulator import op_table, sparse_kernels
+from gfxgraph.simulator.cuda_only_kernels import COMPOSED
 from gfxgraph.simulator.device_memory import span_nbytes
 from gfxgraph.simulator.graph_nodes import RecordedNode
 from gfxgraph.simulator.op_schema import OpSchema, argument, schema_of, set_argument
@@ -78,6 +79,9 @@ def _register(names: frozenset[str]) -> None:
             warnings.simplefilter("ignore", UserWarning)
             for name in sorted(names):
                 _impl(_library, name, _entry(name), "CUDA")
+            for name, body in COMPOSED.items():
+                for key in ("CUDA", "AutogradCUDA"):
+                    _impl(_library, name, body, key)
             for key in sparse_kernels.KEYS:
                 for name in sparse_kernels.names(key):
                     _impl(_library, name, _entry(f"{name}@{key}"), key)
@@ -140,14 +144,14 @@ class Kernels:
         """The kernel of ``name``, from its schema."""
         schema = schema_of(name)
         if schema.is_view and not any(where is not None and where in schema.outs for where in schema.returned):
-            return self._view_kernel(schema.op)
+            return self.view_kernel(schema.op)
         return self._compute_kernel(schema)
 
     def build_from(self, name: str, body: Callable[..., Any]) -> Kernel:
         """The kernel of ``name`` that computes ``body`` on twins instead of calling torch's CPU kernel."""
         return self._compute_kernel(replace(schema_of(name), op=body))
 
-    def _view_kernel(self, op: Any) -> Kernel:
+    def view_kernel(self, op: Any) -> Kernel:
         # torch's CPU kernel of a view only makes a new tensor over the same storage, whatever its device.
         def kernel(*args: object, **kwargs: object) -> Any:
             return op.redispatch(_CPU_KEYS, *args, **kwargs)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -200,38 +200,28 @@ class Kernels:
         return self._hand_back(schema, args, kwargs, result)
 
     def twins(self, schema: OpSchema, args: Args, kwargs: Kwargs) -> tuple[list[Any], dict[str, Any]]:
-        call = list(args)
-        given = len(call)
-        for at in schema.tensors:
-            if at < given and call[at] is not None:
-                call[at] = self._twin(call[at], schema)
-        for at in schema.lists:
-            if at < given and call[at] is not None:
-                call[at] = [None if item is None else self._twin(item, schema) for item in call[at]]
+        call = [self._twins_in(value, schema, at in schema.tensors) for at, value in enumerate(args)]
         if not kwargs:
             return call, kwargs
-        keywords = dict(kwargs)
-        for name in schema.tensor_names:
-            if keywords.get(name) is not None:
-                keywords[name] = self._twin(keywords[name], schema)
-        for name in schema.list_names:
-            if keywords.get(name) is not None:
-                keywords[name] = [None if item is None else self._twin(item, schema) for item in keywords[name]]
+        keywords = {name: self._twins_in(value, schema, False) for name, value in kwargs.items()}
         if schema.has_device:
             keywords["device"] = torch.device("cpu")
             keywords.pop("pin_memory", None)
         return call, keywords
 
-    def _twin(self, tensor: Any, schema: OpSchema) -> Any:
-        if not isinstance(tensor, Tensor):
+    def _twins_in(self, value: Any, schema: OpSchema, is_tensor: bool) -> Any:
+        if isinstance(value, Tensor):
+            if value.is_cuda:
+                return self.arena.twin(value)
+            if value.dim() and not schema.mixed_devices:
+                raise RuntimeError(_MIXED)
+        elif isinstance(value, (list, tuple)):
+            return [self._twins_in(item, schema, False) for item in value]
+        elif is_tensor and value is not None and schema.name.split(".")[0].rstrip("_") not in _TAKES_NUMBERS:
             # A Python number where the schema has a tensor, as in ``x % 256``: torch converts it itself only
             # for arithmetic.
-            return tensor if schema.name.split(".")[0].rstrip("_") in _TAKES_NUMBERS else torch.tensor(tensor)
-        if tensor.is_cuda:
-            return self.arena.twin(tensor)
-        if tensor.dim() and not schema.mixed_devices:
-            raise RuntimeError(_MIXED)
-        return tensor
+            return torch.tensor(value)
+        return value
 
     def _replace_outs(self, schema: OpSchema, keywords: dict[str, Any]) -> list[str]:
         # An out tensor of the wrong shape is resized by the CPU kernel, which must not happen to a twin.
@@ -351,35 +341,14 @@ class Kernels:
         return tuple(results) if results else None
 
     def _note_inputs(self, schema: OpSchema, node: RecordedNode) -> None:
-        call, keywords = node.call
-        slots = node.input_slots
-        for at in schema.tensors:
-            if at < len(call) and call[at] is not None:
-                slots.append((call, at))
-        for at in schema.lists:
-            if at < len(call) and call[at] is not None:
-                slots.extend((call[at], k) for k, item in enumerate(call[at]) if item is not None)
-        for name in schema.tensor_names:
-            if keywords.get(name) is not None and name not in schema.outs:
-                slots.append((keywords, name))
-        for name in schema.list_names:
-            if keywords.get(name) is not None:
-                slots.extend((keywords[name], k) for k, item in enumerate(keywords[name]) if item is not None)
-        for at in schema.targets:
-            if at >= len(call) or call[at] is None:
-                continue
-            if at in schema.lists:
-                node.target_slots.extend((call[at], k) for k in range(len(call[at])))
-            else:
-                node.target_slots.append((call, at))
-        for name in schema.outs:
-            if keywords.get(name) is not None:
-                node.target_slots.append((keywords, name))
-        slots[:] = [slot for slot in slots if isinstance(slot[0][slot[1]], Tensor)]
-        for container, key in slots:
-            # A host scalar's value is part of the launch; the tensor may change before the replay.
-            if container[key].data_ptr() not in self.arena and container[key].numel():
-                container[key] = container[key].clone()
+        for top, container, key in _places(*node.call):
+            if top in schema.outs or top in schema.targets:
+                node.target_slots.append((container, key))
+            if top not in schema.outs:
+                node.input_slots.append((container, key))
+                # A host scalar's value is part of the launch; the tensor may change before the replay.
+                if container[key].data_ptr() not in self.arena and container[key].numel():
+                    container[key] = container[key].clone()
 
     def _promise(self, spec: Any, node: RecordedNode, args: tuple[Any, ...]) -> Any:
         """Make the tensor that the op returns according to a dry run; a replay gives it its value."""
@@ -540,6 +509,17 @@ def _tensors_in(values: Values) -> Iterable[Tensor]:
             yield value
         elif isinstance(value, (list, tuple)):
             yield from _tensors_in(value)
+
+
+def _places(call: list[Any], keywords: dict[str, Any]) -> Iterator[tuple[int | str, Any, Any]]:
+    """Where a call has tensors: the argument's place or name, and the container with the tensor's key in it."""
+    arguments: list[tuple[Any, Any]] = [(call, at) for at in range(len(call))]
+    for container, top in [*arguments, *((keywords, name) for name in keywords)]:
+        value = container[top]
+        if isinstance(value, Tensor):
+            yield top, container, top
+        elif isinstance(value, list):
+            yield from ((top, value, at) for at, item in enumerate(value) if isinstance(item, Tensor))
 
 
 def _describe(value: Any) -> Any:

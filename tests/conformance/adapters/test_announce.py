@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.adapters import _announce, sglang
+from gfxgraph.adapters import _announce, _downgrade, sglang
 
 
 class Backend:
@@ -27,7 +27,7 @@ class Backend:
 @pytest.fixture
 def backend(platform, monkeypatch):
     monkeypatch.setattr(_announce, "_told", set())
-    monkeypatch.setattr(sglang, "any_rank_failed", lambda group, failed: failed)
+    monkeypatch.setattr(_downgrade, "any_rank_failed", lambda group, failed: failed)
     monkeypatch.setattr(Backend, "capture_one", sglang._leaving_out(Backend.capture_one))
     return Backend()
 

@@ -23,9 +23,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from gfxgraph.adapters._announce import announce
-from gfxgraph.adapters._downgrade import Downgraded, attempt, ran_without_graph, report
+from gfxgraph.adapters._eager_fallback import Downgraded, attempt, ran_without_graph, report
 from gfxgraph.adapters._needs import NeededName
+from gfxgraph.adapters._start_message import announce
 from gfxgraph.adapters.adapter import Adapter, Replaced
 from gfxgraph.process import process
 from gfxgraph.types import OnUnsafe

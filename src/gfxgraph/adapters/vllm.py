@@ -19,7 +19,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gfxgraph.adapters._downgrade import Downgraded, attempt, ran_without_graph, report
+from gfxgraph.adapters._eager_fallback import Downgraded, attempt, ran_without_graph, report
 from gfxgraph.adapters._needs import NeededName
 from gfxgraph.adapters.adapter import Adapter, Replaced
 from gfxgraph.process import process

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gfxgraph.compat.older import ConditionalGraph, ShapeBucketPool
+from gfxgraph.compat.graph_classes import ConditionalGraph, ShapeBucketPool
 from gfxgraph.process import health
 from gfxgraph.process.bridge import is_enabled
 from gfxgraph.startup.activation import disable, enable

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import re
 import threading
-from pathlib import Path
 
 import pytest
 import torch
@@ -598,19 +596,6 @@ def test_a_composition_inside_a_capture_is_part_of_it(capture):
     assert x.tolist() == [0.0] * 4
     outer.replay()
     assert x.tolist() == [2.0] * 4 and y.tolist() == [102.0] * 4
-
-
-def test_the_documents_examples_run(platform, capsys):
-    """Every example of docs/conditionals-and-training.md, in order, as one program; none falls back."""
-    page = Path(__file__).parents[2] / "docs" / "conditionals-and-training.md"
-    program = "\n".join(re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.S))
-    with torch.enable_grad():
-        exec(compile(program, str(page), "exec"), {"__name__": "page"})
-    newton, composition, training = re.fullmatch(
-        r"(.*?)\n(3 graphs.*?)\n(1 )\n", capsys.readouterr().out, re.S
-    ).groups()
-    assert re.fullmatch(r"\d+ False \d+", newton) and "one launch" in composition and training == "1 "
-    assert gfxgraph.stats()["fallback_count"] == 0
 
 
 def test_the_layout_of_arguments_and_the_sign_of_zero_tell_calls_apart(platform):

@@ -42,7 +42,7 @@ _PROGRAMS = {"pytorch": "torch", "llama.cpp": "ggml", "comfyui": "comfy", "flash
 
 
 class KnownCase(NamedTuple):
-    """One known case; empty fields say nothing. The fields are described in docs/explaining-errors.md."""
+    """One known case; empty fields say nothing. The fields are described in CONTRIBUTING.md."""
 
     signature: str
     cause: Mapping[str, str]

@@ -21,12 +21,12 @@ from functools import cache
 from pathlib import Path
 
 import click
+import make_error_pages
 
 import gfxgraph
 from gfxgraph import config
 from gfxgraph.cli import _chinese
 from gfxgraph.cli.main import Commands
-from gfxgraph.diagnostics import pages
 from gfxgraph.diagnostics.entries import FOLDER, codes
 
 ROOT = Path(__file__).parent.parent
@@ -150,9 +150,9 @@ def error_pages() -> dict[str, str]:
     """The entries of the catalogue, in both languages: a list of all, and a page for each group."""
     made = {}
     for lang, folder in (("en", "errors"), ("zh", "zh/errors")):
-        made[f"{folder}/index.md"] = one_error_a_page(pages.markdown_index(lang))
+        made[f"{folder}/index.md"] = one_error_a_page(make_error_pages.markdown_index(lang))
         for group, titles in GROUPS.items():
-            entries = [pages.markdown(code, lang) for code in codes() if group_of(code) == group]
+            entries = [make_error_pages.markdown(code, lang) for code in codes() if group_of(code) == group]
             made[f"{folder}/{group}.md"] = f"# {titles[lang == 'zh']}\n\n#" + "\n#".join(entries)
     return made
 

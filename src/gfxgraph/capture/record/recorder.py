@@ -65,8 +65,9 @@ class Tainted(Protocol):
     """What a recorder asks about host tensors that hold device values."""
 
     tainted: Any
-    has_symbols: bool
 
+    @property
+    def has_given(self) -> bool: ...
     def taint(self, tensor: Tensor) -> None: ...
     def reads_tainted(self, args: Any, kwargs: Any) -> bool: ...
 

@@ -1515,14 +1515,14 @@ def parameter_of_a_mask_result(x):
 # -- higher-order operators and scripts -----------------------------------------------------------------------
 
 
-@guarded
+@right
 def branch_operator_with_unsafe_parts(x):
     return torch.ops.higher_order.cond(
         x[0] < 2, lambda x: x + x.nonzero().sum() + torch.tensor(2.0, device=x.device), lambda x: x * 3, (x,)
     )
 
 
-@guarded
+@right
 def loop_operator(x):
     _, found = torch.ops.higher_order.while_loop(
         lambda n, x: (n < 3) & (x.abs().sum() > 2),

@@ -1,6 +1,6 @@
 """Calls that the recorder does not write down as they come.
 
-    a higher-order operator    what its implementation calls is recorded
+    a higher-order operator    what its implementation calls is recorded; `cond` and `while_loop` are steps, whole
     a composite operation      likewise; inference mode passes it whole
     an unsafe operation        the session splits there, as it does at sparse, nested and symbolic arguments
     a wrapper's operation      its own handler comes first, and what that calls is recorded
@@ -36,6 +36,11 @@ TO_RECORD = object()
 _TRACED = frozenset({"FakeTensor", "FunctionalTensor"})
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
+_BRANCHES = UnsafeOp(
+    "control flow", Kind.HOST_READ, "a value on the device decides what it runs, and how often", When.ALWAYS
+)
+_BRANCHING = frozenset({"cond", "while_loop"})
+"""Each replay runs them eagerly as a whole: the branch that its own predicate takes."""
 _TAINTED = UnsafeOp(
     "host arithmetic", Kind.HOST_READ, "it computes on the host with values from the device", When.ALWAYS
 )
@@ -53,7 +58,12 @@ def not_recorded(
     recorder: Recorder, func: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
 ) -> object:
     """A question of C++'s, or a higher-order operator: what its implementation calls is recorded."""
-    if isinstance(func, HigherOrderOperator) and not recorder.session.generators.know_all(args, kwargs):
+    if not isinstance(func, HigherOrderOperator):
+        return func(*args, **kwargs)
+    is_traced_now = any(map(is_traced, flat(args, kwargs)))
+    if func.name() in _BRANCHING and recorder.session.policy is OnUnsafe.SPLIT and not is_traced_now:
+        return recorder.session.unsafe_op(_BRANCHES, func, args, kwargs)
+    if not recorder.session.generators.know_all(args, kwargs):
         return recorder.session.unsafe_op(BY_NAME["torch.Generator"], func, args, kwargs)  # a compiled checkpoint
     return seen_inside(recorder, func, args, kwargs)
 

@@ -317,6 +317,16 @@ def home_folder(environ: Mapping[str, str] | None = None) -> Path | None:
     return home if home.is_absolute() else None
 
 
+def cache_folder(environ: Mapping[str, str] | None = None) -> Path | None:
+    """The folder for what can be made again, ``$XDG_CACHE_HOME/gfxgraph`` or below the home; None: none is known."""
+    source = os.environ if environ is None else environ
+    stated = source.get("XDG_CACHE_HOME", "")
+    if stated and Path(stated).is_absolute():
+        return Path(stated) / "gfxgraph"
+    home = home_folder(source)
+    return home / ".cache" / "gfxgraph" if home is not None else None
+
+
 def state_folder(environ: Mapping[str, str] | None = None) -> Path:
     """Return the folder for what outlives a process: ``$XDG_STATE_HOME/gfxgraph``, or below the home directory.
 
@@ -351,12 +361,11 @@ def language_of(environ: Mapping[str, str] | None = None) -> str:
 
 
 def _default_state_dir(environ: Mapping[str, str]) -> str:
-    """The user's own state folder as the XDG rules place it; "" where there is none."""
-    state = environ.get("XDG_STATE_HOME", "").strip()
-    home = environ.get("HOME", "").strip() or environ.get("LOCALAPPDATA", "").strip()
-    if not state and home:
-        state = os.path.join(home, ".local", "state")
-    return os.path.join(state, "gfxgraph") if os.path.isabs(state) else ""
+    """The user's own state folder; "" where there is none."""
+    try:
+        return str(state_folder(environ))
+    except FileNotFoundError:
+        return ""
 
 
 def load(environ: Mapping[str, str] | None = None) -> Config:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gfxgraph.cli import _run_end
 from gfxgraph.cli.run import LaunchedProgram, split, wanted
+from gfxgraph.reporting import run_line
 from gfxgraph.startup.child_environment import first_on_path
 
 SHOW = "import torch; print('on', getattr(torch, 'switched_on', 0))\n"
@@ -321,12 +321,12 @@ def test_the_line_at_the_end_names_the_first_cause():
     split = {"kind": "split", "reason": "a value read by the host", "op": "Tensor.item", "where": "a.py:7"}
     fallback = {"kind": "fallback", "reason": "launch failed", "op": "", "where": "b.py:2"}
     rows = [{"capture_count": 1, "events": [split]}, {"capture_count": 2, "events": []}]
-    assert _run_end._next(0, rows, False, False).startswith("first split at a.py:7: Tensor.item a value read by")
+    assert run_line._next(0, rows, False, False).startswith("first split at a.py:7: Tensor.item a value read by")
     rows[1]["events"] = [fallback]
-    assert _run_end._next(0, rows, False, False).startswith("first fallback at b.py:2: launch failed; all of them")
-    assert _run_end._next(0, [{"capture_count": 1}], False, False) == "nothing to do"
-    assert _run_end._next(-6, rows, True, False) == "it ended with SIGABRT"
-    assert "2 replays differed" in _run_end._next(0, [{"validation_failures": 2}], False, False)
+    assert run_line._next(0, rows, False, False).startswith("first fallback at b.py:2: launch failed")
+    assert run_line._next(0, [{"capture_count": 1}], False, False) == "nothing to do"
+    assert run_line._next(-6, rows, True, False) == "it ended with SIGABRT"
+    assert "2 replays differed" in run_line._next(0, [{"validation_failures": 2}], False, False)
 
 
 def test_signals_reach_the_program(sandbox):

@@ -75,7 +75,7 @@ def _next(status: int, rows: Sequence[dict[str, Any]], is_guarded: bool, is_chin
     if status < 0 and status not in _ASKED:
         key = "reported" if is_guarded else "died"
     elif not rows:
-        key = "unseen"
+        key = "reported" if status else "unseen"
     elif total["validation_failures"]:
         key = "validation_failed"
     else:

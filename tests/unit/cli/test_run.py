@@ -326,6 +326,8 @@ def test_the_line_at_the_end_names_the_first_cause():
     assert run_line._next(0, rows, False, False).startswith("first fallback at b.py:2: launch failed")
     assert run_line._next(0, [{"capture_count": 1}], False, False) == "nothing to do"
     assert run_line._next(-6, rows, True, False) == "it ended with SIGABRT"
+    assert run_line._next(1, [], False, False) == "it ended with exit status 1"
+    assert run_line._next(-15, [], False, False) == "it ended with SIGTERM"
     assert "2 replays differed" in run_line._next(0, [{"validation_failures": 2}], False, False)
 
 

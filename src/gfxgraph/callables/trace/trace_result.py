@@ -139,6 +139,7 @@ def _effects(found: Found, effects: Any) -> str:
 
 def _replaced(effects: Any) -> Iterator[tuple[str, Any]]:
     """Attributes of objects and entries of dicts that the frame stores, by source and name."""
+    # lazily: Dynamo takes seconds to import, and has been when it calls this
     from torch._dynamo.side_effects import AttributeMutationNew, ValueMutationNew
 
     def is_made(each: Any) -> bool:

@@ -31,10 +31,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.callables.arena import Arena
-from gfxgraph.callables.captured_function import CapturedFunction, arena, beside, copy_in, like
+from gfxgraph.callables.arena import Arena, beside, current_arena
+from gfxgraph.callables.captured import CAPTURED, NO_GPU, WARM_UP, CapturedCallable, CapturedFunction
 from gfxgraph.callables.control import flags
 from gfxgraph.callables.graph_facts import draws, overlap, span, writes_of
+from gfxgraph.callables.inputs import copy_in, like
 from gfxgraph.callables.signature import has_buffer, key_of
 from gfxgraph.callables.trace.dynamo import shield
 from gfxgraph.callables.trace.world import World
@@ -73,7 +74,7 @@ class _Memory:
         self.steps.zero_()
 
 
-class WhileLoop:
+class WhileLoop(CapturedCallable):
     """``while condition(*state): state = body(*state)``, at most ``max_steps`` times, on the device.
 
     Args:
@@ -105,6 +106,7 @@ class WhileLoop:
             raise ValueError("max_steps and steps_per_launch must be at least 1")
         if not (callable(condition) and callable(body)):
             raise TypeError(f"WhileLoop() takes two functions, a condition and a body, not {condition!r}, {body!r}")
+        super().__init__("while loop")
         self.condition = condition
         self.body = body
         self.max_steps = max_steps
@@ -126,18 +128,23 @@ class WhileLoop:
         place = _place_of(self)
         with place.lock if place is not None else nullcontext():
             if place is None or torch.cuda.is_current_stream_capturing():
+                self.count_eager(NO_GPU if place is None else CAPTURED)
                 return self._eagerly(*state)
             place.follow(torch.cuda.current_stream())
             worlds = _worlds((self._test, self._turn), state)
             known = self._known.get(_key(worlds, state)) if worlds else None
             if known is None or known[1].graph is None:
                 made = beside(place, self._eagerly, state, {})
+                self.count_eager(self.why_eager or (known[1].why_eager if known is not None else WARM_UP))
                 worlds = _worlds((self._test, self._turn), state) if known is None else ()
                 if worlds:
                     _keep(self._known, _key(worlds, state), self._capture(place, state))
                 return made  # type: ignore[no-any-return]
-            if why_shared(worlds, state, ()):
+            shared = why_shared(worlds, state, ())
+            if shared:
+                self.count_eager(shared)
                 return beside(place, self._eagerly, state, {})  # type: ignore[no-any-return]
+            self.n_replays += 1
             return self._replay(state, *known)
 
     @property
@@ -221,7 +228,7 @@ class WhileLoop:
                 self._step(memory)
 
         piece = CapturedFunction(place, steps, pool=self._pool, name="while loop")
-        piece.capture()
+        self.n_captures += piece.capture()
         self._pool = piece.pool
         return piece
 
@@ -237,7 +244,7 @@ class WhileLoop:
         memory.active.copy_(active & memory.holds & (memory.steps < self.max_steps))
 
 
-class Unrolled:
+class Unrolled(CapturedCallable):
     """``state = step(*state)`` done ``n`` times, ``k`` of them in one launch.
 
     For loops whose launches cost more than their work. Steps may write other tensors and draw random numbers: exactly
@@ -258,6 +265,7 @@ class Unrolled:
             raise ValueError("k must be at least 1")
         if not callable(step):
             raise TypeError(f"Unrolled() takes a function of one step, not {step!r}")
+        super().__init__("unrolled loop")
         self.step = step
         self.k = k
         self._pool = pool
@@ -275,12 +283,15 @@ class Unrolled:
         with place.lock if place is not None else nullcontext():
             self.n_launches = 0
             if place is None or torch.cuda.is_current_stream_capturing():
+                self.count_eager(NO_GPU if place is None else CAPTURED)
                 return self._eagerly(n, *state)
             place.follow(torch.cuda.current_stream())
             worlds = _worlds((self._traced,), state)
             known = self._known.get(_key(worlds, state)) if worlds else None
-            if known is None or why_shared(worlds, state, ()):
+            shared = why_shared(worlds, state, ()) if known is not None else ""
+            if known is None or shared:
                 made = beside(place, self._eagerly, (n, *state), {})
+                self.count_eager(shared or self.why_eager or WARM_UP)
                 worlds = _worlds((self._traced,), state) if known is None else ()
                 if worlds:
                     _keep(self._known, _key(worlds, state), self._capture(place, state))
@@ -292,6 +303,7 @@ class Unrolled:
                     for _ in range(times):
                         pieces[k].run()
                         self.n_launches += 1
+                self.n_replays += 1
                 return tuple(t.clone() for t in memory)
 
     def upload(self) -> None:
@@ -317,7 +329,7 @@ class Unrolled:
         pieces: dict[int, CapturedFunction] = {}
         for k in sorted({self.k, 1}, reverse=True):  # largest first: the smaller one fits into its memory
             pieces[k] = CapturedFunction(place, self._steps(memory, k), pool=self._pool, name=f"{k} steps")
-            pieces[k].capture()
+            self.n_captures += pieces[k].capture()
             self._pool = pieces[k].pool
         return memory, pieces
 
@@ -335,7 +347,7 @@ class Unrolled:
 
 def _place_of(loop: WhileLoop | Unrolled) -> Arena | None:
     """The arena of the current device; forgets graphs of another device, or of a bridge switched off since."""
-    place = arena()
+    place = current_arena()
     if place is not loop._place:
         loop._place = place
         loop._known.clear()

@@ -12,7 +12,8 @@ In the order of a cold call:
     graphed.py    Graphed: what users hold, and the path of one call
     signature.py  arguments and results as trees; the cache key of a call
     worlds.py     what its calls read besides their arguments, and which are one graph (trace/)
-    captured.py   one captured callable: trace, warm-up, record, replay, eager; effects.py: what a warm-up wrote and drew
+    captured.py   one captured callable: trace, warm-up, record, replay, eager
+    effects.py    what a warm-up wrote and drew
     arena.py      pool, capture stream, cap, eviction; one capture, one replay
     inputs.py     static inputs, and how a call's tensors get into them
     outputs.py    who owns a result's memory; output buffers still in use

@@ -310,7 +310,7 @@ class BucketSizes(Mapping[str, Any]):
         return BucketPlan(dims, dict(self.seen))
 
 
-class Served(Protocol):
+class Serving(Protocol):
     """What serves the calls of one size (captured.py)."""
 
     bucket: Mapping[str, int]
@@ -329,10 +329,10 @@ class Planned:
         self.sizes = sizes
         self.refused: list[Mapping[str, int]] = []
         """Sizes that their bucket cannot serve."""
-        self.last: tuple[Mapping[str, int], Served, int] | None = None
+        self.last: tuple[Mapping[str, int], Serving, int] | None = None
         """The sizes of the last slow call, its entry, and that entry's number of replays then."""
 
-    def count(self, actual: Mapping[str, int], entry: Served | None) -> Callable[[Served], bool] | None:
+    def count(self, actual: Mapping[str, int], entry: Serving | None) -> Callable[[Serving], bool] | None:
         """Count one more call of this size; if buckets were learned, return a test for entries that belong to none of
         them.
 
@@ -347,7 +347,7 @@ class Planned:
         plan = self.sizes.plan()
         self.last = None
 
-        def is_gone(entry: Served) -> bool:
+        def is_gone(entry: Serving) -> bool:
             bucket = tuple(entry.bucket.get(name, 0) for name in plan.dims)
             return bool(entry.bucket) and plan.pick(bucket) != bucket
 

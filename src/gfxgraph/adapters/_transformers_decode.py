@@ -40,7 +40,7 @@ from gfxgraph.adapters._transformers_masks import none_made, to_add
 from gfxgraph.callables.arena import Arena, beside
 from gfxgraph.callables.captured import CapturedFunction
 from gfxgraph.callables.inputs import copy_in
-from gfxgraph.capture.half_entered import is_interrupt
+from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.errors import first_line
 
 MAX_CHOICES = 16

@@ -25,7 +25,6 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -34,9 +33,7 @@ from torch import Tensor
 from gfxgraph.callables.inputs import tensors_of
 from gfxgraph.callables.signature import GuardMiss, RunEagerly, foreign_mode
 from gfxgraph.capture import capture_lock
-from gfxgraph.capture.bridged_class import bridged_class
-from gfxgraph.capture.graph import BridgedGraph
-from gfxgraph.capture.half_entered import is_interrupt
+from gfxgraph.capture.graph import BridgedGraph, bridged_class
 from gfxgraph.capture.patches import intercept
 from gfxgraph.capture.record.random_generators import begin, drawless, is_drawless, kept_out
 from gfxgraph.capture.record.streams import wait_for
@@ -47,7 +44,7 @@ from gfxgraph.capture.replay.graph_tensors import Layout, taken_from_device, use
 from gfxgraph.capture.replay.replay_hooks import bare_launch
 from gfxgraph.capture.replay.replay_steps import SegmentStep
 from gfxgraph.capture.replay.rollback import Rollback
-from gfxgraph.capture.undo import settle, unbroken
+from gfxgraph.capture.undo import is_interrupt, unbroken
 from gfxgraph.core.locks import new_lock
 from gfxgraph.core.memory_budget import Held, Prediction, shown, to_evict
 from gfxgraph.core.tape import Opaque, Tape
@@ -176,8 +173,7 @@ def _unrecorded(pool: SharedPool, policy: OnUnsafe, stream: Any, call: Callable[
     state = pool.state
     base, graph = state.base, graph_class(state)(on_unsafe=policy)
     workspaces.note(stream, graph)
-    try:
-        intercept.enter(graph, "a graphed callable", draws=not is_drawless())
+    with intercept.entered(graph, "a graphed callable", draws=not is_drawless()):
         try:
             with capture_lock.unnoticed(), kept_out(stream.device_index):
                 begin(base, graph, (), pool.id, "thread_local")
@@ -192,16 +188,12 @@ def _unrecorded(pool: SharedPool, policy: OnUnsafe, stream: Any, call: Callable[
             if isinstance(error, torch.OutOfMemoryError) or is_interrupt(error):
                 raise
             raise CaptureDied(kind_and_line(error)) from error
-    finally:
-        settle([partial(intercept.leave, graph)])
     tape = Tape(0)
     tape.opaque.append(Opaque(0))
     step = SegmentStep(graph, True, tape, [], ())
     step.is_launchable = True
     step.driver_nbytes = driver_nbytes
-    graph._program = Program(bare_launch(base), steps=[step])
-    graph._is_instantiated = True
-    graph._choose_path()
+    graph._hold(Program(bare_launch(base), steps=[step]))
     state.counters.add("capture")
     return CaptureResult(graph, result, False, pool)
 
@@ -209,8 +201,7 @@ def _unrecorded(pool: SharedPool, policy: OnUnsafe, stream: Any, call: Callable[
 @contextmanager
 def _bare_capture(state: process.Process, graph: Any, pool_id: Any, stream: Any) -> Iterator[None]:
     """A capture of torch's alone, without random numbers; one that fails is ended."""
-    try:
-        intercept.enter(graph, "a pool of graphed callables", draws=False)
+    with intercept.entered(graph, "a pool of graphed callables", draws=False):
         try:
             with capture_lock.unnoticed(), torch.cuda.stream(stream), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that the graph is empty
@@ -221,8 +212,6 @@ def _bare_capture(state: process.Process, graph: Any, pool_id: Any, stream: Any)
         except BaseException:
             _end_dead(state, graph, stream)
             raise
-    finally:
-        settle([partial(intercept.leave, graph)])
 
 
 @contextmanager

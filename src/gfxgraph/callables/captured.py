@@ -73,8 +73,8 @@ from gfxgraph.callables.signature import (
     twins_of,
 )
 from gfxgraph.callables.trace.dynamo import is_compiled
-from gfxgraph.capture.half_entered import is_interrupt
 from gfxgraph.capture.replay.graph_tensors import size_of, used_on
+from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.errors import CaptureError, DriverError, first_line
 from gfxgraph.process import bridge
 from gfxgraph.process.process import Process

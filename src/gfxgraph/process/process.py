@@ -48,8 +48,10 @@ class OngoingCapture(Protocol):
     """A running capture of some thread, as lower rooms see it."""
 
     begun_at: tuple[Any, int]
-    has_failed: bool
+    block: Any
 
+    @property
+    def is_left(self) -> bool: ...
     @property
     def recorder(self) -> OngoingRecording: ...
     @property
@@ -67,10 +69,6 @@ class LaunchCounter(Protocol):
     def replaying(self, graph: object, is_compared: bool = False) -> None: ...
     def checking_begins(self) -> None: ...
     def replayed(self) -> None: ...
-
-
-Samples = list[tuple[str, str, str, list[tuple[dict[str, str], float]]]]
-"""Metrics as (name, kind, help, samples)."""
 
 
 @dataclass(slots=True)
@@ -106,8 +104,6 @@ class Process:
     graphs: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
     watch: LaunchCounter | None = None
     """If set, it is told of each replay, and no replay takes the fast path."""
-    coverage: Callable[[], Samples] | None = None
-    """Coverage's metrics for Prometheus; None if it is off."""
     graph_memory: dict[int, set[int]] = field(default_factory=dict)
     """Addresses of captures' results, by the ``id`` of each program. Other captures do not pin tensors
     there: engines rely on a pool's memory being reused.
@@ -193,6 +189,10 @@ def active_session() -> OngoingCapture | None:
 
 def in_forked_child() -> bool:
     return _forked
+
+
+repairs: list[Callable[[], object]] = []
+"""Calls that do, in this thread, what an interrupt has left undone (capture/undo.py)."""
 
 
 def attempt(step: Callable[[], object], what: str) -> None:

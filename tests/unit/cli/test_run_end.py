@@ -12,6 +12,7 @@ import pytest
 from tests.warm_python import warm_python
 
 from gfxgraph.config import Config
+from gfxgraph.hardware.aside import Aside
 
 pytest.importorskip("torch")
 
@@ -86,18 +87,19 @@ def test_nothing_is_written_after_the_end(monkeypatch):
     """A periodic write that is under way as the program ends does not replace the last one, which has more."""
     written, begun, ended = [], threading.Event(), threading.Event()
 
-    def write(folder, with_nodes=True):
+    def write(folder, report):
         begun.set()
-        time.sleep(0 if with_nodes else 0.05)
-        written.append(with_nodes)
+        time.sleep(0 if report else 0.05)
+        written.append(report)
 
     monkeypatch.setattr(write_process_file, "write", write)
+    monkeypatch.setattr(write_process_file, "process_report", lambda with_nodes=True: with_nodes)
     monkeypatch.setattr(write_process_file, "PERIOD_S", 0.01)
     of = Config(report="x"), os.getpid(), ended
     writer = threading.Thread(target=write_process_file._keep_writing, args=of, daemon=True)
     writer.start()
     assert begun.wait(5)
-    write_process_file._end(*of, writer)
+    write_process_file._end(*of, writer, Aside())
     writer.join(5)
     assert written[-1] is True and not writer.is_alive()
 
@@ -113,11 +115,10 @@ def test_check_prints_findings_apart_from_the_functions_output(tmp_path):
     """JSON on stdout alone; what the function prints goes to stderr; SARIF to its file; status 1."""
     (tmp_path / "model.py").write_text(FUNCTION)
     arg = "torch.randn(4, device='cuda')"
-    done = gfxgraph("check", "model:step", "--arg", arg, "--json", "--sarif", "f.sarif", cwd=tmp_path)
+    done = gfxgraph("check", "model:step", "--arg", arg, "--json", cwd=tmp_path)
     assert done.returncode == 1 and "hello" in done.stderr
     table = json.loads(done.stdout)
     assert [(f["op"], f["line"]) for f in table["findings"]] == [("aten::index", 6)]
-    assert len(json.loads((tmp_path / "f.sarif").read_text())["runs"][0]["results"]) == 1
 
 
 def test_what_cannot_be_done_ends_with_two(tmp_path):

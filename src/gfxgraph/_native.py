@@ -12,18 +12,22 @@ from __future__ import annotations
 import ctypes
 import importlib
 import importlib.util
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from gfxgraph import config
+from gfxgraph import config, files
 from gfxgraph.errors import GfxGraphError
 
 BRIDGE = "hipgraph_bridge"
 COMPAT = "cudagraph_compat"
 COMPANION = "gfxgraph_native"
 ABI_VERSION = 1
+
+
+_SYMBOL: dict[str, type] = {"how": str, "to": str, "present": bool, "calls": int, "failures": int}
+_SYMBOL_REPORT = {"library": str, "hip": int, "symbols": {...: {"how": str}}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +169,19 @@ def symbol_report() -> SymbolReport:
     return read_symbol_report(buffer.value.decode())
 
 
+def is_like(value: object, kind: Any) -> bool:
+    """Whether JSON that anybody may have written has a type, or is like ``[type]``, ``{name: type}``."""
+    if isinstance(kind, list):
+        return isinstance(value, list) and all(is_like(item, kind[0]) for item in value)
+    if not isinstance(kind, dict):
+        return isinstance(value, kind)
+    if not isinstance(value, dict):
+        return False
+    if ... in kind:
+        return all(is_like(item, kind[...]) for item in value.values())
+    return all(name in value and is_like(value[name], shape) for name, shape in kind.items())
+
+
 def read_symbol_report(text: str) -> SymbolReport:
     """Parse the output of ``symbol_report``, or a file that a program wrote to GFXGRAPH_COMPAT_REPORT.
 
@@ -175,9 +192,13 @@ def read_symbol_report(text: str) -> SymbolReport:
         The report: each function and what implements it.
 
     Raises:
-        ValueError: the text is not JSON.
-        KeyError: it is another kind of JSON.
+        ValueError: the text is something else.
     """
-    told = json.loads(text)
-    symbols = tuple(Symbol(name=name, **facts) for name, facts in told["symbols"].items())
-    return SymbolReport(library=told["library"], hip=told["hip"], symbols=symbols)
+    told = files.parse_json(text)
+    if not is_like(told, _SYMBOL_REPORT):
+        raise ValueError("it is not a report of libcudagraph_compat")
+    symbols = []
+    for name, facts in told["symbols"].items():
+        known = {key: facts[key] for key, kind in _SYMBOL.items() if isinstance(facts.get(key), kind)}
+        symbols.append(Symbol(name, **known))
+    return SymbolReport(library=told["library"], hip=told["hip"], symbols=tuple(symbols))

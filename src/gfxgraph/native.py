@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gfxgraph import config, files
-from gfxgraph._native import State, Symbol, SymbolReport, read_symbol_report, state, symbol_report
+from gfxgraph._native import State, Symbol, SymbolReport, is_like, read_symbol_report, state, symbol_report
 from gfxgraph.diagnostics import statuses
 from gfxgraph.errors import GfxGraphError
 
@@ -150,7 +150,8 @@ class Report:
             yield f"not recorded: {api} ran at once inside a capture, {_times(times)}"
         if self.fallback.get("nodes"):
             yield (
-                f"fallback: {self.fallback['instantiate']} instantiations and {self.fallback['launch']} launches"
+                f"fallback: {self.fallback.get('instantiate', 0)} instantiations and"
+                f" {self.fallback.get('launch', 0)} launches"
                 f" refused, {self.fallback['nodes']} nodes run one by one"
             )
         if self.fallback.get("refused"):
@@ -205,11 +206,34 @@ def _version(runtime: str, number: int) -> tuple[int, ...]:
     return (number // 10_000_000, number // 100_000 % 100, number % 100_000)
 
 
+_KINDS = {
+    **dict.fromkeys(("library", "runtime"), str),
+    **dict.fromkeys(("pid", "runtime_version", "captures", "captures_failed", "captured_nodes", "rebuilds"), int),
+    **dict.fromkeys(("set_aside", "made_again"), int),
+    "asked_by": [str],
+    "fallback": {...: int},
+    "not_recorded": {...: int},
+    "calls": {...: {"calls": int, "timed": int, "ns": int}},
+    "failures": [{"api": str, "status": int, "times": int}],
+    "execs": [{...: int}],
+}
+_NEWER = ("deepbind_cleared", "deepbind_kept", "namespaces")
+"""Reports of older companions do not have these."""
+
+
 def read_report(path: Path) -> Report | None:
-    """Return what was written to ``path``; None if the process had nothing to report."""
+    """Return what was written to ``path``; None if the process had nothing to report.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it contains something else, as after a process that died while writing.
+    """
     if not path.exists():
         return None
     told = files.read_json(path)
+    newer = {name: told.get(name, []) for name in _NEWER} if isinstance(told, dict) else {}
+    if not (is_like(told, _KINDS) and is_like(newer, {...: [str]})):
+        raise ValueError("it is not a report of the preload library")
     return Report(
         pid=told["pid"],
         library=told["library"],
@@ -227,6 +251,5 @@ def read_report(path: Path) -> Report | None:
         calls=told["calls"],
         failures=tuple(told["failures"]),
         execs=tuple(told["execs"]),
-        # Reports of older companions do not have these.
-        **{name: tuple(told.get(name, ())) for name in ("deepbind_cleared", "deepbind_kept", "namespaces")},
+        **{name: tuple(value) for name, value in newer.items()},
     )

@@ -41,13 +41,12 @@ _PROGRAMS = (
 
 
 @functools.cache
-def _programs() -> tuple[str, list[str], dict[str, str]]:
-    """The program, the fake runtimes, and the environment."""
+def built() -> tuple[Path, dict[str, str]]:
+    """The folder of the build with sanitizers, and the environment of its programs."""
     if lacking := native_builds.missing("checked"):
         raise RuntimeError(f"this machine lacks {lacking}")
     folder = Path(os.environ.get("GFXGRAPH_FUZZ_BUILD") or native_builds.build("checked"))
-    environ = {**os.environ, "ASAN_OPTIONS": "detect_leaks=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
-    return str(folder / "tests" / "fuzz_c_api"), [str(folder / "fake" / name) for name in _RUNTIMES], environ
+    return folder, {**os.environ, "ASAN_OPTIONS": "detect_leaks=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
 
 
 def seeds() -> Iterator[bytes]:
@@ -62,17 +61,11 @@ def seeds() -> Iterator[bytes]:
 
 def run(data: bytes) -> None:
     """Make the calls that ``data`` stands for, on HIP and on CUDA."""
-    program, runtimes, environ = _programs()
+    folder, environ = built()
     with tempfile.NamedTemporaryFile(suffix=".calls") as file:
         file.write(data)
         file.flush()
-        for runtime in runtimes:
-            done = subprocess.run(
-                [program, runtime, file.name],
-                env=environ,
-                capture_output=True,
-                text=True,
-                timeout=LIMIT_S,
-                check=False,
-            )
-            assert done.returncode == 0, f"{Path(runtime).name}: {done.returncode}\n{done.stderr[-4000:]}"
+        for runtime in _RUNTIMES:
+            command = [str(folder / "tests" / "fuzz_c_api"), str(folder / "fake" / runtime), file.name]
+            done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+            assert done.returncode == 0, f"{runtime}: {done.returncode}\n{done.stderr[-4000:]}"

@@ -105,9 +105,9 @@ def hold_pool(pool: Any) -> Any:
 def is_interrupt(error: BaseException) -> bool:
     """Whether it came between two instructions, so that the capture has not failed."""
     # lazily: as above
-    from gfxgraph.capture import half_entered
+    from gfxgraph.capture import undo
 
-    return half_entered.is_interrupt(error)
+    return undo.is_interrupt(error)
 
 
 def report(engine: str, graph: str, error: BaseException) -> None:

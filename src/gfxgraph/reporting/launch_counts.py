@@ -14,7 +14,6 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -27,7 +26,7 @@ from gfxgraph.capture.record.autocasting import as_outside
 from gfxgraph.capture.record.modes import enter_mode, leave_modes
 from gfxgraph.capture.record.overloads import OPS, OpInfo, identity
 from gfxgraph.capture.record.user_lines import user_frame
-from gfxgraph.capture.undo import settle
+from gfxgraph.capture.undo import Undo
 from gfxgraph.core.tape import where_of
 from gfxgraph.process import process
 from gfxgraph.reporting.coverage import Coverage, EagerLine
@@ -73,7 +72,7 @@ class EagerLaunches(TorchDispatchMode):
         self.inside: Any = None
         """The graph being replayed: launches meanwhile replace its own."""
         self.nodes: dict[int, int] = {}
-        self._undo: list[Callable[[], None]] = []
+        self._undo = Undo()
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -81,35 +80,28 @@ class EagerLaunches(TorchDispatchMode):
 
     def open(self) -> None:
         """Begin counting, in this thread."""
-        state = process.require()
+        state, undo = process.require(), self._undo
         leave_modes()
         self.thread, self.is_open = threading.get_ident(), True
-        self._undo.append(partial(setattr, state, "watch", state.watch))
+        undo.note(_choose_paths)
+        undo.note(partial(setattr, state, "watch", state.watch))
         state.watch = self
-        for graph in list(state.graphs):
-            graph._choose_path()
+        _choose_paths()
         # Autograd's own threads have no dispatch modes.
-        self._undo.append(partial(torch._C._set_multithreading_enabled, torch.autograd.is_multithreading_enabled()))
+        undo.note(partial(torch._C._set_multithreading_enabled, torch.autograd.is_multithreading_enabled()))
         torch._C._set_multithreading_enabled(False)
         self._watch_triton()
+        undo.note(self._leave)
         enter_mode(self)
 
     def close(self) -> None:
         """Stop counting; call it in the same thread."""
-        if self.is_open:
-            settle([self._leave])
-            self.is_open = False
+        self._undo.take_back()
+        self.is_open = False
 
     def _leave(self) -> None:
-        while self._undo:
-            self._undo[-1]()
-            self._undo.pop()
         process.leftover_modes().append(self)
         leave_modes()
-        state = process.current()
-        if state is not None:
-            for graph in list(state.graphs):
-                graph._choose_path()
 
     # -- launches -----------------------------------------------------------------------------------
 
@@ -178,7 +170,7 @@ class EagerLaunches(TorchDispatchMode):
             if owner is None or original is None:
                 continue
             owner.run = self._counting(original)
-            self._undo.append(partial(setattr, owner, "run", original))
+            self._undo.note(partial(setattr, owner, "run", original))
 
     def _counting(self, original: Any) -> Any:
         def run(kernel: Any, *args: Any, **kwargs: Any) -> Any:
@@ -352,3 +344,9 @@ def _shield_from_dynamo(mode: Any) -> None:
 
 
 _shield_from_dynamo(EagerLaunches)
+
+
+def _choose_paths() -> None:
+    state = process.current()
+    for graph in list(state.graphs) if state is not None else ():
+        graph._choose_path()

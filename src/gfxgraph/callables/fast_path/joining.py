@@ -23,9 +23,9 @@ from torch import Tensor
 
 from gfxgraph.callables.arena import arena_of
 from gfxgraph.callables.fast_path.copying import copy_kernel, part, what_said
-from gfxgraph.capture.half_entered import is_interrupt
 from gfxgraph.capture.replay.replay_hooks import bare_launch
 from gfxgraph.capture.replay.tolerance import is_near
+from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.driver.runtime_calls import CopyKernel, GraphDriver
 from gfxgraph.driver.small_copies import MOST
 from gfxgraph.errors import DriverError

@@ -21,7 +21,6 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from gfxgraph.capture import capture_lock
-from gfxgraph.capture.half_entered import is_interrupt
 from gfxgraph.capture.record.seeds import Drawn
 from gfxgraph.capture.record.tensor_arguments import exchanged, flat
 from gfxgraph.capture.replay.eager_tape import Env, below_autograd, run_tape, wait_for_collective
@@ -35,6 +34,7 @@ from gfxgraph.capture.replay.graph_tensors import (
     taken_from_device,
     tensor_of,
 )
+from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.core.expressions import Expressions, Ref
 from gfxgraph.core.questions import EXACTLY, Question, ask, where_they_differ
 from gfxgraph.core.tape import Tape, TapeValue, where_of

@@ -15,7 +15,6 @@ import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from gfxgraph import config, files
 from gfxgraph.errors import GfxGraphError
@@ -24,10 +23,6 @@ BRIDGE = "hipgraph_bridge"
 COMPAT = "cudagraph_compat"
 COMPANION = "gfxgraph_native"
 ABI_VERSION = 1
-
-
-_SYMBOL: dict[str, type] = {"how": str, "to": str, "present": bool, "calls": int, "failures": int}
-_SYMBOL_REPORT = {"library": str, "hip": int, "symbols": {...: {"how": str}}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +117,10 @@ def open_library(name: str = BRIDGE) -> tuple[ctypes.CDLL, str]:
         except OSError as error:
             problems.append(str(error))
             continue
-        if name == BRIDGE:
-            try:
-                version = library.gfxg_abi_version()
-            except AttributeError:
-                problems.append(f"{place} is not the gfxgraph library: it has no gfxg_abi_version")
-                continue
-            if version != ABI_VERSION:
-                problems.append(f"{place} has ABI version {version}, and {ABI_VERSION} is needed")
-                continue
+        version = getattr(library, "gfxg_abi_version", int)() if name == BRIDGE else ABI_VERSION
+        if version != ABI_VERSION:
+            problems.append(f"{place} has ABI version {version or '(none)'}, and {ABI_VERSION} is needed")
+            continue
         return library, place
     raise GfxGraphError("native_library_unusable", path=", ".join(tried), problem="; ".join(problems))
 
@@ -169,19 +159,6 @@ def symbol_report() -> SymbolReport:
     return read_symbol_report(buffer.value.decode())
 
 
-def is_like(value: object, kind: Any) -> bool:
-    """Whether JSON that anybody may have written has a type, or is like ``[type]``, ``{name: type}``."""
-    if isinstance(kind, list):
-        return isinstance(value, list) and all(is_like(item, kind[0]) for item in value)
-    if not isinstance(kind, dict):
-        return isinstance(value, kind)
-    if not isinstance(value, dict):
-        return False
-    if ... in kind:
-        return all(is_like(item, kind[...]) for item in value.values())
-    return all(name in value and is_like(value[name], shape) for name, shape in kind.items())
-
-
 def read_symbol_report(text: str) -> SymbolReport:
     """Parse the output of ``symbol_report``, or a file that a program wrote to GFXGRAPH_COMPAT_REPORT.
 
@@ -195,10 +172,8 @@ def read_symbol_report(text: str) -> SymbolReport:
         ValueError: the text is something else.
     """
     told = files.parse_json(text)
-    if not is_like(told, _SYMBOL_REPORT):
-        raise ValueError("it is not a report of libcudagraph_compat")
-    symbols = []
-    for name, facts in told["symbols"].items():
-        known = {key: facts[key] for key, kind in _SYMBOL.items() if isinstance(facts.get(key), kind)}
-        symbols.append(Symbol(name, **known))
-    return SymbolReport(library=told["library"], hip=told["hip"], symbols=tuple(symbols))
+    try:
+        symbols = tuple(Symbol(name, **facts) for name, facts in told["symbols"].items())
+        return SymbolReport(library=told["library"], hip=told["hip"], symbols=symbols)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError("it is not a report of libcudagraph_compat") from error

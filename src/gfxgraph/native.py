@@ -47,8 +47,7 @@ def library_path(name: str = PRELOAD) -> Path | None:
     Returns:
         ``lib{name}.so`` beside GFXGRAPH_LIB, or the companion package's; None if there is neither.
     """
-    beside = config.load().lib
-    if beside:
+    if beside := config.load().lib:
         path = Path(beside).parent / f"lib{name}.so"
         if path.exists():
             return path

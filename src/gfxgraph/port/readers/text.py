@@ -154,6 +154,8 @@ class _Branches:
         self.stack: list[_Open] = []
 
     def open(self, text: str, line: int) -> None:
+        if len(self.stack) >= MAX_NESTED:
+            raise TooDeepError(f"line {line}: more than {MAX_NESTED} conditionals within each other")
         self.stack.append(_Open(text, line, [text]))
 
     def arm(self, text: str, line: int) -> None:

@@ -16,7 +16,7 @@ left_out_of_source  as above, but a pattern that also matches a message in
                     tests/unit/diagnostics/formats.txt stays: that table holds what programs print,
                     as their own sources format it.
 
-Neither replaces a measurement on texts never seen; docs/explaining-errors.md gives that.
+Neither replaces a measurement on texts never seen; docs/fails.md gives that.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python tools/make_docs.py [FOLDER]     (build/docs)
 
-Made from the code, and therefore not kept in the repository: a page for each error and each rule of the port audit,
-in both languages, the commands, the settings, the public interface. Files of the repository that pages link to
-(results of measurements, sources) are copied to ``files/``. ``mkdocs build`` makes the site of the folder.
+Made from the code, and therefore not kept in the repository: the errors by group, the rules of the port audit by
+phase, both in both languages, the commands, the settings, the public interface. Files of the repository that pages
+link to (results of measurements, sources) are copied to ``files/``. ``mkdocs build`` makes the site of the folder.
 """
 
 from __future__ import annotations
@@ -17,22 +17,33 @@ import sys
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import click
+import make_error_pages
 
 import gfxgraph
 from gfxgraph import config
 from gfxgraph.cli import _chinese
 from gfxgraph.cli.main import Commands
-from gfxgraph.diagnostics import pages
-from gfxgraph.diagnostics.entries import codes
+from gfxgraph.diagnostics.entries import FOLDER, codes
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s]+)(\))")
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`[^`\n]*`")
+ERROR = re.compile(r"(?<=\()((?:[\w./-]*errors/)?)(\w+)\.md(?=\))")
+GROUPS = {
+    "own": ("Errors of gfxgraph itself", "gfxgraph 自身的错误", -1),
+    "host": ("The machine: drivers, permissions, containers, packages", "机器：驱动、权限、容器、软件包", 19),
+    "libraries": ("Libraries and builds", "库与构建", 29),
+    "components": ("Components: compilers, engines, frameworks", "组件：编译器、引擎、框架", 39),
+    "device": ("On the device", "设备上", 49),
+    "consequences": ("What follows from another failure", "其他失败的后果", 10**9),
+}
+"""The pages on errors: titles, and up to which rank of the catalogue."""
 ALONE = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "ARCHITECTURE.md", "changelog.d/README.md")
 """Pages outside docs/ whose links are checked, too."""
 COMPLETION = """## {title}
@@ -120,7 +131,7 @@ def settings_page(lang: str) -> str:
     return "\n".join([*parts, ""])
 
 
-def api_pages() -> dict[str, str]:
+def api_page() -> str:
     """The public names by the room they come from, as directives of mkdocstrings."""
     rooms: dict[str, list[str]] = defaultdict(list)
     for name, target in gfxgraph._EXPORTS.items():
@@ -130,26 +141,39 @@ def api_pages() -> dict[str, str]:
         named = {each.name for each in tree.body if isinstance(each, ast.FunctionDef | ast.ClassDef)}
         # What is made at run time has no docstring of its own in the source: its module's is shown.
         text = f"::: {module}.{attribute}" if attribute in named else ast.get_docstring(tree) or ""
-        rooms[module.split(".")[1]].append(f"## {name}\n\n{text}\n")
-    made = {f"api/{room}.md": f"# API: {room}\n\n" + "\n".join(parts) for room, parts in rooms.items()}
-    listed = "\n".join(
-        f"- [{room}]({room}.md): " + ", ".join(f"`{part.split()[1]}`" for part in parts)
-        for room, parts in rooms.items()
-    )
-    return {"api/index.md": f"# API\n\nEvery public name, from its docstring.\n\n{listed}\n", **made}
+        rooms[module.split(".")[1]].append(f"### {name}\n\n{text}\n")
+    parts = [f"## {room}\n\n" + "\n".join(names) for room, names in rooms.items()]
+    return "# API\n\nEvery public name, from its docstring.\n\n" + "\n".join(parts)
 
 
 def error_pages() -> dict[str, str]:
-    """A page for each entry of the catalogue, in both languages."""
+    """The entries of the catalogue, in both languages: a list of all, and a page for each group."""
     made = {}
     for lang, folder in (("en", "errors"), ("zh", "zh/errors")):
-        made[f"{folder}/index.md"] = pages.markdown_index(lang)
-        made |= {f"{folder}/{code}.md": pages.markdown(code, lang) for code in codes()}
+        made[f"{folder}/index.md"] = one_error_a_page(make_error_pages.markdown_index(lang))
+        for group, titles in GROUPS.items():
+            entries = [make_error_pages.markdown(code, lang) for code in codes() if group_of(code) == group]
+            made[f"{folder}/{group}.md"] = f"# {titles[lang == 'zh']}\n\n#" + "\n#".join(entries)
     return made
 
 
+@cache
+def group_of(code: str) -> str:
+    """The page on which an error stands: gfxgraph's own, or how near to the cause it lies."""
+    table = tomllib.loads((FOLDER / f"{code}.toml").read_text(encoding="utf-8"))
+    if table.get("fields"):
+        return "own"
+    return next(group for group, (_, _, most) in GROUPS.items() if table.get("rank", 50) <= most)
+
+
+def one_error_a_page(text: str) -> str:
+    """Text that links to an error as if it had a page of its own, with the place where it stands."""
+    known = set(codes())
+    return ERROR.sub(lambda m: f"{m[1]}{group_of(m[2])}.md#{m[2]}" if m[2] in known else m[0], text)
+
+
 def rule_pages() -> dict[str, str]:
-    """A page for each rule of the port audit, in both languages; none where the audit's parsers are not installed."""
+    """The rules of the port audit, a page a phase, in both languages; none where its parsers are not installed."""
     try:
         from gfxgraph.port.phases import PHASES, word
         from gfxgraph.port.registry import load
@@ -157,16 +181,16 @@ def rule_pages() -> dict[str, str]:
         return {}
     made = {}
     for lang, folder in (("en", "rules"), ("zh", "zh/rules")):
-        lines = [
-            f"# {'端口规则' if lang == 'zh' else 'Rules of the port audit'}\n".replace("端口规则", "移植审计的规则")
-        ]
+        lines = ["# 移植审计的规则\n" if lang == "zh" else "# Rules of the port audit\n"]
         for phase, titles in PHASES.items():
-            lines += [f"\n## {word('phase', lang)} {phase}: {titles[lang == 'zh']}\n"]
-            for loaded in (each for each in load() if each.rule.phase == phase):
-                rule = loaded.rule
-                name = f"{rule.id}-{rule.code}"
-                lines.append(f"- [{rule.id} {rule.code}]({name}.md): {_plain(rule.text(lang).title)}")
-                made[f"{folder}/{name}.md"] = _rule_page(rule, lang, word)
+            heading = f"{word('phase', lang)} {phase}: {titles[lang == 'zh']}"
+            rules = [each.rule for each in load() if each.rule.phase == phase]
+            lines += [f"\n## {heading}\n"]
+            for rule in rules:
+                anchor = f"{rule.id}-{rule.code}".lower()
+                lines.append(f"- [{rule.id} {rule.code}](phase-{phase}.md#{anchor}): {_plain(rule.text(lang).title)}")
+            parts = "\n#".join(_rule_page(rule, lang, word) for rule in rules)
+            made[f"{folder}/phase-{phase}.md"] = f"# {heading}\n\n#{parts}"
         made[f"{folder}/index.md"] = "\n".join(lines) + "\n"
     return made
 
@@ -186,7 +210,7 @@ def _rule_page(rule: object, lang: str, word: object) -> str:
         lines.append(f"ROCm/torch: {rule.versions}\n")  # type: ignore[attr-defined]
     headings = {"bad": ("Fires on", "会触发"), "good": ("Does not fire on", "不会触发")}
     for kind, titles in headings.items():
-        lines.append(f"## {titles[lang == 'zh']}\n")
+        lines.append(f"### {titles[lang == 'zh']}\n")
         for path, body in rule.files(kind).items():  # type: ignore[attr-defined]
             lines.append(f"`{path}`\n\n~~~~ text\n{body.rstrip()}\n~~~~\n")
     return "\n".join(lines)
@@ -213,7 +237,7 @@ def made_pages() -> dict[str, str]:
         "settings.md": settings_page("en"),
         "zh/settings.md": settings_page("zh"),
         "decisions/index.md": decisions_page(),
-        **api_pages(),
+        "api.md": api_page(),
         **error_pages(),
         **rule_pages(),
     }
@@ -222,7 +246,8 @@ def made_pages() -> dict[str, str]:
 def written_pages() -> dict[str, str]:
     """The pages of docs/, by path; docs/README.md is the site's first page."""
     found = {
-        path.relative_to(DOCS).as_posix(): path.read_text(encoding="utf-8") for path in sorted(DOCS.rglob("*.md"))
+        path.relative_to(DOCS).as_posix(): one_error_a_page(path.read_text(encoding="utf-8"))
+        for path in sorted(DOCS.rglob("*.md"))
     }
     found["index.md"] = found.pop("README.md")
     return found

@@ -51,7 +51,7 @@ def main() -> int:
     lines = ",\n".join(json.dumps(row) for row in rows)
     head = json.dumps({key: value for key, value in table.items() if key != "rows"}, indent=1)
     asked.out.write_text(f'{head[:-2]},\n "rows": [\n{lines}\n]}}\n', encoding="utf-8")
-    print(f"{len(rows)} rows in {asked.out}; for docs/kernels.md:\n{compiled_objects.markdown(rows)}")
+    print(f"{len(rows)} rows in {asked.out}\n{compiled_objects.table(rows)}")
     return 0
 
 

@@ -2,12 +2,9 @@
 
 from gfxgraph.callables.api import graphed as graphed
 from gfxgraph.callables.control.compose import Composition as Composition
-from gfxgraph.callables.control.compose import compose as compose
 from gfxgraph.callables.control.conditional import Conditional as Conditional
 from gfxgraph.callables.control.loops import Unrolled as Unrolled
 from gfxgraph.callables.control.loops import WhileLoop as WhileLoop
-from gfxgraph.callables.control.loops import unroll as unroll
-from gfxgraph.callables.control.loops import while_loop as while_loop
 from gfxgraph.callables.distributed.agreed import Agreed as Agreed
 from gfxgraph.callables.distributed.ranks import Ranks as Ranks
 from gfxgraph.callables.graphed import Graphed as Graphed
@@ -61,7 +58,6 @@ from gfxgraph.process.bridge import is_enabled as is_enabled
 from gfxgraph.process.health import health_check as health_check
 from gfxgraph.process.health import reset_stats as reset_stats
 from gfxgraph.process.health import stats as stats
-from gfxgraph.process.metrics import metrics_text as metrics_text
 from gfxgraph.reporting.inspect import inspect as inspect
 from gfxgraph.reporting.launch_counts import coverage as coverage
 from gfxgraph.reporting.memory_use import memory_report as memory_report

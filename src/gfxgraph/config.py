@@ -110,8 +110,6 @@ class Config:
     is_refused: bool = False
     """``GFXGRAPH`` says off, or SGLANG_DISABLE_GFXGRAPH: nothing else switches it on."""
     migraphx_graphs: bool = False
-    metrics: str = ""
-    """Folder where each process keeps its counters as text for Prometheus; empty: none."""
     coverage: bool = False
     """Count what runs in graphs and what does not."""
     report: str = ""
@@ -190,7 +188,6 @@ VARIABLES: Mapping[str, str] = {
     "GFXGRAPH_DIAG": "0 | 1",
     "GFXGRAPH_WAVE": "off | detect | auto",
     "GFXGRAPH_NO_WAVE": "0 | 1",
-    "GFXGRAPH_METRICS": "a folder for counters as text for Prometheus",
     "GFXGRAPH_COVERAGE": "0 | 1",
     "GFXGRAPH_REPORT": "a folder for what gfxgraph report shows",
     "SGLANG_RDNA2_KERNELS": "0 | 1",
@@ -226,7 +223,7 @@ REPORTED = frozenset({
     "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_ROCM_ARCH",
     "PYTORCH_TUNABLEOP_ENABLED", "ROCR_VISIBLE_DEVICES", "TORCHINDUCTOR_MAX_AUTOTUNE",
     "TORCH_BLAS_PREFER_HIPBLASLT", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TRITON_HIP_USE_BLOCK_PINGPONG",
-    *(VARIABLES.keys() - {"GFXGRAPH_FLIGHT", "GFXGRAPH_LIB", "GFXGRAPH_STATE_DIR", "GFXGRAPH_METRICS"}),
+    *(VARIABLES.keys() - {"GFXGRAPH_FLIGHT", "GFXGRAPH_LIB", "GFXGRAPH_STATE_DIR"}),
 })  # fmt: skip
 """What a report for others may show: names whose values are switches and numbers, one by one."""
 
@@ -405,7 +402,6 @@ def load(environ: Mapping[str, str] | None = None) -> Config:
         sglang_disabled=sglang_disabled,
         is_refused=sglang_disabled or reader.text("GFXGRAPH").lower() in _FALSE,
         migraphx_graphs=reader.choice("MIGRAPHX_ENABLE_HIPGRAPH", _MIGRAPHX, False),
-        metrics=reader.path("GFXGRAPH_METRICS"),
         coverage=reader.flag("GFXGRAPH_COVERAGE", False),
         report=reader.path("GFXGRAPH_REPORT"),
         compile=reader.choice("GFXGRAPH_COMPILE", _COMPILE, CompileWays.AUTO),

@@ -26,7 +26,6 @@ class Case:
     args: Any
     op: str | None
     dynamic: dict = field(default_factory=lambda: BATCH)
-    pad: Any = None
     outside: list = field(default_factory=list)
 
 
@@ -215,18 +214,17 @@ CASES = {
     # indices
     "embedding mean": table_step(lambda e: e.mean(0), "aten::mean"),
     "embedding sum": table_step(lambda e: e.sum(0), "aten::sum"),
-    "index no table has": weighted(F.embedding, "", args=lambda n: (ids(n)[0] % HIDDEN,), pad={"x": -1}),
     "loss over labels": refused(
         "aten::nll_loss_forward", lambda x, y: F.cross_entropy(x, y), labelled, dynamic=LABELLED
     ),
     # attention
     "attention, no mask": refused(ATTENTION, attention, heads, dynamic=SEQ),
     "attention, zeros for an additive mask": refused(
-        ATTENTION, attention, with_mask(-1e9), dynamic={**SEQ, "mask": {3: "n"}}, pad="zero"
+        ATTENTION, attention, with_mask(-1e9), dynamic={**SEQ, "mask": {3: "n"}}
     ),
     # right today, but nothing says that it must be: which of two equal rows is found is the kernel's choice
     "argmax": refused("aten::argmax", lambda x: x.argmax(0)),
-    # a masked weight is zero, but zero times a padding that became NaN is NaN; pad= of a number is a promise
+    # a masked weight is zero, but zero times a padding that became NaN is NaN
     "attention, causal": refused(
         ATTENTION, lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), heads, dynamic=SEQ
     ),
@@ -263,11 +261,6 @@ CASES = {
     "cache by index, read": cache_case(True),
     "calls counted outside": named(counter, None),
     "argument written": named(writes_argument, None),
-    "attention, mask promised": fine(attention, with_mask(None), dynamic={**SEQ, "mask": {3: "n"}}, pad={"mask": 0}),
-    "attention, additive mask": fine(
-        attention, with_mask(-1e9), dynamic={**SEQ, "mask": {3: "n"}}, pad={"mask": -1e9}
-    ),
-    "loss with ignored labels": fine(lambda x, y: F.cross_entropy(x, y), labelled, dynamic=LABELLED, pad={"y": -100}),
     "half precision": weighted(
         lambda x, w: F.gelu(x @ w.half()), args=lambda n: (torch.randn(n, HIDDEN, device="cuda").half(),)
     ),

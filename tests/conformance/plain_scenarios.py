@@ -728,7 +728,7 @@ def three_hundred_graphs() -> None:
     usable()
 
 
-# -- the documentation's table (docs/host-values.md), row by row -------------------------------------------------
+# -- the documentation's table (docs/run.md), row by row -------------------------------------------------
 
 
 @documentation

@@ -165,7 +165,7 @@ def test_the_environment_asks_for_it(state, platform, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setenv(name, value)
             assert gfxgraph.graphed(step).why().startswith(f"step: {mode}")
-            assert gfxgraph.graphed(step, policy="standard").why().startswith("step: standard")
+            assert gfxgraph.graphed(step, mode="standard").why().startswith("step: standard")
 
 
 def test_older_tuning_variables_say_how_often_the_slow_way_is_taken(state, platform, monkeypatch):

@@ -469,7 +469,6 @@ NO_ARGUMENTS = {
     "graphed(warmup='x')": lambda: gfxgraph.graphed(_linear(), warmup="x"),
     "graphed(moved=1)": lambda: gfxgraph.graphed(_linear(), moved=1),
     "graphed(ranks=2)": lambda: gfxgraph.graphed(_linear(), ranks=2),
-    "graphed(budget=-1)": lambda: gfxgraph.graphed(_linear(), budget=-1),
     "graphed(buckets=['4'])": lambda: gfxgraph.graphed(_linear(), buckets=["4"]),
     "graphed(buckets={1: 2})": lambda: gfxgraph.graphed(_linear(), buckets={1: 2}),
     "graphed(buckets=[1e9])": lambda: gfxgraph.graphed(_linear(), buckets=[1e9]),

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import functools
-import re
 import threading
-from pathlib import Path
 
 import pytest
 import torch
 
 import gfxgraph
 from gfxgraph.callables.control import flags
-from gfxgraph.callables.control.compose import compose
+from gfxgraph.callables.control.compose import Composition
 from gfxgraph.callables.control.conditional import Conditional
 from gfxgraph.callables.control.loops import Unrolled, WhileLoop
 from gfxgraph.process import process
@@ -383,10 +381,10 @@ def test_loops_leave_gradients_as_eager_does(platform, kind):
     found = []
     for is_loop in (False, True):
         if kind == "steps":
-            loop = gfxgraph.unroll(lambda x, n: (net(x).tanh(), n + 1), 2)
+            loop = gfxgraph.Unrolled(lambda x, n: (net(x).tanh(), n + 1), 2)
             call = functools.partial(loop, 3)
         else:
-            call = loop = gfxgraph.while_loop(lambda x, n: n < 3, lambda x, n: (net(x).tanh(), n + 1), max_steps=9)
+            call = loop = gfxgraph.WhileLoop(lambda x, n: n < 3, lambda x, n: (net(x).tanh(), n + 1), max_steps=9)
         for number in range(4):
             x = torch.full((2, 4), 0.1 + number, device="cuda", requires_grad=number % 2 == 1)
             y, n = x, torch.zeros((), device="cuda")
@@ -442,7 +440,7 @@ def test_composed_graphs_are_one_launch_in_the_declared_order(capture):
         "double": capture(lambda: x.mul_(10), warm=False)[0],
         "other": capture(lambda: z.add_(1), warm=False)[0],
     }
-    both = compose(parts, after={})
+    both = Composition(parts, after={})
     both.upload()
     gfxgraph.reset_stats()
     for turn in range(1, 4):
@@ -452,7 +450,7 @@ def test_composed_graphs_are_one_launch_in_the_declared_order(capture):
         assert x.tolist() == [10.0] * 4 and z.tolist() == [float(turn)] * 4
     assert both.is_one_launch and gfxgraph.stats()["replay_count"] == 3
     assert both.edges == {("add", "double")} and "they use the same memory" in both.explain()
-    turned = compose(parts, after={"add": ["double"]})
+    turned = Composition(parts, after={"add": ["double"]})
     x.zero_()
     turned.replay()
     assert x.tolist() == [1.0] * 4
@@ -465,7 +463,7 @@ def test_graphs_of_one_pool_are_never_run_side_by_side(capture):
     graphs, outs = {}, {}
     for k, name in enumerate("abc"):
         graphs[name], outs[name] = capture(lambda k=k: ((x + k).sin() * (x - k)).sum(), pool=pool)
-    both = compose(graphs, after={})
+    both = Composition(graphs, after={})
     assert both.edges == {("a", "b"), ("a", "c"), ("b", "c")}
     x.copy_(randn(64))
     both.replay()
@@ -480,7 +478,7 @@ def test_a_child_is_replaced_without_a_capture(capture):
     second = capture(lambda: y.add_(2), warm=False)[0]
     longer = capture(lambda: y.add_(2).mul_(3).sub_(1), warm=False)[0]
     double = capture(lambda: x.mul_(2), warm=False)[0]
-    both = compose({"part": first, "last": double})
+    both = Composition({"part": first, "last": double})
     both.replay()
     captures = gfxgraph.stats()["capture_count"]
     assert (x[0].item(), y[0].item()) == (2.0, 0.0)
@@ -502,7 +500,7 @@ def test_updates_have_a_budget(capture):
     x = torch.zeros(4, device="cuda")
     graphs = [capture(lambda k=k: x.add_(k), warm=False)[0] for k in (1, 2)]
     process.require().decisions = Decisions(update_budget=2)
-    both = compose({"part": graphs[0]})
+    both = Composition({"part": graphs[0]})
     seen = []
     for turn in range(6):
         both.replay()
@@ -538,7 +536,7 @@ def test_what_one_launch_cannot_do_is_replayed_one_by_one(capture, platform, why
         from gfxgraph import simulator
 
         simulator.active().faults.fail_nth("launch", 1, 999)
-    both = compose(graphs)
+    both = Composition(graphs)
     torch.cuda.manual_seed(5)
     for _ in range(4):
         both.replay()
@@ -558,7 +556,7 @@ def test_a_part_that_is_reset_or_captured_again_is_noticed(capture):
     """After reset() the composition refuses as the part does; captured again, the part's new work runs."""
     x = torch.zeros(4, device="cuda")
     part, other = capture(lambda: x.add_(1), warm=False)[0], capture(lambda: x.mul_(2), warm=False)[0]
-    both = compose([part, other])
+    both = Composition([part, other])
     both.replay()
     part.reset()
     with pytest.raises(gfxgraph.ReplayError) as caught:
@@ -580,7 +578,7 @@ def test_composing_refuses_what_it_cannot_join(capture):
         ({}, None, "no graph"),
     ):
         with pytest.raises(gfxgraph.CaptureError) as caught:
-            compose(graphs, after)
+            Composition(graphs, after)
         assert caught.value.code == "compose_part" and problem in str(caught.value)
 
 
@@ -588,7 +586,7 @@ def test_a_composition_inside_a_capture_is_part_of_it(capture):
     """Replayed inside another capture, the graphs become steps of that program."""
     x = torch.zeros(4, device="cuda")
     parts = [capture(lambda: x.add_(1), warm=False)[0], capture(lambda: x.mul_(2), warm=False)[0]]
-    both = compose(parts)
+    both = Composition(parts)
 
     def body():
         both.replay()
@@ -598,19 +596,6 @@ def test_a_composition_inside_a_capture_is_part_of_it(capture):
     assert x.tolist() == [0.0] * 4
     outer.replay()
     assert x.tolist() == [2.0] * 4 and y.tolist() == [102.0] * 4
-
-
-def test_the_documents_examples_run(platform, capsys):
-    """Every example of docs/conditionals-and-training.md, in order, as one program; none falls back."""
-    page = Path(__file__).parents[2] / "docs" / "conditionals-and-training.md"
-    program = "\n".join(re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.S))
-    with torch.enable_grad():
-        exec(compile(program, str(page), "exec"), {"__name__": "page"})
-    newton, composition, training = re.fullmatch(
-        r"(.*?)\n(3 graphs.*?)\n(1 )\n", capsys.readouterr().out, re.S
-    ).groups()
-    assert re.fullmatch(r"\d+ False \d+", newton) and "one launch" in composition and training == "1 "
-    assert gfxgraph.stats()["fallback_count"] == 0
 
 
 def test_the_layout_of_arguments_and_the_sign_of_zero_tell_calls_apart(platform):
@@ -663,7 +648,7 @@ def test_results_of_branches_share_memory_as_eagers_do(platform):
 def test_conditionals_and_loops_inside_graphed_functions(platform):
     chosen = gfxgraph.Conditional({"double": lambda x: x * 2, "more": lambda x: x + 1})
     nested = gfxgraph.Conditional([lambda x: chosen("double", x) + 1, lambda x: chosen("more", x) - 1])
-    loop = gfxgraph.while_loop(lambda x: x.max() < 20, lambda x: x * 2, max_steps=10)
+    loop = gfxgraph.WhileLoop(lambda x: x.max() < 20, lambda x: x * 2, max_steps=10)
     f = gfxgraph.graphed(lambda x, name: loop(chosen(name, x))[0] + 1)
     x = torch.ones(4, device="cuda")
     with torch.no_grad():

@@ -243,11 +243,10 @@ def test_capture_all_under_a_limit(arena):
     same(g, double, filled(1, 1 << 17))
 
 
-@pytest.mark.parametrize("threads", ["serial", "clones"])
 @pytest.mark.parametrize("mode", ["standard", "hot"])
-def test_threads(threads, mode):
+def test_threads(mode):
     """Calls from several threads, on streams of their own, never see each other's values."""
-    g = gfxgraph.graphed(chain, threads=threads, mode=mode)
+    g = gfxgraph.graphed(chain, mode=mode)
     same(g, chain, filled(1))
     wrong = []
 
@@ -469,8 +468,6 @@ def test_wrong_use():
         gfxgraph.graphed(3)
     with pytest.raises(ValueError):
         gfxgraph.graphed(chain, mode="fast")
-    with pytest.raises(ValueError):
-        gfxgraph.graphed(chain, threads="many")
 
 
 def test_the_environment_chooses_the_mode(monkeypatch):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import gc
-import threading
 import types
 import weakref
 from typing import Any
@@ -261,26 +260,6 @@ def test_a_mapping_that_is_only_asked_leaves_other_arguments_their_pieces():
         assert torch.equal(g(X(), with_one), X() * 2)
     with_one.table.held["b"] = 1
     assert torch.equal(g(X(), with_one), X() * 2 + 1)
-
-
-def test_the_statistics_of_clones_are_of_all_threads():
-    """Of those that are there, whoever asks."""
-    g = gfxgraph.graphed(lambda x: x * 2, threads="clones")
-    done, asked = threading.Event(), threading.Event()
-
-    def call():
-        for _ in range(3):
-            g(X())
-        done.set()
-        asked.wait(60)
-
-    thread = threading.Thread(target=call)
-    thread.start()
-    assert done.wait(60)
-    replays, text = g.stats()["replays"], g.explain()
-    asked.set()
-    thread.join()
-    assert replays == 2 and "2 replays" in text
 
 
 def test_attributes_that_python_gave_a_tensor_are_seen():

@@ -414,8 +414,8 @@ def test_forward_mode_ad_gives_tangents(platform):
         lambda x: made(x)[0],
         lambda x: twice(1, x)[0],
     ]
-    made = gfxgraph.while_loop(lambda x: x.sum() > 1e9, lambda x: x + 1, max_steps=2)
-    twice = gfxgraph.unroll(f, k=1)
+    made = gfxgraph.WhileLoop(lambda x: x.sum() > 1e9, lambda x: x + 1, max_steps=2)
+    twice = gfxgraph.Unrolled(f, k=1)
     for call in calls:
         for _ in range(3):
             with torch.no_grad():

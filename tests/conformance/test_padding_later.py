@@ -28,7 +28,6 @@ class Case:
     first: Callable[[], tuple[Any, ...]]
     later: Callable[[], tuple[Any, ...]]
     dynamic: dict[str, dict[int, str]]
-    above: str = "eager"
 
 
 def rows(n: int = 5) -> torch.Tensor:
@@ -74,10 +73,6 @@ def pooled(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
 
 def last_token(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     return x[torch.arange(x.shape[0], device=x.device), lengths - 1]
-
-
-def larger_than_any_bucket(make: Callable[..., torch.Tensor]) -> Callable[[], tuple[Any, ...]]:
-    return lambda: (make(19, 4, device="cuda"),)
 
 
 HARMFUL = {
@@ -130,41 +125,6 @@ HARMFUL = {
     "index among rows alike": Case(
         lambda x, i: x[i], lambda: (torch.ones(5, 4, device="cuda"), ints(0, 2)), with_rows(ints, -2, -3), X
     ),
-    "pieces of zeros": Case(
-        lambda x: x - x.mean(0),
-        larger_than_any_bucket(torch.zeros),
-        larger_than_any_bucket(torch.randn),
-        X,
-        "chunks",
-    ),
-    "pieces of ones": Case(
-        lambda x: x * x.mean(0),
-        larger_than_any_bucket(torch.ones),
-        larger_than_any_bucket(torch.randn),
-        X,
-        "chunks",
-    ),
-    "pieces and a maximum": Case(
-        lambda x, m: torch.where(m[:, None], x, x.amax(0)),
-        lambda: (rows(19), torch.ones(19, dtype=torch.bool, device="cuda")),
-        lambda: (rows(19), rows(19)[:, 0] > 0),
-        X | {"m": {0: "n"}},
-        "chunks",
-    ),
-    "pieces and a mask": Case(
-        lambda x, m: torch.where(m[:, None], x, x.mean(0)),
-        lambda: (rows(19), torch.ones(19, dtype=torch.bool, device="cuda")),
-        lambda: (rows(19), rows(19)[:, 0] > 0),
-        X | {"m": {0: "n"}},
-        "chunks",
-    ),
-    "pieces and a flag": Case(
-        lambda x, f: torch.where(f, x.mean(0), x),
-        lambda: (rows(19), bools(0)),
-        lambda: (rows(19), bools(1)),
-        X,
-        "chunks",
-    ),
 }
 # The function may be right with padding, but only for lengths and indices that no graph knows of.
 HARMFUL |= {
@@ -197,19 +157,12 @@ HARMLESS = {
         with_rows(bools, 1, 0, 1, 0, 1),
         X | {"m": {0: "n"}},
     ),
-    "pieces of rows": Case(
-        lambda x, f: torch.where(f, x * 2, x),
-        lambda: (torch.zeros(19, 4, device="cuda"), bools(0)),
-        lambda: (rows(19), bools(1)),
-        X,
-        "chunks",
-    ),
 }
 
 
 def play(case: Case) -> Any:
     """Some first calls and some later ones, beside eager."""
-    g = gfxgraph.graphed(case.step, dynamic=case.dynamic, buckets=[8], above=case.above)
+    g = gfxgraph.graphed(case.step, dynamic=case.dynamic, buckets=[8])
     torch.manual_seed(0)
     for i in range(10):
         args = case.first() if i < 5 else case.later()
@@ -271,30 +224,6 @@ def test_a_call_of_one_row_proves_little(platform: str) -> None:
     for n, at in ((1, 0), (1, 0), (1, 0), (5, 1), (5, 2), (5, 4), (5, -1), (5, -4), (1, -1)):
         x, i = rows(n), ints(at)
         assert torch.equal(g(x, i), x[i]), g.why()
-
-
-@ON_ONE
-def test_pieces_that_write_to_several_tensors(platform: str) -> None:
-    """What the whole and the pieces write is told apart by the tensor, not by what it holds."""
-
-    def make() -> tuple[list[torch.Tensor], Callable[[torch.Tensor], torch.Tensor]]:
-        held = [torch.zeros(4, device="cuda"), torch.zeros(2, 3, device="cuda")]
-
-        def step(x: torch.Tensor) -> torch.Tensor:
-            for each in held:
-                each.add_(x.sum())
-            x.mul_(0.5)
-            return x * 2
-
-        return held, step
-
-    (mine, step), (theirs, eager) = make(), make()
-    g = gfxgraph.graphed(step, dynamic=X, buckets=[8], above="chunks")
-    for n in (5, 5, 19, 19, 5):
-        x = rows(n)
-        y = x.clone()
-        assert torch.allclose(g(x), eager(y), atol=1e-5) and torch.allclose(x, y)
-        assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(mine, theirs))
 
 
 @ON_ONE

@@ -141,12 +141,11 @@ def step_of(program: list[tuple[str, int]]) -> Callable[..., tuple[torch.Tensor,
     later=st.lists(arrivals, min_size=2, max_size=6),
     mode=st.sampled_from(["standard", "hot"]),
     buckets=st.sampled_from([[4, 8], [2, 5, 8], "powers", "auto"]),
-    above=st.sampled_from(["eager", "chunks"]),
 )
-def test_graphed_gives_what_eager_gives(platform, program, first, later, mode, buckets, above) -> None:
+def test_graphed_gives_what_eager_gives(platform, program, first, later, mode, buckets) -> None:
     """Every call, and every result that was kept, to the end."""
     step = step_of(program)
-    g = gfxgraph.graphed(step, dynamic=DYNAMIC, buckets=buckets, above=above, mode=mode)
+    g = gfxgraph.graphed(step, dynamic=DYNAMIC, buckets=buckets, mode=mode)
     kept = []
     with torch.no_grad():
         for at, arrival in enumerate((*first, *first, *later, *later)):

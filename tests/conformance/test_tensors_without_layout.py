@@ -643,12 +643,12 @@ def conditional():
 
 
 def while_loop():
-    loop = gfxgraph.while_loop(lambda k, t: k < 3, lambda k, t: (k + 1, t * 2), max_steps=5)
+    loop = gfxgraph.WhileLoop(lambda k, t: k < 3, lambda k, t: (k + 1, t * 2), max_steps=5)
     return lambda t, n: loop(n, t)[1], lambda t, n: t * 2 ** max(0, 3 - int(n))
 
 
 def unrolled():
-    steps = gfxgraph.unroll(lambda t: t * 2, k=2)
+    steps = gfxgraph.Unrolled(lambda t: t * 2, k=2)
     return lambda t, n: steps(4, t)[0], lambda t, n: t * 16
 
 

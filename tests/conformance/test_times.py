@@ -41,25 +41,3 @@ def test_memory_of_graph_execs_is_measured(capture, monkeypatch):
     assert row["driver_bytes"] == 1 << 20 and row["n_nodes"] == 1 and row["where"].startswith(__file__)
     assert report["driver_bytes"] >= 1 << 20 and report["pools"]
     assert gfxgraph.inspect(graph)[0].driver_nbytes == 1 << 20
-
-
-def test_metrics_have_memory_and_padding(platform):
-    """What graphed callables take and pad is in the metrics, by device and bucket."""
-    from gfxgraph.process import process
-    from gfxgraph.process.metrics import current_families
-    from gfxgraph.reporting import launch_counts
-
-    model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU()).cuda()
-    call = gfxgraph.graphed(model, dynamic={"input": {0: "batch"}}, buckets=[4])
-    launch_counts.start()
-    try:
-        with torch.no_grad():
-            for _ in range(4):
-                call(torch.ones(3, 8, device="cuda"))
-        found = {metric.name: metric.samples for metric in current_families()}
-    finally:
-        launch_counts.stop()
-    (asked,), (ran,) = found["gfxgraph_elements_total"], found["gfxgraph_elements_run_total"]
-    assert asked[0]["bucket"] == "batch=4" and asked[1] / ran[1] == pytest.approx(0.75)
-    assert found["gfxgraph_graphed_cap_bytes"][0][1] >= found["gfxgraph_graphed_bytes"][0][1] > 0
-    assert process.current().coverage is None

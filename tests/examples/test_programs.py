@@ -61,7 +61,7 @@ def test_the_example_is_an_ordinary_program():
     done = python(*line)
     assert done.returncode == 0, done.stderr
     assert "texts equal: True" in done.stdout
-    stats = json.loads(done.stderr.split("gfxgraph stats: ")[1])["stats"]
+    stats = json.loads(done.stderr.split("gfxgraph stats: ")[1].splitlines()[0])["stats"]
     # 1 + 16 - 1 steps of warm-up, then 3 + 5 - 1.
     assert stats["replay_count"] == 23
     assert stats["capture_count"] == 1

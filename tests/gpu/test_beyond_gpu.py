@@ -19,7 +19,7 @@ if not torch.cuda.is_available():
 from tests.conformance import test_training_graphed as training  # noqa: E402
 
 import gfxgraph  # noqa: E402
-from gfxgraph.callables.control.compose import compose  # noqa: E402
+from gfxgraph.callables.control.compose import Composition  # noqa: E402
 from gfxgraph.callables.control.conditional import Conditional  # noqa: E402
 from gfxgraph.callables.control.loops import Unrolled, WhileLoop  # noqa: E402
 from gfxgraph.process import process  # noqa: E402
@@ -216,7 +216,7 @@ def test_child_graphs_of_the_driver(bridge):
         "double": capture(lambda: x.mul_(10))[0],
         "other": capture(lambda: y.add_(1))[0],
     }
-    both = compose(parts, after={"double": ["add"]})
+    both = Composition(parts, after={"double": ["add"]})
     both.upload()
     x.zero_()
     y.zero_()
@@ -245,7 +245,7 @@ def test_independent_graphs_run_side_by_side(bridge):
     graphs = [capture(lambda mark=mark: chain(mark))[0] for mark in (torch.zeros(8, device="cuda") for _ in "ab")]
 
     def timed(after):
-        both = compose(graphs, after=after)
+        both = Composition(graphs, after=after)
         times = []
         for _ in range(6):
             torch.cuda.synchronize()
@@ -264,7 +264,7 @@ def test_a_composition_costs_little_more_than_its_parts(bridge):
     """Eight tiny graphs: one launch takes the host less than 1.5 times as long as eight (H200: 22.4 and 21.3 us)."""
     x = [torch.zeros(64, device="cuda") for _ in range(8)]
     graphs = [capture(lambda t=t: t.add_(1))[0] for t in x]
-    both = compose(graphs)
+    both = Composition(graphs)
     both.replay()
     both.replay()
     assert both.is_one_launch

@@ -201,11 +201,10 @@ def test_value_guards():
     assert g.stats()["replays"] >= 3
 
 
-@pytest.mark.parametrize("threads", ["serial", "clones"])
 @pytest.mark.parametrize("mode", ["standard", "hot"])
-def test_threads(threads, mode):
+def test_threads(mode):
     """Four threads on streams of their own."""
-    g = gfxgraph.graphed(chain, threads=threads, mode=mode)
+    g = gfxgraph.graphed(chain, mode=mode)
     g(torch.zeros(4096, device="cuda"))
     wrong = []
 

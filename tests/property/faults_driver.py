@@ -61,7 +61,7 @@ def composed(x: Any, kept: dict[str, Any]) -> None:
     mid = torch.zeros(8, device="cuda")
     first, _ = faults.captured(lambda: mid.copy_(x * 2))
     second, out = faults.captured(lambda: mid + 1)
-    both = gfxgraph.compose({"first": first, "second": second})
+    both = gfxgraph.Composition({"first": first, "second": second})
     for value in (1.0, 2.0, 3.0):
         x.fill_(value)
         both.replay()

@@ -35,7 +35,6 @@ import torch
 
 import gfxgraph
 from gfxgraph import files, simulator
-from gfxgraph.adapters import _metrics
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.record import modes
 from gfxgraph.capture.replay import hang_watch
@@ -216,12 +215,6 @@ class Round:
         if self.name == "watch":
             capture_lock._turns.append(weakref.ref(self.turn))
             self.watch.begin()
-        elif self.name == "metrics":
-            _metrics.PERIOD_S = 0.001
-            at_exit: list[Callable[[], None]] = []
-            _metrics.atexit = types.SimpleNamespace(register=at_exit.append)  # type: ignore[assignment]
-            _metrics._keep_writing(str(self.folder))
-            self.stop = at_exit[0]
         else:
             write_process_file.PERIOD_S = 0.001
             ended = threading.Event()
@@ -247,7 +240,7 @@ def soon(is_so: Callable[[], bool]) -> bool:
     return is_so()
 
 
-def watchers(every: int = 1, names: Any = ("watch", "metrics", "report")) -> Iterator[Struck]:
+def watchers(every: int = 1, names: Any = ("watch", "report")) -> Iterator[Struck]:
     """Each line that a round of a thread of ours reaches, below its loop: the next rounds do their work."""
     on()
     x = torch.ones(8, device="cuda")

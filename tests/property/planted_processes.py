@@ -149,7 +149,7 @@ def live(how: str, folder: str) -> None:
     os.environ.update(
         GFXGRAPH="1", GFXGRAPH_SIMULATE="hip", GFXGRAPH_VALIDATE_REPLAYS="0", GFXGRAPH_COVERAGE="1", GFXGRAPH_WATCH="60",
         GFXGRAPH_GUARD="2", GFXGRAPH_STATS=f"{folder}/stats", GFXGRAPH_REPORT=f"{folder}/report",
-        GFXGRAPH_METRICS=f"{folder}/metrics", GFXGRAPH_STATE_DIR=f"{folder}/state", XDG_STATE_HOME=folder,
+        GFXGRAPH_STATE_DIR=f"{folder}/state", XDG_STATE_HOME=folder,
     )  # fmt: skip
     import gfxgraph
     from gfxgraph.startup import hook

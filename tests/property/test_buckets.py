@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gfxgraph.core.bucket_sizes import Above, Budget, Buckets, BucketPlan, ladder, learn, learn_plan, powers
+from gfxgraph.core.bucket_sizes import Budget, Buckets, BucketPlan, ladder, learn, learn_plan, powers
 from gfxgraph.core.optimum import best_sizes
 from gfxgraph.errors import ConfigError
 
@@ -27,16 +26,7 @@ def test_pick_gives_the_smallest_bucket_that_holds_the_size(sizes, n):
 @given(SIZES, st.integers(1, 5000))
 def test_padding_is_never_negative(sizes, n):
     """A call runs at its own size or a larger one, whatever happens above the largest bucket."""
-    for above in Above:
-        assert Buckets(tuple(sizes), above=above).padded(n) >= n
-
-
-@given(SIZES, st.integers(1, 5000))
-def test_chunks_cover_the_call_exactly(sizes, n):
-    """The pieces sum to the call, and none is larger than the largest bucket."""
-    buckets = Buckets(tuple(sizes))
-    assert sum(buckets.chunks(n)) == n
-    assert max(buckets.chunks(n)) <= buckets.largest
+    assert Buckets(tuple(sizes)).padded(n) >= n
 
 
 @given(st.integers(1, 3000))
@@ -116,7 +106,6 @@ def test_a_plan_survives_a_round_trip(seen):
     assert BucketPlan.from_json(plan.to_json()) == plan
 
 
-@pytest.mark.parametrize("above, runs_at", [(Above.EAGER, 37), (Above.CHUNKS, 16 + 16 + 8)])
-def test_above_the_largest_bucket(above, runs_at):
-    """Eagerly at its own size, or in chunks of the largest bucket and what is left."""
-    assert Buckets((8, 16), above=above).padded(37) == runs_at
+def test_above_the_largest_bucket():
+    """Eagerly, at its own size."""
+    assert Buckets((8, 16)).padded(37) == 37

@@ -44,7 +44,6 @@ def test_empty_environment_gives_the_defaults():
         ("SGLANG_RDNA2_KERNELS", "1", "activation", config.Activation.ON),
         ("GFXGRAPH", "off", "is_refused", True),
         ("MIGRAPHX_ENABLE_HIPGRAPH", "enable", "migraphx_graphs", True),
-        ("GFXGRAPH_METRICS", "metrics", "metrics", "metrics"),
         ("GFXGRAPH_COVERAGE", "1", "coverage", True),
         ("GFXGRAPH_REPORT", "seen", "report", "seen"),
         ("GFXGRAPH_TRANSFORMERS", "compile", "transformers", config.Transformers.COMPILE),

@@ -196,7 +196,7 @@ def _counting(original: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(original)
     def execute(self: object, forward_batch: object, *args: object, **kwargs: object) -> object:
         state = process.current()
-        if state is not None and state.coverage is not None and (why := _why_eager(self, forward_batch)):
+        if state is not None and state.watch is not None and (why := _why_eager(self, forward_batch)):
             ran_without_graph("SGLang", type(self).__name__, why)
         return original(self, forward_batch, *args, **kwargs)
 

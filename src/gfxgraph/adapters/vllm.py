@@ -145,7 +145,7 @@ def _key(wrapper: Any, contexts: Any, args: Any, kwargs: Any) -> Any:
 def _note_mode(wrapper: object, contexts: Any) -> None:
     """If coverage is counted: count that vLLM chose to run a step without its graph."""
     state = process.current()
-    if state is None or state.coverage is None or not contexts.is_forward_context_available():
+    if state is None or state.watch is None or not contexts.is_forward_context_available():
         return
     context = contexts.get_forward_context()
     if context.cudagraph_runtime_mode.name == "NONE":

@@ -23,7 +23,6 @@ and apart from that:
 
     buckets.py    dynamic dims, declared or inferred; which bucket a call goes to
     learned_buckets.py  sizes seen, and the buckets learned from them
-    chunks.py     calls above the largest bucket, in pieces
     capture_all.py  capturing every bucket before the first call
     adaptive.py   timings, and decisions kept between runs
     relocation.py reading large arguments in place

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-import threading
-import weakref
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Unpack, overload
-
-import torch
 
 from gfxgraph import config
 from gfxgraph.callables.distributed.agreed import Agreed
@@ -20,52 +15,7 @@ from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.options import Options, check, choice
 from gfxgraph.callables.pieces.piece import make_piece
 from gfxgraph.callables.type_hints import GraphedCallable, GraphedDecorator, GraphedOptions, P, R
-from gfxgraph.core.bucket_sizes import Above, Budget
 from gfxgraph.types import MovedInput, ReplayMode
-
-
-class GraphedPerThread:
-    """A graphed callable with separate captures, buffers and pool for every thread."""
-
-    def __init__(self, fn: Callable[..., Any], options: Options) -> None:
-        self._fn = fn
-        self._options = options
-        self._local = threading.local()
-        self._every: weakref.WeakSet[Graphed] = weakref.WeakSet()
-        """Those of all living threads."""
-        if not isinstance(fn, torch.nn.Module):
-            functools.update_wrapper(self, fn, updated=())
-
-    @property
-    def mine(self) -> Graphed:
-        """This thread's callable."""
-        found: Graphed | None = getattr(self._local, "graphed", None)
-        if found is None:
-            owner = threading.get_ident()
-            found = self._local.graphed = Graphed(self._fn, self._options, owner=owner, make_piece=make_piece)
-            self._every.add(found)
-        return found
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.mine(*args, **kwargs)
-
-    def stats(self) -> dict[str, Any]:
-        """``Graphed.stats``, summed over all living threads."""
-        total: dict[str, Any] = self.mine.stats()
-        for each in [each for each in list(self._every) if each is not self.mine]:
-            for name, n in each.stats().items():
-                total[name] = dict(Counter(total[name]) + Counter(n)) if isinstance(n, dict) else total[name] + n
-        return total
-
-    def explain(self) -> str:
-        """``Graphed.explain`` of each living thread that has called it."""
-        every = [each.explain() for each in list(self._every) if each is not self.mine]
-        return "\n".join([self.mine.explain(), *every])
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self.mine, name)
 
 
 @overload
@@ -81,13 +31,8 @@ def graphed(
     *,
     dynamic: Mapping[str, Any] | str | None = None,
     buckets: Any = None,
-    above: Above | str = Above.EAGER,
-    budget: Budget | None = None,
-    pad: Any = None,
     mode: ReplayMode | str | None = None,
-    policy: ReplayMode | str | None = None,
     moved: MovedInput | str = MovedInput.COPY,
-    threads: str = "serial",
     warmup: int = 1,
     max_graphs: int = 64,
     strict: bool = False,
@@ -102,18 +47,13 @@ def graphed(
             calls (the default where ``buckets`` is given).
         buckets: sizes that dynamic dims are rounded up to: a list, "auto" (learned from the sizes seen; the
             default), "powers", "ladder" (vLLM's), a saved plan's path, something with ``pick(n)``, or one
-            of these by dim name.
-        above: a call larger than every bucket runs "eager" or in "chunks".
-        budget: limits for learned buckets.
-        pad: what padding holds: "zero", "last" (the last row again), a number that the function ignores, or one of
-        these by argument; by default zero, or last if zeros would change the result.
-        mode: "standard", "adaptive" or "hot"; by default GFXGRAPH_REPLAY_MODE; ``policy`` is another name for it. In
-        "adaptive" each signature runs in the way measured to be faster. In "hot" the results are the graph's own
-        buffers, reused only when nothing refers to them any more.
+            of these by dim name. A call larger than every bucket runs eagerly.
+        mode: "standard", "adaptive" or "hot"; by default GFXGRAPH_REPLAY_MODE. In "adaptive" each signature runs in
+        the way measured to be faster. In "hot" the results are the graph's own buffers, reused only when nothing
+        refers to them any more.
         moved: what to do with arguments at a new address: "copy" them into buffers; "relocate" large ones, by
         patching their address into the graph's kernels; "recapture", which reads and writes the caller's tensors in
         place, with one graph per address.
-        threads: "serial", one call at a time, or "clones", separate captures for each thread.
         warmup: eager calls of a signature before it is captured.
         max_graphs: most captured signatures of this callable; the least recently used is evicted first.
         strict: raise, instead of running eagerly, if a call cannot be captured.
@@ -138,13 +78,9 @@ def graphed(
         return functools.partial(graphed, **{name: value for name, value in locals().items() if name != "fn"})
     if inspect.isclass(fn) or not callable(fn):
         raise TypeError(f"graphed() takes a function, a method or a module, not {fn!r}")
-    mode = mode if mode is not None else policy
     options = Options(
         dynamic,
         buckets,
-        choice(Above, "above", above),
-        budget,
-        pad,
         choice(ReplayMode, "mode", mode) if mode is not None else config.load().replay_mode,
         choice(MovedInput, "moved", moved),
         warmup,
@@ -152,11 +88,11 @@ def graphed(
         strict,
         assume_pure,
     )
-    check(fn, options, threads, ranks)
-    made = Graphed(fn, options, make_piece=make_piece) if threads == "serial" else GraphedPerThread(fn, options)
+    check(fn, options, ranks)
+    made = Graphed(fn, options, make_piece=make_piece)
     if ranks is False:
         return made
-    sizes = _sizes_for_ranks(options, {"threads": threads != "serial", "mode": mode is not None})
+    sizes = _sizes_for_ranks(options, {"mode": mode is not None})
     given = ranks if isinstance(ranks, Ranks) else None
     together = functools.partial(Agreed, fn, given, buckets=sizes, warmup=warmup, max_graphs=max_graphs)
     return GraphedOnRanks(fn, made, together)
@@ -170,9 +106,6 @@ def _sizes_for_ranks(options: Options, alone: dict[str, bool]) -> Any:
     asked = {
         **alone,
         "moved": options.moved is not MovedInput.COPY,
-        "above": options.above is not Above.EAGER,
-        "pad": options.pad is not None,
-        "budget": options.budget is not None,
         "strict": options.strict,
     }
     refused = [name for name, is_set in asked.items() if is_set]

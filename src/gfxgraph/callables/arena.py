@@ -27,24 +27,19 @@ from gfxgraph.core.locks import new_lock
 from gfxgraph.core.memory_budget import Held, Prediction, shown, to_evict
 from gfxgraph.process import process
 
-_arenas: dict[tuple[int, int], Arena] = {}
-"""By device and owner."""
+_arenas: dict[int, Arena] = {}
+"""By device."""
 _lock = new_lock()
 
 
-def arena_of(state: process.Process, device_index: int, owner: int = 0) -> Arena:
-    """The arena of a device; a new one after the bridge was switched off and on.
-
-    Args:
-        owner: 0 for the one that all share, else the id of a thread that has its own.
-    """
+def arena_of(state: process.Process, device_index: int) -> Arena:
+    """The arena of a device; a new one after the bridge was switched off and on."""
     with _lock:
-        key = (device_index, owner)
-        found = _arenas.get(key)
+        found = _arenas.get(device_index)
         if found is None or found.state is not state:
             if state.hang_watch is None:  # callables without enable() are watched, too
                 hang_watch.start(state, [])
-            found = _arenas[key] = Arena(state, device_index)
+            found = _arenas[device_index] = Arena(state, device_index)
         return found
 
 

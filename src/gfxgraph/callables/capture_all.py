@@ -11,8 +11,7 @@ from torch import Tensor
 from gfxgraph.callables import capture_once
 from gfxgraph.callables.arena import Arena, arena_of
 from gfxgraph.callables.buckets import Bucketed, argument_paths
-from gfxgraph.callables.padding.content import Content
-from gfxgraph.callables.padding.verdicts import PaddingRefusal
+from gfxgraph.callables.padding.judge import PaddingRefusal
 from gfxgraph.callables.signature import Args, Call, InPieces, Kwargs, NotATree, RunEagerly, flatten, understand
 from gfxgraph.process import bridge
 from gfxgraph.process.progress import Progress
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from gfxgraph.callables.captured_signature import Captures
     from gfxgraph.callables.graphed import Graphed
 
-Todo = tuple["Captures", Bucketed, list[Content]]
+Todo = tuple["Captures", Bucketed, bool]
 
 
 def capture_all(graphed: Graphed, args: Args, kwargs: Kwargs) -> dict[str, int]:
@@ -56,21 +55,21 @@ def capture_all(graphed: Graphed, args: Args, kwargs: Kwargs) -> dict[str, int]:
             entry = graphed._entry_in_bucket(arena, call, bucketed)
             if entry.is_captured or entry.why_eager:
                 continue
-            content = graphed._in_bucket.content_ahead(call, bucketed)
-            if isinstance(content, PaddingRefusal):
-                why = f"not captured ahead: the example's values do not suit its size: {content.reason}"
+            repeats_last = graphed._padding.ahead(call, bucketed)
+            if isinstance(repeats_last, PaddingRefusal):
+                why = f"not captured ahead: the example's values do not suit its size: {repeats_last.reason}"
                 arena.state.report("fallback", why, graphed._name, entry.label)
                 n_left += 1
             else:
-                todo.append((entry, bucketed, content))
+                todo.append((entry, bucketed, repeats_last))
         done = _capture(graphed, arena, todo, call)
         done["n_left"] += n_left
         return done
 
 
 def _capture(graphed: Graphed, arena: Arena, todo: list[Todo], call: Call) -> dict[str, int]:
-    def capture(entry: Captures, content: list[Content], pool: Any = None) -> Any:
-        _fill(entry, call, content)
+    def capture(entry: Captures, repeats_last: bool, pool: Any = None) -> Any:
+        _fill(entry, call, repeats_last)
         instance = entry.capture(recorded=not graphed._capturer.may_go_unrecorded(arena, call), pool=pool)
         graphed._capturer.learn(call, entry, instance)
         return instance
@@ -79,14 +78,18 @@ def _capture(graphed: Graphed, arena: Arena, todo: list[Todo], call: Call) -> di
     progress = Progress(f"gfxgraph: {graphed._name}, capturing")
     current = torch.cuda.current_stream(arena.device_index)
     try:
-        ready = [(entry, content) for entry, size, content in todo if _is_warm(graphed, call, entry, size, content)]
+        ready = [
+            (entry, repeats_last)
+            for entry, size, repeats_last in todo
+            if _is_warm(graphed, call, entry, size, repeats_last)
+        ]
         if ready:
-            prediction = arena.predict([partial(capture, entry, content) for entry, content in ready])
+            prediction = arena.predict([partial(capture, entry, repeats_last) for entry, repeats_last in ready])
             predicted = prediction.total(len(ready))
             ready = ready[: prediction.how_many(len(ready), arena.cap() - arena.graph_nbytes())]
-        for entry, content in ready:
+        for entry, repeats_last in ready:
             entry.n_seen = graphed._options.warmup
-            entry.first = capture(entry, content)
+            entry.first = capture(entry, repeats_last)
             graphed._capturer.n_captures += 1
             arena.use(entry)
             n_done += 1
@@ -102,14 +105,14 @@ def _capture(graphed: Graphed, arena: Arena, todo: list[Todo], call: Call) -> di
     return {"n_captured": n_done, "n_left": len(todo) - n_done, "predicted_bytes": predicted}
 
 
-def _is_warm(graphed: Graphed, call: Call, entry: Captures, bucketed: Bucketed, content: list[Content]) -> bool:
+def _is_warm(graphed: Graphed, call: Call, entry: Captures, bucketed: Bucketed, repeats_last: bool) -> bool:
     """Make static inputs of the bucket's size and warm up on the example; False if that is not a single graph."""
     entry.prepare(call.args, call.kwargs, call.tensors, bucketed.sizes)
-    _fill(entry, call, content)
+    _fill(entry, call, repeats_last)
     entry.world, n_more = call.world, graphed._options.warmup
     if graphed._front is not None:
         with torch.cuda.stream(entry.arena.stream):
-            result, entry.world = graphed._in_bucket.run_known(entry.args, entry.kwargs)
+            result, entry.world = graphed._padding.run_known(entry.args, entry.kwargs)
         entry.is_drawless = all(piece.is_drawless for _, piece in graphed._front.graphs)
         if entry.world.why_pieces:
             why = f"not captured ahead: {entry.world.why_pieces}"
@@ -121,9 +124,9 @@ def _is_warm(graphed: Graphed, call: Call, entry: Captures, bucketed: Bucketed, 
     return True
 
 
-def _fill(entry: Captures, call: Call, content: list[Content]) -> None:
+def _fill(entry: Captures, call: Call, repeats_last: bool) -> None:
     """Copy the example's values, cut to the bucket's size; captures share inputs, so this precedes each one."""
     entry.arena.stream.wait_stream(torch.cuda.current_stream(entry.arena.device_index))
     with torch.cuda.stream(entry.arena.stream):
         fits = [t.detach()[tuple(slice(0, n) for n in s.tensor.size())] for t, s in zip(call.tensors, entry.statics)]
-        entry.fill(fits, content)
+        entry.fill(fits, repeats_last)

@@ -14,6 +14,7 @@ import functools
 import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,9 +23,8 @@ from torch import Tensor
 from gfxgraph.callables import capture_once
 from gfxgraph.callables.effects import ArgumentWrites
 from gfxgraph.callables.graph_facts import written_inputs
-from gfxgraph.callables.inputs import Buffers, StaticInput, copy_all, pad
+from gfxgraph.callables.inputs import Buffers, StaticInput, copy_all, pad, repeat_last
 from gfxgraph.callables.outputs import GraphOutput, Outputs
-from gfxgraph.callables.padding.content import Content, Pad, repeat_last
 from gfxgraph.callables.signature import Args, Fast, GuardMiss, Kwargs, RunEagerly, flatten, replace, twins_of
 from gfxgraph.capture.replay.graph_tensors import Layout, size_of
 from gfxgraph.capture.replay.rollback import Rollback
@@ -34,9 +34,7 @@ from gfxgraph.types import OnUnsafe
 if TYPE_CHECKING:
     from gfxgraph.callables.arena import Arena
     from gfxgraph.callables.buckets import Bucketed
-    from gfxgraph.callables.chunks import TooLarge
     from gfxgraph.callables.fast_path.joining import JoinedCall
-    from gfxgraph.callables.padding.verdicts import Padded
     from gfxgraph.callables.relocation import RelocatedInputs
     from gfxgraph.capture.graph import BridgedGraph
 
@@ -353,19 +351,17 @@ class Captures:
     def results(self) -> list[GraphOutput]:
         return self.first.outputs.results if self.first is not None else []
 
-    def fill(
-        self, tensors: Sequence[Tensor], content: Sequence[Content] | None = None, filled_for: Any = None
-    ) -> None:
+    def fill(self, tensors: Sequence[Tensor], repeats_last: bool = False, filled_for: Any = None) -> None:
         """Copy a call's tensors into the static inputs.
 
         Args:
-            content: what the padding of each must hold; None for zeros.
+            repeats_last: padding repeats the last row; else it is zero.
             filled_for: the call's route; padding already filled for the same route is left.
         """
         moving = self.first.moving if self.first is not None else None
         pads_again = filled_for is None or self.buffers.filled_for is not filled_for
         self.buffers.filled_for = filled_for
-        targets, sources = [], []
+        targets, sources, padded = [], [], []
         for i, (static, given) in enumerate(zip(self.statics, tensors)):
             size = given.size()
             if moving is not None and i in moving.places:
@@ -373,20 +369,18 @@ class Captures:
                     continue
                 if not moving.move(i, static.tensor.data_ptr()):
                     raise RunEagerly("the address of an argument could not be changed")
-            if size == static.tensor.size():
-                if given.data_ptr() == static.tensor.data_ptr():
-                    continue
-            elif pads_again:
-                value = Pad.ZERO if content is None else content[i]
-                pad(static.tensor, size, 0 if isinstance(value, Pad) else value)
+            if size != static.tensor.size():
+                padded.append((static.tensor, size))
+            elif given.data_ptr() == static.tensor.data_ptr():
+                continue
             target, source = static.target(given)
             targets.append(target)
             sources.append(source)
+        for tensor, size in padded if pads_again else ():
+            pad(tensor, size)
         copy_all(targets, sources)
-        for static, given, value in zip(self.statics, tensors, content or ()):
-            if value is Pad.LAST and given.size() != static.tensor.size():
-                with torch.no_grad():
-                    repeat_last(static.tensor.detach(), given.size())
+        for tensor, size in padded if repeats_last else ():
+            repeat_last(tensor, size)
 
     def replay(self, instance: Instance) -> None:
         """Launch; if a guard or a launch fails, undo it and leave the call to the function.
@@ -444,15 +438,24 @@ class Captures:
                     source.copy_(target)
 
 
-REFUSED = "padding refused"
+@dataclass(frozen=True)
+class Padded:
+    """How calls of one exact size are served by their bucket."""
+
+    repeats_last: bool
+    """Padding repeats the last row; else it is zero."""
+    sizes: Sequence[Sequence[int]]
+    """Sizes of the tensors of the result."""
+    structure: Any
+    """Structure of the result."""
 
 
 class Route:
     """How calls of one exact signature run."""
 
     __slots__ = (
-        "bucketed", "content", "entry", "fast", "fast_of", "has_views", "mark", "padded", "result_sizes", "too_large",
-        "why_eager",
+        "bucketed", "entry", "fast", "fast_of", "has_views", "mark", "padded", "repeats_last", "result_sizes",
+        "too_large", "why_eager",
     )  # fmt: skip
 
     def __init__(self, entry: Captures | None, bucketed: Bucketed | None = None, why_eager: str = "") -> None:
@@ -465,10 +468,11 @@ class Route:
         """A token for the route, where a reference to the route itself would be a cycle."""
         self.padded: Padded | None = None
         """How the bucket serves this size; None until known, and if nothing is padded."""
-        self.content: Sequence[Content] | None = None
-        """What the padding of each argument holds."""
+        self.repeats_last = False
+        """Whether padding must repeat the last row; it is zero elsewhere."""
         self.result_sizes: Sequence[Sequence[int] | None] | None = None
-        self.too_large: TooLarge | None = None
+        self.too_large: Mapping[str, int] | None = None
+        """The sizes, if one is above every bucket."""
         self.has_views = True
         """Whether a result may be a view of an argument with another layout than the bucket's buffer."""
 

@@ -33,7 +33,6 @@ from gfxgraph.errors import CaptureError, DriverError, first_line
 from gfxgraph.types import MovedInput, OnUnsafe, ReplayMode
 
 if TYPE_CHECKING:
-    from gfxgraph.callables.padding.content import Content
     from gfxgraph.callables.trace.frontend import Frontend
 
 TRY_AGAIN_AFTER = 64
@@ -246,14 +245,14 @@ class Capturer:
         return is_cuda and state.validate_replays == 0 and state.settings.on_unsafe is not OnUnsafe.RAISE
 
     def of_ring(
-        self, entry: Captures, stream: Any, tensors: list[Tensor], content: Sequence[Content] | None
+        self, entry: Captures, stream: Any, tensors: list[Tensor], repeats_last: bool
     ) -> tuple[Instance, bool]:
         """In hot mode: the graph to launch, and whether its results must be copied out."""
         assert entry.first is not None
         chosen = next((i for i in entry.ring if not i.outputs.in_use()), None)
         if chosen is None and len(entry.ring) < RING and not entry.ring_failed:
             # A capture that is split runs its parts, and the inputs still hold another call's values.
-            entry.fill(tensors, content)
+            entry.fill(tensors, repeats_last)
             entry.arena.stream.wait_stream(stream)
             try:
                 chosen = entry.add_to_ring(recorded=not entry.is_clean)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gfxgraph.callables.captured_signature import REFUSED
+from gfxgraph.callables.padding.judge import REFUSED
 
 if TYPE_CHECKING:
     from gfxgraph.callables.graphed import Graphed

@@ -11,7 +11,7 @@ The path of one call:
                                           └─ neither: eager, with the reason kept
     a new size in a bucket ── verdict on the graph, one comparison ── replays from now on
                            └─ refused: eager, with the operation named
-    above every bucket     ── in chunks, if the verdict allows it; else eager
+    above every bucket     ── eager
 
 Every path that is not a replay is the function itself, called with the caller's own arguments, so
 that an error inside it is its own and a side effect happens once.
@@ -42,13 +42,11 @@ from gfxgraph.callables.buckets import AboveAll, Bucketed, Dims, argument_paths
 from gfxgraph.callables.capture_all import capture_all
 from gfxgraph.callables.captured_signature import Captures, Route, label_of
 from gfxgraph.callables.capturing import Capturer
-from gfxgraph.callables.chunks import TooLarge
 from gfxgraph.callables.fast_path.fast import make_fast
 from gfxgraph.callables.inputs import Buffers
 from gfxgraph.callables.learned_buckets import BucketSizes, Planned
 from gfxgraph.callables.options import Options
-from gfxgraph.callables.padding.in_bucket import InBucket
-from gfxgraph.callables.padding.verdicts import Judge
+from gfxgraph.callables.padding.judge import Judge
 from gfxgraph.callables.signature import (
     MISS,
     Args,
@@ -110,18 +108,13 @@ class Graphed:
     Args:
         fn: the function, method or module.
         options: what ``gfxgraph.graphed`` was asked for.
-        owner: the arena: 0 for the process's, else the id of a thread with its own.
         make_piece: makes a callable from each graph that Dynamo finds; None to not trace the function.
     """
 
-    def __init__(
-        self, fn: Callable[..., Any], options: Options, *, owner: int = 0, make_piece: MakePiece | None = None
-    ) -> None:
+    def __init__(self, fn: Callable[..., Any], options: Options, *, make_piece: MakePiece | None = None) -> None:
         self._fn = fn
         self._options = options
         self._make_piece = make_piece
-        self._owner = owner
-        """The arena: 0 for the process's, else the id of a thread with its own."""
         self._name = getattr(fn, "__qualname__", type(fn).__qualname__)
         self._is_in_place = options.moved is MovedInput.RECAPTURE
         """Whether the caller's tensors are read and written in place, which makes their addresses part of a
@@ -137,8 +130,7 @@ class Graphed:
         """Replays of forgotten signatures."""
         is_dynamic = options.dynamic is not None or options.buckets is not None
         declared = dict(options.dynamic) if isinstance(options.dynamic, Mapping) else None
-        self._planned = Planned(BucketSizes(options.buckets, options.above, options.budget))
-        self._padding = Judge(options.pad)
+        self._planned = Planned(BucketSizes(options.buckets))
         self._adaptive: Adaptive | None = None
         self._dims = Dims(declared, self._planned.sizes) if is_dynamic else None
         self._front: Frontend | None = None
@@ -153,9 +145,7 @@ class Graphed:
         self._capturer = Capturer(fn, self._run, self._front, self._name, options, self._eager, self._entries)
         forget = weakref.WeakMethod(self._evict_world)
         self._worlds = Worlds(fn, self._front, self._eager, self._pieces, forget)
-        self._in_bucket = InBucket(
-            fn, self._run, self._front, self._name, self._dims, self._planned, self._padding, self._eager, forget
-        )
+        self._padding = Judge(fn, self._run, self._front, self._name, self._dims, self._planned, self._eager, forget)
         self._state: process.Process | None = None
         self._bound: dict[str, Graphed] = {}
         """As a method: of what has no dict to keep it in."""
@@ -223,7 +213,7 @@ class Graphed:
                     self._count(route)
                 return result
         call = understand(self._name, args, kwargs, tensors, structure, self._is_in_place)
-        arena = arena_of(state, call.device, self._owner)
+        arena = arena_of(state, call.device)
         arena.contexts.give(arena.device_index)
         with arena.lock:
             if self._dims is not None:
@@ -297,7 +287,7 @@ class Graphed:
                 name, sizes = error.args
                 route = Route(None, why_eager=f"{name}={sizes[name]} is larger than every bucket")
                 self._routes[call.key] = route
-                route.too_large = TooLarge(name, sizes)
+                route.too_large = sizes
                 return route
         if bucketed is None:
             route = Route(self._entry_for(arena, call.key, call))
@@ -321,8 +311,6 @@ class Graphed:
 
     def _routed(self, arena: Arena, route: Route, call: Call) -> Any:
         entry, bucketed = route.entry, route.bucketed
-        if route.too_large is not None:
-            return self._in_bucket.in_chunks(route, call, self._slow)
         if entry is None:
             raise RunEagerly(route.why_eager)
         if not entry.why_eager and bucketed is not None and bucketed.is_padded and route.padded is None:
@@ -354,9 +342,9 @@ class Graphed:
         assert entry.first is not None
         instance, own = entry.first, True
         if self._options.mode is ReplayMode.HOT and not instance.outputs.is_shared:
-            instance, own = self._capturer.of_ring(entry, stream, tensors, route.content)
+            instance, own = self._capturer.of_ring(entry, stream, tensors, route.repeats_last)
         # What the function writes to its arguments it also writes to their padding.
-        entry.fill(tensors, route.content, None if entry.mutates else route.mark)
+        entry.fill(tensors, route.repeats_last, None if entry.mutates else route.mark)
         try:
             entry.replay(instance)
         except GuardMiss:
@@ -382,7 +370,7 @@ class Graphed:
                     route.result_sizes,
                     self._options.mode is ReplayMode.HOT,
                     entry.world,
-                    route.content,
+                    route.repeats_last,
                     self._sample_every(),
                     self._front is not None and self._front.does_ask_by_name,
                 )
@@ -404,7 +392,7 @@ class Graphed:
         arena.stream.wait_stream(current)
         try:
             with torch.cuda.stream(arena.stream):
-                result = self._in_bucket.judge(route, call)
+                result = self._padding.judge(route, call)
         finally:
             current.wait_stream(arena.stream)
         entry.n_seen = max(entry.n_seen, self._options.warmup)

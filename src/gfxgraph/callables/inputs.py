@@ -11,7 +11,7 @@ ones, where that is cheaper than torch's dispatcher (docs/decisions/0007).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -152,14 +152,49 @@ def copy_together(targets: list[Tensor], sources: list[Tensor], non_blocking: bo
             target.copy_(source, non_blocking=non_blocking)
 
 
-def pad(static: Tensor, size: Sequence[int], value: float) -> None:
-    """Fill everything of ``static`` beyond ``size`` with ``value``."""
+def front(tensor: Tensor, size: Sequence[int] | None) -> Tensor:
+    """The part of ``tensor`` that holds the real rows; all of it if ``size`` is None."""
+    for dim, n in enumerate(size or ()):
+        tensor = tensor.narrow(dim, 0, n)
+    return tensor
+
+
+def dense_copy(tensor: Tensor, size: Sequence[int]) -> Tensor:
+    """A dense tensor of ``size`` whose front is ``tensor``, with dims in the same order; the rest is zeros."""
+    with torch.no_grad():
+        given = tensor.detach()
+        strides = dense_strides(size, dim_order(given))
+        made = torch.empty_strided(tuple(size), strides, dtype=given.dtype, device=given.device).zero_()
+        front(made, given.size()).copy_(given)
+    return made.requires_grad_(tensor.requires_grad)
+
+
+def pad(static: Tensor, size: Sequence[int]) -> None:
+    """Fill everything of ``static`` beyond ``size`` with zeros."""
     with torch.no_grad():
         rest = static.detach()
         for dim, n in enumerate(size):
             if n < rest.size(dim):
-                rest.narrow(dim, n, rest.size(dim) - n).fill_(value)
+                rest.narrow(dim, n, rest.size(dim) - n).zero_()
                 rest = rest.narrow(dim, 0, n)
+
+
+def repeat_last(static: Tensor, size: Sequence[int]) -> None:
+    """Copy the last real row of each padded dim to all of its padding."""
+    with torch.no_grad():
+        for _, padding, last in last_rows(static.detach(), size):
+            padding.copy_(last)
+
+
+def last_rows(tensor: Tensor, size: Sequence[int]) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """For each padded dim: the dim, its padding, and the last real row expanded to the same size.
+
+    In this order each dim's padding covers the padded extent of earlier dims, so corners are filled too.
+    """
+    for dim, n in enumerate(size):
+        if 0 < n < tensor.size(dim):
+            padding = tensor.narrow(dim, n, tensor.size(dim) - n)
+            yield dim, padding, tensor.narrow(dim, n - 1, 1).expand_as(padding)
 
 
 def device_copier(driver: Any) -> Callable[[int, int, int, int], int] | None:

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gfxgraph import files
-from gfxgraph.callables.padding.verdicts import PaddingRefusal
-from gfxgraph.core.bucket_sizes import Above, BucketPlan, Buckets, Budget, explicit, ladder, learn_plan, powers
+from gfxgraph.core.bucket_sizes import BucketPlan, Buckets, explicit, ladder, learn_plan
 from gfxgraph.errors import ConfigError
 from gfxgraph.process import process
 
@@ -45,13 +44,9 @@ class BucketSizes(Mapping[str, Any]):
     Args:
         given: as the user wrote it: sizes, "auto", "powers", "ladder", a ``BucketPlan``, an object with ``pick``, the
         path of a saved plan, or one of these by dim name.
-        above: what happens to calls above the largest bucket.
-        budget: limits for learned buckets.
     """
 
-    def __init__(self, given: Any, above: Above = Above.EAGER, budget: Budget | None = None) -> None:
-        self.above = above
-        self.budget = budget
+    def __init__(self, given: Any) -> None:
         self.seen: Counter[tuple[int, ...]] = Counter()
         self.names: tuple[str, ...] = ()
         self.learned: BucketPlan | None = None
@@ -68,7 +63,7 @@ class BucketSizes(Mapping[str, Any]):
         self.is_auto = given is None or given == "auto"
         self._by_name: dict[str, Any] = {}
         for rule in given.values() if isinstance(given, Mapping) else [given]:
-            _rule(rule, above)  # raises here for a mistake, not at the first call
+            _rule(rule)  # raises here for a mistake, not at the first call
 
     # -- Mapping: Dims looks up names ----------------------------------------------------------------
 
@@ -78,7 +73,7 @@ class BucketSizes(Mapping[str, Any]):
         found = self._by_name.get(name)
         if found is None:
             given = self.given.get(name) if isinstance(self.given, Mapping) else self.given
-            found = self._by_name[name] = _rule(given, self.above)
+            found = self._by_name[name] = _rule(given)
         return found
 
     def __iter__(self) -> Iterator[str]:
@@ -113,7 +108,7 @@ class BucketSizes(Mapping[str, Any]):
             return False
         self._next_look *= LEARN_AGAIN
         try:
-            found = learn_plan(self.names, self.seen, self.budget, above=self.above)
+            found = learn_plan(self.names, self.seen)
         except ConfigError as error:
             _report("plan_not_learned", str(error).splitlines()[0])
             return False
@@ -134,9 +129,9 @@ class BucketSizes(Mapping[str, Any]):
                 dims[name] = rule
             elif isinstance(rule, Unbounded) or not hasattr(rule, "sizes"):
                 picked = {rule.pick(sizes[axis]) for sizes in self.seen} if rule is not None else {1}
-                dims[name] = Buckets(tuple(n for n in picked if n), "powers", self.above)
+                dims[name] = Buckets(tuple(n for n in picked if n), "powers")
             else:
-                dims[name] = explicit(rule.sizes, self.above)
+                dims[name] = explicit(rule.sizes)
         return BucketPlan(dims, dict(self.seen))
 
 
@@ -158,7 +153,7 @@ class Planned:
         """Count one more call of this size; if buckets were learned, return a test for entries that belong to none of
         them.
         """
-        actual = route.too_large.sizes if route.too_large is not None else None
+        actual = route.too_large
         if route.bucketed is not None:
             actual = route.bucketed.actual
             if route.entry is not None:
@@ -214,31 +209,18 @@ class Planned:
         ]
 
 
-def refusal(found: PaddingRefusal, bucket: Mapping[str, int]) -> ConfigError:
-    """The refusal as an error, made for its text and not raised."""
-    return ConfigError(
-        "padding_refused",
-        bucket=", ".join(f"{name}={n}" for name, n in bucket.items()),
-        reason=found.reason,
-        op=found.op or "no operation",
-        where=found.where or "the function's result",
-    )
-
-
-def _rule(given: Any, above: Above) -> Any:
-    if given is None or given in ("auto", "powers_of_two"):
+def _rule(given: Any) -> Any:
+    if given is None or given in ("auto", "powers", "powers_of_two"):
         return Unbounded()
-    if given == "powers":
-        return Unbounded() if above is Above.EAGER else powers(512, above)
     if given == "ladder":
-        return ladder(above=above)
+        return ladder()
     if isinstance(given, str):
         raise ConfigError("bad_buckets", given=repr(given), problem="there is no rule with that name")
     if hasattr(given, "pick"):
         return given
     if not isinstance(given, Iterable):
         raise ConfigError("bad_buckets", given=repr(given), problem="it is neither a list of sizes nor a rule")
-    return explicit(given, above)
+    return explicit(given)
 
 
 def _text_of(path: Path) -> str:

@@ -13,7 +13,6 @@ from typing import Any, NoReturn, TypeVar
 import torch
 
 from gfxgraph.callables.distributed.ranks import Ranks
-from gfxgraph.core.bucket_sizes import Above, Budget
 from gfxgraph.errors import ArgumentError, member
 from gfxgraph.types import MovedInput, ReplayMode
 
@@ -27,9 +26,6 @@ class Options:
 
     dynamic: Any = None
     buckets: Any = None
-    above: Above = Above.EAGER
-    budget: Budget | None = None
-    pad: Any = None
     mode: ReplayMode = ReplayMode.STANDARD
     moved: MovedInput = MovedInput.COPY
     warmup: int = 1
@@ -38,14 +34,12 @@ class Options:
     assume_pure: bool = False
 
 
-def check(fn: Callable[..., Any], options: Options, threads: str, ranks: Any) -> None:
+def check(fn: Callable[..., Any], options: Options, ranks: Any) -> None:
     """Refuse arguments of ``graphed`` that would have no effect, or fail only at the first call.
 
     Raises:
         ArgumentError: `bad_argument`.
     """
-    if threads not in ("serial", "clones"):
-        refuse("threads", threads, '"serial" or "clones"')
     for name, least in (("max_graphs", 1), ("warmup", 0)):
         value = getattr(options, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
@@ -53,8 +47,6 @@ def check(fn: Callable[..., Any], options: Options, threads: str, ranks: Any) ->
     for name in ("strict", "assume_pure"):
         if not isinstance(getattr(options, name), bool):
             refuse(name, getattr(options, name), "True or False")
-    if options.budget is not None and not isinstance(options.budget, Budget):
-        refuse("budget", options.budget, "a gfxgraph.core.bucket_sizes.Budget, or None")
     if isinstance(options.buckets, int | float):
         refuse("buckets", options.buckets, 'a list of sizes, "auto", "powers", "ladder", or a saved plan\'s path')
     if not isinstance(ranks, bool | Ranks):

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from gfxgraph.callables.inputs import StaticInput, copy_all, is_dense, span
+from gfxgraph.callables.inputs import StaticInput, copy_all, front, is_dense, span
 from gfxgraph.callables.signature import NotATree, children_of, flatten
 from gfxgraph.capture.replay.graph_tensors import has_layout, kind_of, storage_address, storages_at
 
@@ -146,7 +146,7 @@ class Outputs:
                     given.append(_from_before(result, args))
                     continue
                 size = sizes[i] if sizes is not None else None
-                static = _cut(result.made.detach(), size)
+                static = front(result.made.detach(), size)
                 if result.is_host:
                     given.append(static.clone())
                 elif not own:
@@ -174,7 +174,7 @@ class Outputs:
                 continue
             if home not in copies:
                 copies[home] = typed(made, torch.empty(0, dtype=torch.uint8), made.untyped_storage().nbytes()).clone()
-            given[i] = _cut(typed(copies[home], made), sizes[i] if sizes is not None else None)
+            given[i] = front(typed(copies[home], made), sizes[i] if sizes is not None else None)
         return given
 
 
@@ -219,13 +219,6 @@ def typed(memory: Tensor, like: Tensor, n: int = -1) -> Tensor:
     made = torch.empty(0, dtype=like.dtype, device=memory.device)
     size, stride, offset = (like.size(), like.stride(), like.storage_offset()) if n < 0 else ((n,), (1,), 0)
     return made.set_(memory.untyped_storage(), offset, size, stride)
-
-
-def _cut(tensor: Tensor, size: Sequence[int] | None) -> Tensor:
-    """The call's part of a padded result; all of it if ``size`` is None."""
-    for dim, n in enumerate(size or ()):
-        tensor = tensor.narrow(dim, 0, n)
-    return tensor
 
 
 def _kind(

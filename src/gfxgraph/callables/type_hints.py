@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, Protocol, Typ
 
 if TYPE_CHECKING:
     from gfxgraph.callables.distributed.ranks import Ranks
-    from gfxgraph.core.bucket_sizes import Above, BucketPlan, Budget
+    from gfxgraph.core.bucket_sizes import BucketPlan
     from gfxgraph.types import MovedInput, ReplayMode
 
 P = ParamSpec("P")
@@ -43,13 +43,8 @@ class GraphedOptions(TypedDict, total=False):
         | Mapping[str, Sequence[int] | str | os.PathLike[str] | BucketPlan | Picks | None]
         | None
     )
-    above: Above | Literal["eager", "chunks"]
-    budget: Budget | None
-    pad: str | float | Mapping[str, str | float] | None
     mode: ReplayMode | Literal["standard", "adaptive", "hot"] | None
-    policy: ReplayMode | Literal["standard", "adaptive", "hot"] | None
     moved: MovedInput | Literal["copy", "relocate", "recapture"]
-    threads: Literal["serial", "clones"]
     warmup: int
     max_graphs: int
     strict: bool

@@ -62,7 +62,7 @@ from gfxgraph.types import CaptureStatus, OnUnsafe
 
 _WANTS_PLAIN = (
     "gfxgraph: .item() in a capture gives a number that each replay reads anew; C code that takes only Python's own "
-    "float or int refuses it. There, write float(value) or int(value), which pins it (docs/host-values.md)"
+    "float or int refuses it. There, write float(value) or int(value), which pins it (docs/run.md)"
 )
 
 

@@ -9,10 +9,8 @@ A file here that has a ``command`` is a command of that name. Nothing else needs
     _contract.py      what all share: options, errors, exit statuses
     _chinese.py       ``--help`` in Chinese, from help_zh.toml
     run.py            runs a program with safe graphs; with it:
-    _guarded.py       stays above a guarded program
-    _handshake.py     whether gfxgraph reaches the Python that a command starts
     _preload.py       programs that call the graph API themselves
-    _watched.py       ``--coverage`` and ``--report``
+    _run_end.py       what it says at its end
     doctor.py         checks GPU, ROCm, PyTorch and settings; with it:
     _selftest.py      ``--selftest``
     check.py          what would break or split a capture of a function

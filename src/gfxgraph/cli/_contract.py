@@ -212,6 +212,7 @@ allow_cuda = click.option(
     help="Also allow a CUDA build of torch, with an NVIDIA GPU.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, also for errors.")
+quiet = click.option("-q", "--quiet", is_flag=True, help="Say nothing of gfxgraph's own where all is well.")
 lang = click.option(
     "--lang",
     type=click.Choice(["en", "zh"]),

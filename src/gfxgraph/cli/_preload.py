@@ -1,36 +1,27 @@
 """gfxgraph run --preload: a program that calls the graph API itself, under the preload library.
 
-Unlike other programs it is waited for: what the library saw is printed after it has ended. Everything is
-printed on stderr, so that a program's own output can still be piped.
+What the library saw is printed after it has ended, on stderr, so that a program's own output can still be piped.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import shutil
-import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
 
 import click
 
 from gfxgraph import native
 from gfxgraph.diagnostics.render import visible
 from gfxgraph.hardware import defect_environment, defects
-
-# Sent to this process alone by its parent; ^C reaches the program by itself.
-PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1")
-SIGNALLED = 128  # the status by which shells tell of a death by signal
+from gfxgraph.startup import supervise
+from gfxgraph.startup.supervise import how_ended
 
 
 def run(argv: list[str], environ: Mapping[str, str], *, as_json: bool = False) -> int:
-    """Run ``argv`` under the library, print what was reported, and return the status to exit with.
+    """Run ``argv`` under the library, print what was reported, and return the status as ``subprocess`` gives it.
 
     Raises:
         GfxGraphError: `native_library_unusable`.
@@ -39,11 +30,11 @@ def run(argv: list[str], environ: Mapping[str, str], *, as_json: bool = False) -
     decisions = defects.decide(machine)
     modes = {"global": decisions.capture_error_mode, "relaxed": decisions.relaxed_capture_mode}
     settings = native.preload_settings(modes, decisions.update_budget, decisions.max_nodes, environ)
-    with _folder() as folder:
+    with tempfile.TemporaryDirectory(prefix="gfxgraph-preload-", ignore_cleanup_errors=True) as folder:
         kept = environ.get(native.REPORT)
-        report = Path(kept) if kept else folder / "%p.json"
+        report = Path(kept) if kept else Path(folder) / "%p.json"
         prepared = native.preload_environment({**environ, **settings}, report)
-        status = wait(argv, prepared)
+        status = supervise.run(argv, prepared)
         if as_json:
             told = [asdict(seen) for seen in reports(report)]
             click.echo(json.dumps({"status": status, "processes": told, "settings": settings}, default=str), err=True)
@@ -64,8 +55,8 @@ def lines(status: int, report: Path, settings: Mapping[str, str]) -> Iterator[st
         yield f"for known defects of this ROCm and GPU: {name}={value} (gfxgraph doctor --why)"
     if found:
         return
-    if status > SIGNALLED:
-        yield f"no report: the program died of {_signal_name(status - SIGNALLED)}, before it could be written"
+    if status < 0:
+        yield f"no report: the program died of {how_ended(status)}, before it could be written"
         yield "send it SIGUSR1 while it runs to have one written at once; GFXGRAPH_PRELOAD_REPORT names the file"
     else:
         yield "no report: the program made no graph call that a preloaded library can see"
@@ -79,42 +70,3 @@ def reports(report: Path) -> list[native.Report]:
     """What the processes wrote to files of this name."""
     pattern = report.name.replace("%p", "*")
     return [seen for path in sorted(report.parent.glob(pattern)) if (seen := native.read_report(path))]
-
-
-def wait(argv: list[str], environ: Mapping[str, str]) -> int:
-    """Run ``argv`` and return its status, as a shell tells it; signals sent to us reach it."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    with subprocess.Popen(argv, env=environ) as program:
-
-        def pass_on(number: int, _: FrameType | None) -> None:
-            # It may have ended between the signal and here.
-            with contextlib.suppress(ProcessLookupError):
-                program.send_signal(number)
-
-        before = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}
-        for name in PASSED_ON:
-            number = getattr(signal, name)
-            before[number] = signal.signal(number, pass_on)
-        try:
-            status = program.wait()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-    return status if status >= 0 else SIGNALLED - status
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-@contextlib.contextmanager
-def _folder() -> Iterator[Path]:
-    made = tempfile.mkdtemp(prefix="gfxgraph-preload-")
-    try:
-        yield Path(made)
-    finally:
-        shutil.rmtree(made, ignore_errors=True)

@@ -10,12 +10,11 @@ import contextlib
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import NoReturn
 
 import click
 
-from gfxgraph import config, files
+from gfxgraph import config
 from gfxgraph.cli import _contract
 from gfxgraph.diagnostics.render import visible
 from gfxgraph.errors import ActivationError
@@ -31,19 +30,12 @@ _YES_NO = {"en": ("no", "yes"), "zh": ("否", "是")}
 @click.command("check", cls=_contract.Command)
 @click.argument("target", required=False, metavar="[MODULE:FUNCTION]")
 @click.option("--arg", "expressions", multiple=True, metavar="EXPRESSION", help="An argument of FUNCTION, in Python.")
-@click.option(
-    "--sarif",
-    type=_contract.OutFile(or_stdout=True),
-    metavar="FILE",
-    help="Write FUNCTION's findings as SARIF 2.1.0; - for stdout.",
-)
 @_contract.allow_cuda
 @_contract.simulate
 @_contract.as_json
 def command(
     target: str | None,
     expressions: tuple[str, ...],
-    sarif: str | None,
     allow_cuda: bool,
     simulate: str,
     as_json: bool,
@@ -53,16 +45,16 @@ def command(
     \b
     gfxgraph check
     gfxgraph check model:step --arg "torch.randn(2, 8, device='cuda')"
-    gfxgraph check path/to/model.py:step --sarif findings.sarif
+    gfxgraph check path/to/model.py:step --json
 
     The function runs in the simulator, so no GPU is needed; make its tensors with device="cuda".
 
     Exit status: 0 nothing found, 1 findings, 2 gfxgraph cannot be used here or FUNCTION does not run.
     """
     if target is not None:
-        _check_function(target, expressions, simulate or _contract.DEFAULT_PROFILE, sarif, as_json)
-    if expressions or sarif:
-        raise click.UsageError("--arg and --sarif belong to a MODULE:FUNCTION")
+        _check_function(target, expressions, simulate or _contract.DEFAULT_PROFILE, as_json)
+    if expressions:
+        raise click.UsageError("--arg belongs to a MODULE:FUNCTION")
     asked = {"GFXGRAPH_ALLOW_CUDA": "1"} if allow_cuda else {}
     if simulate:
         asked["GFXGRAPH_SIMULATE"] = simulate
@@ -81,9 +73,7 @@ def command(
     sys.exit(0 if health["ok"] else STATUS_NOT_OK)
 
 
-def _check_function(
-    target: str, expressions: tuple[str, ...], profile: str, sarif: str | None, as_json: bool
-) -> NoReturn:
+def _check_function(target: str, expressions: tuple[str, ...], profile: str, as_json: bool) -> NoReturn:
     try:
         # lazily: it needs torch
         from gfxgraph.reporting import check
@@ -91,15 +81,9 @@ def _check_function(
         raise ActivationError("no_torch", python=sys.executable, quote=str(error)) from error
     with contextlib.redirect_stdout(sys.stderr):  # what the function prints is not our output
         checked = check.run(target, expressions, profile)
-    if sarif is not None:
-        text = json.dumps(check.as_sarif([checked]), indent=2)
-        if sarif == "-":
-            click.echo(text)
-        else:
-            files.write(Path(sarif), text + "\n")
     if as_json:
         click.echo(json.dumps(checked.as_dict()))
-    elif sarif != "-":
+    else:
         for finding in checked.findings:
             click.echo(finding.text())
         graphs = "one graph" if checked.n_graphs == 1 else f"{checked.n_graphs} graphs"

@@ -14,6 +14,7 @@ from gfxgraph import config
 from gfxgraph.cli import _contract, _selftest
 from gfxgraph.diagnostics.render import visible
 from gfxgraph.hardware import checks, versions
+from gfxgraph.hardware.aside import Aside
 from gfxgraph.hardware.checks import CheckResult, CheckState, Site
 from gfxgraph.hardware.defect_environment import Environment, detect
 from gfxgraph.hardware.defects import Decisions, applicable, applies, decide, is_cured, rows
@@ -65,7 +66,7 @@ def command(
     found = []
     with _contract.working("doctor"):
         try:
-            environment = checks.within(detect)
+            environment = Aside().within(checks.LIMIT_S, detect)
         except TimeoutError:
             environment = Environment(platform="none", source="did not answer")
             found = [checks.hung("GPUs")]

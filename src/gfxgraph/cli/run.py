@@ -1,29 +1,29 @@
 """Run a script, a module or a command with safe graphs, in all of its processes.
 
-The program is started as if ``gfxgraph run`` had not been typed: the same interpreter runs it in place of
-this process, so that its arguments, exit status, signals and tracebacks are its own. Only the environment
-differs: variables that say what is wanted, and a folder on PYTHONPATH by which every Python process below
-takes part (gfxgraph.startup).
+The program is started as if ``gfxgraph run`` had not been typed: the same interpreter, arguments, exit status,
+signals and tracebacks. Only the environment differs: variables that say what is wanted, and a folder on PYTHONPATH by
+which every Python process below takes part (gfxgraph.startup). This process waits for it and says at the end what
+came of it (_run_end.py).
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import shutil
-import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 import click
 
-from gfxgraph.cli import _contract, _guarded, _handshake, _watched
+from gfxgraph.cli import _contract, _run_end
 from gfxgraph.cli._contract import DEFAULT_PROFILE
 from gfxgraph.core.fault_report import HANG_LIMIT_S
-from gfxgraph.startup import stats_file
+from gfxgraph.startup import stats_file, supervise
 from gfxgraph.startup.child_environment import program_environment
+from gfxgraph.startup.sanitizer import compute_sanitizer_cmd
 from gfxgraph.startup.torch_build import refuse_unsuitable
 from gfxgraph.types import GuardTier, OnUnsafe
 
@@ -33,6 +33,7 @@ DEFAULT_VALUES = {
     "--watch": f"{HANG_LIMIT_S:g}",
 }
 TAKE_VALUES = {"--on-unsafe", "--guard", "--guard-limit", "--min-coverage", "--report"}
+TIERS = ("0", "1", "2", "3", "safe", "localize", "deep")
 USAGE = "[OPTIONS] (SCRIPT.py ARGS... | -m MODULE ARGS... | -- COMMAND ARGS...)"
 
 
@@ -107,8 +108,28 @@ def split(args: list[str], takes_value: set[str]) -> tuple[list[str], LaunchedPr
     metavar="[=SECONDS]",
     help=f"Report captures and replays that take longer (default {HANG_LIMIT_S:g} s), with stacks; 0 turns it off.",
 )
-@_watched.options
-@_guarded.options
+@click.option("--guard", type=click.Choice(TIERS), help="Guard against illegal memory access.")
+@click.option(
+    "--guard-limit",
+    type=_contract.Number(min=0.1),
+    default=HANG_LIMIT_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long one graph node may take before it counts as hanging (tiers 2 and 3).",
+)
+@click.option(
+    "--sanitizer", is_flag=True, help="Run under compute-sanitizer or AMD's debug agent; implies --guard 3."
+)
+@click.option("--coverage", is_flag=True, help="Report how much ran in graphs; a launch costs some us.")
+@click.option("--coverage-table", is_flag=True, help="Name the lines that ran eagerly; implies --coverage.")
+@click.option(
+    "--min-coverage",
+    type=_contract.Number(0.0, 1.0),
+    metavar="SHARE",
+    help="Exit with status 1 if less than this share of launches is in graphs, e.g. 0.9; implies --coverage.",
+)
+@click.option("--report", "report_file", metavar="FILE.html", help="Write what ran, and where, as one HTML page.")
+@_contract.quiet
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -128,6 +149,7 @@ def command(
     coverage_table: bool,
     min_coverage: float | None,
     report_file: str | None,
+    quiet: bool,
 ) -> None:
     """Run a program with safe graphs, in all of its processes.
 
@@ -145,29 +167,28 @@ def command(
         raise click.UsageError("nothing to run: name a script, -m MODULE, or -- COMMAND", ctx)
     for written in (report_file, None if stats == stats_file.TO_STDERR else stats):
         _contract.can_be_written(written, program=program.argv[0])
-    asked = wanted(allow_cuda, simulate, on_unsafe, validate, debug, stats)
-    if watch is not None:
-        asked["GFXGRAPH_WATCH"] = f"{watch:g}"
-    if guard or sanitizer:
-        asked["GFXGRAPH_GUARD"] = "3" if sanitizer else str(guard)
+    tier = "3" if sanitizer else guard
+    asked = wanted(allow_cuda, simulate, on_unsafe, validate, debug, stats, watch, tier)
     environment, settings = program_environment(asked)
     argv = command_line(program)
     if runs_here(argv):
         refuse_unsuitable(settings, sys.executable)
-    if program.is_command:
-        _handshake.refuse_deaf(argv, environment)
-    watched = _watched.wanted(coverage, coverage_table, min_coverage, report_file)
-    if preload or watched.is_any:
-        # lazily: other commands start without it
-        from gfxgraph.cli import _preload
+    coverage = coverage or coverage_table or min_coverage is not None or bool(report_file)
+    with tempfile.TemporaryDirectory(prefix="gfxgraph-run-", ignore_cleanup_errors=True) as folder:
+        end = _run_end.RunEnd(Path(folder), environment, coverage, coverage_table, min_coverage, report_file)
+        is_guarded = settings.guard >= GuardTier.LOCALIZE and os.name == "posix"
+        if preload:
+            # lazily: other runs start without it
+            from gfxgraph.cli import _preload
 
-        wait = functools.partial(_preload.run, as_json=as_json) if preload else _preload.wait
-        if not watched.is_any:
-            sys.exit(wait(argv, environment))
-        sys.exit(_watched.run(lambda prepared: wait(argv, prepared), environment, watched))
-    if settings.guard >= GuardTier.LOCALIZE and os.name == "posix":
-        _guarded.run(argv, environment, guard_limit, sanitizer)
-    replace_process(argv, environment)
+            status = _preload.run(argv, end.environment, as_json=as_json)
+        elif is_guarded:
+            line = compute_sanitizer_cmd(argv) if sanitizer else argv
+            status = supervise.run_guarded(line, end.environment, guard_limit)
+        else:
+            status = supervise.run(argv, end.environment)
+        status = end.tell(status, is_quiet=quiet or preload, as_json=as_json, is_guarded=is_guarded)
+    supervise.end_as(status)
 
 
 def wanted(
@@ -177,6 +198,8 @@ def wanted(
     validate: bool,
     debug: bool,
     stats: str | None,
+    watch: float | None = None,
+    guard: str | None = None,
 ) -> dict[str, str]:
     """Return the variables that say what the options say; an option left out leaves its variable alone."""
     result = {}
@@ -190,6 +213,10 @@ def wanted(
         result["GFXGRAPH_SIMULATE"] = simulate
     if on_unsafe:
         result["GFXGRAPH_ON_UNSAFE"] = on_unsafe
+    if watch is not None:
+        result["GFXGRAPH_WATCH"] = f"{watch:g}"
+    if guard:
+        result["GFXGRAPH_GUARD"] = guard
     if stats is not None:
         is_file = stats != stats_file.TO_STDERR
         result[stats_file.VARIABLE] = str(Path(stats).absolute()) if is_file else stats
@@ -230,13 +257,3 @@ def has_module(name: str) -> bool:
 def runs_here(argv: list[str]) -> bool:
     """True where the program is sure to use this interpreter's torch; others refuse as they import theirs."""
     return Path(argv[0]).parent == Path(sys.executable).parent
-
-
-def replace_process(argv: list[str], environment: dict[str, str]) -> None:
-    """Become the program. Does not return."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if os.name == "posix":
-        os.execve(argv[0], argv, environment)
-    # Windows has no exec that keeps the console's wait: the parent would return before the program ends.
-    sys.exit(subprocess.call(argv, env=environment))

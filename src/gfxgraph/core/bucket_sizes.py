@@ -19,7 +19,6 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from functools import cached_property
 
 from gfxgraph.core.optimum import best_sizes
@@ -30,13 +29,6 @@ LADDER_MAX = 512
 """The largest size of vLLM's ladder on most devices."""
 
 
-class Above(StrEnum):
-    """What happens to a call that is larger than every bucket."""
-
-    EAGER = "eager"
-    CHUNKS = "chunks"
-
-
 @dataclass(frozen=True)
 class Buckets:
     """The captured sizes of one dynamic dimension.
@@ -44,7 +36,6 @@ class Buckets:
     Args:
         sizes: in any order, repeats allowed; kept ascending, each once.
         source: where they come from, for people: "explicit", "powers", "ladder", "learned".
-        above: what to do above the largest.
 
     Raises:
         ConfigError: `bad_buckets`, a size is not a whole number above zero, or there is none.
@@ -52,7 +43,6 @@ class Buckets:
 
     sizes: tuple[int, ...]
     source: str = "explicit"
-    above: Above = Above.EAGER
 
     def __post_init__(self) -> None:
         for size in self.sizes:
@@ -61,7 +51,6 @@ class Buckets:
         if not self.sizes:
             raise ConfigError("bad_buckets", given="()", problem="it contains no size")
         object.__setattr__(self, "sizes", tuple(sorted(set(self.sizes))))
-        object.__setattr__(self, "above", Above(self.above))
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -75,17 +64,9 @@ class Buckets:
         at = bisect_left(self.sizes, n)
         return self.sizes[at] if at < len(self.sizes) else None
 
-    def chunks(self, n: int) -> tuple[int, ...]:
-        """Sizes of the pieces, in order, that a call larger than every bucket is split into."""
-        whole, rest = divmod(n, self.largest)
-        return (self.largest,) * whole + ((rest,) if rest else ())
-
     def padded(self, n: int) -> int:
-        """The size that a call of ``n`` runs at: its bucket, its chunks' buckets, or ``n`` itself, eagerly."""
-        bucket = self.pick(n)
-        if bucket is not None:
-            return bucket
-        return sum(self.pick(part) or part for part in self.chunks(n)) if self.above is Above.CHUNKS else n
+        """The size that a call of ``n`` runs at: its bucket, or ``n`` itself, eagerly."""
+        return self.pick(n) or n
 
     def below(self, bucket: int) -> int:
         """The next smaller bucket, or 0 for the smallest: ``bucket`` serves the sizes above it."""
@@ -97,20 +78,20 @@ class Buckets:
         return sum(n_calls * (self.padded(n) - n) for n, n_calls in histogram.items())
 
 
-def powers(largest: int, above: Above = Above.EAGER) -> Buckets:
+def powers(largest: int) -> Buckets:
     """1, 2, 4, ... up to the first power of two that holds ``largest``."""
-    return Buckets(tuple(1 << i for i in range((max(largest, 1) - 1).bit_length() + 1)), "powers", above)
+    return Buckets(tuple(1 << i for i in range((max(largest, 1) - 1).bit_length() + 1)), "powers")
 
 
-def ladder(largest: int = LADDER_MAX, above: Above = Above.EAGER) -> Buckets:
+def ladder(largest: int = LADDER_MAX) -> Buckets:
     """vLLM's capture sizes up to ``largest``, which is a bucket itself."""
     steps = itertools.chain((1, 2, 4), range(8, 256, 8), range(256, largest + 1, 16))
-    return Buckets((*(size for size in steps if size <= largest), largest), "ladder", above)
+    return Buckets((*(size for size in steps if size <= largest), largest), "ladder")
 
 
-def explicit(sizes: Iterable[int], above: Above = Above.EAGER) -> Buckets:
+def explicit(sizes: Iterable[int]) -> Buckets:
     """The sizes given."""
-    return Buckets(tuple(sizes), "explicit", above)
+    return Buckets(tuple(sizes), "explicit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +133,6 @@ def learn(
     budget: Budget | None = None,
     *,
     min_gain: float = MIN_GAIN,
-    above: Above = Above.EAGER,
 ) -> Buckets:
     """The buckets that pad least on the sizes seen: as many as the budget allows and as are worth their cost.
 
@@ -191,7 +171,7 @@ def learn(
         if len(candidate) > 1 and saved_by_last < min_gain * work and Buckets(found).padding(kept) <= as_good_as:
             break
         found = candidate
-    return Buckets(found, "learned", above)
+    return Buckets(found, "learned")
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,8 +250,7 @@ class BucketPlan:
             rows.append(["eager (padding refused)", str(sum(eager.values())), _range(eager), "-"])
         over = {s: n for s, n in self.seen.items() if self.pick(s) is None}
         if over:
-            how = " / ".join(sorted({b.above.value for b in self.dims.values()}))
-            rows.append([f"above ({how})", str(sum(over.values())), _range(over), "-"])
+            rows.append(["above (eager)", str(sum(over.values())), _range(over), "-"])
         widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
         lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
         sources = ", ".join(f"{name}: {b.source}, {len(b)} sizes" for name, b in self.dims.items())
@@ -284,7 +263,7 @@ class BucketPlan:
 
     def to_json(self) -> str:
         """The plan as text that ``from_json`` reads."""
-        dims = {n: {"sizes": b.sizes, "source": b.source, "above": b.above.value} for n, b in self.dims.items()}
+        dims = {n: {"sizes": b.sizes, "source": b.source} for n, b in self.dims.items()}
         seen = [{"sizes": sizes, "calls": n} for sizes, n in sorted(self.seen.items())]
         return json.dumps({"version": VERSION, "dims": dims, "seen": seen}, indent=1) + "\n"
 
@@ -300,10 +279,7 @@ class BucketPlan:
             if not isinstance(data, dict) or data.get("version") != VERSION:
                 found = data.get("version") if isinstance(data, dict) else None
                 raise ValueError(f"its version is {found!r}, and this gfxgraph reads version {VERSION}")
-            dims = {
-                str(name): Buckets(tuple(row["sizes"]), str(row["source"]), Above(row["above"]))
-                for name, row in data["dims"].items()
-            }
+            dims = {str(name): Buckets(tuple(row["sizes"]), str(row["source"])) for name, row in data["dims"].items()}
             seen = Counter({tuple(map(int, row["sizes"])): int(row["calls"]) for row in data["seen"]})
             if any(len(sizes) != len(dims) for sizes in seen):
                 raise ValueError(f"a call in it does not have {len(dims)} sizes")
@@ -318,7 +294,6 @@ def learn_plan(
     seen: Mapping[tuple[int, ...], int],
     budget: Budget | None = None,
     *,
-    above: Above = Above.EAGER,
     n_rounds: int = 4,
 ) -> BucketPlan:
     """A plan learned over several dimensions, one at a time with the others fixed, until nothing changes.
@@ -329,10 +304,10 @@ def learn_plan(
     """
     limits = budget or Budget()
     most: dict[str, int] = {}
-    dims = _settled(names, seen, most, limits, above, n_rounds)
+    dims = _settled(names, seen, most, limits, n_rounds)
     while limits.broken_by(_graph_sizes(BucketPlan(dims, seen))) and any(len(b) > 1 for b in dims.values()):
         shorter = [
-            _settled(names, seen, {**most, name: len(dims[name]) - 1}, limits, above, n_rounds)
+            _settled(names, seen, {**most, name: len(dims[name]) - 1}, limits, n_rounds)
             for name in names
             if len(dims[name]) > 1
         ]
@@ -346,13 +321,10 @@ def _settled(
     seen: Mapping[tuple[int, ...], int],
     most: Mapping[str, int],
     limits: Budget,
-    above: Above,
     n_rounds: int,
 ) -> dict[str, Buckets]:
     """Buckets of every dimension, each the best for the others, with at most ``most`` of each."""
-    dims = {
-        name: Buckets(tuple({sizes[axis] for sizes in seen}), "learned", above) for axis, name in enumerate(names)
-    }
+    dims = {name: Buckets(tuple({sizes[axis] for sizes in seen}), "learned") for axis, name in enumerate(names)}
     for _ in range(n_rounds if len(names) > 1 else 1):
         before = dict(dims)
         for axis, name in enumerate(names):
@@ -361,7 +333,7 @@ def _settled(
                 others = [b.padded(s) for i, (b, s) in enumerate(zip(dims.values(), sizes)) if i != axis]
                 weights[sizes[axis]] += n * _elements(others)
             counts = [n for n in (most.get(name), limits.n_buckets) if n is not None]
-            dims[name] = learn(weights, replace(limits, n_buckets=min(counts, default=None)), above=above)
+            dims[name] = learn(weights, replace(limits, n_buckets=min(counts, default=None)))
         if dims == before:
             break
     return dims

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gfxgraph import config
@@ -30,8 +29,6 @@ _ENDS = 90
 """Rank of the ways in which a process ends, which are consequences of something else."""
 _ANYBODYS = frozenset({"missing_shared_library", "symbol_version_mismatch"})
 """Codes whose weak signs are the loader's words for any library: they count only if something names AMD."""
-_DEATHS = frozenset("illegal_address hsa_queue_abort gpu_hang launch_failure process_crashed process_aborted".split())
-"""Codes that say how a process ended and not whose code did it."""
 
 
 def explain(subject: object, *, lang: str = "", family: str = "", family_of: FamilyOf | None = None) -> Explanation:
@@ -93,8 +90,6 @@ def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: F
         return Explanation(lang=lang)
     if lastresort.went_on(scanner.context, [(match.line, match.text) for match in matches]):
         return Explanation(lang=lang, warned=tuple(matches))
-    if matches[0].code in _DEATHS:
-        matches = [replace(matches[0], component=lastresort.suspect(scanner.context, matches[0].line)), *matches[1:]]
     archs = sorted(scanner.archs, key=lambda arch: -scanner.archs[arch])
     here = situation.read(lines, archs)
     text = "\n".join(lines).lower()
@@ -151,9 +146,13 @@ def _case_first(
         if near and match is matches[0]:
             return matches, near
         hit = scanner.hits.get(match.code)
+        if not near or len(known.best(near)) > 1:
+            continue
         is_sure = not (hit and hit.is_case_only) and "warning" not in kinds.of(match.text)
         needed = _TELLS_THE_ROOT + (ranks[match.code] - ranks[matches[0].code]) / 4
-        if near and is_sure and near[0].weight > needed and len(known.best(near)) == 1:
+        # The same line, but the case knows it by its message.
+        is_same = near[0].is_printed and match.line == matches[0].line
+        if is_same or (is_sure and near[0].weight > needed):
             return [match, *(other for other in matches if other is not match)], near
     return matches, []
 

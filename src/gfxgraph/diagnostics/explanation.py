@@ -13,46 +13,35 @@ from gfxgraph.diagnostics.render import LABELS, fill, visible
 from gfxgraph.diagnostics.situation import Situation
 from gfxgraph.diagnostics.statuses import Status
 
-_MORE_WORDS = {
-    "en": {
-        "seen": "seen: ",
-        "line": "line {line}",
-        "times": "{count} times",
-        "hint": "here: ",
-        "note": "note: ",
-        "status": "code: ",
-        "gpu": "gpu:  ",
-        "part": "part: ",
-        "near": "near: ",
-        "source": "from: ",
-        "also": "also: ",
-        "nothing": "gfxgraph does not recognize this; gfxgraph explain --list shows what it knows",
-        "warned": "nothing failed: line {line} warns, and the program went on; more: gfxgraph explain {code}",
-        "case": "case: ",
-        "which": "; which one: ",
-        "two": "two known cases look like this",
-        "form": "gfxgraph does not know this sentence; by its form it says this",
-    },
-    "zh": {
-        "seen": "日志：",
-        "line": "第 {line} 行",
-        "times": "共 {count} 次",
-        "hint": "本例：",
-        "note": "说明：",
-        "status": "代码：",
-        "gpu": "GPU：",
-        "part": "组件：",
-        "near": "附近：",
-        "source": "来源：",
-        "also": "另有：",
-        "nothing": "没有识别出已知问题；可识别的内容见 gfxgraph explain --list",
-        "warned": "没有故障：第 {line} 行只是警告，程序继续运行；详情：gfxgraph explain {code}",
-        "case": "案例：",
-        "which": "；区分：",
-        "two": "有两个已知案例与此相似",
-        "form": "gfxgraph 没有收录这条报错，以上是根据句式作出的判断",
-    },
+_BOTH = {
+    "seen": ("seen: ", "日志："),
+    "line": ("line {line}", "第 {line} 行"),
+    "times": ("{count} times", "共 {count} 次"),
+    "hint": ("here: ", "本例："),
+    "note": ("note: ", "说明："),
+    "status": ("code: ", "代码："),
+    "gpu": ("gpu:  ", "GPU："),
+    "part": ("part: ", "组件："),
+    "source": ("from: ", "来源："),
+    "also": ("also: ", "另有："),
+    "nothing": (
+        "gfxgraph does not recognize this; gfxgraph explain --list shows what it knows",
+        "没有识别出已知问题；可识别的内容见 gfxgraph explain --list",
+    ),
+    "warned": (
+        "nothing failed: line {line} warns, and the program went on; more: gfxgraph explain {code}",
+        "没有故障：第 {line} 行只是警告，程序继续运行；详情：gfxgraph explain {code}",
+    ),
+    "case": ("case: ", "案例："),
+    "which": ("; which one: ", "；区分："),
+    "check": ("test: ", "验证："),
+    "two": ("two known cases look like this", "有两个已知案例与此相似"),
+    "form": (
+        "gfxgraph does not know this sentence; by its form it says this",
+        "gfxgraph 没有收录这条报错，以上是根据句式作出的判断",
+    ),
 }
+_MORE_WORDS = {lang: {key: both[n] for key, both in _BOTH.items()} for n, lang in enumerate(("en", "zh"))}
 
 
 _UNKNOWN = "not_in_catalogue"
@@ -78,7 +67,7 @@ _CHECKS = re.compile(
 class Match:
     """One recognised condition: its code and, if it came from a log, the line and number of occurrences.
 
-    ``component`` is the part of ROCm named by an unknown sentence, or by lines next to a crash.
+    ``component`` is the part of ROCm named by an unknown sentence.
     ``is_by_form`` means that the sentence is unknown and was classified by its form.
     """
 
@@ -178,12 +167,17 @@ class Explanation:
                 lines.append(_indent(what, str(parts["what"])))
             lines.append(_indent(why, str(parts["why"]) if more else _clause(str(parts["why"]))))
         steps = _texts(parts["do"]) if more else self._first(_texts(parts["do"]), sum(map(len, lines)))
+        chosen = best(self.near, self.situation.facts.get)
+        if len(chosen) == 1 and chosen[0].is_printed and not more:  # what is known of the class can only be worse
+            steps = steps[: 1 + len(self.findings)]
         lines.append(_indent(do, "\n".join(steps)))
+        if len(chosen) == 1 and (check := self.situation.advice(chosen[0].case.check[lang])):
+            lines.append(_indent(words["check"], check))
         if root.is_by_form:
             lines.append(_indent(words["note"], words["form"]))
         if more:
             lines += [_indent(words["note"], note) for note in _texts(parts["notes"])]
-            lines += [_indent(words["source"], one.case.source) for one in best(self.near, self.situation.facts.get)]
+            lines += [_indent(words["source"], one.case.source) for one in chosen]
         lines.append(_indent(last, f"gfxgraph explain {root.code}"))
         shown = others if more else others[:_MOST_OTHERS]
         lines += [_indent(words["also"], _brief(match, lang)) for match in shown]
@@ -195,8 +189,7 @@ class Explanation:
         if root.text:
             yield _indent(words["seen"], _seen(root, lang, longest))
         if root.component:
-            is_named = root.code == _UNKNOWN or root.is_by_form
-            yield _indent(words["part" if is_named else "near"], root.component)
+            yield _indent(words["part"], root.component)
         if root.status:
             yield _indent(words["status"], _status(root.status, lang))
         if self.archs:
@@ -263,7 +256,7 @@ class Explanation:
             "why": fill(general.why, found, names, lang),
             "case": case,
             "package": package,
-            "do": list(dict.fromkeys(self._fitting(steps))),
+            "do": _different(self._fitting(steps)),
             "notes": notes,
             "sources": list(found.sources),
         }
@@ -290,11 +283,12 @@ class Explanation:
         )
 
     def _first(self, steps: list[str], n_before: int) -> list[str]:
-        """The first steps that fit: one at least, three at most."""
+        """The first steps that fit: one at least, three at most, two if a case is known."""
+        most = _MOST_STEPS - bool(self.near)
         chosen: list[str] = []
         left = max(_LEAST_ADVICE, _LONGEST - n_before)
         for step in steps:
-            if len(chosen) < _MOST_STEPS and (not chosen or len(step) <= left or _PAIR in step):
+            if len(chosen) < most and (not chosen or len(step) <= left or _PAIR in step):
                 chosen.append(step)
                 left -= len(step)
         return chosen
@@ -314,6 +308,16 @@ class Explanation:
             name = family if family in notes else family.rstrip("0123456789.")
             if name in notes:
                 yield family, notes[name]
+
+
+def _different(steps: Iterable[str]) -> list[str]:
+    """``steps`` without those that say what an earlier one says."""
+    kept: dict[str, str] = {}
+    for step in steps:
+        words = re.sub(r"[\s;；，,]+", "", step)
+        if not any(words in other or other in words for other in kept):
+            kept[words] = step
+    return list(kept.values())
 
 
 def _clause(text: str) -> str:

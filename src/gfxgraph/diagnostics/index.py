@@ -70,19 +70,18 @@ class Index(NamedTuple):
     words: dict[str, int]
 
 
-class EntryNames:
+class EntryNames(NamedTuple):
     """The names of every entry: its rank, its older names, its title in each language."""
 
-    def __init__(self, plain: dict[str, Any]) -> None:
-        self.ranks: dict[str, int] = plain["ranks"]
-        self.aliases: dict[str, str] = plain["aliases"]
-        self.titles: dict[str, dict[str, str]] = plain["titles"]
+    ranks: dict[str, int]
+    aliases: dict[str, str]
+    titles: dict[str, dict[str, str]]
 
 
 @lru_cache(maxsize=1)
 def names() -> EntryNames:
     """Return the names; much smaller than the index, and enough for codes and lists."""
-    return derived.load_json("names", VERSION, [FOLDER], _names, EntryNames)
+    return derived.load_json("names", VERSION, [FOLDER], _names, lambda plain: EntryNames(**plain))
 
 
 def _names() -> dict[str, Any]:

@@ -12,7 +12,7 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -26,15 +26,15 @@ FACTS = frozenset(
 _NONE: Mapping[str, str] = MappingProxyType({})
 _LEAST_SHARE = 0.65
 """Of the weight of a signature, which must be in the text."""
-_LEAST_WEIGHT = 10.0
-"""Two or three words that few records contain, less what is missing."""
+_LEAST_WEIGHT, _LEAST_WORDS = 10.0, 6.0
+"""Two or three words that few records contain, less what is missing; and without what the GPU and program add."""
 _LEAST_RECORDS = 500  # among which a word may be rare
 _MISSING = 0.7  # of a missing word's weight counts against a case
-_NAMED, _PROVED, _PRINTED = 2.0, 5.0, 12.0  # a program, GPU or system; a fact about the machine; the case's message
+_GPU, _NAMED, _PROVED, _PRINTED = 5.0, 2.0, 5.0, 12.0  # what a GPU, a program, a fact, the case's message adds
 _CLEARLY = 1.25
 """The best case is shown alone if it weighs so much more than the next."""
 _DECISIVE = re.compile(
-    r"gfx[0-9][0-9a-f]{2,3}|.*\d\.\d.*|[A-Z]+(_[A-Z0-9]+){2,}|[a-zA-Z_+-]+\.(dll|so)|[a-z]+-[a-z]+-[a-z]+"
+    r"gfx[0-9][0-9a-f]{2,3}|(RX)?\d{3,4}[A-Z]{0,4}|.*\d\.\d.*|[A-Z]+(_[A-Z0-9]+){2,}|[a-zA-Z_+-]+\.(dll|so)|[a-z]+-[a-z]+-[a-z]+"
 )
 """A GPU, a version, a variable, a library or a package by name: without it, it is another case."""
 _PROGRAMS = {"pytorch": "torch", "llama.cpp": "ggml", "comfyui": "comfy", "flash-attention": "flash"}
@@ -42,7 +42,7 @@ _PROGRAMS = {"pytorch": "torch", "llama.cpp": "ggml", "comfyui": "comfy", "flash
 
 
 class KnownCase(NamedTuple):
-    """One known case; empty fields say nothing. The fields are described in docs/explaining-errors.md."""
+    """One known case; empty fields say nothing. The fields are described in CONTRIBUTING.md."""
 
     signature: str
     cause: Mapping[str, str]
@@ -66,14 +66,14 @@ class Setting(NamedTuple):
 
 
 class Near(NamedTuple):
-    """A case that fits, by how much, and whether a fact about the machine proved it."""
+    """A case that fits, by how much, and whether its message was found."""
 
     case: KnownCase
     weight: float
-    is_proved: bool = False
+    is_printed: bool = False
 
 
-@lru_cache(maxsize=32)
+@cache
 def cases(code: str) -> tuple[KnownCase, ...]:
     """The known cases below this class."""
     try:
@@ -110,33 +110,33 @@ def _words(case: KnownCase) -> list[str]:
     return case.signature.lower().split()
 
 
-def _lacks_name(case: KnownCase, text: str) -> bool:
-    return any(_DECISIVE.fullmatch(word) and not contains(text, word.lower()) for word in case.signature.split())
+def _names(case: KnownCase) -> list[str]:
+    return [word for word in case.signature.split() if _DECISIVE.fullmatch(word)]
 
 
 def near(code: str, printed: Iterable[int], setting: Setting, frequency: Mapping[str, int]) -> list[Near]:
     """The cases below ``code`` that fit, the best first; ``printed`` numbers those whose message was found."""
     found = []
     sure = set(printed)
+    has = cache(lambda word: contains(setting.text, word))  # many records have the same words
     for number, case in enumerate(cases(code)):
-        if _is_elsewhere(case, setting) or _lacks_name(case, setting.text):
+        if _is_elsewhere(case, setting) or (
+            number not in sure and any(not has(word.lower()) for word in _names(case))
+        ):
             continue
         weights = {
             word: math.log(1 + max(_LEAST_RECORDS, frequency.get("", 1)) / frequency.get(word, 1))
             for word in _words(case)
         }
-        absent = [word for word in weights if not contains(setting.text, word)]
-        present = sum(weight for word, weight in weights.items() if word not in absent)
+        present = sum(weight for word, weight in weights.items() if has(word))
         share = present / sum(weights.values())
         weight = present - _MISSING * (1 - share) * sum(weights.values())
-        if number in sure:
-            weight += _PRINTED
-        elif share < _LEAST_SHARE or weight < _LEAST_WEIGHT:
-            continue
+        is_far = share < _LEAST_SHARE or weight < _LEAST_WORDS
         names = [_PROGRAMS.get(name, name) for name in case.program.lower().split()]
-        weight += _NAMED * (bool(case.arch and setting.gpus) + bool(case.system and setting.systems))
-        weight += (_NAMED if any(contains(setting.text, name) for name in names) else -_NAMED) if names else 0
-        found.append(Near(case, weight))
+        weight += _GPU * bool(case.arch and setting.gpus) + _NAMED * bool(case.system and setting.systems)
+        weight += (_NAMED if any(map(has, names)) else -_NAMED) if names else 0
+        if number in sure or not (is_far or weight < _LEAST_WEIGHT):
+            found.append(Near(case, weight + _PRINTED * (number in sure), number in sure))
     return sorted(found, key=lambda one: -one.weight)
 
 
@@ -144,7 +144,7 @@ def best(found: Iterable[Near], know: Callable[[str], bool | None] = lambda fact
     """The clearly best case, or the two best that differ in their fix; ``know`` tells facts about the machine."""
     asked = {one.case.machine: know(one.case.machine) for one in found if one.case.machine}
     left = [
-        one._replace(weight=one.weight + _PROVED, is_proved=True) if asked.get(one.case.machine) else one
+        one._replace(weight=one.weight + _PROVED) if asked.get(one.case.machine) else one
         for one in found
         if asked.get(one.case.machine) is not False
     ]

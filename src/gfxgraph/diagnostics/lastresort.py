@@ -12,8 +12,6 @@ from gfxgraph.diagnostics import gates, kinds, ownwords
 
 CODE = "not_in_catalogue"
 _FAR = 25  # lines
-_AFTER = 12  # lines, of a stack
-_PARTICULAR = 7  # components, from the profilers to Triton
 _END_OF_ALL = 9
 _WEAKEST = 2  # form of a failure
 
@@ -75,20 +73,6 @@ def component_of(line: str) -> str:
 def by_form(line: str) -> str:
     """The code that ``line`` indicates by its form alone; '' if the form shows nothing."""
     return next(iter(kinds.of(line).get("forms", ())), "")
-
-
-def suspect(lines: Mapping[int, str], at: int) -> str:
-    """The library whose code ran when a process died at line ``at``; '' if the lines around it name none.
-
-    A fault, a crash or a hang shows where the process was, not why. Only specific components count: that HIP or
-    the driver was involved is already known.
-    """
-    particular = [*kinds.advisors("component")][:_PARTICULAR]
-    for number in sorted((n for n in lines if -_FAR <= n - at <= _AFTER), key=lambda n: (n > at, abs(n - at))):
-        name = next(iter(kinds.of(lines[number]).get("component", ())), "")
-        if name in particular and not gates.is_said(lines[number]):
-            return name
-    return ""
 
 
 def _surety(line: str) -> int | None:

@@ -1,24 +1,20 @@
-"""Whole pages: one entry for the terminal or for the documentation, and the list of all."""
+"""The page of one entry for the terminal; tools/make_error_pages.py makes the documentation of the same parts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from gfxgraph.diagnostics import situation, statuses
-from gfxgraph.diagnostics.entries import Condition, codes, entry
+from gfxgraph.diagnostics.entries import Condition, entry
 from gfxgraph.diagnostics.render import LABELS, fill
 
-_WORDS = {
+WORDS = {
     "en": {
         "here": "where the log shows {when}",
         "note": "on {family}",
         "aliases": "also called",
         "statuses": "status codes",
         "sources": "sources",
-        "title": "Errors explained",
-        "intro": "Every condition that `gfxgraph explain` knows, a page each, as `gfxgraph explain CODE` prints it.",
-        "own": "Errors of gfxgraph itself",
-        "others": "Errors of ROCm, frameworks and engines",
     },
     "zh": {
         "here": "当日志中出现 {when}",
@@ -26,10 +22,6 @@ _WORDS = {
         "aliases": "别名",
         "statuses": "状态码",
         "sources": "来源",
-        "title": "错误说明",
-        "intro": "`gfxgraph explain` 能识别的全部问题，每个一页；`gfxgraph explain CODE` 显示同样的内容。",
-        "own": "gfxgraph 自身的错误",
-        "others": "ROCm、框架与引擎的错误",
     },
 }
 
@@ -43,47 +35,20 @@ _CONDITIONS = {
 def page(code: str, lang: str) -> str:
     """Return one whole entry for the terminal."""
     found = entry(code)
-    text, words = found.text(lang), _WORDS[lang]
+    text, words = found.text(lang), WORDS[lang]
     what, why, do, _ = LABELS[lang]
     lines = [f"{code}: {text.title}"]
-    for label, body in _sections(found, lang, (what, why, do)):
+    for label, body in sections(found, lang, (what, why, do)):
         lines.append(f"  {label}" + body.replace("\n", "\n" + " " * 8))
-    for heading, body in _extras(found, lang):
+    for heading, body in extras(found, lang):
         lines.append(f"\n  {heading}:\n    " + body.replace("\n", "\n    "))
     if found.aliases:
         lines.append(f"\n  {words['aliases']}: {', '.join(found.aliases)}")
     return "\n".join(lines)
 
 
-def markdown(code: str, lang: str) -> str:
-    """Return one entry as a page of the documentation."""
-    found = entry(code)
-    words = _WORDS[lang]
-    lines = [f"# {found.code}", "", f"**{_escape(found.text(lang).title)}**", ""]
-    what, why, do = (label.strip() for label in LABELS[lang][:3])
-    for label, body in _sections(found, lang, (what, why, do)):
-        lines += [label, "", *(f"- {_escape(step)}" for step in body.split("\n")), ""]
-    for heading, body in _extras(found, lang):
-        lines += [f"{heading}:", "", *(f"- {_escape(line)}" for line in body.split("\n")), ""]
-    if found.aliases:
-        lines += [f"{words['aliases']}: {', '.join(found.aliases)}", ""]
-    return "\n".join(lines)
-
-
-def markdown_index(lang: str) -> str:
-    """Return the list of all entries, each with a link to its page."""
-    words = _WORDS[lang]
-    lines = [f"# {words['title']}", "", words["intro"], ""]
-    everything = [entry(code) for code in codes()]
-    for heading, own in ((words["own"], True), (words["others"], False)):
-        lines += [f"## {heading}", ""]
-        members = [found for found in everything if bool(found.fields) == own]
-        lines += [f"- [{found.code}]({found.code}.md): {_escape(found.text(lang).title)}" for found in members]
-        lines += [""]
-    return "\n".join(lines)
-
-
-def _sections(found: Condition, lang: str, labels: tuple[str, str, str]) -> Iterator[tuple[str, str]]:
+def sections(found: Condition, lang: str, labels: tuple[str, str, str]) -> Iterator[tuple[str, str]]:
+    """What, why and do, each with its label."""
     text = found.text(lang)
     names = {name: f"<{name}>" for name in found.fields}
     yield labels[0], fill(text.what, found, names, lang)
@@ -98,8 +63,9 @@ def _general(step: str, lang: str) -> str:
     return f"[{shown}] {text}" if shown else text
 
 
-def _extras(found: Condition, lang: str) -> Iterator[tuple[str, str]]:
-    words = _WORDS[lang]
+def extras(found: Condition, lang: str) -> Iterator[tuple[str, str]]:
+    """Advice that depends on the log, notes by GPU, statuses and sources, each with its heading."""
+    words = WORDS[lang]
     for hint in found.hints:
         yield words["here"].format(when=f"`{hint.when}`"), _general(hint.words[lang], lang)
     notes = found.text(lang).notes
@@ -114,8 +80,3 @@ def _extras(found: Condition, lang: str) -> Iterator[tuple[str, str]]:
         yield words["statuses"], "\n".join(rows)
     if found.sources:
         yield words["sources"], "\n".join(found.sources)
-
-
-def _escape(text: str) -> str:
-    """Keep Markdown from reading placeholders as tags and names as emphasis."""
-    return text.replace("<", "&lt;").replace("*", "\\*").replace("__", "\\_\\_").replace("[", "\\[")

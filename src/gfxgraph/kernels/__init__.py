@@ -13,7 +13,7 @@ next_token.py, then the kernels themselves (_norm_kernels.py, _gate_kernels.py, 
 _attention_kernels.py). measured_shapes.py has sizes that were measured, in place of those that shapes.py derives;
 model_parts.py recognises modules by their parts, token_steps.py replaces their forwards, modules.py and trial.py
 install them in models; compiled_objects.py compiles the kernels for GPUs that are not present. Measurements are in
-docs/kernels.md. New in 2.0.
+docs/compile.md. New in 2.0.
 """
 
 from __future__ import annotations

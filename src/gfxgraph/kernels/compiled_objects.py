@@ -296,17 +296,3 @@ def table(found: list[dict[str, Any]]) -> str:
                 f"{target:<9} {kernel:<20} {mine[0]['wavefront']:>9} {vgprs:>6} {sgprs:>6} {lds:>7} {spills:>7}"
             )
     return "\n".join(lines)
-
-
-def markdown(found: list[dict[str, Any]]) -> str:
-    """A table of kernels by targets: the most vector registers and LDS in KiB of any case; 0 if not launched."""
-    targets = list(dict.fromkeys(row["target"] for row in found))
-    lines = [f"| VGPRs, LDS | {' | '.join(targets)} |", "| --- |" + " --- |" * len(targets)]
-    for kernel in dict.fromkeys(row["kernel"] for row in found):
-        cells = []
-        for target in targets:
-            mine = [row for row in found if row["kernel"] == kernel and row["target"] == target]
-            vgprs, lds = (max((row[key] for row in mine), default=0) for key in ("vgprs", "lds_nbytes"))
-            cells.append(f"{vgprs}, {lds / 1024:.2g}".removesuffix(", 0"))
-        lines.append(f"| `{kernel}` | {' | '.join(cells)} |")
-    return "\n".join(lines)

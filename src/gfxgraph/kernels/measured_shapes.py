@@ -5,7 +5,7 @@ the next larger.
 
 Enters: as in shapes.py.
 Stays out: AMD's sizes, to which the committed table of code objects applies (objects.source_digest).
-Source: benchmarks/tune_layers.py and benchmarks/tune_kernels.py on an H200 (docs/kernels.md).
+Source: benchmarks/tune_layers.py and benchmarks/tune_kernels.py on an H200 (docs/decisions/kernels.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sizes of workgroups and tiles, by the numbers of the architecture; docs/kernels.md argues for them.
+"""Sizes of workgroups and tiles, by the numbers of the architecture; docs/decisions/kernels.md argues for them.
 
 For AMD's GPUs and the interpreter, and where measured_shapes.py says nothing else.
 

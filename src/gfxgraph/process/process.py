@@ -69,10 +69,6 @@ class LaunchCounter(Protocol):
     def replayed(self) -> None: ...
 
 
-Samples = list[tuple[str, str, str, list[tuple[dict[str, str], float]]]]
-"""Metrics as (name, kind, help, samples)."""
-
-
 @dataclass(slots=True)
 class Process:
     """State of the bridge in this process; made by ``activation.enable``."""
@@ -106,8 +102,6 @@ class Process:
     graphs: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
     watch: LaunchCounter | None = None
     """If set, it is told of each replay, and no replay takes the fast path."""
-    coverage: Callable[[], Samples] | None = None
-    """Coverage's metrics for Prometheus; None if it is off."""
     graph_memory: dict[int, set[int]] = field(default_factory=dict)
     """Addresses of captures' results, by the ``id`` of each program. Other captures do not pin tensors
     there: engines rely on a pool's memory being reused.

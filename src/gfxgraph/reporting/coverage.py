@@ -6,11 +6,8 @@ Stays out: torch; launch_counts.py counts.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
-
-Samples = list[tuple[str, str, str, list[tuple[dict[str, str], float]]]]
 
 
 @dataclass(slots=True)
@@ -95,20 +92,3 @@ class Coverage:
             rows.append(f"{'':>10}and {len(self.lines) - n} more")
         rows += [f"  {line}" for line in self.downgrades]
         return "\n".join(rows)
-
-
-def as_families(seen: Coverage) -> Samples:
-    """The numbers for Prometheus."""
-    totals = {
-        "gfxgraph_graph_launches_total": ("Launches by graphs while watched", seen.graph_launches),
-        "gfxgraph_eager_launches_total": ("Operations outside graphs while watched", seen.eager_launches),
-    }
-    made: Samples = [(name, "counter", text, [({}, float(n))]) for name, (text, n) in totals.items()]
-    if seen.share is not None:
-        made.append(("gfxgraph_coverage_ratio", "gauge", "Share of launches in graphs", [({}, seen.share)]))
-    launches: Counter[tuple[str, str]] = Counter()
-    for line in seen.lines:
-        launches[line.op, line.where] += line.n
-    by_line = [({"op": op, "where": where}, float(n)) for (op, where), n in launches.most_common(10)]
-    made.append(("gfxgraph_eager_line_launches_total", "counter", "Eager operations, by line", by_line))
-    return made

@@ -30,9 +30,8 @@ from gfxgraph.capture.record.user_lines import user_frame
 from gfxgraph.capture.undo import settle
 from gfxgraph.core.tape import where_of
 from gfxgraph.process import process
-from gfxgraph.reporting.coverage import Coverage, EagerLine, as_families
+from gfxgraph.reporting.coverage import Coverage, EagerLine
 from gfxgraph.reporting.generated import Sources
-from gfxgraph.reporting.memory_use import memory_families
 from gfxgraph.reporting.rewrites import (
     FOR_A_CALL,
     INSIDE,
@@ -223,10 +222,6 @@ class EagerLaunches(TorchDispatchMode):
             self.in_graphs, n_eager, self.n_replays, self.checks, self.n_elsewhere, lines[:MOST_LINES], downgrades
         )
 
-    def families(self) -> process.Samples:
-        """The same for Prometheus: (name, kind, help, samples)."""
-        return as_families(self.coverage()) + memory_families(process.current())
-
 
 def _launches(info: OpInfo, out: Any, args: Any) -> bool:
     if info.name in _NO_LAUNCH or info.name.startswith(("aten::empty", "aten::new_empty")):
@@ -288,7 +283,6 @@ def start() -> EagerLaunches:
     global _watching
     if _watching is None:
         _watching = EagerLaunches()
-        process.require().coverage = _watching.families
         _watching.open()
     return _watching
 
@@ -299,9 +293,6 @@ def stop() -> None:
     if _watching is not None:
         _watching.close()
         leave_modes()  # where it was closed inside an operation it came back with its end
-    state = process.current()
-    if state is not None:
-        state.coverage = None
     _watching = None
 
 

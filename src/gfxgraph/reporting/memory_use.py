@@ -64,35 +64,3 @@ def memory_report() -> dict[str, Any]:
             "pool_bytes_of_the_largest": max(pools.values(), default=0),
         },
     }
-
-
-_FAMILIES = {
-    "gfxgraph_exec_bytes": ("gauge", "Device memory that the present graph execs took when they were instantiated"),
-    "gfxgraph_reserved_bytes": ("gauge", "Device memory that torch has reserved, graph pools included"),
-    "gfxgraph_graphed_bytes": ("gauge", "Memory of graphed callables' captures"),
-    "gfxgraph_graphed_cap_bytes": ("gauge", "Limit for the memory of graphed callables' captures"),
-    "gfxgraph_elements_total": ("counter", "Elements requested by calls of bucketed callables"),
-    "gfxgraph_elements_run_total": ("counter", "Elements that their buckets ran, padding included"),
-}
-
-
-def memory_families(state: process.Process | None) -> process.Samples:
-    """Memory and padding for Prometheus, from known values: no driver is called, so any thread may call this."""
-    found: dict[str, list[tuple[dict[str, str], float]]] = {name: [] for name in _FAMILIES}
-    try:
-        programs = [graph._program for graph in list(state.graphs)] if state is not None else []
-        execs = [s.driver_nbytes for program in programs if program is not None for s in program.segments]
-        if state is not None:
-            found["gfxgraph_exec_bytes"].append(({}, float(sum(nbytes or 0 for nbytes in execs))))
-        for each in arena.of_process(state) if state is not None else ():
-            device = {"device": f"cuda:{each.device_index}"}
-            found["gfxgraph_reserved_bytes"].append((device, float(each.reserved())))
-            found["gfxgraph_graphed_bytes"].append((device, float(each.graph_nbytes())))
-            found["gfxgraph_graphed_cap_bytes"].append((device, float(each.nominal_cap())))
-            for row in each.padding():
-                bucket = {**device, "function": row["function"], "bucket": row["bucket"]}
-                found["gfxgraph_elements_total"].append((bucket, float(row["elements"])))
-                found["gfxgraph_elements_run_total"].append((bucket, float(row["elements_run"])))
-    except RuntimeError as error:  # a table grew while it was read
-        process.log.debug("memory was not read for metrics: %s", error)
-    return [(name, kind, text, found[name]) for name, (kind, text) in _FAMILIES.items()]

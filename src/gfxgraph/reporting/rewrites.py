@@ -88,8 +88,8 @@ _BY_OP: dict[str, tuple[str, str]] = {
     "aten::equal": (
         "(a == b).all() stays on the device; read it after the graph", "(a == b).all() 留在设备上；图之后再读取"),
     "torch.cuda.CUDAGraph.replay": (
-        "gfxgraph.compose puts one graph into another; or replay them one after the other",
-        "用 gfxgraph.compose 把一个图放入另一个；或依次重放",
+        "gfxgraph.Composition puts one graph into another; or replay them one after the other",
+        "用 gfxgraph.Composition 把一个图放入另一个；或依次重放",
     ),
     "torch.cuda.Stream.wait_event": (
         "record the event inside the capture, or wait before it begins",

@@ -17,6 +17,7 @@ from gfxgraph.capture import upward_hooks
 from gfxgraph.config import Config
 from gfxgraph.diagnostics.render import without_secrets
 from gfxgraph.errors import GfxGraphError
+from gfxgraph.hardware.aside import LAST_S, Aside
 from gfxgraph.process import bridge, process
 from gfxgraph.process.health import stats
 from gfxgraph.reporting import launch_counts
@@ -26,8 +27,6 @@ from gfxgraph.reporting.memory_use import memory_report
 from gfxgraph.reporting.reading import read_capture
 
 PERIOD_S = 5.0
-LAST_S = 5.0
-"""How long the end waits for a write under way."""
 MOST_NODES = 5000
 """Most nodes written; the rest are left out, and the report says so."""
 MOST_GONE = 64
@@ -49,7 +48,7 @@ def arrange(settings: Config) -> None:
     writer = threading.Thread(
         target=_keep_writing, args=(settings, os.getpid(), ended), name="gfxgraph-report", daemon=True
     )
-    atexit.register(_end, settings, os.getpid(), ended, writer)
+    atexit.register(_end, settings, os.getpid(), ended, writer, Aside() if settings.report else None)
     if settings.report:
         # A worker that is killed runs no exit handlers: then the last periodic file remains.
         writer.start()
@@ -126,22 +125,22 @@ def _captures(found: Inspection, gone: list[InspectedCapture]) -> dict[str, Any]
     return {**table, "left_out": len(ranked) - len(kept)}
 
 
-def write(folder: str, with_nodes: bool = True) -> None:
+def write(folder: str, report: dict[str, Any]) -> None:
     """Replace this process's file atomically."""
     target = Path(folder) / f"gfxgraph-{os.getpid()}.json"
     files.new_folder(target.parent)
-    files.write(target, json.dumps(process_report(with_nodes), default=str))
+    files.write(target, json.dumps(report, default=str))
 
 
 def _keep_writing(settings: Config, owner: int, ended: threading.Event) -> None:
     while not ended.wait(PERIOD_S) and os.getpid() == owner:
         process.attempt(
-            lambda: write(settings.report, with_nodes=False),
+            lambda: write(settings.report, process_report(with_nodes=False)),
             f"the report's data was not written to {settings.report}",
         )
 
 
-def _end(settings: Config, owner: int, ended: threading.Event, writer: threading.Thread) -> None:
+def _end(settings: Config, owner: int, ended: threading.Event, writer: threading.Thread, aside: Aside | None) -> None:
     if os.getpid() != owner:
         return
     ended.set()
@@ -150,14 +149,16 @@ def _end(settings: Config, owner: int, ended: threading.Event, writer: threading
         writer.join(LAST_S)
     watching = launch_counts.watching()
     seen = watching.coverage() if watching is not None else None
-    if settings.report:
+    if aside is not None:
         try:
-            write(settings.report)
-        except OSError as error:
-            sys.stderr.write(f"gfxgraph: the report's data was not written to {settings.report}: {error.strerror}\n")
+            report = process_report()
         except (GfxGraphError, RuntimeError) as error:  # the device may be gone; the counters are still known
             process.log.warning("captures could not be read at the end: %s", error)
-            write(settings.report, with_nodes=False)
+            report = process_report(with_nodes=False)
+        try:
+            aside.within(LAST_S, lambda: write(settings.report, report))
+        except OSError as error:
+            sys.stderr.write(f"gfxgraph: the report's data was not written to {settings.report}: {error.strerror}\n")
     elif seen is not None:
         sys.stderr.write(f"gfxgraph {seen}\n".replace(f"{_here()}/", ""))
     launch_counts.stop()

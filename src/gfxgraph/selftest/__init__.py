@@ -3,9 +3,8 @@
 Enters: a simulator profile or nothing, names of cases.
 Stays out: the terminal; torch, outside the processes of the cases.
 
-    suite.py   Suite: the device, the cases one after the other, how each process ended, the report
+    suite.py   Suite: the device, the cases one after the other, how each process ended, the report that may be sent
     worker.py  one case in the process that was started for it
-    scrub.py   what a report must not hold
     bench.py   what cases are written with
     cases/     the cases: cases/__init__.py lists them in order and says in which file each is
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -80,8 +81,8 @@ def case(
 class Bench:
     """Where a case works: what it may ask, and what it may report beside its outcome."""
 
-    command: Sequence[str] = ()
-    """Runs another case of the suite in a process of its own: add ``--result FILE NAME``."""
+    asked: dict[str, Any] = field(default_factory=dict)
+    """What this process was asked, and another is for another case (worker.py)."""
     figures: dict[str, Any] = field(default_factory=dict)
     _random: torch.Generator = field(default_factory=torch.Generator)
 
@@ -193,7 +194,8 @@ class Bench:
 
     def start(self, name: str, result: Path) -> subprocess.Popen[bytes]:
         """Run the case ``name`` beside this one."""
-        return subprocess.Popen([sys.executable, *self.command, "--result", str(result), name])
+        asked = json.dumps({**self.asked, "case": name, "result": str(result)})
+        return subprocess.Popen([sys.executable, "-m", "gfxgraph.selftest.worker", asked])
 
 
 # -- comparing ---------------------------------------------------------------------------------------------

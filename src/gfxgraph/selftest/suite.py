@@ -14,8 +14,11 @@ the machine: it is meant to be sent to strangers.
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
+import platform
+import re
 import signal
 import subprocess
 import sys
@@ -24,9 +27,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -36,76 +38,23 @@ from gfxgraph.diagnostics.explain import explain
 from gfxgraph.errors import ActivationError, ConfigError
 from gfxgraph.hardware import defects
 from gfxgraph.hardware.defect_environment import Environment, detect
-from gfxgraph.selftest.scrub import FOLDER_PREFIX, cleaned
-from gfxgraph.selftest.worker import CASES, FAIL, PASS, REFUSED, SKIP
+from gfxgraph.selftest.worker import CASES, PASS, SKIP
 
 SCHEMA = 1
 # A ROCm device may spend a minute on its first kernels: code objects are unpacked, libraries opened.
-PROBE_LIMIT_S = 180
-DUMP_BEFORE_S = 5.0
+PROBE = {"name": "device", "fact": "The device answers and computes.", "limit_s": 180.0}
 KILL_LIMIT_S = 10.0
 N_FIRST_LINES, N_LAST_LINES = 12, 24
+OUTCOMES = ("pass", "fail", "crash", "hang", "skip")
+"""``fail``: the fact does not hold, or only because eager execution stood in; ``crash``: the process died, perhaps
+after the case had passed; ``hang``: it did not end in time and was killed; ``skip``: the case says why."""
+BAD = frozenset({"fail", "crash", "hang"})
+FOLDER_PREFIX = "gfxgraph-selftest-"
 _KEPT_SETTINGS = frozenset({"GFXGRAPH_ARCH", "GFXGRAPH_ENVIRONMENT", "GFXGRAPH_LIB"})
 
-
-class Outcome(StrEnum):
-    """How a case ended."""
-
-    PASS = "pass"  # noqa: S105  (not a password)
-    """The fact holds, and the process ended with status 0."""
-    FAIL = "fail"
-    """The fact does not hold, or holds only because eager execution stood in for the graph."""
-    CRASH = "crash"
-    """The process ended otherwise: by a signal, or after the case had passed."""
-    HANG = "hang"
-    """The process did not end in time and was killed."""
-    SKIP = "skip"
-    """The case does not apply here, and says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """A case that there is."""
-
-    name: str
-    fact: str
-    limit_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class CaseResult:
-    """A case that was run, or was not: then ``exit_status`` is None."""
-
-    name: str
-    fact: str
-    outcome: Outcome
-    reason: str = ""
-    seconds: float = 0.0
-    exit_status: int | None = None
-    stderr: tuple[str, ...] = ()
-    explained: tuple[str, ...] = ()
-    figures: Mapping[str, Any] = field(default_factory=dict)
-    stats: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def is_bad(self) -> bool:
-        return self.outcome in (Outcome.FAIL, Outcome.CRASH, Outcome.HANG)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data; what is empty is left out."""
-        values: dict[str, Any] = {
-            "name": self.name,
-            "outcome": str(self.outcome),
-            "fact": self.fact,
-            "reason": self.reason,
-            "seconds": round(self.seconds, 2),
-            "exit_status": self.exit_status,
-            "stderr": list(self.stderr),
-            "explained": list(self.explained),
-            "figures": dict(self.figures),
-            "stats": dict(self.stats),
-        }
-        return {name: value for name, value in values.items() if value not in ("", [], {}) and value is not None}
+Case = Mapping[str, Any]
+"""``name``, ``fact`` and ``limit_s``; of one that has ended also ``outcome``, ``reason``, ``seconds``,
+``exit_status``, ``stderr``, ``explained``, ``figures``, ``stats``, what is empty left out."""
 
 
 class Suite:
@@ -121,98 +70,92 @@ class Suite:
     def __init__(
         self, simulate: str = "", allow_cuda: bool = False, only: Sequence[str] = (), module: str = CASES
     ) -> None:
-        self.simulate = simulate
-        self.allow_cuda = allow_cuda
         self.only = tuple(only)
-        self.module = module
+        self.asked = {"simulate": simulate, "allow_cuda": allow_cuda, "module": module}
+        self.simulate = simulate
         self.device: dict[str, Any] = {}
-        self.results: list[CaseResult] = []
+        self.cases: list[Case] = []
+        self.results: list[Case] = []
         """What ``probe`` and ``run`` have given so far."""
-        self.running = ""
-        """The case that is running now, or is next."""
-        self.stopped_by = ""
-        """What stopped the suite before its end, for the report."""
-        self.cases: list[Listed] = []
-        self._begun_at = datetime.now(UTC)
-        self._begun = time.monotonic()
+        self._begun_at, self._begun = datetime.now(UTC), time.monotonic()
 
     @property
-    def is_passed(self) -> bool:
-        return self._outcome() == "pass"
+    def outcome(self) -> str:
+        """``pass``, ``fail`` or ``unfinished``."""
+        if any(result["outcome"] in BAD for result in self.results):
+            return "fail"
+        return "pass" if len(self.results) == 1 + len(self.cases) else "unfinished"
 
-    def probe(self) -> list[Listed]:
+    def probe(self) -> list[Case]:
         """Look at the device and return the cases to run; none where the device does not answer.
 
         Raises:
             ActivationError: gfxgraph cannot be used here, with the code that ``enable`` gives.
             ConfigError: `bad_setting`, for a case that there is not.
         """
-        found, described = self._run(Listed("device", "The device answers and computes.", PROBE_LIMIT_S), "")
-        refused = described.get("refused")
-        if refused:
-            raise ActivationError(refused["code"], **refused["fields"])
+        found, told = self._run(PROBE, "")
+        if "refused" in told:
+            raise ActivationError(told["refused"]["code"], **told["refused"]["fields"])
         self.results.append(found)
-        if found.is_bad:
-            return []
-        self.device = described["device"]
-        cases = [Listed(**each) for each in described["cases"]]
-        known = [each.name for each in cases]
-        for name in self.only:
+        self.device = told.get("device", {})
+        cases = told.get("cases", [])
+        known = [each["name"] for each in cases]
+        for name in self.only if found["outcome"] == "pass" else ():
             if name not in known:
                 raise ConfigError("bad_setting", variable="--only", value=name, allowed=", ".join(known))
-        self.cases = [each for each in cases if not self.only or each.name in self.only]
-        self.running = self.cases[0].name
+        self.cases = [each for each in cases if not self.only or each["name"] in self.only]
         return self.cases
 
-    def run(self, cases: Sequence[Listed]) -> Iterator[CaseResult]:
+    def run(self, cases: Sequence[Case]) -> Iterator[Case]:
         """Run the cases and give each result, in the order of ``cases``."""
         self.cases, silent_since = list(cases), ""
-        for case, following in zip(cases, [*(case.name for case in cases[1:]), ""]):
+        for case in cases:
             if silent_since:
-                why = f"the GPU has not answered since the case {silent_since}"
-                result = CaseResult(case.name, case.fact, Outcome.SKIP, why)
+                result = {
+                    **case,
+                    "outcome": "skip",
+                    "reason": f"the GPU has not answered since the case {silent_since}",
+                }
             else:
-                result = self._run(case, case.name)[0]
-                if result.outcome in (Outcome.CRASH, Outcome.HANG) and not self.simulate and not self._answers():
-                    silent_since = case.name
+                result = self._run(case, case["name"])[0]
+                if result["outcome"] in ("crash", "hang") and not self.simulate and not self._answers():
+                    silent_since = case["name"]
             self.results.append(result)
-            self.running = (
-                "" if silent_since else following
-            )  # whoever must switch the machine off has it in the report
             yield result
 
     def _answers(self) -> bool:
         """Ask twice: a GPU that is being reset takes seconds to come back."""
         for wait_s in (0, 15):
             time.sleep(wait_s)
-            if self._run(Listed("device", "", PROBE_LIMIT_S), "")[0].outcome is Outcome.PASS:
+            if self._run(PROBE, "")[0]["outcome"] == "pass":
                 return True
         return False
 
-    def _run(self, case: Listed, argument: str) -> tuple[CaseResult, Mapping[str, Any]]:
-        line = ["--module", self.module, "--dump-after", str(max(case.limit_s - DUMP_BEFORE_S, case.limit_s / 2))]
-        line += ["--simulate", self.simulate] if self.simulate else []
-        line += ["--allow-cuda"] if self.allow_cuda else []
-        line += [argument] if argument else []
+    def _run(self, case: Case, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
         begun = time.monotonic()
-        status, was_killed, said, lines = _in_a_process(line, case.limit_s)
-        seconds = time.monotonic() - begun
-        outcome, reason = _judge(status, was_killed, said, case.limit_s)
-        is_told = outcome not in (Outcome.PASS, Outcome.SKIP)
-        tail = _ends(lines) if is_told else ()
-        explained = tuple(match.code for match in explain("\n".join(lines)).matches) if tail else ()
-        figures, stats = said.get("figures", {}), said.get("stats", {})
-        result = CaseResult(case.name, case.fact, outcome, reason, seconds, status, tail, explained, figures, stats)
-        return result, said
-
-    # -- the report --------------------------------------------------------------------------------------
+        status, was_killed, told, lines = _in_a_process({**self.asked, "case": name, "limit_s": case["limit_s"]})
+        outcome, reason = _judge(status, was_killed, told, case["limit_s"])
+        result = {**case, "outcome": outcome, "reason": reason, "exit_status": status}
+        if outcome in BAD:
+            # The first and the last lines: a runtime says what happened before Python says where it stood then.
+            lines = [line for line in lines if line.strip() and not line.startswith("Extension modules:")]
+            result["explained"] = [match.code for match in explain("\n".join(lines)).matches]
+            left_out = len(lines) - N_FIRST_LINES - N_LAST_LINES
+            if left_out > 0:
+                lines[N_FIRST_LINES:-N_LAST_LINES] = [f"... {left_out} lines left out ..."]
+            result["stderr"] = lines
+        result |= {"seconds": round(time.monotonic() - begun, 2)} | {k: told.get(k) for k in ("figures", "stats")}
+        return {name: value for name, value in result.items() if value not in ("", [], {}, None)}, told
 
     def report(self) -> dict[str, Any]:
         """Everything found so far, as plain data without names and paths of this machine."""
-        results = [*self.results, *map(self._cut_off, self._left())]
         environment = self._environment()
         decisions = defects.decide(environment)
-        counts = Counter(result.outcome for result in results)
+        counts = Counter(result["outcome"] for result in self.results)
+        done = {result["name"] for result in self.results}
+        total: Counter[str] = Counter()
+        for result in self.results:
+            total.update({name: n for name, n in result.get("stats", {}).items() if type(n) is int})
         where = f"the simulator, profile {self.simulate}" if self.simulate else self.device.get("name", "unknown")
         whole = {
             "kind": "gfxgraph self-test",
@@ -223,10 +166,11 @@ class Suite:
             "where": where,
             "is_simulated": bool(self.simulate),
             "verdict": {
-                "outcome": self._outcome(),
-                "counts": {str(outcome): counts[outcome] for outcome in Outcome},
-                "not_passed": [result.name for result in results if result.is_bad],
-                "skipped": {r.name: r.reason for r in results if r.outcome is Outcome.SKIP},
+                "outcome": self.outcome,
+                "counts": {outcome: counts[outcome] for outcome in OUTCOMES},
+                "not_passed": [result["name"] for result in self.results if result["outcome"] in BAD],
+                "skipped": {r["name"]: r["reason"] for r in self.results if r["outcome"] == "skip"},
+                "not_ended": [case["name"] for case in self.cases if case["name"] not in done],
             },
             "environment": environment.as_dict(),
             "device": self.device,
@@ -236,25 +180,11 @@ class Suite:
                 reason.decision: {"value": reason.value, "because": list(reason.rows)} for reason in decisions.reasons
             },
             "only": list(self.only),
-            "stats": self._total(),
-            "cases": [result.as_dict() for result in results],
+            "stats": dict(total),
+            "cases": self.results,
         }
-        report: dict[str, Any] = cleaned(whole)
+        report: dict[str, Any] = json.loads(scrubbed(json.dumps(whole, default=str)))
         return report
-
-    def _left(self) -> list[Listed]:
-        known = {result.name for result in self.results}
-        return [case for case in self.cases if case.name not in known]
-
-    def _cut_off(self, case: Listed) -> CaseResult:
-        state = "was running" if case.name == self.running else "was not begun"
-        ended = f"was stopped by {self.stopped_by}" if self.stopped_by else "was ended from outside"
-        return CaseResult(case.name, case.fact, Outcome.SKIP, f"{state} when the self-test {ended}")
-
-    def _outcome(self) -> str:
-        if any(result.is_bad for result in self.results):
-            return "fail"
-        return "pass" if self.results and not self._left() else "unfinished"
 
     def _environment(self) -> Environment:
         found = detect()
@@ -264,25 +194,41 @@ class Suite:
             found = replace(found, archs=(arch,), n_gpus=int(self.device.get("n_devices", 1)))
         return found
 
-    def _total(self) -> dict[str, int]:
-        total: Counter[str] = Counter()
-        for result in self.results:
-            numbers = {name: n for name, n in result.stats.items() if isinstance(n, int) and not isinstance(n, bool)}
-            total.update(numbers)
-        return dict(total)
-
 
 def write(report: Mapping[str, Any], path: Path) -> None:
     """Write the report as JSON, whole or not at all: the machine may stop at any moment."""
-    text = json.dumps(report, indent=2, ensure_ascii=False, default=str) + "\n"
-    files.write(path, text, is_lasting=True)
+    files.write(path, json.dumps(report, indent=2, ensure_ascii=False) + "\n", is_lasting=True)
+
+
+def scrubbed(text: str) -> str:
+    """``text`` without home folders, installation folders, user and host name."""
+    plain = [
+        (str(Path(gfxgraph.__file__).parent), "<gfxgraph>"),
+        (sys.prefix, "<python>"),
+        (sys.base_prefix, "<python>"),
+    ]
+    plain += [(str(Path(tempfile.gettempdir()) / FOLDER_PREFIX), "<temporary>/")]
+    with suppress(RuntimeError):
+        plain.append((str(Path.home()), "~"))
+    # Longest first: an environment inside the home folder is the environment.
+    for found, shown in sorted((pair for pair in plain if len(pair[0]) > 3), key=lambda pair: -len(pair[0])):
+        text = text.replace(found, shown)
+    text = re.sub(r"(/home|/Users|[A-Za-z]:\\+Users)(/|\\+)[^/\\\s:;,'\"]+", "~", text)
+    user, host = "", platform.node()
+    with suppress(OSError, KeyError, ImportError):
+        user = getpass.getuser()
+    if user and user != "root":  # as part of a path only: a user may be called "amd" or "gpu"
+        text = re.sub(rf"(?<=[/\\]){re.escape(user)}(?=[/\\:\s\"]|$)", "<user>", text)
+    if len(host) > 2 and host != "localhost":
+        text = re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", "<host>", text)
+    return re.sub(r"(?<=://)[^/\s@\"]+@", "", text)
 
 
 # -- one process ---------------------------------------------------------------------------------------------
 
 
-def _in_a_process(arguments: Sequence[str], limit_s: float) -> tuple[int | None, bool, dict[str, Any], list[str]]:
-    """Run the worker with these arguments.
+def _in_a_process(asked: Mapping[str, Any]) -> tuple[int | None, bool, dict[str, Any], list[str]]:
+    """Run the worker.
 
     Returns:
         (exit status, negative for a signal, None where it could not even be killed; whether it had to be killed;
@@ -291,10 +237,10 @@ def _in_a_process(arguments: Sequence[str], limit_s: float) -> tuple[int | None,
     # A folder of its own: runtimes write dumps into the current one.
     with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX, ignore_cleanup_errors=True) as folder:
         answer, log = Path(folder) / "result.json", Path(folder) / "log"
-        command = [sys.executable, "-m", "gfxgraph.selftest.worker", *arguments, "--result", str(answer)]
+        words = json.dumps({**asked, "result": str(answer)})
         with files.create(log) as file:
             child = subprocess.Popen(
-                command,
+                [sys.executable, "-m", "gfxgraph.selftest.worker", words],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
@@ -304,7 +250,7 @@ def _in_a_process(arguments: Sequence[str], limit_s: float) -> tuple[int | None,
             )
         status, was_killed = None, False
         try:
-            status = child.wait(limit_s)
+            status = child.wait(asked["limit_s"])
         except subprocess.TimeoutExpired:
             was_killed = True
         finally:  # also after Ctrl-C
@@ -312,11 +258,10 @@ def _in_a_process(arguments: Sequence[str], limit_s: float) -> tuple[int | None,
                 os.killpg(child.pid, signal.SIGKILL)
             with suppress(subprocess.TimeoutExpired):  # stuck in the kernel's GPU driver
                 status = child.wait(KILL_LIMIT_S)
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-        said: Any = {}
+        told: dict[str, Any] = {}
         with suppress(OSError, ValueError):  # it ended before it could say anything
-            said = files.read_json(answer)
-        return status, was_killed, said if isinstance(said, dict) else {}, lines
+            told = files.read_json(answer)
+        return status, was_killed, told, log.read_text(encoding="utf-8", errors="replace").splitlines()
 
 
 def _environment_of_a_case() -> dict[str, str]:
@@ -334,36 +279,17 @@ def _environment_of_a_case() -> dict[str, str]:
     return environment
 
 
-def _judge(status: int | None, was_killed: bool, found: Mapping[str, Any], limit_s: float) -> tuple[Outcome, str]:
-    said = str(found.get("reason", ""))
-    if status is None:
-        return Outcome.HANG, f"did not end within {limit_s:.0f} s, and could not even be killed"
-    if was_killed:
-        after = " after the case was done" if found else ""
-        return Outcome.HANG, f"did not end within {limit_s:.0f} s{after}"
-    if not found:
-        return Outcome.CRASH, f"ended by {_how(status)} without a result"
-    if status == SKIP:
-        return Outcome.SKIP, said
-    if status == PASS:
-        return Outcome.PASS, said
-    if status in (FAIL, REFUSED) and said:
-        return Outcome.FAIL, said
-    return Outcome.CRASH, f"the case was done, and then the process ended by {_how(status)}"
-
-
-def _how(status: int) -> str:
-    if status >= 0:
-        return f"exit status {status}"
-    with suppress(ValueError):
-        return f"signal {-status} ({signal.Signals(-status).name})"
-    return f"signal {-status}"
-
-
-def _ends(lines: Sequence[str]) -> tuple[str, ...]:
-    """The first and the last lines: a runtime says what happened before Python says where it stood then."""
-    told = [line for line in lines if line.strip() and not line.startswith("Extension modules:")]
-    left_out = len(told) - N_FIRST_LINES - N_LAST_LINES
-    if left_out > 0:
-        told[N_FIRST_LINES:-N_LAST_LINES] = [f"... {left_out} lines left out ..."]
-    return tuple(told)
+def _judge(status: int | None, was_killed: bool, told: Mapping[str, Any], limit_s: float) -> tuple[str, str]:
+    if was_killed or status is None:
+        after = ", and could not even be killed" if status is None else " after the case was done" if told else ""
+        return "hang", f"did not end within {limit_s:.0f} s{after}"
+    how = f"exit status {status}"
+    if status < 0:
+        how = f"signal {-status} ({signal.strsignal(-status)})"
+    if not told:
+        return "crash", f"ended by {how} without a result"
+    if status in (PASS, SKIP):
+        return ("pass" if status == PASS else "skip"), str(told["reason"])
+    if status > 0 and told["reason"]:
+        return "fail", str(told["reason"])
+    return "crash", f"the case was done, and then the process ended by {how}"

@@ -1,17 +1,17 @@
 """One case of the self-test in this process, which was started for it and ends with it.
 
-    python -m gfxgraph.selftest.worker [--simulate PROFILE] [--allow-cuda] --result FILE [CASE]
+    python -m gfxgraph.selftest.worker JSON
 
-Without a case it describes the device and lists the cases. The result goes to a file: whatever torch, the
-runtime or a dying process print cannot be mistaken for it. It is written before the process ends, so the
-parent sees an abort at exit as what it is: a case that was right, in a process that died.
+The JSON holds what ``Suite`` asks: ``simulate``, ``allow_cuda``, ``module``, ``case``, ``limit_s``, and the file
+``result``. Without a case it describes the device and lists the cases. The result goes to a file, so that nothing
+that torch, the runtime or a dying process prints is mistaken for it, and is written before the process ends: the
+parent sees an abort at exit as what it is, a case that was right in a process that died.
 
 Exit status: 0 passed, 1 failed, 77 skipped, 2 gfxgraph cannot be used here.
 """
 
 from __future__ import annotations
 
-import argparse
 import faulthandler
 import gc
 import importlib
@@ -30,113 +30,87 @@ from gfxgraph.process import process
 
 PASS, FAIL, REFUSED, SKIP = 0, 1, 2, 77
 CASES = "gfxgraph.selftest.cases"
+DUMP_BEFORE_S = 5.0
 
 
-def main(arguments: list[str]) -> int:
-    """Do what the command line says; return the exit status."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--simulate", default="")
-    parser.add_argument("--allow-cuda", action="store_true")
-    parser.add_argument("--module", default=CASES)
-    parser.add_argument("--dump-after", type=float, default=0)
-    parser.add_argument("--result", type=Path, required=True)
-    parser.add_argument("case", nargs="?", default="")
-    asked = parser.parse_args(arguments)
+def main(asked: dict[str, Any]) -> int:
+    """Do what is asked; return the exit status. What a case raises goes on, to be printed, once it is written."""
     faulthandler.enable()
-    if asked.dump_after > 0:
-        # Where a hang hangs; the parent kills the process soon after.
-        faulthandler.dump_traceback_later(asked.dump_after)
-    _no_core_files()
-    if asked.case:
-        return run(asked)
-    status, described = describe(asked)
-    write(asked.result, described)
-    return status
+    # Where a hang hangs; the parent kills the process soon after.
+    faulthandler.dump_traceback_later(max(asked["limit_s"] - DUMP_BEFORE_S, asked["limit_s"] / 2))
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        # A crash is expected news here, and the core of a GPU process has gigabytes.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    told: dict[str, Any] = {"reason": ""}
+    try:
+        return _run(asked, told) if asked["case"] else _describe(asked, told)
+    finally:
+        error = sys.exception()
+        if error is not None:
+            told["reason"] = f"{type(error).__name__}: {error}"
+        gc.collect()
+        told["stats"] = gfxgraph.stats()
+        files.write(Path(asked["result"]), json.dumps(told, default=str))
 
 
-def write(path: Path, result: dict[str, Any]) -> None:
-    files.write(path, json.dumps(result, default=str))
-
-
-def run(asked: argparse.Namespace) -> int:
-    """Run one case and write what came of it; what it raises goes on, to be printed, once that is written."""
-    chosen = load(asked.module)[asked.case]
+def _run(asked: dict[str, Any], told: dict[str, Any]) -> int:
     # lazily: the parent imports this module, and never torch
     from gfxgraph.selftest.bench import Bench, CaseSkipped
 
-    command = ["-m", "gfxgraph.selftest.worker", "--module", asked.module]
-    command += ["--simulate", asked.simulate] if asked.simulate else []
-    command += ["--allow-cuda"] if asked.allow_cuda else []
-    bench = Bench(command)
-    reason = ""
+    chosen = load(asked["module"])[asked["case"]]
+    bench = Bench(asked)
+    told["figures"] = bench.figures
     try:
-        enable(asked, chosen.settings)
+        _enable(asked, chosen.settings)
         chosen.run(bench)
-        reason = hidden_trouble(chosen)
-        return FAIL if reason else PASS
     except CaseSkipped as skipped:
-        reason = str(skipped)
+        told["reason"] = str(skipped)
         return SKIP
-    finally:
-        error = sys.exception()
-        reason = f"{type(error).__name__}: {error}" if error is not None else reason
-        write(asked.result, {"reason": reason, "figures": bench.figures, "stats": stats()})
-
-
-def hidden_trouble(chosen: Any) -> str:
-    """What gfxgraph had to do for the case to pass that it should not have had to do."""
-    found = stats()
+    found = gfxgraph.stats()
     if found["validation_failures"] and not chosen.may_fall_back:
-        return f"{found['validation_failures']} replays differed from eager execution; eager's results were used"
-    if found["fallback_count"] and not chosen.may_fall_back:
-        return f"eager execution stood in for a graph: {found['fallbacks']}"
-    return ""
+        told["reason"] = f"{found['validation_failures']} replays differed from eager; eager's results were used"
+    elif found["fallback_count"] and not chosen.may_fall_back:
+        told["reason"] = f"eager execution stood in for a graph: {found['fallbacks']}"
+    return FAIL if told["reason"] else PASS
 
 
-def describe(asked: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+def _describe(asked: dict[str, Any], told: dict[str, Any]) -> int:
     """The device as the runtime and torch see it, and the cases there are; one small kernel shows it alive."""
     try:
-        enable(asked, {"validate": False})
+        _enable(asked, {"validate": False})
     except GfxGraphError as error:
         fields = {name: str(value) for name, value in error.fields.items()}
-        return REFUSED, {"refused": {"code": error.code, "fields": fields}}
+        told["refused"] = {"code": error.code, "fields": fields}
+        return REFUSED
     # lazily: the parent imports this module, and never torch
     import torch
 
-    state = process.require()
+    state, driver = process.require(), process.require().driver
     total = int(torch.arange(1000, device="cuda").sum())
     if total != 499500:
-        return FAIL, {"reason": f"the sum of 0 to 999 on the device was {total}"}
+        told["reason"] = f"the sum of 0 to 999 on the device was {total}"
+        return FAIL
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    device = {
+    told["device"] = {
         "platform": state.platform,
         "name": properties.name,
         "arch": str(getattr(properties, "gcnArchName", "")) or f"sm_{properties.major}{properties.minor}",
         "n_devices": torch.cuda.device_count(),
-        "compute_units": properties.multi_processor_count,
         "memory_mib": properties.total_memory >> 20,
         "memory_free_mib": torch.cuda.mem_get_info()[0] >> 20,
         "torch": torch.__version__,
         "hip": torch.version.hip,
         "cuda": torch.version.cuda,
-        "driver": None
-        if state.driver is None
-        else {
-            "name": state.driver.name,
-            "version": list(state.driver.version),
-            "missing": sorted(state.driver.missing),
-            "library": getattr(state.driver, "library", ""),
-        },
+        "driver": driver and {"name": driver.name, "version": driver.version, "missing": sorted(driver.missing)},
         "python": platform.python_version(),
         "system": platform.platform(),
         "facts": device_info().as_dict(),
     }
-    listed = [
-        {"name": case.name, "fact": case.fact, "limit_s": case.limit_s}
-        for case in load(asked.module).values()
-        if not case.is_hidden
-    ]
-    return PASS, {"device": device, "cases": listed, "reason": "", "stats": stats()}
+    cases = load(asked["module"]).values()
+    told["cases"] = [{"name": c.name, "fact": c.fact, "limit_s": c.limit_s} for c in cases if not c.is_hidden]
+    return PASS
 
 
 def load(module: str) -> dict[str, Any]:
@@ -149,22 +123,9 @@ def load(module: str) -> dict[str, Any]:
     return {value.name: value for value in values if isinstance(value, Case)}
 
 
-def enable(asked: argparse.Namespace, settings: dict[str, Any]) -> None:
-    gfxgraph.enable(simulate=asked.simulate or None, allow_cuda=asked.allow_cuda, **settings)
-
-
-def stats() -> dict[str, Any]:
-    gc.collect()
-    return gfxgraph.stats()
-
-
-def _no_core_files() -> None:
-    """A crash is expected news here, and the core of a GPU process has gigabytes."""
-    with suppress(ImportError, OSError, ValueError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+def _enable(asked: dict[str, Any], settings: dict[str, Any]) -> None:
+    gfxgraph.enable(simulate=asked["simulate"] or None, allow_cuda=asked["allow_cuda"], **settings)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(json.loads(sys.argv[1])))

@@ -14,6 +14,6 @@ This room is above every room that it switches on.
     child_environment.py  the variables that a program is started with
     plugins.py      the entry points that engines call in their processes
     stats_file.py   writes the statistics when a process ends
-    supervise.py    runs a guarded program as a child and reports how it died
+    supervise.py    runs a program as a child, and reports how a guarded one died
     sanitizer.py    runs a program under the vendor's memory checker
 """

@@ -103,16 +103,11 @@ def activate() -> None:
 
 
 def watch_engines() -> None:
-    """Arrange for the adapters of this process to be installed when their engines are imported, and its metrics."""
+    """Arrange for the adapters of this process to be installed when their engines are imported."""
     # lazily: `import gfxgraph` must cost next to nothing
     from gfxgraph import adapters, config
 
     settings = config.load()
-    if settings.metrics:
-        # lazily: `import gfxgraph` must cost next to nothing
-        from gfxgraph.adapters._metrics import publish
-
-        publish(settings.metrics)
     for name in adapters.names():
         adapter = adapters.get(name)
         if adapter.wanted(settings):

@@ -14,7 +14,6 @@ from __future__ import annotations
 from functools import partial
 
 from gfxgraph import adapters, config
-from gfxgraph.adapters._metrics import publish
 from gfxgraph.adapters.adapter import Adapter
 from gfxgraph.process import bridge
 from gfxgraph.startup.activation import enable
@@ -50,8 +49,6 @@ def _activate(adapter: Adapter, list_variable: str) -> None:
     if not settings.is_on and (not is_named or settings.is_refused):
         return
     adapter.install_when_imported()
-    if settings.metrics:
-        publish(settings.metrics)
     if settings.simulate or bridge.is_enabled():
         enable()
         _watch(settings)

@@ -34,7 +34,8 @@ def compute_sanitizer_cmd(
     """
     wanted = platform or _platform()
     if wanted == "rocm":
-        return ["env", f"HSA_TOOLS_LIB={_debug_agent()}", "HSA_ENABLE_DEBUG=1", *_agent_options(log), *argv]
+        options = [f"ROCM_DEBUG_AGENT_OPTIONS=--output {log}"] if log is not None else []
+        return ["env", f"HSA_TOOLS_LIB={_debug_agent()}", "HSA_ENABLE_DEBUG=1", *options, *argv]
     options = ["--tool", tool, "--target-processes", "all", "--print-limit", "100"]
     if log is not None:
         options += ["--log-file", str(log)]
@@ -61,7 +62,3 @@ def _debug_agent() -> str:
     if found is None:
         raise ActivationError("sanitizer_not_found", tool=_AGENT, tried=", ".join(places))
     return found
-
-
-def _agent_options(log: str | Path | None) -> list[str]:
-    return [f"ROCM_DEBUG_AGENT_OPTIONS=--output {log}"] if log is not None else []

@@ -1,13 +1,13 @@
-"""Run a guarded program as a child process, and report how it died.
+"""Run a program as a child process, end as it ends, and report how it died.
 
-The program's stderr is passed on as it comes, and its last lines are kept. When
-the program ends, the flight recorders of it and its children are read. A recorder that was at a node,
-or a program that makes no progress, becomes a report. Then this process ends as the program did, by
-the same status or the same signal.
+``gfxgraph run`` stays above its program, so that what its processes leave behind is read whatever became of them.
+Where graphs are guarded (tier 2 and up) the program's stderr is passed on as it comes, its last lines are kept, and
+the flight recorders of it and its children are read: a recorder that was at a node, or a program that makes no
+progress, becomes a report.
 
 No torch here: a process that waits must cost nothing, and must not be affected by the device's fault.
 
-Endings (AMD's three, by version of ROCm):
+Endings of a guarded program (AMD's three, by version of ROCm):
     SIGABRT after "Memory access fault by GPU node"   the recorder names the node, the text the address
     a sticky error 700 on every later call            the program itself raised GfxGraphFault; told again where
                                                       it swallowed that or died of another signal
@@ -16,9 +16,8 @@ Endings (AMD's three, by version of ROCm):
 
 from __future__ import annotations
 
+import ctypes
 import os
-import pty
-import resource
 import shutil
 import signal
 import subprocess
@@ -26,7 +25,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +34,7 @@ from typing import Any
 
 from gfxgraph import config, files
 from gfxgraph.core import flight_page
-from gfxgraph.core.fault_report import HANG_LIMIT_S, Fault, NodeInfo, RuntimeWords, read_words
+from gfxgraph.core.fault_report import Fault, NodeInfo, RuntimeWords, read_words
 from gfxgraph.core.flight_page import Page, Phase
 from gfxgraph.core.memory_map import Allocation
 from gfxgraph.diagnostics.render import render
@@ -44,6 +43,48 @@ VARIABLE = "GFXGRAPH_FLIGHT"
 _POLL_S = 0.2
 _PATIENCE_S = 5.0
 _TAIL_NBYTES = 1 << 20
+# Sent to this process alone; a terminal's interrupt reaches the program by itself, which decides what it means.
+_PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+_PR_SET_PDEATHSIG = 1
+
+
+def run(argv: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run ``argv`` and return its status as ``subprocess`` gives it (negative: a signal); our signals reach it."""
+    return _wait(_start(argv, environment), lambda: None)
+
+
+def _start(argv: Sequence[str], environment: Mapping[str, str], stderr: int | None = None) -> subprocess.Popen[bytes]:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    is_linux = sys.platform == "linux"
+    return subprocess.Popen(
+        list(argv), env=dict(environment), stderr=stderr, preexec_fn=_end_with_parent if is_linux else None
+    )
+
+
+def _end_with_parent() -> None:
+    """Killed without a word, this process would leave the program behind; it did not when it became the program."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _wait(program: subprocess.Popen[bytes], look: Callable[[], None]) -> int:
+    """Wait for the program's end; ``look`` is called meanwhile."""
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        program.send_signal(number)
+
+    handlers = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}
+    for number in (getattr(signal, name) for name in _PASSED_ON if hasattr(signal, name)):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it, for the program too
+            handlers[number] = signal.signal(number, pass_on)
+    try:
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                return program.wait(timeout=_POLL_S)
+            look()
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +119,9 @@ class ProcessRecord:
         return render("memory_fault", fault.fields(), lang)
 
     def hang_report(self, limit_s: float, lang: str) -> str:
-        fields = {"wait_s": f"{limit_s:g}", "where": self.segment.get("where", ""), "node": self._node_text()}
+        node = str(self.node() or "")
+        fields = {"wait_s": f"{limit_s:g}", "where": self.segment.get("where", ""), "node": node}
         return render("replay_hang", fields, lang)
-
-    def death_report(self, status: str, lang: str) -> str:
-        fields = {"status": status, "where": self.segment.get("where", ""), "node": self._node_text()}
-        return render("died_in_replay", fields, lang)
-
-    def _node_text(self) -> str:
-        node = self.node()
-        return str(node) if node is not None else ""
 
 
 def recordings(home: Path) -> list[ProcessRecord]:
@@ -101,13 +135,13 @@ def recordings(home: Path) -> list[ProcessRecord]:
     return sorted(found, key=lambda recording: recording.page.begun_ns, reverse=True)
 
 
-def supervise(
+def run_guarded(
     argv: Sequence[str],
-    environment: dict[str, str],
-    limit_s: float = HANG_LIMIT_S,
+    environment: Mapping[str, str],
+    limit_s: float,
     write: Callable[[str], object] = sys.stderr.write,
 ) -> int:
-    """Run ``argv``, report its faults, and return its status as ``subprocess`` gives it (negative: a signal).
+    """As ``run``, and report the program's faults.
 
     Args:
         limit_s: how long one node, or one graph, may take before it counts as hanging.
@@ -115,16 +149,16 @@ def supervise(
     home = config.state_folder(environment) / "flight" / f"run-{os.getpid()}-{time.time_ns():x}"
     files.new_folder(home, 0o700)
     try:
-        return _Supervisor(argv, environment | {VARIABLE: str(home)}, home, limit_s, write).run()
+        return _Guarded(argv, {**environment, VARIABLE: str(home)}, home, limit_s, write).run()
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
 
-class _Supervisor:
+class _Guarded:
     def __init__(
         self,
         argv: Sequence[str],
-        environment: dict[str, str],
+        environment: Mapping[str, str],
         home: Path,
         limit_s: float,
         write: Callable[[str], object],
@@ -135,16 +169,12 @@ class _Supervisor:
         self.lang = config.language_of(environment)
         self.tail: deque[bytes] = deque()
         self.has_hung = False
-        theirs = self._stderr()
-        self.program = subprocess.Popen(list(argv), env=environment, stderr=theirs)
+        # A terminal if this process has one, for progress bars and colours.
+        self.source, theirs = os.openpty() if os.isatty(2) else os.pipe()
+        self.program = _start(argv, environment, theirs)
         os.close(theirs)
         self.copier = threading.Thread(target=self._copy, daemon=True)
         self.copier.start()
-
-    def _stderr(self) -> int:
-        """The end that the program writes to: a terminal if this process has one, for progress bars and colours."""
-        self.source, theirs = pty.openpty() if os.isatty(2) else os.pipe()
-        return theirs
 
     def _copy(self) -> None:
         kept = 0
@@ -163,30 +193,11 @@ class _Supervisor:
                 kept -= len(self.tail.popleft())
 
     def run(self) -> int:
-        handlers = {number: signal.signal(number, self._pass_on) for number in (signal.SIGTERM, signal.SIGHUP)}
-        # A terminal sends its interrupt to both processes: the program decides what it means.
-        handlers[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            status = self._wait()
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-        # Children of the program may keep its stderr open for longer.
-        self.copier.join(timeout=1.0)
-        text = self._report(status)
-        if text:
+        status = _wait(self.program, self._look_for_hang)
+        self.copier.join(timeout=1.0)  # the program's children may keep its stderr open for longer
+        if text := self._report(status):
             self.write(f"\n{text}\n")
         return status
-
-    def _pass_on(self, number: int, frame: FrameType | None) -> None:
-        self.program.send_signal(number)
-
-    def _wait(self) -> int:
-        while True:
-            try:
-                return self.program.wait(timeout=_POLL_S)
-            except subprocess.TimeoutExpired:
-                self._look_for_hang()
 
     def _look_for_hang(self) -> None:
         now = time.monotonic_ns()
@@ -215,24 +226,23 @@ class _Supervisor:
                 return "" if own and own.splitlines()[0] in said else own
             if phase is Phase.RUNNING and (words is not None or -status in _CRASHES or 0 < status < 128):
                 return recording.report(_ending(status, words), words, self.lang)
-            if phase is Phase.RUNNING and status != 0 and -status not in _ASKED:
-                return recording.death_report(_ending(status, words), self.lang)
         return ""
 
 
-# Signals that a fault may end in, and signals that are sent on purpose.
+# Signals that a fault may end in.
 _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL)
-_ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def _ending(status: int, words: RuntimeWords | None) -> str:
     """How the process ended, in one phrase."""
-    name = ""
-    if status < 0:
-        with suppress(ValueError):
-            name = signal.Signals(-status).name
-    how = name or f"exit status {status}"
-    return f"{how}: {words.line}" if words is not None else how
+    return f"{how_ended(status)}: {words.line}" if words is not None else how_ended(status)
+
+
+def how_ended(status: int) -> str:
+    """A status as ``subprocess`` gives it, in words."""
+    with suppress(ValueError):
+        return signal.Signals(-status).name
+    return f"exit status {status}" if status >= 0 else f"signal {-status}"
 
 
 def end_as(status: int) -> None:
@@ -240,6 +250,9 @@ def end_as(status: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     if status < 0:
+        # lazily: where there are no such signals it is not there
+        import resource
+
         # The program has left its core file, if any; one of this process would only be in the way.
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         with suppress(OSError, ValueError):

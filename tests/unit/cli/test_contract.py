@@ -107,7 +107,6 @@ run --nope good.py
 check --nope
 check a b
 check --arg 1
-check --sarif x
 report
 report a b
 run --simulate --min-coverage 2 good.py
@@ -219,7 +218,6 @@ run --simulate --stats={d}/folder {d}/good.py
 run --simulate --stats={d}/new/ {d}/good.py
 run --simulate --report= {d}/good.py
 run --simulate --report={d}/new/ {d}/good.py
-check {d}/model.py:step --sarif {d}/folder
 port audit {n}
 port plan /dev/null
 port audit /dev/null
@@ -234,7 +232,6 @@ port verify record {d}/build.py:build --out {d}/folder
 report {d}/left -o {d}/good.py/x.html
 run --simulate --report {d}/nope/x.html {d}/good.py
 run --simulate --report {d}/folder {d}/good.py
-check {d}/model.py:step --sarif {d}/nope/x.sarif
 report {d}/left -o {d}/folder
 report {d}/left -o {d}/nope/x.html
 run --simulate --stats={d}/nope/stats.jsonl {d}/good.py

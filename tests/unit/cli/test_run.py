@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from gfxgraph.cli import _handshake
+from gfxgraph.cli import _run_end
 from gfxgraph.cli.run import LaunchedProgram, split, wanted
 from gfxgraph.startup.child_environment import first_on_path
 
@@ -280,34 +285,86 @@ def test_first_on_path():
     assert first_on_path(Path("/s"), "/s:/a") == "/s:/a"
 
 
-@pytest.mark.parametrize("option", ["-I", "-E", "-S", "-Es"])
-def test_a_python_that_does_not_hear_is_refused(sandbox, option):
-    """A Python that ignores its environment would run with nothing active: it is asked first, and not run."""
+LINES = {
+    "": (0, "nothing was captured; gfxgraph.graphed(function) captures a function"),
+    "import os, torch; os.abort()": (
+        -6,
+        "it ended with SIGABRT: where a GPU is at fault, gfxgraph run",
+    ),
+}
+
+
+@pytest.mark.parametrize("text", LINES)
+def test_a_run_ends_with_one_line(sandbox, text):
+    """What was captured and what to do next, on stderr; --quiet silences it, --json writes it as JSON."""
+    status, told = LINES[text]
+    script = sandbox.script(f"import torch\n{text}")
+    done = sandbox.python("-m", "gfxgraph", "run", script)
+    counted = "gfxgraph: 0 captures, 7 replays, 0 splits, 0 fallbacks; " if status == 0 else "gfxgraph: "
+    assert done.returncode == status and done.stderr.splitlines()[-1].startswith(counted + told), done.stderr
+    as_json = json.loads(sandbox.python("-m", "gfxgraph", "run", "--json", script).stderr.splitlines()[-1])
+    assert as_json["status"] == status and as_json["next"].startswith(told)
+    assert "gfxgraph: " not in sandbox.gfxgraph("run", script).stderr
+
+
+@pytest.mark.parametrize("option", [["-I"], ["-E"], ["-S"], []])
+def test_a_run_in_which_nothing_was_active_says_so(sandbox, option):
+    """A Python that ignores its environment, a program without torch."""
     script = sandbox.script("print('ran')\n")
-    done = sandbox.gfxgraph("run", "--", "env", "python", option, str(script))
-    assert (done.stdout, done.returncode) == ("", 2)
-    assert done.stderr.startswith("nothing_active: ") and option in done.stderr
+    done = sandbox.python("-m", "gfxgraph", "run", "--", "env", "python", *option, script)
+    assert (done.stdout, done.returncode) == ("ran\n", 0)
+    assert done.stderr == "gfxgraph: no process used torch with gfxgraph on\n"
 
 
-def test_question(tmp_path):
-    """The question takes the program's place, after the interpreter's own options; other commands are not asked."""
-    asked = _handshake.question(["nice", "-n", "5", "/usr/bin/python3.12", "-W", "error", "-u", "x.py", "-I"])
-    assert asked is not None and asked[:-2] == ["nice", "-n", "5", "/usr/bin/python3.12", "-W", "error", "-u"]
-    for line, until in (
-        ("python3 -m tool", "python3"),
-        ("python -Ic x", "python -I"),
-        ("python -IWerror -X utf8 -Em x", "python -IWerror -X utf8 -E"),
-        ("env -u PYTHONPATH python3.13t x.py", "env -u PYTHONPATH python3.13t"),
-        ("timeout 5 python -I x.py", "timeout 5 python -I"),
-        ("pythonw.exe --check-hash-based-pycs always x.py", "pythonw.exe --check-hash-based-pycs always"),
-    ):
-        assert _handshake.question(line.split())[:-2] == until.split()
-    script = tmp_path / "tool"
-    for first, until in (
-        ("#!/usr/bin/python3 -I", "/usr/bin/python3 -I"),
-        ("#!/usr/bin/env -S python3 -Es", "/usr/bin/env python3 -Es"),
-    ):
-        script.write_text(f"{first}\nprint(1)\n")
-        assert _handshake.question([str(script), "-x"])[:-2] == until.split()
-    for command in (["sh", "-c", "python x.py"], ["torchrun", "x.py"], ["engine", "python"]):
-        assert _handshake.question(command) is None
+def test_the_line_at_the_end_names_the_first_cause():
+    """A fallback before a split, with its line; several processes are added up."""
+    split = {"kind": "split", "reason": "a value read by the host", "op": "Tensor.item", "where": "a.py:7"}
+    fallback = {"kind": "fallback", "reason": "launch failed", "op": "", "where": "b.py:2"}
+    rows = [{"capture_count": 1, "events": [split]}, {"capture_count": 2, "events": []}]
+    assert _run_end._next(0, rows, False, False).startswith("first split at a.py:7: Tensor.item a value read by")
+    rows[1]["events"] = [fallback]
+    assert _run_end._next(0, rows, False, False).startswith("first fallback at b.py:2: launch failed; all of them")
+    assert _run_end._next(0, [{"capture_count": 1}], False, False) == "nothing to do"
+    assert _run_end._next(-6, rows, True, False) == "it ended with SIGABRT"
+    assert "2 replays differed" in _run_end._next(0, [{"validation_failures": 2}], False, False)
+
+
+def test_signals_reach_the_program(sandbox):
+    """SIGTERM sent to us ends the program as it likes, and the program dies with us where we are killed."""
+    script = sandbox.script(
+        "import os, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *a: (open('told', 'w').close(), sys.exit(9)))\n"
+        "open('pid', 'w').write(str(os.getpid()))\nos.rename('pid', 'ready')\ntime.sleep(60)\n"
+    )
+    for number, status in ((signal.SIGTERM, 9), (signal.SIGKILL, -9)):
+        line = [sys.executable, "-m", "gfxgraph", "run", str(script)]
+        ours = subprocess.Popen(line, cwd=sandbox.folder, env=sandbox.environment, stderr=subprocess.DEVNULL)
+        until((sandbox.folder / "ready").exists)
+        ours.send_signal(number)
+        assert ours.wait(60) == status
+        until((sandbox.folder / "told").exists)
+        (sandbox.folder / "ready").unlink()
+        (sandbox.folder / "told").unlink()
+
+
+def until(holds):
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    "how", ["a pipe that nobody reads", "a full disk", "a folder that is gone", "a path that hangs"]
+)
+def test_statistics_that_cannot_be_written_hold_up_nothing(sandbox, how):
+    """The program ends as it would have, with one line on stderr."""
+    os.mkfifo(sandbox.folder / "pipe")
+    target = {"a pipe that nobody reads": "pipe", "a full disk": "/dev/full", "a folder that is gone": "gone/stats"}
+    hangs = "import time; from gfxgraph import files; from gfxgraph.startup import stats_file\n"
+    hangs += "stats_file.LAST_S = 0.5; files.append = lambda *a: time.sleep(600)\n"
+    text = f"import torch, gfxgraph\n{hangs if how not in target else ''}print('done')"
+    begun = time.monotonic()
+    done = sandbox.python(sandbox.script(text), GFXGRAPH="1", GFXGRAPH_STATS=target.get(how, "stats"))
+    assert (done.stdout, done.returncode) == ("done\n", 0) and time.monotonic() - begun < 30
+    assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("gfxgraph: statistics not written to ")

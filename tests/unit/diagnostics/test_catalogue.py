@@ -1,11 +1,13 @@
 """diagnostics.catalogue: every entry is complete, in both languages, and can be found."""
 
+import importlib
 import re
 import tomllib
+from pathlib import Path
 
 import pytest
 
-from gfxgraph.diagnostics import entries, known, pages, situation, statuses
+from gfxgraph.diagnostics import entries, known, situation, statuses
 from gfxgraph.diagnostics.entries import FOLDER
 from gfxgraph.diagnostics.index import load, names
 
@@ -123,8 +125,10 @@ def test_every_status_has_an_entry_and_both_meanings():
     assert len(names) == len(set(names))
 
 
-def test_pages_hold_every_entry_in_both_languages():
+def test_pages_hold_every_entry_in_both_languages(monkeypatch):
     """The pages made for the documentation leave nothing out, and the list leads to each."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[3] / "tools")
+    pages = importlib.import_module("make_error_pages")
     for lang in ("en", "zh"):
         listed = pages.markdown_index(lang)
         for code in entries.codes():

@@ -363,17 +363,6 @@ def test_advice_is_filled_in_for_the_gpu_and_system_of_the_log():
     assert "gfxNNNN" not in unknown and "rocminfo | grep -om1" in unknown
 
 
-def test_a_crash_names_the_library_whose_code_ran():
-    """A fault says where a process stood: what stands next to it says more, and its steps come after the entry's."""
-    fault = "Memory access fault by GPU node-1 (Agent handle: 0x55) on address 0x7f. Reason: Unknown."
-    found = explain(f'  File "/x/triton/runtime/jit.py", line 3\n{fault}', lang="en")
-    assert found.code == "illegal_address" and found.matches[0].component == "Triton, Inductor"
-    assert "near: Triton" in found.format() and "part: Triton" not in found.format()
-    assert explain(fault, lang="en").matches[0].component == ""
-    # What only is present is no suspect.
-    assert explain(f"rocm 7.2, HIP runtime 7.2\n{fault}", lang="en").matches[0].component == ""
-
-
 def test_what_no_entry_holds_is_judged_by_its_form_and_says_so():
     """The entry that such sentences belong to in any program; people and programs are told that it is a guess."""
     found = explain("hipfrob: ERROR: requires CDNA hardware", lang="en")

@@ -67,26 +67,32 @@ def test_the_case_replaces_the_class_in_the_answer() -> None:
     assert "  case: " in text and text.partition("  do:   ")[2].startswith("sudo apt install libdw1")
 
 
-@pytest.mark.parametrize(("code", "number", "case"), RECORDS, ids=lambda value: getattr(value, "source", value))
-def test_a_record_is_whole_and_finds_itself(code: str, number: int, case: KnownCase) -> None:
-    """Its class exists, its texts are short, and a log with its words shows it first."""
-    assert code in index.names().ranks
-    assert case.source.startswith("http") and case.fix["en"] and case.cause["en"]
-    assert len(case.cause["en"]) <= 160 and len(case.fix["en"]) <= 180 and len(case.check["en"]) <= 180
-    assert not case.message or len(case.message) >= 16
-    text = f"{case.signature} {' '.join(known._PROGRAMS.get(name, name) for name in case.program.split())}".lower()
-    versions = " ".join(f"{name} {bound.lstrip('<>=!').split(',')[0]}" for name, bound in case.versions.items())
-    shown = near(code, [number] if case.message else [], Setting(text + versions[:0]), frequencies_once())
-    assert shown and shown[0].weight - shown[[one.case for one in shown].index(case)].weight < 3, case.signature
+def test_every_record_is_whole_and_finds_itself() -> None:
+    """Its class exists, its texts are short, and a log with its words, on its GPU and system, shows it first."""
+    frequency = frequencies()
+    for code, number, case in RECORDS:
+        assert code in index.names().ranks
+        assert case.source.startswith("http") and case.fix["en"] and case.cause["en"], case.signature
+        assert len(case.cause["en"]) <= 160 and len(case.fix["en"]) <= 180 and len(case.check["en"]) <= 180
+        assert not case.message or len(case.message) >= 16, case.message
+        names = " ".join(known._PROGRAMS.get(name, name) for name in case.program.split())
+        here = Setting(
+            f"{case.signature} {names}".lower(),
+            frozenset(case.arch.lower().split()),
+            frozenset({case.system} if case.system else ()),
+        )
+        shown = near(code, [number] if case.message else [], here, frequency)
+        own = next((one for one in shown if one.case == case), None)
+        assert own and shown[0].weight - own.weight < 3, (code, case.signature)
 
 
-_FREQUENCIES: dict[str, int] = {}
-
-
-def frequencies_once() -> dict[str, int]:
-    if not _FREQUENCIES:
-        _FREQUENCIES.update(frequencies())
-    return _FREQUENCIES
+def test_no_two_records_say_the_same() -> None:
+    """The same words on the same GPU, system and version are one case."""
+    seen: dict[object, str] = {}
+    for code, _, case in RECORDS:
+        key = (code, *sorted(case.signature.lower().split())), case.arch, case.system, tuple(case.versions.items())
+        assert key not in seen, (code, case.signature, seen[key])
+        seen[key] = case.source
 
 
 @pytest.mark.parametrize(

@@ -28,17 +28,20 @@ def found(tool):
     return {**tool.written_pages(), **tool.made_pages()}
 
 
-def test_every_error_rule_command_and_setting_has_its_page(found):
-    """Errors and rules one page each, in both languages."""
+def test_every_error_rule_command_and_setting_has_its_place(tool, found):
+    """Errors on the page of their group, rules on that of their phase, in both languages."""
     for folder in ("", "zh/"):
-        assert {f"{folder}errors/{code}.md" for code in codes()} <= set(found)
-        assert {f"{folder}rules/{each.rule.id}-{each.rule.code}.md" for each in load()} <= set(found)
+        for code in codes():
+            assert f"\n## {code}\n" in found[f"{folder}errors/{tool.group_of(code)}.md"]
+        for rule in (each.rule for each in load()):
+            assert f"\n## {rule.id} {rule.code}\n" in found[f"{folder}rules/phase-{rule.phase}.md"]
+    assert len(found) < 150
     assert "## gfxgraph port audit" in found["commands.md"] and "## gfxgraph run" in found["commands.md"]
     for page in ("settings.md", "zh/settings.md"):
         assert "`GFXGRAPH_ON_UNSAFE` | split \\| pin \\| strict \\| raise | split | " in found[page]
         assert set(config.VARIABLES) <= set(re.findall(r"^\| `(\w+)` \|", found[page], re.MULTILINE))
     assert "## gfxgraph port verify run" in found["zh/commands.md"] and "显示此帮助并退出" in found["zh/commands.md"]
-    assert "::: gfxgraph.callables.api.graphed" in found["api/callables.md"]
+    assert "::: gfxgraph.callables.api.graphed" in found["api.md"]
 
 
 def test_every_link_leads_somewhere(tool, found):

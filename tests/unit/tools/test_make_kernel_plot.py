@@ -1,4 +1,4 @@
-"""tools/make_kernel_plot.py: the picture of docs/kernels.md is that of the committed results."""
+"""tools/make_kernel_plot.py: the picture of docs/compile.md is that of the committed results."""
 
 from __future__ import annotations
 

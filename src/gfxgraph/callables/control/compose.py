@@ -1,6 +1,6 @@
 """Captured graphs joined into one launch.
 
-    both = compose({"encode": g1, "decode": g2, "log": g3}, after={"decode": ["encode"]})
+    both = Composition({"encode": g1, "decode": g2, "log": g3}, after={"decode": ["encode"]})
     both.replay()                 # one launch; "log" may run beside the others
     both.update("decode", g4)     # replaces one graph; nothing is captured again
 
@@ -40,16 +40,36 @@ HAS_HOOKS = hasattr(torch.cuda.graphs, "_global_replay_start_hooks")
 
 
 class Composition:
-    """Several captured graphs as one; made by `compose`.
+    """Several captured graphs as one launch; nothing is launched when it is made.
 
     Args:
-        parts: captured graphs by name.
-        edges: pairs of names, (before, after).
+        graphs: captured ``torch.cuda.CUDAGraph`` objects by name, or in order (named "0", "1", ...).
+        after: for each graph, those that must run before it. By default each runs after the one before.
+
+    Raises:
+        CaptureError: `compose_part`, for a graph without a capture, an unknown name, or
+            circular dependencies.
     """
 
-    def __init__(self, parts: Mapping[str, Any], edges: Edges) -> None:
+    def __init__(
+        self, graphs: Mapping[str, Any] | Sequence[Any], after: Mapping[Any, Iterable[Any]] | None = None
+    ) -> None:
+        named = graphs if isinstance(graphs, Mapping) else {str(i): graph for i, graph in enumerate(graphs)}
+        parts = {str(name): graph for name, graph in named.items()}
+        if not parts:
+            raise CaptureError("compose_part", part="(none)", problem="no graph was given")
+        for name, graph in parts.items():
+            _check(name, graph)
+        if after is None:
+            edges = set(zip(parts, list(parts)[1:]))
+        else:
+            edges = {(str(before), str(name)) for name, those in after.items() for before in those}
+        for each in (name for edge in edges for name in edge):
+            if each not in parts:
+                raise CaptureError("compose_part", part=each, problem=f"the parts are {', '.join(parts)}")
+        _sorted(list(parts), edges)
         self._state = process.require()
-        self._parts = dict(parts)
+        self._parts = parts
         self._declared = edges
         self._implied: dict[tuple[str, str], str] = {}
         self._exec: _Exec | None = None
@@ -231,41 +251,6 @@ class Composition:
         made = getattr(self, "_exec", None)
         if made is not None and not intercept.keep_until_captures_end((self,)):
             self._drop()
-
-
-def compose(
-    graphs: Mapping[str, Any] | Sequence[Any], after: Mapping[Any, Iterable[Any]] | None = None
-) -> Composition:
-    """Join captured graphs into one launch.
-
-    Args:
-        graphs: captured ``torch.cuda.CUDAGraph`` objects by name, or in order (named "0", "1", ...).
-        after: for each graph, those that must run before it. By default each runs after the one before.
-
-    Returns:
-        The composition; nothing is launched yet.
-
-    Raises:
-        CaptureError: `compose_part`, for a graph without a capture, an unknown name, or
-            circular dependencies.
-    """
-    named = graphs if isinstance(graphs, Mapping) else {str(i): graph for i, graph in enumerate(graphs)}
-    parts = {str(name): graph for name, graph in named.items()}
-    if not parts:
-        raise CaptureError("compose_part", part="(none)", problem="no graph was given")
-    for name, graph in parts.items():
-        _check(name, graph)
-    if after is None:
-        names = list(parts)
-        edges = set(zip(names, names[1:]))
-    else:
-        edges = {(str(before), str(name)) for name, those in after.items() for before in those}
-    for before, name in edges:
-        for each in (before, name):
-            if each not in parts:
-                raise CaptureError("compose_part", part=each, problem=f"the parts are {', '.join(parts)}")
-    _sorted(list(parts), edges)
-    return Composition(parts, edges)
 
 
 class _Exec:

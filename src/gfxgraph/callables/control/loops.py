@@ -104,7 +104,7 @@ class WhileLoop:
         if max_steps < 1 or steps_per_launch < 1:
             raise ValueError("max_steps and steps_per_launch must be at least 1")
         if not (callable(condition) and callable(body)):
-            raise TypeError(f"while_loop() takes two functions, a condition and a body, not {condition!r}, {body!r}")
+            raise TypeError(f"WhileLoop() takes two functions, a condition and a body, not {condition!r}, {body!r}")
         self.condition = condition
         self.body = body
         self.max_steps = max_steps
@@ -257,7 +257,7 @@ class Unrolled:
         if k < 1:
             raise ValueError("k must be at least 1")
         if not callable(step):
-            raise TypeError(f"unroll() takes a function of one step, not {step!r}")
+            raise TypeError(f"Unrolled() takes a function of one step, not {step!r}")
         self.step = step
         self.k = k
         self._pool = pool
@@ -331,40 +331,6 @@ class Unrolled:
             copy_in(memory, made)
 
         return steps
-
-
-def while_loop(condition: Callable[..., Tensor], body: Callable[..., Any], **options: Any) -> WhileLoop:
-    """Make a loop, to be called with its initial state. Make it once and call it often: it owns the graphs.
-
-    Args:
-        condition: takes the state and returns a tensor of one element, boolean: whether to go on.
-        body: takes the state and returns the next one.
-        options: as of `WhileLoop`.
-
-    Returns:
-        The loop; nothing is captured yet.
-
-    Raises:
-        ValueError: ``max_steps`` or ``steps_per_launch`` is below 1.
-    """
-    return WhileLoop(condition, body, **options)
-
-
-def unroll(step: Callable[..., Any], k: int, *, pool: Any = None) -> Unrolled:
-    """Make a loop of a fixed number of steps, several of them per launch; see `Unrolled`.
-
-    Args:
-        step: takes the state and returns the next one.
-        k: steps in one launch, at least 1.
-        pool: memory to share with other captures.
-
-    Returns:
-        The loop; nothing is captured yet.
-
-    Raises:
-        ValueError: ``k`` is below 1.
-    """
-    return Unrolled(step, k, pool=pool)
 
 
 def _place_of(loop: WhileLoop | Unrolled) -> Arena | None:

@@ -23,7 +23,6 @@ from torch import Tensor
 
 from gfxgraph.callables.fast_path.writer import Reads, Writer
 from gfxgraph.callables.inputs import is_dense
-from gfxgraph.callables.padding.content import Content
 from gfxgraph.callables.signature import Fast
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def make_fast(
     sizes: Sequence[Sequence[int] | None] | None,
     hot: bool,
     world: Reads,
-    content: Sequence[Content] | None = None,
+    repeats_last: bool = False,
     sample_every: int = 0,
     asks_by_name: bool = False,
 ) -> Fast | None:
@@ -56,7 +55,7 @@ def make_fast(
         sizes: what each result is cut to.
         hot: hand out the graph's buffers.
         world: what the graph reads besides its arguments, and whether that may have changed.
-        content: what the padding of each argument holds; None if nothing is padded.
+        repeats_last: padding repeats the last row.
         sample_every: leave one call in this many to the slow path; 0 for none.
         asks_by_name: leave calls with tensors that have Python attributes to the slow path.
     """
@@ -72,7 +71,7 @@ def make_fast(
     if sample_every:
         writer.names["is_sampled"] = itertools.cycle((False,) * (sample_every - 1) + (True,)).__next__
         writer.line("if is_sampled(): return MISS")
-    writer.sizes, writer.content = sizes, content
+    writer.sizes, writer.repeats_last = sizes, repeats_last
     if hot:
         is_joined = all([writer.join(instance, ()) for instance in instances])
         if is_joined:

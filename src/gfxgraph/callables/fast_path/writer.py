@@ -20,9 +20,8 @@ from torch import Tensor
 
 from gfxgraph.callables.fast_path.copying import CopyLaunches, copy_kernel, part, takes
 from gfxgraph.callables.fast_path.joining import change_refused, hooks_of, joined_call
-from gfxgraph.callables.inputs import device_copier, is_dense, is_one_copy
+from gfxgraph.callables.inputs import device_copier, is_dense, is_one_copy, last_rows
 from gfxgraph.callables.outputs import GraphOutput
-from gfxgraph.callables.padding.content import Content, Pad, last_rows
 from gfxgraph.callables.signature import MISS, Fast, function_modes
 from gfxgraph.capture.replay import fast_replay
 from gfxgraph.capture.torchs_graph import launch_of
@@ -88,7 +87,7 @@ class Writer:
         }
         self.lines: list[str] = []
         self.sizes: Sequence[Sequence[int] | None] | None = None
-        self.content: Sequence[Content] | None = None
+        self.repeats_last = False
         self.n_taken = 0
         self.taken = "()"
         self.indent = ""
@@ -207,15 +206,16 @@ class Writer:
             return
         self.names["buffers"] = self.entry.buffers
         if self._is_padded:
-            self.names["fill"], self.names["content"] = self.entry.fill, self.content
-            self.line(f"if buffers.filled_for is not mark: fill({self.taken}, content, mark)")
+            self.names["fill"] = self.entry.fill
+            self.line(f"if buffers.filled_for is not mark: fill({self.taken}, {self.repeats_last}, mark)")
             self.line("else:")
             self.indent = "    "
         else:
             self.line("buffers.filled_for = mark")
         self._move_in()
         self._copies_in(joined)
-        self._repeat_last(self.content or ())
+        if self.repeats_last:
+            self._repeat_last()
         self.indent = ""
 
     def _move_in(self) -> None:
@@ -281,13 +281,12 @@ class Writer:
         self.names[name], self.names[f"{name}_words"] = copies.launch, copies.words
         self.names["refused"] = self.launches.refused
 
-    def _repeat_last(self, content: Sequence[Content]) -> None:
+    def _repeat_last(self) -> None:
         """Repeat the last row of the copied data in all of its padding, one dim after the other."""
         by_dim: dict[int, list[tuple[Tensor, Tensor]]] = {}
-        for static, given, value in zip(self.entry.statics, self.tensors, content):
-            if value is Pad.LAST:
-                for dim, padding, last in last_rows(static.tensor.detach(), given.size()):
-                    by_dim.setdefault(dim, []).append((padding, last))
+        for static, given in zip(self.entry.statics, self.tensors):
+            for dim, padding, last in last_rows(static.tensor.detach(), given.size()):
+                by_dim.setdefault(dim, []).append((padding, last))
         for dim in sorted(by_dim):
             self.names[f"padding{dim}"] = [padding for padding, _ in by_dim[dim]]
             self.names[f"last{dim}"] = [last for _, last in by_dim[dim]]

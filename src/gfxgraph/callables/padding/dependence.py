@@ -40,7 +40,6 @@ from gfxgraph.callables.padding.rules import (
     WRITERS,
     Cause,
     JudgedOperation,
-    Padding,
     PaddingHolds,
     RowsRefused,
     SymbolicSizes,
@@ -74,19 +73,17 @@ class DimVerdict:
         name: the dynamic dim's.
         outputs: for each result that is a tensor, the dims to cut; None for other results.
         written: by name of the input, how to cut what is written to it. Its own rows are right.
-        padding: what the padded rows of the inputs must hold.
+        needs_last: padded rows of the inputs must repeat the last row; else they may hold zeros.
         refusal: why no bucket may be used; None if one may.
         reason: the operation that the refusal is about, and where it is called.
-        in_pieces: the operation that prevents splitting a call along the dim; None if it may be split.
     """
 
     name: str
     outputs: tuple[tuple[Cut, ...] | None, ...] = ()
     written: Mapping[str, tuple[Cut, ...]] = field(default_factory=dict)
-    padding: Padding = Padding.ANY
+    needs_last: bool = False
     refusal: str | None = None
     reason: Cause | None = None
-    in_pieces: Cause | None = None
 
     @property
     def allowed(self) -> bool:
@@ -106,8 +103,7 @@ class DimVerdict:
         """One sentence."""
         if self.refusal is not None:
             return self.refusal
-        last = "a repetition of the last row"
-        filled = ("", f" with zeros or {last}", f" with {last}")[self.padding]
+        filled = " with a repetition of the last row" if self.needs_last else ""
         return f"{self.name} may be padded{filled}: no row reaches another"
 
 
@@ -185,9 +181,8 @@ class _Judgement:
         self.back = back
         self.known: dict[int, Value] = {}
         """Each tensor, by id: the trace keeps them all alive."""
-        self.needs = Padding.ANY
+        self.needs_last = False
         self.written: dict[str, tuple[Cut, ...]] = {}
-        self.in_pieces: Cause | None = None
 
     def verdict(self, results: Sequence[int] | None) -> DimVerdict:
         try:
@@ -201,8 +196,8 @@ class _Judgement:
             outputs = self._results(results)
         except RowsRefused as refused:
             cause = refused.cause
-            return DimVerdict(self.name, padding=self.needs, refusal=sentence(self.name, cause), reason=cause)
-        return DimVerdict(self.name, outputs, self.written, self.needs, in_pieces=self.in_pieces)
+            return DimVerdict(self.name, refusal=sentence(self.name, cause), reason=cause)
+        return DimVerdict(self.name, outputs, self.written, self.needs_last)
 
     def _placed(self, tensor: Tensor, held: PaddingHolds, op: str, stack_trace: str | None) -> Value:
         """The tensor, with its rows in the one dim whose size depends on their number."""
@@ -225,7 +220,7 @@ class _Judgement:
             return
         step = JudgedOperation(entry.op, entry.stack_trace, _bound(entry, self._value), leaves, self.sizes)
         problem = self._problem(step)
-        self.needs = max(self.needs, step.needs)
+        self.needs_last = self.needs_last or step.needs_last
         held = self._held(step)
         for leaf in leaves:
             if isinstance(leaf, Tensor):
@@ -279,8 +274,6 @@ class _Judgement:
             if carrying and made.mixed is None and not (step.name in WRITERS and step["self"].is_free):
                 return replace(made, mixed=step.cause(Why.MIXES))
             return made
-        if not carrying and held >= PaddingHolds.POSITIONS and self.in_pieces is None:
-            self.in_pieces = step.cause(Why.POSITION)
         if RULES.get(step.name) is view:
             return replace(made, blocks=blocks_of(step))
         layouts = {(self.sizes.times(v.shape[v.place]), v.blocks) for v in carrying if v.place is not None}

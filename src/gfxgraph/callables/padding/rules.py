@@ -23,16 +23,6 @@ from typing import Any
 import torch
 
 
-class Padding(IntEnum):
-    """What the padded rows of the inputs must hold."""
-
-    ANY = 0
-    ZERO_OR_LAST = 1
-    """Zero, or the last own row repeated: some rows are indices."""
-    LAST = 2
-    """The last own row repeated: some rows are written to memory that rows share, or computed into indices."""
-
-
 class Why(Enum):
     """Why an operation prevents the use of a bucket; the text is for the user, ``{dim}`` is the dim's name."""
 
@@ -46,7 +36,6 @@ class Why(Enum):
     NO_RULE = "has no rule that says whether rows of {dim} stay apart; move it outside the graphed function"
     FIXED = "fixes the size of {dim}, so no other can be run; do not combine it with tensors of a constant size"
     GROWS = "has a size of {dim} that is not followed; keep one dim for each dynamic size, and put it first"
-    POSITION = "counts the rows of {dim}, of which another piece of the call would hold others"
     RETURNS = "returns the size of {dim} itself, which is another one in a bucket; read it from the argument"
 
 
@@ -155,7 +144,8 @@ class JudgedOperation:
         self.args = args
         self.out = out
         self.sizes = sizes
-        self.needs = Padding.ANY
+        self.needs_last = False
+        """Padding must repeat the last row: rows are indices that were computed, or written to what rows share."""
 
     def __getitem__(self, name: str) -> Any:
         return self.args.get(name)
@@ -185,7 +175,7 @@ class JudgedOperation:
             return None
         if index.held >= PaddingHolds.POSITIONS:
             return Why.INDEX
-        self.needs = max(self.needs, Padding.ZERO_OR_LAST if index.held is PaddingHolds.MOVED else Padding.LAST)
+        self.needs_last = self.needs_last or index.held is not PaddingHolds.MOVED
         return None
 
 
@@ -232,7 +222,7 @@ def pointwise(step: JudgedOperation) -> Why | None:
         if not divisor.dtype.is_floating_point and step.out[0].dtype == divisor.dtype:
             if divisor.held >= PaddingHolds.POSITIONS:
                 return Why.INDEX
-            step.needs = Padding.LAST  # some devices stop at an integer division by zero
+            step.needs_last = True  # some devices stop at an integer division by zero
     return None
 
 
@@ -505,7 +495,7 @@ def _shared(step: JudgedOperation, given: Sequence[Value], adds: bool) -> Why | 
     """Written to memory that rows share: harmless if padding repeats the write of the last row."""
     if adds or any(each.place is None or each.held >= PaddingHolds.POSITIONS for each in given):
         return Why.WRITES
-    step.needs = Padding.LAST
+    step.needs_last = True
     return None
 
 

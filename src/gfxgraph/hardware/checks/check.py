@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import queue
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import TypeVar, cast
 
+from gfxgraph.hardware.aside import Aside
 from gfxgraph.hardware.machine import Machine
 from gfxgraph.hardware.software import Rocm, Torch, find_rocm, find_torch
 from gfxgraph.hardware.topology import Gpu, gpus
@@ -60,7 +58,6 @@ class Site:
 
 Check = Callable[[Site], list[CheckResult]]
 LIMIT_S = 3.0
-Answer = TypeVar("Answer")
 
 
 def run(checks: Sequence[Check], site: Site, limit_s: float = LIMIT_S) -> list[CheckResult]:
@@ -76,33 +73,6 @@ def run(checks: Sequence[Check], site: Site, limit_s: float = LIMIT_S) -> list[C
     return found
 
 
-def within(work: Callable[[], Answer], limit_s: float = LIMIT_S) -> Answer:
-    """Return what ``work`` returns, or raise what it raises.
-
-    A thread, not a process: a read that hangs in the kernel cannot be killed either way, and a
-    daemon thread lets doctor go on and end.
-
-    Raises:
-        TimeoutError: it did neither within ``limit_s``.
-    """
-    answers: queue.SimpleQueue[tuple[Answer | None, Exception | None]] = queue.SimpleQueue()
-
-    def run_it() -> None:
-        try:
-            answers.put((work(), None))
-        except Exception as error:  # noqa: BLE001 - raised again by the one who waits
-            answers.put((None, error))
-
-    threading.Thread(target=run_it, daemon=True, name="gfxgraph probe").start()
-    try:
-        answer, error = answers.get(timeout=limit_s)
-    except queue.Empty:
-        raise TimeoutError from None
-    if error is not None:
-        raise error
-    return cast("Answer", answer)
-
-
 def hung(name: str, limit_s: float = LIMIT_S) -> CheckResult:
     """Say that something on this machine does not answer."""
     text = f"did not answer within {limit_s:g} s", f"{limit_s:g} 秒内没有响应"
@@ -112,7 +82,7 @@ def hung(name: str, limit_s: float = LIMIT_S) -> CheckResult:
 def _limited(check: Check, site: Site, limit_s: float) -> list[CheckResult]:
     name = check.__name__.replace("_", " ")
     try:
-        return within(lambda: check(site), limit_s)
+        return Aside().within(limit_s, lambda: check(site))
     except TimeoutError:
         return [hung(name, limit_s)]
     except (OSError, ValueError, KeyError) as error:

@@ -1,4 +1,4 @@
-"""The machine below ROCm: GPUs, kernel driver, permissions, containers, PCIe, NUMA."""
+"""The machine below ROCm: GPUs, kernel driver, permissions, containers, PCIe."""
 
 from __future__ import annotations
 
@@ -141,14 +141,6 @@ def pcie_atomics(site: Site) -> list[CheckResult]:
     ]
 
 
-def numa_balancing(site: Site) -> list[CheckResult]:
-    """Automatic NUMA balancing is off where several GPUs work together."""
-    if site.machine.text("/proc/sys/kernel/numa_balancing") != "1" or len(site.gpus) < 2:
-        return []
-    text = "NUMA balancing is on and stalls GPU memory", "NUMA 自动平衡处于开启状态，会使 GPU 访存停顿"
-    return [CheckResult("NUMA", CheckState.AMBER, *text, "sudo sysctl kernel.numa_balancing=0")]
-
-
 def iommu(site: Site) -> list[CheckResult]:
     """With several GPUs, the IOMMU is in pass-through."""
     discrete = [card for card in site.gpus if not card.is_integrated]
@@ -191,7 +183,6 @@ CHECKS: tuple[Check, ...] = (
     kernel_driver,
     permissions,
     pcie_atomics,
-    numa_balancing,
     iommu,
     shared_memory,
 )

@@ -74,13 +74,6 @@ _HURTS: tuple[tuple[str, Judge, str, str, str], ...] = (
         "unset TORCHINDUCTOR_CUDAGRAPHS",
     ),
     (
-        "TORCHINDUCTOR_MAX_AUTOTUNE",
-        _is_set,
-        "autotuning may pick kernels that need matrix units this card lacks",
-        "自动调优可能选中此卡不支持的矩阵核函数",
-        "unset TORCHINDUCTOR_MAX_AUTOTUNE",
-    ),
-    (
         "AMD_SERIALIZE_KERNEL",
         _is_set,
         "kernels run one at a time: for debugging only",

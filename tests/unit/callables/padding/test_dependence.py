@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -10,8 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
 from gfxgraph.callables.padding.dependence import Independence, rows_independent
-from gfxgraph.callables.padding.rules import Padding
-from gfxgraph.callables.padding.verdicts import Judge, PaddingRefusal
+from gfxgraph.callables.padding.judge import PaddingRefusal, choose, verdicts
 from tests.unit.callables.padding.programs import PROGRAMS, Program
 
 N, BUCKET = 5, 8
@@ -29,27 +29,16 @@ def padded(tensor: torch.Tensor, dims: dict[int, str], sizes: dict[str, int], fi
         shape = [more if d == dim else s for d, s in enumerate(tensor.shape)]
         if fill == "last":
             behind = tensor.narrow(dim, tensor.shape[dim] - 1, 1).expand(shape)
-        elif fill == "zero" or tensor.dtype is torch.bool:
-            behind = torch.zeros(shape, dtype=tensor.dtype)
-        elif not tensor.is_floating_point():
-            behind = torch.randint(-9, 9, shape).to(tensor.dtype)
         else:
-            behind = torch.full(shape, float("nan")) if fill == "nan" else torch.randn(shape) * 1e4
+            behind = torch.zeros(shape, dtype=tensor.dtype)
         tensor = torch.cat([tensor, behind.to(tensor.dtype)], dim)
     return tensor
-
-
-FILLS = {
-    Padding.LAST: ["last"],
-    Padding.ZERO_OR_LAST: ["last", "zero"],
-    Padding.ANY: ["last", "zero", "garbage", "nan"],
-}
 
 
 def check(program: Program, verdict: Any, n: int, bucket: int) -> None:
     """Run at both sizes, and compare what the verdict says is the call's own."""
     given = program.like(n)
-    for fill in FILLS[verdict.padding]:
+    for fill in ("last",) if verdict.needs_last else ("last", "zero"):
         own = [t.clone() for t in given]
         large = [
             padded(t.clone(), program.dynamic.get(i, {}), {verdict.name: bucket}, fill) for i, t in enumerate(given)
@@ -147,7 +136,7 @@ def test_a_graph_of_dynamo_writes_to_a_buffer() -> None:
 
     with torch.no_grad():
         found = rows_independent(*dynamo_graph(step, torch.randn(N, 4), torch.arange(N)))
-        assert found["n"].allowed and found["n"].padding is Padding.LAST and len(found["n"].written) == 1
+        assert found["n"].allowed and found["n"].needs_last and len(found["n"].written) == 1
         assert not rows_independent(*dynamo_graph(norm.train(), torch.randn(N, 4)))["n"].allowed
         assert rows_independent(*dynamo_graph(norm.eval(), torch.randn(N, 4)))["n"].allowed
 
@@ -193,11 +182,11 @@ def test_a_graph_that_torch_computes_in_two_ways_is_judged_in_both() -> None:
         (lambda x: x.amax(0) if x.shape[0] % 8 == 0 else x.mean(0) * 0, True, False),
     )
     for step, by_size, is_padded in cases:
-        judge = Judge()
+        known: list[Independence] = []
+        trace = functools.partial(rows_independent, step, [torch.randn(N, 4)], {0: {0: "n"}}, None)
         for _ in range(2):
-            found = judge.verdicts("key", step, [torch.randn(N, 4)], {0: {0: "n"}}, by_size=by_size)
-            content = judge.choose(found, ["x"], {0: {0: "n"}}, {"n": N}, {"n": BUCKET})
-            assert isinstance(content, PaddingRefusal) is not is_padded, (step, content)
+            found = choose(verdicts(known, trace, by_size=by_size), {"n": N}, {"n": BUCKET})
+            assert isinstance(found, PaddingRefusal) is not is_padded, (step, found)
 
 
 def test_two_dims_are_judged_apart() -> None:

@@ -1,0 +1,598 @@
+"""Whether a graph of a bucket's size serves a smaller call: decided from the graph, then compared once.
+
+    call ── world at the bucket's size, traced or predicted ── the same program? ── verdict on its graph
+         ── run as it is, and padded, and compared ──> how the bucket serves it
+         └─ refused: the operation, its line, what to do; such calls run eagerly
+
+The call itself runs eagerly and its result goes to the caller. The padded run is the second line of defence behind
+the verdict (dependence.py): it is compared with capture/replay/tolerance.py, and all of its effects are undone.
+
+A size of 1, a stride, or two sizes that happen to be equal give a call a trace of its own, though the function does
+the same. Two traces are the same program at given sizes if their operations are equal, one by one, once sizes are
+substituted for symbols (`FxProgram`).
+"""
+
+# ruff: noqa: TID253
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, fx
+
+from gfxgraph.callables.buckets import Bucketed, Dims, argument_paths
+from gfxgraph.callables.captured_signature import Padded, Route
+from gfxgraph.callables.inputs import dense_copy, front, pad, repeat_last
+from gfxgraph.callables.learned_buckets import Planned
+from gfxgraph.callables.signature import Args, Call, Kwargs, NotATree, flatten, replace
+from gfxgraph.capture.half_entered import is_interrupt
+from gfxgraph.capture.replay.replay_steps import is_operations_own
+from gfxgraph.capture.replay.rollback import Rollback
+from gfxgraph.capture.replay.tolerance import is_near
+from gfxgraph.errors import ConfigError, GfxGraphError, first_line
+from gfxgraph.guard.localize import is_fault
+from gfxgraph.process import process
+
+if TYPE_CHECKING:
+    from gfxgraph.callables.padding.dependence import Independence
+    from gfxgraph.callables.trace.frontend import Frontend
+    from gfxgraph.callables.trace.world import World
+
+Named = Mapping[int, Mapping[int, str]]
+"""By position of the tensor, then by dim: the dynamic dim's name."""
+MOST_SIDES = 4
+"""Most traces of one program, for sizes at which torch computes it differently."""
+REFUSED = "padding refused"
+JUDGING = "compared with a padded run"
+OTHER = "the function is a different program at the bucket's size"
+NO_MEMORY = "there is not enough memory to compare a padded run"
+
+
+@dataclass(frozen=True)
+class PaddingRefusal:
+    """Why a call is not padded."""
+
+    reason: str
+    op: str = ""
+    where: str = ""
+    is_final: bool = True
+    """False if a later call may get another verdict."""
+
+    def error(self, bucket: Mapping[str, int]) -> ConfigError:
+        """The refusal as an error, made for its text and not raised."""
+        return ConfigError(
+            "padding_refused",
+            bucket=", ".join(f"{name}={n}" for name, n in bucket.items()),
+            reason=self.reason,
+            op=self.op or "no operation",
+            where=self.where or "the function's result",
+        )
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """The verdicts on one program's padding."""
+
+    first: Independence
+    at: Callable[[Mapping[str, int]], Independence | None]
+    """The verdicts that hold for calls of these sizes; None if there are none."""
+
+
+def verdicts(
+    known: list[Independence], trace: Callable[[Mapping[str, int] | None], Independence], *, by_size: bool
+) -> Verdicts:
+    """The verdicts on one program, from ``known`` and further traces.
+
+    Args:
+        trace: judges the program once more, for sizes; None for the call's own.
+        by_size: the program is one graph of torch's functions. What its trace assumes about sizes then only decides
+            how torch computes them (an unaligned attention mask is padded, a convolution of few rows takes another
+            kernel), so sizes outside the assumptions get a trace of their own.
+    """
+    if not known:
+        known.append(trace(None))
+
+    def at(sizes: Mapping[str, int]) -> Independence | None:
+        found = next((each for each in known if each.holds(sizes)), None)
+        if found is None and by_size and len(known) < MOST_SIDES:
+            known.append(trace(sizes))
+            found = known[-1] if known[-1].holds(sizes) else None
+        return found
+
+    return Verdicts(known[0], at)
+
+
+def choose(found: Verdicts, actual: Mapping[str, int], bucket: Mapping[str, int]) -> bool | PaddingRefusal:
+    """Whether padding must repeat the last row, or why nothing may be padded."""
+    first = found.first
+    padded = [name for name, n in actual.items() if bucket[name] != n]
+    for name in padded:
+        if name not in first.dims:
+            return PaddingRefusal(
+                f"it reads only the number of rows of {name}, not the rows; pass the number as a tensor"
+            )
+    refused = next((first[name] for name in padded if not first[name].allowed), None)
+    if refused is not None:
+        return PaddingRefusal(refused.explain(), refused.op, refused.where)
+    for chosen in itertools.product(*[(actual[name], bucket[name]) for name in padded]):
+        sizes = {**actual, **dict(zip(padded, chosen))}
+        there = found.at(sizes)
+        refused = next((there[name] for name in padded if there and not there[name].allowed), None)
+        if refused is not None:
+            return PaddingRefusal(refused.explain(), refused.op, refused.where)
+        if there is None or any(first[name] != there[name] for name in padded):
+            shown = ", ".join(f"{name}={n}" for name, n in sizes.items())
+            return PaddingRefusal(f"the function is a different program for sizes {shown}")
+    return any(first[name].needs_last for name in padded)
+
+
+class Judge:
+    """The padding of one callable.
+
+    Args:
+        fn: the function.
+        run: the function as it is captured, through Dynamo if Dynamo traces it.
+        front: Dynamo; None if nothing is traced.
+        name: the function's name.
+        dims: the dynamic dims; None if there are none.
+        planned: the sizes of its calls.
+        eager: calls without a graph, by reason.
+        forget: a weak reference to a function to call for a world whose graphs read tensors that were replaced.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        run: Callable[..., Any],
+        front: Frontend | None,
+        name: str,
+        dims: Dims | None,
+        planned: Planned,
+        eager: Counter[str],
+        forget: Callable[[], Callable[[World], None] | None],
+    ) -> None:
+        self._fn = fn
+        self._run = run
+        self._front = front
+        self._name = name
+        self._dims = dims
+        self._planned = planned
+        self._eager = eager
+        self._forget = forget
+        self.refusals: dict[str, PaddingRefusal] = {}
+        """By sizes and bucket, as text."""
+        self._known: dict[Any, list[Independence]] = {}
+        """The verdicts by program: those of its first trace, and of traces for sizes that it does not cover."""
+
+    def explain(self) -> list[str]:
+        """One line for each dim of each judged program."""
+        found = itertools.chain.from_iterable(self._known.values())
+        return list(dict.fromkeys(line for each in found for line in each.explain().splitlines()))
+
+    def judge(self, route: Route, call: Call) -> Any:
+        """Run the call eagerly, and find out whether its bucket would have given the same result."""
+        bucketed = route.bucketed
+        assert bucketed is not None
+        result, found = self._beside(call, bucketed)
+        if isinstance(found, Padded):
+            self._eager[JUDGING] += 1
+            route.padded, route.repeats_last = found, found.repeats_last
+            return result
+        why = f"{REFUSED}: {found.reason}"
+        self._eager[why] += 1
+        if found.is_final:
+            route.entry, route.why_eager = None, why
+            if bucketed.actual not in self._planned.refused:
+                self._planned.refused.append(bucketed.actual)
+            label = ", ".join(f"{name}={n} in {bucketed.bucket[name]}" for name, n in bucketed.actual.items())
+            self.refusals[label] = found
+            if process.require().counters.event("padding_refused", found.reason, found.op, found.where):
+                process.log.warning("%s: %s", self._name, found.error(bucketed.bucket))
+        return result
+
+    def ahead(self, call: Call, bucketed: Bucketed) -> bool | PaddingRefusal:
+        """For a capture on values of another size, before the first call: whether padding repeats the last row."""
+        dims = self._named(call)
+        actual = {name: call.tensors[i].size(dim) for i, named in dims.items() for dim, name in named.items()}
+        if actual == bucketed.bucket:
+            return False
+        return choose(self._verdicts(call, dims, call.world), actual, bucketed.bucket)
+
+    def run_known(self, args: Args, kwargs: Kwargs) -> tuple[Any, World | None]:
+        """Run the function eagerly, and return its world too; traced now if it has none."""
+        if self._front is None:
+            return self._run(*args, **kwargs), None
+        world = self._front.find(args, kwargs)
+        if world is None:
+            return self._front.trace(args, kwargs)
+        return self._run(*args, **kwargs), world
+
+    # -- one call -------------------------------------------------------------------------------------
+
+    def _beside(self, call: Call, bucketed: Bucketed) -> tuple[Any, Padded | PaddingRefusal]:
+        """The call's result, and how its bucket serves it."""
+        dims = self._named(call)
+        copies = [dense_copy(t, s) if s not in (None, t.size()) else t for t, s in zip(call.tensors, bucketed.sizes)]
+        args, kwargs = _with_tensors(call, copies)
+        world = self._bucket_world(call, args, kwargs)
+        found: bool | PaddingRefusal | None = self._why_not_judged(call, bucketed, world)
+        program = None
+        if found is None:
+            known = self._verdicts(call, dims, world or call.world)
+            found = choose(known, bucketed.actual, bucketed.bucket)
+            if self._front is not None and not isinstance(found, PaddingRefusal):
+                program = self._program(world or call.world, call.args, call.kwargs)
+                if world is None and not self._is_foreseen(program, args, kwargs):
+                    found = PaddingRefusal(OTHER)
+        if isinstance(found, PaddingRefusal):
+            return self._run(*call.args, **call.kwargs), found
+        outside, written = self._written(call, program, known.first, copies)
+        if program is not None and world is None:  # only its run shows what its own trace writes
+            outside += [t for t in call.world.tensors if t.is_cuda and not isinstance(t, torch.nn.Parameter)]
+        for copy, tensor in zip(copies, call.tensors):
+            if copy.size() != tensor.size():
+                pad(copy, tensor.size())
+                if found:
+                    repeat_last(copy, tensor.size())
+        args, kwargs = _with_tensors(call, copies)
+        traced: list[Any] = []
+
+        def in_bucket() -> Any:
+            result, world = self.run_known(args, kwargs)
+            traced.append(world)
+            return result
+
+        compared = Compared()
+        unique = list({id(t): t for t in outside}.values())
+        compare(compared, lambda: self._run(*call.args, **call.kwargs), in_bucket, unique, written, call.device)
+        problem: PaddingRefusal | None = None
+        if compared.failed:
+            problem = PaddingRefusal(f"the device failed: {compared.failed}", is_final=False)
+        elif compared.problem:
+            problem = PaddingRefusal(compared.problem)
+        elif world is None and program is not None:
+            problem = self._why_not_judged(call, bucketed, traced[0])
+            if problem is None:
+                again = choose(self._verdicts(call, dims, traced[0]), bucketed.actual, bucketed.bucket)
+                if again is not found:
+                    problem = again if isinstance(again, PaddingRefusal) else PaddingRefusal(OTHER)
+        if problem is not None:
+            return compared.result, problem
+        sizes = [tuple(t.size()) for t in compared.outputs]
+        return compared.result, Padded(found, sizes, compared.structure)
+
+    def _named(self, call: Call) -> Named:
+        assert self._dims is not None
+        return self._dims.of(call.structure, call.tensors, lambda: argument_paths(self._fn, call.args, call.kwargs))
+
+    def _bucket_world(self, call: Call, args: Args, kwargs: Kwargs) -> World | None:
+        """The world of the call at its bucket's size; None if it has not been traced, or if nothing is traced."""
+        if self._front is None:
+            return None
+        world = self._front.find(args, kwargs)
+        if world is not None and world is not call.world and self._front.has_moved(world, args, kwargs):
+            forget = self._forget()
+            if forget is not None:
+                forget(world)
+            self._front.rebind(world, args, kwargs)
+        return world
+
+    def _why_not_judged(self, call: Call, bucketed: Bucketed, world: World | None) -> PaddingRefusal | None:
+        """Why a verdict about the bucket's world would not apply to the call."""
+        if self._front is None:
+            return None
+        if world is None:
+            if any(bucketed.actual[name] == 1 for name in bucketed.padded_names):
+                return PaddingRefusal("no call with more than one row has been traced yet", is_final=False)
+            why = self._front.why_no_more()
+            return PaddingRefusal(why) if why else None
+        if world.why_pieces:
+            return PaddingRefusal(f"at the bucket's size it is not a single graph: {world.why_pieces}")
+        return None if self._is_same_program(call.world, world, call.args, call.kwargs) else PaddingRefusal(OTHER)
+
+    def _is_foreseen(self, program: FxProgram, args: Args, kwargs: Kwargs) -> bool:
+        """Predict, without running it, whether the function does the same at a size that was not traced."""
+        assert self._front is not None
+        seen = self._front.foresee(args, kwargs)
+        if seen is None:
+            return False
+        found, scope = seen
+        return is_same_program(program, FxProgram(found.graph, found.sources, scope))
+
+    def _program(self, world: World, args: Args, kwargs: Kwargs) -> FxProgram:
+        assert self._front is not None
+        scope = {**world._names, "L": self._front._given(args, kwargs)}
+        return FxProgram(world.found.graph, world.found.sources, scope)
+
+    def _is_same_program(self, one: World, other: World, args: Args, kwargs: Kwargs) -> bool:
+        """Whether the two worlds' graphs do the same for these arguments."""
+        if one is other:
+            return True
+        if one.why_pieces or other.why_pieces:
+            return False
+        return is_same_program(self._program(one, args, kwargs), self._program(other, args, kwargs))
+
+    # -- verdicts -------------------------------------------------------------------------------------
+
+    def _verdicts(self, call: Call, dims: Named, world: Any) -> Verdicts:
+        """The verdicts on the padding of a world's graph."""
+        # lazily: sympy and Dynamo take longer to import than torch, and only padding needs them here
+        from gfxgraph.callables.padding.dependence import rows_independent
+
+        known = self._known.setdefault((call.kind_with_dims(dims), world.token), [])
+        target: Any
+        if self._front is None:
+
+            def target(*given: Tensor) -> Any:
+                args, kwargs = _with_tensors(call, given)
+                return self._fn(*args, **kwargs)
+
+            inputs, dynamic = call.tensors, dims
+        else:
+            program = self._program(world, call.args, call.kwargs)
+            target, inputs, dynamic = program.graph, program.inputs, program.dynamic(call.tensors, dims)
+        trace = functools.partial(rows_independent, target, inputs, dynamic)
+        return verdicts(known, lambda sizes: trace(hints=sizes), by_size=self._front is not None)
+
+    def _written(
+        self, call: Call, program: FxProgram | None, found: Independence, copies: list[Tensor]
+    ) -> tuple[list[Tensor], list[Written]]:
+        """External tensors that the function writes to, and written arguments: name, the call's tensor, the padded
+        run's.
+        """
+        names = argument_paths(self._fn, call.args, call.kwargs)
+        outside: list[Tensor] = list(getattr(call.world, "written", ()))
+        written: list[Written] = []
+        places = program.places(call.tensors) if program is not None else {i: i for i in range(len(names))}
+        for at in sorted({int(name.split()[-1]) for each in found.dims.values() for name in each.written}):
+            i = places.get(at)
+            if i is None:
+                assert program is not None
+                outside.append(program.inputs[at])
+                continue
+            if copies[i] is call.tensors[i]:
+                copies[i] = call.tensors[i].detach().clone()
+            written.append((names[i], call.tensors[i], copies[i]))
+        return outside, written
+
+
+def _with_tensors(call: Call, tensors: Sequence[Tensor]) -> tuple[Args, Kwargs]:
+    """The call's arguments with other tensors."""
+    rest = iter(tensors)
+    args = replace(tuple(call.args), lambda _: next(rest))
+    return args, replace(dict(call.kwargs), lambda _: next(rest))
+
+
+# -- one run beside another ---------------------------------------------------------------------------
+
+Written = tuple[str, Tensor, Tensor]
+"""An argument that is written to: its name, the call's own tensor, the other run's tensor."""
+
+
+@dataclass
+class Compared:
+    """The call's own result, and how the other run differs; "" if it does not."""
+
+    result: Any = None
+    structure: Any = None
+    outputs: list[Tensor] = field(default_factory=list)
+    problem: str = ""
+    failed: str = ""
+    """How the device failed in the other run, which says nothing about it; "" if it did not."""
+
+
+def compare(
+    found: Compared,
+    call: Callable[[], Any],
+    other: Callable[[], Any],
+    outside: Sequence[Tensor],
+    written: Sequence[Written],
+    device: int,
+) -> None:
+    """Run ``call``, then ``other``, and leave the state as after ``call`` alone.
+
+    Args:
+        found: filled in; has the result even if ``other`` raises.
+        outside: external tensors that either of them writes to.
+        written: arguments that are written to.
+
+    Raises whatever ``call`` raises.
+    """
+    generators = torch.default_generator, torch.cuda.default_generators[device]
+    places = [t.detach() for t in outside]
+    try:
+        before = Rollback(places, generators)
+    except torch.OutOfMemoryError:
+        found.result, found.problem = call(), NO_MEMORY
+        return
+    found.result = call()
+    try:
+        found.structure = flatten(found.result, found.outputs)
+    except NotATree as error:
+        found.problem = f"its result cannot be taken apart: {error}"
+        return
+    after = Rollback((), generators)
+    try:
+        after.save(places)
+        # A later write to memory shared with a result would show in it.
+        kept = [t.detach().clone() if outside else t.detach() for t in found.outputs]
+        before.put_back()
+        found.problem = _difference(found, kept, other()) or _effects(after, written)
+        if not found.problem and after.has_drawn():
+            found.problem = "it draws different random numbers at the bucket's size"
+    except torch.OutOfMemoryError:
+        found.problem = NO_MEMORY
+    except Exception as error:  # whatever the function raises at a size that it was not called with
+        if is_interrupt(error):
+            raise
+        said = f"{type(error).__name__}: {first_line(error)}"
+        if is_operations_own(error) or (isinstance(error, GfxGraphError) and not is_fault(error)):
+            found.problem = f"the function fails on it: {said}"
+        else:
+            found.failed = said
+            what = "the device failed while a call was compared with its bucket or its pieces"
+            process.require().report("fallback", what, said)
+    finally:
+        after.put_back()
+
+
+def _difference(found: Compared, kept: Sequence[Tensor], result: Any) -> str:
+    outputs: list[Tensor] = []
+    if flatten(result, outputs) != found.structure:
+        return "the structure of the result, or a number in it, depends on the size"
+    for i, (mine, real) in enumerate(zip(outputs, kept)):
+        name = f"result {i}" if len(outputs) > 1 else "the result"
+        if mine.layout is not torch.strided or real.layout is not torch.strided:
+            return f"{name} is sparse"
+        if mine.dim() != real.dim() or any(a < b for a, b in zip(mine.size(), real.size())):
+            return f"{name} is {list(mine.size())} in the bucket and {list(real.size())} without padding"
+        if not is_near(front(mine.detach(), real.size()), real):
+            return f"{name} differs from the function's result without padding"
+    if _places(outputs, found.outputs) != _places(found.outputs, found.outputs):
+        return "results that share memory with each other are laid out differently in the bucket"
+    return ""
+
+
+def _places(tensors: Sequence[Tensor], real: Sequence[Tensor]) -> list[object]:
+    """For results that share memory in eager execution: with which result, at which offset, and their strides."""
+    homes = [id(t) if not t.numel() else t.untyped_storage().data_ptr() for t in real]
+    first = {home: t.storage_offset() for home, t in reversed([*zip(homes, tensors)])}
+    several = Counter(home for home, _ in {(home, id(t)) for home, t in zip(homes, real)})
+    return [(h, t.stride(), t.storage_offset() - first[h]) for h, t in zip(homes, tensors) if several[h] > 1]
+
+
+def _effects(after: Rollback, written: Sequence[Written]) -> str:
+    if not all(is_near(t, real) for t, real in zip(after.tensors, after.contents)):
+        return "what is written to a tensor outside the function differs from what it writes without padding"
+    for name, real, mine in written:
+        if not is_near(front(mine.detach(), real.size()), real.detach()):
+            return f"what is written to {name} differs from what the function writes without padding"
+    return ""
+
+
+# -- the same program? --------------------------------------------------------------------------------
+
+
+class FxProgram:
+    """One of Dynamo's FX graphs, with the inputs of one call.
+
+    Args:
+        graph: the FX graph.
+        sources: of its placeholders, as Dynamo writes them.
+        scope: the namespace of the sources: the call's ``L``, and names of Dynamo's own.
+    """
+
+    def __init__(self, graph: fx.GraphModule, sources: Sequence[str], scope: Mapping[str, Any]) -> None:
+        self.graph = graph
+        self.sources = sources
+        self.placeholders = graph.graph.find_nodes(op="placeholder")
+        self.inputs = [
+            eval(source, dict(scope)) if source else _hint(node) for node, source in zip(self.placeholders, sources)
+        ]
+        self._sizes: dict[Any, int] = {}
+        for node, value in zip(self.placeholders, self.inputs):
+            known = _example(node)
+            if isinstance(known, torch.SymInt):
+                self._bind(known, value)
+            elif isinstance(known, Tensor) and isinstance(value, Tensor):
+                for mine, real in zip((*known.shape, *known.stride()), (*value.shape, *value.stride())):
+                    self._bind(mine, real)
+
+    def _bind(self, symbolic: Any, value: int) -> None:
+        if isinstance(symbolic, torch.SymInt) and symbolic.node.expr.is_Symbol:
+            self._sizes.setdefault(symbolic.node.expr, int(value))
+
+    def places(self, tensors: Sequence[Tensor]) -> dict[int, int]:
+        """By position of the placeholder: the position of its tensor among the call's."""
+        by_id = {id(t): i for i, t in enumerate(tensors)}
+        return {at: by_id[id(value)] for at, value in enumerate(self.inputs) if id(value) in by_id}
+
+    def dynamic(self, tensors: Sequence[Tensor], dims: Mapping[int, Mapping[int, str]]) -> Named:
+        """``dims`` by position of the placeholder."""
+        return {at: dims[i] for at, i in self.places(tensors).items() if i in dims}
+
+    def steps(self) -> list[Any]:
+        """The operations on tensors, with the call's numbers; equal for the same program."""
+        order: dict[fx.Node, int] = {}
+        found: list[Any] = []
+        tensors = [(n, s) for n, s in zip(self.placeholders, self.sources) if isinstance(_example(n), Tensor)]
+        # Dynamo takes inputs in the order of first use; numbers among them do not change that order.
+        for node, source in tensors:
+            order[node] = len(order)
+            found.append(source)
+        for node in self.graph.graph.nodes:
+            if node.op == "placeholder":
+                continue
+            value = _example(node)
+            if value is not None and _is_number(value):
+                continue
+            if node.op == "output":
+                found.append([order[n] for n in node.all_input_nodes if n in order])
+                continue
+            target = self._held(node) if node.op == "get_attr" else node.target
+            found.append((node.op, target, self._plain(node.args, order), self._plain(node.kwargs, order)))
+            order[node] = len(order)
+        return found
+
+    def _held(self, node: fx.Node) -> Any:
+        """A constant is identified by its content if it is small, otherwise by identity."""
+        value = operator.attrgetter(str(node.target))(self.graph)
+        if isinstance(value, Tensor) and value.numel() <= _MOST_COMPARED:
+            return (value.dtype, tuple(value.shape), repr(value.tolist()))
+        return id(value)
+
+    def _plain(self, value: Any, order: Mapping[fx.Node, int]) -> Any:
+        if isinstance(value, fx.Node):
+            if value in order:
+                return ("node", order[value])
+            return self._plain(_example(value), order)
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            # lazily: it takes long to import, and a symbolic number has already done so
+            import sympy  # type: ignore[import-untyped]
+
+            number = value.node.expr.xreplace({s: sympy.Integer(n) for s, n in self._sizes.items()})
+            if number.free_symbols:
+                return object()  # equal to nothing
+            return repr(bool(number) if isinstance(value, torch.SymBool) else _number(number))
+        if isinstance(value, (list, tuple)):
+            return [self._plain(each, order) for each in value]
+        if isinstance(value, Mapping):
+            return {name: self._plain(each, order) for name, each in value.items()}
+        if isinstance(value, slice):
+            return ("slice", *[self._plain(each, order) for each in (value.start, value.stop, value.step)])
+        return repr(value) if isinstance(value, (bool, int, float, complex)) else value
+
+
+def is_same_program(one: FxProgram, other: FxProgram) -> bool:
+    """Whether the two do the same for the calls that they were made with; False if unknown."""
+    return one.graph is other.graph or bool(one.steps() == other.steps())
+
+
+_MOST_COMPARED = 4096
+"""Most elements of a graph's constant that are compared."""
+
+
+def _example(node: fx.Node) -> Any:
+    return node.meta.get("example_value", node.meta.get("val"))
+
+
+def _hint(node: fx.Node) -> Any:
+    value = _example(node)
+    return int(value.node.hint) if isinstance(value, torch.SymInt) else value
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return all(_is_number(each) for each in value)
+    return isinstance(value, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def _number(value: Any) -> int | float:
+    return int(value) if value.is_integer else float(value)

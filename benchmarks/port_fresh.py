@@ -5,9 +5,9 @@
 For each row of ``port_repos.toml`` of that set the state before the port is unpacked, audited, fixed and, where a HIP
 compiler is on the PATH, compiled. To measure another version of gfxgraph put its ``src`` first on PYTHONPATH.
 
-- **found**: the lines that the port changed, as ``port_recall.py`` counts them, parted by ``port_lines.py`` into those
-  that name something of CUDA's or of a warp's and others: flagged by the audit; flagged by it, by the compiler after
-  the first fix, or edited by ``fix --loop``.
+- **found**: the lines that the port changed, as ``port_recall.py`` counts them, parted by ``port_lines.py`` into
+  those that name something of CUDA's or of a warp's and others: flagged by the audit; flagged by it, by the compiler
+  after the first fix, or edited by ``fix --loop``.
 - **identical**: lines that the port put into files that were there before, ``#if``, ``#else`` and ``#endif`` aside,
   which ``fix --loop`` put into the same file too; the same of hipify's translation. White space does not count.
 - **units**: what compiles as the sources stand, after hipify alone, after ``fix --loop``.
@@ -89,7 +89,7 @@ def compiler_lines(done: LoopOutcome) -> dict[str, set[int]]:
     for fix in done.fixes:
         old, new = fix.old.splitlines(), fix.new.splitlines()
         same = back.setdefault(fix.path, {})
-        for tag, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        for tag, a, b, c, _ in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
             if tag == "equal":
                 same.update({c + i + 1: a + i + 1 for i in range(b - a)})
             else:

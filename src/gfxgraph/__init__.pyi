@@ -19,10 +19,10 @@ from gfxgraph.compat.diagnosis import diag_lang as diag_lang
 from gfxgraph.compat.engines import MIGraphXBackend as MIGraphXBackend
 from gfxgraph.compat.engines import cross_engine_support as cross_engine_support
 from gfxgraph.compat.engines import hipgraph_interposer_status as hipgraph_interposer_status
+from gfxgraph.compat.graph_classes import ConditionalGraph as ConditionalGraph
+from gfxgraph.compat.graph_classes import CUDAGraphWrapper as CUDAGraphWrapper
+from gfxgraph.compat.graph_classes import ShapeBucketPool as ShapeBucketPool
 from gfxgraph.compat.guard import apply_deep_guard_env as apply_deep_guard_env
-from gfxgraph.compat.older import ConditionalGraph as ConditionalGraph
-from gfxgraph.compat.older import CUDAGraphWrapper as CUDAGraphWrapper
-from gfxgraph.compat.older import ShapeBucketPool as ShapeBucketPool
 from gfxgraph.compat.waves import detect_wave64 as detect_wave64
 from gfxgraph.compat.waves import plan_software_wave as plan_software_wave
 from gfxgraph.compat.waves import wave_mode as wave_mode

@@ -132,10 +132,10 @@ def test_enable_again_can_ask_for_more_checks():
 
 def test_enable_fails_without_a_trace(monkeypatch):
     """Where something goes wrong half-way, what was replaced by then is put back."""
-    from gfxgraph.capture import graph_block
+    from gfxgraph.capture import torchs_graph
 
     before = attributes()
-    monkeypatch.setattr(graph_block, "exit_of_graph", lambda *_: 1 / 0)
+    monkeypatch.setattr(torchs_graph, "exit_of_graph", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         gfxgraph.enable(simulate="hip")
     assert not gfxgraph.is_enabled() and patched(before) == []

@@ -278,7 +278,7 @@ def test_keyword_of_a_newer_torch_passes_through(surface):
     """A keyword that a newer base class takes reaches it."""
     if not surface.is_bridged:
         pytest.skip("about the bridge alone")
-    from gfxgraph.capture.bridged_class import bridged_class
+    from gfxgraph.capture.graph import bridged_class
     from gfxgraph.process import process
 
     state = process.require()

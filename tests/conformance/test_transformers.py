@@ -37,7 +37,7 @@ from transformers import (  # noqa: E402
 from transformers.generation.streamers import BaseStreamer  # noqa: E402
 
 from gfxgraph.adapters import _transformers_decode as decode  # noqa: E402
-from gfxgraph.adapters import _transformers_trial as trial  # noqa: E402
+from gfxgraph.adapters import _transformers_version_check as trial  # noqa: E402
 
 ON = {"allow_cuda": True} if torch.cuda.is_available() else {"simulate": "cuda"}
 SMALL = {

@@ -14,7 +14,7 @@ if not gfx.ADAPTER.available():
 
 from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaConfig, LlamaForCausalLM  # noqa: E402
 
-from gfxgraph.kernels import trial  # noqa: E402
+from gfxgraph.kernels import timed_choice  # noqa: E402
 
 ON = {"allow_cuda": True} if torch.cuda.is_available() else {"simulate": "cuda"}
 SMALL = {
@@ -40,7 +40,7 @@ def kernels_that_win(monkeypatch):
         for name in ("norms", "gates", "layers", "attention", "next_token"):
             monkeypatch.setattr(f"gfxgraph.kernels.{name}.why_not", lambda op, *tensors: "in this test")
         monkeypatch.setattr(launching, "why_not", lambda op, *tensors: "")
-    monkeypatch.setattr(trial, "compare", lambda *args: trial.TrialTimes(1.0, 2.0))
+    monkeypatch.setattr(timed_choice, "compare", lambda *args: timed_choice.TrialTimes(1.0, 2.0))
     yield
     gfx.restore()
 

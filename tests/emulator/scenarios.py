@@ -116,7 +116,7 @@ def capture_without_kernels(driver: RuntimeDriver, gpu: Machine) -> Facts:
     counts.append(count())
     assert counts == [0, 1, 2]
     middle = driver.nodes(info.graph)
-    assert driver.capture_frontier(stream) == (middle[-1],)
+    assert driver.frontier_reader(stream)() == middle[-1]
     graph = driver.end_capture(stream)
     assert graph == info.graph
     nodes = driver.nodes(graph)
@@ -239,67 +239,24 @@ def arguments(driver: RuntimeDriver, gpu: Machine) -> Facts:
             "why_unknown": seen.why_unknown.rpartition("/")[2],
         }
         if seen.params is None:
-            assert refusal(lambda n=node: driver.update_params(1, n, {0: bytes(8)})).code == ("kernel_layout_unknown")
+            assert refusal(lambda n=node, p=seen: driver.patcher(1, n, p)).code == "kernel_layout_unknown"
             seen = driver.node_params(node, ADD_LAYOUT)
         assert seen.params is not None
         assert seen.params[:3] == (struct.pack("<Q", out), struct.pack("<Q", source), struct.pack("<i", 4))
         graph_exec = driver.instantiate(graph)
-        moved = driver.update_params(graph_exec, node, {0: struct.pack("<Q", instead)}, base=seen)
+        patcher = driver.patcher(graph_exec, node, seen)
+        patcher.put(0, 0, instead)
+        patcher.apply()
         driver.launch(graph_exec, stream)
         driver.synchronize_stream(stream)
         assert (gpu.read(out), gpu.read(instead)) == (0, 5), how
-        driver.update_params(graph_exec, node, {2: struct.pack("<i", 40)}, base=moved)
-        driver.launch(graph_exec, stream)
-        driver.synchronize_stream(stream)
-        assert (gpu.read(out), gpu.read(instead)) == (0, 41), how
         assert driver.node_params(node, ADD_LAYOUT).params == seen.params, "the graph keeps its own"
-        driver.set_kernel_params(graph_exec, node, seen)
+        patcher.put(0, 0, out)
+        patcher.apply()
         driver.launch(graph_exec, stream)
         driver.synchronize_stream(stream)
         assert gpu.read(out) == 5, how
     return facts
-
-
-@scenario(kernels=True)
-def relaunch(driver: RuntimeDriver, gpu: Machine) -> Facts:
-    """Each kernel node runs alone in a graph of its own, however it was launched."""
-    source, stream = gpu.buffer(1), gpu.stream()
-    for how in ("add_by_stub", "add_by_module", "add_packed"):
-        out, other = gpu.buffer(), gpu.buffer()
-        driver.begin_capture(stream)
-        getattr(gpu, how)(out, source, 4, stream)
-        graph = driver.end_capture(stream)
-        (node,) = driver.nodes(graph)
-        driver.relaunch(node, stream)
-        assert gpu.read(out) == 5, how
-        moved = driver.node_params(node, ADD_LAYOUT).with_param(0, struct.pack("<Q", other))
-        driver.relaunch(node, stream, moved)
-        assert (gpu.read(out), gpu.read(other)) == (5, 5), how
-        driver.destroy_graph(graph)
-    driver.begin_capture(stream)
-    gpu.memset(source, 0, stream)
-    graph = driver.end_capture(stream)
-    assert refusal(lambda: driver.relaunch(driver.nodes(graph)[0], stream)).code == "node_not_relaunchable"
-    return {}
-
-
-@scenario(kernels=True)
-def whole_update(driver: RuntimeDriver, gpu: Machine) -> Facts:
-    """A graph of the same shape replaces every argument; one of another shape is refused."""
-    source, out, instead, stream = gpu.buffer(1), gpu.buffer(), gpu.buffer(), gpu.stream()
-    graphs = []
-    for target, n_nodes in ((out, 1), (instead, 1), (out, 2)):
-        driver.begin_capture(stream)
-        for _ in range(n_nodes):
-            gpu.add_by_stub(target, source, 4, stream)
-        graphs.append(driver.end_capture(stream))
-    graph_exec = driver.instantiate(graphs[0])
-    driver.update_exec(graph_exec, graphs[1])
-    driver.launch(graph_exec, stream)
-    driver.synchronize_stream(stream)
-    assert (gpu.read(out), gpu.read(instead)) == (0, 5)
-    refused = refusal(lambda: driver.update_exec(graph_exec, graphs[2]))
-    return {"refused": refused.fields["status"]}
 
 
 @scenario()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,9 +23,11 @@ np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
+sys.path.append(str(Path(__file__).parents[2] / "tools"))
+import compiled_kernels  # noqa: E402
 import kernel_cases  # noqa: E402
 
-from gfxgraph.kernels import compiled_objects, launching, shapes  # noqa: E402
+from gfxgraph.kernels import launching, shapes  # noqa: E402
 
 pytestmark = [
     pytest.mark.emulator,
@@ -102,7 +105,7 @@ class Plan:
         (folder / "plan.json").write_text(json.dumps(plan))
 
     def _launch(self, index: int, launch: launching.Launch, target: shapes.Target) -> dict[str, Any]:
-        made = compiled_objects.built(launch, target)
+        made = compiled_kernels.built(launch, target)
         (self.folder / f"{index}.hsaco").write_bytes(made.code)
         return {
             "code": f"{index}.hsaco",

@@ -1,4 +1,4 @@
-"""Failures at every position: calls of the driver, interrupts at each line of ours, real signals at random times.
+"""Failures: each call of the driver in turn, and real signals at random times.
 
 Run whole, it writes what it counted:  python -m tests.property.faults [--seconds N] [--cuda] [--out FILE]
 A part of it is in `make test` (test_faults.py).
@@ -9,10 +9,8 @@ from __future__ import annotations
 import argparse
 import collections
 import copy
-import dis
 import gc
 import json
-import linecache
 import os
 import platform
 import random
@@ -30,11 +28,11 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 import gfxgraph
 from gfxgraph.capture import capture_lock
+from gfxgraph.capture.undo import repair
 from gfxgraph.errors import DriverError
 from gfxgraph.process import process
 
-OURS = os.path.dirname(gfxgraph.__file__) + os.sep
-SIMULATOR = OURS + "simulator" + os.sep
+SIMULATOR = os.path.join(os.path.dirname(gfxgraph.__file__), "simulator") + os.sep
 STOCK = (torch.Tensor.item, torch.cuda.Event.record, torch.set_autocast_enabled, torch.cuda.CUDAGraph)
 
 
@@ -216,84 +214,6 @@ def faults_left(x: Any, kept: dict[str, Any]) -> list[str]:
     return bad
 
 
-# -- interrupts at lines --------------------------------------------------------------------------------
-
-
-def _is_ours(code: Any) -> bool:
-    return code.co_filename.startswith(OURS) and not code.co_filename.startswith(SIMULATOR)
-
-
-class Lines:
-    """Raises at the ``nth`` time that a line of ours is reached; counts them all where ``target`` is None."""
-
-    def __init__(self, target: tuple[str, int] | None = None, nth: int = 1, kind: type = KeyboardInterrupt) -> None:
-        self.target, self.left, self.kind = target, nth, kind
-        self.seen: collections.Counter[tuple[str, int]] = collections.Counter()
-
-    def __call__(self, frame: Any, event: str, _: Any) -> Any:
-        return self._line if _is_ours(frame.f_code) else None
-
-    def _line(self, frame: Any, event: str, _: Any) -> Any:
-        if event == "line" and not _leaves_a_lock(frame):
-            here = frame.f_code.co_filename, frame.f_lineno
-            if self.target is None:
-                self.seen[here] += 1
-            elif here == self.target:
-                self.left -= 1
-                if not self.left:
-                    sys.settrace(None)
-                    raise self.kind("at a line")
-        return self._line
-
-    def run(self, call: Callable[[], None]) -> None:
-        sys.settrace(self)
-        try:
-            call()
-        finally:
-            sys.settrace(None)
-
-
-def _leaves_a_lock(frame: Any) -> bool:
-    """At the end of ``with lock:``, where a trace function can raise and no signal is taken: it would stay held."""
-    opcode = dis.opname[frame.f_code.co_code[frame.f_lasti]]
-    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
-    return opcode in ("LOAD_CONST", "PUSH_EXC_INFO") and line.startswith("with ") and "lock" in line
-
-
-def lines_of(scenario: Callable[..., None], most_hits: int) -> list[tuple[tuple[str, int], int]]:
-    """Every line of ours that the scenario reaches, with which time."""
-    gc.collect()
-    gc.freeze()  # what is there now is not looked through at each position
-    x = torch.ones(8, device="cuda")
-    kept = before(scenario, x)
-    seen: collections.Counter[tuple[str, int]] = collections.Counter()
-    for _ in range(2):  # the first fills caches
-        counting = Lines()
-        counting.run(lambda: scenario(x, kept))
-        seen |= counting.seen
-    return [(line, nth) for line, n in sorted(seen.items()) for nth in range(1, min(n, most_hits) + 1)]
-
-
-def interrupted(scenario: Callable[..., None], line: tuple[str, int], nth: int, kind: type) -> tuple[bool, list[str]]:
-    """Whether the line was reached, and what is wrong afterwards."""
-    x = torch.ones(8, device="cuda")
-    kept = before(scenario, x)
-    planted = Lines(line, nth, kind)
-    other: list[str] = []
-    hook = sys.unraisablehook
-    sys.unraisablehook = lambda _: None
-    try:
-        planted.run(lambda: scenario(x, kept))
-    except (KeyboardInterrupt, MemoryError, RuntimeError):
-        pass
-    except Exception as error:
-        other.append(f"the program sees {type(error).__name__}: {error}")
-    finally:
-        sys.unraisablehook = hook
-    gc.collect()
-    return planted.left == 0, other + faults_left(x, kept)
-
-
 # -- failing driver calls -------------------------------------------------------------------------------
 
 _GIVES_STATUS = frozenset({"launch", "apply", "copy"})
@@ -414,6 +334,7 @@ def signals(wanted: int, seconds: float, seed: int = 0) -> dict[str, Any]:
                 struck += 1
             _armed[0] = False
             signal.setitimer(signal.ITIMER_REAL, 0)
+            repair()
             bad = faults_left(x, kept)
             if bad:
                 return {"survived": struck, "runs": n, "then": bad}
@@ -440,29 +361,16 @@ def _again(cuda: bool) -> None:
     gfxgraph.enable(allow_cuda=True) if cuda else gfxgraph.enable(simulate="hip", validate=False)
 
 
-def positions(
-    cuda: bool, deadline: float, kinds: tuple[type, ...], every: int = 1
-) -> Iterator[tuple[str, str, bool, list[str]]]:
-    """(scenario, position, struck, faults left) for each position in turn."""
+def positions(cuda: bool, deadline: float) -> Iterator[tuple[str, str, list[str]]]:
+    """(scenario, the call that failed, faults left) for each call of the driver in turn."""
     for scenario in (*FAST, *SLOW):
         for nth in range(1, 100_000):
             struck, bad = with_failing_driver(scenario, nth)
             if not struck or time.monotonic() > deadline:
                 break
-            yield scenario.__name__, f"driver call {nth}: {struck}", True, bad
+            yield scenario.__name__, f"driver call {nth}: {struck}", bad
             if bad:
                 _again(cuda)
-        for kind in kinds:
-            if time.monotonic() > deadline:  # before the run that lists the lines, which is traced and slow
-                return
-            for line, nth in lines_of(scenario, 1 if scenario in SLOW else 2)[::every]:
-                if time.monotonic() > deadline:
-                    break
-                struck, bad = interrupted(scenario, line, nth, kind)
-                where = f"{kind.__name__} at {line[0].removeprefix(OURS)}:{line[1]}, time {nth}"
-                yield scenario.__name__, where, struck, bad
-                if bad:
-                    _again(cuda)
 
 
 def main() -> int:
@@ -470,7 +378,6 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1800)
     parser.add_argument("--signals", type=int, default=1000)
     parser.add_argument("--seeds", type=int, default=1, help="so many runs of that many signals")
-    parser.add_argument("--every", type=int, default=1, help="of the lines, one in so many")
     parser.add_argument("--cuda", action="store_true")
     parser.add_argument("--only", default="")
     parser.add_argument("--out", type=Path)
@@ -480,15 +387,11 @@ def main() -> int:
         global FAST, SLOW
         FAST, SLOW = tuple(s for s in (*FAST, *SLOW) if s.__name__ in asked.only.split(",")), ()
     deadline = time.monotonic() + asked.seconds
-    counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    counts: collections.Counter[str] = collections.Counter()
     broken = []
-    for scenario, position, struck, bad in positions(
-        asked.cuda, deadline, (KeyboardInterrupt, MemoryError), asked.every
-    ):
-        what = "driver calls" if position.startswith("driver") else position.split()[0]
-        counts[scenario][what] += struck
+    for scenario, position, bad in positions(asked.cuda, deadline):
+        counts[scenario] += 1
         if bad:
-            counts[scenario][f"{what}, then broken"] += 1
             broken.append({"scenario": scenario, "position": position, "then": bad})
             print(scenario, position, bad, file=sys.stderr, flush=True)
     ran_out = time.monotonic() > deadline
@@ -500,9 +403,8 @@ def main() -> int:
         "device": torch.cuda.get_device_name() if asked.cuda else "none (simulator, hip)",
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "positions": {name: dict(found) for name, found in counts.items()},
-        "lines": f"one in {asked.every}",
-        "n_positions": sum(n for found in counts.values() for what, n in found.items() if "broken" not in what),
+        "positions": dict(counts),
+        "n_positions": sum(counts.values()),
         "broken": broken,
         "ran_out_of_time": ran_out,
         "signals": survived,

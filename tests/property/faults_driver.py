@@ -290,7 +290,7 @@ def left(before: dict[str, object]) -> list[str]:
     bad = faults_mixed.differing(before, faults_mixed.state())
     if capture_lock._turns and capture_lock._all():
         bad.append("a turn is taken")
-    if intercept.holders or intercept._undo:
+    if intercept.holders or intercept._names:
         bad.append("torch's functions are replaced")
     if intercept._graveyard:
         bad.append("dead graphs were not buried")

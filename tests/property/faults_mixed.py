@@ -1,7 +1,7 @@
 """Real signals over mixed programs: training, graphed functions traced anew, threads and loops like a generation's.
 
 What an interrupt leaves behind is looked for directly: ``state`` reads what torch, Dynamo and Python keep of a
-thread and of the process, and each run is to leave it as it was.
+thread and of the process, and after one repair it is to be as it was.
 
 Run whole:  python -m tests.property.faults_mixed [--signals N] [--seeds N] [--cuda] [--out FILE]
 """
@@ -33,6 +33,7 @@ from torch.utils import _python_dispatch as dispatch
 import gfxgraph
 from gfxgraph.callables.trace import corrections
 from gfxgraph.callables.trace.dynamo import local
+from gfxgraph.capture.undo import repair
 from gfxgraph.process import process
 from tests.property import faults
 
@@ -286,6 +287,7 @@ def signals(wanted: int, seconds: float, seed: int, jobs: tuple[Callable[..., No
             if not all(over.wait(60) for over in kept["threads"]):
                 found.append("a thread hangs")
             kept["threads"].clear()
+            repair()
             found += differing(before, state())
             found += faults.faults_left(x, kept)
             if n % 50 == 0:

@@ -5,9 +5,8 @@ Stays out: the command line; engines that were not requested.
 
     adapter.py       the adapter interface: install, uninstall, refusal
     _needs.py        what adapters need from their engines, and checking that it exists
-    _downgrade.py    runs one of an engine's graphs eagerly, into the same memory, if it could not be captured
-
-    _announce.py     announces gfxgraph in an engine's log at start
+    _eager_fallback.py  runs one of an engine's graphs eagerly, into the same memory, if it could not be captured
+    _start_message.py  announces gfxgraph in an engine's log at start
 
 Every other file is one engine's and defines ``ADAPTER``. A new engine needs no other change.
 
@@ -26,7 +25,7 @@ Every other file is one engine's and defines ``ADAPTER``. A new engine needs no 
                      logits processors and stopping criteria that graphs can contain
     _transformers_compile.py
                      a compiled step with bitwise identical results
-    _transformers_trial.py
+    _transformers_version_check.py
                      checks on tiny models that this version's tokens come out
 
     import gfxgraph.adapters as adapters

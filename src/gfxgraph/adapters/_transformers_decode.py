@@ -39,7 +39,7 @@ from gfxgraph.adapters._transformers_loop import Loop, Request, Tally
 from gfxgraph.adapters._transformers_masks import none_made, to_add
 from gfxgraph.callables.arena import Arena
 from gfxgraph.callables.captured_function import CapturedFunction, beside, copy_in
-from gfxgraph.capture.half_entered import is_interrupt
+from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.errors import first_line
 
 MAX_CHOICES = 16

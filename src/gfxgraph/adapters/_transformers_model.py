@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from gfxgraph.adapters import _transformers_trial
+from gfxgraph.adapters import _transformers_version_check
 from gfxgraph.process import bridge, process
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ class Accelerated:
     def why_not(self, call: dict[str, Any]) -> str:
         """Why a call is left to transformers; "" if a decoder serves it."""
         reason = self._model_says() or self._modules_say() or self._call_says(call) or self._inputs_say(call)
-        return reason or _transformers_trial.why_not(self.model.device)
+        return reason or _transformers_version_check.why_not(self.model.device)
 
     def _model_says(self) -> str:
         # lazily: adapters are listed and asked about where there is no torch

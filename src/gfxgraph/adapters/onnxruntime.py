@@ -5,9 +5,9 @@ The CUDA, ROCm and MIGraphX providers have graphs of their own, off by default. 
 by provider and build. A ``GraphedSession`` has the same ``run`` as an ``InferenceSession``, and underneath: buckets
 over the batch dimension, padded with the last row; IOBinding with fixed buffers; the option, if the build has it.
 
-Padding is checked: the first padded call of a bucket is compared with the same call unpadded; if its rows differ the
-model runs at the sizes it is given. If graphs are off, or given up, everything else still applies, as for the CPU
-provider, which has no graphs.
+Padding is checked: the first padded call of a bucket is compared with the same call unpadded. If results differ, or
+a bound run fails, the model runs from then on as ``InferenceSession.run`` does, with that reason. If a build has no
+graphs, everything else still applies, as for the CPU provider.
 
 Source: onnxruntime 1.31.1's Python package; ``enable_cuda_graph`` and ``gpu_graph_id`` as its documentation and
 onnxruntime_run_options_config_keys.h say; ``migraphx_hip_graph_enable`` as ROCm's builds have it
@@ -18,8 +18,9 @@ provider. Run here: the CPU provider; the ROCm provider on AMD's emulator; the o
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -81,18 +82,6 @@ class Bucket:
     n_runs: int = 0
 
 
-@dataclass(slots=True)
-class Counts:
-    """What a session has done."""
-
-    n_runs: int = 0
-    n_padded_rows: int = 0
-    n_rows: int = 0
-    n_exact_runs: int = 0
-    n_validated: int = 0
-    fallbacks: dict[str, int] = field(default_factory=dict)
-
-
 class GraphedSession(GraphedObject):
     """An ONNX Runtime session that runs in buckets, on fixed buffers, as a graph if its provider can.
 
@@ -126,7 +115,8 @@ class GraphedSession(GraphedObject):
         self._asked = list(providers) if providers is not None else _best(self._ort)
         sizes = None if buckets is None else tuple(buckets)
         self.buckets: Buckets | None = powers(LARGEST) if sizes is None else Buckets(sizes) if sizes else None
-        self.counts = Counts()
+        self.counts: Counter[str] = Counter()
+        self.fallbacks: Counter[str] = Counter()
         self.why_no_graph = ""
         """Why the provider's graphs are off; "" while they are on."""
         self.why_exact = ""
@@ -143,7 +133,7 @@ class GraphedSession(GraphedObject):
 
         With the caller's own run options, the session runs as without us.
         """
-        self.counts.n_runs += 1
+        self.counts["run_count"] += 1
         n = self._n_rows(feeds)
         size = None if n is None else n if self.buckets is None else self.buckets.pick(n)
         if run_options is not None or size is None or n is None or self.why_exact:
@@ -162,18 +152,14 @@ class GraphedSession(GraphedObject):
 
     def stats(self) -> dict[str, Any]:
         """Counts of this session, by bucket too."""
-        counts = self.counts
+        names = ("run_count", "row_count", "padded_row_count", "exact_run_count", "validations")
         return {
             "provider": self.provider,
             "graphs": not self.why_no_graph,
             "why_no_graph": self.why_no_graph,
-            "run_count": counts.n_runs,
-            "row_count": counts.n_rows,
-            "padded_row_count": counts.n_padded_rows,
-            "exact_run_count": counts.n_exact_runs,
-            "validations": counts.n_validated,
-            "fallback_count": sum(counts.fallbacks.values()),
-            "fallbacks": dict(counts.fallbacks),
+            **{name: self.counts[name] for name in names},
+            "fallback_count": self.fallbacks.total(),
+            "fallbacks": dict(self.fallbacks),
             "buckets": {bucket.size: bucket.n_runs for bucket in self._made.values()},
         }
 
@@ -187,43 +173,37 @@ class GraphedSession(GraphedObject):
             self.why_no_graph = "not asked for" if provider.option else f"{name} has no graphs"
             return self._without_graphs()
         asked = [(name, {**options, provider.option: "1"}), *self._asked[1:]]
+        session = why = None
         try:
             session = self._make(asked)
         except self._failures as error:
-            self._no_graph(f"the session could not be made with {provider.option} ({first_line(error)})")
-            return self._without_graphs()
-        if session.get_providers()[0] != name:
+            why = f"the session could not be made with {provider.option} ({first_line(error)})"
+        if session is not None and session.get_providers()[0] != name:
             self.why_no_graph = f"{name} is not in this build"
-        elif provider.option not in session.get_provider_options().get(name, {}):
-            self._no_graph(f"this build of {name} does not have the option {provider.option}")
-        return session
+        elif session is not None and provider.option not in session.get_provider_options().get(name, {}):
+            why = f"this build of {name} does not have the option {provider.option}"
+        if why:
+            self.why_no_graph = why
+            self._note(f"ONNX Runtime's graphs are off: {why}")
+        return self._without_graphs() if session is None else session
 
     def _make(self, providers: Sequence[Any]) -> Any:
         made = self._ort.InferenceSession(self._model, sess_options=self._sess_options, providers=list(providers))
         vars(made).pop(_MADE_OF, None)  # if the adapter is installed: this session must run unchanged
         return made
 
-    def _no_graph(self, reason: str) -> None:
-        self.why_no_graph = reason
-        self._note(f"ONNX Runtime's graphs are off: {reason}")
-
-    def _give_up(self, reason: str) -> None:
-        """Run without graphs from now on: another session, other buffers."""
-        self._no_graph(reason)
-        self._made.clear()
-        self.session = self._without_graphs()
-
     def _only_exactly(self, reason: str) -> None:
         """Run like ``InferenceSession.run`` from now on."""
-        self.why_exact = reason
+        self.why_exact = self.why_no_graph = reason
         self._made.clear()
+        self.session = self._without_graphs()
         self._note(f"ONNX Runtime: {reason}; it runs without a graph, at the sizes it is given")
 
     # -- running ------------------------------------------------------------------------------------------
 
     def _exactly(self, feeds: Mapping[str, Any], run_options: Any = None) -> dict[str, Any]:
         """Run at the given size with its own memory, without a graph if one run can be excluded."""
-        self.counts.n_exact_runs += 1
+        self.counts["exact_run_count"] += 1
         session = self.session
         if run_options is None and not self.why_no_graph:
             if PROVIDERS[self.provider].by_run:
@@ -242,12 +222,9 @@ class GraphedSession(GraphedObject):
             bucket = self._bucket(feeds, n, size)
             results = self._bound(bucket, feeds, n)
         except self._failures as error:
-            if self.why_no_graph:
-                results = self._exactly(feeds)  # first: wrong inputs raise here
-                self._only_exactly(f"its outputs cannot be bound to fixed buffers ({first_line(error)})")
-                return results
-            self._give_up(f"a run failed with them ({first_line(error)})")
-            return self._in_bucket(feeds, n, size)
+            results = self._exactly(feeds)  # first: wrong inputs raise here
+            self._only_exactly(f"a run on fixed buffers failed ({first_line(error)})")
+            return results
         if bucket.n_unchecked or (n < size and bucket.cut is None):
             return self._compared(bucket, feeds, n, results)
         return {name: array[:n] if name in (bucket.cut or ()) else array for name, array in results.items()}
@@ -265,7 +242,7 @@ class GraphedSession(GraphedObject):
         _fill(staging, feeds, n, self._batched)
         # Outputs take the shapes that the model gives them: found by one run without buffers.
         made = self._exactly(staging)
-        self.counts.n_exact_runs -= 1
+        self.counts["exact_run_count"] -= 1
         if not all(hasattr(array, "dtype") for array in made.values()):
             raise RuntimeError("an output is not a tensor")
         inputs = {name: self._value(array) for name, array in staging.items()}
@@ -290,28 +267,23 @@ class GraphedSession(GraphedObject):
         self.session.run_with_iobinding(bucket.binding, bucket.options)
         bucket.binding.synchronize_outputs()
         bucket.n_runs += 1
-        self.counts.n_rows += n
-        self.counts.n_padded_rows += bucket.size - n
+        self.counts["row_count"] += n
+        self.counts["padded_row_count"] += bucket.size - n
         return {name: value.numpy().copy() for name, value in bucket.outputs.items()}
 
     def _compared(self, bucket: Bucket, feeds: Mapping[str, Any], n: int, results: dict[str, Any]) -> dict[str, Any]:
         """Compare with the same call unpadded and without a graph; return the results of that one."""
         right = self._exactly(feeds)
-        self.counts.n_validated += 1
+        self.counts["validations"] += 1
         cut = frozenset(name for name, array in right.items() if array.shape[:1] == (n,) != results[name].shape[:1])
         worst = _worst({name: array[:n] if name in cut else array for name, array in results.items()}, right)
         if not worst:
             bucket.n_unchecked = max(0, bucket.n_unchecked - 1)
             if n < bucket.size:
                 bucket.cut = cut
-        elif n < bucket.size and not _worst(self._bound(self._bucket(feeds, n, n), feeds, n), right):
-            # At its own size it is right, so its rows depend on the padding.
-            self.buckets = None
-            self._note(f"padding changes {worst}; this model runs at the sizes it is given")
-        elif not self.why_no_graph:
-            self._give_up(f"their replay gives different results ({worst})")
         else:
-            self._only_exactly(f"{worst} differs from run to run")
+            how = f"padded from {n} rows to {bucket.size} it" if n < bucket.size else "a run on fixed buffers"
+            self._only_exactly(f"{how} gives different results ({worst})")
         return right
 
     # -- small things ---------------------------------------------------------------------------------------
@@ -342,7 +314,7 @@ class GraphedSession(GraphedObject):
         return options
 
     def _note(self, reason: str) -> None:
-        self.counts.fallbacks[reason] = self.counts.fallbacks.get(reason, 0) + 1
+        self.fallbacks[reason] += 1
         self.tell(reason, op="onnxruntime")
 
 

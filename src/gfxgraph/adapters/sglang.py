@@ -23,16 +23,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from gfxgraph.adapters._announce import announce
-from gfxgraph.adapters._downgrade import (
-    Downgraded,
-    any_rank_failed,
-    hold_pool,
-    is_interrupt,
-    ran_without_graph,
-    report,
-)
+from gfxgraph.adapters._eager_fallback import Downgraded, attempt, ran_without_graph, report
 from gfxgraph.adapters._needs import NeededName
+from gfxgraph.adapters._start_message import announce
 from gfxgraph.adapters.adapter import Adapter, Replaced
 from gfxgraph.process import process
 from gfxgraph.types import OnUnsafe
@@ -101,7 +94,6 @@ def _leaving_out(original: Callable[..., None]) -> Callable[..., None]:
         self: Any, shape_key: object, forward_fn: Callable[[], Any], *args: object, **kwargs: object
     ) -> None:
         announce("sglang")
-        error: RuntimeError | None = None
         n_done = 0
 
         def counted() -> Any:
@@ -110,20 +102,19 @@ def _leaving_out(original: Callable[..., None]) -> Callable[..., None]:
             n_done += 1
             return result
 
-        holder = hold_pool(self._pool)
-        try:
-            original(self, shape_key, counted, *args, **kwargs)
-        except RuntimeError as caught:
-            if n_done < N_WARMUPS or is_interrupt(caught):
-                raise  # the model itself failed, not its capture
-            error = caught
-            _leave_capture()
-        if not any_rank_failed(self._tp_group, error is not None):
+        _, error = attempt(
+            self,
+            self._pool,
+            self._tp_group,
+            lambda: original(self, shape_key, counted, *args, **kwargs),
+            began=lambda: n_done >= N_WARMUPS,
+            clean=_leave_capture,
+        )
+        if error is None:
             return
-        self._gfxgraph_holder = holder
         for kept in ("_graphs", "_outputs", "_capture_inputs"):
             getattr(self, kept, {}).pop(shape_key, None)
-        report("SGLang", f"{type(self).__name__} {shape_key}", error or RuntimeError("it failed on another rank"))
+        report("SGLang", f"{type(self).__name__} {shape_key}", error)
 
     return capture_one
 
@@ -147,30 +138,27 @@ def _surviving(original: Callable[..., Any], module: Any) -> Callable[..., Any]:
         if shape in eager:
             return eager[shape](*args)
         entry = self.concrete_size_entries.get(shape)
-        if entry is None or entry.cudagraph is not None:
-            return original(self, *args)
         if (
-            not self.first_run_finished
+            entry is None
+            or entry.cudagraph is not None
+            or not self.first_run_finished
             or entry.num_finished_warmup < 1
             or module.is_in_torch_compile_warmup()
             or module.get_pcg_capture_stream() is None
         ):
             return original(self, *args)
-        error: RuntimeError | None = None
-        result = None
-        holder = hold_pool(self.graph_pool)
-        try:
-            result = original(self, *args)
-        except RuntimeError as caught:
-            if is_interrupt(caught):
-                raise
-            error = caught
-        if not any_rank_failed(_tp_group(), error is not None):
+        result, error = attempt(
+            self,
+            self.graph_pool,
+            _tp_group(),
+            lambda: original(self, *args),
+            began=lambda: True,
+            clean=lambda: None,
+        )
+        if error is None:
             return result
         entry.cudagraph = entry.output = None
-        self._gfxgraph_holder = holder
-        why = error or RuntimeError("it failed on another rank")
-        report("SGLang", f"piece {self.piecewise_compile_index}, size {shape}", why)
+        report("SGLang", f"piece {self.piecewise_compile_index}, size {shape}", error)
         eager[shape] = Downgraded(entry.runnable)
         return eager[shape](*args)
 

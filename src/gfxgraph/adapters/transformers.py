@@ -24,7 +24,7 @@ from typing import Any
 
 from gfxgraph.adapters._needs import NeededName
 from gfxgraph.adapters._transformers_model import Accelerated
-from gfxgraph.adapters._transformers_trial import TESTED
+from gfxgraph.adapters._transformers_version_check import TESTED
 from gfxgraph.adapters.adapter import Adapter, Replaced
 from gfxgraph.config import Config, Transformers
 from gfxgraph.errors import ActivationError

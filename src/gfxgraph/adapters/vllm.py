@@ -19,14 +19,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gfxgraph.adapters._downgrade import (
-    Downgraded,
-    any_rank_failed,
-    hold_pool,
-    is_interrupt,
-    ran_without_graph,
-    report,
-)
+from gfxgraph.adapters._eager_fallback import Downgraded, attempt, ran_without_graph, report
 from gfxgraph.adapters._needs import NeededName
 from gfxgraph.adapters.adapter import Adapter, Replaced
 from gfxgraph.process import process
@@ -94,23 +87,19 @@ def _surviving(
         entry = entries.get(key)
         if entry is not None and getattr(entry, graph_name) is not None:
             return original(self, *args, **kwargs)
-        error: RuntimeError | None = None
-        result = None
-        holder = hold_pool(self.graph_pool)
-        try:
-            result = original(self, *args, **kwargs)
-        except RuntimeError as caught:
-            entry = entries.get(key)
-            # Only for a capture that had begun: vLLM notes the addresses right before.
-            if entry is None or entry.input_addresses is None or is_interrupt(caught):
-                raise
-            error = caught
-            clean()
-        if not any_rank_failed(_tp_group(), error is not None):
+        result, error = attempt(
+            self,
+            self.graph_pool,
+            _tp_group(),
+            lambda: original(self, *args, **kwargs),
+            # vLLM notes the addresses right before a capture.
+            began=lambda: getattr(entries.get(key), "input_addresses", None) is not None,
+            clean=clean,
+        )
+        if error is None:
             return result
         entries.pop(key, None)
-        self.__dict__["_gfxgraph_holder"] = holder
-        report("vLLM", f"{type(self).__name__} {key}", error or RuntimeError("it failed on another rank"))
+        report("vLLM", f"{type(self).__name__} {key}", error)
         eager[key] = Downgraded(self.runnable)
         # A capture only records: this step's work is still to be done.
         return eager[key](*args, **kwargs)

@@ -14,15 +14,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 
 from gfxgraph.capture import capture_lock
-from gfxgraph.capture.bridged_class import bridged_class
-from gfxgraph.capture.graph import BridgedGraph
-from gfxgraph.capture.half_entered import is_interrupt
+from gfxgraph.capture.graph import BridgedGraph, bridged_class
 from gfxgraph.capture.patches import intercept
 from gfxgraph.capture.record.random_generators import begin, drawless, is_drawless, kept_out
 from gfxgraph.capture.recovery import clean_by_hand, heal_capture
@@ -31,7 +28,7 @@ from gfxgraph.capture.replay.captured_program import Program
 from gfxgraph.capture.replay.graph_tensors import taken_from_device
 from gfxgraph.capture.replay.replay_hooks import bare_launch
 from gfxgraph.capture.replay.replay_steps import SegmentStep
-from gfxgraph.capture.undo import settle
+from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.core.tape import Opaque, Tape
 from gfxgraph.errors import GfxGraphError
 from gfxgraph.guard import for_capture
@@ -158,8 +155,7 @@ def _unrecorded(pool: SharedPool, policy: OnUnsafe, stream: Any, call: Callable[
     state = pool.state
     base, graph = state.base, graph_class(state)(on_unsafe=policy)
     workspaces.note(stream, graph)
-    try:
-        intercept.enter(graph, "a graphed callable", draws=not is_drawless())
+    with intercept.entered(graph, "a graphed callable", draws=not is_drawless()):
         try:
             with capture_lock.unnoticed(), kept_out(stream.device_index):
                 begin(base, graph, (), pool.id, "thread_local")
@@ -174,16 +170,12 @@ def _unrecorded(pool: SharedPool, policy: OnUnsafe, stream: Any, call: Callable[
             if isinstance(error, torch.OutOfMemoryError) or is_interrupt(error):
                 raise
             raise CaptureDied(kind_and_line(error)) from error
-    finally:
-        settle([partial(intercept.leave, graph)])
     tape = Tape(0)
     tape.opaque.append(Opaque(0))
     step = SegmentStep(graph, True, tape, [], ())
     step.is_launchable = True
     step.driver_nbytes = driver_nbytes
-    graph._program = Program(bare_launch(base), steps=[step])
-    graph._is_instantiated = True
-    graph._choose_path()
+    graph._hold(Program(bare_launch(base), steps=[step]))
     state.counters.add("capture")
     return CaptureResult(graph, result, False, pool)
 
@@ -191,8 +183,7 @@ def _unrecorded(pool: SharedPool, policy: OnUnsafe, stream: Any, call: Callable[
 @contextmanager
 def _bare_capture(state: process.Process, graph: Any, pool_id: Any, stream: Any) -> Iterator[None]:
     """A capture of torch's alone, without random numbers; one that fails is ended."""
-    try:
-        intercept.enter(graph, "a pool of graphed callables", draws=False)
+    with intercept.entered(graph, "a pool of graphed callables", draws=False):
         try:
             with capture_lock.unnoticed(), torch.cuda.stream(stream), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that the graph is empty
@@ -203,8 +194,6 @@ def _bare_capture(state: process.Process, graph: Any, pool_id: Any, stream: Any)
         except BaseException:
             _end_dead(state, graph, stream)
             raise
-    finally:
-        settle([partial(intercept.leave, graph)])
 
 
 @contextmanager

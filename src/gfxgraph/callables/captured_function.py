@@ -25,9 +25,8 @@ from gfxgraph.callables.arena import Arena, arena_of
 from gfxgraph.callables.captured_signature import replay
 from gfxgraph.callables.inputs import copy_together, dense_strides, dim_order
 from gfxgraph.callables.signature import GuardMiss, RunEagerly, foreign_mode
-from gfxgraph.capture.half_entered import is_interrupt
 from gfxgraph.capture.replay.graph_tensors import used_on
-from gfxgraph.capture.undo import unbroken
+from gfxgraph.capture.undo import is_interrupt, unbroken
 from gfxgraph.errors import first_line
 from gfxgraph.process import bridge
 from gfxgraph.types import OnUnsafe

@@ -145,7 +145,7 @@ def learn(entry: Captures, instance: Instance, tensors: Sequence[Tensor]) -> Rel
     """
     state = entry.arena.state
     driver = state.driver
-    if driver is None or "update_params" in driver.missing:
+    if driver is None or "patcher" in driver.missing:
         raise NotRelocatable("the runtime cannot change a kernel of a graph exec")
     budget = state.decisions.update_budget
     if budget == 0:

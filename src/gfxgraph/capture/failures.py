@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gfxgraph.capture.half_entered import is_interrupt
 from gfxgraph.capture.record.tensor_arguments import flat
 from gfxgraph.capture.record.user_lines import place
 from gfxgraph.capture.recovery import clean_by_hand, heal_capture, is_lost
 from gfxgraph.capture.replay.graph_tensors import all_segments, is_within
+from gfxgraph.capture.state import CaptureState
+from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.core.tape import where_of
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
 from gfxgraph.errors import CaptureError, first_line
@@ -132,37 +133,53 @@ def _end_error(session: Session, error: RuntimeError) -> CaptureError:
     )
 
 
-def has_ended(session: Session, graph: Any) -> bool:
-    """Whether torch has in fact ended the open segment: an interrupt may come before we have noted it."""
-    if not session.end_was_tried:
-        return False
+def _end_recording(session: Session, graph: Any) -> None:
+    """Torch is capturing: let it end that."""
+    try:
+        with session.streams.be_on_own():
+            session.streams.join()
+            session.lifecycle.failed_in = CaptureState.ENDING
+            session.state.base.capture_end(graph)
+    except RuntimeError:
+        heal(session, end_was_refused=session.lifecycle.failed_in is CaptureState.ENDING)
+
+
+def _end_again(session: Session, graph: Any) -> None:
+    """Torch was asked to end the capture, and has perhaps done so: an interrupt may come before we have noted it."""
     try:
         session.state.base.raw_cuda_graph(graph)
     except RuntimeError:
-        return False
-    return True
+        if session.streams.status() is CaptureStatus.ACTIVE:
+            _end_recording(session, graph)
+        else:
+            heal(session, end_was_refused=True)
 
 
-def end_or_heal(session: Session, graph: Any) -> None:
+def _end_opening(session: Session, graph: Any) -> None:
+    """Torch has perhaps begun the capture, or a part of what that is."""
+    if session.state.driver is None:
+        _end_recording(session, graph)
+    else:
+        heal(session)
+
+
+DISCARD = {
+    CaptureState.OPENING: _end_opening,
+    CaptureState.RECORDING: _end_recording,
+    CaptureState.ENDING: _end_again,
+}
+"""By the state in which a capture failed: what torch and the driver are told to end its open segment."""
+
+
+def discard(session: Session, graph: Any) -> None:
     """Discard the open segment."""
-    was_refused = session.end_was_tried and session.streams.status() is not CaptureStatus.ACTIVE
-    if not was_refused:
-        try:
-            with session.streams.be_on_own():
-                session.streams.join()
-                session.end_was_tried = True
-                session.state.base.capture_end(graph)
-            return
-        except RuntimeError:
-            was_refused = session.end_was_tried
-    heal(session, end_was_refused=was_refused)
+    DISCARD[session.lifecycle.failed_in](session, graph)
 
 
 def heal(session: Session, end_was_refused: bool = False) -> bool:
     """Clean up after the open capture has failed to begin or to end; False if its stream is unusable."""
     base, driver, graph = session.state.base, session.state.driver, session.segment_graph
     streams = session.streams
-    session.end_was_tried = True
     sides = list(streams.side.values())
     healed = heal_capture(base, graph, streams.own, driver, side_streams=sides, end_was_refused=end_was_refused)
     if not healed and is_lost(streams.own, driver):

@@ -30,10 +30,11 @@ from gfxgraph.capture.patches import intercept
 from gfxgraph.capture.record.modes import leave_modes
 from gfxgraph.capture.record.random_generators import registering
 from gfxgraph.capture.record.user_lines import SourcePlace, place, shown
-from gfxgraph.capture.replay import runtime_workarounds, validation
+from gfxgraph.capture.replay import fast_replay, runtime_workarounds, validation
 from gfxgraph.capture.replay.captured_program import Program
 from gfxgraph.capture.replay.replay_hooks import one_replay
 from gfxgraph.capture.session import Session
+from gfxgraph.capture.state import CaptureState, Lifecycle
 from gfxgraph.capture.torchs_graph import (
     STOCK_ALREADY,
     STOCK_DEFAULT_STREAM,
@@ -43,9 +44,10 @@ from gfxgraph.capture.torchs_graph import (
     STOCK_NOT_CAPTURED,
     TORCH_VERSION,
     checked_pool,
+    launch_of,
     without_liveness_check,
 )
-from gfxgraph.capture.undo import settle, unbroken
+from gfxgraph.capture.undo import Undo, unbroken
 from gfxgraph.errors import CaptureError, ReplayError, member
 from gfxgraph.process import process
 from gfxgraph.types import GuardTier, OnUnsafe
@@ -72,20 +74,17 @@ def _policy(asked: OnUnsafe | str) -> OnUnsafe:
 if TYPE_CHECKING:
     from torch.cuda import CUDAGraph as _TorchsGraph
 else:
-    _TorchsGraph = object  # the base comes with bridged_class: ``super()`` finds it behind BridgedGraph
+    _TorchsGraph = object  # the base comes with ``bridged_class``: ``super()`` finds it behind BridgedGraph
 
 
 class BridgedGraph(_TorchsGraph):
     """A CUDA graph that survives unsafe operations, checks itself and explains its failures.
 
-    States, in their order; ``capture_begin`` may be called again after ``reset``:
-      1. empty: no session, no program.
-      2. capturing: ``_session``, from ``capture_begin`` to ``capture_end``.
-      3. captured: ``_program``. A replay counts ``_left`` down and launches (fast_replay.py) if the program is plain
-      and nothing has to be checked; every other replay, and each 256th of those, is a `_checked_replay`.
-      4. reset: neither, and ``_was_reset``.
+    Its states are in state.py. While it captures there is a ``_session``, and from its end a ``_program``. A replay
+    counts ``_left`` down and launches (fast_replay.py) if the program is plain and nothing has to be checked; every
+    other replay, and each 256th of those, is a `_checked_replay`.
 
-    `bridged_class` (bridged_class.py) adds what depends on the base: its launch.
+    `bridged_class` adds what depends on the base: its launch.
     """
 
     _launch: Callable[[BridgedGraph], None]
@@ -110,9 +109,7 @@ class BridgedGraph(_TorchsGraph):
         self._left = self._granted = self._counted = 0
         self._unvalidated = 0
         self._is_timed = False
-        self._is_instantiated = False
-        self._was_reset = False
-        self._is_between_halves = False
+        self._lifecycle = Lifecycle()
         # The exception being handled when the capture began: an engine may retry inside its except block.
         self._begun_while = 0
         self._guard: upward_hooks.GraphGuard | None = None
@@ -130,7 +127,7 @@ class BridgedGraph(_TorchsGraph):
                 `graph_in_forked_child`.
         """
         self._refuse_in_child("capture_begin()")
-        if self._session is not None and self._session.has_failed:
+        if self._session is not None and self._lifecycle.has_failed:
             self._left_session()  # that capture is over; its error was raised when it failed
         if self._session is not None:
             raise CaptureError("overlapping_captures", first=shown(self._session.begun_at), second=shown(place()))
@@ -154,7 +151,6 @@ class BridgedGraph(_TorchsGraph):
             session.begin()
             if self._deep is not None:
                 session.recorder.holds = []
-            self._was_reset = False
         except BaseException as error:
             session.abort(error)
             self._left_session()
@@ -162,9 +158,11 @@ class BridgedGraph(_TorchsGraph):
 
     def _left_session(self) -> BaseException:
         """Let go of a capture that failed, and return the error with which it did."""
-        session, self._session = self._session, None
-        error = None
+        session, error = self._session, None
         if session is not None:
+            session.abort(None)
+            self._session = None
+            self._lifecycle.to(CaptureState.EMPTY)
             error, session.error = session.error, None
         return error or CaptureError("capture_not_begun", where=shown(place()), quote=STOCK_NOT_BEGUN)
 
@@ -184,10 +182,12 @@ class BridgedGraph(_TorchsGraph):
         self._refuse_in_child("capture_end()")
         if session is None:
             raise CaptureError("capture_not_begun", where=shown(place()), quote=STOCK_NOT_BEGUN)
+        if is_unwinding and session in process.sessions():
+            while (inner := process.sessions()[-1]) is not session:  # begun inside, where an interrupt left it
+                inner.abort(None)
         if is_unwinding and (session.graph_ref() is None or session.is_left_by(sys.exc_info()[1])):
             session.abort(sys.exc_info()[1], dying=self)
-        if session.has_failed:
-            session.abort(None)
+        if self._lifecycle.has_failed:
             if is_unwinding:
                 self._left_session()
                 return
@@ -198,6 +198,7 @@ class BridgedGraph(_TorchsGraph):
             self._ended(session, session.end())
         except BaseException as error:
             session.abort(error)
+            self._session = session
             self._left_session()
             if self._program is not None:
                 self._let_go_of_program()
@@ -213,7 +214,7 @@ class BridgedGraph(_TorchsGraph):
         self._state.graph_memory[id(program)] = program.addresses
         self._session = None
         self._state.counters.add("capture")
-        self._is_instantiated = not (self._keeps_graph and program.is_plain)
+        self._is_ready()
         self._is_timed = False
         if process.log.isEnabledFor(logging.DEBUG):
             process.log.debug("captured at %s: %s", shown(session.begun_at), "; ".join(map(str, program.steps)))
@@ -221,6 +222,12 @@ class BridgedGraph(_TorchsGraph):
         if self._state.settings.guard:
             self._put_under_guard(shown(session.begun_at))
         self._choose_path()
+
+    def _is_ready(self) -> None:
+        """Captured: instantiated too, unless the user does that, or the first replay."""
+        assert self._program is not None
+        if not (self._keeps_graph and self._program.is_plain):
+            self._lifecycle.to(CaptureState.INSTANTIATED)
 
     def _begin_deep(self, pool: Any) -> Any:
         self._deep = upward_hooks.rooms.deep_capture()
@@ -271,8 +278,20 @@ class BridgedGraph(_TorchsGraph):
         if self._program.is_plain:
             with capture_lock.unnoticed():
                 self._program.segments[0].instantiate()
-        self._is_instantiated = True
+        if self._lifecycle.state is not CaptureState.HALF_ENDED:
+            self._lifecycle.to(CaptureState.INSTANTIATED)
         self._choose_path()
+
+    def _hold(self, program: Program) -> None:
+        """Take a program that was captured elsewhere, instantiated."""
+        self._program = program
+        self._lifecycle.to(CaptureState.CAPTURED)
+        self._lifecycle.to(CaptureState.INSTANTIATED)
+        self._choose_path()
+
+    @property
+    def _is_instantiated(self) -> bool:
+        return self._lifecycle.state is CaptureState.INSTANTIATED
 
     def register_generator_state(self, generator: Any) -> None:
         # In turn: torch keeps its book of graphs without a lock, and lets go of the GIL.
@@ -411,7 +430,7 @@ class BridgedGraph(_TorchsGraph):
 
     def _nothing_to_replay(self) -> ReplayError:
         where = shown(place())
-        if self._was_reset:
+        if self._lifecycle.state is CaptureState.RESET:
             return ReplayError("use_after_reset", call="replay()", where=where, quote=STOCK_NOT_CAPTURED)
         return ReplayError("replay_before_capture", where=where, quote=STOCK_NOT_CAPTURED)
 
@@ -425,13 +444,10 @@ class BridgedGraph(_TorchsGraph):
         """Drop the captured graph and free its memory; the object can capture again."""
         self._refuse_in_child("reset()")
         if self._session is not None:
-            self._session.abort(None)
             self._left_session()
         self._tell_of_end()
-        self._was_reset = self._program is not None or self._was_reset
         with capture_lock.alone():  # HIP destroys no graph beside a capture
             self._let_go_of_program()
-            self._is_instantiated = False
             super().reset()
         runtime_workarounds.after_destroy()
 
@@ -446,6 +462,8 @@ class BridgedGraph(_TorchsGraph):
             self._guard = None
         self._state.graph_memory.pop(id(self._program), None)
         self._program = None
+        if self._lifecycle.state in (CaptureState.CAPTURED, CaptureState.INSTANTIATED, CaptureState.HALF_ENDED):
+            self._lifecycle.to(CaptureState.RESET)
 
     def raw_cuda_graph(self) -> int:
         if self._program is not None:
@@ -466,11 +484,11 @@ class BridgedGraph(_TorchsGraph):
         except RuntimeError as error:
             if self._program is not None or self._session is not None:
                 raise
-            code = "use_after_reset" if self._was_reset else "nothing_captured"
+            code = "use_after_reset" if self._lifecycle.state is CaptureState.RESET else "nothing_captured"
             raise CaptureError(code, call=call, where=shown(place()), quote=str(error)) from error
 
     def _refuse_unless_kept(self, call: str, stock: str) -> None:
-        if not (self._keeps_graph or self._is_between_halves):
+        if not (self._keeps_graph or self._lifecycle.state is CaptureState.HALF_ENDED):
             raise CaptureError("graph_not_kept", call=call, where=shown(place()), quote=stock)
 
     def debug_dump(self, debug_path: str, **kwargs: Any) -> None:
@@ -480,7 +498,7 @@ class BridgedGraph(_TorchsGraph):
         self, is_finalizing: Callable[[], bool] = sys.is_finalizing, holders: Collection[object] = intercept.holders
     ) -> None:
         try:
-            for problem in settle([self._die, self._let_go]):
+            for problem in Undo([self._let_go, self._die]).take_back():
                 raise problem
         except (AttributeError, TypeError):  # at the interpreter's end modules go before what outlives them
             if not is_finalizing():
@@ -591,3 +609,57 @@ class BridgedGraph(_TorchsGraph):
         if self._program is None:
             return "nothing captured"
         return "\n".join(f"{i}. {step}" for i, step in enumerate(self._program.steps, 1))
+
+
+class TwoEnds(BridgedGraph):
+    """torch 2.14's API for ending a capture in two halves."""
+
+    def capture_end_pre(self) -> None:
+        """The first half of ``capture_end``; afterwards the graph can be inspected and instantiated."""
+        if self._lifecycle.state is not CaptureState.RECORDING:  # called by torch's own capture_end
+            super().capture_end_pre()
+            return
+        self.capture_end()
+        if self._program is not None:
+            self._lifecycle.to(CaptureState.HALF_ENDED)
+
+    def capture_end_post(self) -> None:
+        """The second half of ``capture_end``."""
+        if self._lifecycle.state is not CaptureState.HALF_ENDED:
+            super().capture_end_post()
+        else:
+            self._lifecycle.to(CaptureState.CAPTURED)
+            self._is_ready()
+
+
+def bridged_class(base: type) -> type[BridgedGraph]:
+    """Return the subclass of ``base`` (torch's CUDAGraph, or the simulator's) that replaces it."""
+    launch = launch_of(base)
+    over = TwoEnds if hasattr(base, "capture_end_pre") else BridgedGraph
+
+    class BridgedCUDAGraph(over, base):  # type: ignore[misc, valid-type]
+        __doc__ = BridgedGraph.__doc__
+        # The replay countdown. A slot: in ``__dict__`` each replay would take 0.07 us longer.
+        __slots__ = ("_left",)
+        _launch = staticmethod(launch)
+        replay = fast_replay.replay(launch)
+
+    class GuardedCUDAGraph(BridgedCUDAGraph):
+        """The class of a graph at tier 1 and above: each replay first checks for freed memory."""
+
+        __slots__ = ()
+        replay = fast_replay.guarded_replay(launch)
+
+    class OlderCUDAGraph(BridgedCUDAGraph):
+        """The class of a graph after ``capture``: its replay takes the keywords of gfxgraph 1.x, at their cost."""
+
+        __slots__ = ()
+
+        def replay(self, **older: Any) -> Any:
+            return self._replay_older(**older) if older else super().replay()
+
+    BridgedCUDAGraph._guarded_class, BridgedCUDAGraph._older_class = GuardedCUDAGraph, OlderCUDAGraph
+    for made in (BridgedCUDAGraph, GuardedCUDAGraph, OlderCUDAGraph):
+        made.__qualname__ = made.__name__ = "BridgedCUDAGraph"
+        made.__module__ = "gfxgraph"
+    return BridgedCUDAGraph

@@ -1,19 +1,12 @@
-"""One capture: its segments, its splits, what it must undo, and how it ends.
-
-    open ──unsafe op──> outside ──> open (next segment)
-     │ │
-     │ └─ nested capture begins ──> suspended ──> open
-     ├── dead (an op nobody foresaw): recovered from the tape (failures.py) ──> open
-     ├── aborted: an error goes to the user, the process is as before the capture
-     └── ended: a Program
+"""One capture: its segments, its splits, what it must undo, and how it ends (states: state.py).
 
 A plain capture computes nothing, and programs rely on that. A split must launch what was recorded
 to get real values; what such launches change outside the graph is saved first and restored
 at the end, random generators too.
 
-Invariant: a session is open before torch or the driver begins the capture. Whatever is raised from
-then on, at any line, ``abort`` ends the capture and gives back what it holds (undo.py). It may be called
-any number of times, and continues where an interrupt stopped it.
+Invariant: what the capture changes is noted before it is changed (undo.py). Whatever is raised from ``begin`` on,
+``abort`` ends the capture and undoes the rest. It may be called any number of times, and continues where an
+interrupt stopped it.
 """
 
 from __future__ import annotations
@@ -24,6 +17,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,12 +26,12 @@ from torch import Tensor
 from gfxgraph.capture import capture_lock, failures
 from gfxgraph.capture.patches import intercept
 from gfxgraph.capture.patches.optimizers import OptimizersBefore
-from gfxgraph.capture.record import relocated_tensors, splits
+from gfxgraph.capture.record import autocasting, dynamic_shapes, random_generators, splits
 from gfxgraph.capture.record.dynamic_shapes import MovingTensors
 from gfxgraph.capture.record.host_memory import HostReads
 from gfxgraph.capture.record.host_values import HostValues
-from gfxgraph.capture.record.modes import leave_modes
-from gfxgraph.capture.record.random_generators import Generators, begin, end_loans, kept_out
+from gfxgraph.capture.record.modes import enter_mode, forget_mode, leave_modes
+from gfxgraph.capture.record.random_generators import Generators, begin, kept_out
 from gfxgraph.capture.record.recorder import Recorder
 from gfxgraph.capture.record.seeds import Seeds
 from gfxgraph.capture.record.streams import Streams, wait_for
@@ -55,7 +49,8 @@ from gfxgraph.capture.replay.replay_steps import (
     Step,
 )
 from gfxgraph.capture.replay.rollback import Rollback
-from gfxgraph.capture.undo import Holdings, settle
+from gfxgraph.capture.state import CAPTURING, CaptureState
+from gfxgraph.capture.undo import Undo, repair, set_sync_debug_mode
 from gfxgraph.errors import CaptureError
 from gfxgraph.process import process
 from gfxgraph.types import CaptureStatus, OnUnsafe
@@ -64,6 +59,29 @@ _WANTS_PLAIN = (
     "gfxgraph: .item() in a capture gives a number that each replay reads anew; C code that takes only Python's own "
     "float or int refuses it. There, write float(value) or int(value), which pins it (docs/run.md)"
 )
+
+_HAS_STALE_STREAMS = hasattr(torch._C, "_set_override_stale_capture_stream")
+"""torch 2.13 refuses a captured backward to a leaf whose gradients a warm-up's loss, still alive, ties to the default
+stream, unless told to use the capture's."""
+_overriding: dict[int, bool] = {}
+"""Captures for which torch is told so, with what it had been told before the first: a switch of the whole process."""
+
+
+def _use_stale_streams_no_more(capture: int) -> None:
+    with capture_lock.lock:
+        if list(_overriding) == [capture]:  # the last one
+            torch._C._set_override_stale_capture_stream(_overriding[capture])
+        _overriding.pop(capture, None)
+
+
+def _stop_recording(recorder: Recorder, entered: list[bool]) -> None:
+    recorder.paused = True
+    over = process.leftover_modes()
+    if recorder not in over:
+        over.append(recorder)
+    leave_modes()
+    if not entered:
+        forget_mode(recorder)  # it may not have reached torch's stack
 
 
 class Session:
@@ -114,7 +132,7 @@ class Session:
         self.n_segments = 0
         self.n_executed = 0
         self.has_executed = False
-        self.has_failed = False
+        self.lifecycle = graph._lifecycle
         self.error: BaseException | None = None
         """What made it fail, until its graph lets go of it: frames of the traceback hold this session."""
         self.mark = object()
@@ -122,56 +140,81 @@ class Session:
         self.died_of: tuple[str, object] | None = None
         self.graph_handle = 0
         """The driver's handle of the graph being captured."""
-        self.is_open = False
-        """Torch may be capturing a segment: it was asked to begin one, and is not known to have ended it."""
-        self.has_begun = False
-        """Torch has begun the open segment."""
-        self.end_was_tried = False
-        """Torch has been asked to end the open segment."""
-        self._was_opened = False
         self.outer: Any = None
         self.checks_for_escapes = self.state.driver is not None and self.state.driver.name != "cuda"
         self.recorder = Recorder(self)
         self.recorder.paused = True
-        self.holdings = Holdings(self.recorder)
-        self._has_entered = False
-        self._is_aborting = self._is_aborted = False
+        self.undo = Undo()
+        self.thread_undo = Undo()
+        """The part of it that is this thread's, which a forked child makes too."""
+        self._debug_mode: int | None = None
+        self.block: Any = None
+        """A weak reference to the ``with torch.cuda.graph`` block that this is the capture of."""
 
     # -- begin and end ------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Begin the first segment on the user's graph object."""
         try:
-            for left in [session for session in process.sessions() if session.has_failed]:
-                left.abort(None)  # an interrupt stopped the clean-up of a session that failed
-            leave_modes()
+            repair(everything=False)
             self.outer = process.active_session()
             process.sessions().append(self)
+            undo = self.undo
             if self.outer is not None:
+                undo.note(self._resume_outer)
                 self.outer.suspend()
-            self.holdings.take_process(SourcePlace(self.begun_at))
+            undo.note(self._let_go)
+            undo.note(self._put_back)
+            undo.note(partial(intercept.leave, self))
+            # Before the first segment opens: garbage collected inside it could destroy a graph.
+            intercept.enter(self, SourcePlace(self.begun_at), draws=not random_generators.is_drawless())
+            undo.note(self._settle_random_states)
+            undo.note(self.moving.stop)
+            undo.note(self._discard_segment)
+            undo.note(self.thread_undo.take_back)
+            self.thread_undo.note(self.make_room_for_threads)
             self.open_segment(self.graph_ref(), self.extra)
-            self.holdings.take_thread()
-            self._has_entered = True
+            self._take_thread()
             self.values.take_over()
             self.recorder.paused = False
         except BaseException as error:
             self.abort(error)
             raise
 
+    def _take_thread(self) -> None:
+        """Start recording this thread."""
+        undo = self.thread_undo
+        # Autograd's own threads have no modes.
+        undo.note(partial(torch._C._set_multithreading_enabled, torch.autograd.is_multithreading_enabled()))
+        torch._C._set_multithreading_enabled(False)
+        if _HAS_STALE_STREAMS and self.policy is not OnUnsafe.RAISE:
+            undo.note(partial(_use_stale_streams_no_more, id(self)))
+            with capture_lock.lock:
+                _overriding[id(self)] = next(iter(_overriding.values()), torch._C._override_stale_capture_stream())
+                torch._C._set_override_stale_capture_stream(True)
+        undo.note(partial(autocasting.leave, self))
+        autocasting.follow(self)
+        entered: list[bool] = []
+        undo.note(partial(_stop_recording, self.recorder, entered))
+        enter_mode(self.recorder)
+        entered.append(True)
+
     def end(self) -> Program:
         """End the last segment, undo what splits executed, and return the program."""
         try:
             with capture_lock.unnoticed():
                 self.end_segment(final=True)
+                self.values.take_back()
                 for call in self.seeds.at_end():
                     self.add(CallStep(call, "torch.Generator.set_state", *self.begun_at))
-                for problem in settle(self._closing()):
+                for problem in self.undo.take_back():
                     raise problem
                 self._finish_program()
+            self.lifecycle.to(CaptureState.CAPTURED)
         except BaseException as error:
             self.abort(error)
             raise
+        self._leave_stack()
         program, self.program = self.program, Program(self.program.launch)
         return program
 
@@ -182,15 +225,25 @@ class Session:
         between the two: on a busy GPU the next graph replayed could draw other numbers
         (torch's CUDAGeneratorState::capture_prologue).
         """
-        if not self._was_opened:  # a refused stream may be in another capture
+        if not self._has_opened:  # a refused stream may be in another capture
             return
-        end_loans(self.streams.own.device_index)
+        random_generators.end_loans(self.streams.own.device_index)
         wait_for(self.state, self.streams.own)
+
+    @property
+    def _has_opened(self) -> bool:
+        """Whether torch was asked to begin a segment."""
+        return self.n_segments > 0 or self.lifecycle.failed_in in (CaptureState.OPENING, CaptureState.OUTSIDE)
 
     @property
     def is_over(self) -> bool:
         """True before the capture has begun and after it has ended, successfully or not."""
-        return self.has_failed or not self._has_entered
+        return self.lifecycle.state not in CAPTURING
+
+    @property
+    def is_left(self) -> bool:
+        """Whether an interrupt has left it open: it has failed, or its block is gone."""
+        return self.lifecycle.has_failed or (self.block is not None and self.block() is None)
 
     @property
     def segment_graph(self) -> Any:
@@ -207,62 +260,45 @@ class Session:
         Args:
             dying: the user's graph object, if its finalizer calls.
         """
-        if self._is_aborted or self._is_aborting:
-            return
-        if not self.has_failed:
+        if not self.lifecycle.has_failed:
             self.error = error
-            self.has_failed = True
+            self.lifecycle.to(CaptureState.FAILING)
+            self.undo.note_last(self._forget_graphs)
             if isinstance(error, (TypeError, KeyError)) and self.values.has_given:
                 error.add_note(_WANTS_PLAIN)
-            if self._has_entered:
+            if self.n_segments:
                 self.state.counters.add("capture_failed")
-        self._dying = dying
-        self._is_aborting = True
-        try:
+        if self.undo.is_running:
+            return
+        if self.lifecycle.state is CaptureState.FAILING:
+            self._dying = dying
             self.recorder.paused = True
             with capture_lock.unnoticed():
-                problems = settle([self._discard_segment, *self._closing(), self._forget_graphs, self._leave_stream])
+                problems = self.undo.take_back()
             for second in problems:  # the first error is the one to report
                 process.log.error("while leaving a failed capture: %s", str(second))
-            self._is_aborted = True
-        finally:
-            self._is_aborting = False
             self._dying = None
+            self.lifecycle.to(CaptureState.FAILED)
+        self._leave_stack()
 
     def failed(self, error: CaptureError) -> CaptureError:
         """Abort with an error that the caller raises, and holds in no variable: a frame of its own traceback."""
         self.abort(error)
         return error
 
-    def _closing(self) -> list[Callable[[], None]]:
-        """The clean-up steps of a capture, successful or not; the session counts as open until the last one."""
-        return [
-            *self.holdings.give_back(),
-            self.moving.stop,
-            self._settle_random_states,
-            self.holdings.give_turn,
-            self._put_back,
-            self._let_go,
-            self._resume_outer,
-            self._leave_stack,
-        ]
-
     def _put_back(self) -> None:
-        """Undo what the capture executed; if that fails it is tried once more, then given up."""
+        """Undo what the capture executed."""
         if not self.rollback:
             return
         try:
             self.rollback.put_back(self.streams.own)
         except RuntimeError as error:
-            if self.rollback.n_failed > 1:
-                self.rollback = Rollback()
-                what = "a tensor that a split changed could not be restored"
-                process.require().report("effects_not_undone", what, str(error).partition("\n")[0])
+            what = "a tensor that a split changed could not be restored"
+            process.require().report("effects_not_undone", what, str(error).partition("\n")[0])
             raise
         self.rollback = Rollback()
 
     def _let_go(self) -> None:
-        self._has_entered = False
         self.recorder.let_go()
         self.streams.let_go()
         self.values.let_go()
@@ -277,10 +313,6 @@ class Session:
         while self in stack:
             stack.remove(self)
 
-    def _leave_stream(self) -> None:
-        if self._was_opened:
-            runtime_workarounds.leave_stream(self.streams.own)
-
     def _forget_graphs(self) -> None:
         """Give back the memory of what was captured; the user's object can capture again."""
         self.program = Program(self.program.launch)
@@ -289,6 +321,8 @@ class Session:
                 with suppress(RuntimeError):
                     self.state.base.reset(graph)
         self.segment_graph = None
+        if self._has_opened:
+            runtime_workarounds.leave_stream(self.streams.own)
 
     # -- segments -----------------------------------------------------------------------------------
 
@@ -298,15 +332,14 @@ class Session:
         failures.refuse_busy_pool(self)
         self.segment_graph = graph
         workspaces.note(self.streams.own, self.graph_ref())
-        self.has_begun = self.end_was_tried = False
-        self.is_open = self._was_opened = True
+        self.lifecycle.to(CaptureState.OPENING)
         with self.streams.be_on_own():
             if extra is not None:
                 with kept_out(self.streams.own.device_index):
                     begin(base, graph, (), self.pool, self.mode, *extra[0], **extra[1])
             else:
                 begin(base, graph, self.generators.states(), self.pool_id, self.mode)
-        self.has_begun = True
+        self.lifecycle.to(CaptureState.RECORDING)
         if self.has_users_pool:
             self.state.recording[tuple(self.pool_id)] = self
         if self.state.driver is not None:
@@ -327,14 +360,14 @@ class Session:
         if self.streams.status() is CaptureStatus.INVALIDATED:
             recorder.note_opaque_of_the_dead(self.graph_handle)
         live = [(value, Layout.of(tensor) if tensor.is_cuda else tensor) for value, tensor in recorder.live_values()]
-        self.holdings.allow_waits()
+        self.make_room_for_threads()
         is_users = graph is self.graph_ref()
         try:
             with warnings.catch_warnings():
                 if not (final and self.n_segments == 1):
                     warnings.simplefilter("ignore")
                 with self.streams.be_on_own():
-                    self.end_was_tried = True
+                    self.lifecycle.to(CaptureState.ENDING)
                     self.state.base.capture_end(graph)
         except RuntimeError as error:
             failures.end_failed(self, error, final)
@@ -367,7 +400,7 @@ class Session:
 
     def segment_is_over(self) -> None:
         """Note that the open segment is open no more, however it ended."""
-        self.is_open = False
+        self.lifecycle.segment_is_over()
         if self.has_users_pool:
             self.state.recording.pop(tuple(self.pool_id), None)
 
@@ -381,16 +414,11 @@ class Session:
 
     def _discard_segment(self) -> None:
         """End what torch may be capturing, wherever its begin or end was interrupted."""
-        if not self.is_open:
+        if not self.lifecycle.has_open_segment:
             return
-        self.holdings.allow_waits()
-        graph = self.segment_graph
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            if not self.has_begun and self.state.driver is not None:
-                failures.heal(self)
-            elif not failures.has_ended(self, graph):
-                failures.end_or_heal(self, graph)
+            failures.discard(self, self.segment_graph)
         self.segment_is_over()
 
     def grew(self) -> None:
@@ -412,7 +440,7 @@ class Session:
             raise
 
     def resume(self) -> None:
-        if not (self.has_failed or self.is_open):
+        if self.lifecycle.state is CaptureState.OUTSIDE:
             try:
                 with self.streams.be_on_own():
                     self.open_segment(self.new_graph())
@@ -458,11 +486,15 @@ class Session:
         # The mode is process-wide and would refuse other threads their own waits: with other threads running, the
         # table of unsafe operations must be enough.
         if threading.active_count() == 1 and self.policy is not OnUnsafe.RAISE:
-            self.holdings.refuse_waits()
+            if self._debug_mode is None:
+                self._debug_mode = torch.cuda.get_sync_debug_mode()
+            set_sync_debug_mode(2)
 
     def make_room_for_threads(self) -> None:
-        """A thread is about to start inside the capture: it must be able to wait for its own work."""
-        self.holdings.allow_waits()
+        """Let torch wait as before the capture: a thread is about to start that must wait, or a segment ends."""
+        if self._debug_mode is not None:
+            set_sync_debug_mode(self._debug_mode)
+            self._debug_mode = None
 
     def _finish_program(self) -> None:
         """Keep what replays need: inputs (pinned unless they lie in a graph pool) and the reads with guards."""
@@ -480,7 +512,7 @@ class Session:
             # By address: the memory is pinned through ``externals``, or belongs to a pool and must not be pinned.
             step.mutated = tuple(Layout.of(t) if isinstance(t, Tensor) and t.is_cuda else t for t in step.mutated)
         program.addresses = {value.address for step in program.segments for value, _ in step.live if value.address}
-        program.steps = relocated_tensors.watch(program.steps, self.recorder.externals)
+        program.steps = dynamic_shapes.watch(program.steps, self.recorder.externals)
         needed = self.values.needed_reads(program.steps)
         program.steps = [s for s in program.steps if not isinstance(s, ReadStep) or s.index in needed]
         if self.policy is not OnUnsafe.RAISE:
@@ -491,3 +523,13 @@ class Session:
         self.recorder.values = []
         self.recorder.mutated = {}
         self.recorder.tape = type(self.recorder.tape)(-1)
+
+
+def _end_in_child() -> None:
+    """In a forked child: end what its thread's captures, which are the parent's, have changed."""
+    for session in reversed(process.sessions()):
+        session.thread_undo.take_back()  # type: ignore[attr-defined]
+    intercept.end_in_child()
+
+
+process.in_child.append(_end_in_child)

@@ -1,13 +1,19 @@
-"""torch's CUDAGraph by version: its error messages word for word, its arguments, its replay."""
+"""torch's CUDAGraph by version: its error messages word for word, its arguments, its replay, its ``with`` block."""
 
 from __future__ import annotations
 
+import sys
+import threading
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from gfxgraph.capture.replay.replay_hooks import bare_launch
+from gfxgraph.capture.undo import Baseline, is_interrupt
 from gfxgraph.errors import CaptureError
+from gfxgraph.process import process
 
 STOCK_ALREADY = (
     "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new instance."
@@ -59,3 +65,65 @@ def checked_pool(pool: Any) -> Any:
     if pool[0] and pool[1]:
         raise CaptureError("wrong_pool", pool=pool, problem="one of the two numbers of a pool id is always 0")
     return pool
+
+
+class _Block:
+    """One ``with torch.cuda.graph`` block. An interrupt may strike before the first line of its exit, which ends the
+    capture. Then this object, dropped with the traceback, ends it: what the program does later is not to be captured.
+    """
+
+    _before: Baseline | None = None
+
+    def __init__(self) -> None:
+        self._before = Baseline()
+        self._thread = threading.get_ident()
+        self.ref = weakref.ref(self)
+
+    def leave(self, broken: bool) -> None:
+        """The block is left; if ``broken``, end the captures begun inside it, and restore the thread's state."""
+        before, self._before = self._before, None
+        if broken and before is not None:
+            for problem in before.take_back():
+                process.log.error("while leaving a capture's block: %s", str(problem))
+
+    def __del__(self) -> None:
+        if self._before is not None and self._thread == threading.get_ident() and not sys.is_finalizing():
+            self.leave(any(session.block is self.ref for session in process.sessions()))
+
+
+def enter_of_graph(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``torch.cuda.graph.__enter__``, which up to torch 2.14 leaves the capture stream current where
+    ``capture_begin`` fails.
+    """
+
+    def __enter__(self: Any) -> Any:
+        block = self._gfxgraph_block = _Block()
+        try:
+            result = original(self)
+            session = getattr(self.cuda_graph, "_session", None)
+            if session is not None:
+                session.block = block.ref
+            return result
+        except BaseException:
+            block.leave(broken=True)
+            raise
+
+    return __enter__
+
+
+def exit_of_graph(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``torch.cuda.graph.__exit__``, which likewise leaves the stream where ``capture_end`` fails."""
+
+    def __exit__(self: Any, kind: Any, error: BaseException | None, traceback: Any) -> Any:
+        block = self.__dict__.get("_gfxgraph_block")  # none if the bridge was switched on in between
+        is_broken = True
+        try:
+            result = original(self, kind, error, traceback)
+            # A generator's end may come much later, where the thread's state is another's.
+            is_broken = error is not None and not isinstance(error, GeneratorExit) and is_interrupt(error)
+            return result
+        finally:
+            if block is not None:
+                block.leave(is_broken)
+
+    return __exit__

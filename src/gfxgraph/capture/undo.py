@@ -1,214 +1,131 @@
-"""Process-wide and thread-wide state that a capture changes, and how it is restored.
+"""How a change is undone: one stack for each capture, a baseline for each call, one repair.
 
-Problem: an interrupt or a failing call may strike between any two lines, including those of a clean-up. What a
-capture has changed for the whole process (torch's names, the collector, the stack of modes, autograd's threads)
-must not stay changed because of that.
+Problem: a failing call, or an interrupt, leaves half done what a capture changes for its thread and for the
+process: torch's names, the stack of modes, autograd's threads, the current stream, its turn among other threads'
+captures.
 
-Idea: every change is noted under its holder's name *before* it is made, and restoring something that was not changed
-does nothing. So a clean-up is a list of steps, each of which may run again. ``settle`` runs them all and repeats a
-step that was interrupted.
+Idea: a change is noted on a stack *before* it is made. ``Undo.take_back`` makes the noted calls, the last first; a
+call may find nothing to undo, and may be made again. An interrupt that strikes meanwhile is raised when all is
+undone. A call of ours also compares: what ``BASELINE`` lists is read as the call begins, and put back if an error
+leaves it.
 
-Invariant: nothing here counts. A counter that an interrupt leaves one too high would stay wrong for good.
+Promise: one KeyboardInterrupt, or one error of a signal's handler, wherever it strikes, never hangs and never
+leaves a wrong result. What it has left half done (it may strike in the first line of a clean-up) is repaired when
+the thread's next capture begins, at ``disable()`` and by ``health_check()``: ``repair``.
+
+Source: tests/property/faults_mixed.py; docs/decisions/capture.md.
 """
 
 from __future__ import annotations
 
 import functools
-import sys
+import inspect
 import warnings
 from collections.abc import Callable, Iterable
+from types import FrameType
 from typing import Any
 
 import torch
 from torch.compiler import is_compiling
 
-from gfxgraph.capture import capture_lock
-from gfxgraph.capture.dispatch_state import DispatchState, enter_for_good
-from gfxgraph.capture.half_entered import end_half_entered, is_interrupt
-from gfxgraph.capture.patches import intercept
-from gfxgraph.capture.record import autocasting, random_generators
-from gfxgraph.capture.record.modes import Standing, enter_mode, forget_mode, leave_modes
+from gfxgraph.capture.record import modes
+from gfxgraph.capture.record.user_lines import locals_of
 from gfxgraph.process import process
-from gfxgraph.types import OnUnsafe
-
-_HAS_STALE_STREAMS = hasattr(torch._C, "_set_override_stale_capture_stream")
-"""torch 2.13 refuses a captured backward to a leaf whose gradients a warm-up's loss, still alive, ties to the default
-stream, unless told to use the capture's."""
-_overriding: dict[int, bool] = {}
-"""Captures for which torch is told so, with what it had been told before the first: a switch of the whole process."""
-TRIES = 2
-"""How often to run a step that was interrupted or failed."""
 
 
-def settle(steps: Iterable[Callable[[], object]]) -> list[BaseException]:
-    """Run every step, even if some are interrupted or fail; such a step is run once more.
+class Undo:
+    """A stack of calls, each of which undoes one change. Note the call, then make the change."""
 
-    Blocks that an interrupt left half entered are ended first: they would restore their own state later.
+    def __init__(self, calls: Iterable[Callable[[], object]] = ()) -> None:
+        self._calls = [*calls]
+        self.is_running = False
 
-    Returns:
-        The errors of steps that failed twice. An interrupt is deferred until all steps have run, and raised then.
-    """
-    problems: list[BaseException] = []
-    interrupt: BaseException | None = None
-    struck = sys.exception()
-    for step in (lambda: end_half_entered(struck), *steps):
-        for attempt in range(TRIES):
-            try:
-                step()
-                break
-            except BaseException as error:  # noqa: BLE001  # returned to the caller, or raised below
-                end_half_entered(error)
-                if is_interrupt(error):
-                    interrupt = error
-                elif attempt:
-                    problems.append(error)
-    if interrupt is not None:
-        raise interrupt
-    return problems
+    def __bool__(self) -> bool:
+        return bool(self._calls)
 
+    def note(self, call: Callable[[], object]) -> None:
+        """Have ``call`` made before all that was noted earlier."""
+        self._calls.append(call)
 
-class Holdings:
-    """The state that one capture has changed."""
+    def note_last(self, call: Callable[[], object]) -> None:
+        """Have ``call`` made after all others."""
+        self._calls.insert(0, call)
 
-    def __init__(self, recorder: Any) -> None:
-        self._recorder = recorder
-        self._multithreading: bool | None = None
-        self._debug_mode: int | None = None
-        self._is_recording = False
+    def take_back(self) -> list[Exception]:
+        """Make the calls, the last first; each leaves the stack when it is done. Called from one of them, do
+        nothing.
 
-    def take_process(self, where: object) -> None:
-        """Call before the first segment opens: garbage collected inside it could destroy a graph."""
-        intercept.enter(self, where, draws=not random_generators.is_drawless())
-
-    def take_thread(self) -> None:
-        """Call once the first segment is open: start recording this thread."""
-        self._multithreading = torch.autograd.is_multithreading_enabled()
-        torch._C._set_multithreading_enabled(False)
-        if _HAS_STALE_STREAMS and self._recorder.session.policy is not OnUnsafe.RAISE:
-            with capture_lock.lock:
-                _overriding[id(self)] = next(iter(_overriding.values()), torch._C._override_stale_capture_stream())
-                torch._C._set_override_stale_capture_stream(True)
-        autocasting.follow(self)
-        enter_mode(self._recorder)
-        self._is_recording = True
-
-    def give_back(self) -> list[Callable[[], None]]:
-        """The steps that restore this thread's state; settle them before ``give_turn``."""
-        return [
-            self._stop_recording,
-            self.allow_waits,
-            lambda: autocasting.leave(self),
-            self._free_autograd,
-        ]
-
-    def give_turn(self) -> None:
-        """Let other threads capture, collect garbage and draw; the last step that touches shared state."""
-        intercept.leave(self)
-
-    def _stop_recording(self) -> None:
-        recorder = self._recorder
-        if recorder is None:
-            return
-        recorder.paused = True
-        over = process.leftover_modes()
-        if recorder not in over:
-            over.append(recorder)
-        leave_modes()
-        if not self._is_recording:
-            forget_mode(recorder)  # it may not have reached torch's stack yet
-        self._recorder = None
-
-    def _free_autograd(self) -> None:
-        if self._multithreading is not None:
-            torch._C._set_multithreading_enabled(self._multithreading)
-            self._multithreading = None
-        with capture_lock.lock:
-            if list(_overriding) == [id(self)]:  # the last one
-                torch._C._set_override_stale_capture_stream(_overriding[id(self)])
-            _overriding.pop(id(self), None)
-
-    def refuse_waits(self) -> None:
-        """Make torch raise at hidden waits before they reach the driver."""
-        if self._debug_mode is None:
-            self._debug_mode = torch.cuda.get_sync_debug_mode()
-        _set_debug_mode(2)
-
-    def allow_waits(self) -> None:
-        """Make torch treat waits as before the capture."""
-        if self._debug_mode is not None:
-            _set_debug_mode(self._debug_mode)
-            self._debug_mode = None
+        Returns:
+            The errors of calls that failed. An interrupt is raised when all calls are made, its own once more.
+        """
+        problems: list[Exception] = []
+        interrupt: BaseException | None = None
+        if self.is_running:
+            return problems
+        self.is_running = True
+        try:
+            while self._calls:
+                try:
+                    self._calls[-1]()
+                except BaseException as error:  # noqa: BLE001  # returned to the caller, or raised below
+                    if is_interrupt(error) and interrupt is None:
+                        interrupt = error
+                        continue
+                    if isinstance(error, Exception):
+                        problems.append(error)
+                self._calls.pop()
+        finally:
+            self.is_running = False
+        if interrupt is not None:
+            raise interrupt
+        return problems
 
 
-def _set_debug_mode(mode: int) -> None:
+def _wait_again(before: int) -> None:
+    # Only ever lower it: an outer capture that refused waits may be over by now.
+    if torch.cuda.get_sync_debug_mode() > before:
+        set_sync_debug_mode(before)
+
+
+def set_sync_debug_mode(mode: int) -> None:
+    """Whether torch refuses calls that wait for the device: 2 does."""
+    _let_torch_warn()
+    torch._C._cuda_set_sync_debug_mode(mode)
+
+
+@functools.cache
+def _let_torch_warn() -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns that the mode is a prototype
-        torch._C._cuda_set_sync_debug_mode(mode)
+        warnings.simplefilter("ignore")  # once a process torch says that the mode is a prototype
+        torch._C._cuda_set_sync_debug_mode(torch.cuda.get_sync_debug_mode())
 
 
-def _end_in_child() -> None:
-    """In a forked child: end what its thread's captures, which are the parent's, have changed."""
-    begun: list[Any] = process.sessions()
-    settle([*(step for session in reversed(begun) for step in session.holdings.give_back()), intercept.end_in_child])
+BASELINE: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
+    (lambda: torch.cuda.current_stream(), lambda stream: torch.cuda.set_stream(stream)),
+    (torch.is_grad_enabled, torch._C._set_grad_enabled),
+    (torch._C._is_fwd_grad_enabled, torch._C._set_fwd_grad_enabled),
+    # Only switch on: the capture that switched it off may be over by now.
+    (torch.autograd.is_multithreading_enabled, lambda was: was and torch._C._set_multithreading_enabled(True)),
+    (lambda: torch.cuda.get_sync_debug_mode(), _wait_again),
+    (modes.standing, modes.put_back),
+]
+"""What is read as a call of ours begins, with how it is put back; other files of this room add to it."""
 
 
-process.in_child.append(_end_in_child)
-
-
-class ThreadState:
-    """The thread's state at the start of one of our calls, to be restored if the call fails."""
-
-    def __init__(self) -> None:
-        self._stream = torch.cuda.current_stream()
-        self._modes = Standing()
-        self._sessions = list(process.sessions())
-        self._holders = intercept.holders_here()
-        self._debug_mode = torch.cuda.get_sync_debug_mode()
-        self._is_drawless = random_generators.is_drawless()
-        self._autograd = _Autograd()
-        self._dispatch = DispatchState()
-
-    def put_back(self) -> None:
-        """Restore the state: end whatever an interrupt has left behind."""
-        begun = [session for session in process.sessions() if session not in self._sessions]
-        settle(
-            [
-                *(functools.partial(session.abort, None) for session in reversed(begun)),
-                lambda: intercept.leave_others(self._holders),
-                leave_modes,
-                self._modes.put_back,
-                lambda: random_generators.be_drawless(self._is_drawless),
-                lambda: random_generators.end_loans(self._stream.device_index),
-                self._allow_waits,
-                self._autograd.put_back,
-                self._dispatch.put_back,
-                lambda: torch.cuda.set_stream(self._stream),
-            ]
-        )
-
-    def _allow_waits(self) -> None:
-        # Only ever lower the mode: an outer capture that refused waits may be over by now.
-        if torch.cuda.get_sync_debug_mode() > self._debug_mode:
-            _set_debug_mode(self._debug_mode)
-
-
-class _Autograd:
-    """Autograd's settings in this thread."""
+class Baseline(Undo):
+    """This thread's state now, to be put back by ``take_back``: captures begun since are ended first."""
 
     def __init__(self) -> None:
-        self._has_grad = torch.is_grad_enabled()
-        self._has_forward_grad = torch._C._is_fwd_grad_enabled()
-        self._is_inference = torch.is_inference_mode_enabled()
-        self._has_threads = torch.autograd.is_multithreading_enabled()
+        super().__init__()
+        for read, put_back in BASELINE:
+            self.note(functools.partial(put_back, read()))
+        self.note(functools.partial(_end_captures, list(process.sessions())))
 
-    def put_back(self) -> None:
-        if torch.is_inference_mode_enabled() != self._is_inference:
-            # This guard is never left: torch has no other way to set the mode, and leaving would undo it.
-            enter_for_good(torch._C._InferenceMode(self._is_inference))
-        torch._C._set_grad_enabled(self._has_grad)
-        torch._C._set_fwd_grad_enabled(self._has_forward_grad)
-        if self._has_threads:  # only switch on: the capture that switched it off may be over by now
-            torch._C._set_multithreading_enabled(True)
+
+def _end_captures(known: list[Any]) -> None:
+    for session in reversed(process.sessions()):
+        if session not in known:
+            session.abort(None)
 
 
 def unbroken(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -218,11 +135,53 @@ def unbroken(call: Callable[..., Any]) -> Callable[..., Any]:
     def guarded(*args: object, **kwargs: object) -> Any:
         if is_compiling() or not torch.cuda.is_initialized():
             return call(*args, **kwargs)
-        around = ThreadState()
+        before = Baseline()
         try:
             return call(*args, **kwargs)
         except BaseException:
-            around.put_back()
+            for problem in before.take_back():
+                process.log.error("while leaving a failed call: %s", str(problem))
             raise
 
     return guarded
+
+
+def repair(everything: bool = True) -> None:
+    """Do what an interrupt has left undone in this thread.
+
+    Args:
+        everything: end every capture of this thread; else only those that have failed or whose block was left.
+    """
+    for session in reversed(process.sessions()):
+        if everything or session.is_left:
+            session.abort(None)
+    modes.leave_modes()
+
+
+process.repairs.append(repair)
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether it came between two instructions, from a signal's handler or a debugger, whatever its type.
+
+    No call has failed then, so nothing may fall back because of it. Both are functions that are given a frame.
+    """
+    if not isinstance(error, Exception):
+        return True
+    traceback = error.__traceback__
+    while traceback is not None:
+        frame, traceback = traceback.tb_frame, traceback.tb_next
+        if any(isinstance(each, FrameType) for each in _arguments(frame)):
+            return True
+    return False
+
+
+def _arguments(frame: FrameType) -> list[object]:
+    """The positional arguments that a frame still has."""
+    code = frame.f_code
+    values = locals_of(frame) if code.co_argcount or code.co_flags & inspect.CO_VARARGS else {}
+    given = [values[name] for name in code.co_varnames[: code.co_argcount] if name in values]
+    if code.co_flags & inspect.CO_VARARGS:
+        rest = values.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount])
+        given += rest if isinstance(rest, tuple) else ()
+    return given

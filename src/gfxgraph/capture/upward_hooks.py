@@ -45,7 +45,7 @@ def _older_capture(*given: Any, **named: Any) -> Any:
     # lazily, and by name: what 1.1.0 had lies above all rooms, and few programs use it
     from importlib import import_module
 
-    return import_module("gfxgraph.compat.older").OlderCapture(*given, **named)
+    return import_module("gfxgraph.compat.graph_classes").OlderCapture(*given, **named)
 
 
 class Rooms:

@@ -9,7 +9,7 @@ Where the same name means another thing at the top of ``gfxgraph`` (``make_safe`
 tensor and a flag), the older meaning is here alone; docs/older-names.md goes through them. Nothing of 1.1.0's code
 is in here: names, arguments and kinds of results are its, as its documentation and its tests state them.
 
-    older.py      the three classes of graphs, over graphed callables
+    graph_classes.py  the three classes of graphs, over graphed callables
     graphs.py     switching on and off, counters, what 1.1.0 had else of those classes
     guard.py      layouts, faults, red zones
     diagnosis.py  errors explained

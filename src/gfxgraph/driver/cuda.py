@@ -7,7 +7,7 @@ process has one of it however many runtimes it carries.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
+from ctypes import byref, c_char_p, c_int, c_void_p
 
 from gfxgraph.driver import layouts
 from gfxgraph.driver.graphs import RuntimeDriver
@@ -30,19 +30,6 @@ class CudaDriver(RuntimeDriver):
     def _node_kinds(self) -> Mapping[int, NodeKind]:
         return layouts.CUDA_NODE_KINDS
 
-    def edges(self, graph: int) -> list[tuple[int, int]]:
-        # The first form refuses graphs with programmatic edges, which only the second can express.
-        with_data = self.table.has("graph_edges_v2")
-        name = "graph_edges_v2" if with_data else "graph_edges"
-        count = c_size_t()
-        self.table.call(name, graph, None, None, *((None,) if with_data else ()), byref(count))
-        if not count.value:
-            return []
-        before, after = (c_void_p * count.value)(), (c_void_p * count.value)()
-        data = ((layouts.CudaEdgeData * count.value)(),) if with_data else ()
-        self.table.call(name, graph, before, after, *data, byref(count))
-        return [(a or 0, b or 0) for a, b in zip(before, after)][: count.value]
-
     def kernel_name(self, node: int) -> str:
         raw = self._raw_params(node)
         call, handle = ("func_name", raw.func) if raw.func else ("kern_name", raw.kern)
@@ -58,15 +45,6 @@ class CudaDriver(RuntimeDriver):
         if not handle or not self.table.has(call):
             return None
         return self._walk_layout(call, handle)
-
-    def update_exec(self, graph_exec: int, graph: int) -> None:
-        """Give ``graph_exec`` the parameters of ``graph``, which has the same shape.
-
-        Raises:
-            DriverError: `driver_call_failed`, where the shape differs.
-        """
-        result = layouts.CudaUpdateResult()
-        self.table.call("exec_update", graph_exec, graph, byref(result))
 
     def abandon_capture(self, stream: int, *, end_was_refused: bool = False) -> None:
         """End the capture of ``stream``; CUDA resets the stream even when the end is refused.

@@ -6,18 +6,19 @@ and are never looked into.
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from ctypes import POINTER, Structure, byref, c_int, c_size_t, c_uint, c_ulonglong, c_void_p, sizeof
 from typing import Any
 
+from gfxgraph.driver import layouts
 from gfxgraph.driver import params as kernel_params
 from gfxgraph.driver.joined import JoinedExec, KernelCopyNode, Parts
 from gfxgraph.driver.params import KernelParams, Layout
-from gfxgraph.driver.small_copies import LoadedCopyKernel, relaxed
+from gfxgraph.driver.small_copies import LoadedCopyKernel, pointer, relaxed
 from gfxgraph.driver.table import SUCCESS, Table
-from gfxgraph.errors import DriverError
 from gfxgraph.types import CaptureInfo, CaptureStatus, NodeKind
 
 # hipStreamCaptureMode and its CUDA twin. Relaxed alone may be ended from any thread.
@@ -53,25 +54,9 @@ class RuntimeDriver(ABC):
         """(offset, nbytes) of each argument of ``node``'s kernel; None where the runtime does not say."""
 
     @abstractmethod
-    def edges(self, graph: int) -> list[tuple[int, int]]:
-        """(from, to) pairs of ``graph``."""
-
-    @abstractmethod
     def abandon_capture(self, stream: int, *, end_was_refused: bool = False) -> None: ...
 
     # Captures ----------------------------------------------------------------------------------
-
-    def capture_info(self, stream: int) -> CaptureInfo:
-        return self._capture_info(stream, None, None)
-
-    def capture_frontier(self, stream: int) -> tuple[int, ...]:
-        """Nodes that the next work on the capturing ``stream`` will depend on."""
-        first, count = c_void_p(), c_size_t()
-        info = self._capture_info(stream, byref(first), byref(count))
-        if info.status is not CaptureStatus.ACTIVE or not first.value:
-            return ()
-        # Read at once: the runtime owns the array and the next captured call may move it.
-        return tuple(node or 0 for node in (c_void_p * count.value).from_address(first.value))
 
     def frontier_reader(self, stream: int) -> Callable[[], int | tuple[int, ...]]:
         # This runs before and after every operation of a capture: no argument is converted, no object made.
@@ -96,9 +81,9 @@ class RuntimeDriver(ABC):
 
         return frontier
 
-    def _capture_info(self, stream: int, first: object, count: object) -> CaptureInfo:
+    def capture_info(self, stream: int) -> CaptureInfo:
         status, capture_id, graph = c_int(), c_ulonglong(), c_void_p()
-        answer = self.table.raw("capture_info")(stream, byref(status), byref(capture_id), byref(graph), first, count)
+        answer = self.table.raw("capture_info")(stream, byref(status), byref(capture_id), byref(graph), None, None)
         if answer != SUCCESS:
             if self._asked_about_legacy_stream(answer, stream):
                 return CaptureInfo(CaptureStatus.NONE, 0, 0)
@@ -140,7 +125,15 @@ class RuntimeDriver(ABC):
 
     def add_copies(self, kernel: LoadedCopyKernel, graph: int, parts: Parts, after: Sequence[int]) -> int:
         """Add copies (to, from, nbytes) to ``graph`` as one node that runs after the nodes ``after``."""
-        return KernelCopyNode(self, kernel, graph, parts, after).node
+        return self.copy_node(kernel, graph, parts, after).node
+
+    def copy_node(self, kernel: LoadedCopyKernel, graph: int, parts: Parts, after: Sequence[int]) -> KernelCopyNode:
+        """The same as a node whose addresses can be changed."""
+        return KernelCopyNode(self, kernel, graph, parts, after)
+
+    def launcher(self, graph_exec: int, stream: c_void_p) -> Callable[[], int]:
+        """Return the call that launches ``graph_exec`` on the stream that ``stream`` then names; 0 or a refusal."""
+        return functools.partial(self.table.undeclared("launch"), pointer(graph_exec), stream)
 
     def joined(self, kernel: LoadedCopyKernel, graph: int, into: Parts, back: Parts, stream: int) -> JoinedExec:
         """Put copies before and after ``graph`` in one graph exec; `JoinedExec` says what it raises."""
@@ -182,6 +175,20 @@ class RuntimeDriver(ABC):
         graph = c_void_p()
         self.table.call("child_graph", node, byref(graph))
         return graph.value or 0
+
+    def edges(self, graph: int) -> list[tuple[int, int]]:
+        """(from, to) pairs of ``graph``."""
+        # CUDA's first form refuses graphs with programmatic edges, which only its second can express.
+        with_data = self.table.has("graph_edges_v2")
+        name = "graph_edges_v2" if with_data else "graph_edges"
+        count = c_size_t()
+        self.table.call(name, graph, None, None, *((None,) if with_data else ()), byref(count))
+        if not count.value:
+            return []
+        before, after = (c_void_p * count.value)(), (c_void_p * count.value)()
+        data = ((layouts.CudaEdgeData * count.value)(),) if with_data else ()
+        self.table.call(name, graph, before, after, *data, byref(count))
+        return [(a or 0, b or 0) for a, b in zip(before, after)][: count.value]
 
     def leaves(self, graph: int) -> list[int]:
         """Nodes of ``graph`` that nothing depends on."""
@@ -261,37 +268,6 @@ class RuntimeDriver(ABC):
         known = self.param_layout(node) if layout is None else layout
         return kernel_params.read(raw, known, self._why_layout_unknown())
 
-    def set_kernel_params(self, graph_exec: int, node: int, params: KernelParams) -> None:
-        """Make ``graph_exec`` launch ``node`` as ``params`` say; the graph itself keeps its own.
-
-        Raises:
-            DriverError: `kernel_layout_unknown`, or what the runtime answers.
-        """
-        raw = self.node_struct()
-        alive = kernel_params.write(raw, params, self.launch_end)
-        self.table.call("exec_kernel_params", graph_exec, node, byref(raw))
-        del alive  # the runtime has copied every argument
-
-    def update_params(
-        self,
-        graph_exec: int,
-        node: int,
-        changes: Mapping[int, bytes],
-        *,
-        base: KernelParams | None = None,
-        layout: Layout | None = None,
-    ) -> KernelParams:
-        """Replace some arguments of ``node`` in ``graph_exec`` and return what it now launches with.
-
-        ``base`` is what the exec has now: the answer of the last call, since neither runtime can be
-        asked about an exec. By default that is what the graph was captured with.
-        """
-        wanted = base if base is not None else self.node_params(node, layout)
-        for index, value in changes.items():
-            wanted = wanted.with_param(index, value)
-        self.set_kernel_params(graph_exec, node, wanted)
-        return wanted
-
     def patcher(self, graph_exec: int, node: int, params: KernelParams) -> kernel_params.PreparedLaunch:
         """The kernel node ``node`` of ``graph_exec`` with everything converted: a change costs one call.
 
@@ -306,35 +282,6 @@ class RuntimeDriver(ABC):
                 self.table.check(status, "exec_kernel_params")
 
         return kernel_params.PreparedLaunch(self.node_struct(), params, self.launch_end, apply)
-
-    @contextmanager
-    def single_node_exec(self, node: int, params: KernelParams | None = None) -> Iterator[int]:
-        """Instantiate a graph of the kernel node ``node`` alone, and destroy it at the end.
-
-        It needs no argument layout: the runtime's own pointers are handed back to it. Not exact for
-        what a kernel node does not tell: cooperative launches, and on HIP the partial last workgroup
-        of hipExtModuleLaunchKernel.
-
-        Raises:
-            DriverError: `node_not_relaunchable`, for anything but a kernel node.
-        """
-        kind = self.node_kind(node)
-        if kind is not NodeKind.KERNEL:
-            raise DriverError("node_not_relaunchable", kind=str(kind))
-        raw = self._raw_params(node)
-        alive = [] if params is None else kernel_params.write(raw, params, self.launch_end)
-        graph, added = c_void_p(), c_void_p()
-        self.table.call("graph_create", byref(graph), 0)
-        try:
-            self.table.call("add_kernel", byref(added), graph, None, 0, byref(raw))
-            del alive
-            graph_exec = self.instantiate(graph.value or 0)
-            try:
-                yield graph_exec
-            finally:
-                self.destroy_exec(graph_exec)
-        finally:
-            self.destroy_graph(graph.value or 0)
 
     @contextmanager
     def exec_of(self, graph: int, keep: Collection[int]) -> Iterator[tuple[int, dict[int, int]]]:
@@ -364,12 +311,6 @@ class RuntimeDriver(ABC):
                 self.destroy_exec(graph_exec)
         finally:
             self.destroy_graph(clone.value or 0)
-
-    def relaunch(self, node: int, stream: int, params: KernelParams | None = None) -> None:
-        """Run the kernel of ``node`` once on ``stream`` and wait for it."""
-        with self.single_node_exec(node, params) as graph_exec:
-            self.launch(graph_exec, stream)
-            self.synchronize_stream(stream)
 
     def _raw_params(self, node: int) -> Any:
         raw = self.node_struct()

@@ -7,7 +7,7 @@ or by function, argument layouts only from 7.11 on, and captures that fail witho
 from __future__ import annotations
 
 from collections.abc import Mapping
-from ctypes import byref, c_int, c_size_t, c_uint, c_void_p
+from ctypes import byref, c_int, c_void_p
 
 from gfxgraph.driver import layouts
 from gfxgraph.driver.graphs import MODE_RELAXED, RuntimeDriver
@@ -29,15 +29,6 @@ class HipDriver(RuntimeDriver):
 
     def _node_kinds(self) -> Mapping[int, NodeKind]:
         return layouts.hip_node_kinds(self.version)
-
-    def edges(self, graph: int) -> list[tuple[int, int]]:
-        count = c_size_t()
-        self.table.call("graph_edges", graph, None, None, byref(count))
-        if not count.value:
-            return []
-        before, after = (c_void_p * count.value)(), (c_void_p * count.value)()
-        self.table.call("graph_edges", graph, before, after, byref(count))
-        return [(a or 0, b or 0) for a, b in zip(before, after)][: count.value]
 
     # Kernels -----------------------------------------------------------------------------------
 
@@ -69,16 +60,6 @@ class HipDriver(RuntimeDriver):
         else:
             self.table.forget_last_error()  # not a stub: a function already
         return self._walk_layout("func_param", function)
-
-    def update_exec(self, graph_exec: int, graph: int) -> None:
-        """Give ``graph_exec`` the parameters of ``graph``, which has the same shape.
-
-        Raises:
-            DriverError: `driver_call_failed`, where the shape differs.
-        """
-        # HIP refuses null pointers here.
-        node, result = c_void_p(), c_uint()
-        self.table.call("exec_update", graph_exec, graph, byref(node), byref(result))
 
     # Dead captures -----------------------------------------------------------------------------
 

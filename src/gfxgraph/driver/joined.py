@@ -22,10 +22,11 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from ctypes import addressof, byref, c_void_p
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from gfxgraph.driver.small_copies import THREADS, Arguments, LoadedCopyKernel, pointer, relaxed
+from gfxgraph.driver.small_copies import THREADS, Arguments, LoadedCopyKernel, pointer
 from gfxgraph.errors import DriverError
 
 if TYPE_CHECKING:
@@ -68,12 +69,12 @@ class JoinedExec:
     ``launch()`` returns a status; 0 where it was accepted.
     """
 
-    def __init__(
-        self, driver: RuntimeDriver, kernel: LoadedCopyKernel, graph: int, into: Parts, back: Parts, stream: int
-    ) -> None:
+    def __init__(self, driver: Any, kernel: Any, graph: int, into: Parts, back: Parts, stream: int) -> None:
         """Build it.
 
         Args:
+            driver: a `GraphDriver` with ``copy_node``, ``child_graph`` and ``launcher``.
+            kernel: from its ``copy_kernel``.
             graph: what was captured; a copy of it is taken.
             into: (to, from, nbytes) of what is copied before it; may be empty.
             back: of what is copied after it.
@@ -85,7 +86,7 @@ class JoinedExec:
         self._graph = self._exec = 0
         self._graph = driver.create_graph()
         try:
-            with relaxed(driver.table):
+            with driver.relaxed():
                 self._build(kernel, graph, into, back)
         except DriverError:
             self.close()
@@ -94,15 +95,13 @@ class JoinedExec:
             if node is not None:
                 node.belongs_to(driver, self._exec)
         self._stream = c_void_p(stream)
-        self.launch: Callable[[], int] = functools.partial(
-            driver.table.undeclared("launch"), pointer(self._exec), self._stream
-        )
+        self.launch: Callable[[], int] = driver.launcher(self._exec, self._stream)
 
-    def _build(self, kernel: LoadedCopyKernel, graph: int, into: Parts, back: Parts) -> None:
+    def _build(self, kernel: Any, graph: int, into: Parts, back: Parts) -> None:
         driver = self._driver
-        self.into = KernelCopyNode(driver, kernel, self._graph, into, ()) if into else None
+        self.into = driver.copy_node(kernel, self._graph, into, ()) if into else None
         child = driver.add_child(self._graph, graph, [self.into.node] if self.into else [])
-        self.back = KernelCopyNode(driver, kernel, self._graph, back, [child]) if back else None
+        self.back = driver.copy_node(kernel, self._graph, back, [child]) if back else None
         found, wanted = _shape(driver, driver.child_graph(child)), _shape(driver, graph)
         if found != wanted:
             raise DriverError("child_graph_incomplete", found=found, wanted=wanted)
@@ -118,17 +117,17 @@ class JoinedExec:
         self._graph = self._exec = 0
         if os.getpid() != self._pid or sys.is_finalizing():
             return  # a forked child has no context to destroy anything in; a process that ends takes all with it
-        with relaxed(self._driver.table):
+        with self._driver.relaxed():
             # A refusal here cannot be reported: the runtime may be unloaded already.
-            if graph_exec:
-                self._driver.table.raw("exec_destroy")(graph_exec)
-            if graph:
-                self._driver.table.raw("graph_destroy")(graph)
+            for handle, destroy in ((graph_exec, self._driver.destroy_exec), (graph, self._driver.destroy_graph)):
+                if handle:
+                    with suppress(DriverError):
+                        destroy(handle)
 
     def __del__(self) -> None:
         if self._graph or self._exec:
             self.close()
 
 
-def _shape(driver: RuntimeDriver, graph: int) -> tuple[int, int]:
+def _shape(driver: Any, graph: int) -> tuple[int, int]:
     return len(driver.nodes(graph)), len(driver.edges(graph))

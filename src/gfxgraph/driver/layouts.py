@@ -54,12 +54,6 @@ class CudaEdgeData(Structure):
     ]
 
 
-class CudaUpdateResult(Structure):
-    """CUgraphExecUpdateResultInfo: 24 bytes."""
-
-    _fields_ = [("result", c_uint), ("error_node", c_void_p), ("error_from_node", c_void_p)]
-
-
 # Markers in the ``extra`` array of a launch whose arguments are one packed buffer.
 LAUNCH_BUFFER_POINTER = 1
 LAUNCH_BUFFER_SIZE = 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from ctypes import POINTER, addressof, c_size_t, c_ulonglong, c_void_p, cast, create_string_buffer, string_at
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from gfxgraph.driver import layouts
@@ -33,29 +33,6 @@ class KernelParams:
     why_unknown: str = ""
     kern: int = 0  # CUDA: the function of a library, used where func is 0
     ctx: int = 0
-
-    def with_param(self, index: int, value: bytes) -> KernelParams:
-        """Return a copy whose argument ``index`` is ``value``.
-
-        Raises:
-            DriverError: `kernel_layout_unknown`, or `kernel_param_mismatch` where no argument has
-                that index and size.
-        """
-        if self.params is None:
-            raise DriverError("kernel_layout_unknown", why=self.why_unknown)
-        if not 0 <= index < len(self.params) or len(value) != len(self.params[index]):
-            raise DriverError(
-                "kernel_param_mismatch",
-                index=index,
-                nbytes=len(value),
-                sizes=[len(param) for param in self.params],
-            )
-        params = (*self.params[:index], value, *self.params[index + 1 :])
-        packed = self.packed
-        if packed is not None:
-            at = self.offsets[index]
-            packed = packed[:at] + value + packed[at + len(value) :]
-        return replace(self, params=params, packed=packed)
 
 
 def read(raw: Any, layout: Layout | None, why_unknown: str) -> KernelParams:

@@ -94,7 +94,7 @@ FUNCTIONS = (
         "hipGraphExecKernelNodeSetParams",
         "cuGraphExecKernelNodeSetParams_v2",
         (H, H, P),
-        ("set_kernel_params", "update_params"),
+        ("patcher",),
     ),
     F(
         "exec_child_params",
@@ -104,8 +104,6 @@ FUNCTIONS = (
         ("update_child",),
     ),
     F("upload", "hipGraphUpload", "cuGraphUpload", (H, H), ("upload",)),
-    F("exec_update", "hipGraphExecUpdate", None, (H, H, P, P), ("update_exec",)),
-    F("exec_update", None, "cuGraphExecUpdate_v2", (H, H, P), ("update_exec",)),
     # kernels: names and parameter layouts
     F("stub_name", "hipKernelNameRefByPtr", None, (H, H), ("kernel_name",), result=c_char_p),
     F("func_name", "hipKernelNameRef", None, (H,), ("kernel_name",), result=c_char_p),

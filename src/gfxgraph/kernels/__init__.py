@@ -11,9 +11,9 @@ torch's own, counted (`fallbacks`).
 Files, in reading order: shapes.py, launching.py, eager.py, norms.py, gates.py, layers.py, attention.py,
 next_token.py, then the kernels themselves (_norm_kernels.py, _gate_kernels.py, _linear_kernels.py,
 _attention_kernels.py). measured_shapes.py has sizes that were measured, in place of those that shapes.py derives;
-model_parts.py recognises modules by their parts, token_steps.py replaces their forwards, modules.py and trial.py
-install them in models; compiled_objects.py compiles the kernels for GPUs that are not present. Measurements are in
-docs/compile.md. New in 2.0.
+model_parts.py recognises modules by their parts, token_steps.py replaces their forwards, modules.py and
+timed_choice.py install them in models. What they compile to for GPUs that are not present is in
+tools/compiled_kernels.py; measurements are in docs/compile.md. New in 2.0.
 """
 
 from __future__ import annotations

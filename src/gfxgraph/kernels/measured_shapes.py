@@ -4,7 +4,7 @@ A layer uses the sizes of the measured layer that is nearest in outputs and inpu
 the next larger.
 
 Enters: as in shapes.py.
-Stays out: AMD's sizes, to which the committed table of code objects applies (objects.source_digest).
+Stays out: AMD's sizes, to which the committed table of code objects applies (tools/compiled_kernels.py).
 Source: benchmarks/tune_layers.py and benchmarks/tune_kernels.py on an H200 (docs/decisions/kernels.md).
 """
 

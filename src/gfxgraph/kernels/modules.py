@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gfxgraph.kernels import launching, model_parts, next_token, norms, token_steps, trial
+from gfxgraph.kernels import launching, model_parts, next_token, norms, timed_choice, token_steps
 from gfxgraph.kernels.attention import rotary_angles
 from gfxgraph.kernels.layers import linear
 from gfxgraph.kernels.model_parts import AttentionModules, Layer, Mlp, Norm, Rotary
@@ -45,7 +45,7 @@ class Applied:
     _model: weakref.ref[Any]
     swapped: dict[str, str] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
-    verdicts: dict[str, trial.TrialTimes] = field(default_factory=dict)
+    verdicts: dict[str, timed_choice.TrialTimes] = field(default_factory=dict)
     skipped: Counter[str] = field(default_factory=Counter)
     is_choosing: bool = False
     _classes: list[tuple[weakref.ref[nn.Module], type, type]] = field(default_factory=list)
@@ -153,7 +153,7 @@ def apply(model: nn.Module, *, rows: int = 1, choose: str = "measured") -> Appli
     like = next(model.parameters(), None)
     if like is None:
         return done
-    work = _Work(done, rows, choose == "measured", trial.kept(), _rotated_width(model), like)
+    work = _Work(done, rows, choose == "measured", timed_choice.kept(), _rotated_width(model), like)
     with torch.no_grad():
         heads = [model.get_output_embeddings()] if hasattr(model, "get_output_embeddings") else []
         for name, module in list(model.named_modules()):
@@ -181,7 +181,7 @@ class _Work:
     rotated: int
     like: Tensor
     """A weight, for modules without one."""
-    decided: dict[Any, trial.TrialTimes] = field(default_factory=dict)
+    decided: dict[Any, timed_choice.TrialTimes] = field(default_factory=dict)
     """By kind, facts and sizes."""
 
     def look_at(self, name: str, module: nn.Module, is_head: bool) -> None:
@@ -254,7 +254,7 @@ class _Work:
         about = {"kind": kind, "facts": repr(facts), "sizes": repr(sizes), "rows": self.rows}
         key = tuple(about.values())
         if key not in self.decided:
-            self.decided[key] = trial.compare(about, ours, theirs, like.device, self.kept)
+            self.decided[key] = timed_choice.compare(about, ours, theirs, like.device, self.kept)
         verdict = self.decided[key]
         self.done.verdicts[f"{kind} {tuple(like.shape)} {str(like.dtype).removeprefix('torch.')}"] = verdict
         return verdict.is_ours

@@ -39,6 +39,8 @@ def reset_stats() -> None:
 def health_check() -> dict[str, Any]:
     """Capture and replay a small graph and compare it with eager execution.
 
+    What an interrupt has left of this thread's captures is repaired first; a capture under way is ended.
+
     Returns:
         ``ok``, ``gpu``, ``rocm`` (the architecture, or None), ``native_bridge`` (the companion's library exists and
         loads; ``gfxgraph.native.state()`` says why not), ``vram_total_mb``,
@@ -63,6 +65,8 @@ def health_check() -> dict[str, Any]:
         report["details"] = "torch sees no GPU; gfxgraph doctor says why"
         return report
     try:
+        for repair in process.repairs:
+            repair()
         _smoke_test(torch, report)
     except RuntimeError as error:
         report["details"] = f"graph capture or replay failed: {error}"

@@ -48,8 +48,10 @@ class OngoingCapture(Protocol):
     """A running capture of some thread, as lower rooms see it."""
 
     begun_at: tuple[Any, int]
-    has_failed: bool
+    block: Any
 
+    @property
+    def is_left(self) -> bool: ...
     @property
     def recorder(self) -> OngoingRecording: ...
     @property
@@ -187,6 +189,10 @@ def active_session() -> OngoingCapture | None:
 
 def in_forked_child() -> bool:
     return _forked
+
+
+repairs: list[Callable[[], object]] = []
+"""Calls that do, in this thread, what an interrupt has left undone (capture/undo.py)."""
 
 
 def attempt(step: Callable[[], object], what: str) -> None:

@@ -14,7 +14,6 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -27,7 +26,7 @@ from gfxgraph.capture.record.autocasting import as_outside
 from gfxgraph.capture.record.modes import enter_mode, leave_modes
 from gfxgraph.capture.record.overloads import OPS, OpInfo, identity
 from gfxgraph.capture.record.user_lines import user_frame
-from gfxgraph.capture.undo import settle
+from gfxgraph.capture.undo import Undo
 from gfxgraph.core.tape import where_of
 from gfxgraph.process import process
 from gfxgraph.reporting.coverage import Coverage, EagerLine
@@ -65,6 +64,9 @@ class EagerLaunches(TorchDispatchMode):
         self.cells: Counter[tuple[int, int, str, str, bool]] = Counter()
         """(code, instruction, operation, why, whether the call cannot be captured); the code by its identity."""
         self.codes: dict[int, Any] = {}
+        self.before: Counter[tuple[int, int, str, str, bool]] | None = None
+        """In a whole process, ``cells`` as the first replay began: what is launched no more is no part of a step."""
+        self.is_whole = False
         self.recorded: set[tuple[int, int]] = set()
         """(code, instruction) of what captures recorded meanwhile."""
         self.in_graphs = self.checks = self.n_replays = self.n_elsewhere = 0
@@ -73,7 +75,7 @@ class EagerLaunches(TorchDispatchMode):
         self.inside: Any = None
         """The graph being replayed: launches meanwhile replace its own."""
         self.nodes: dict[int, int] = {}
-        self._undo: list[Callable[[], None]] = []
+        self._undo = Undo()
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -81,35 +83,28 @@ class EagerLaunches(TorchDispatchMode):
 
     def open(self) -> None:
         """Begin counting, in this thread."""
-        state = process.require()
+        state, undo = process.require(), self._undo
         leave_modes()
         self.thread, self.is_open = threading.get_ident(), True
-        self._undo.append(partial(setattr, state, "watch", state.watch))
+        undo.note(_choose_paths)
+        undo.note(partial(setattr, state, "watch", state.watch))
         state.watch = self
-        for graph in list(state.graphs):
-            graph._choose_path()
+        _choose_paths()
         # Autograd's own threads have no dispatch modes.
-        self._undo.append(partial(torch._C._set_multithreading_enabled, torch.autograd.is_multithreading_enabled()))
+        undo.note(partial(torch._C._set_multithreading_enabled, torch.autograd.is_multithreading_enabled()))
         torch._C._set_multithreading_enabled(False)
         self._watch_triton()
+        undo.note(self._leave)
         enter_mode(self)
 
     def close(self) -> None:
         """Stop counting; call it in the same thread."""
-        if self.is_open:
-            settle([self._leave])
-            self.is_open = False
+        self._undo.take_back()
+        self.is_open = False
 
     def _leave(self) -> None:
-        while self._undo:
-            self._undo[-1]()
-            self._undo.pop()
         process.leftover_modes().append(self)
         leave_modes()
-        state = process.current()
-        if state is not None:
-            for graph in list(state.graphs):
-                graph._choose_path()
 
     # -- launches -----------------------------------------------------------------------------------
 
@@ -154,6 +149,8 @@ class EagerLaunches(TorchDispatchMode):
             self.n_elsewhere += 1
             return
         self.inside, self.validates = graph, is_compared
+        if self.is_whole and self.before is None:
+            self.before = Counter(self.cells)
         self.n_replays += 1
         if identity(graph) not in self.nodes:
             self.nodes[identity(graph)] = _n_nodes(graph)
@@ -178,7 +175,7 @@ class EagerLaunches(TorchDispatchMode):
             if owner is None or original is None:
                 continue
             owner.run = self._counting(original)
-            self._undo.append(partial(setattr, owner, "run", original))
+            self._undo.note(partial(setattr, owner, "run", original))
 
     def _counting(self, original: Any) -> Any:
         def run(kernel: Any, *args: Any, **kwargs: Any) -> Any:
@@ -203,8 +200,12 @@ class EagerLaunches(TorchDispatchMode):
             if len(row) > 4 and row[4] is not None
         }
         merged: dict[tuple[str, str, str], EagerLine] = {}
-        sources = Sources()
-        for (number, lasti, op, why, is_unsafe), n in list(self.cells.items()):
+        sources, n_once, before = Sources(), 0, self.before or Counter()
+        for cell, n in list(self.cells.items()):
+            number, lasti, op, why, is_unsafe = cell
+            if n == before[cell]:
+                n_once += n
+                continue
             where = sources.of(str(where_of(self.codes[number], lasti)))
             why = why or reasons.get((op, where)) or reasons.get(("", where)) or (why_unsafe(op) if is_unsafe else "")
             why = why or (NOT_REPLAYED if (number, lasti) in known else NO_CAPTURE)
@@ -219,7 +220,14 @@ class EagerLaunches(TorchDispatchMode):
         ]
         n_eager = sum(line.n for line in lines)
         return Coverage(
-            self.in_graphs, n_eager, self.n_replays, self.checks, self.n_elsewhere, lines[:MOST_LINES], downgrades
+            self.in_graphs,
+            n_eager,
+            self.n_replays,
+            self.checks,
+            self.n_elsewhere,
+            lines[:MOST_LINES],
+            downgrades,
+            n_once,
         )
 
 
@@ -283,6 +291,7 @@ def start() -> EagerLaunches:
     global _watching
     if _watching is None:
         _watching = EagerLaunches()
+        _watching.is_whole = True
         _watching.open()
     return _watching
 
@@ -352,3 +361,9 @@ def _shield_from_dynamo(mode: Any) -> None:
 
 
 _shield_from_dynamo(EagerLaunches)
+
+
+def _choose_paths() -> None:
+    state = process.current()
+    for graph in list(state.graphs) if state is not None else ():
+        graph._choose_path()

@@ -4,7 +4,7 @@ The tiers compute the same thing in the same layout, so a program may run on whi
 
     1. ``flash_attn`` (ROCm: Composable Kernel or Triton) or aiter, for half types without a mask
     2. ``torch.nn.functional.scaled_dot_product_attention``
-    3. matmul, softmax, matmul
+    3. the same as matmul, softmax, matmul: torch's own composition
 
 A tier that cannot take a call is passed over; one that fails is logged once and not asked again.
 """
@@ -144,15 +144,10 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, mask: Ten
 
 def _plain(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, mask: Tensor | None) -> Tensor:
     # lazily: devices are chosen before torch is loaded
-    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    k, v = _grouped(q, k, v)
-    scores = torch.matmul(q.float(), k.float().transpose(-1, -2)) * scale
-    if causal:
-        mask = _causal_mask(q, k, mask)
-    if mask is not None:
-        scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
-    return torch.matmul(torch.softmax(scores, dim=-1), v.float()).to(q.dtype)
+    with sdpa_kernel(SDPBackend.MATH):
+        return _sdpa(q, k, v, causal, scale, mask)
 
 
 def _causal_mask(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:

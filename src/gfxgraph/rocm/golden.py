@@ -75,13 +75,19 @@ def _tensors(value: Any) -> list[Any]:
     # lazily: devices are chosen before torch is loaded
     import torch
 
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        return [t for v in value.values() for t in _tensors(v)]
-    if isinstance(value, list | tuple):
-        return [t for v in value for t in _tensors(v)]
-    return []
+    return [leaf for leaf in torch.utils._pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def _agree(ours: Any, theirs: Any, allowed: float, scale: float = 1.0) -> bool:
+    # lazily: devices are chosen before torch is loaded
+    import torch
+
+    is_alike = ours is not None and ours.shape == theirs.shape
+    return is_alike and torch.allclose(ours, theirs, rtol=allowed, atol=allowed * scale, equal_nan=True)
+
+
+def _moved(inputs: tuple[Any, ...], device: str) -> list[Any]:
+    return [x.to(device) if hasattr(x, "data_ptr") else x for x in inputs]
 
 
 def _sample(tensor: Any) -> Any:
@@ -138,10 +144,9 @@ def _run(model: Any, inputs: tuple[Any, ...], device: str) -> tuple[list[Any], l
                         layers.append((name, _sample(found[0])))
 
                 handles.append(module.register_forward_hook(hook))
-    moved = tuple(x.to(device) if isinstance(x, torch.Tensor) else x for x in inputs)
     try:
         with torch.no_grad():
-            out = model(*moved)
+            out = model(*_moved(inputs, device))
     finally:
         for handle in handles:
             handle.remove()
@@ -154,10 +159,9 @@ def _backward(target: GoldenTarget, model: Any, inputs: tuple[Any, ...], device:
 
     if not isinstance(model, torch.nn.Module) or not any(p.requires_grad for p in model.parameters()):
         return {"reason": "no parameters to train"}
-    moved = tuple(x.to(device) if isinstance(x, torch.Tensor) else x for x in inputs)
     model.zero_grad(set_to_none=True)
     try:
-        out = model(*moved)
+        out = model(*_moved(inputs, device))
         if target.loss is not None:
             value = target.loss(out)
         else:
@@ -180,21 +184,16 @@ def _backward(target: GoldenTarget, model: Any, inputs: tuple[Any, ...], device:
 
 def _compare_training(ours: dict[str, Any], theirs: dict[str, Any] | None, allowed: float) -> dict[str, Any]:
     """``outcome``, the loss's relative error, and the first gradient to differ on the way back."""
-    import torch  # lazily: only this half needs it
-
     if theirs is None or "gradients" not in theirs:
         why = theirs.get("reason", "") if theirs is not None else "recorded before losses and gradients were"
         return {"outcome": "skipped", "reason": why, "loss_error": 0.0, "first_gradient": ""}
     if "gradients" not in ours:
         return {"outcome": "failed", "reason": ours["reason"], "loss_error": 0.0, "first_gradient": ""}
     error = abs(ours["loss"] - theirs["loss"]) / max(1e-12, abs(theirs["loss"]))
-    first = ""
-    for name in reversed(list(theirs["gradients"])):
-        a, b = ours["gradients"].get(name), theirs["gradients"][name]
-        size = float(b.abs().max()) if b.numel() else 0.0
-        if a is None or a.shape != b.shape or not torch.allclose(a, b, rtol=allowed, atol=allowed * max(size, 1e-8)):
-            first = name
-            break
+    sizes = {name: float(b.abs().max()) if b.numel() else 0.0 for name, b in theirs["gradients"].items()}
+    wrong = (name for name, b in reversed(theirs["gradients"].items())
+             if not _agree(ours["gradients"].get(name), b, allowed, max(sizes[name], 1e-8)))  # fmt: skip
+    first = next(wrong, "")
     bad = bool(first) or not error <= allowed
     return {"outcome": "failed" if bad else "passed", "reason": "", "loss_error": error, "first_gradient": first}
 
@@ -361,12 +360,10 @@ def compare(
         worst, bad, n_nan = 0.0, len(outputs) != len(case["outputs"]), 0
         for ours, theirs in zip(outputs, case["outputs"]):
             a, b = ours.float(), theirs.float()
-            if a.shape != b.shape:
-                bad = True
-                continue
-            n_nan += int(torch.isnan(a).sum() - torch.isnan(b).sum())
-            worst = max(worst, float((a - b).abs().max()) if a.numel() else 0.0)
-            bad |= not torch.allclose(a, b, rtol=allowed, atol=allowed, equal_nan=True)
+            bad |= not _agree(a, b, allowed)
+            if a.shape == b.shape:
+                n_nan += int(torch.isnan(a).sum() - torch.isnan(b).sum())
+                worst = max(worst, float((a - b).abs().max()) if a.numel() else 0.0)
         stability = _stability(model, inputs, device, iterations)
         training = _compare_training(_backward(target, model, inputs, device), case.get("training"), allowed)
         rows.append(
@@ -394,13 +391,10 @@ def compare(
 
 
 def _first_layer(ours: list[tuple[str, Any]], theirs: Sequence[Any], allowed: float) -> str:
-    # lazily: devices are chosen before torch is loaded
-    import torch
-
     for (name, a), (other, b) in zip(ours, theirs):
         if name != other:
             return f"{other} ran as {name}"
-        if a.shape != b.shape or not torch.allclose(a, b, rtol=allowed, atol=allowed, equal_nan=True):
+        if not _agree(a, b, allowed):
             return name
     return "after the last layer" if len(ours) == len(theirs) else "a different number of layers ran"
 

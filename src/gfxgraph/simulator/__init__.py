@@ -26,8 +26,7 @@ installs nothing. Numbers come from torch's CPU kernels; times mean nothing.
     op_table.py           facts about single operations beyond their schema
     sparse_kernels.py     sparse and nested tensors
     special_kernels.py    factories, copies between devices, storages
-    cuda_only_kernels.py  calls that CPU kernels refuse
-    rnn_kernels.py        fused recurrent cells
+    cuda_only_kernels.py  calls that CPU kernels refuse; recurrent cells
     process_group.py      torch.distributed, by the CPU's backend
     driver.py             the GraphDriver of the simulated card
     copy_kernel.py        its copying kernel

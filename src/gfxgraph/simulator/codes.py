@@ -12,6 +12,8 @@ from typing import Final
 
 import torch
 
+from gfxgraph.diagnostics import statuses
+
 INVALID_VALUE: Final = 1
 OUT_OF_MEMORY: Final = 2
 INVALID_CONTEXT: Final = 201
@@ -30,52 +32,6 @@ CAPTURED_EVENT: Final = 907
 CAPTURE_WRONG_THREAD: Final = 908
 EXEC_UPDATE_FAILURE: Final = 910
 
-# code -> (name without the hip/cuda prefix and "Error", text as the runtimes print it)
-_NAMES: Final[dict[int, tuple[str, str]]] = {
-    INVALID_VALUE: ("InvalidValue", "invalid argument"),
-    OUT_OF_MEMORY: ("OutOfMemory", "out of memory"),
-    INVALID_CONTEXT: ("InvalidContext", "invalid device context"),
-    ILLEGAL_STATE: ("IllegalState", "the operation cannot be performed in the present state"),
-    ILLEGAL_ADDRESS: ("IllegalAddress", "an illegal memory access was encountered"),
-    LAUNCH_FAILURE: ("LaunchFailure", "unspecified launch failure"),
-    NOT_SUPPORTED: ("NotSupported", "operation not supported"),
-    CAPTURE_UNSUPPORTED: ("StreamCaptureUnsupported", "operation not permitted when stream is capturing"),
-    CAPTURE_INVALIDATED: (
-        "StreamCaptureInvalidated",
-        "operation failed due to a previous error during capture",
-    ),
-    CAPTURE_MERGE: (
-        "StreamCaptureMerge",
-        "operation would result in a merge of separate capture sequences",
-    ),
-    CAPTURE_UNMATCHED: (
-        "StreamCaptureUnmatched",
-        "capture was not ended in the same stream as it began",
-    ),
-    CAPTURE_UNJOINED: ("StreamCaptureUnjoined", "capturing stream has unjoined work"),
-    CAPTURE_ISOLATION: (
-        "StreamCaptureIsolation",
-        "dependency created on uncaptured work in another stream",
-    ),
-    CAPTURE_IMPLICIT: (
-        "StreamCaptureImplicit",
-        "operation would make the legacy stream depend on a capturing blocking stream",
-    ),
-    CAPTURED_EVENT: (
-        "CapturedEvent",
-        "operation not permitted on an event last recorded in a capturing stream",
-    ),
-    CAPTURE_WRONG_THREAD: (
-        "StreamCaptureWrongThread",
-        "attempt to terminate a thread-local capture sequence from another thread",
-    ),
-    EXEC_UPDATE_FAILURE: (
-        "GraphExecUpdateFailure",
-        "the graph update was not performed because it included changes which violated constraints specific to "
-        "instantiated graph update",
-    ),
-}
-
 # Codes that, planted at an operation of a capture, also end that capture.
 CAPTURE_CODES: Final = frozenset(range(CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD + 1))
 
@@ -83,16 +39,20 @@ CAPTURE_CODES: Final = frozenset(range(CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD
 STICKY: Final = frozenset({ILLEGAL_ADDRESS, LAUNCH_FAILURE})
 
 
+def _status(code: int) -> statuses.Status | None:
+    return next((status for status in statuses.by_number(code) if status.api == "HIP"), None)
+
+
 def status_name(code: int, platform: str) -> str:
     """``hipErrorStreamCaptureInvalidated`` or ``cudaError...`` for ``code``."""
-    short = _NAMES[code][0] if code in _NAMES else f"Unknown{code}"
-    if platform == "cuda" and code == OUT_OF_MEMORY:
-        short = "MemoryAllocation"
-    return f"{platform}Error{short}"
+    known = _status(code)
+    names = () if known is None else (known.name, *reversed(known.aka))
+    return next((name for name in names if name.startswith(platform)), f"{platform}ErrorUnknown{code}")
 
 
 def status_text(code: int) -> str:
-    return _NAMES[code][1] if code in _NAMES else "unknown error"
+    known = _status(code)
+    return known.text if known is not None else "unknown error"
 
 
 def torch_error(code: int, platform: str) -> RuntimeError:

@@ -10,8 +10,7 @@ import ctypes
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gfxgraph.driver.small_copies import MOST
-from gfxgraph.errors import DriverError
+from gfxgraph.driver.small_copies import MOST, Arguments
 from gfxgraph.simulator import codes
 from gfxgraph.simulator.graph_nodes import RecordedNode
 from gfxgraph.simulator.runtime import CallRefused
@@ -43,6 +42,13 @@ class SimulatedCopyNode(RecordedNode):
         self._applied = list(self.words)
         return 0
 
+    @property
+    def node(self) -> int:
+        return self.handle
+
+    def belongs_to(self, driver: SimDriver, graph_exec: int) -> None:
+        """A node has one exec here, as one that ``JoinedExec`` adds has."""
+
     def copies(self) -> None:
         if not self._made.copy(self._applied):
             raise IndexError("the copying kernel leaves the card")
@@ -51,57 +57,6 @@ class SimulatedCopyNode(RecordedNode):
 def _run_copies(node: RecordedNode, _: Any) -> None:
     assert isinstance(node, SimulatedCopyNode)
     node.copies()
-
-
-class SimulatedJoined:
-    """A built graph: our copies, the captured graph as a child, our copies."""
-
-    def __init__(
-        self,
-        driver: SimDriver,
-        graph: int,
-        into: Sequence[tuple[int, int, int]],
-        back: Sequence[tuple[int, int, int]],
-        stream: int,
-    ) -> None:
-        self._driver, self._stream = driver, stream
-        nodes = driver._device.handles.nodes
-        self._graph = driver.create_graph()
-        built = driver._graph(self._graph)
-        self.into = SimulatedCopyNode(driver, into, ()) if into else None
-        if self.into is not None:
-            built.add(self.into)
-            nodes[self.into.handle] = self.into
-        child = driver.add_child(self._graph, graph, [self.into.handle] if self.into is not None else [])
-        self.back = SimulatedCopyNode(driver, back, (driver._node(child),)) if back else None
-        if self.back is not None:
-            built.add(self.back)
-            nodes[self.back.handle] = self.back
-        try:
-            self._exec = driver.instantiate(self._graph)
-        except DriverError:
-            driver.destroy_graph(self._graph)
-            raise
-
-    def on(self, stream: int) -> None:
-        self._stream = stream
-
-    def launch(self) -> int:
-        try:
-            self._driver._device.check_below("joined")
-            self._driver._device.launch(self._driver._exec(self._exec), self._driver._stream(self._stream))
-        except CallRefused as refused:
-            return refused.code
-        return 0
-
-    def close(self) -> None:
-        if self._graph in self._driver._made:
-            self._driver.destroy_exec(self._exec)
-            self._driver.destroy_graph(self._graph)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_exec"):
-            self.close()
 
 
 class SimulatedCopyKernel:
@@ -117,10 +72,7 @@ class SimulatedCopies:
 
     def __init__(self, driver: SimDriver, parts: Sequence[tuple[int, int, int]], stream: int) -> None:
         self._driver, self._stream = driver, stream
-        self.words = (ctypes.c_ulonglong * (3 * MOST))()
-        for i, (to, source, nbytes) in enumerate(parts):
-            assert nbytes
-            self.words[i], self.words[MOST + i], self.words[2 * MOST + i] = source, to, nbytes
+        self.words = Arguments(parts).words
         self._n = len(parts)
 
     def on(self, stream: int) -> None:

@@ -1,13 +1,16 @@
 """Operations that CPU kernels refuse, or cannot foresee, in the form in which CUDA programs use them.
 
-Enters: operations as autocast and mixed precision produce them.
-Stays out: recurrent cells (rnn_kernels.py).
+Enters: operations as autocast, mixed precision and recurrent layers produce them.
+Stays out: what CPU kernels compute (kernels.py).
+
+torch's own decompositions compute what its CPU kernels refuse. A recurrent cell, fused on CUDA, is composed above
+autograd, which so needs no fused backward; gates are in the order of aten/src/ATen/native/cuda/RNN.cu.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor
@@ -15,50 +18,33 @@ from torch import Tensor
 if TYPE_CHECKING:
     from gfxgraph.simulator.kernels import Kernels
 
+_DECOMPOSED: Final = (
+    "_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data",  # half to float
+    "_fused_rms_norm", "_fused_rms_norm_backward",
+)  # fmt: skip
+
 
 def cuda_only_kernels(kernels: Kernels) -> dict[str, Callable[..., Any]]:
     """Kernels by op name."""
-    bodies: dict[str, Callable[..., Any]] = {
-        "_softmax": _to_float_first(torch.ops.aten._softmax.default),
-        "_log_softmax": _to_float_first(torch.ops.aten._log_softmax.default),
-        "_softmax_backward_data": _from_float_last(torch.ops.aten._softmax_backward_data.default),
-        "_log_softmax_backward_data": _from_float_last(torch.ops.aten._log_softmax_backward_data.default),
-        "_padded_dense_to_jagged_forward": _to_jagged,
-    }
-    if hasattr(torch.ops.aten, "_fused_rms_norm"):  # torch 2.9 and later
-        bodies["_fused_rms_norm"] = _rms_norm
-        bodies["_fused_rms_norm_backward"] = _rms_norm_backward
+    bodies: dict[str, Callable[..., Any]] = {"_padded_dense_to_jagged_forward": _to_jagged}
+    # _fused_rms_norm is new in torch 2.9
+    bodies |= {name: _or_decomposed(name) for name in _DECOMPOSED if hasattr(torch.ops.aten, name)}
     return {name: kernels.build_from(name, body) for name, body in bodies.items()}
 
 
-def _rms_norm(
-    input: Tensor, normalized_shape: list[int], weight: Tensor | None = None, eps: float | None = None
-) -> tuple[Tensor, Tensor]:
-    wide = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
-    dims = tuple(range(-len(normalized_shape), 0))
-    least = torch.finfo(wide.dtype).eps if eps is None else eps
-    rstd = torch.rsqrt(wide.square().mean(dims, keepdim=True) + least)
-    made = (wide * rstd).to(input.dtype)
-    return (made if weight is None else made * weight), rstd
+def _or_decomposed(name: str) -> Callable[..., Any]:
+    op = getattr(torch.ops.aten, name).default
 
+    def compute(*args: object, **kwargs: object) -> Any:
+        try:
+            return op(*args, **kwargs)
+        except RuntimeError:
+            # lazily: torch's decompositions take long to import
+            from torch._decomp import decomposition_table
 
-def _rms_norm_backward(
-    grad_out: Tensor,
-    input: Tensor,
-    normalized_shape: list[int],
-    rstd: Tensor,
-    weight: Tensor | None,
-    output_mask: list[bool],
-) -> tuple[Tensor, Tensor]:
-    dims = tuple(range(-len(normalized_shape), 0))
-    scaled = (input * rstd).to(rstd.dtype)
-    grad = grad_out if weight is None else grad_out * weight
-    grad_input = rstd * (grad - scaled * (grad * scaled).mean(dims, keepdim=True))
-    if weight is None:
-        return grad_input.to(input.dtype), grad_out.new_zeros(0)
-    leading = input.dim() - len(normalized_shape)
-    grad_weight = (grad_out * scaled).sum(tuple(range(leading))) if leading else grad_out * scaled
-    return grad_input.to(input.dtype), grad_weight.to(weight.dtype)
+            return decomposition_table[op](*args, **kwargs)
+
+    return compute
 
 
 def _to_jagged(dense: Tensor, offsets: list[Tensor], total_L: int | None = None) -> Tensor:
@@ -72,17 +58,35 @@ def _to_jagged(dense: Tensor, offsets: list[Tensor], total_L: int | None = None)
     return torch.where(is_inside.view(-1, *[1] * (dense.dim() - 2)), rows, rows.new_zeros(()))
 
 
-def _to_float_first(op: Any) -> Callable[[Tensor, int, bool], Tensor]:
-    def softmax(self: Tensor, dim: int, half_to_float: bool) -> Tensor:
-        value: Tensor = op(self.float() if half_to_float else self, dim, False)
-        return value
-
-    return softmax
+def _added(gates: Tensor, bias: Tensor | None) -> Tensor:
+    return gates if bias is None else gates + bias
 
 
-def _from_float_last(op: Any) -> Callable[[Tensor, Tensor, int, torch.dtype], Tensor]:
-    def backward(grad_output: Tensor, output: Tensor, dim: int, input_dtype: torch.dtype) -> Tensor:
-        value: Tensor = op(grad_output, output, dim, grad_output.dtype)
-        return value.to(input_dtype)
+def _lstm(
+    input_gates: Tensor,
+    hidden_gates: Tensor,
+    cx: Tensor,
+    input_bias: Tensor | None = None,
+    hidden_bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    gates = _added(input_gates, input_bias) + _added(hidden_gates, hidden_bias)
+    i, f, g, o = gates.chunk(4, 1)
+    cy = f.sigmoid() * cx + i.sigmoid() * g.tanh()
+    return o.sigmoid() * cy.tanh(), cy, gates.new_empty(0)
 
-    return backward
+
+def _gru(
+    input_gates: Tensor,
+    hidden_gates: Tensor,
+    hx: Tensor,
+    input_bias: Tensor | None = None,
+    hidden_bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    ir, ii, in_ = _added(input_gates, input_bias).chunk(3, 1)
+    hr, hi, hn = _added(hidden_gates, hidden_bias).chunk(3, 1)
+    new = (in_ + (ir + hr).sigmoid() * hn).tanh()
+    return new + (ii + hi).sigmoid() * (hx - new), new.new_empty(0)
+
+
+COMPOSED: Final[dict[str, Callable[..., Any]]] = {"_thnn_fused_lstm_cell": _lstm, "_thnn_fused_gru_cell": _gru}
+"""Composed of other operations, above autograd and, where that is off, at the device."""

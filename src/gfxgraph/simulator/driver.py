@@ -9,22 +9,19 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from gfxgraph.driver.joined import JoinedExec
 from gfxgraph.driver.params import KernelParams, Layout
 from gfxgraph.errors import DriverError
 from gfxgraph.simulator import codes
-from gfxgraph.simulator.copy_kernel import SimulatedCopyKernel, SimulatedCopyNode, SimulatedJoined
-from gfxgraph.simulator.core import below_the_dispatcher
+from gfxgraph.simulator.copy_kernel import SimulatedCopyKernel, SimulatedCopyNode
+from gfxgraph.simulator.core import Simulator, below_the_dispatcher
 from gfxgraph.simulator.graph_nodes import ChildNode, Graph, GraphExec, RecordedNode
 from gfxgraph.simulator.runtime import CallRefused, Stream
 from gfxgraph.types import CaptureInfo, CaptureStatus, NodeKind
-
-if TYPE_CHECKING:
-    from gfxgraph.simulator.copy_kernel import SimulatedCopyKernel, SimulatedCopyNode, SimulatedJoined
-from gfxgraph.simulator.core import Simulator
 
 
 class SimDriver:
@@ -143,7 +140,7 @@ class SimDriver:
         if found not in made.nodes:
             raise self._error("hipGraphExecChildGraphNodeSetParams", codes.INVALID_VALUE)
         new = self._graph(child)
-        if not isinstance(found, ChildNode) or _shape(new.nodes) != _shape(found.inner):
+        if not isinstance(found, ChildNode) or _shape(new.nodes) != _shape(found.inner.nodes):
             raise self._error("hipGraphExecChildGraphNodeSetParams", codes.EXEC_UPDATE_FAILURE)
         made.inner[node] = tuple(new.nodes)
 
@@ -194,10 +191,34 @@ class SimDriver:
     def add_copies(
         self, kernel: SimulatedCopyKernel, graph: int, parts: Sequence[tuple[int, int, int]], after: Sequence[int]
     ) -> int:
+        return self.copy_node(kernel, graph, parts, after).handle
+
+    def copy_node(
+        self, kernel: SimulatedCopyKernel, graph: int, parts: Sequence[tuple[int, int, int]], after: Sequence[int]
+    ) -> SimulatedCopyNode:
         node = SimulatedCopyNode(self, parts, tuple(self._node(before) for before in after))
         self._graph(graph).add(node)
         self._device.handles.nodes[node.handle] = node
-        return node.handle
+        return node
+
+    def child_graph(self, node: int) -> int:
+        found = self._node(node)
+        assert isinstance(found, ChildNode)
+        self._device.handles.graphs[found.inner.handle] = found.inner
+        return found.inner.handle
+
+    def launcher(self, graph_exec: int, stream: ctypes.c_void_p) -> Callable[[], int]:
+        made = self._exec(graph_exec)
+
+        def launch() -> int:
+            try:
+                self._device.check_below("joined")
+                self._device.launch(made, self._stream(stream.value or 0))
+            except CallRefused as refused:
+                return refused.code
+            return 0
+
+        return launch
 
     def joined(
         self,
@@ -206,8 +227,8 @@ class SimDriver:
         into: Sequence[tuple[int, int, int]],
         back: Sequence[tuple[int, int, int]],
         stream: int,
-    ) -> SimulatedJoined:
-        return SimulatedJoined(self, graph, into, back, stream)
+    ) -> JoinedExec:
+        return JoinedExec(self, kernel, graph, into, back, stream)
 
     def begin_capture(self, stream: int) -> None:
         try:

@@ -88,11 +88,11 @@ class ChildNode(RecordedNode):
 
     def __init__(self, inner: Graph, parents: tuple[RecordedNode, ...]) -> None:
         super().__init__(NodeKind.CHILD_GRAPH, "", _nothing, parents=parents)
-        self.inner = tuple(inner.nodes)
+        self.inner = Graph(list(inner.nodes))
 
     @property
     def written(self) -> list[torch.Tensor]:
-        return [tensor for node in self.inner for tensor in node.written]
+        return [tensor for node in self.inner.nodes for tensor in node.written]
 
 
 @dataclass(eq=False)
@@ -135,7 +135,7 @@ class GraphExec:
         for node in self.nodes:
             node.as_captured()
         # An update replaces what a child-graph node runs in this exec only.
-        self.inner = {node.handle: node.inner for node in self.nodes if isinstance(node, ChildNode)}
+        self.inner = {node.handle: tuple(node.inner.nodes) for node in self.nodes if isinstance(node, ChildNode)}
         self.index = index
         self.disabled: set[int] = set()
         self.goes_stale = False

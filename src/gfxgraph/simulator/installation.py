@@ -6,12 +6,9 @@ Stays out: behaviour; every installed function is defined elsewhere.
 
 from __future__ import annotations
 
-import atexit
-import ctypes
 import dataclasses
 import os
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
@@ -40,7 +37,6 @@ from gfxgraph.types import CaptureStatus
 
 DEFAULT_MEMORY: Final = 8 << 30
 _MISSING: Final = object()
-_GUARD_DEVICES: Final = 8  # FakeGuardImpl always has eight; the engine starts a thread for each
 # Modules of torch that bound names of torch._C at import.
 _BINDERS: Final = ("torch.cuda", "torch.cuda.graphs", "torch.cuda.memory", "torch.cuda.streams")
 
@@ -115,6 +111,9 @@ def install(
     _have_dynamo_look_first()
     undo = undo or Restore()
     try:
+        with torch.inference_mode(False), torch.enable_grad():
+            # Autograd's engine starts its threads at its first use: now, while there is no device to start one for.
+            torch.zeros(1, requires_grad=True).sum().backward()
         native = NativeDevice(lambda stream: sim.device.stream(stream).status is not CaptureStatus.NONE)
         undo.add(native.undo)
         sim = Simulator(chosen, total_memory)
@@ -127,7 +126,7 @@ def install(
         _patch_modules(sim, undo)
         _patch_classes(sim, undo)
         _patch_compile(undo)
-        _settle_autograd(undo)
+        _run_backward_in_callers_thread(undo)
         _tell_dynamo(undo)
     except BaseException:
         undo.undo()
@@ -281,52 +280,8 @@ def _holds(cell: Any, value: object) -> bool:
         return False
 
 
-def _settle_autograd(undo: Restore) -> None:
-    """Check whether autograd's engine has a thread for the card; otherwise let callers' threads do its work.
-
-    The engine starts one thread per device on first use and never again: a process that has already run a
-    backward on the CPU has none for us.
-    """
-    leaf = torch.zeros(1, device="cuda", requires_grad=True)
-    states_before = _thread_states()
-    try:
-        leaf.sum().backward()
-    except RuntimeError:
-        _run_backward_in_callers_thread(undo)
-    else:
-        _await_engine_threads(states_before)
-        atexit.unregister(_let_engine_threads_finish)
-        atexit.register(_let_engine_threads_finish)
-
-
-def _await_engine_threads(states_before: int) -> None:
-    # Each new engine thread creates its Python state before it works. One that gets there while the
-    # interpreter is already shutting down aborts the process (seen in 1 of 30 quick exits).
-    deadline = time.monotonic() + 2.0
-    while 0 < _thread_states() - states_before < _GUARD_DEVICES and time.monotonic() < deadline:
-        time.sleep(0.001)
-
-
-def _let_engine_threads_finish() -> None:
-    # backward() returns before the engine's thread has released its objects. Our kernels are Python, so it needs
-    # the interpreter's lock for that, and waiting for it in a dying interpreter ends in std::terminate.
-    for _ in range(5):
-        time.sleep(0.002)
-
-
-def _thread_states() -> int:
-    api = ctypes.pythonapi
-    for name in ("PyInterpreterState_Get", "PyInterpreterState_ThreadHead", "PyThreadState_Next"):
-        getattr(api, name).restype = ctypes.c_void_p
-    head = api.PyInterpreterState_ThreadHead(ctypes.c_void_p(api.PyInterpreterState_Get()))
-    count = 0
-    while head:
-        count += 1
-        head = api.PyThreadState_Next(ctypes.c_void_p(head))
-    return count
-
-
 def _run_backward_in_callers_thread(undo: Restore) -> None:
+    """Let backward() run in the thread that calls it, as it must where the engine has no thread for the card."""
     real = autograd_graph._engine_run_backward
 
     def run_backward(*args: object, **kwargs: object) -> Any:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph.simulator import op_table, sparse_kernels
+from gfxgraph.simulator.cuda_only_kernels import COMPOSED
 from gfxgraph.simulator.device_memory import span_nbytes
 from gfxgraph.simulator.graph_nodes import RecordedNode
 from gfxgraph.simulator.op_schema import OpSchema, argument, schema_of, set_argument
@@ -78,6 +79,9 @@ def _register(names: frozenset[str]) -> None:
             warnings.simplefilter("ignore", UserWarning)
             for name in sorted(names):
                 _impl(_library, name, _entry(name), "CUDA")
+            for name, body in COMPOSED.items():
+                for key in ("CUDA", "AutogradCUDA"):
+                    _impl(_library, name, body, key)
             for key in sparse_kernels.KEYS:
                 for name in sparse_kernels.names(key):
                     _impl(_library, name, _entry(f"{name}@{key}"), key)
@@ -140,14 +144,14 @@ class Kernels:
         """The kernel of ``name``, from its schema."""
         schema = schema_of(name)
         if schema.is_view and not any(where is not None and where in schema.outs for where in schema.returned):
-            return self._view_kernel(schema.op)
+            return self.view_kernel(schema.op)
         return self._compute_kernel(schema)
 
     def build_from(self, name: str, body: Callable[..., Any]) -> Kernel:
         """The kernel of ``name`` that computes ``body`` on twins instead of calling torch's CPU kernel."""
         return self._compute_kernel(replace(schema_of(name), op=body))
 
-    def _view_kernel(self, op: Any) -> Kernel:
+    def view_kernel(self, op: Any) -> Kernel:
         # torch's CPU kernel of a view only makes a new tensor over the same storage, whatever its device.
         def kernel(*args: object, **kwargs: object) -> Any:
             return op.redispatch(_CPU_KEYS, *args, **kwargs)
@@ -196,38 +200,28 @@ class Kernels:
         return self._hand_back(schema, args, kwargs, result)
 
     def twins(self, schema: OpSchema, args: Args, kwargs: Kwargs) -> tuple[list[Any], dict[str, Any]]:
-        call = list(args)
-        given = len(call)
-        for at in schema.tensors:
-            if at < given and call[at] is not None:
-                call[at] = self._twin(call[at], schema)
-        for at in schema.lists:
-            if at < given and call[at] is not None:
-                call[at] = [None if item is None else self._twin(item, schema) for item in call[at]]
+        call = [self._twins_in(value, schema, at in schema.tensors) for at, value in enumerate(args)]
         if not kwargs:
             return call, kwargs
-        keywords = dict(kwargs)
-        for name in schema.tensor_names:
-            if keywords.get(name) is not None:
-                keywords[name] = self._twin(keywords[name], schema)
-        for name in schema.list_names:
-            if keywords.get(name) is not None:
-                keywords[name] = [None if item is None else self._twin(item, schema) for item in keywords[name]]
+        keywords = {name: self._twins_in(value, schema, False) for name, value in kwargs.items()}
         if schema.has_device:
             keywords["device"] = torch.device("cpu")
             keywords.pop("pin_memory", None)
         return call, keywords
 
-    def _twin(self, tensor: Any, schema: OpSchema) -> Any:
-        if not isinstance(tensor, Tensor):
+    def _twins_in(self, value: Any, schema: OpSchema, is_tensor: bool) -> Any:
+        if isinstance(value, Tensor):
+            if value.is_cuda:
+                return self.arena.twin(value)
+            if value.dim() and not schema.mixed_devices:
+                raise RuntimeError(_MIXED)
+        elif isinstance(value, (list, tuple)):
+            return [self._twins_in(item, schema, False) for item in value]
+        elif is_tensor and value is not None and schema.name.split(".")[0].rstrip("_") not in _TAKES_NUMBERS:
             # A Python number where the schema has a tensor, as in ``x % 256``: torch converts it itself only
             # for arithmetic.
-            return tensor if schema.name.split(".")[0].rstrip("_") in _TAKES_NUMBERS else torch.tensor(tensor)
-        if tensor.is_cuda:
-            return self.arena.twin(tensor)
-        if tensor.dim() and not schema.mixed_devices:
-            raise RuntimeError(_MIXED)
-        return tensor
+            return torch.tensor(value)
+        return value
 
     def _replace_outs(self, schema: OpSchema, keywords: dict[str, Any]) -> list[str]:
         # An out tensor of the wrong shape is resized by the CPU kernel, which must not happen to a twin.
@@ -347,35 +341,14 @@ class Kernels:
         return tuple(results) if results else None
 
     def _note_inputs(self, schema: OpSchema, node: RecordedNode) -> None:
-        call, keywords = node.call
-        slots = node.input_slots
-        for at in schema.tensors:
-            if at < len(call) and call[at] is not None:
-                slots.append((call, at))
-        for at in schema.lists:
-            if at < len(call) and call[at] is not None:
-                slots.extend((call[at], k) for k, item in enumerate(call[at]) if item is not None)
-        for name in schema.tensor_names:
-            if keywords.get(name) is not None and name not in schema.outs:
-                slots.append((keywords, name))
-        for name in schema.list_names:
-            if keywords.get(name) is not None:
-                slots.extend((keywords[name], k) for k, item in enumerate(keywords[name]) if item is not None)
-        for at in schema.targets:
-            if at >= len(call) or call[at] is None:
-                continue
-            if at in schema.lists:
-                node.target_slots.extend((call[at], k) for k in range(len(call[at])))
-            else:
-                node.target_slots.append((call, at))
-        for name in schema.outs:
-            if keywords.get(name) is not None:
-                node.target_slots.append((keywords, name))
-        slots[:] = [slot for slot in slots if isinstance(slot[0][slot[1]], Tensor)]
-        for container, key in slots:
-            # A host scalar's value is part of the launch; the tensor may change before the replay.
-            if container[key].data_ptr() not in self.arena and container[key].numel():
-                container[key] = container[key].clone()
+        for top, container, key in _places(*node.call):
+            if top in schema.outs or top in schema.targets:
+                node.target_slots.append((container, key))
+            if top not in schema.outs:
+                node.input_slots.append((container, key))
+                # A host scalar's value is part of the launch; the tensor may change before the replay.
+                if container[key].data_ptr() not in self.arena and container[key].numel():
+                    container[key] = container[key].clone()
 
     def _promise(self, spec: Any, node: RecordedNode, args: tuple[Any, ...]) -> Any:
         """Make the tensor that the op returns according to a dry run; a replay gives it its value."""
@@ -536,6 +509,17 @@ def _tensors_in(values: Values) -> Iterable[Tensor]:
             yield value
         elif isinstance(value, (list, tuple)):
             yield from _tensors_in(value)
+
+
+def _places(call: list[Any], keywords: dict[str, Any]) -> Iterator[tuple[int | str, Any, Any]]:
+    """Where a call has tensors: the argument's place or name, and the container with the tensor's key in it."""
+    arguments: list[tuple[Any, Any]] = [(call, at) for at in range(len(call))]
+    for container, top in [*arguments, *((keywords, name) for name in keywords)]:
+        value = container[top]
+        if isinstance(value, Tensor):
+            yield top, container, top
+        elif isinstance(value, list):
+            yield from ((top, value, at) for at, item in enumerate(value) if isinstance(item, Tensor))
 
 
 def _describe(value: Any) -> Any:

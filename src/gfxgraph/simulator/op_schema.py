@@ -19,9 +19,6 @@ class OpSchema:
     op: Any
     name: str
     tensors: tuple[int, ...] = ()  # positions of Tensor and Tensor? arguments
-    lists: tuple[int, ...] = ()  # positions of lists of them
-    tensor_names: tuple[str, ...] = ()  # the same among keyword-only arguments
-    list_names: tuple[str, ...] = ()
     outs: tuple[str, ...] = ()  # keyword-only arguments that the op writes
     targets: tuple[int, ...] = ()  # positions of arguments that the op changes
     # For each return: the position of the argument that it is, or None for a new value.
@@ -38,22 +35,13 @@ def schema_of(name: str) -> OpSchema:
     """The schema of an overload of aten, ``add.Tensor``."""
     op = _overload(name)
     schema = OpSchema(op, name)
-    tensors: list[int] = []
-    lists: list[int] = []
     by_alias: dict[str, int | str] = {}
     for position, argument in enumerate(op._schema.arguments):
         kind = str(argument.type)
         where: int | str = argument.name if argument.kwarg_only else position
         if kind in ("Tensor", "Optional[Tensor]"):
-            if argument.kwarg_only:
-                schema.tensor_names += (argument.name,)
-            else:
-                tensors.append(position)
-        elif "Tensor" in kind:
-            if argument.kwarg_only:
-                schema.list_names += (argument.name,)
-            else:
-                lists.append(position)
+            if not argument.kwarg_only:
+                schema.tensors += (position,)
         elif "Generator" in kind:
             schema.generator = where
             schema.draws = True
@@ -66,7 +54,6 @@ def schema_of(name: str) -> OpSchema:
                 schema.outs += (argument.name,)
             elif argument.alias_info.is_write and not argument.kwarg_only:
                 schema.targets += (position,)
-    schema.tensors, schema.lists = tuple(tensors), tuple(lists)
     for value in op._schema.returns:
         info = value.alias_info
         if info is not None and not info.is_write:

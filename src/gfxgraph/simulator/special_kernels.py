@@ -16,7 +16,6 @@ from torch import Tensor
 from gfxgraph.simulator.cuda_only_kernels import cuda_only_kernels
 from gfxgraph.simulator.device_memory import span_nbytes
 from gfxgraph.simulator.graph_nodes import RecordedNode
-from gfxgraph.simulator.rnn_kernels import rnn_kernels
 from gfxgraph.types import CaptureStatus, NodeKind
 
 if TYPE_CHECKING:
@@ -44,15 +43,16 @@ def special_kernels(sim: Simulator, kernels: Kernels) -> dict[str, Callable[...,
         "_to_copy": _to_copy(sim),
         "_foreach_copy_": _foreach_copy(kernels),
         "resize_": _resize(sim),
-        "set_.source_Storage": _set_storage(sim),
-        "set_.source_Storage_storage_offset": _set_storage_offset,
-        "set_.source_Tensor": _set_tensor,
+        # torch's own code for these only gives a tensor another storage, wherever that is.
+        **{
+            f"set_.source_{how}": kernels.view_kernel(getattr(torch.ops.aten.set_, f"source_{how}"))
+            for how in ("Storage", "Storage_storage_offset", "Tensor")
+        },
         "set_": _set_empty(sim),
         "record_stream": lambda self, stream: None,
         "is_pinned": lambda self, device=None: False,
         "repeat_interleave.Tensor": _repeat_interleave(sim, kernels),
         **{f"{name}{overload}": _no for name in _OF_LIBRARIES for overload in ("", ".Tensor")},
-        **rnn_kernels(kernels),
         **cuda_only_kernels(kernels),
     }
 
@@ -90,19 +90,8 @@ def _empty(sim: Simulator) -> Callable[..., Tensor]:
     return empty
 
 
-def _strides(size: Sequence[int], memory_format: torch.memory_format | None) -> list[int]:
-    ndim = len(size)
-    order = range(ndim - 1, -1, -1)
-    if memory_format is torch.channels_last and ndim == 4:
-        order = (1, 3, 2, 0)  # type: ignore[assignment]
-    elif memory_format is torch.channels_last_3d and ndim == 5:
-        order = (1, 4, 3, 2, 0)  # type: ignore[assignment]
-    stride = [1] * ndim
-    step = 1
-    for dim in order:
-        stride[dim] = step
-        step *= size[dim] or 1
-    return stride
+def _strides(size: Sequence[int], memory_format: torch.memory_format | None) -> tuple[int, ...]:
+    return torch.empty(size, device="meta", memory_format=memory_format or torch.contiguous_format).stride()
 
 
 def _empty_strided(sim: Simulator) -> Callable[..., Tensor]:
@@ -236,37 +225,6 @@ def _replace_storage(self: Tensor, made: Tensor) -> None:
     torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
         _CPU_KEYS, self, made.untyped_storage(), 0, list(made.size()), list(made.stride())
     )
-
-
-def _set_storage(sim: Simulator) -> Callable[..., Tensor]:
-    def set_(self: Tensor, source: Any) -> Tensor:
-        numel = source.nbytes() // self.dtype.itemsize
-        torch.ops.aten.set_.source_Storage_storage_offset.redispatch(_CPU_KEYS, self, source, 0, [numel], [1])
-        return self
-
-    return set_
-
-
-def _set_storage_offset(
-    self: Tensor, source: object, storage_offset: int, size: Sequence[int], stride: Sequence[int] = ()
-) -> Tensor:
-    steps = list(stride) if stride or not size else _strides(size, None)
-    torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
-        _CPU_KEYS, self, source, storage_offset, list(size), steps
-    )
-    return self
-
-
-def _set_tensor(self: Tensor, source: Tensor) -> Tensor:
-    torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
-        _CPU_KEYS,
-        self,
-        source.untyped_storage(),
-        source.storage_offset(),
-        list(source.size()),
-        list(source.stride()),
-    )
-    return self
 
 
 def _set_empty(sim: Simulator) -> Callable[..., Tensor]:

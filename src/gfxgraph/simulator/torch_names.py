@@ -44,9 +44,6 @@ def _device_names(sim: Simulator) -> dict[str, Any]:
         if index not in (0, -1):
             raise codes.torch_error(101, sim.profile.platform)
 
-    def nothing(*args: object, **kwargs: object) -> None:
-        return None
-
     def blas_handle() -> int:
         if not device.threads.has_blas:
             sim.runtime_call("malloc")
@@ -62,21 +59,21 @@ def _device_names(sim: Simulator) -> dict[str, Any]:
         "_cuda_setDevice": set_device,
         "_cuda_exchangeDevice": lambda index: 0,
         "_cuda_maybeExchangeDevice": lambda index: 0,
-        "_cuda_init": nothing,
+        "_cuda_init": _nothing,
         "_cuda_isInBadFork": lambda: False,
         "_cuda_synchronize": lambda: sim.call(device.synchronize),
         "_cuda_set_sync_debug_mode": set_sync_debug_mode,
         "_cuda_get_sync_debug_mode": lambda: device.sync_debug_mode,
         "_cuda_sleep": sleep,
-        "_cuda_ipc_collect": nothing,
+        "_cuda_ipc_collect": _nothing,
         "_cuda_getCurrentBlasHandle": blas_handle,
         "_cuda_canDeviceAccessPeer": lambda one, other: False,
         "_cuda_getArchFlags": lambda: sim.profile.device.arch,
         "_cuda_getCompiledVersion": lambda: 13000,
         "_cuda_hasPrimaryContext": lambda index: True,
-        "_cuda_clearCublasWorkspaces": nothing,
-        "_cuda_lock_mutex": nothing,
-        "_cuda_unlock_mutex": nothing,
+        "_cuda_clearCublasWorkspaces": _nothing,
+        "_cuda_lock_mutex": _nothing,
+        "_cuda_unlock_mutex": _nothing,
         "_has_cuda": True,
         "_get_device_properties": lambda index: device_properties(sim),
     }
@@ -119,6 +116,10 @@ def _pool_names(sim: Simulator) -> dict[str, Any]:
         "_cuda_endAllocateToPool": lambda index, pool: memory.end_route(tuple(pool)),
         "_cuda_releasePool": lambda index, pool: memory.release_pool(tuple(pool)),
     }
+
+
+def _nothing(*args: object, **kwargs: object) -> None:
+    """For what a simulated card has nothing to do."""
 
 
 def _everything(stream: int) -> bool:
@@ -313,16 +314,8 @@ def cudart_module(sim: Simulator) -> Any:
 def nvtx_module() -> Any:
     """Stands in for torch._C._nvtx: ranges that are ignored."""
 
-    def nothing(*args: object, **kwargs: object) -> int:
-        return 0
+    class Ranges:
+        def __getattr__(self, name: str) -> Any:
+            return lambda *args, **kwargs: 0
 
-    names = (
-        "rangePushA",
-        "rangePop",
-        "rangeStartA",
-        "rangeEnd",
-        "markA",
-        "deviceRangeStart",
-        "deviceRangeEnd",
-    )
-    return types.SimpleNamespace(**{name: nothing for name in names})
+    return Ranges()

@@ -78,12 +78,12 @@ def disable() -> None:
 
 def _take_back() -> None:
     # lazily: needs torch, which is there if anything was replaced
-    from gfxgraph.capture import undo
     from gfxgraph.capture.patches import numbers_after_capture
     from gfxgraph.capture.replay import workspaces
+    from gfxgraph.capture.undo import Undo, repair
 
     bridge.is_whole = False
-    problems = undo.settle([workspaces.stop, numbers_after_capture.put_back, *reversed(bridge.undo)])
+    problems = Undo([*bridge.undo, numbers_after_capture.put_back, workspaces.stop, repair]).take_back()
     bridge.undo.clear()
     for problem in problems:
         raise problem
@@ -216,8 +216,8 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     from gfxgraph.adapters import adapter as adapter
     from gfxgraph.adapters import transformers
     from gfxgraph.callables.training import make_graphed
-    from gfxgraph.capture import graph_block
-    from gfxgraph.capture.bridged_class import bridged_class
+    from gfxgraph.capture import torchs_graph
+    from gfxgraph.capture.graph import bridged_class
     from gfxgraph.capture.patches import optimizers, waits
     from gfxgraph.capture.replay import hang_watch, runtime_workarounds, workspaces
     from gfxgraph.compile import torch_compile_patch
@@ -246,8 +246,8 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     bridged = bridged_class(base)
     bridge.replace(torch.cuda.graphs, "CUDAGraph", bridged)
     bridge.replace(torch.cuda, "CUDAGraph", bridged)
-    bridge.replace(torch.cuda.graph, "__enter__", graph_block.enter_of_graph(torch.cuda.graph.__enter__))
-    bridge.replace(torch.cuda.graph, "__exit__", graph_block.exit_of_graph(torch.cuda.graph.__exit__))
+    bridge.replace(torch.cuda.graph, "__enter__", torchs_graph.enter_of_graph(torch.cuda.graph.__enter__))
+    bridge.replace(torch.cuda.graph, "__exit__", torchs_graph.exit_of_graph(torch.cuda.graph.__exit__))
     make_graphed.take_name()
     bridge.replace(torch.optim.Optimizer, "__init__", optimizers.noted(torch.optim.Optimizer.__init__))
     bridge.replace(torch.cuda.Event, "__new__", staticmethod(waits.event_new(torch.cuda.Event.__new__)))

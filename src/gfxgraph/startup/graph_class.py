@@ -13,7 +13,7 @@ def __getattr__(name: str) -> Any:
     # lazily: all of these need torch
     import torch
 
-    from gfxgraph.capture.bridged_class import bridged_class
+    from gfxgraph.capture.graph import bridged_class
     from gfxgraph.guard import for_capture
 
     if bridge.is_enabled():

@@ -127,8 +127,8 @@ def test_padding_is_proved():
     session, wanted = GraphedSession(centred(), buckets=(4, 8)), plain(centred())
     for seed, n in enumerate((4, 3, 4, 6)):
         same(session.run(None, {"x": rows(n, seed)}), wanted.run(None, {"x": rows(n, seed)}))
-    assert list(session.stats()["fallbacks"]) == ["padding changes 'y'; this model runs at the sizes it is given"]
-    assert 6 in session.stats()["buckets"]
+    assert session.why_exact == "padded from 3 rows to 4 it gives different results ('y')"
+    assert session.stats()["fallback_count"] == 1
 
 
 def test_outputs_whose_size_depends_on_values():
@@ -370,7 +370,7 @@ def test_a_capture_that_fails(gpu):
     """The first run under a graph fails: the same call runs without, and so do all that follow."""
     session = GraphedSession(linear(), buckets=(1, 2, 4, 8), ort=gpu.engine("run"))
     drive(session)
-    assert "900" in session.why_no_graph
+    assert "900" in session.why_exact
 
 
 def test_a_replay_that_computes_something_else(gpu, monkeypatch):
@@ -378,7 +378,7 @@ def test_a_replay_that_computes_something_else(gpu, monkeypatch):
     monkeypatch.setenv("GFXGRAPH_VALIDATE_REPLAYS", "2")
     session = GraphedSession(linear(), buckets=(1, 2, 4, 8), ort=gpu.engine("replay"))
     drive(session)
-    assert "different results" in session.why_no_graph
+    assert "different results" in session.why_exact
 
 
 def test_how_many_replays_are_validated_follows_the_defect_table(gpu, monkeypatch, tmp_path):

@@ -61,14 +61,12 @@ def test_a_capture_is_followed_while_it_runs(fake: Make, backend: str) -> None:
     driver.begin_capture(stream)
     info = driver.capture_info(stream)
     assert (info.status, info.capture_id) == (CaptureStatus.ACTIVE, 7)
-    assert driver.capture_frontier(stream) == ()
     frontier = driver.frontier_reader(stream)
     assert frontier() == 0
     count = driver.node_counter(info.graph)
     assert count() == 0
     nodes = [made.call("record", stream, kind, 0) for kind in (0, 2, 1)]
     assert count() == 3
-    assert driver.capture_frontier(stream) == (nodes[2],)
     assert frontier() == nodes[2]
     graph = driver.end_capture(stream)
     assert graph == info.graph
@@ -248,16 +246,14 @@ def test_arguments_are_read_and_one_is_replaced(fake: Make, backend: str, packed
     assert seen.func == made.call("function")
     assert seen.params == (struct.pack("<i", 0x01020304), struct.pack("<Q", POINTER), b"\x7f")
     assert (seen.packed is not None) == bool(packed)
-    wanted = made.driver.update_params(0x10, node, {1: struct.pack("<Q", 0xABCDEF)})
+    patcher = made.driver.patcher(0x10, node, seen)
+    patcher.put(1, 0, 0xABCDEF)
+    patcher.apply()
     assert made.driver.node_params(node).params == seen.params, "the graph keeps its own"
     given = made.driver.node_struct.from_address(_address(made, "fake_given"))
     assert (tuple(given.grid), tuple(given.block), given.shared_nbytes) == ((2, 3, 4), (64, 5, 6), 4096)
     arguments = ctypes.string_at(_address(made, "fake_given_arguments"), 17)
     assert struct.unpack("<i4xQb", arguments) == (0x01020304, 0xABCDEF, 0x7F)
-    # A second change builds on the first.
-    made.driver.update_params(0x10, node, {2: b"\x01"}, base=wanted)
-    arguments = ctypes.string_at(_address(made, "fake_given_arguments"), 17)
-    assert struct.unpack("<i4xQb", arguments) == (0x01020304, 0xABCDEF, 1)
 
 
 def test_a_stub_is_resolved_before_its_layout_is_asked_for(fake: Make) -> None:
@@ -279,23 +275,11 @@ def test_an_unknown_layout_is_said_and_can_be_given(fake: Make, backend: str) ->
     assert seen.params is None
     assert made.driver.table.symbol("func_param") in seen.why_unknown
     with pytest.raises(DriverError) as caught:
-        made.driver.update_params(0x10, node, {1: bytes(8)})
+        made.driver.patcher(0x10, node, seen)
     assert caught.value.code == "kernel_layout_unknown"
-    wanted = made.driver.update_params(0x10, node, {1: bytes(8)}, layout=LAYOUT)
-    assert wanted.params is not None and wanted.params[1] == bytes(8)
-
-
-@pytest.mark.parametrize(("index", "value"), [(3, b"x"), (-1, b"x"), (1, bytes(4))])
-def test_an_argument_of_another_size_is_refused(fake: Make, index: int, value: bytes) -> None:
-    """Nothing reaches the runtime that would overwrite a neighbour."""
-    made = fake("hip")
-    node = made.call("add", made.call("graph"), 0, None)
-    made.call("set_kernel", node, made.call("function"), 0)
-    made.log()
-    with pytest.raises(DriverError) as caught:
-        made.driver.update_params(0x10, node, {index: value})
-    assert caught.value.code == "kernel_param_mismatch"
-    assert "hipGraphExecKernelNodeSetParams" not in made.log()
+    given = made.driver.node_params(node, LAYOUT)
+    assert given.params is not None and given.params[1] == struct.pack("<Q", POINTER)
+    made.driver.patcher(0x10, node, given).apply()
 
 
 # Graph execs -------------------------------------------------------------------------------------
@@ -312,46 +296,7 @@ def test_nodes_are_switched_off_and_on(fake: Make, backend: str) -> None:
     assert made.driver.node_enabled(graph_exec, node) is False
     made.driver.set_node_enabled(graph_exec, node, True)
     assert made.driver.node_enabled(graph_exec, node) is True
-    made.driver.update_exec(graph_exec, graph)
     made.driver.destroy_exec(graph_exec)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_one_node_is_launched_in_a_graph_of_its_own(fake: Make, backend: str) -> None:
-    """Create, add, instantiate, launch, wait, destroy, in this order, without any layout."""
-    made = fake(backend, old=True)
-    node = made.call("add", made.call("graph"), 0, None)
-    made.call("set_kernel", node, made.call("function"), 1)
-    made.log()
-    made.driver.relaunch(node, made.call("stream"))
-    table = made.driver.table
-    order = ["node_type", "kernel_params", "graph_create", "add_kernel", "instantiate", "launch"]
-    order += ["synchronize", "exec_destroy", "graph_destroy"]
-    assert made.log() == [table.symbol(name) for name in order]
-
-
-@pytest.mark.parametrize("failing", ["add_kernel", "instantiate", "launch", "synchronize"])
-def test_a_refused_relaunch_leaves_no_graph(fake: Make, failing: str) -> None:
-    """Whatever was made is destroyed, and the handle of a refused instantiation is not touched."""
-    made = fake("hip")
-    node = made.call("add", made.call("graph"), 0, None)
-    made.call("set_kernel", node, made.call("function"), 0)
-    made.refuse(made.driver.table.symbol(failing), 1)
-    made.log()
-    with pytest.raises(DriverError):
-        made.driver.relaunch(node, made.call("stream"))
-    said = made.log()
-    assert said.count("hipGraphDestroy") == 1
-    assert ("hipGraphExecDestroy" in said) == (failing in ("launch", "synchronize"))
-
-
-def test_only_kernels_can_be_relaunched(fake: Make) -> None:
-    """A memset node is refused before anything is made."""
-    made = fake("hip")
-    node = made.call("add", made.call("graph"), 2, None)
-    with pytest.raises(DriverError) as caught:
-        made.driver.relaunch(node, 0)
-    assert (caught.value.code, caught.value.fields["kind"]) == ("node_not_relaunchable", "memset")
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 from gfxgraph import kernels  # noqa: E402
-from gfxgraph.kernels import model_parts, trial  # noqa: E402
+from gfxgraph.kernels import model_parts, timed_choice  # noqa: E402
 
 SIZES = {
     "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -164,9 +164,9 @@ def test_only_what_is_faster(composed, monkeypatch, theirs_us, is_swapped):
 
     def measured(ours, theirs, device):
         calls.append((ours(), theirs()))
-        return trial.TrialTimes(10.1, theirs_us)
+        return timed_choice.TrialTimes(10.1, theirs_us)
 
-    monkeypatch.setattr(trial, "measured", measured)
+    monkeypatch.setattr(timed_choice, "measured", measured)
     done = kernels.apply(model_of("Llama"))
     assert bool(done.swapped) == is_swapped
     assert set(done.left.values()) == (set() if is_swapped else {"it is not faster on this device"})
@@ -179,7 +179,7 @@ def test_verdicts_outlive_the_process(composed, monkeypatch, tmp_path):
     """What was measured is kept; what cannot be read is measured again."""
     monkeypatch.setenv("GFXGRAPH_STATE_DIR", str(tmp_path / "state"))
     calls = []
-    monkeypatch.setattr(trial, "measured", lambda *args: calls.append(1) or trial.TrialTimes(1.0, 2.0))
+    monkeypatch.setattr(timed_choice, "measured", lambda *args: calls.append(1) or timed_choice.TrialTimes(1.0, 2.0))
     kernels.apply(model_of("Llama"))
     assert len(calls) == 7
     kernels.apply(model_of("Llama"))
@@ -197,13 +197,13 @@ def test_verdicts_outlive_the_process(composed, monkeypatch, tmp_path):
         "\0",
     ):
         path.write_text(content)
-        assert trial.kept_times(trial.kept(), next(iter(rows))) is None
+        assert timed_choice.kept_times(timed_choice.kept(), next(iter(rows))) is None
 
 
 def test_the_clock_without_a_gpu():
     """On a CPU both ways are timed by the clock; the slower is the slower."""
     x = torch.ones(1 << 20)
-    verdict = trial.measured(lambda: x[:8] + 1, lambda: [x + 1 for _ in range(5)], torch.device("cpu"))
+    verdict = timed_choice.measured(lambda: x[:8] + 1, lambda: [x + 1 for _ in range(5)], torch.device("cpu"))
     assert verdict.is_ours and verdict.ours_us < verdict.theirs_us
 
 

@@ -23,9 +23,9 @@ from torch import Tensor
 
 from gfxgraph.callables.arena import arena_of
 from gfxgraph.callables.fast_path.copying import copy_kernel, part, what_said
-from gfxgraph.capture.half_entered import is_interrupt
 from gfxgraph.capture.replay.replay_hooks import bare_launch
 from gfxgraph.capture.replay.tolerance import is_near
+from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.driver.runtime_calls import CopyKernel, GraphDriver
 from gfxgraph.driver.small_copies import MOST
 from gfxgraph.errors import DriverError
@@ -199,7 +199,7 @@ def joins(state: Process, device_index: int) -> bool:
 
 def _try(state: Process, device_index: int) -> bool:
     driver, kernel = state.driver, copy_kernel(state, device_index)
-    needed = {"add_child", "set_kernel_params", "copy_kernel"}
+    needed = {"add_child", "patcher", "copy_kernel"}
     if driver is None or kernel is None:
         return False
     if driver.name == "hip" or state.decisions.update_budget is not None or needed & driver.missing:

@@ -32,10 +32,10 @@ from gfxgraph.callables.captured_signature import Padded, Route
 from gfxgraph.callables.inputs import dense_copy, front, pad, repeat_last
 from gfxgraph.callables.learned_buckets import Planned
 from gfxgraph.callables.signature import Args, Call, Kwargs, NotATree, flatten, replace
-from gfxgraph.capture.half_entered import is_interrupt
 from gfxgraph.capture.replay.replay_steps import is_operations_own
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.replay.tolerance import is_near
+from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.errors import ConfigError, GfxGraphError, first_line
 from gfxgraph.guard.localize import is_fault
 from gfxgraph.process import process

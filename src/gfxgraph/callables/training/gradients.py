@@ -39,9 +39,9 @@ from gfxgraph.callables.captured_signature import replay
 from gfxgraph.callables.graph_facts import draws, writes_of, written_inputs
 from gfxgraph.callables.outputs import builder
 from gfxgraph.callables.signature import NotATree, RunEagerly, flatten
-from gfxgraph.capture.half_entered import is_interrupt
 from gfxgraph.capture.record.random_generators import drawless
 from gfxgraph.capture.replay.rollback import Rollback
+from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.errors import first_line
 from gfxgraph.process import bridge
 

@@ -57,10 +57,9 @@ from gfxgraph.callables.outputs import copied, use_count
 from gfxgraph.callables.python_reads import HostEffects, Snapshot
 from gfxgraph.callables.signature import RunEagerly, has_buffer, key_of, named_by
 from gfxgraph.callables.trace.guard_walk import Unwatchable
-from gfxgraph.capture.half_entered import is_interrupt
 from gfxgraph.capture.replay.graph_tensors import kind_of
 from gfxgraph.capture.replay.rollback import Rollback
-from gfxgraph.capture.undo import unbroken
+from gfxgraph.capture.undo import is_interrupt, unbroken
 from gfxgraph.core.constants import NotConstant, constant_key
 from gfxgraph.errors import first_line
 

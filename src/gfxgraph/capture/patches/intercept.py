@@ -4,7 +4,7 @@ A dispatch mode sees operations. It does not see ``torch.cuda.synchronize()``, a
 the number that ``.item()`` gives to Python. While at least one capture is running, these names are
 replaced by functions that check whether *this thread* is capturing, and otherwise call the original.
 The originals are restored when the last capture ends, so a program that captures nothing is not affected. The
-replacements are in tensor_reads.py, waits.py, optimizers.py, number_functions.py, draws.py and deferred_calls.py.
+replacements are in tensor_reads.py, waits.py, optimizers.py, draws.py and deferred_calls.py.
 
 Invariant: ``stock(name)`` is always torch's own function, whatever is installed.
 """
@@ -15,8 +15,9 @@ import ctypes
 import functools
 import gc
 import threading
-from collections.abc import Iterable
-from contextlib import nullcontext
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -24,15 +25,10 @@ import torch
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.patches import deferred_calls, draws, numbers_after_capture, optimizers, tensor_reads, waits
 from gfxgraph.capture.patches.draws import wait_for_begun
-from gfxgraph.capture.patches.number_functions import (
-    launching_targets,
-    number_targets,
-    sized_targets,
-    waiting_targets,
-)
 from gfxgraph.capture.patches.torch_functions import STOCK, Targets, keep_from_dynamo
 from gfxgraph.capture.record import collectives, fused_recording, seeds
 from gfxgraph.capture.record.overloads import identity
+from gfxgraph.capture.undo import BASELINE, Undo
 from gfxgraph.process import process
 
 holders: dict[int, capture_lock.Turn] = {}
@@ -41,8 +37,8 @@ holders: dict[int, capture_lock.Turn] = {}
 While it is empty no thread is in torch's ``capture_begin``, which registers its graph without the GIL and without a
 lock: a graph freed meanwhile ends the process ("The graph should be registered to the state").
 """
-_undo: list[tuple[Any, str, Any]] = []
-"""Owner, attribute, and its own original; None if it was inherited. The first entry is a sentinel."""
+_names = Undo()
+"""Puts back what is replaced, and the collector."""
 _IMMUTABLE = 1 << 8
 """Py_TPFLAGS_IMMUTABLETYPE: such a class, as torch's generators, is changed in its dict."""
 _collects = False
@@ -59,9 +55,7 @@ def stock(name: str) -> Any:
 
 def _in_its_place(name: str) -> object:
     """What stands now where torch's own function is."""
-    later = sized_targets(stock) | waiting_targets(stock) | tensor_reads.memory_targets(stock)
-    later |= launching_targets(stock) | collectives.targets()
-    owner, attribute, _ = (_targets() | later)[name]
+    owner, attribute, _ = (_targets() | tensor_reads.memory_targets(stock) | collectives.targets())[name]
     found: object = getattr(owner, attribute)
     return found
 
@@ -71,7 +65,7 @@ STOCK.find = _in_its_place
 
 def original_of(func: Any) -> Any:
     """torch's own function for ``func``, if ``func`` is a replacement; else ``func``."""
-    for name, (_, _, replacement) in (_targets() | sized_targets(stock)).items():
+    for name, (_, _, replacement) in _targets().items():
         if replacement is func:
             return stock(name)
     return func
@@ -92,14 +86,26 @@ def enter(holder: object, where: object, draws: bool = True) -> None:
         holders[id(holder)] = turn  # noted before it is taken: an interrupt may strike at any line
     capture_lock.take(turn)
     with capture_lock.lock:
-        if not _undo:
+        if not _names:
             _collects = gc.isenabled()
-            _undo.append((None, "", None))
+            _names.note(STOCK.clear)
+            _names.note(_collect_again)
             # A graph freed by the collector inside a capture invalidates that capture (torch since 2.9).
             gc.disable()
             _install()
     if _guards_draws:
-        wait_for_begun(stock("waiting.sleep"), at_least_once=draws)
+        wait_for_begun(time.sleep, at_least_once=draws)
+
+
+@contextmanager
+def entered(holder: object, where: object, draws: bool) -> Iterator[None]:
+    """A block that is a capture of this thread; see ``enter``."""
+    undo = Undo([functools.partial(leave, holder)])
+    try:
+        enter(holder, where, draws)
+        yield
+    finally:
+        undo.take_back()
 
 
 def leave(holder: object) -> None:
@@ -118,26 +124,19 @@ def leave_others(known: frozenset[int]) -> None:
     _leave(holders_here() - known)
 
 
+BASELINE.append((holders_here, leave_others))
+
+
 def _leave(gone: Iterable[int]) -> None:
     with capture_lock.lock:
         for holder in gone:
             if holder in holders:
                 capture_lock.give(holders[holder])
                 holders.pop(holder, None)
-        if holders or not _undo:
+        if holders or not _names:
             return
-        while len(_undo) > 1:  # restores that an interrupt stopped are done again
-            owner, attribute, own = _undo[-1]
-            if own is not None:
-                _set(owner, attribute, own)
-            elif attribute in vars(owner):
-                delattr(owner, attribute)  # it was inherited
-            _undo.pop()
-        STOCK.clear()
-        if _collects:
-            gc.enable()
+        _names.take_back()
         dead, _graveyard[:] = list(_graveyard), []
-        _undo.clear()
         numbers_after_capture.settle()
     if dead:
         _bury(dead)
@@ -189,9 +188,9 @@ def own_class(base: type) -> type:
 
 def _install() -> None:
     global _guards_draws
-    _put_named(_targets() | waiting_targets(stock))
+    _put_named(_targets())
     if fused_recording.has_compiled_nothing():
-        _put_named(number_targets())
+        _put_named(tensor_reads.number_targets())
     if optimizers.are_used():
         _put_named(optimizers.targets())
     _put_named(collectives.targets())
@@ -206,7 +205,7 @@ def _guard_draws() -> None:
     """Make other threads, now that there are some, wait before they draw."""
     global _guards_draws
     with capture_lock.lock:
-        if _undo and not _guards_draws:  # the last capture may have ended meanwhile
+        if _names and not _guards_draws:  # the last capture may have ended meanwhile
             _guards_draws = True
             for target in draws.targets():
                 _put(*target)
@@ -225,8 +224,20 @@ def _put(owner: Any, attribute: str, replacement: Any, is_lasting: bool = False)
     own = vars(owner).get(attribute)
     if identity(replacement) not in _told_of and (_tell_of(own, replacement) or is_lasting):
         _told_of[identity(replacement)] = replacement
-    _undo.append((owner, attribute, own))
+    _names.note(functools.partial(_put_back, owner, attribute, own))
     _set(owner, attribute, replacement)
+
+
+def _put_back(owner: Any, attribute: str, own: Any) -> None:
+    if own is not None:
+        _set(owner, attribute, own)
+    elif attribute in vars(owner):
+        delattr(owner, attribute)  # it was inherited
+
+
+def _collect_again() -> None:
+    if _collects:
+        gc.enable()
 
 
 def _set(owner: object, attribute: str, value: object) -> None:
@@ -274,13 +285,6 @@ def _start_thread(self: threading.Thread) -> None:
         capturing.values.share()
     _guard_draws()
     stock("start_thread")(self)  # the original: another thread may have ended the last capture
-
-
-def watch_numbers() -> None:
-    """A capture returns its first number: patch what would take it for a list of ints, or know it by its type."""
-    with capture_lock.lock:
-        if holders and "sized.Tensor.view" not in STOCK:
-            _put_named(sized_targets(stock) | launching_targets(stock))
 
 
 def watch_works() -> None:

@@ -70,56 +70,38 @@ def leave_modes() -> None:
     over = process.leftover_modes()
     if not over:
         return
-    there = _standing()
-    try:
-        _take_out(over)
-    except BaseException:
-        # Interrupted half-way: restore the program's own modes.
-        while _get_current_dispatch_mode() is not None:
+    _take_out(over)
+
+
+def put_back(there: list[Any]) -> None:
+    """Leave every mode that has come since, and bring back those that have gone; one of ours that went is over.
+
+    No mode's own exit is run: one that was struck inside would raise, or leave another one's place empty.
+
+    Args:
+        there: what ``standing`` gave.
+    """
+    now = standing()
+    there = [
+        mode
+        for mode in there
+        if any(mode is each for each in now) or not type(mode).__module__.startswith("gfxgraph.")
+    ]
+    if list(map(id, now)) != list(map(id, there)):
+        while dispatch._len_torch_dispatch_stack():
             _pop_mode()
         for mode in there:
             _push_mode(mode)
-        _take_out(over)
-        raise
+    with _lock:
+        _tell_flags([])
+        if hasattr(dispatch, _COMPILED):
+            flag = any(not mode.ignore_compile_internals() for mode in there)
+            setattr(dispatch, _COMPILED, flag)
+            dispatch.set_is_in_mode_without_ignore_compile_internals(flag)
 
 
-class Standing:
-    """The modes on this thread's stack at one moment."""
-
-    def __init__(self) -> None:
-        self._there = _standing()
-
-    def put_back(self) -> None:
-        """Leave every mode that has come since, and bring back those that have gone; one of ours that went is over.
-
-        No mode's own exit is run: one that was struck inside would raise, or leave another one's place empty.
-        """
-        now = _standing()
-        gone = [mode for mode in self._there if not any(mode is each for each in now)]
-        there = [
-            mode
-            for mode in self._there
-            if not (type(mode).__module__.startswith("gfxgraph.") and any(mode is each for each in gone))
-        ]
-        if list(map(id, now)) != list(map(id, there)):
-            while dispatch._len_torch_dispatch_stack():
-                _pop_mode()
-            for mode in there:
-                _push_mode(mode)
-        with _lock:
-            _tell_flags([])
-            if hasattr(dispatch, _COMPILED):
-                flag = any(not mode.ignore_compile_internals() for mode in there)
-                setattr(dispatch, _COMPILED, flag)
-                dispatch.set_is_in_mode_without_ignore_compile_internals(flag)
-
-
-def is_on(mode: object) -> bool:
-    """Whether operations called now reach the mode: in its handler, and in kernels called there, none does."""
-    return any(each is mode for each in _standing())
-
-
-def _standing() -> list[Any]:
+def standing() -> list[Any]:
+    """The modes on this thread's stack, the lowest first."""
     return [dispatch._get_dispatch_stack_at(i) for i in range(dispatch._len_torch_dispatch_stack())]
 
 
@@ -152,7 +134,7 @@ def forget_mode(recorder: Any) -> None:
 
 def _tell_flags(above: list[Any]) -> None:
     """Correct the flags after a mode was removed from below ``above`` (topmost first)."""
-    below = _standing()
+    below = standing()
     for name, saved_as, adds in _FLAGS:
         if not hasattr(dispatch, name):
             continue
@@ -198,6 +180,11 @@ def _take_off_late() -> None:
     if any(id(mode) in over for mode in entered):
         _arrange([mode for mode in entered if id(mode) not in over])
         _late.modes = [mode for mode in _late.modes if not any(mode is each for each in entered)]
+
+
+def is_entered(mode: object) -> bool:
+    """Whether calls made now reach the mode: in its own handler none does."""
+    return any(each is mode for each in _entered())
 
 
 def _entered() -> list[object]:

@@ -15,6 +15,7 @@ import torch
 
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.replay.rollback import Rollback
+from gfxgraph.capture.undo import BASELINE
 from gfxgraph.process import process
 
 
@@ -81,6 +82,9 @@ def is_drawless() -> bool:
 def be_drawless(is_so: bool) -> None:
     """Set whether captures in this thread draw no random numbers from now on."""
     _drawless.is_now = is_so
+
+
+BASELINE.append((is_drawless, be_drawless))
 
 
 @contextmanager

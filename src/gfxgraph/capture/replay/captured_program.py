@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 from torch.autograd import profiler
 
-from gfxgraph.capture.half_entered import is_interrupt
 from gfxgraph.capture.record.host_memory import HostRead
 from gfxgraph.capture.replay.graph_tensors import Layout
 from gfxgraph.capture.replay.node_walk import can_walk, walk
 from gfxgraph.capture.replay.replay_steps import HostStep, SegmentStep, Step, no_fallback, note_fallback
 from gfxgraph.capture.replay.rollback import Rollback
+from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.core.expressions import Expressions
 from gfxgraph.core.tape import TapeValue, leaves
 from gfxgraph.core.unsafe import UnsafeOp

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from gfxgraph.capture.replay.replay_steps import Running, SegmentStep
-from gfxgraph.capture.undo import settle
+from gfxgraph.capture.undo import Undo
 from gfxgraph.errors import DriverError
 from gfxgraph.process import process
 from gfxgraph.types import NodeKind
@@ -206,4 +206,4 @@ def _switch_on(graph_exec: int, nodes: list[int]) -> None:
     driver = process.require().driver
     assert driver is not None
     # The device may be gone; the first error is the one to report.
-    settle(partial(driver.set_node_enabled, graph_exec, node, True) for node in nodes)
+    Undo(partial(driver.set_node_enabled, graph_exec, node, True) for node in nodes).take_back()

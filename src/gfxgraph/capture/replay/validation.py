@@ -22,7 +22,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.capture.half_entered import is_interrupt
 from gfxgraph.capture.record.tensor_arguments import flat
 from gfxgraph.capture.replay.captured_program import Program
 from gfxgraph.capture.replay.eager_tape import Env, run_tape
@@ -31,6 +30,7 @@ from gfxgraph.capture.replay.node_walk import can_walk, raw_exec, raw_graph, wal
 from gfxgraph.capture.replay.replay_steps import HostStep, SegmentStep, note_fallback
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.replay.tolerance import Difference, compare
+from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.core.tape import Entry, TapeValue, leaves
 from gfxgraph.errors import DriverError, GfxGraphError, ValidationMismatch, first_line
 from gfxgraph.process import process

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import threading
 
@@ -24,7 +25,7 @@ def test_a_thread_started_as_the_last_capture_ends_is_started() -> None:
     thread = threading.Thread(target=ran.set)
     intercept._start_thread(thread)
     thread.join(10)
-    assert ran.is_set() and not intercept._undo
+    assert ran.is_set() and not intercept._names
 
 
 def test_garbage_is_collected_as_the_last_capture_ends() -> None:
@@ -35,7 +36,7 @@ def test_garbage_is_collected_as_the_last_capture_ends() -> None:
 
 
 def test_an_end_that_an_interrupt_stopped_is_ended_by_the_clean_up() -> None:
-    """Its capture is known no more, but functions of torch's were still replaced."""
+    """The interrupt is raised when torch's functions are in their places again."""
 
     class Interrupted:
         n_tries = 0
@@ -51,11 +52,11 @@ def test_an_end_that_an_interrupt_stopped_is_ended_by_the_clean_up() -> None:
         known = intercept.holders_here()
         intercept.enter(holder, "here")
         assert not gc.isenabled()
-        intercept._undo.append((Interrupted(), "name", 1))
+        intercept._names.note(functools.partial(intercept._put_back, Interrupted(), "name", 1))
         with pytest.raises(KeyboardInterrupt):
             intercept.leave(holder)
         intercept.leave_others(known)
-        assert not intercept._undo and gc.isenabled() and Interrupted.n_tries == 2
+        assert not intercept._names and gc.isenabled() and Interrupted.n_tries == 2
     finally:
         gfxgraph.disable()
 
@@ -77,8 +78,6 @@ def test_dynamo_and_torchscript_are_told_of_a_lasting_replacement_once(monkeypat
         intercept._put(Owner, "one", lasting, is_lasting=True)
         intercept._put(Owner, "other", passing)
         intercept._put(Owner, "sigmoid", for_sigmoid)
-        for _ in range(3):
-            owner, attribute, own = intercept._undo.pop()
-            setattr(owner, attribute, own)
+        intercept._names.take_back()
     assert told == [lasting, passing, for_sigmoid, passing]
     assert torch.jit._builtins._find_builtin(for_sigmoid) == "aten::sigmoid"

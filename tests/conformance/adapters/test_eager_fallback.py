@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from gfxgraph.adapters._downgrade import Downgraded, any_rank_failed
+from gfxgraph.adapters._eager_fallback import Downgraded, any_rank_failed
 
 Pair = namedtuple("Pair", "first second")
 
@@ -45,7 +45,7 @@ def test_results_keep_their_addresses():
 
 
 def tensors(tree):
-    from gfxgraph.adapters._downgrade import tensors_of
+    from gfxgraph.adapters._eager_fallback import tensors_of
 
     return list(tensors_of(tree))
 
@@ -97,14 +97,14 @@ def test_ranks_say_the_same(failed):
 def counted():
     """The downgrades that coverage names, in the simulator."""
     import gfxgraph
-    from gfxgraph.adapters import _downgrade
+    from gfxgraph.adapters import _eager_fallback
     from gfxgraph.reporting import launch_counts
 
     if torch.cuda.is_available():
         pytest.skip("the simulator stands in only where there is no GPU")
     gfxgraph.enable(simulate="hip", validate=False)
     launch_counts.start()
-    _downgrade._reasons.clear()
+    _eager_fallback._reasons.clear()
     yield lambda: gfxgraph.coverage().downgrades
     launch_counts.stop()
     gfxgraph.disable()
@@ -164,14 +164,16 @@ def test_a_handlers_error_downgrades_nothing(is_handlers, monkeypatch):
 
 def test_batches_are_named_up_to_a_limit(counted):
     """A server whose every prefill has another size does not fill its statistics."""
-    from gfxgraph.adapters import _downgrade
+    from gfxgraph.adapters import _eager_fallback
 
     context, call = vllm_step()
-    for n in range(2 * _downgrade.MOST_REASONS):
+    for n in range(2 * _eager_fallback.MOST_REASONS):
         context.batch_descriptor = n
         call(object(), 1)
     found = counted()
-    assert len(found) == _downgrade.MOST_REASONS + 1 and found[-1].startswith(f"{_downgrade.MOST_REASONS} x")
+    assert len(found) == _eager_fallback.MOST_REASONS + 1 and found[-1].startswith(
+        f"{_eager_fallback.MOST_REASONS} x"
+    )
 
 
 def test_sglangs_own_choice_of_no_graph_is_named(counted):

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gfxgraph.kernels.trial import VERSION, TrialTimes, kept_times
+from gfxgraph.kernels.timed_choice import VERSION, TrialTimes, kept_times
 from gfxgraph.process.measurements import Kept
 
 ROW = {"ours_us": 1.0, "theirs_us": 2.0}

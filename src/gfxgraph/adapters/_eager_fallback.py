@@ -41,6 +41,43 @@ class Downgraded:
         return _with(made, iter(self._kept))
 
 
+def attempt(
+    owner: Any,
+    pool: Any,
+    group: Any,
+    call: Callable[[], Any],
+    *,
+    began: Callable[[], bool],
+    clean: Callable[[], None],
+) -> tuple[Any, RuntimeError | None]:
+    """Let an engine make a call in which it captures.
+
+    Args:
+        owner: keeps the pool alive from then on, if the capture failed.
+        pool: what is captured into.
+        group: the ranks that must agree on whether there is a graph, as `any_rank_failed` takes them.
+        call: the engine's own.
+        began: asked after a failure: whether a capture had begun; else the failure is the model's own.
+        clean: what the engine leaves behind when a capture fails.
+
+    Returns:
+        The call's result and None; or the error with which this capture, or that of another rank, failed.
+    """
+    result, error = None, None
+    holder = hold_pool(pool)
+    try:
+        result = call()
+    except RuntimeError as caught:
+        if not began() or is_interrupt(caught):
+            raise
+        error = caught
+        clean()
+    if not any_rank_failed(group, error is not None):
+        return result, None
+    vars(owner)["_gfxgraph_holder"] = holder
+    return None, error or RuntimeError("it failed on another rank")
+
+
 def hold_pool(pool: Any) -> Any:
     """Keep a pool alive during an attempt to capture into it; drop the result once the pool has a graph.
 
@@ -68,9 +105,9 @@ def hold_pool(pool: Any) -> Any:
 def is_interrupt(error: BaseException) -> bool:
     """Whether it came between two instructions, so that the capture has not failed."""
     # lazily: as above
-    from gfxgraph.capture import half_entered
+    from gfxgraph.capture import undo
 
-    return half_entered.is_interrupt(error)
+    return undo.is_interrupt(error)
 
 
 def report(engine: str, graph: str, error: BaseException) -> None:

@@ -42,6 +42,7 @@ class ShapeBucketPool:
 
     Raises:
         CaptureError: `older_capture`, without a function.
+        TypeError: ``model_fn`` cannot be called.
     """
 
     def __init__(
@@ -52,6 +53,8 @@ class ShapeBucketPool:
     ) -> None:
         if model_fn is None:
             raise CaptureError("older_capture", problem="ShapeBucketPool needs model_fn: what to capture")
+        if not callable(model_fn):
+            raise TypeError(f"model_fn must be callable, not {type(model_fn).__name__}")
         self.model_fn = model_fn
         self.buckets = sorted({int(b) for b in buckets or DEFAULT_BUCKETS})
         self._graphed: Any = graphed(
@@ -94,8 +97,8 @@ class ShapeBucketPool:
             self._graphed.capture_all(example)
 
     def select_bucket(self, size: int) -> int:
-        """The smallest bucket that holds ``size`` rows; the largest if none does."""
-        return next((bucket for bucket in self.buckets if bucket >= size), self.buckets[-1])
+        """The smallest bucket that holds ``size`` rows; -1 if none does."""
+        return next((bucket for bucket in self.buckets if bucket >= size), -1)
 
     def route_bucket(self, input_size: int) -> tuple[int, int]:
         """The bucket for a size, and its state.
@@ -104,10 +107,10 @@ class ShapeBucketPool:
             input_size: rows of an input.
 
         Returns:
-            The bucket, and its state: 0 captured, 1 not yet captured, 2 runs eagerly.
+            The bucket, -1 if none is large enough, and its state: 0 captured, 1 not yet captured, 2 runs eagerly.
         """
         bucket = self.select_bucket(input_size)
-        if bucket in self.failed_buckets or input_size > bucket:
+        if bucket < 0 or bucket in self.failed_buckets:
             return bucket, FAILED
         return bucket, READY if bucket in self.captured_buckets else NEEDS_WARMUP
 
@@ -151,7 +154,15 @@ class ConditionalGraph:
         Args:
             name: of the branch; replaces a branch of the same name.
             fn: takes the input tensor.
+
+        Raises:
+            RuntimeError: ``capture`` has been called.
+            TypeError: ``fn`` cannot be called.
         """
+        if self._chosen is not None:
+            raise RuntimeError("Cannot add branches after capture: add them all, then call capture() once")
+        if not callable(fn):
+            raise TypeError(f"Branch function must be callable, got {type(fn).__name__}")
         self._branches[name] = fn
 
     @unbroken
@@ -186,14 +197,20 @@ class ConditionalGraph:
             What the branch returns.
 
         Raises:
-            ReplayError: `replay_before_capture`; `no_such_branch`.
+            ReplayError: `replay_before_capture`.
+            KeyError: there is no such branch.
         """
         if self._chosen is None:
             raise ReplayError("replay_before_capture", where=shown(place()), quote="Call capture() first")
         if input_tensor is not None:
             self._last = input_tensor
-        with torch.no_grad():
-            return self._chosen(branch, self._last)
+        try:
+            with torch.no_grad():
+                return self._chosen(branch, self._last)
+        except ReplayError as error:
+            if error.code != "no_such_branch":
+                raise
+            raise KeyError(f"Unknown branch '{branch}'. Available: {self.branches}") from error
 
     @property
     def branches(self) -> list[Any]:

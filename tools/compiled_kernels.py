@@ -278,7 +278,7 @@ def lds_limit(name: str) -> int:
 def source_digest() -> str:
     """Digest of everything that the table depends on besides Triton, to recognise an outdated table."""
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in sorted(Path(launching.__file__).parent.glob("*.py")):
         if path.name.endswith("_kernels.py") or path.name == "shapes.py":
             digest.update(path.read_bytes())
     return digest.hexdigest()

@@ -19,10 +19,10 @@ from typing import Any
 import torch
 
 from gfxgraph.capture import capture_lock
+from gfxgraph.capture.failures import clean_by_hand, heal_capture
 from gfxgraph.capture.graph import BridgedGraph, bridged_class
 from gfxgraph.capture.patches import intercept
 from gfxgraph.capture.record.random_generators import begin, drawless, is_drawless, kept_out
-from gfxgraph.capture.recovery import clean_by_hand, heal_capture
 from gfxgraph.capture.replay import workspaces
 from gfxgraph.capture.replay.captured_program import Program
 from gfxgraph.capture.replay.graph_tensors import taken_from_device

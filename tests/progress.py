@@ -1,4 +1,4 @@
-"""What `make test` prints: what the run will take, where it is, and each failure as it happens.
+"""What `make test` prints: what the run will take, where it is, each failure as it happens, why tests are skipped.
 
     pytest -p tests.progress
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ class Progress:
         self.taken: dict[str, float] = {}
         self.todo: set[str] = set()
         self.n_all = self.n_failed = 0
+        self.skipped: Counter[str] = Counter()
         self.began = self.said = time.monotonic()
 
     def begin(self, ids: list[str]) -> None:
@@ -61,6 +63,8 @@ class Progress:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.taken[report.nodeid] = self.taken.get(report.nodeid, 0.0) + report.duration
+        if report.skipped and isinstance(report.longrepr, tuple):
+            self.skipped[report.longrepr[2].removeprefix("Skipped: ")] += 1
         if report.failed:
             self.n_failed += 1
             lines = str(report.longrepr).splitlines()
@@ -88,6 +92,10 @@ class Progress:
         reporter = self.plugins.getplugin("terminalreporter")  # not there yet when plugins are configured
         reporter.ensure_newline()
         reporter.write_line(text)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for reason, n in self.skipped.most_common():
+            terminalreporter.write_line(f"{n} skipped: {reason}")
 
     def pytest_sessionfinish(self) -> None:
         if self.taken:

@@ -317,6 +317,21 @@ def home_folder(environ: Mapping[str, str] | None = None) -> Path | None:
     return home if home.is_absolute() else None
 
 
+def _folder_of_ours(environ: Mapping[str, str] | None, variable: str, below_home: str) -> Path | None:
+    source = os.environ if environ is None else environ
+    stated = source.get(variable, "")
+    # The specification: a relative path is to be ignored.
+    if stated and Path(stated).is_absolute():
+        return Path(stated) / "gfxgraph"
+    home = home_folder(source)
+    return home / below_home / "gfxgraph" if home is not None else None
+
+
+def cache_folder(environ: Mapping[str, str] | None = None) -> Path | None:
+    """The folder for what can be made again, ``$XDG_CACHE_HOME/gfxgraph`` or below the home; None: none is known."""
+    return _folder_of_ours(environ, "XDG_CACHE_HOME", ".cache")
+
+
 def state_folder(environ: Mapping[str, str] | None = None) -> Path:
     """Return the folder for what outlives a process: ``$XDG_STATE_HOME/gfxgraph``, or below the home directory.
 
@@ -325,15 +340,10 @@ def state_folder(environ: Mapping[str, str] | None = None) -> Path:
     Raises:
         FileNotFoundError: this user's home is not known.
     """
-    source = os.environ if environ is None else environ
-    stated = source.get("XDG_STATE_HOME", "")
-    # The specification: a relative path is to be ignored.
-    if stated and Path(stated).is_absolute():
-        return Path(stated) / "gfxgraph"
-    home = home_folder(source)
-    if home is None:
+    found = _folder_of_ours(environ, "XDG_STATE_HOME", ".local/state")
+    if found is None:
         raise FileNotFoundError(errno.ENOENT, "no home folder is known; set XDG_STATE_HOME", "~")
-    return home / ".local" / "state" / "gfxgraph"
+    return found
 
 
 def language_of(environ: Mapping[str, str] | None = None) -> str:
@@ -351,11 +361,9 @@ def language_of(environ: Mapping[str, str] | None = None) -> str:
 
 
 def _default_state_dir(environ: Mapping[str, str]) -> str:
-    """The user's own state folder as the XDG rules place it; "" where there is none."""
-    state = environ.get("XDG_STATE_HOME", "").strip()
+    """The user's own state folder, "" where the variables name none."""
     home = environ.get("HOME", "").strip() or environ.get("LOCALAPPDATA", "").strip()
-    if not state and home:
-        state = os.path.join(home, ".local", "state")
+    state = environ.get("XDG_STATE_HOME", "").strip() or (home and os.path.join(home, ".local", "state"))
     return os.path.join(state, "gfxgraph") if os.path.isabs(state) else ""
 
 

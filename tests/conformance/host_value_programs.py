@@ -42,7 +42,6 @@ import gfxgraph
 RIGHT: dict[str, object] = {}
 GUARDED: dict[str, object] = {}
 REFUSED: dict[str, object] = {}
-REFUSED = {}
 STATEFUL: dict[str, object] = {}
 NAMES = {1: "one", 2: "two"}
 
@@ -130,25 +129,25 @@ def in_place(x):
     return y
 
 
-@right
+@guarded
 def mathematics(x):
     v = x.abs().sum().item()
     return x * math.sqrt(v) + math.log(v + 1) + math.exp(-v / 100) + math.floor(v) + math.ceil(v) + math.pow(v, 0.5)
 
 
-@right
+@guarded
 def trigonometry(x):
     v = x.mean().item()
     return x * math.sin(v) + math.cos(v) * math.tanh(v) + math.atan2(v, 2.0) + math.hypot(v, 1) + math.fabs(v)
 
 
-@right
+@guarded
 def numpys_scalars(x):
     v = x.sum().item()
     return x * np.sqrt(np.abs(v)) + np.float64(2.0) * v + np.maximum(v, 1.0)
 
 
-@right
+@guarded
 def least_and_most(x):
     a, b = x.max().item(), x.min().item()
     return x * max(a, b, 1.0) + min(a, b) + max([a, b]) + min((a, 3.0)) + max(v for v in (a, b))
@@ -237,7 +236,7 @@ def host_tensors(x):
     return (torch.tensor([v, 2.0]) * 3).to("cuda"), (torch.ones(2) * v).cuda(), torch.full((2,), v).cuda()
 
 
-@right
+@guarded
 def with_gradients(x):
     p = torch.ones(6, device="cuda", requires_grad=True)
     y = p * x
@@ -247,7 +246,7 @@ def with_gradients(x):
     return grad, loss.detach()
 
 
-@right
+@guarded
 def scaled_loss(x):
     p = torch.ones(6, device="cuda", requires_grad=True)
     loss = (p * x).pow(2).mean()
@@ -297,7 +296,7 @@ def ranges_by_step(x):
 # -- lists and host copies -------------------------------------------------------------------------------------------
 
 
-@right
+@guarded
 def to_list(x):
     a = x.tolist()
     return x * a[0] + sum(a) / len(a) + max(a) - min(a)
@@ -593,7 +592,7 @@ def halves(x):
     return torch.cat([first, second[: n % 3]]), x.view(2, 3).sum(dim=n % 2), x.repeat_interleave(n + 1).mean()
 
 
-@guarded
+@right
 def arange_of(x):
     return torch.arange((x > 0).sum().item(), device="cuda").sum() + x
 
@@ -604,17 +603,17 @@ def repeated(x):
     return x.repeat(n + 1).sum() + x.expand(n + 1, 6).sum() + x.view(1, -1).repeat_interleave(n + 1, dim=0).sum()
 
 
-@guarded
+@right
 def rolled(x):
     return x.roll((x > 0).sum().item())
 
 
-@refused
+@right
 def along_dim(x):
     return x.view(2, 3).sum(dim=(x > 0).sum().item() % 2)
 
 
-@guarded
+@right
 def top_few(x):
     return x.topk((x > 0).sum().item() % 5 + 1).values.sum()
 
@@ -630,19 +629,19 @@ def numpy_of_numbers(x):
     return x * float(np.array([x.sum().item(), 1.0]).sum()) + np.clip(x.mean().item(), 0, 1)
 
 
-@guarded
+@right
 def dropout_rate(x):
     return F.dropout(x, p=abs(x.mean().item()) % 1, training=False)
 
 
-@guarded
+@right
 def copied(x):
     import copy
 
     return x * copy.deepcopy(x.sum().item())
 
 
-@guarded
+@right
 def exact_ratio(x):
     a, b = x.sum().item().as_integer_ratio()
     return x * (a / b)
@@ -653,12 +652,12 @@ def statistics_of_list(x):
     return x * statistics.mean(x.tolist())
 
 
-@guarded
+@right
 def signed_zero(x):
     return x * math.copysign(1.0, float((x * 0).sum()))
 
 
-@guarded
+@refused
 def waits_as_long_as(x):
     time.sleep(abs(x.mean().item()) * 1e-6)
     seconds = x.abs().max().item() * 1e-6
@@ -688,7 +687,7 @@ def c_format(x):
     return x * struct.unpack("f", struct.pack("f", x.sum().item()))[0]
 
 
-@guarded
+@right
 def typed(x):
     v = x.sum().item()
     return (
@@ -859,7 +858,7 @@ def mask_written(x):
     return y
 
 
-@guarded
+@right
 def mask_counted(x):
     y = x[x > 0]
     return y.sum() / max(y.numel(), 1) + x * (x > 1).nonzero().size(0)
@@ -920,7 +919,7 @@ def rows_and_layer(enabled_at):
     return torch.arange(36.0, device="cuda").reshape(6, 6), torch.nn.Linear(6, 6).cuda()
 
 
-@right
+@guarded
 def rows_through_a_layer(x):
     n = x.long().abs().sum().item() % 5 + 1
     rows, layer = rows_and_layer(gfxgraph.stats()["enabled_at"])
@@ -928,7 +927,7 @@ def rows_through_a_layer(x):
     return layer(rows[:n]), layer(rows[x > 0]).sum(0), picked * 2, layer.weight.narrow(0, 0, n).sum()
 
 
-@right
+@guarded
 def rows_under_autocast(x):
     n = x.long().abs().sum().item() % 5 + 1
     rows, layer = rows_and_layer(gfxgraph.stats()["enabled_at"])
@@ -1051,7 +1050,7 @@ def rows_by_number():
 # -- what takes nothing but plain numbers ------------------------------------------------------------------------
 
 
-@right
+@refused
 def powers_modulo(x):
     n = (x > 0).sum().item()
     return x + pow(2, n, 7) + pow(3, 5, n + 2) + pow(n, 2, 5)
@@ -1370,7 +1369,7 @@ def shapes_taken_apart(x):
     return rows.shape[0] * x, x + n * two, x.new_zeros(7).index_fill(0, torch.arange(1, device=x.device), n)
 
 
-@right
+@guarded
 def methods_of_numbers(x):
     v = x.abs().sum().item()
     n, d = v.as_integer_ratio()
@@ -1516,14 +1515,14 @@ def parameter_of_a_mask_result(x):
 # -- higher-order operators and scripts -----------------------------------------------------------------------
 
 
-@guarded
+@right
 def branch_operator_with_unsafe_parts(x):
     return torch.ops.higher_order.cond(
         x[0] < 2, lambda x: x + x.nonzero().sum() + torch.tensor(2.0, device=x.device), lambda x: x * 3, (x,)
     )
 
 
-@guarded
+@right
 def loop_operator(x):
     _, found = torch.ops.higher_order.while_loop(
         lambda n, x: (n < 3) & (x.abs().sum() > 2),
@@ -1690,7 +1689,7 @@ def size_that_the_callers_call_takes(x):
     return torch.ones(_count(x), 3, device=x.device) * 2
 
 
-@refused
+@right
 def sizes_for_functions_that_were_bound_before(x):
     new, pad = x.new_ones, F.pad
     n = x[x > 0.7].numel()
@@ -1820,7 +1819,7 @@ def answer_of_a_thread_of_before(x):
     return x + _answered.get(timeout=30)
 
 
-@right
+@guarded
 def thread_that_is_given_nothing(x):
     high = x.cpu().max().item()
     _in_a_thread(lambda: None)

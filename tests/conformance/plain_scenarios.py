@@ -734,8 +734,8 @@ def three_hundred_graphs() -> None:
 @documentation
 def arithmetic_is_calculated() -> None:
     def body(x: torch.Tensor) -> torch.Tensor:
-        total, low = x.sum().item(), min(x.tolist())
-        return x * (math.sqrt(abs(total)) + round(total, 1)) - max(low, 0.5) + abs(total) // 2
+        total = x.sum().item()
+        return x * (abs(total) ** 0.5 + round(total, 1)) + abs(total) // 2
 
     follows(body, INPUTS)
 
@@ -773,13 +773,13 @@ def counts_vary() -> None:
 
 
 @documentation
-def printed_values_decide_nothing() -> None:
+def printed_values_are_pinned() -> None:
     def body(x: torch.Tensor) -> torch.Tensor:
         v = x.sum().item()
         print(f"loss {v:.3f}", v, x, file=sys.stderr)
         return x * 2
 
-    follows(body, INPUTS)
+    follows(body, INPUTS, may_refuse=True)
 
 
 @documentation

@@ -331,7 +331,7 @@ def test_one_row_is_the_same_program(platform):
         g = gfxgraph.graphed(step, dynamic={"x": {0: "n"}}, buckets=[4])
         for n in (3, 3, 3, 1, 1, 1):
             x = torch.randn(n, 4, device="cuda")
-            assert torch.equal(g(x), step(x))
+            assert torch.allclose(g(x), step(x))  # a GPU sums a bucket in another order
         assert g.stats()["replays"] == (2 if is_served else 1), g.explain()
 
 

@@ -138,7 +138,7 @@ def test_triton_inside_a_split_program(bridge):
 
 
 def test_triton_is_given_numbers_that_the_program_reads(bridge):
-    """They are pinned as arguments, grids, constants and keys of the autotuner and by `wrap_triton`."""
+    """As plain ones, pinned: as arguments, grids, constants, keys of the autotuner and by `wrap_triton`."""
     triton = pytest.importorskip("triton")
     tl = pytest.importorskip("triton.language")
 
@@ -173,7 +173,7 @@ def test_triton_is_given_numbers_that_the_program_reads(bridge):
         def body(x=x, launch=launch):
             kept = x[x > 3].contiguous()
             out = torch.zeros(32, device="cuda")
-            launch(kept, out, kept.numel(), x.max().item())
+            launch(kept, out, int(kept.numel()), float(x.max()))
             return out, out.sum() + kept.size(0)
 
         graph, got = capture(body)

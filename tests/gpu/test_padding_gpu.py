@@ -12,7 +12,7 @@ from tests.conformance.test_padding import HARMFUL, HARMLESS, play
 from torch import nn
 
 import gfxgraph
-from gfxgraph.core.bucket_sizes import Budget, ladder, learn
+from gfxgraph.core.bucket_sizes import ladder, learn
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 
@@ -121,7 +121,7 @@ def test_learned_buckets_serve_a_stream_of_sizes():
     rng = random.Random(4)
     sizes = rng.choices(rng.sample(range(1, 257), 100), k=2000)
     seen = {n: sizes.count(n) for n in set(sizes)}
-    rule, plan = ladder(256), learn(seen, Budget(n_buckets=28))
+    rule, plan = ladder(256), learn(seen, 28)
     assert plan.padding(seen) < rule.padding(seen) and len(plan) < len(rule)
     g = gfxgraph.graphed(net, dynamic={"input": {0: "batch"}}, buckets=plan, max_graphs=len(plan))
     data = torch.randn(256, 64, device="cuda")

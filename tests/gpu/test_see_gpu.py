@@ -84,13 +84,6 @@ def test_nodes_have_kernels_lines_and_sizes(step):
     assert not any(node.kernel.startswith("_Z") for node in seen.nodes)
 
 
-def test_times_of_nodes_are_a_replays(step):
-    """Nodes' times are positive, and together no more than a replay takes with its gaps, give or take."""
-    (seen,) = gfxgraph.inspect(step.graph, times=True)
-    total = sum(node.device_us for node in seen.nodes)
-    assert all(node.device_us >= 0 for node in seen.nodes) and total > 0
-
-
 def test_memory_of_many_graph_execs_shows():
     """Twenty execs of a thousand nodes take memory that torch does not count, and the report has it."""
     x = torch.zeros(64, device="cuda")

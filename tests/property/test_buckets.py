@@ -7,9 +7,8 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gfxgraph.core.bucket_sizes import Budget, Buckets, BucketPlan, ladder, learn, learn_plan, powers
+from gfxgraph.core.bucket_sizes import Buckets, BucketPlan, ladder, learn, learn_plan, powers
 from gfxgraph.core.optimum import best_sizes
-from gfxgraph.errors import ConfigError
 
 SIZES = st.sets(st.integers(1, 600), min_size=1, max_size=40)
 HISTOGRAMS = st.dictionaries(st.integers(1, 600), st.integers(1, 50), min_size=1, max_size=60)
@@ -67,35 +66,12 @@ def test_learned_buckets_beat_the_ladder_at_its_own_number(histogram):
 @given(HISTOGRAMS, st.integers(1, 20))
 def test_a_budget_of_buckets_is_kept(histogram, n):
     """Never more buckets than allowed, and every size seen is held."""
-    learned = learn(histogram, Budget(n_buckets=n))
+    learned = learn(histogram, n)
     assert len(learned) <= n
     assert learned.largest == max(histogram)
 
 
-@given(HISTOGRAMS, st.integers(1, 2000), st.integers(1, 2000))
-def test_budgets_of_memory_and_time_are_kept(histogram, nbytes, ms):
-    """Memory and capture time stay below their limits, or nothing at all is learned."""
-    budget = Budget(nbytes=nbytes, total_ms=ms, shared_nbytes_per_row=2, graph_nbytes=30, capture_ms=9)
-    try:
-        learned = learn(histogram, budget)
-    except ConfigError as error:
-        assert error.code == "budget_too_small"
-        assert budget.broken_by([min(histogram)])
-    else:
-        assert budget.nbytes_of(learned.sizes) <= nbytes
-        assert 9 * len(learned) <= ms
-
-
 PAIRS = st.dictionaries(st.tuples(st.integers(1, 12), st.integers(1, 90)), st.integers(1, 9), min_size=1, max_size=25)
-
-
-@given(PAIRS, st.integers(1, 12))
-@settings(deadline=None)
-def test_a_plan_of_two_dimensions_keeps_the_budget_over_both(seen, n):
-    """The number of graphs, not of sizes in one dimension, is what the budget limits."""
-    plan = learn_plan(["batch", "seq"], seen, Budget(n_buckets=n))
-    assert len(plan.to_capture) <= n
-    assert all(plan.pick(sizes) is not None for sizes in seen)
 
 
 @given(PAIRS)

@@ -91,13 +91,11 @@ def test_a_large_file_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("content", [DEEP, "[]", '{"a": 1}', "null", "Infinity", "\0\0"])
-def test_what_is_kept_beside_the_bytecode_may_hold_anything(tmp_path, monkeypatch, content):
+def test_what_is_kept_in_the_cache_may_hold_anything(tmp_path, monkeypatch, content):
     """A derived file that somebody else wrote is made again."""
     monkeypatch.setattr(derived, "_fingerprint", lambda *_: "0")
-    monkeypatch.setattr(derived, "__file__", str(tmp_path / "derived.py"))
-    monkeypatch.setattr(config, "home_folder", lambda: None)
-    (tmp_path / "__pycache__").mkdir()
-    (tmp_path / "__pycache__" / "x.0.json").write_text(content, encoding="utf-8")
+    monkeypatch.setattr(config, "cache_folder", lambda: tmp_path)
+    (tmp_path / "x.0").write_text(content, encoding="utf-8")
 
     def understand(plain):
         return plain["rows"][0]["name"]

@@ -26,7 +26,7 @@ from torch import Tensor
 from gfxgraph.capture import capture_lock, failures
 from gfxgraph.capture.patches import intercept
 from gfxgraph.capture.patches.optimizers import OptimizersBefore
-from gfxgraph.capture.record import autocasting, random_generators, relocated_tensors, splits
+from gfxgraph.capture.record import autocasting, dynamic_shapes, random_generators, splits
 from gfxgraph.capture.record.dynamic_shapes import MovingTensors
 from gfxgraph.capture.record.host_memory import HostReads
 from gfxgraph.capture.record.host_values import HostValues
@@ -204,6 +204,7 @@ class Session:
         try:
             with capture_lock.unnoticed():
                 self.end_segment(final=True)
+                self.values.take_back()
                 for call in self.seeds.at_end():
                     self.add(CallStep(call, "torch.Generator.set_state", *self.begun_at))
                 for problem in self.undo.take_back():
@@ -511,7 +512,7 @@ class Session:
             # By address: the memory is pinned through ``externals``, or belongs to a pool and must not be pinned.
             step.mutated = tuple(Layout.of(t) if isinstance(t, Tensor) and t.is_cuda else t for t in step.mutated)
         program.addresses = {value.address for step in program.segments for value, _ in step.live if value.address}
-        program.steps = relocated_tensors.watch(program.steps, self.recorder.externals)
+        program.steps = dynamic_shapes.watch(program.steps, self.recorder.externals)
         needed = self.values.needed_reads(program.steps)
         program.steps = [s for s in program.steps if not isinstance(s, ReadStep) or s.index in needed]
         if self.policy is not OnUnsafe.RAISE:

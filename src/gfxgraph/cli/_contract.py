@@ -227,7 +227,11 @@ def run(group: click.Group, arguments: list[str]) -> int:
     _let_streams_take_anything()
     status: list[int] = []
     with _Errors(arguments, status):
-        result = group.main(list(arguments), prog_name="gfxgraph", standalone_mode=False)
+        # lazily: --help needs it not
+        from gfxgraph import config
+
+        color = False if config.variables(["NO_COLOR"]) else None  # None: on a terminal
+        result = group.main(list(arguments), prog_name="gfxgraph", standalone_mode=False, color=color)
         status.append(result if isinstance(result, int) else OK)
     return status[0]
 

@@ -16,8 +16,8 @@ import click
 from gfxgraph import native
 from gfxgraph.diagnostics.render import visible
 from gfxgraph.hardware import defect_environment, defects
+from gfxgraph.reporting.run_line import how_ended
 from gfxgraph.startup import supervise
-from gfxgraph.startup.supervise import how_ended
 
 
 def run(argv: list[str], environ: Mapping[str, str], *, as_json: bool = False) -> int:

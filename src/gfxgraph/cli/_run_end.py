@@ -9,49 +9,17 @@ from __future__ import annotations
 
 import json
 import re
-import signal
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import click
 
 from gfxgraph import config, files
 from gfxgraph.diagnostics.render import visible
+from gfxgraph.reporting import run_line
 from gfxgraph.startup import stats_file
-from gfxgraph.startup.supervise import how_ended
 
 _LIBRARIES = re.compile(r"\S*/(?:site|dist)-packages/")
-_ASKED = frozenset(-number for number in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)))
-"""Ends that somebody wanted."""
-_COUNTED = {f"{noun}_count": noun for noun in ("capture", "replay", "split", "fallback")}
-_ZH = {"capture": "次捕获", "replay": "次重放", "split": "次切分", "fallback": "次回退", "process": "个进程"}
-_NEXT = {
-    "died": (
-        "it ended with {how}: where a GPU is at fault, gfxgraph run --guard 2 names the graph, operation and line",
-        "以 {how} 结束：若是 GPU 出错，gfxgraph run --guard 2 会指出图、操作和行号",
-    ),
-    "reported": ("it ended with {how}", "以 {how} 结束"),
-    "unseen": ("no process used torch with gfxgraph on", "没有进程在 gfxgraph 启用时使用 torch"),
-    "validation_failed": (
-        "{n} replays differed from eager, whose results were used: gfxgraph doctor --why",
-        "{n} 次重放与即时执行不同，已使用后者的结果：gfxgraph doctor --why",
-    ),
-    "fallback": (
-        "first fallback{at}: {why}; all of them: --report FILE.html",
-        "首次回退{at}：{why}；全部：--report FILE.html",
-    ),
-    "nothing": (
-        "nothing was captured; gfxgraph.graphed(function) captures a function",
-        "没有捕获任何图；gfxgraph.graphed(函数) 可捕获一个函数",
-    ),
-    "split": (
-        "first split{at}: {why}; what to write instead: --report FILE.html",
-        "首次切分{at}：{why}；如何改写：--report FILE.html",
-    ),
-    "fine": ("nothing to do", "无需处理"),
-}
 
 
 class RunEnd:
@@ -89,20 +57,9 @@ class RunEnd:
         rows = [json.loads(line)["stats"] for line in lines]
         result = self._tell_coverage(status) if self.coverage else status
         if not is_quiet:
-            counts = {key: sum(row.get(key) or 0 for row in rows) for key in _COUNTED}
-            told = _next(status, rows, is_guarded, self.lang == "zh")
-            if as_json:
-                made = {"status": status, "processes": len(rows), **counts, "next": told}
-                click.echo(json.dumps(made, ensure_ascii=False), err=True)
-            else:
-                counted = ", ".join(self._n(n, _COUNTED[key]) for key, n in counts.items())
-                of = f" ({self._n(len(rows), 'process')})" if len(rows) > 1 else ""
-                click.echo(_short(f"gfxgraph: {counted}{of}; {told}" if rows else f"gfxgraph: {told}"), err=True)
+            told = run_line.told(status, rows, is_guarded, self.lang == "zh")
+            click.echo(json.dumps(told, ensure_ascii=False) if as_json else _short(visible(told["line"])), err=True)
         return result
-
-    def _n(self, n: int, noun: str) -> str:
-        plural = "es" if noun == "process" else "s"
-        return f"{n:,} {_ZH[noun]}" if self.lang == "zh" else f"{n:,} {noun}{'' if n == 1 else plural}"
 
     def _hand_on(self, lines: list[str]) -> None:
         """Give the statistics to where the user wanted them."""
@@ -148,29 +105,6 @@ def _lines(path: Path) -> list[str]:
     except OSError:
         return []
     return [line for line in found if line.startswith("{") and line.endswith("}")]
-
-
-def _next(status: int, rows: list[dict[str, Any]], is_guarded: bool, is_chinese: bool) -> str:
-    """What to look at first."""
-    total: Counter[str] = Counter()
-    for row in rows:
-        total.update({key: row.get(key) or 0 for key in ("capture_count", "validation_failures")})
-    events = [event for row in rows for event in row.get("events") or ()]
-    first = {event["kind"]: event for event in reversed(events)}
-    kind = next((each for each in ("fallback", "split") if each in first), "")
-    event = first.get(kind, {"where": "", "op": "", "reason": ""})
-    if status < 0 and status not in _ASKED:
-        key = "reported" if is_guarded else "died"
-    elif not rows:
-        key = "unseen"
-    elif total["validation_failures"]:
-        key = "validation_failed"
-    else:
-        key = kind or ("fine" if total["capture_count"] else "nothing")
-    at = f" {'位于' if is_chinese else 'at'} {event['where']}" if event["where"] else ""
-    why = " ".join(f"{event['op']} {event['reason']}".split())
-    told = _NEXT[key][is_chinese].format(how=how_ended(status), n=total["validation_failures"], at=at, why=why)
-    return visible(told)
 
 
 def _short(text: str) -> str:

@@ -73,10 +73,14 @@ def run(
         say(simulated, fg="yellow", bold=True)
     signal.signal(signal.SIGTERM, _stop)
     try:
-        cases = suite.probe()
+        with _contract.working("selftest: the device"):
+            cases = suite.probe()
         _show(suite.results[0], as_json, _device(suite))
         write(suite.report(), path)
-        for result in suite.run(cases):
+        results = suite.run(cases)
+        for n, case in enumerate(cases, 1):
+            with _contract.working(f"selftest: {case['name']}, {n} of {len(cases)}"):
+                result = next(results)
             _show(result, as_json)
             write(suite.report(), path)
     finally:

@@ -62,6 +62,8 @@ def command(
     refuse_unsuitable(settings, sys.executable)
     with _contract.working("check: a capture and a replay in a process of their own"):
         health = examine(environment)
+    if simulate:  # what it imitates is no machine
+        health = {"ok": health["ok"], "simulator": f"profile {simulate}", "details": health["details"]}
     if as_json:
         click.echo(json.dumps(health))
     else:
@@ -79,7 +81,8 @@ def _check_function(target: str, expressions: tuple[str, ...], profile: str, as_
         from gfxgraph.reporting import check
     except ImportError as error:
         raise ActivationError("no_torch", python=sys.executable, quote=str(error)) from error
-    with contextlib.redirect_stdout(sys.stderr):  # what the function prints is not our output
+    # What the function prints is not our output.
+    with contextlib.redirect_stdout(sys.stderr), _contract.working(f"check: {target}"):
         checked = check.run(target, expressions, profile)
     if as_json:
         click.echo(json.dumps(checked.as_dict()))

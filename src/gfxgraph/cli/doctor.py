@@ -27,7 +27,10 @@ _MARK = {CheckState.GREEN: ("ok  ", "green"), CheckState.AMBER: ("warn", "yellow
 @_contract.as_json
 @click.option("--selftest", is_flag=True, help="Run the safety suite on the GPU here and write one JSON report.")
 @click.option(
+    "-o",
+    "--output",
     "--out",
+    "out",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     default=Path(_selftest.DEFAULT_PATH),
     show_default=True,
@@ -52,7 +55,7 @@ def command(
     """Check this machine, and show how to fix what is wrong.
 
     Exit status: 0 no errors (with --selftest: every case passed, or was skipped with a reason), 1 errors, 2 gfxgraph
-    cannot be used here. --allow-cuda, --simulate and --out go with --selftest.
+    cannot be used here. --allow-cuda, --simulate and --output go with --selftest.
     """
     if selftest:
         status = _selftest.run(

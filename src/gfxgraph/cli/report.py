@@ -13,8 +13,10 @@ from gfxgraph.cli import _contract
 @click.command("report")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option(
-    "--out",
     "-o",
+    "--output",
+    "--out",
+    "out",
     type=_contract.OutFile(),
     default="gfxgraph-report.html",
     show_default=True,
@@ -22,13 +24,14 @@ from gfxgraph.cli import _contract
     help="Where to write.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the data as JSON instead of a page.")
-def command(folder: Path, out: str, as_json: bool) -> None:
+@_contract.quiet
+def command(folder: Path, out: str, as_json: bool, quiet: bool) -> None:
     """Make one offline HTML page from what processes wrote to FOLDER.
 
     \b
     gfxgraph run --report out.html train.py   the page of one run, at once
     GFXGRAPH_REPORT=seen vllm serve ...       each process writes as it runs
-    gfxgraph report seen -o out.html
+    gfxgraph report seen --output out.html
 
     Exit status: 0 if the page was written, 2 if there was no data.
     """
@@ -44,5 +47,7 @@ def command(folder: Path, out: str, as_json: bool) -> None:
 
         click.echo(json.dumps(found))
         return
-    files.write(Path(out), page.html(found))
-    click.echo(out)
+    with _contract.working("report"):
+        files.write(Path(out), page.html(found))
+    if not quiet:
+        click.echo(out)

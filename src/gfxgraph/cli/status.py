@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 
 import click
 
@@ -26,6 +27,8 @@ def command(as_json: bool) -> None:
         "torch": devices.torch_rocm_status(),
         "accelerators": devices.detect_accelerators(),
         "engines": devices.detect_engines(),
+        "python": platform.python_version(),
+        "system": platform.platform(),
         "variables": config.reported(config.gpu_variables()),
     }
     click.echo(json.dumps(told, indent=1, ensure_ascii=False))

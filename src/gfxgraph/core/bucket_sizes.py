@@ -2,7 +2,7 @@
 
 A captured graph has one size; a smaller input is padded up to it. Many buckets waste little work
 but cost memory and capture time; few do the reverse. If the sizes seen are known, the best set
-for each number of buckets is computed exactly (``learn``); budgets limit the number of buckets.
+for each number of buckets is computed exactly (``learn``).
 
 Invariants: sizes ascend and are positive; ``pick`` gives the smallest bucket that holds the size;
 a learned plan pads no more, on the histogram it learned from, than any other set of as many buckets.
@@ -18,7 +18,7 @@ import json
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from gfxgraph.core.optimum import best_sizes
@@ -94,83 +94,36 @@ def explicit(sizes: Iterable[int]) -> Buckets:
     return Buckets(tuple(sizes), "explicit")
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """What buckets may cost, and what one costs.
-
-    ``shared_nbytes_per_row`` times the largest bucket is the pool that all graphs share;
-    ``graph_nbytes`` is what each graph adds to it, ``capture_ms`` how long each takes to capture.
-    A limit of None does not bind.
-    """
-
-    n_buckets: int | None = None
-    nbytes: int | None = None
-    total_ms: float | None = None
-    shared_nbytes_per_row: float = 0.0
-    graph_nbytes: float = 0.0
-    capture_ms: float = 0.0
-
-    def nbytes_of(self, sizes: Sequence[int]) -> float:
-        return self.shared_nbytes_per_row * max(sizes, default=0) + self.graph_nbytes * len(sizes)
-
-    def broken_by(self, sizes: Sequence[int]) -> str:
-        """The limit that these sizes exceed, in words; empty if they fit."""
-        if self.n_buckets is not None and len(sizes) > self.n_buckets:
-            return f"{len(sizes)} buckets, {self.n_buckets} allowed"
-        if self.nbytes is not None and self.nbytes_of(sizes) > self.nbytes:
-            return f"{self.nbytes_of(sizes) / 2**20:.1f} MiB, {self.nbytes / 2**20:.1f} allowed"
-        if self.total_ms is not None and self.capture_ms * len(sizes) > self.total_ms:
-            return f"{self.capture_ms * len(sizes):.0f} ms of capture, {self.total_ms:.0f} allowed"
-        return ""
-
-
 MIN_GAIN = 0.0005
 """A further bucket must save this share of the real work, or it is not worth its memory."""
 
 
-def learn(
-    histogram: Mapping[int, int],
-    budget: Budget | None = None,
-    *,
-    min_gain: float = MIN_GAIN,
-) -> Buckets:
-    """The buckets that pad least on the sizes seen: as many as the budget allows and as are worth their cost.
+def learn(histogram: Mapping[int, int], n_most: int | None = None, *, min_gain: float = MIN_GAIN) -> Buckets:
+    """The buckets that pad least on the sizes seen: as many as are worth their cost.
 
-    There are never more buckets than in vLLM's ladder up to the largest size seen, and, if the
-    budget allows, never more padding.
+    There are never more buckets than in vLLM's ladder up to the largest size seen, and never more padding.
 
     Args:
         histogram: calls by size, such as ``{17: 240, 18: 3}``.
+        n_most: at most so many; then they may pad more than the ladder.
         min_gain: a bucket is added while it saves this share of the real work.
 
     Raises:
-        ConfigError: `bad_buckets`, nothing was seen; `budget_too_small`, not even one bucket fits
-            that holds the largest size seen, nor one that holds a smaller.
+        ConfigError: `bad_buckets`, nothing was seen.
     """
     seen = {n: n_calls for n, n_calls in sorted(histogram.items()) if n_calls > 0}
     if not seen:
         raise ConfigError("bad_buckets", given="{}", problem="no size has been seen yet")
-    limits = budget or Budget()
-    sizes = tuple(seen)
-    while limits.broken_by(sizes[-1:]):  # the largest sizes run eagerly if no bucket for them fits
-        if len(sizes) == 1:
-            raise ConfigError("budget_too_small", needed=limits.broken_by(sizes), size=sizes[0])
-        sizes = sizes[:-1]
-    rule = ladder(sizes[-1])
-    kept = {n: seen[n] for n in sizes}
-    n_most = min(len(sizes), len(rule) if limits.n_buckets is None else limits.n_buckets)
-    as_good_as = rule.padding(kept)
-    work = sum(n * n_calls for n, n_calls in kept.items())
-    found: tuple[int, ...] = sizes[-1:]
-    saved_by_last = float(work)
-    padding = Buckets(found).padding(kept)
-    for candidate in best_sizes(kept, n_most):
-        if limits.broken_by(candidate):
+    rule = ladder(max(seen))
+    as_good_as = rule.padding(seen)
+    work = sum(n * n_calls for n, n_calls in seen.items())
+    found: tuple[int, ...] = (max(seen),)
+    padding = Buckets(found).padding(seen)
+    for candidate in best_sizes(seen, min(len(seen), n_most or len(rule))):
+        saved, padded = padding - Buckets(candidate).padding(seen), padding
+        if len(candidate) > 1 and saved < min_gain * work and padded <= as_good_as:
             break
-        saved_by_last, padding = padding - Buckets(candidate).padding(kept), Buckets(candidate).padding(kept)
-        if len(candidate) > 1 and saved_by_last < min_gain * work and Buckets(found).padding(kept) <= as_good_as:
-            break
-        found = candidate
+        found, padding = candidate, padded - saved
     return Buckets(found, "learned")
 
 
@@ -289,41 +242,12 @@ class BucketPlan:
         return cls(dims, seen)
 
 
-def learn_plan(
-    names: Sequence[str],
-    seen: Mapping[tuple[int, ...], int],
-    budget: Budget | None = None,
-    *,
-    n_rounds: int = 4,
-) -> BucketPlan:
+def learn_plan(names: Sequence[str], seen: Mapping[tuple[int, ...], int], *, n_rounds: int = 4) -> BucketPlan:
     """A plan learned over several dimensions, one at a time with the others fixed, until nothing changes.
 
     A row of one dimension costs as many elements as the other dimensions are padded to, so each
-    round weighs the sizes by that; no round pads more than the one before. The budget is for all
-    graphs together: while they exceed it, the dimension that loses least gives up a bucket.
+    round weighs the sizes by that; no round pads more than the one before.
     """
-    limits = budget or Budget()
-    most: dict[str, int] = {}
-    dims = _settled(names, seen, most, limits, n_rounds)
-    while limits.broken_by(_graph_sizes(BucketPlan(dims, seen))) and any(len(b) > 1 for b in dims.values()):
-        shorter = [
-            _settled(names, seen, {**most, name: len(dims[name]) - 1}, limits, n_rounds)
-            for name in names
-            if len(dims[name]) > 1
-        ]
-        dims = min(shorter, key=lambda found: BucketPlan(found, seen).n_elements_padded)
-        most = {name: len(buckets) for name, buckets in dims.items()}
-    return BucketPlan(dims, dict(seen))
-
-
-def _settled(
-    names: Sequence[str],
-    seen: Mapping[tuple[int, ...], int],
-    most: Mapping[str, int],
-    limits: Budget,
-    n_rounds: int,
-) -> dict[str, Buckets]:
-    """Buckets of every dimension, each the best for the others, with at most ``most`` of each."""
     dims = {name: Buckets(tuple({sizes[axis] for sizes in seen}), "learned") for axis, name in enumerate(names)}
     for _ in range(n_rounds if len(names) > 1 else 1):
         before = dict(dims)
@@ -332,16 +256,10 @@ def _settled(
             for sizes, n in seen.items():
                 others = [b.padded(s) for i, (b, s) in enumerate(zip(dims.values(), sizes)) if i != axis]
                 weights[sizes[axis]] += n * _elements(others)
-            counts = [n for n in (most.get(name), limits.n_buckets) if n is not None]
-            dims[name] = learn(weights, replace(limits, n_buckets=min(counts, default=None)))
+            dims[name] = learn(weights)
         if dims == before:
             break
-    return dims
-
-
-def _graph_sizes(plan: BucketPlan) -> list[int]:
-    """Rows of every graph the plan captures; for one dimension its size, else all elements."""
-    return [_elements(sizes) for sizes in plan.to_capture]
+    return BucketPlan(dims, dict(seen))
 
 
 def _problem(error: Exception) -> str:

@@ -27,6 +27,9 @@ class Ref:
     row: int
 
 
+_REFS = frozenset({Ref})
+
+
 class Expressions:
     """The rows of one program, and their values in its latest replay."""
 
@@ -119,13 +122,13 @@ class Expressions:
 
 def refs_in(item: object) -> Iterator[Ref]:
     """Every row among arguments, nested lists included."""
-    return among(Ref, item)
+    return among(_REFS, item)
 
 
-def among(wanted: type, item: Any) -> Iterator[Any]:
-    """Everything of exactly this type among arguments, nested lists, dicts and slices included."""
+def among(wanted: frozenset[type], item: Any) -> Iterator[Any]:
+    """Everything of exactly these types among arguments, nested lists, dicts and slices included."""
     kind = type(item)
-    if kind is wanted:
+    if kind in wanted:
         yield item
     elif kind is list or kind is tuple:
         for part in item:

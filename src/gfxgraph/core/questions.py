@@ -25,14 +25,7 @@ COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
 }
 
-PREDICATES: dict[str, Callable[[Any], bool]] = {
-    "is true": bool,
-    "is NaN": lambda v: v != v,
-    "is finite": lambda v: math.isfinite(v) if not isinstance(v, complex) else v == v,
-    "is infinite": lambda v: math.isinf(v) if not isinstance(v, complex) else False,
-    "is an integer": lambda v: float(v).is_integer() if not isinstance(v, int) else True,
-}
-
+TRUTH = "is true"
 EXACTLY = "is exactly"
 
 
@@ -40,7 +33,7 @@ EXACTLY = "is exactly"
 class Question:
     """One question about a number, and its answer at capture.
 
-    ``test`` is a key of COMPARISONS (``operand`` is a number or another row), of PREDICATES, or
+    ``test`` is a key of COMPARISONS (``operand`` is a number or another row), ``TRUTH``, or
     ``EXACTLY`` for a pinned value.
     """
 
@@ -60,9 +53,7 @@ class Question:
         shown = numbers.text(self.subject)
         if self.test in COMPARISONS:
             return f"{shown} {self.test} {numbers.text(self.operand)}"
-        if self.test == "is true":
-            return f"bool({shown})"
-        return shown if self.test == EXACTLY else f"{shown} {self.test}"
+        return f"bool({shown})" if self.test == TRUTH else shown
 
 
 def same_value(a: object, b: object) -> bool:
@@ -94,5 +85,5 @@ def ask(question: Question, numbers: Expressions) -> tuple[bool, Any]:
     if question.test in COMPARISONS:
         answer = bool(COMPARISONS[question.test](value, numbers.fill(question.operand)))
     else:
-        answer = bool(PREDICATES[question.test](value))
+        answer = bool(value)
     return answer == question.answer, answer

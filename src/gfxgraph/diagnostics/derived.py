@@ -1,7 +1,8 @@
 """Files derived from the package's own TOML, so that it need not be read and compiled at each start.
 
-A derived file lies beside the bytecode, named by a fingerprint of its sources: adding or editing one
-makes a new file. If the file cannot be written, only the start is slower.
+A derived file lies in the user's cache folder, where removing the package leaves nothing to import, named by a
+fingerprint of its sources: adding or editing one makes a new file. If the file cannot be written, only the start is
+slower.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gfxgraph import config, files
 
 T = TypeVar("T")
+MOST_KEPT = 7
+"""Files of one name beside the new one: other installations have theirs."""
 
 
 def load(
@@ -31,26 +35,18 @@ def load(
         understand: turns the data into the caller's objects.
     """
     file_name = f"{name}.{_fingerprint(version, folders)}"
-    # Beside the bytecode; if that is read-only, in a folder that only this user can write.
-    places = [
-        Path(__file__).parent / "__pycache__" / file_name,
-        *([home / ".cache" / "gfxgraph" / file_name] if (home := config.home_folder()) is not None else []),
-    ]
-    for path in places:
-        try:
-            return understand(files.read(path))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
-            continue
-    data = make()
-    for path in places:
-        try:
-            files.new_folder(path.parent)
-            for old in path.parent.glob(f"{name}.*"):
-                old.unlink(missing_ok=True)
-            files.write(path, data)
-            break
-        except OSError:
-            continue
+    folder = config.cache_folder()
+    if folder is None:
+        return understand(make())
+    try:
+        return understand(files.read(folder / file_name))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
+        data = make()
+    with suppress(OSError):
+        files.new_folder(folder)
+        for old in sorted(folder.glob(f"{name}.*"), key=lambda path: path.stat().st_mtime)[:-MOST_KEPT]:
+            old.unlink(missing_ok=True)
+        files.write(folder / file_name, data)
     return understand(data)
 
 

@@ -7,6 +7,7 @@ only looked up when something was recognised, and never through torch.
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -21,6 +22,7 @@ from gfxgraph.diagnostics.situation import APUS, Situation
 
 if TYPE_CHECKING:
     from gfxgraph.diagnostics.scan import Scanner
+    from gfxgraph.hardware.device import DeviceInfo
 
 
 def family_of(arch: str) -> str:
@@ -59,11 +61,7 @@ def _with_device(found: Explanation) -> Explanation:
     families = found.families
     known = None
     if not arch and _may_have_gpu():
-        # Here, as below: explain must start fast.
-        # lazily: explaining one line needs none of it
-        from gfxgraph.hardware.device import device_info
-
-        device = device_info()
+        device = _device()
         arch = device.physical_arch or device.arch
         families = families or ((device.family,) if device.family else ())
     if arch:
@@ -90,6 +88,18 @@ def _with_device(found: Explanation) -> Explanation:
     from gfxgraph.hardware.answers import with_answers
 
     return with_answers(found, said.arch)
+
+
+def _device() -> DeviceInfo:
+    """The device; an empty one where GFXGRAPH_ARCH names none: an error is explained all the same."""
+    # lazily: explaining one line needs none of it
+    from gfxgraph.errors import ConfigError
+    from gfxgraph.hardware.device import DeviceInfo, device_info
+
+    try:
+        return device_info()
+    except ConfigError:
+        return DeviceInfo()
 
 
 def _may_have_gpu() -> bool:
@@ -160,10 +170,10 @@ def environment_report() -> str:
     # lazily: explain does not need them, and it must start fast
     from gfxgraph import __version__
     from gfxgraph.hardware.defect_environment import detect
-    from gfxgraph.hardware.device import device_info, torch_rocm_status
+    from gfxgraph.hardware.device import torch_rocm_status
     from gfxgraph.hardware.versions import show
 
-    device, torch, environment = device_info(), torch_rocm_status(), detect()
+    device, torch, environment = _device(), torch_rocm_status(), detect()
     rows = [
         ("gfxgraph", __version__),
         ("GPU", f"{device.name} ({device.arch}, {device.source})" if device.arch else "none found"),
@@ -171,6 +181,8 @@ def environment_report() -> str:
         ("support", device.support),
         ("ROCm", show(environment.rocm) if environment.rocm else "not found"),
         ("PyTorch", str(torch["message"])),
+        ("Python", platform.python_version()),
+        ("system", platform.platform()),
         *config.reported(environment.environ).items(),
     ]
     rows += [

@@ -6,17 +6,21 @@ import sys
 from dataclasses import asdict, dataclass
 
 from gfxgraph import config
-from gfxgraph.hardware.architectures import Architecture, architecture, name_of_override
+from gfxgraph.errors import ConfigError
+from gfxgraph.hardware.architectures import Architecture, architecture, architectures, name_of_override
 from gfxgraph.hardware.machine import Machine
 from gfxgraph.hardware.software import find_torch
 from gfxgraph.hardware.topology import Gpu, gpus
+
+SIMULATED = "gfx1030"
+"""What every HIP profile of the simulator imitates."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
     """One GPU as programs will see it; ``source`` says where the architecture comes from.
 
-    ``source`` is "GFXGRAPH_ARCH", "HSA_OVERRIDE_GFX_VERSION", "kfd", "torch" or "none".
+    ``source`` is "GFXGRAPH_ARCH", "HSA_OVERRIDE_GFX_VERSION", "kfd", "torch", "simulator" or "none".
     """
 
     arch: str = ""
@@ -63,17 +67,24 @@ def device_info(index: int = 0, machine: Machine | None = None) -> DeviceInfo:
 
     Raises:
         ValueError: the index is no whole number from 0 on.
+        ConfigError: `bad_setting`, GFXGRAPH_ARCH names no architecture that is known.
     """
     if not isinstance(index, int) or index < 0:
         raise ValueError(f"device_info() takes a whole number, 0 or more, not {index!r}")
     here = machine or Machine()
-    found = sorted(gpus(here), key=lambda gpu: gpu.is_integrated)
-    gpu = found[index] if index < len(found) else None
-    asked = config.load().arch if machine is None else config.load(here.environ).arch
-    if asked:
-        return _describe(asked, gpu, "GFXGRAPH_ARCH")
+    cards = sorted(gpus(here), key=lambda gpu: gpu.is_integrated)
+    gpu = cards[index] if index < len(cards) else None
+    stated = config.variables(["GFXGRAPH_ARCH"], None if machine is None else here.environ).get("GFXGRAPH_ARCH", "")
+    settings = config.load(None if machine is None else here.environ)
+    if stated.strip() and architecture(settings.arch) is None:
+        allowed = f"one of {', '.join(architectures())}"
+        raise ConfigError("bad_setting", variable="GFXGRAPH_ARCH", value=stated, allowed=allowed)
+    if settings.arch:
+        return _describe(settings.arch, gpu, "GFXGRAPH_ARCH")
     if gpu is None:
-        return _from_torch(index) if machine is None else DeviceInfo()
+        found = _from_torch(index) if machine is None else DeviceInfo()
+        is_simulated = not found.arch and machine is None and settings.simulate.startswith("hip")
+        return _describe(SIMULATED, None, "simulator") if is_simulated else found
     override = override_for(gpu, here)
     if override and override != gpu.arch:
         return _describe(override, gpu, "HSA_OVERRIDE_GFX_VERSION")

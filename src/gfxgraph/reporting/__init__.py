@@ -10,10 +10,10 @@ Stays out: capturing and replaying, the command line.
     demangle.py    readable C++ names of kernels
     coverage.py    the share of work done by graphs, as plain data; launch_counts.py counts it
     memory_use.py  where graph memory is, including what torch does not count
-    times.py       device time of nodes by the node walk
     check.py       finds the parts of a function that cannot be captured, in the simulator
     write_process_file.py  a process's data for ``gfxgraph run --coverage`` and ``--report``
     process_files.py  reads that data, without torch
+    run_line.py    the line with which a run ends and its page begins
     page.py        all of it as one HTML page (page.html)
     rewrites.py    suggests replacements for operations that cannot be captured
 """

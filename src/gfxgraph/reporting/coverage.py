@@ -31,6 +31,7 @@ class Coverage:
         validation_launches: launches by gfxgraph itself, to compare replays with eager; in no share.
         n_elsewhere: replays on threads that coverage does not watch.
         downgrades: fallbacks and engines' graphs that became eager, with counts.
+        n_once: eager launches before the first replay, at lines that launch no more; in no share.
     """
 
     graph_launches: int = 0
@@ -40,6 +41,7 @@ class Coverage:
     n_elsewhere: int = 0
     lines: list[EagerLine] = field(default_factory=list)
     downgrades: list[str] = field(default_factory=list)
+    n_once: int = 0
 
     @property
     def share(self) -> float | None:
@@ -70,6 +72,7 @@ class Coverage:
             self.n_elsewhere + other.n_elsewhere,
             sorted(merged.values(), key=lambda line: -line.n),
             [*self.downgrades, *other.downgrades],
+            self.n_once + other.n_once,
         )
 
     def __str__(self) -> str:
@@ -77,6 +80,8 @@ class Coverage:
             return "coverage: no device work was seen"
         text = f"coverage: {self.share:.1%} of launches in graphs"
         text += f" ({self.graph_launches} launches by {self.n_replays} replays, {self.eager_launches} eager)"
+        if self.n_once:
+            text += f"; {self.n_once} before the first replay are left out"
         if self.lines:
             first = self.lines[0]
             text += f"; most by {first.op} at {first.where}: {first.why}"

@@ -10,21 +10,18 @@ from gfxgraph.guard.tensor_names import TensorNames
 from gfxgraph.process import process
 from gfxgraph.reporting.inspection import Inspection
 from gfxgraph.reporting.reading import graphs_of, read_capture
-from gfxgraph.reporting.times import timed
 
 
-def inspect(obj: Any = None, *, tensors: bool = True, times: bool = False) -> Inspection:
+def inspect(obj: Any = None, *, tensors: bool = True) -> Inspection:
     """What a captured graph does, node by node, with the source line that made each node.
 
     Args:
         obj: a graph, a ``graphed`` function, a compiled region, an object that holds such, or several in a list; by
         default every graph of this process.
         tensors: also list each node's tensors; without them a graph of thousands of nodes is read faster.
-        times: measure each node's time on the device, by a replay node by node (reporting/times.py).
 
     Raises:
         TypeError: ``obj`` holds no graph.
-        ValueError: with ``times``, if a graph's nodes cannot be run one by one.
     """
     state = process.current()
     names = TensorNames(sys._getframe(1)) if tensors else None
@@ -38,8 +35,7 @@ def inspect(obj: Any = None, *, tensors: bool = True, times: bool = False) -> In
             found += made
             notes += said
     captured = [(label, graph) for label, graph in found if getattr(graph, "_program", None) is not None]
-    read = timed if times else read_capture
-    captures = [read(graph, label, names) for label, graph in captured]
+    captures = [read_capture(graph, label, names) for label, graph in captured]
     if obj is None:  # a set has no order
         captures.sort(key=lambda capture: (capture.where, capture.name))
     driver = state.driver if state is not None else None

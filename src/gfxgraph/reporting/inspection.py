@@ -48,7 +48,6 @@ class InspectedNode:
         where: the source line of that operation.
         defined_at: for a Triton kernel, the line of its function.
         after: indices of the nodes that it waits for.
-        device_us: time on the device, if measured (``times=True``).
     """
 
     index: int
@@ -65,7 +64,6 @@ class InspectedNode:
     defined_at: str = ""
     after: tuple[int, ...] = ()
     tensors: tuple[TensorInfo, ...] = ()
-    device_us: float | None = None
 
     def __str__(self) -> str:
         on = ", ".join(tensor.layout for tensor in self.tensors)

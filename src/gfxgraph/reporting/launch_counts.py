@@ -64,6 +64,9 @@ class EagerLaunches(TorchDispatchMode):
         self.cells: Counter[tuple[int, int, str, str, bool]] = Counter()
         """(code, instruction, operation, why, whether the call cannot be captured); the code by its identity."""
         self.codes: dict[int, Any] = {}
+        self.before: Counter[tuple[int, int, str, str, bool]] | None = None
+        """In a whole process, ``cells`` as the first replay began: what is launched no more is no part of a step."""
+        self.is_whole = False
         self.recorded: set[tuple[int, int]] = set()
         """(code, instruction) of what captures recorded meanwhile."""
         self.in_graphs = self.checks = self.n_replays = self.n_elsewhere = 0
@@ -146,6 +149,8 @@ class EagerLaunches(TorchDispatchMode):
             self.n_elsewhere += 1
             return
         self.inside, self.validates = graph, is_compared
+        if self.is_whole and self.before is None:
+            self.before = Counter(self.cells)
         self.n_replays += 1
         if identity(graph) not in self.nodes:
             self.nodes[identity(graph)] = _n_nodes(graph)
@@ -195,8 +200,12 @@ class EagerLaunches(TorchDispatchMode):
             if len(row) > 4 and row[4] is not None
         }
         merged: dict[tuple[str, str, str], EagerLine] = {}
-        sources = Sources()
-        for (number, lasti, op, why, is_unsafe), n in list(self.cells.items()):
+        sources, n_once, before = Sources(), 0, self.before or Counter()
+        for cell, n in list(self.cells.items()):
+            number, lasti, op, why, is_unsafe = cell
+            if n == before[cell]:
+                n_once += n
+                continue
             where = sources.of(str(where_of(self.codes[number], lasti)))
             why = why or reasons.get((op, where)) or reasons.get(("", where)) or (why_unsafe(op) if is_unsafe else "")
             why = why or (NOT_REPLAYED if (number, lasti) in known else NO_CAPTURE)
@@ -211,7 +220,14 @@ class EagerLaunches(TorchDispatchMode):
         ]
         n_eager = sum(line.n for line in lines)
         return Coverage(
-            self.in_graphs, n_eager, self.n_replays, self.checks, self.n_elsewhere, lines[:MOST_LINES], downgrades
+            self.in_graphs,
+            n_eager,
+            self.n_replays,
+            self.checks,
+            self.n_elsewhere,
+            lines[:MOST_LINES],
+            downgrades,
+            n_once,
         )
 
 
@@ -275,6 +291,7 @@ def start() -> EagerLaunches:
     global _watching
     if _watching is None:
         _watching = EagerLaunches()
+        _watching.is_whole = True
         _watching.open()
     return _watching
 

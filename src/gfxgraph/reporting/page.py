@@ -7,6 +7,7 @@ thousands of nodes is a page of some hundred rows.
 from __future__ import annotations
 
 import json
+import linecache
 import time
 from collections.abc import Sequence
 from importlib.resources import files
@@ -15,8 +16,12 @@ from typing import Any
 
 from gfxgraph import config
 from gfxgraph import files as writer
+from gfxgraph.reporting import run_line
 from gfxgraph.reporting.folding import folded
 from gfxgraph.reporting.rewrites import in_chinese
+
+N_SOURCES = 100
+"""Most places of which the source text is shown."""
 
 
 def html(processes: Sequence[dict[str, Any]]) -> str:
@@ -80,13 +85,33 @@ def _process(table: dict[str, Any], strings: _Strings) -> dict[str, Any]:
         "cwd": table.get("cwd", ""),
         "platform": table.get("platform"),
         "date": time.strftime("%Y-%m-%d %H:%M", time.localtime(table["at"])),
+        "line": {
+            lang: run_line.told(0, [table["stats"]], False, lang == "zh", True)["line"] for lang in ("en", "zh")
+        },
         "stats": table["stats"],
+        "sources": {where: found for where in _places(table) if (found := _source(where))},
         "coverage": coverage,
         "memory": table.get("memory"),
         "runtime": inspection.get("runtime", ""),
         "left_out": inspection.get("left_out", 0),
         "captures": [_capture(capture, strings) for capture in inspection["captures"]],
     }
+
+
+def _places(table: dict[str, Any]) -> list[str]:
+    """Where something ran outside a graph: each has its source text beside it."""
+    steps = [step for capture in (table.get("inspection") or {}).get("captures", ()) for step in capture["steps"]]
+    rows = [*(table["stats"].get("events") or ())[:N_SOURCES], *(step for step in steps if step["op"])]
+    return list(dict.fromkeys(str(row["where"]) for row in rows))[:N_SOURCES]
+
+
+def _source(where: str) -> str:
+    """A line of the program and those around it; "" where its file is not here."""
+    file, _, line = where.rpartition(":")
+    if not line.isdigit() or not file.endswith(".py"):
+        return ""
+    lines = {n: linecache.getline(file, n).rstrip()[:160] for n in range(max(1, int(line) - 1), int(line) + 2)}
+    return "\n".join(f"{n:>5}{'>' if n == int(line) else ' '} {text}" for n, text in lines.items() if text)
 
 
 def _capture(capture: dict[str, Any], strings: _Strings) -> dict[str, Any]:
@@ -126,7 +151,6 @@ def _step(step: dict[str, Any], strings: _Strings) -> dict[str, Any]:
 
 def _node(node: dict[str, Any], strings: _Strings) -> list[Any]:
     after = list(node["after"])
-    us = node["device_us"]
     return [
         strings(node["kind"]),
         strings(node["name"]),
@@ -137,7 +161,6 @@ def _node(node: dict[str, Any], strings: _Strings) -> list[Any]:
         node["block"],
         node["shared_nbytes"],
         node["nbytes"],
-        round(us, 2) if us is not None else None,
         0 if after == [node["index"] - 1] else after,  # most nodes wait for the one before
         strings(node["defined_at"]),
         [[strings(t["role"]), strings(t["name"]), strings(t["layout"]), t["nbytes"]] for t in node["tensors"]],

@@ -38,6 +38,7 @@ from gfxgraph.core.fault_report import Fault, NodeInfo, RuntimeWords, read_words
 from gfxgraph.core.flight_page import Page, Phase
 from gfxgraph.core.memory_map import Allocation
 from gfxgraph.diagnostics.render import render
+from gfxgraph.reporting.run_line import how_ended
 
 VARIABLE = "GFXGRAPH_FLIGHT"
 _POLL_S = 0.2
@@ -236,13 +237,6 @@ _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL)
 def _ending(status: int, words: RuntimeWords | None) -> str:
     """How the process ended, in one phrase."""
     return f"{how_ended(status)}: {words.line}" if words is not None else how_ended(status)
-
-
-def how_ended(status: int) -> str:
-    """A status as ``subprocess`` gives it, in words."""
-    with suppress(ValueError):
-        return signal.Signals(-status).name
-    return f"exit status {status}" if status >= 0 else f"signal {-status}"
 
 
 def end_as(status: int) -> None:

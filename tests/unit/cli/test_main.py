@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -48,6 +49,43 @@ def test_an_unknown_architecture_is_refused_where_it_is_shown():
     """`device` says what is wrong with GFXGRAPH_ARCH, as `enable` does."""
     done = gfxgraph("device", GFXGRAPH_ARCH="gfx9999x")
     assert done.returncode == 2 and 'GFXGRAPH_ARCH is "gfx9999x"' in done.stderr
+
+
+def test_an_architecture_that_nobody_knows_is_refused():
+    """The known ones are listed; an error is explained all the same."""
+    done = gfxgraph("device", GFXGRAPH_ARCH="gfx1999")
+    assert done.returncode == 2 and 'GFXGRAPH_ARCH is "gfx1999"' in done.stderr and "gfx1030" in done.stderr
+    assert gfxgraph("explain", "hipErrorIllegalAddress", GFXGRAPH_ARCH="gfx1999").returncode == 0
+
+
+def test_the_simulated_device_is_known_before_torch_is():
+    """device_info() under GFXGRAPH_SIMULATE; check --simulate names the simulator and no machine."""
+    code = "import gfxgraph, sys; d = gfxgraph.device_info(); print(d.arch, d.source, 'torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=ENVIRONMENT | {"GFXGRAPH_SIMULATE": "hip"}, capture_output=True, text=True
+    )
+    assert done.stdout == "gfx1030 simulator False\n"
+    said = gfxgraph("check", "--simulate").stdout
+    assert "profile hip" in said and "gfx1030" not in said
+
+
+def test_status_shows_python_and_system():
+    """What a bug report needs."""
+    said = gfxgraph("status").stdout
+    assert f"Python     {platform.python_version()}" in said and f"system     {platform.platform()}" in said
+
+
+def test_no_color_is_heard():
+    """On a terminal, too."""
+    line = f"{sys.executable} -m gfxgraph doctor"
+    for value, has_colour in (("", True), ("1", False)):
+        done = subprocess.run(
+            ["script", "-qec", line, "/dev/null"],
+            env=ENVIRONMENT | {"NO_COLOR": value},
+            capture_output=True,
+            text=True,
+        )
+        assert ("\x1b[3" in done.stdout) is has_colour, done.stdout
 
 
 def test_help_imports_nothing_heavy():
@@ -97,7 +135,7 @@ def test_status_and_env_tell_what_is_here(tmp_path):
     assert "gfxGRAPH environment report:" in by_name["env"].stdout
     assert "HSA_OVERRIDE_GFX_VERSION 10.3.0" in by_name["env"].stdout
     told = json.loads(gfxgraph("status", "--json").stdout)
-    assert list(told) == ["device", "torch", "accelerators", "engines", "variables"]
+    assert list(told) == ["device", "torch", "accelerators", "engines", "python", "system", "variables"]
 
 
 def test_help_in_chinese_names_every_command():

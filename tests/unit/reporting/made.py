@@ -39,7 +39,6 @@ def node(index: int, per_layer: int) -> InspectedNode:
         nbytes=6 << 20,
         after=(index - 1,) if index else (),
         tensors=tensors,
-        device_us=3.0 + at,
     )
 
 

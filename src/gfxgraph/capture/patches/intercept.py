@@ -4,7 +4,7 @@ A dispatch mode sees operations. It does not see ``torch.cuda.synchronize()``, a
 the number that ``.item()`` gives to Python. While at least one capture is running, these names are
 replaced by functions that check whether *this thread* is capturing, and otherwise call the original.
 The originals are restored when the last capture ends, so a program that captures nothing is not affected. The
-replacements are in tensor_reads.py, waits.py, optimizers.py, number_functions.py, draws.py and deferred_calls.py.
+replacements are in tensor_reads.py, waits.py, optimizers.py, draws.py and deferred_calls.py.
 
 Invariant: ``stock(name)`` is always torch's own function, whatever is installed.
 """
@@ -15,6 +15,7 @@ import ctypes
 import functools
 import gc
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -24,12 +25,6 @@ import torch
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.patches import deferred_calls, draws, numbers_after_capture, optimizers, tensor_reads, waits
 from gfxgraph.capture.patches.draws import wait_for_begun
-from gfxgraph.capture.patches.number_functions import (
-    launching_targets,
-    number_targets,
-    sized_targets,
-    waiting_targets,
-)
 from gfxgraph.capture.patches.torch_functions import STOCK, Targets, keep_from_dynamo
 from gfxgraph.capture.record import collectives, fused_recording, seeds
 from gfxgraph.capture.record.overloads import identity
@@ -60,9 +55,7 @@ def stock(name: str) -> Any:
 
 def _in_its_place(name: str) -> object:
     """What stands now where torch's own function is."""
-    later = sized_targets(stock) | waiting_targets(stock) | tensor_reads.memory_targets(stock)
-    later |= launching_targets(stock) | collectives.targets()
-    owner, attribute, _ = (_targets() | later)[name]
+    owner, attribute, _ = (_targets() | tensor_reads.memory_targets(stock) | collectives.targets())[name]
     found: object = getattr(owner, attribute)
     return found
 
@@ -72,7 +65,7 @@ STOCK.find = _in_its_place
 
 def original_of(func: Any) -> Any:
     """torch's own function for ``func``, if ``func`` is a replacement; else ``func``."""
-    for name, (_, _, replacement) in (_targets() | sized_targets(stock)).items():
+    for name, (_, _, replacement) in _targets().items():
         if replacement is func:
             return stock(name)
     return func
@@ -101,7 +94,7 @@ def enter(holder: object, where: object, draws: bool = True) -> None:
             gc.disable()
             _install()
     if _guards_draws:
-        wait_for_begun(stock("waiting.sleep"), at_least_once=draws)
+        wait_for_begun(time.sleep, at_least_once=draws)
 
 
 @contextmanager
@@ -195,9 +188,9 @@ def own_class(base: type) -> type:
 
 def _install() -> None:
     global _guards_draws
-    _put_named(_targets() | waiting_targets(stock))
+    _put_named(_targets())
     if fused_recording.has_compiled_nothing():
-        _put_named(number_targets())
+        _put_named(tensor_reads.number_targets())
     if optimizers.are_used():
         _put_named(optimizers.targets())
     _put_named(collectives.targets())
@@ -292,13 +285,6 @@ def _start_thread(self: threading.Thread) -> None:
         capturing.values.share()
     _guard_draws()
     stock("start_thread")(self)  # the original: another thread may have ended the last capture
-
-
-def watch_numbers() -> None:
-    """A capture returns its first number: patch what would take it for a list of ints, or know it by its type."""
-    with capture_lock.lock:
-        if holders and "sized.Tensor.view" not in STOCK:
-            _put_named(sized_targets(stock) | launching_targets(stock))
 
 
 def watch_works() -> None:

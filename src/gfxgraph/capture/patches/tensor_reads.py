@@ -4,12 +4,14 @@ indices.
 
 from __future__ import annotations
 
+import builtins
 import functools
-import math
 import operator
 import sys
+import threading
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import FrameType, FunctionType, MethodType, SimpleNamespace
 from typing import Any, TypeVar
 
@@ -17,12 +19,11 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
-from gfxgraph.capture.patches.number_functions import by_number
 from gfxgraph.capture.patches.torch_functions import STOCK, Targets, keep_from_dynamo, session_here
 from gfxgraph.capture.record import grad_scaler
 from gfxgraph.capture.record.host_memory import may_change, shares_memory
-from gfxgraph.capture.record.tracked_numbers import TrackedNumber, holds_numbers
-from gfxgraph.capture.record.user_lines import place, shows_text
+from gfxgraph.capture.record.tracked_numbers import NUMBERS, holds_numbers, is_number
+from gfxgraph.capture.record.user_lines import place
 from gfxgraph.capture.replay.graph_tensors import has_layout
 from gfxgraph.core.tape import TapeValue
 from gfxgraph.process import process
@@ -240,8 +241,6 @@ def _repr(self: Tensor, *args: object, **kwargs: object) -> str:
     def show() -> str:
         return repr_of(self, *args, **kwargs)  # type: ignore[no-any-return]
 
-    if shows_text():
-        return session.host_call("aten::item", show, repeat=False)  # type: ignore[no-any-return]
     return session.values.read_text(show)  # type: ignore[no-any-return]
 
 
@@ -260,7 +259,7 @@ def _made_on_host(short: str) -> Callable[..., Tensor]:
         make = STOCK[short]
         session = session_here()
         device = kwargs.get("device")
-        if session is not None and session.values.has_numbers and holds_numbers(data):
+        if session is not None and session.values.has_given and holds_numbers(data):
             return _of_numbers(session, short, data, args, kwargs)
         if device is None and short != "as_tensor" and session is not None:
             device = _default_device(session)
@@ -309,8 +308,8 @@ def _getitem(self: Tensor, index: Any) -> Any:
     session = session_here()
     if session is not None:
         index = _with_places(session, index)
-    if _holds_number(index):
-        return by_number(STOCK["getitem"], (self, index), {})
+        if holds_numbers(index):
+            return session.values.passed(STOCK["getitem"], (self, index), {})
     if type(index) is list or (type(index) is tuple and list in map(type, index)):
         if session is not None and self.is_cuda:
             index = _host_indices(index)
@@ -321,11 +320,11 @@ def _setitem(self: Tensor, index: Any, value: Any) -> None:
     session = session_here()
     if session is not None:
         index = _with_places(session, index)
-    if _holds_number(index):
-        by_number(STOCK["setitem"], (self, index, value), {})
-        return
-    if session is not None and self.is_cuda:
-        index = _host_indices(index)
+        if holds_numbers((index, value)):
+            session.values.passed(STOCK["setitem"], (self, index, value), {})
+            return
+        if self.is_cuda:
+            index = _host_indices(index)
     STOCK["setitem"](self, index, value)
 
 
@@ -349,13 +348,6 @@ def _with_places(session: Any, index: Any) -> Any:
     return session.values.read_scalar(index, "an index") if session.values.comes_from_device(index) else index
 
 
-def _holds_number(index: object) -> bool:
-    kind = type(index)
-    if kind is TrackedNumber:
-        return True
-    return (kind is tuple or kind is slice or kind is list) and holds_numbers(index)
-
-
 def _host_indices(index: Any) -> Any:
     """Turn lists in an index into host tensors, so that the dispatcher sees their copy."""
     if type(index) is list and index and not any(isinstance(i, (slice, type(None), type(...))) for i in index):
@@ -373,13 +365,37 @@ def _maybe_opt_step(self: Any, optimizer: Any, optimizer_state: Any, *args: Any,
     return grad_scaler.maybe_opt_step(session, stock_step, self, optimizer, optimizer_state, args, kwargs)
 
 
-def _predicate(name: str, test: str) -> Callable[[Any], bool]:
-    def asked(value: object) -> bool:
-        if type(value) is TrackedNumber:
-            return value._ask(test, bool(STOCK[name](value._value)))
-        return STOCK[name](value)  # type: ignore[no-any-return]
+@functools.cache  # one for all captures: it is known by identity
+def _telling(short: str) -> Callable[..., object]:
+    """By these another thread is told something: of host tensors that hold values of the device, perhaps."""
 
-    return asked
+    def tell(*args: object, **kwargs: object) -> object:
+        session = process.active_session()
+        if session is not None and threading.active_count() > 1:
+            session.values.share()
+        return STOCK[short](*args, **kwargs)
+
+    tell.__name__ = tell.__qualname__ = short
+    return tell
+
+
+def _chosen(short: str) -> Callable[..., object]:
+    """``min`` or ``max`` of numbers: a replay chooses anew, as clipping means it."""
+
+    def choose(*args: Any, **kwargs: Any) -> object:
+        func = STOCK[short]
+        if not kwargs and len(args) > 1 and holds_numbers(args) and all(map(is_number, args)):
+            return next(arg for arg in args if type(arg) in NUMBERS)._keeper.computed(short, func, args)
+        return func(*args, **kwargs)
+
+    choose.__name__ = choose.__qualname__ = short
+    return choose
+
+
+@functools.cache
+def number_targets() -> Targets:
+    """Replacements that code of Dynamo's may have guards on."""
+    return {name: (builtins, name, _chosen(name)) for name in ("min", "max")}
 
 
 def _swap_tensor_impl(first: Tensor, second: Tensor) -> None:
@@ -415,7 +431,6 @@ def targets() -> Targets:
         "tensor": (torch, "tensor", _made_on_host("tensor")),
         "as_tensor": (torch, "as_tensor", _made_on_host("as_tensor")),
         "asarray": (torch, "asarray", _made_on_host("asarray")),
-        "isnan": (math, "isnan", _predicate("isnan", "is NaN")),
-        "isfinite": (math, "isfinite", _predicate("isfinite", "is finite")),
-        "isinf": (math, "isinf", _predicate("isinf", "is infinite")),
+        "notify": (threading.Condition, "notify", _telling("notify")),
+        "submit": (ThreadPoolExecutor, "submit", _telling("submit")),
     }

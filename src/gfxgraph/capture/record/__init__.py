@@ -10,10 +10,10 @@ tensor_arguments.py, unsafe_calls.py
 splits.py     what runs between two segments
 host_values.py, host_memory.py
               values that leave the device; host memory that captured code read
-tracked_numbers.py, number_symbols.py
-              what ``.item()`` hands out inside a capture; the same as torch's symbolic scalars
-dynamic_shapes.py, relocated_tensors.py
-              tensors whose shape depends on data, and other captures that use them
+tracked_numbers.py
+              what ``.item()`` hands out inside a capture
+dynamic_shapes.py
+              calls that replays repeat whole: with such numbers, or tensors whose shape depends on data
 random_generators.py, seeds.py
               the generators of a capture; those that the captured program seeds
 grad_scaler.py

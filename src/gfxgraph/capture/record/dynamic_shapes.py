@@ -1,47 +1,49 @@
-"""Tensors whose shape depends on data, and what is computed with them inside a capture.
+"""Torch calls that a replay repeats as a whole: those with tensors whose shape depends on data, or with numbers read
+inside the capture.
 
 Problem: ``x[mask]`` has as many rows as the mask has true elements, a different number in each replay. Everything
 recorded after it was sized for the captured count. Idea: such a tensor *moves*: a replay points the program's own
-tensor at the new result, and each torch call that takes it is a host step, repeated as a whole, with results
-that move in turn. Results without dimensions, and external tensors that the call wrote, stay in place: graphs
-can continue from there.
+tensor at the new result, whatever its shape, and each torch call that takes it is a host step, repeated as a whole,
+with results that move in turn. Results without dimensions, and external tensors that the call wrote, stay in place:
+graphs can continue from there. A call with a tracked number is such a step, too; its results stay in place if they
+have the size of a tensor that it was given.
 
 Calls are seen by a ``TorchFunctionMode``, above C++, which would read a size and use it as a constant.
 What Python reads of a moving tensor (its shape, its length) is checked again at each replay.
 
 Views move whatever their dimensions: copying a new view to where the old one lay would overwrite its base.
 
-Invariant: anything that uses a moving tensor in another way (a backward, an operation without a visible call, a
-pointer) fixes it first: then its step copies into the captured memory, and raises if the shape differs.
+Invariant: anything that uses a moving tensor in another way (autograd, an operation without a visible call, a
+pointer) fixes it first: then its step copies into the captured memory, and raises if the shape differs. Another
+program that uses one checks, before each segment, that it lies where it lay; a result of the captured shape always
+does.
 """
 
 from __future__ import annotations
 
-import sys
 import weakref
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from gfxgraph.capture.patches import intercept
-from gfxgraph.capture.record import fused_recording, relocated_tensors
+from gfxgraph.capture.record import fused_recording
 from gfxgraph.capture.record.autocasting import as_now
-from gfxgraph.capture.record.modes import put_below, take_off
+from gfxgraph.capture.record.modes import is_entered, put_below, take_off
 from gfxgraph.capture.record.tensor_arguments import flat, written
-from gfxgraph.capture.record.tracked_numbers import TrackedNumber, plain
+from gfxgraph.capture.record.tracked_numbers import holds_numbers, plain
 from gfxgraph.capture.record.user_lines import place
 from gfxgraph.capture.replay.captured_program import Splitting
-from gfxgraph.capture.replay.graph_tensors import Layout, has_layout, memory_of, parts_of, size_of
-from gfxgraph.capture.replay.replay_steps import HostStep, ReadStep, Step, share_memory
-from gfxgraph.core.expressions import among
+from gfxgraph.capture.replay.graph_tensors import has_layout, memory_of, storage_address
+from gfxgraph.capture.replay.replay_steps import HostStep, ReadStep, SegmentStep, Step, share_memory
+from gfxgraph.core.tape import TapeValue, leaves, where_of
 from gfxgraph.core.unsafe import Kind, UnsafeOp, When
-from gfxgraph.errors import GuardMismatch
 from gfxgraph.process import process
 from gfxgraph.types import OnUnsafe
 
@@ -70,6 +72,8 @@ _VIEWS = frozenset(f"aten::{name}" for name in "unbind select squeeze t transpos
 
 _PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device)
 _UNKNOWN: Any = object()
+_everywhere: dict[int, tuple[weakref.ref[Tensor], weakref.ref[HostStep]]] = {}
+"""Every moving tensor of the process, by ``id``, with the step that makes it."""
 
 
 class MovingCapture(Splitting, Protocol):
@@ -88,13 +92,16 @@ class MovingTensors:
         self._session = weakref.ref(session)
         self._steps: dict[int, tuple[weakref.ref[Tensor], HostStep]] = {}
         self._mode: Calls | None = None
-        self._graded: list[weakref.ref[HostStep]] = []
-        """Steps whose results require gradients."""
 
     @property
     def is_idle(self) -> bool:
         session: Any = self._session()
         return session is None or session.recorder.paused or process.active_session() is not session
+
+    @property
+    def sees_calls(self) -> bool:
+        """Whether torch's calls in this thread come here."""
+        return self._mode is not None and not self.is_idle and is_entered(self._mode)
 
     def stop(self) -> None:
         """End tracking: the capture is over."""
@@ -128,90 +135,41 @@ class MovingTensors:
         session = self._session()
         if not isinstance(step, HostStep) or session is None or session.policy is not OnUnsafe.SPLIT:
             return
-        if row is not _MOVING and not _depends_on_data(row, name, args):
-            return
-        if self._starts():
-            self._move(step, flat(args, kwargs))
+        given = flat(args, kwargs)
+        if (row is _MOVING or _depends_on_data(row, name, args)) and not _needs_gradients(given) and self.starts():
+            self._move(step, given)
 
-    def _starts(self) -> bool:
+    def starts(self) -> bool:
         """Start seeing calls; False if Dynamo would recompile under a mode of ours."""
         if self._mode is None and fused_recording.has_compiled_nothing():
             self._mode = Calls(self)  # stored before it is entered, so that it is removed whatever happens
             put_below(self._mode)
             session: Any = self._session()
             session.recorder.is_wary = True
-            session.values.expect_numbers()  # its sizes
         return self._mode is not None
 
-    def _move(self, step: HostStep, given: list[Tensor]) -> None:
+    def _move(self, step: HostStep, given: list[Tensor], stays: Iterable[object] = ()) -> None:
         others = [tensor for tensor in given if self._is_anothers(tensor)]
-        made = [tensor for tensor in flat(step.out) if not any(tensor is each for each in given)]
-        for tensor in made:
-            if tensor.is_nested:  # torch does not give it other sizes
+        for tensor in flat(step.out):
+            if tensor.is_nested or any(tensor is each for each in given):  # torch gives a nested one no other sizes
                 continue
+            is_part = any(share_memory(tensor, each) for each in given)
             if any(share_memory(tensor, each) for each in others):
                 step.views.add(id(tensor))
-            if tensor.dim() or any(share_memory(tensor, each) for each in given):
-                step.moving.add(id(tensor))
-                self._steps[id(tensor)] = weakref.ref(tensor), step
-                if has_layout(tensor):
-                    relocated_tensors.note(tensor, step)
-        self._expect_gradients(step, made, self.among([*given, *made], {}))
+            if not is_part and (not tensor.dim() or tensor.size() in stays):
+                continue
+            key = id(tensor)
+            step.moving.add(key)
+            self._steps[key] = weakref.ref(tensor), step
+            if has_layout(tensor):
+                _everywhere[key] = weakref.ref(tensor, partial(_forget, key)), weakref.ref(step)
+                if not is_part:
+                    step.homes[key] = tensor.detach()
 
     def _is_anothers(self, tensor: Tensor) -> bool:
         """Whether its memory belongs to a tensor that stays: not moving itself, or a view of one that stays."""
         step = self._step_of(tensor)
         return step is None or id(tensor) in step.views
-
-    def _expect_gradients(self, step: HostStep, made: list[Tensor], moving: list[Tensor]) -> None:
-        """A backward uses the sizes and the memory that C++ saved: it fixes these tensors."""
-        places = [
-            (weakref.ref(tensor), _placed(tensor), weakref.ref(self._steps[id(tensor)][1])) for tensor in moving
-        ]
-        mine, made_by = weakref.ref(self), weakref.ref(step)
-
-        def arrived(_: Tensor) -> None:
-            here = mine()
-            if here is not None and not here.is_idle:
-                here._fix_all()
-                return
-            then = made_by()
-            if then is not None and then.has_stale:
-                raise _gone("a value that an operation kept", "another shape")
-            for ref, place_then, mover in places:
-                tensor = ref()
-                if tensor is not None and (now := _placed(tensor)) != place_then:
-                    raise _gone(place_then[0], now[0])
-                moved = mover()
-                if tensor is not None and moved is not None and process.active_session() is not None:
-                    moved.moving.discard(id(tensor))  # this backward is captured, too, at these sizes
-                    moved.saved_must_fit = True
-
-        for tensor in made:
-            if tensor.requires_grad:
-                self._graded.append(weakref.ref(step))
-                tensor.register_hook(arrived)
-
-    def _expect_number(self, name: str, numbers: list[TrackedNumber], out: object) -> None:
-        """A backward uses the numbers that C++ saved at the capture: they are pinned, there or in its own capture."""
-        then = [(number, number._value) for number in numbers]
-
-        def arrived(_: Tensor) -> None:
-            for number, value in then:
-                if number._value != value:
-                    raise _gone(value, number._value, f"a number that torch.{name} kept for its backward")
-                number._leave(f"the backward of {name}")
-
-        for tensor in flat(out):
-            if tensor.grad_fn is not None:
-                tensor.register_hook(arrived)
-
-    def _fix_all(self) -> None:
-        self.fix([tensor for ref, _ in list(self._steps.values()) if (tensor := ref()) is not None])
-        for ref in self._graded:
-            step = ref()
-            if step is not None:
-                step.saved_must_fit = True
 
     # -- operations on moving tensors -------------------------------------------------------------------------
 
@@ -229,6 +187,9 @@ class MovingTensors:
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Handle a torch call inside the capture."""
+        session: Any = self._session()
+        if holds_numbers((args, kwargs)):
+            return session.values.passed(func, args, kwargs)
         found = self.among(args, kwargs)
         name = func.__name__
         if _is_getter(func):
@@ -236,18 +197,16 @@ class MovingTensors:
             name = "data=" if (attribute, name) == ("data", "__set__") else attribute
         if not found or name in _HARMLESS:
             return func(*args, **kwargs)
-        tensors = flat(args, kwargs)
-        if name in _FORMS or not _can_be_made_again(tensors, kwargs):
+        if name in _FORMS or not _can_be_made_again(flat(args, kwargs), kwargs):
             self.fix(found)
             return func(*args, **kwargs)
-        session: Any = self._session()
         func = intercept.original_of(func)
         if name in _ANSWERS:
             return self._answered(session, name, func, args, kwargs)
         return self._made(session, name, func, args, kwargs)
 
     def by_number(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Handle a torch call with a tracked index or size: repeat it with the fresh value, or pin the value."""
+        """Handle a torch call with a tracked number: repeat it with the fresh value, or pin the value."""
         session: Any = self._session()
         tensors = flat(args, kwargs)
         name = func.__name__
@@ -256,10 +215,9 @@ class MovingTensors:
             or name in _FORMS
             or session.policy is not OnUnsafe.SPLIT
             or not _can_be_made_again(tensors, kwargs)
-            or not self._starts()
         ):
             return func(*plain(args, name), **plain(kwargs, name))
-        return self._made(session, name, func, args, kwargs)
+        return self._made(session, name, intercept.original_of(func), args, kwargs)
 
     def _answered(self, session: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         """Record a read by Python that depends on the shape."""
@@ -267,7 +225,7 @@ class MovingTensors:
         step, ref = self._read(session, name, func, args, kwargs, value)
         session.add(step)
         if name in _COUNTS and type(value) is int:
-            return session.values.handed_out(value, ref, (step.code, step.lasti), sys._getframe(2))
+            return session.values.give(value, ref, (step.code, step.lasti))
         session.values.escaped(ref, value, name)
         return value
 
@@ -277,7 +235,6 @@ class MovingTensors:
 
     def _made(self, session: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         where = place()
-        numbers = [*among(TrackedNumber, (args, kwargs))]
         args, kwargs, spec_args, spec_kwargs = session.values.resolved_call(args, kwargs)
         given = flat(args, kwargs)
         wrote: list[Tensor] = []
@@ -285,7 +242,7 @@ class MovingTensors:
 
         def make() -> tuple[Any, Step | None]:
             session.rollback.save_states(states)
-            with WriteSaver(session, wrote), Saved() as saved:
+            with WriteSaver(session, wrote):
                 out = func(*args, **kwargs)
             others = [part for part in _parts(out) if not isinstance(part, Tensor)]
             if not all(isinstance(part, _PLAIN) for part in others):
@@ -299,10 +256,9 @@ class MovingTensors:
                     session.values.taint(tensor)
             session.recorder.adopt(out)
             step = again(out)
-            step.saved = saved.apart_from([*given, *flat(out)])
-            self._move(step, given)
-            if numbers:
-                self._expect_number(name, numbers, (out, wrote))
+            if spec_kwargs is kwargs or self.starts():
+                stays = () if self.among(given, {}) else [tensor.size() for tensor in given]
+                self._move(step, given, stays)
             return out, step
 
         def again(out: object = None) -> HostStep:
@@ -332,32 +288,6 @@ class Calls(TorchFunctionMode):
         return self._moving.call(func, args, kwargs)
 
 
-class Saved:
-    """Collects what autograd saves during a call for its backward."""
-
-    def __init__(self) -> None:
-        self.found: list[Tensor] = []
-        self._hooks = saved_tensors_hooks(self._keep, lambda tensor: tensor)
-
-    def _keep(self, tensor: Tensor) -> Tensor:
-        self.found.append(tensor)
-        return tensor
-
-    def __enter__(self) -> Saved:
-        self._hooks.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._hooks.__exit__(*error)
-
-    def apart_from(self, others: list[Tensor]) -> list[Tensor | None]:
-        """The saved tensors, in order; None for those that share memory with ``others``."""
-        return [
-            None if any(each is other or share_memory(each, other) for other in others) else each
-            for each in self.found
-        ]
-
-
 class WriteSaver(TorchDispatchMode):
     """Saves existing tensors before a call writes to them, and notes them in ``found``."""
 
@@ -384,24 +314,20 @@ class WriteSaver(TorchDispatchMode):
         return out
 
 
-def _placed(tensor: Tensor) -> tuple[object, list[Layout]]:
-    return size_of(tensor), [Layout.of(part) for part in parts_of(tensor)]
+def _needs_gradients(tensors: list[Tensor]) -> bool:
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 def _can_be_made_again(tensors: list[Tensor], kwargs: Any) -> bool:
     """True if the call would mean the same at a replay."""
     return not (
         "out" in kwargs  # a replay may pass other memory
+        or _needs_gradients(tensors)  # autograd keeps sizes, numbers and tensors of its own
         or torch.is_autocast_enabled("cpu")
         or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
         or _interpreter() is not None
         or not all(type(tensor) in (Tensor, torch.nn.Parameter) for tensor in tensors)
     )
-
-
-def _gone(expected: object, actual: object, what: str = "a tensor whose shape depends on data") -> GuardMismatch:
-    where = "a backward through results of a capture"
-    return process.mismatch("shape_guard_mismatch", op=what, where=where, expected=expected, actual=actual)
 
 
 def _depends_on_data(row: UnsafeOp, name: str, args: Any) -> bool:
@@ -420,3 +346,58 @@ def _parts(out: Any) -> list[Any]:
     if isinstance(out, (tuple, list)):
         return [leaf for part in out for leaf in _parts(part)]
     return [] if out is None else [out]
+
+
+# -- other captures that use them ------------------------------------------------------------------------
+
+
+def _forget(key: int, ref: object) -> None:
+    _everywhere.pop(key, None)
+
+
+def watch(steps: list[Step], externals: dict[TapeValue, Tensor]) -> list[Step]:
+    """A program's steps, with a check inserted before each segment that uses a tensor moved by another program."""
+    pairs = [(tensor(), step()) for tensor, step in list(_everywhere.values())]
+    others = [
+        (tensor, made)
+        for tensor, made in pairs
+        if tensor is not None and made is not None and id(tensor) in made.moving and made not in steps
+    ]
+    found: list[Step] = []
+    for step in steps:
+        if isinstance(step, SegmentStep) and others:
+            values = {value for entry in step.tape.entries for value in (*leaves(entry.args), *leaves(entry.kwargs))}
+            used = [tensor for value, tensor in externals.items() if value in values]
+            found += [AtHome(tensor, made) for tensor, made in others if _is_among(tensor, used)]
+        found.append(step)
+    return found
+
+
+def _is_among(tensor: Tensor, used: Iterable[Tensor]) -> bool:
+    """True if a segment uses the tensor, or another view of its memory."""
+    start = storage_address(tensor)
+    return any(each is tensor or (start and each.is_cuda and storage_address(each) == start) for each in used)
+
+
+class AtHome(Step):
+    """Checks, before a segment that uses another program's moving tensor, that the tensor lies where it lay at
+    capture.
+    """
+
+    def __init__(self, tensor: Tensor, made: HostStep) -> None:
+        self._tensor = weakref.ref(tensor)
+        self._home = tensor.detach()
+        self._made = made.name, where_of(made.code, made.lasti)
+
+    def run(self, program: Any) -> None:
+        tensor = self._tensor()
+        if tensor is None:  # nothing can see another value of it
+            return
+        home = self._home
+        if tensor.size() != home.size() or tensor.data_ptr() != home.data_ptr():
+            op, where = self._made
+            expected, actual = tuple(home.size()), tuple(tensor.size())
+            raise process.mismatch("moved_tensor", op=op, where=where, expected=expected, actual=actual)
+
+    def __str__(self) -> str:
+        return f"a check of the result of {self._made[0]}, which another graph computes"

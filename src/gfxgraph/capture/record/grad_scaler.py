@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gfxgraph.capture.record.tracked_numbers import TrackedNumber
+from gfxgraph.capture.record.tracked_numbers import NUMBERS
 from gfxgraph.capture.record.user_lines import place
 from gfxgraph.capture.replay.replay_steps import Gate
 from gfxgraph.core.unsafe import BY_NAME
@@ -20,7 +20,7 @@ def maybe_opt_step(session: Any, stock: Any, scaler: Any, optimizer: Any, state:
     if session.policy is not OnUnsafe.SPLIT or session.gate is not None:
         return stock(scaler, optimizer, state, *args, **kwargs)
     found = sum(flag.item() for flag in state["found_inf_per_device"].values())
-    if type(found) is not TrackedNumber:
+    if type(found) not in NUMBERS:
         return optimizer.step(*args, **kwargs) if not found else None
     where, row, name = place(), BY_NAME["aten::_local_scalar_dense"], "torch.amp.GradScaler.step"
     session.split(row, name, lambda: (None, None), where)

@@ -1,37 +1,41 @@
 """Values that leave the device inside a capture, and what the program does with them.
 
 A read (``.item()``, ``.tolist()``, an index, a size) splits the graph; the number that it returns carries its
-expression (tracked_numbers.py). A comparison of it becomes a guard of the read; an operation that takes it becomes a
-step that runs with the fresh value; any other use pins the value. Host tensors computed from device values are
-*tainted*: computing with them is a host step, not a constant.
+expression (tracked_numbers.py). A comparison of it becomes a guard of the read; a torch call that takes it becomes a
+step that runs with the fresh value (dynamic_shapes.py); a conversion to a plain number pins the value. Host tensors
+computed from device values are *tainted*: computing with them is a host step, not a constant.
 """
 
 from __future__ import annotations
 
 import operator
-import sys
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from types import FrameType
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from gfxgraph.capture.patches import intercept, numbers_after_capture
-from gfxgraph.capture.record import modes, number_symbols
 from gfxgraph.capture.record.host_memory import lends_memory
-from gfxgraph.capture.record.number_symbols import WantsNumber, numbers_of, refs_and_values, symbolic
 from gfxgraph.capture.record.tensor_arguments import flat
-from gfxgraph.capture.record.tracked_numbers import TrackedNumber, holds_numbers, is_number, now, plain
-from gfxgraph.capture.record.user_lines import is_argument, place, program_place, user_frame
+from gfxgraph.capture.record.tracked_numbers import (
+    NUMBERS,
+    TrackedInt,
+    TrackedNumber,
+    holds_numbers,
+    is_number,
+    now,
+    plain,
+    refs_and_values,
+)
+from gfxgraph.capture.record.user_lines import is_made_by_dynamo, place, program_place
 from gfxgraph.capture.replay.captured_program import Splitting
 from gfxgraph.capture.replay.graph_tensors import kept_identity, memory_of, overwrite
 from gfxgraph.capture.replay.replay_steps import CallStep, Gate, HostStep, ReadStep, Step
 from gfxgraph.core.expressions import Expressions, Ref, refs_in
-from gfxgraph.core.questions import EXACTLY, Question, same_value
+from gfxgraph.core.questions import EXACTLY, TRUTH, Question, same_value
 from gfxgraph.core.tape import where_of
 from gfxgraph.core.unsafe import BY_NAME, UnsafeOp
 from gfxgraph.errors import CaptureError
@@ -39,10 +43,6 @@ from gfxgraph.process import process
 from gfxgraph.process.process import OngoingRecording
 from gfxgraph.types import OnUnsafe
 
-# Rounding keeps one value one value: it is allowed even if computing with values is refused.
-_ROUNDING = frozenset({"abs", "neg", "pos", "round", "real", "imag"})
-_POWERS = frozenset({"pow", "float_power"})
-"""Their derivative by the exponent takes the base's logarithm, which torch has of no symbolic scalar."""
 _MOST_NUMBERS = 4096
 """A longer list is pinned as a whole."""
 _refilled: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
@@ -97,17 +97,12 @@ class HostValues:
         self._reads: dict[int, ReadStep] = {}
         self._given: list[weakref.ref[TrackedNumber]] = []
         self._imports: dict[int, tuple[TrackedNumber, TrackedNumber]] = {}
-        self.has_numbers = False
-        """Whether tracked numbers may have been handed out."""
-        self.has_symbols = False
-        """Whether an operation may have been given a symbolic scalar."""
         self.tainted: dict[int, Any] = {}
         """Host memory that holds device values, by ``memory_of``, so that views of it are found too."""
         self._tensors: list[weakref.ref[Tensor]] = []
         """The tensors of that memory."""
         self._shared: list[tuple[Tensor, Tensor]] = []
         """Those that another thread may use, with their content as it was told of them."""
-        self._shared_at = 0
 
     # -- host tensors -------------------------------------------------------------------------------
 
@@ -126,14 +121,10 @@ class HostValues:
         _refilled.setdefault(memory_of(tensor), tensor)
 
     def take_over(self) -> None:
-        """Before the first operation: what other programs refill holds values of the device here, too, and a backward
-        may bring its forward's numbers.
-        """
+        """Before the first operation: what other programs refill holds values of the device here, too."""
         for tensor in list(_refilled.values()):
             self.taint(tensor)
         self._tensors.clear()  # other threads are told of this program's own
-        if number_symbols.alive:
-            self.has_symbols = self._capturing().recorder.is_wary = True
 
     def is_tainted(self, tensor: Tensor) -> bool:
         if not self.tainted or tensor.is_cuda:
@@ -156,29 +147,9 @@ class HostValues:
         """``tensor.item()`` inside the capture: a number that carries its expression, or a plain bool."""
         value, ref, where = self._read(partial(_below_modes, intercept.stock("item"), tensor), name)
         if isinstance(value, bool):
-            self.asked(ref, "is true", None, value, where)
+            self.asked(ref, TRUTH, None, value, where)
             return value
-        return self.handed_out(value, ref, where, sys._getframe(1))
-
-    def handed_out(self, value: object, ref: Ref, where: object, frame: FrameType) -> object:
-        """The number that a read in ``frame`` gives the program.
-
-        Plain, and pinned, in code that Dynamo made; and if it is the capture's first and a call's argument: of a
-        function of sizes, perhaps, that was looked up before any of them accepted such numbers.
-        """
-        reader = user_frame(frame)
-        if reader is not None and not any(name.startswith("__resume_at_") for name in reader.f_code.co_names):
-            if self._given or isinstance(value, float) or not is_argument(reader):
-                return self.give(value, ref)
-        self.expect_numbers()
-        self.escaped(ref, value, "a size or a plain number", where)
-        return value
-
-    def expect_numbers(self) -> None:
-        """Numbers are about to be handed out: functions of sizes must accept them."""
-        if not self.has_numbers:
-            self.has_numbers = True
-            intercept.watch_numbers()
+        return self.give(value, ref, where)
 
     def read_list(self, tensor: Tensor) -> Any:
         """``tensor.tolist()``: one read, and a number for each element."""
@@ -216,23 +187,16 @@ class HostValues:
     def share(self) -> None:
         """Another thread may use the program's host tensors from now on, which nobody sees: they are pinned."""
         session = self._capturing()
-        if not self._tensors or session.recorder.paused or session.policy is not OnUnsafe.SPLIT:
+        tensors = {id(tensor): tensor for ref in self._tensors if (tensor := ref()) is not None}
+        if not tensors or session.recorder.paused or session.policy is not OnUnsafe.SPLIT:
             return
-        steps = session.program.steps
-        is_known = all(isinstance(step, (ReadStep, CallStep)) for step in steps[self._shared_at :])
-        known = {id(tensor) for tensor, _ in self._shared} if is_known else set()
-        tensors = self._held()
-        for tensor in tensors:
-            if id(tensor) not in known:
-                self.read_contents(tensor, "memory that another thread may read", program_place())
-        self._shared_at = len(steps)
-        self._shared = [(tensor, _content(session, tensor)) for tensor in tensors]
+        for tensor in tensors.values():
+            self.read_contents(tensor, "memory that another thread may read", program_place())
+        self._shared = [(tensor, _content(session, tensor)) for tensor in tensors.values()]
 
     def take_back(self) -> None:
         """Another thread may have written to the tensors that were pinned for it: replays repeat what it wrote."""
         session = self._capturing()
-        if not self._shared or session.recorder.paused:
-            return
         for at, (tensor, content) in enumerate(self._shared):
             now = _content(session, tensor)
             if not same_value(_below_modes(Tensor.tolist, content), _below_modes(Tensor.tolist, now)):
@@ -240,22 +204,6 @@ class HostValues:
                 session.add(
                     CallStep(partial(overwrite, tensor, now), "a write of another thread's", *program_place())
                 )
-
-    def _held(self) -> list[Tensor]:
-        """The tensors that hold device values and that somebody besides this capture's steps holds."""
-        session = self._capturing()
-        self._tensors = [ref for ref in {id(ref): ref for ref in self._tensors}.values() if ref() is not None]
-        tensors = [each for each in (ref() for ref in self._tensors) if each is not None]  # and no other name for one
-        n_ours = Counter(map(id, (*tensors, *(tensor for tensor, _ in self._shared))))
-        for externals in (session.recorder.externals, session.program.externals):
-            n_ours.update(map(id, externals.values()))
-        for step in session.program.steps:
-            if isinstance(step, HostStep):
-                n_ours.update(map(id, flat(step.args, step.kwargs, step.out, step.mutated)))
-            elif isinstance(step, ReadStep) and isinstance(step.read, partial):
-                n_ours.update(map(id, flat(step.read.args)))
-        n_alone, *n_held = map(sys.getrefcount, [object(), *tensors])
-        return [tensor for tensor, n in zip(tensors, n_held) if n - n_alone > n_ours[id(tensor)]]
 
     def read_text(self, show: Callable[[], str]) -> str:
         """The text of a tensor, by which the program goes: it is pinned."""
@@ -280,7 +228,7 @@ class HostValues:
         tensor = args[0]
         value, ref, where = self._read(partial(func, tensor), "aten::_local_scalar_dense")
         if tensor.dtype is torch.bool:
-            self.asked(ref, "is true", None, bool(value), where)
+            self.asked(ref, TRUTH, None, bool(value), where)
         else:
             self.escaped(ref, value, "an index, a size or an operation's argument", where)
         return value
@@ -289,7 +237,7 @@ class HostValues:
         """Guard an operation that returns a bool, on which the program branches (``torch.equal``), or a number."""
         ref, step = self.new_read(read, outcome, name, where)
         if isinstance(outcome, bool):
-            self.asked(ref, "is true", None, outcome, where)
+            self.asked(ref, TRUTH, None, outcome, where)
         else:
             self.escaped(ref, outcome, name, where)
         return step
@@ -339,6 +287,12 @@ class HostValues:
         return session
 
     @property
+    def sees_calls(self) -> bool:
+        """Whether torch's calls are seen now, in this thread."""
+        here = _here()
+        return here is not None and here._capturing().moving.sees_calls
+
+    @property
     def has_given(self) -> bool:
         """Whether the program has been given a number."""
         return bool(self._given)
@@ -350,12 +304,16 @@ class HostValues:
 
     # -- numbers --------------------------------------------------------------------------------------
 
-    def give(self, value: Any, ref: Ref) -> TrackedNumber:
-        self.expect_numbers()
-        number = TrackedNumber(self, value, ref)
+    def give(self, value: Any, ref: Ref, where: Any = None) -> Any:
+        """The number that the program gets; pinned, and plain, where torch's calls with it could not be seen."""
+        is_int = isinstance(value, int)
+        if is_made_by_dynamo() or (is_int and not self._capturing().moving.starts()):
+            self.escaped(ref, value, "a plain number", where)
+            return value
+        number = (TrackedInt if is_int else TrackedNumber)(self, value, ref)
         self._given.append(weakref.ref(number))
         numbers_after_capture.note(number)
-        return number  # type: ignore[no-any-return]
+        return number
 
     def latest(self, ref: Ref, captured: Any) -> Any:
         """The number's value in the latest replay; during the capture, its captured value."""
@@ -373,7 +331,7 @@ class HostValues:
             return slice(self._own(item.start), self._own(item.stop), self._own(item.step))
         if kind is dict:
             return {name: self._own(part) for name, part in item.items()}
-        if kind is not TrackedNumber or item._keeper is self:
+        if kind not in NUMBERS or item._keeper is self:
             return item
         if id(item) not in self._imports:
             value = item._value
@@ -387,7 +345,7 @@ class HostValues:
         here = _here()
         if here is None:
             return func(*plain(args, name))
-        if here._capturing().policy is not OnUnsafe.SPLIT and name not in _ROUNDING:
+        if here._capturing().policy is not OnUnsafe.SPLIT:
             return func(*plain(here._own(args), name))
         args = here._own(args)
         try:
@@ -401,7 +359,7 @@ class HostValues:
             return tuple(here.elements([*value], ref))
         if isinstance(value, bool) or not is_number(value):
             is_bool = isinstance(value, bool)
-            here.asked(ref, "is true" if is_bool else EXACTLY, value, bool(value) if is_bool else True)
+            here.asked(ref, TRUTH if is_bool else EXACTLY, value, bool(value) if is_bool else True)
             return value
         return here.give(value, ref)
 
@@ -409,51 +367,17 @@ class HostValues:
         """Call a torch function that has tracked numbers among its arguments."""
         name = getattr(func, "__name__", str(func))
         here = _here()
-        if here is None or here._capturing().policy is not OnUnsafe.SPLIT:
-            if here is not None:
-                args, kwargs = here._own(args), here._own(kwargs)
+        if here is None:
             return func(*plain(args, name), **plain(kwargs, name))
         session = here._capturing()
-        here.has_symbols = session.recorder.is_wary = True
-        args, kwargs = here._own(args), here._own(kwargs)
-        steps, rows = session.program.steps, session.recorder.rows
-        before = [(session, steps, rows, len(steps), len(rows))]
-
-        def has_done_nothing() -> bool:
-            return any(
-                len(steps) == n_steps and session.recorder.rows is rows and len(rows) == n_rows
-                for session, steps, rows, n_steps, n_rows in before
-            )
-
-        try:
-            if not modes.is_on(session.recorder):  # in the kernel of an operation: none would find the symbol there
-                raise WantsNumber
-            if name == "__rpow__" or name in _POWERS and not isinstance(args[0], Tensor):
-                raise WantsNumber
-            return func(*symbolic(args, has_done_nothing), **symbolic(kwargs, has_done_nothing))
-        except (WantsNumber, TypeError, RuntimeError):  # the function accepts no symbolic scalar
-            if not has_done_nothing() or session.is_over:
-                raise
-            return session.moving.by_number(func, args, kwargs)
-        finally:
-            before.clear()  # autograd may keep the symbols: they must not keep the capture
+        return session.moving.by_number(func, here._own(args), here._own(kwargs))
 
     def resolved_call(self, args: Any, kwargs: Any) -> tuple[Any, Any, Any, Any]:
-        """As ``resolved``, for a Python call, whose arguments still hold tracked numbers."""
+        """A call's arguments with current values, and as a step stores them, with numbers as references to reads."""
         if not holds_numbers((args, kwargs)):
             return args, kwargs, args, kwargs
         spec_args, args = refs_and_values(self._own(args))
         spec_kwargs, kwargs = refs_and_values(self._own(kwargs))
-        return args, kwargs, spec_args, spec_kwargs
-
-    def resolved(self, args: Any, kwargs: Any) -> tuple[Any, Any, Any, Any]:
-        """An operation's arguments: with current values, and as a step stores them, with numbers as references to
-        reads.
-        """
-        if not self.has_symbols:
-            return args, kwargs, args, kwargs
-        spec_args, args = refs_and_values(self._own(numbers_of(args, leave=False)))
-        spec_kwargs, kwargs = refs_and_values(self._own(numbers_of(kwargs, leave=False)))
         return args, kwargs, spec_args, spec_kwargs
 
     def host_tensor(self, make: Callable[..., Tensor], data: Any, name: str) -> Tensor:
@@ -498,6 +422,9 @@ class HostValues:
         """The capture is over. Autograd's nodes may hold numbers, and what a read holds may need those nodes."""
         self._imports.clear()
         self._reads.clear()
+        for given in self._given:
+            if type(number := given()) is TrackedInt:
+                number.as_number()
 
     # -- questions ----------------------------------------------------------------------------------
 
@@ -506,11 +433,9 @@ class HostValues:
         here = _here()
         if here is not None:
             first, second = here._own(first), here._own(second)
-            here.asked(first._ref, test, second._ref if type(second) is TrackedNumber else second, answer)
+            here.asked(first._ref, test, second._ref if type(second) in NUMBERS else second, answer)
         elif not self.is_over:
-            if type(second) is TrackedNumber:
-                second = second._leave("a comparison")
-            self.asked(first._ref, test, second, answer)
+            self.asked(first._ref, test, plain(second, "a comparison"), answer)
 
     def asked(self, ref: Ref, test: str, operand: Any, answer: bool, where: Any = None) -> None:
         """Record a question whose answer the program branched on: each replay checks the answer again."""
@@ -521,13 +446,17 @@ class HostValues:
         if question not in step.questions:
             step.questions.append(question)
 
-    def left(self, number: TrackedNumber, value: Any, use: str) -> None:
-        """Note that a tracked number escapes tracking."""
+    def left(self, number: TrackedNumber, value: Any, use: str, kind: Callable[..., Any] | None = None) -> None:
+        """Note that a tracked number, or what ``kind`` made of it, escapes tracking."""
         here = _here()
-        if here is not None and here is not self:
-            here.escaped(here._own(number)._ref, value, use)
-        else:
-            self.escaped(number._ref, value, use)
+        if here is None:
+            if self.is_over:
+                return  # it is a plain number, as it would be in eager code
+            here = self
+        ref = (number if here is self else here._own(number))._ref
+        if kind is not None:
+            ref = here.numbers.apply(kind.__name__, kind, (ref,), value)
+        here.escaped(ref, value, use)
 
     def escaped(self, ref: Ref, value: Any, use: str, where: Any = None) -> None:
         """Pin a value that escapes tracking.

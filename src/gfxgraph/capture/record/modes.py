@@ -100,11 +100,6 @@ def put_back(there: list[Any]) -> None:
             dispatch.set_is_in_mode_without_ignore_compile_internals(flag)
 
 
-def is_on(mode: object) -> bool:
-    """Whether operations called now reach the mode: in its handler, and in kernels called there, none does."""
-    return any(each is mode for each in standing())
-
-
 def standing() -> list[Any]:
     """The modes on this thread's stack, the lowest first."""
     return [dispatch._get_dispatch_stack_at(i) for i in range(dispatch._len_torch_dispatch_stack())]
@@ -185,6 +180,11 @@ def _take_off_late() -> None:
     if any(id(mode) in over for mode in entered):
         _arrange([mode for mode in entered if id(mode) not in over])
         _late.modes = [mode for mode in _late.modes if not any(mode is each for each in entered)]
+
+
+def is_entered(mode: object) -> bool:
+    """Whether calls made now reach the mode: in its own handler none does."""
+    return any(each is mode for each in _entered())
 
 
 def _entered() -> list[object]:

@@ -1,6 +1,6 @@
 """Calls that the recorder does not write down as they come.
 
-    a higher-order operator    what its implementation calls is recorded
+    a higher-order operator    what its implementation calls is recorded; `cond` and `while_loop` are steps, whole
     a composite operation      likewise; inference mode passes it whole
     an unsafe operation        the session splits there, as it does at sparse, nested and symbolic arguments
     a wrapper's operation      its own handler comes first, and what that calls is recorded
@@ -22,9 +22,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gfxgraph.capture import upward_hooks
 from gfxgraph.capture.record.autocasting import as_outside
-from gfxgraph.capture.record.number_symbols import holds_symbols, numbers_of
 from gfxgraph.capture.record.overloads import NO_NODE, OPS, OpInfo, identity
 from gfxgraph.capture.record.tensor_arguments import flat
+from gfxgraph.capture.record.tracked_numbers import plain
 from gfxgraph.capture.replay.graph_tensors import has_layout, is_wrapper
 from gfxgraph.core.unsafe import BY_NAME, NO_LAYOUT, Kind, UnsafeOp, When
 from gfxgraph.types import OnUnsafe
@@ -36,9 +36,11 @@ TO_RECORD = object()
 _TRACED = frozenset({"FakeTensor", "FunctionalTensor"})
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
-_SYMBOLIC = UnsafeOp(
-    "host value", Kind.HOST_READ, "it computes with a value that the host read from the device", When.ALWAYS
+_BRANCHES = UnsafeOp(
+    "control flow", Kind.HOST_READ, "a value on the device decides what it runs, and how often", When.ALWAYS
 )
+_BRANCHING = frozenset({"cond", "while_loop"})
+"""Each replay runs them eagerly as a whole: the branch that its own predicate takes."""
 _TAINTED = UnsafeOp(
     "host arithmetic", Kind.HOST_READ, "it computes on the host with values from the device", When.ALWAYS
 )
@@ -56,7 +58,12 @@ def not_recorded(
     recorder: Recorder, func: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
 ) -> object:
     """A question of C++'s, or a higher-order operator: what its implementation calls is recorded."""
-    if isinstance(func, HigherOrderOperator) and not recorder.session.generators.know_all(args, kwargs):
+    if not isinstance(func, HigherOrderOperator):
+        return func(*args, **kwargs)
+    is_traced_now = any(map(is_traced, flat(args, kwargs)))
+    if func.name() in _BRANCHING and recorder.session.policy is OnUnsafe.SPLIT and not is_traced_now:
+        return recorder.session.unsafe_op(_BRANCHES, func, args, kwargs)
+    if not recorder.session.generators.know_all(args, kwargs):
         return recorder.session.unsafe_op(BY_NAME["torch.Generator"], func, args, kwargs)  # a compiled checkpoint
     return seen_inside(recorder, func, args, kwargs)
 
@@ -121,10 +128,8 @@ def looked_at(recorder: Recorder, info: OpInfo, args: Any, kwargs: Any) -> tuple
     if info.is_composite and all(map(has_layout, given)):
         with recorder, as_outside():  # torch's C++ parts, as in eager; Python's decompositions may differ
             return func._op_dk(_COMPOSITE, *args, **kwargs), args, kwargs
-    if recorder.session.values.has_symbols and holds_symbols(args, kwargs):
-        if not _makes_shape(info, args, kwargs):
-            return recorder.session.unsafe_op(_SYMBOLIC, func, args, kwargs), args, kwargs
-        args, kwargs = numbers_of(args, leave=True), numbers_of(kwargs, leave=True)
+    if recorder.session.values.has_given:  # called where no mode saw it
+        args, kwargs = plain(args, info.name), plain(kwargs, info.name)
     row = _unsafe(recorder, info, args, kwargs)
     if row is not None:
         return recorder.session.unsafe_op(row, func, args, kwargs), args, kwargs
@@ -170,13 +175,6 @@ def _is_pinned_copy(recorder: Recorder, info: OpInfo, args: Any) -> bool:
         return False  # from host memory to host memory: no graph does that
     value = recorder.known(source) if isinstance(source, Tensor) else None  # a collective takes lists
     return value is not None and value in recorder.externals
-
-
-def _makes_shape(info: OpInfo, args: Any, kwargs: Any) -> bool:
-    """True if a symbolic scalar determines where a view lies or how large a result is."""
-    return info.is_view or any(
-        isinstance(item, (list, tuple)) and holds_symbols(item, {}) for item in (*args, *(kwargs or {}).values())
-    )
 
 
 def first_seen(func: Any) -> OpInfo | None:

@@ -92,7 +92,8 @@ class OpInfo:
         self.relays = torch.Tag.inplace_view in func.tags
         """Whether it gives its first argument another shape or other strides in place, as ``t_`` does."""
         may_write = bool(self.mutates) and not self.is_torchs
-        self.is_watched = self.unsafe is not None or self.is_composite or self.draws or self.relays or may_write
+        self.is_watched = self.is_composite or self.draws or self.relays or may_write
+        """Whether each call is looked at first, not those alone to which the unsafe table applies."""
         # False where the result shares memory with an argument: views, in-place operations, and the views that torch
         # calls unsafe, of which the schema says nothing: kron writes its out= through one.
         self.makes_memory = not (

@@ -65,8 +65,9 @@ class Tainted(Protocol):
     """What a recorder asks about host tensors that hold device values."""
 
     tainted: Any
-    has_symbols: bool
 
+    @property
+    def has_given(self) -> bool: ...
     def taint(self, tensor: Tensor) -> None: ...
     def reads_tainted(self, args: Any, kwargs: Any) -> bool: ...
 
@@ -229,7 +230,7 @@ class Recorder(TorchDispatchMode):
         if info is None:
             return not_recorded(self, func, args, kwargs or {})
         func = info.func
-        if info.is_watched or self.is_wary:
+        if info.is_watched or self.is_wary or ((applies := info.applies) is not None and applies(args, kwargs or {})):
             answer, args, kwargs = looked_at(self, info, args, kwargs or {})
             if answer is not TO_RECORD:
                 return answer

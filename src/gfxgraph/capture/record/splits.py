@@ -64,14 +64,12 @@ def unsafe_op(session: Session, row: UnsafeOp, func: Any, args: Any, kwargs: Any
     if name == "aten::_local_scalar_dense":
         return session.values.read_below_python(func, args)
     where = place()
-    args, kwargs, spec_args, spec_kwargs = session.values.resolved(args, kwargs)
-    is_symbolic = spec_kwargs is not kwargs  # an empty tuple of arguments is always the same
     writes = written(func, args, kwargs) if schema is not None else ()
     foreign: list[Any] = []
     drawn: tuple[Drawn, ...] = ()
 
     def again(out: object = None) -> HostStep:
-        step = HostStep(func, spec_args, spec_kwargs, out, name, *where, writes, tuple(foreign), is_symbolic)
+        step = HostStep(func, args, kwargs, out, name, *where, writes, tuple(foreign))
         step.drawn = drawn
         step.filled = outs(func, kwargs) if schema is not None else ()
         return step
@@ -90,7 +88,7 @@ def unsafe_op(session: Session, row: UnsafeOp, func: Any, args: Any, kwargs: Any
         session.seeds.after(drawn)
         if type(out) in (bool, int, float):
             return out, session.values.decided(lambda: func(*args, **kwargs), out, name, where)
-        is_from_device = is_symbolic or row in ON_HOST or session.values.come_from_device(args, kwargs)
+        is_from_device = row in ON_HOST or session.values.come_from_device(args, kwargs)
         for tensor in flat(out, list(writes)):
             if not tensor.is_cuda and is_from_device:
                 session.values.refills(tensor)
@@ -125,6 +123,7 @@ def split(
     shown = where_of(*where)
     if session.policy is OnUnsafe.RAISE:
         return _torchs_own(session, row, name, make, shown)
+    session.values.take_back()
     session.state.report("split", row.kind.value, name, shown, logging.INFO)
     own: Exception | None = None
     out = None

@@ -2,14 +2,15 @@
 
 Problem: a replay does not run Python, so a value that Python read at capture is a constant in everything computed
 from it. Idea: Python computes with an object that records what is done with it. Arithmetic gives another such number;
-a comparison becomes a question that each replay asks again; text is not guarded, because nothing follows from it; a
-torch operation takes it as a symbolic scalar (number_symbols.py) and becomes a step that runs with the fresh value.
-Where the value escapes tracking (C code, a size, a hash), it is pinned: each replay compares it.
+a comparison becomes a question that each replay asks again; a torch call that takes it is repeated by each replay as
+a whole, with the fresh number (dynamic_shapes.py). Everything else that Python or C makes of it is a conversion to a
+plain number or text, and pins it: each replay compares the value.
 
 It is not a subclass of float: C code reads a float subclass directly, without a call, so
 ``array("f", [value])`` would go silently wrong. Here every such use calls ``__float__`` or
-``__index__``. ``isinstance(value, float)`` still holds, through ``__class__``. Values of dtype bool and
-results of comparisons are plain bools, guarded at once: ``flag is True`` cannot be observed.
+``__index__``. ``isinstance(value, float)`` still holds, through ``__class__``. An int is one of torch's symbolic ints
+besides, which torch's functions take as a size or an index without asking for its value first. Values of dtype bool
+and results of comparisons are plain bools, guarded at once: ``flag is True`` cannot be observed.
 
 After the capture it shows the value of the latest replay.
 """
@@ -22,9 +23,9 @@ import sys
 from types import WrapperDescriptorType
 from typing import Any, Protocol
 
+import torch
 from torch.overrides import is_tensor_like
 
-from gfxgraph.capture.record.user_lines import shows_text
 from gfxgraph.core.expressions import Ref, among
 
 _MISSING: Any = object()
@@ -34,8 +35,10 @@ _PLAIN = (bool, int, float, complex)
 class Keeper(Protocol):
     """A number's view of the capture that it was read in (host_values.py)."""
 
+    @property
+    def sees_calls(self) -> bool: ...
     def latest(self, ref: Ref, captured: Any) -> Any: ...
-    def left(self, number: Any, value: Any, use: str) -> None: ...
+    def left(self, number: Any, value: Any, use: str, kind: type | None = None) -> None: ...
     def computed(self, name: str, func: Any, args: tuple[Any, ...]) -> Any: ...
     def passed(self, func: Any, args: Any, kwargs: Any) -> Any: ...
     def compared(self, first: Any, test: str, second: Any, answer: bool) -> None: ...
@@ -45,20 +48,23 @@ class _TorchFunction:
     """Makes torch's C++ find ``__torch_function__``, but hides it from ``is_tensor_like``: a number is no tensor."""
 
     def __get__(self, number: Any, owner: Any) -> Any:
-        if sys._getframe(1).f_code is is_tensor_like.__code__:
-            raise AttributeError
+        is_seen = type(number) is TrackedInt and number._keeper.sees_calls
+        if is_seen or sys._getframe(1).f_code is is_tensor_like.__code__:
+            raise AttributeError  # the first of several sizes is refused if it has one
         return _passed_to_torch
 
 
 def _passed_to_torch(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    keeper = next(item._keeper for item in among(TrackedNumber, (args, kwargs)))
+    keeper = next(item._keeper for item in among(NUMBERS, (args, kwargs)))
     return keeper.passed(func, args, kwargs or {})
 
 
 class TrackedNumber:
     """A number computed from values that the host read; see the module's docstring."""
 
-    __slots__ = ("__weakref__", "_captured", "_keeper", "_ref")
+    _keeper: Keeper
+    _captured: Any
+    _ref: Ref
 
     def __new__(cls, keeper: Any, captured: Any = _MISSING, ref: Any = None) -> Any:
         if captured is _MISSING:  # called as type(value)(other), as the statistics module does
@@ -66,9 +72,9 @@ class TrackedNumber:
         return object.__new__(cls)
 
     def __init__(self, keeper: Keeper, captured: Any, ref: Ref) -> None:
-        object.__setattr__(self, "_keeper", keeper)
-        object.__setattr__(self, "_captured", captured)
-        object.__setattr__(self, "_ref", ref)
+        self._keeper = keeper
+        self._captured = captured
+        self._ref = ref
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:  # type: ignore[override]
@@ -78,11 +84,7 @@ class TrackedNumber:
     def _value(self) -> Any:
         return self._keeper.latest(self._ref, self._captured)
 
-    # -- comparisons: guarded -------------------------------------------------------------------
-
-    def _ask(self, test: str, answer: bool) -> bool:
-        self._keeper.compared(self, test, None, answer)
-        return answer
+    # -- comparisons: their outcome is guarded ------------------------------------------------------------
 
     def _compare(self, other: Any, test: str, op: Any) -> Any:
         if not is_number(other):
@@ -96,57 +98,37 @@ class TrackedNumber:
         return answer
 
     def __bool__(self) -> bool:
-        return self._ask("is true", bool(self._value))
+        answer = bool(self._value)
+        self._keeper.compared(self, "is true", None, answer)
+        return answer
 
-    def is_integer(self) -> bool:
-        return self._ask("is an integer", float(self._value).is_integer())
+    # -- conversions: the value is guarded ----------------------------------------------------------------
 
-    # -- uses that cannot be tracked: pinned, or refused --------------------------------------------------
-
-    def __repr__(self) -> str:
-        return repr(self._shown())
-
-    def __str__(self) -> str:
-        return str(self._shown())
-
-    def __format__(self, spec: str) -> str:
-        return format(self._shown(), spec)
-
-    def __round__(self, ndigits: Any = None) -> Any:
-        return self._keeper.computed("round", round, (self,) if ndigits is None else (self, ndigits))
-
-    @property
-    def real(self) -> Any:
-        return self._keeper.computed("real", operator.attrgetter("real"), (self,))
-
-    @property
-    def imag(self) -> Any:
-        return self._keeper.computed("imag", operator.attrgetter("imag"), (self,))
-
-    def _shown(self) -> Any:
-        return self._leave(None if shows_text() else "text")
-
-    def _leave(self, use: str | None) -> Any:
-        """The plain value, for a use that cannot be tracked; None where nothing follows from it."""
-        value = self._value
-        if use is not None:
-            self._keeper.left(self, value, use)
+    def _leave(self, use: str, kind: Any = None) -> Any:
+        """The plain value, or what ``kind`` makes of it; it is pinned, so the value may change as long as that does
+        not.
+        """
+        value = self._value if kind is None else kind(self._value)
+        self._keeper.left(self, value, use, kind)
         return value
 
-    def _convert(self, kind: type, use: str) -> Any:
-        """``kind(value)``; the result is pinned, so the value may change as long as the result does not."""
-        made = self._keeper.computed(kind.__name__, kind, (self,))
-        return made._leave(use) if type(made) is TrackedNumber else made
+    def __repr__(self) -> str:
+        return repr(self._leave("text"))
+
+    def __str__(self) -> str:
+        return str(self._leave("text"))
+
+    def __format__(self, spec: str) -> str:
+        return format(self._leave("text"), spec)
 
     def __float__(self) -> float:
-        return self._convert(float, "float()")  # type: ignore[no-any-return]
+        return self._leave("float()", float)  # type: ignore[no-any-return]
 
     def __int__(self) -> int:
-        return self._convert(int, "int()")  # type: ignore[no-any-return]
+        return self._leave("int()", int)  # type: ignore[no-any-return]
 
     def __index__(self) -> int:
-        operator.index(self._value)  # raises TypeError as the plain number would
-        return self._convert(int, "an index, a size or C code")  # type: ignore[no-any-return]
+        return self._leave("an index, a size or C code", operator.index)  # type: ignore[no-any-return]
 
     def __complex__(self) -> complex:
         return complex(self._leave("complex()"))
@@ -172,19 +154,15 @@ class TrackedNumber:
 
         return numpy.asarray(self._leave("a NumPy array"), *args)
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        name = f"numpy.{ufunc.__name__}"
-        is_numpys = str(sys._getframe(1).f_globals.get("__name__")).startswith(
-            "numpy."
-        )  # and the result is one of NumPy's scalars
-        if method == "__call__" and not kwargs and ufunc.nout == 1 and all(map(is_number, inputs)) and not is_numpys:
-            return self._keeper.computed(name, ufunc, inputs)
-        return getattr(ufunc, method)(*(plain(item, name) for item in inputs), **kwargs)
+    # -- arithmetic carries the expression; below -----------------------------------------------------------
 
     __torch_function__ = _TorchFunction()
 
+    def __round__(self, ndigits: Any = None) -> Any:
+        return self._keeper.computed("round", round, (self,) if ndigits is None else (self, ndigits))
+
     def __getattr__(self, name: str) -> Any:
-        # bit_length, as_integer_ratio, hex...: any attribute of the plain number.
+        # bit_length, as_integer_ratio, numerator...: any attribute of the plain number.
         if name.startswith("__"):
             raise AttributeError(name)
         if not callable(getattr(self._value, name)):
@@ -197,9 +175,39 @@ class TrackedNumber:
         return method
 
 
+class TrackedInt(TrackedNumber, torch.SymInt):  # type: ignore[misc]
+    """An int while its capture runs: the mode that sees torch's calls is on then (dynamic_shapes.py)."""
+
+    @property
+    def node(self) -> _Node:
+        return _Node(self)
+
+    def as_number(self) -> None:
+        """The capture is over: C++ takes a plain number of it from now on."""
+        object.__dict__["__class__"].__set__(self, TrackedNumber)
+
+
+class _Node:
+    """What C++ asks of a symbolic int, where no mode saw the call: the value, which is pinned."""
+
+    def __init__(self, number: TrackedNumber) -> None:
+        self._number = number
+
+    def guard_int(self, file: object = "", line: object = 0) -> int:
+        return operator.index(self._number)
+
+    int_ = guard_int
+    is_int = is_symbolic = has_hint = lambda self: True  # noqa: E731
+    is_float = is_bool = is_nested_int = is_constant = lambda self: False  # noqa: E731
+    nested_int = maybe_as_int = lambda self: None  # noqa: E731
+
+
+NUMBERS = frozenset({TrackedNumber, TrackedInt})
+
+
 def is_number(item: Any) -> bool:
     """True for plain numbers, NumPy's scalars and tracked numbers: everything an expression can hold."""
-    if type(item) is TrackedNumber or isinstance(item, _PLAIN):
+    if type(item) in NUMBERS or isinstance(item, _PLAIN):
         return True
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(item, numpy.generic)
@@ -207,13 +215,13 @@ def is_number(item: Any) -> bool:
 
 def now(item: Any) -> Any:
     """The current value, for computing alongside the expression."""
-    return item._value if type(item) is TrackedNumber else item
+    return item._value if type(item) in NUMBERS else item
 
 
-def plain(item: Any, use: str | None) -> Any:
-    """Replace tracked numbers in the arguments by plain ones, as ``_leave`` does."""
+def plain(item: Any, use: str) -> Any:
+    """Replace tracked numbers in the arguments by plain ones, which are pinned."""
     kind = type(item)
-    if kind is TrackedNumber:
+    if kind in NUMBERS:
         return item._leave(use)
     if kind is list or kind is tuple:
         return kind(plain(part, use) for part in item)
@@ -221,7 +229,24 @@ def plain(item: Any, use: str | None) -> Any:
         return slice(plain(item.start, use), plain(item.stop, use), plain(item.step, use))
     if kind is dict:
         return {plain(name, use): plain(part, use) for name, part in item.items()}
-    return item
+    return int(item) if kind is torch.SymInt and type(item.node) is _Node else item  # C++ has wrapped it anew
+
+
+def refs_and_values(item: Any) -> tuple[Any, Any]:
+    """Arguments with references in place of tracked numbers, as a step stores them, and with current values."""
+    kind = type(item)
+    if kind in NUMBERS:
+        return Ref(item._ref.row), item._value
+    if kind is list or kind is tuple:
+        pairs = [refs_and_values(part) for part in item]
+        return kind(ref for ref, _ in pairs), kind(value for _, value in pairs)
+    if kind is dict:
+        pairs = [refs_and_values(part) for part in item.values()]
+        return dict(zip(item, (ref for ref, _ in pairs))), dict(zip(item, (value for _, value in pairs)))
+    if kind is slice:
+        refs, values = refs_and_values((item.start, item.stop, item.step))
+        return slice(*refs), slice(*values)
+    return item, item
 
 
 def _wants_plain(other: Any, method: str) -> bool:
@@ -239,7 +264,7 @@ def _wants_plain(other: Any, method: str) -> bool:
 
 def holds_numbers(item: Any) -> bool:
     """True if a tracked number is among the arguments."""
-    return next(among(TrackedNumber, item), None) is not None
+    return next(among(NUMBERS, item), None) is not None
 
 
 _COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
@@ -259,8 +284,7 @@ def _binary(name: str, is_reflected: bool) -> Any:
             if _wants_plain(other, f"__{name}__" if is_reflected else f"__r{name}__"):
                 return func(*plain(args, name))
             return NotImplemented  # for a tensor, whose operator calls __torch_function__
-        args += modulus
-        return self._keeper.computed(func.__name__, func, args)
+        return self._keeper.computed(func.__name__, pow if modulus else func, args + modulus)
 
     return method
 
@@ -283,3 +307,5 @@ for _name in _BINARY:
     setattr(TrackedNumber, f"__r{_name}__", _binary(_name, True))
 for _name in _UNARY:
     setattr(TrackedNumber, f"__{_name}__", _unary(_name))
+for _name in ("as_integer_ratio", "bit_length", "conjugate"):  # which torch's class has, too
+    setattr(TrackedInt, _name, property(operator.methodcaller("__getattr__", _name)))

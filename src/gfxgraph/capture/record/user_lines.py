@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import dis
 import inspect
-import io
 import linecache
 import os
-import re
 import sys
 import types
 from collections.abc import Mapping
-from itertools import islice
 from types import CodeType, FrameType
 from typing import Any
 
@@ -85,33 +81,10 @@ def program_place() -> tuple[CodeType | None, int]:
     return (frame.f_code, frame.f_lasti) if frame is not None else place()
 
 
-def is_argument(frame: FrameType) -> bool:
-    """True if the running call's result is an argument of another call, whose function has been looked up already."""
-    for op in frame.f_code.co_code[frame.f_lasti + 2 :: 2]:
-        name = dis.opname[op]
-        if not name.startswith(("CACHE", "LOAD_", "BUILD_", "KW_NAMES", "PRECALL", "PUSH_NULL")):
-            return name.startswith("CALL")
-    return False
-
-
-_SHOWS = re.compile(r"print\s*\((?!.*\bfile=(?!sys\.std))")
-
-
-def shows_text() -> bool:
-    """True inside ``logging``, and on a line that begins with a print: nothing follows from what is shown there.
-
-    Not where the output is a text itself, which may be read back.
-    """
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__") != "logging":
-        frame = frame.f_back
-    if frame is not None:
-        return True
-    code, lasti = program_place()
-    if code is None or isinstance(sys.stdout, io.StringIO):
-        return False
-    line = next(islice(code.co_positions(), lasti // 2, None), (None,))[0]
-    return line is not None and _SHOWS.match(linecache.getline(code.co_filename, line).lstrip()) is not None
+def is_made_by_dynamo() -> bool:
+    """True where the running code of the program is what Dynamo made of it."""
+    frame = user_frame(sys._getframe(1))
+    return frame is not None and any(name.startswith("__resume_at_") for name in frame.f_code.co_names)
 
 
 def _is_made(frame: FrameType) -> bool:

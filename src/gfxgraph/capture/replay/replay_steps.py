@@ -18,7 +18,6 @@ from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import saved_tensors_hooks
 
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.record.seeds import Drawn
@@ -235,15 +234,8 @@ class HostStep(Step):
     """``id`` of the results whose shape or memory depends on data (dynamic_shapes.py)."""
     views: set[int] = field(default_factory=set)
     """``id`` of the results that share memory with an argument that stays: they must not be copied into."""
-    homes: dict[int, list[Tensor]] = field(default_factory=dict)
-    """By ``id``: where moving results lay when another capture used them; see relocated_tensors.py."""
-    saved: list[Tensor | None] = field(default_factory=list)
-    """What autograd saved during the call besides its arguments and results, in order; see dynamic_shapes.py."""
-    saved_must_fit: bool = False
-    """Whether a backward inside the capture reads it."""
-    has_stale: bool = False
-    """Whether the latest replay could not refresh it."""
-
+    homes: dict[int, Tensor] = field(default_factory=dict)
+    """By ``id``: where moving results lay in the capture, and lie whenever they have that shape."""
     filled: tuple[str, ...] = ()
     """Names of the arguments that are ``out=``: the call could give them other memory than graphs know."""
 
@@ -257,33 +249,11 @@ class HostStep(Step):
             kwargs = kwargs | {name: kwargs[name].new_empty(0) for name in self.filled}
         for each in self.drawn:
             each.again()
-        result = self._renewing(args, kwargs) if any(kept is not None for kept in self.saved) else None
         with below_autograd(*flat(args, kwargs)):
-            if result is None:
-                # For example an index past the end of a tensor that is shorter now.
-                result = computed(lambda: self.func(*args, **kwargs), self.name, self, "a result")
+            # An error is, for example, an index past the end of a tensor that is shorter now.
+            result = computed(lambda: self.func(*args, **kwargs), self.name, self, "a result")
             wait_for_collective(result)
             self._store(self.out, result)
-
-    def _renewing(self, args: Any, kwargs: Any) -> Any:
-        """Repeat the call and copy what autograd saves to where the captured call's was saved."""
-        fresh: list[Tensor] = []
-        with (
-            torch.inference_mode(False),
-            torch.enable_grad(),
-            torch._C._DisableAutocast(),
-            saved_tensors_hooks(fresh.append, lambda _: _),
-        ):
-            result = self.func(*_trackable(args), **_trackable(kwargs))
-        pairs = [(old, new) for old, new in zip(self.saved, fresh) if old is not None]
-        differing = next((pair for pair in pairs if pair[0].size() != pair[1].size()), None)
-        self.has_stale = differing is not None or len(fresh) != len(self.saved)
-        if self.has_stale and self.saved_must_fit:
-            self._differs(*(tuple(each.size()) for each in differing) if differing else (len(self.saved), len(fresh)))
-        if not self.has_stale:
-            for old, new in pairs:
-                _refresh(old, new)
-        return result
 
     def writes(self) -> Iterator[Tensor | Layout]:
         yield from self.mutated
@@ -326,13 +296,13 @@ class HostStep(Step):
             self._differs("one part of a tensor", "another part")
 
     def _move(self, out: Tensor, result: Tensor) -> None:
-        home = next((home for home in self.homes.get(id(out), ()) if home.size() == result.size()), None)
-        if home is None and out.size() == result.size() and _owns_memory(out) and _owns_memory(result):
-            home = out
-        if home is not None:
-            _refresh(home, result)
-        if home is not out:
-            _point(out, home if home is not None else result)
+        home = self.homes.get(id(out))
+        if home is None or home.size() != result.size():
+            _point(out, result)
+            return
+        _refresh(home, result)
+        if out.data_ptr() != home.data_ptr() or out.size() != home.size():
+            _point(out, home)
 
     def _differs(self, expected: object, actual: object) -> NoReturn:
         where = where_of(self.code, self.lasti)
@@ -393,11 +363,6 @@ def share_memory(one: Tensor, other: Tensor) -> bool:
     return any(
         part.numel() and storage_address(part) == storage_address(each) for part in parts_of(one) for each in parts
     )
-
-
-def _owns_memory(tensor: Tensor) -> bool:
-    """Whether a tensor covers its storage."""
-    return bool(tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes)
 
 
 @dataclass(slots=True, eq=False)

@@ -81,13 +81,6 @@ _HURTS: tuple[tuple[str, Judge, str, str, str], ...] = (
         "unset AMD_SERIALIZE_KERNEL",
     ),
     (
-        "AMD_SERIALIZE_COPY",
-        _is_set,
-        "copies run one at a time: for debugging only",
-        "拷贝逐个串行执行：仅适合调试",
-        "unset AMD_SERIALIZE_COPY",
-    ),
-    (
         "HIP_LAUNCH_BLOCKING",
         _is_set,
         "every launch waits for its end: for debugging only",
@@ -128,7 +121,7 @@ def harmful_variables(site: Site) -> list[CheckResult]:
         for name, hurts, en, zh, fix in _HURTS
         if name in environ and hurts(environ[name].strip())
     ]
-    return found + _visibility(environ) + _xnack(site) + _build_targets(site)
+    return found + _visibility(environ) + _xnack(site)
 
 
 def _visibility(environ: Mapping[str, str]) -> list[CheckResult]:
@@ -156,21 +149,6 @@ def _xnack(site: Site) -> list[CheckResult]:
     shown = ", ".join(dict.fromkeys(without))
     text = f"HSA_XNACK=1, but {shown} cannot retry page faults", f"HSA_XNACK=1，但 {shown} 不支持缺页重试"
     return [CheckResult("variables", CheckState.AMBER, *text, "unset HSA_XNACK")]
-
-
-def _build_targets(site: Site) -> list[CheckResult]:
-    value = site.machine.environ.get("PYTORCH_ROCM_ARCH", "")
-    targets = {target.split(":")[0] for target in value.replace(",", ";").split(";") if target}
-    missing = [card.arch for card in site.gpus if targets and card.arch not in targets]
-    # A card that runs as its override is built for under that name.
-    seen_as = name_of_override(site.machine.environ.get("HSA_OVERRIDE_GFX_VERSION", ""))
-    if not missing or seen_as in targets:
-        return []
-    text = (
-        f"PYTORCH_ROCM_ARCH={value} leaves out {missing[0]}: extensions built so have no kernels for it",
-        f"PYTORCH_ROCM_ARCH={value} 不包含 {missing[0]}：编译出的扩展没有它的核函数",
-    )
-    return [CheckResult("variables", CheckState.AMBER, *text, f"export PYTORCH_ROCM_ARCH={missing[0]}")]
 
 
 def own_settings(site: Site) -> list[CheckResult]:

@@ -23,7 +23,7 @@ def explain(graphed: Graphed) -> str:
         if entry.why_eager:
             how = f"eager: {entry.why_eager}"
         elif entry.first is not None:
-            how = f"{entry.n_replays()} replays of {entry.first.graph.steps_text()}"
+            how = f"{entry.replays()} replays of {entry.first.graph.steps_text()}"
             if entry.first.moving is not None:
                 how += f"; {entry.first.moving}"
             elif entry.why_copied:

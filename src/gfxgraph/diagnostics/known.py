@@ -120,9 +120,12 @@ def near(code: str, printed: Iterable[int], setting: Setting, frequency: Mapping
     sure = set(printed)
     has = cache(lambda word: contains(setting.text, word))  # many records have the same words
     for number, case in enumerate(cases(code)):
-        if _is_elsewhere(case, setting) or (
-            number not in sure and any(not has(word.lower()) for word in _names(case))
-        ):
+        if _is_elsewhere(case, setting):
+            continue
+        if number not in sure and (
+            (case.arch and not setting.gpus and "gfx" in case.cause["en"] + case.fix["en"])
+            or any(not has(word.lower()) for word in _names(case))
+        ):  # it speaks of a GPU, and none is named; or a name that is decisive is missing
             continue
         weights = {
             word: math.log(1 + max(_LEAST_RECORDS, frequency.get("", 1)) / frequency.get(word, 1))
@@ -169,8 +172,8 @@ def contains(text: str, word: str) -> bool:
 
 def _is_elsewhere(case: KnownCase, setting: Setting) -> bool:
     """Whether the text shows another GPU, system or version than the case's."""
-    if case.system and setting.systems and case.system not in setting.systems:
-        return True
+    if case.system and case.system not in setting.systems and (setting.systems or case.system != "linux"):
+        return True  # Windows and WSL show in a log; plain Linux often does not
     if "wsl" in setting.systems and "usermod" in case.fix["en"]:  # it has no /dev/kfd whose group counts
         return True
     wanted = {name.lower() for name in case.arch.split()}

@@ -27,10 +27,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx
 
-from gfxgraph.callables.buckets import Bucketed, Dims, argument_paths
-from gfxgraph.callables.captured_signature import Padded, Route
+from gfxgraph.callables.buckets import Bucketed, Dims, Planned, argument_paths
+from gfxgraph.callables.captured import Padded, Route
 from gfxgraph.callables.inputs import dense_copy, front, pad, repeat_last
-from gfxgraph.callables.learned_buckets import Planned
 from gfxgraph.callables.signature import Args, Call, Kwargs, NotATree, flatten, replace
 from gfxgraph.capture.replay.replay_steps import is_operations_own
 from gfxgraph.capture.replay.rollback import Rollback

@@ -3,5 +3,4 @@
 graph_numbers.py  an FX graph's numbers, computed in Python, apart from its operations
 piece.py   one FX graph from Dynamo, in a call that is more than one graph
 region.py  one callable compiled by Inductor, or a piece: static inputs are bound to their addresses
-sizes.py   which dim of which tensor a number among the inputs is
 """

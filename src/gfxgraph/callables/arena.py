@@ -33,11 +33,11 @@ from torch import Tensor
 from gfxgraph.callables.inputs import tensors_of
 from gfxgraph.callables.signature import GuardMiss, RunEagerly, foreign_mode
 from gfxgraph.capture import capture_lock
+from gfxgraph.capture.failures import clean_by_hand, heal_capture
 from gfxgraph.capture.graph import BridgedGraph, bridged_class
 from gfxgraph.capture.patches import intercept
 from gfxgraph.capture.record.random_generators import begin, drawless, is_drawless, kept_out
 from gfxgraph.capture.record.streams import wait_for
-from gfxgraph.capture.recovery import clean_by_hand, heal_capture
 from gfxgraph.capture.replay import hang_watch, workspaces
 from gfxgraph.capture.replay.captured_program import Program
 from gfxgraph.capture.replay.graph_tensors import Layout, taken_from_device, used_on

@@ -11,7 +11,8 @@ In the order of a cold call:
     api.py        graphed(): what users call; options.py: what they asked for; type_hints.py: for type checkers
     graphed.py    Graphed: what users hold, and the path of one call
     signature.py  arguments and results as trees; the cache key of a call
-    worlds.py     what its calls read besides their arguments, and which are one graph (trace/)
+    worlds.py     what its calls read besides their arguments, and which are one graph (trace/);
+                  the same for a function of a conditional or a loop
     captured.py   one captured callable: trace, warm-up, record, replay, eager
     effects.py    what a warm-up wrote and drew
     arena.py      pool, capture stream, cap, eviction; one capture, one replay
@@ -27,7 +28,6 @@ and apart from that:
     adaptive.py   timings, and decisions kept between runs
     relocation.py reading large arguments in place
     explain_calls.py  ``explain()`` of a callable
-    traced_function.py  a function of a conditional or a loop, traced by Dynamo
     python_reads.py  what a training step, or a function with collectives, reads in Python
     graph_facts.py  what a captured graph reads, writes and draws
 

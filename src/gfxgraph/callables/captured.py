@@ -7,7 +7,7 @@ and their account are one class; what differs is the body, the function that is 
     new ──1 trace──> ──2 warm-up──> ──3 record──> captured ──4 replay──> ...
                           └─────────────┴────────────────────┴──> 5 eager: `fall_back` says why
 
-1. Trace: Dynamo shows what the function reads (worlds.py, traced_function.py).
+1. Trace: Dynamo shows what the function reads (worlds.py).
 2. Warm-up: it runs eagerly on the capture stream, where libraries make their handles.
 3. Record: it is captured over static inputs, whose addresses stay.
 4. Replay: copy in, launch, results. A replay that fails half-way is undone first, so that nothing happens twice.
@@ -24,7 +24,6 @@ from __future__ import annotations
 import functools
 import logging
 import weakref
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -72,7 +71,7 @@ from gfxgraph.callables.signature import (
     replace,
     twins_of,
 )
-from gfxgraph.callables.trace.dynamo import is_compiled
+from gfxgraph.callables.trace.dynamo import Calls, is_compiled
 from gfxgraph.capture.replay.graph_tensors import size_of, used_on
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.errors import CaptureError, DriverError, first_line
@@ -113,7 +112,7 @@ class CapturedCallable:
         self.name = name
         self._why_for_good = ""
         self.n_captures = self.n_replays = 0
-        self.eager: Counter[str] = Counter()
+        self.eager = Calls()
         """Calls without a graph, by reason."""
 
     @property
@@ -123,7 +122,7 @@ class CapturedCallable:
 
     def count_eager(self, why: str) -> None:
         """Count one more call without a graph."""
-        self.eager[why] += 1
+        self.eager.count(why)
 
     def fall_back(
         self, why: str, error: BaseException | None = None, *, label: str = "", for_good: bool = True
@@ -447,7 +446,7 @@ class Captured(CapturedCallable):
             current.wait_stream(stream)
         self.is_drawless = draws.none
         self.written |= writes.found()
-        self.shared.eager["warm-up"] += 1
+        self.shared.eager.count("warm-up")
         self.look_at(result, None if stream is current else current)
         return result
 

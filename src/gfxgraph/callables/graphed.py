@@ -32,7 +32,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling
+from torch.compiler import is_dynamo_compiling
 
 from gfxgraph import files
 from gfxgraph.callables import explain_calls
@@ -62,7 +62,7 @@ from gfxgraph.callables.signature import (
     tensor_key,
     understand,
 )
-from gfxgraph.callables.trace.dynamo import is_compiled, shield
+from gfxgraph.callables.trace.dynamo import Calls, is_compiled, is_traced_here, shield
 from gfxgraph.callables.trace.frontend import Frontend
 from gfxgraph.callables.trace.world import World, holds_mapping
 from gfxgraph.callables.worlds import Worlds
@@ -137,7 +137,7 @@ class Graphed:
             self._front = Frontend(fn, functools.partial(make_piece, name=self._name), dynamic=is_dynamic)
             if not is_compiled(fn):
                 self._run = self._front.run
-        self._pieces: Counter[str] = Counter()
+        self._pieces = Calls()
         """Calls in pieces, by reason."""
         self._shared = Shared(fn, self._run, self._front, self._name, options)
         self._eager = self._shared.eager
@@ -153,7 +153,7 @@ class Graphed:
     # -- one call ---------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling():  # Dynamo reads this as True: the call becomes part of its trace
+        if is_dynamo_compiling():  # Dynamo reads this as True: the call becomes part of its trace
             return self._fn(*args, **kwargs)
         result = self._fast(args, kwargs)
         return result if result is not MISS else self._slow(args, kwargs)
@@ -161,25 +161,23 @@ class Graphed:
     @unbroken
     def _slow(self, args: Args, kwargs: Kwargs) -> Any:
         state = bridge.process_for_callables()
-        if state is not None and (torch.cuda.is_current_stream_capturing() or torch.compiler.is_compiling()):
+        if state is not None and (torch.cuda.is_current_stream_capturing() or is_traced_here()):
             return self._fn(*args, **kwargs)  # part of the outer capture
         try:
             if state is None:
                 raise RunEagerly("there is no GPU")
             return self._graphed(state, args, kwargs)
         except InPieces as pieces:
-            assert self._front is not None
-            self._pieces[pieces.why] += 1
-            return self._front.pieces(*args, **kwargs)
+            return self._worlds.in_pieces(pieces, args, kwargs)
         except DriverError as error:  # before any launch: a failed launch raises ReplayError
-            self._eager["a driver call failed"] += 1
+            self._eager.count("a driver call failed")
             if state is not None:
                 why = "a driver call failed; the call ran eagerly"
                 state.report("fallback", why, self._name, kind_and_line(error))
         except RunEagerly as eager:
             if self._options.strict and eager.error is not None:
                 raise eager.error from eager.__cause__
-            self._eager[eager.why] += 1
+            self._eager.count(eager.why)
         return self._fn(*args, **kwargs)
 
     def _graphed(self, state: process.Process, args: Args, kwargs: Kwargs) -> Any:
@@ -445,7 +443,7 @@ class Graphed:
             return graph(), True
         way = timed.next_way()
         if way is Way.EAGER:
-            self._eager["timed against its graph"] += 1
+            self._eager.count("timed against its graph")
             return timed.timed(way, lambda: self._fn(*call.args, **call.kwargs)), False
         return timed.timed(way, graph), False
 

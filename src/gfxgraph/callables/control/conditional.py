@@ -10,7 +10,7 @@ them. A flag on the device is read by an asynchronous copy (flags.py).
     Conditional([f, g])                          by index: c(1, x)
     Conditional({True: f, False: g})             by flag:  c(x.sum() > 0, x)
 
-The first calls of a branch run it eagerly, which warms it up and shows what it reads (traced_function.py); then it is
+The first calls of a branch run it eagerly, which warms it up and shows what it reads (worlds.py); then it is
 captured. If something that it read has changed, a module's mode or a variable, it runs eagerly once more and is
 captured for that too. A branch that is not a single graph, because Python runs between its parts or its result needs
 gradients, runs as Dynamo's code, and each of that code's graphs is captured.
@@ -33,10 +33,11 @@ from gfxgraph.callables.control import flags
 from gfxgraph.callables.control.rehearse import rehearse
 from gfxgraph.callables.graph_facts import written_inputs
 from gfxgraph.callables.inputs import copy_in, like, tensors_of
+from gfxgraph.callables.pieces.piece import make_piece
 from gfxgraph.callables.signature import Args, Kwargs, has_buffer, key_of
 from gfxgraph.callables.trace.dynamo import shield
 from gfxgraph.callables.trace.world import World
-from gfxgraph.callables.traced_function import TracedFunction, home, why_shared
+from gfxgraph.callables.worlds import TracedFunction, home, why_shared
 from gfxgraph.capture.replay.graph_tensors import kind_of
 from gfxgraph.capture.undo import unbroken
 from gfxgraph.errors import ReplayError
@@ -315,7 +316,7 @@ class Conditional(CapturedCallable):
         """The branch as traced by Dynamo; a replaced function is traced anew."""
         traced = self._traced.get(name)
         if traced is None or traced.fn is not self.branches[name]:
-            traced = self._traced[name] = TracedFunction(self.branches[name], f"branch {name!r}")
+            traced = self._traced[name] = TracedFunction(self.branches[name], f"branch {name!r}", make_piece)
             for known in self._signatures.values():
                 known.captured.pop(name, None)
         return traced

@@ -16,7 +16,7 @@ on a state that the program excluded (an index past the end).
 A body that writes other tensors than its state, or draws random numbers, must not run too often. The capture's tape
 shows this, and then each step waits for the flag of the one before.
 
-What condition and body read besides the state is known from Dynamo (traced_function.py). A loop whose condition or
+What condition and body read besides the state is known from Dynamo (worlds.py). A loop whose condition or
 body reads something that has changed runs eagerly once more and is captured for that too. One that is not a single
 graph, because Python runs between its parts, runs in Python with its parts captured.
 """
@@ -37,10 +37,11 @@ from gfxgraph.callables.captured import CAPTURED, NO_GPU, WARM_UP, CapturedCalla
 from gfxgraph.callables.control import flags
 from gfxgraph.callables.graph_facts import draws, overlap, span, writes_of
 from gfxgraph.callables.inputs import copy_in, like
+from gfxgraph.callables.pieces.piece import make_piece
 from gfxgraph.callables.signature import has_buffer, key_of
 from gfxgraph.callables.trace.dynamo import shield
 from gfxgraph.callables.trace.world import World
-from gfxgraph.callables.traced_function import TracedFunction, why_shared
+from gfxgraph.callables.worlds import TracedFunction, why_shared
 from gfxgraph.capture.replay.graph_tensors import size_of
 from gfxgraph.capture.undo import unbroken
 from gfxgraph.errors import CaptureError
@@ -191,8 +192,8 @@ class WhileLoop(_Loop):
             raise ValueError("max_steps and steps_per_launch must be at least 1")
         if not (callable(condition) and callable(body)):
             raise TypeError(f"WhileLoop() takes two functions, a condition and a body, not {condition!r}, {body!r}")
-        self._test = TracedFunction(condition, "condition of a while loop")
-        self._turn = TracedFunction(body, "body of a while loop")
+        self._test = TracedFunction(condition, "condition of a while loop", make_piece)
+        self._turn = TracedFunction(body, "body of a while loop", make_piece)
         super().__init__("while loop", (self._test, self._turn), pool)
         self.condition = condition
         self.body = body
@@ -314,7 +315,7 @@ class Unrolled(_Loop):
             raise ValueError("k must be at least 1")
         if not callable(step):
             raise TypeError(f"Unrolled() takes a function of one step, not {step!r}")
-        self._traced = TracedFunction(step, "step of an unrolled loop")
+        self._traced = TracedFunction(step, "step of an unrolled loop", make_piece)
         super().__init__("unrolled loop", (self._traced,), pool)
         self.step = step
         self.k = k

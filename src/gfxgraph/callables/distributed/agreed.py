@@ -267,7 +267,7 @@ class Agreed(CapturedCallable):
         bucket.used_at = self._n_calls
         why = self._why_eager(place, bucket, args, kwargs, tensors)
         if why == WARM_UP:
-            self.eager[why] += 1
+            self.eager.count(why)
             return bucket, self._warm_up(place, bucket, args, kwargs)
         entry = bucket.entry
         if not why:
@@ -281,7 +281,7 @@ class Agreed(CapturedCallable):
                 place.state.report("fallback", f"{bucket.failed}; it runs eagerly", f"{self.name} {bucket.label}")
                 why = bucket.failed
         if why:
-            self.eager[why] += 1
+            self.eager.count(why)
             return bucket, self.fn(*args, **kwargs)
         assert entry is not None and entry.first is not None
         bucket.written |= set(entry.mutates)

@@ -154,6 +154,7 @@ class Region(CapturedCallable):
                 return self.look(inputs)
             variant = self._find(inputs)
             if variant is None:
+                self.count_eager(self.why_eager)
                 return self._model(_aligned_all(inputs, self._mutated, self.alignment))
             self._last = variant
         return variant.run(inputs)
@@ -206,6 +207,11 @@ class Region(CapturedCallable):
         else:
             self._copied |= moving
         return bool(moving)
+
+    @property
+    def has_run(self) -> bool:
+        """Whether any call came to it, other than to see what its results share."""
+        return bool(self._variants or self.gradients or self.eager or self._before)
 
     def drop(self) -> None:
         self._variants.clear()

@@ -196,7 +196,7 @@ class Gradients(CapturedCallable):
             came = list(compress(grads, self._needs))
             arrivals = tuple(grad is not None for grad in came)
             if any(grad is not None and is_one(grad) for grad in came for is_one in _BATCHED):
-                self.eager["several gradients arrive at once (is_grads_batched, vmap)"] += 1
+                self.eager.count("several gradients arrive at once (is_grads_batched, vmap)")
                 with self._as_then(states):
                     return self._grad(given, grads, create_graph=False)
             if arrivals not in self._backwards:
@@ -212,7 +212,7 @@ class Gradients(CapturedCallable):
         self, states: list[Any], given: Sequence[Tensor], grads: Sequence[Any], arrivals: tuple[bool, ...]
     ) -> list[Any]:
         """Run a backward that has no graph through the function; the next forward captures one for it."""
-        self.eager["only some of its results are differentiated, for the first time"] += 1
+        self.eager.count("only some of its results are differentiated, for the first time")
         if len(self._arrivals) + 1 < MAX_BACKWARDS and arrivals not in self._arrivals:
             self._arrivals.append(arrivals)
             self._is_complete = False
@@ -230,7 +230,7 @@ class Gradients(CapturedCallable):
                 "a graphed function that draws random numbers or writes to memory of its own is differentiated twice;"
                 " call the function itself where create_graph=True is wanted"
             )
-        self.eager["its gradients are differentiated again"] += 1
+        self.eager.count("its gradients are differentiated again")
         return self._grad(given, grads, create_graph=True)
 
     def _grad(self, given: Sequence[Tensor], grads: Sequence[Any], *, create_graph: bool) -> list[Any]:

@@ -174,6 +174,7 @@ def repair(everything: bool = True) -> None:
         if everything or session.is_left:
             session.abort(None)
     modes.leave_modes()
+    modes.correct_flags()
 
 
 process.repairs.append(repair)

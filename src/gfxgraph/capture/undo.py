@@ -34,6 +34,7 @@ from torch.compiler import is_compiling
 
 from gfxgraph.capture.record import modes
 from gfxgraph.capture.record.user_lines import locals_of
+from gfxgraph.core.locks import free_here
 from gfxgraph.process import process
 
 
@@ -80,8 +81,11 @@ class Undo:
                 self._calls.pop()
         finally:
             self.is_running = False
-        if interrupt is not None:
-            raise interrupt
+        try:
+            if interrupt is not None:
+                raise interrupt
+        finally:
+            del interrupt  # its traceback holds this frame: a cycle that would keep turns, and graphs, alive
         return problems
 
 
@@ -177,7 +181,7 @@ def repair(everything: bool = True) -> None:
     modes.correct_flags()
 
 
-process.repairs.append(repair)
+process.repairs += [repair, free_here]
 
 
 def is_interrupt(error: BaseException) -> bool:

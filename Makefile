@@ -15,7 +15,7 @@ GPU_PYTHON ?= $(if $(wildcard $(VENV)/.ready),$(BIN)/python,$(or $(PYTHON),pytho
 export PROMPT TORCH_INDEX_URL PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo check test test-fast test-gpu test-engines test-matrix test-emulator test-port-build bench docs release hooks clean
+.PHONY: help venv demo check test test-fast test-gpu test-engines test-matrix test-emulator test-port-build test-fuzz bench docs release hooks clean
 
 help:
 	@echo "make demo   [PROMPT=\"...\"]  set up and run the example: text, speed, graphs, fallbacks, verdict"
@@ -27,6 +27,7 @@ help:
 	@echo "make test-matrix           versions of torch and of engines, gigabytes of wheels; writes docs/versions.md"
 	@echo "make test-emulator         the tests that need AMD's emulator (rocjitsu) on the PATH"
 	@echo "make test-port-build       port fix and build with the hipcc on the PATH"
+	@echo "make test-fuzz             60 s of changed inputs for each target of tests/fuzz"
 	@echo "make bench                 measure, on a GPU"
 	@echo "make docs                  build the documentation's site, check every link"
 	@echo "make release VERSION=2.0.0 [URL=...]  changelog, both packages built and tested, commit and tag; publishes nothing"
@@ -90,6 +91,10 @@ test-port-build: $(VENV)/.ready-dev
 	@$(BIN)/python -c 'import sys; from gfxgraph.port.build.compiler import find_compiler as f; sys.exit(f() is None)' \
 		|| echo "test-port-build: lacks hipcc, or a clang++ that finds HIP headers, on the PATH: its tests are skipped"
 	@$(BIN)/python -m pytest tests/port_build $(ARGS)
+
+# make test-fuzz TARGETS=port ARGS="--seconds 600"; an input that fails is left in a file that the message names.
+test-fuzz: $(VENV)/.ready-dev
+	@$(BIN)/python tests/fuzz/run.py $(TARGETS) $(ARGS)
 
 bench:
 	@for file in benchmarks/bench_*.py; do \

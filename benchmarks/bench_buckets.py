@@ -27,7 +27,7 @@ import torch
 from bench_core import environment
 
 import gfxgraph
-from gfxgraph.callables.learned_buckets import BucketSizes
+from gfxgraph.callables.buckets import BucketSizes
 from gfxgraph.core.bucket_sizes import Buckets, ladder, learn
 
 HIDDEN, LAYERS = 256, 40  # 200 kernels: what a graph of much fewer takes, the driver hands out in larger pieces

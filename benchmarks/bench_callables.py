@@ -212,8 +212,8 @@ def bench_buckets(reps: int) -> dict:
 
 def bench_parts(reps: int) -> dict:
     """What the parts of a call cost, to know where its time goes."""
-    from gfxgraph.callables.fast_path.copying import copy_kernel
     from gfxgraph.callables.inputs import device_copier
+    from gfxgraph.callables.joined_launch import copy_kernel
     from gfxgraph.process import bridge
 
     guards = torch._C._dynamo.guards

@@ -333,8 +333,9 @@ FAKE_API hipError_t hipGraphAddChildGraphNode(hipGraphNode_t *out, hipGraph_t gr
   FAKE_ENTER();
   Graph *found = live(graph), *inner = live(child);
   if (!found || !inner) return done(kInvalidValue);
+  auto copy = inner->clone();  // first: a graph may be added to itself
   Node *made = found->add(gfx::kChild, list(after, n));
-  made->child = inner->clone();
+  made->child = std::move(copy);
   world().graphs.insert(made->child.get());  // its handle may be asked for
   *out = handle(made);
   return 0;

@@ -12,12 +12,11 @@ from __future__ import annotations
 import ctypes
 import importlib
 import importlib.util
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gfxgraph import config
+from gfxgraph import config, files
 from gfxgraph.errors import GfxGraphError
 
 BRIDGE = "hipgraph_bridge"
@@ -118,15 +117,10 @@ def open_library(name: str = BRIDGE) -> tuple[ctypes.CDLL, str]:
         except OSError as error:
             problems.append(str(error))
             continue
-        if name == BRIDGE:
-            try:
-                version = library.gfxg_abi_version()
-            except AttributeError:
-                problems.append(f"{place} is not the gfxgraph library: it has no gfxg_abi_version")
-                continue
-            if version != ABI_VERSION:
-                problems.append(f"{place} has ABI version {version}, and {ABI_VERSION} is needed")
-                continue
+        version = getattr(library, "gfxg_abi_version", int)() if name == BRIDGE else ABI_VERSION
+        if version != ABI_VERSION:
+            problems.append(f"{place} has ABI version {version or '(none)'}, and {ABI_VERSION} is needed")
+            continue
         return library, place
     raise GfxGraphError("native_library_unusable", path=", ".join(tried), problem="; ".join(problems))
 
@@ -175,9 +169,11 @@ def read_symbol_report(text: str) -> SymbolReport:
         The report: each function and what implements it.
 
     Raises:
-        ValueError: the text is not JSON.
-        KeyError: it is another kind of JSON.
+        ValueError: the text is something else.
     """
-    told = json.loads(text)
-    symbols = tuple(Symbol(name=name, **facts) for name, facts in told["symbols"].items())
-    return SymbolReport(library=told["library"], hip=told["hip"], symbols=symbols)
+    told = files.parse_json(text)
+    try:
+        symbols = tuple(Symbol(name, **facts) for name, facts in told["symbols"].items())
+        return SymbolReport(library=told["library"], hip=told["hip"], symbols=symbols)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError("it is not a report of libcudagraph_compat") from error

@@ -6,14 +6,12 @@ Stays out: torch, drivers, the libraries themselves.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gfxgraph import config, files
+from gfxgraph import _native, config, files
 from gfxgraph._native import State, Symbol, SymbolReport, read_symbol_report, state, symbol_report
 from gfxgraph.diagnostics import statuses
 from gfxgraph.errors import GfxGraphError
@@ -33,7 +31,6 @@ __all__ = [
 ]
 
 PRELOAD = "gfxgraph_preload"
-COMPANION = "gfxgraph_native"
 REPORT = "GFXGRAPH_PRELOAD_REPORT"
 CAPTURE_MODE = "GFXGRAPH_PRELOAD_CAPTURE_MODE"
 UPDATE_BUDGET = "GFXGRAPH_PRELOAD_UPDATE_BUDGET"
@@ -50,15 +47,11 @@ def library_path(name: str = PRELOAD) -> Path | None:
     Returns:
         ``lib{name}.so`` beside GFXGRAPH_LIB, or the companion package's; None if there is neither.
     """
-    beside = config.load().lib
-    if beside:
+    if beside := config.load().lib:
         path = Path(beside).parent / f"lib{name}.so"
         if path.exists():
             return path
-    if importlib.util.find_spec(COMPANION) is None:
-        return None
-    found: Path | None = importlib.import_module(COMPANION).library_path(name)
-    return found
+    return _native.library_path(name)
 
 
 def preload_environment(environ: Mapping[str, str], report: Path, library: Path | None = None) -> dict[str, str]:
@@ -150,7 +143,8 @@ class Report:
             yield f"not recorded: {api} ran at once inside a capture, {_times(times)}"
         if self.fallback.get("nodes"):
             yield (
-                f"fallback: {self.fallback['instantiate']} instantiations and {self.fallback['launch']} launches"
+                f"fallback: {self.fallback.get('instantiate', 0)} instantiations and"
+                f" {self.fallback.get('launch', 0)} launches"
                 f" refused, {self.fallback['nodes']} nodes run one by one"
             )
         if self.fallback.get("refused"):
@@ -205,28 +199,44 @@ def _version(runtime: str, number: int) -> tuple[int, ...]:
     return (number // 10_000_000, number // 100_000 % 100, number % 100_000)
 
 
+_NUMBERS = "pid runtime_version captures captures_failed captured_nodes rebuilds set_aside made_again"
+_KINDS = {
+    **dict.fromkeys(("library", "runtime"), str),
+    **dict.fromkeys(_NUMBERS.split(), int),
+    "asked_by": [str],
+    "fallback": {...: int},
+    "not_recorded": {...: int},
+    "calls": {...: {"calls": int, "timed": int, "ns": int}},
+    "failures": [{"api": str, "status": int, "times": int}],
+    "execs": [{...: int}],
+}
+_NEWER = ("deepbind_cleared", "deepbind_kept", "namespaces")
+"""Reports of older companions do not have these."""
+
+
+def _is_like(value: object, kind: Any) -> bool:
+    """Whether JSON that anybody may have written has a type, or is like ``[type]``, ``{name: type}``."""
+    if isinstance(kind, list):
+        return isinstance(value, list) and all(_is_like(item, kind[0]) for item in value)
+    if not isinstance(kind, dict) or not isinstance(value, dict):
+        return not isinstance(kind, dict) and isinstance(value, kind)
+    shapes = dict.fromkeys(value, kind[...]) if ... in kind else kind
+    return all(name in value and _is_like(value[name], shape) for name, shape in shapes.items())
+
+
 def read_report(path: Path) -> Report | None:
-    """Return what was written to ``path``; None if the process had nothing to report."""
+    """Return what was written to ``path``; None if the process had nothing to report.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it contains something else, as after a process that died while writing.
+    """
     if not path.exists():
         return None
     told = files.read_json(path)
-    return Report(
-        pid=told["pid"],
-        library=told["library"],
-        runtime=told["runtime"],
-        version=_version(told["runtime"], told["runtime_version"]),
-        asked_by=tuple(told["asked_by"]),
-        captures=told["captures"],
-        captures_failed=told["captures_failed"],
-        captured_nodes=told["captured_nodes"],
-        rebuilds=told["rebuilds"],
-        set_aside=told["set_aside"],
-        made_again=told["made_again"],
-        fallback=told["fallback"],
-        not_recorded=told["not_recorded"],
-        calls=told["calls"],
-        failures=tuple(told["failures"]),
-        execs=tuple(told["execs"]),
-        # Reports of older companions do not have these.
-        **{name: tuple(told.get(name, ())) for name in ("deepbind_cleared", "deepbind_kept", "namespaces")},
-    )
+    newer = {name: told.get(name, []) for name in _NEWER} if isinstance(told, dict) else {}
+    if not (_is_like(told, _KINDS) and _is_like(newer, {...: [str]})):
+        raise ValueError("it is not a report of the preload library")
+    seen: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in (told | newer).items()}
+    seen["version"] = _version(seen["runtime"], seen["runtime_version"])
+    return Report(**{name: seen[name] for name in Report.__match_args__ if name in seen})

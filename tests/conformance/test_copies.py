@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.callables.fast_path import copying, joining
+from gfxgraph.callables import joined_launch
 from gfxgraph.callables.signature import MISS
 from gfxgraph.process import process
 from tests.conformance.conftest import HAS_GPU, on_both_platforms
@@ -98,7 +98,7 @@ def test_large_and_empty_ones_go_another_way(platform, way):
     g = gfxgraph.graphed(lambda x, y, z: (x + 1, y + 1, z + 1))
     for i in range(5):
         args = (torch.full((3,), float(i), device="cuda"), torch.zeros(0, device="cuda"))
-        args += (torch.full((copying.LARGEST_NBYTES // 4 + 1,), float(i), device="cuda"),)
+        args += (torch.full((joined_launch.LARGEST_NBYTES // 4 + 1,), float(i), device="cuda"),)
         assert same(g(*args), [a + 1 for a in args])
     names = g._fast.__globals__
     assert launches(g) == WAYS[way]
@@ -309,7 +309,7 @@ def test_the_trial_is_the_first_call_of_a_thread(platform):
     state, found = process.current(), []
     state.copy_kernels.clear()
     state.joins.clear()
-    thread = threading.Thread(target=lambda: found.append(joining.joins(state, 0)))
+    thread = threading.Thread(target=lambda: found.append(joined_launch.joins(state, 0)))
     thread.start()
     thread.join()
     assert found == [True] and not {"no_copy_kernel", "not_joined"} & set(kinds())
@@ -528,7 +528,7 @@ def test_nothing_is_joined_where_the_trial_fails(platform, monkeypatch, broken):
             made.back.apply = lambda: 1
         else:  # every launch copies to where the last one was told to
             launch, told = made.launch, []
-            made.launch = lambda: told.append(1) or (launch() if len(told) >= joining.N_TRIED else 0)
+            made.launch = lambda: told.append(1) or (launch() if len(told) >= joined_launch.N_TRIED else 0)
         return made
 
     monkeypatch.setattr(state.driver, "joined", joined, raising=False)
@@ -543,7 +543,7 @@ def test_nothing_is_joined_where_the_trial_fails(platform, monkeypatch, broken):
 def test_nothing_is_joined_whose_results_are_not_torchs(platform, monkeypatch, broken):
     """The first joined launch of a signature is compared: with lost changes or a lost launch it is the last."""
     state = process.current()
-    assert joining.joins(state, 0)
+    assert joined_launch.joins(state, 0)
     real = state.driver.joined
 
     def joined(*args):
@@ -579,7 +579,7 @@ def test_what_writes_outside_is_not_run_once_more(platform):
 
 def test_large_graphs_are_left_as_they_are(platform, monkeypatch):
     """A second exec of them costs more than it saves."""
-    monkeypatch.setattr(joining, "MOST_NODES", 2)
+    monkeypatch.setattr(joined_launch, "MOST_NODES", 2)
     assert launches(joined_g()) == WAYS["launched"]
 
 
@@ -645,7 +645,7 @@ def test_results_are_allocated_past_the_dispatcher(platform, monkeypatch, n_devi
 @pytest.mark.parametrize("which", [0, 1])
 def test_each_of_the_two_is_compared_before_it_is_used(platform, monkeypatch, which):
     """A graph that leaves its results elsewhere is not joined, be it the first or its twin."""
-    joining.joins(process.current(), 0)  # the device's own trial is over
+    joined_launch.joins(process.current(), 0)  # the device's own trial is over
     real, made = process.current().driver.joined, []
 
     def joined(*args):

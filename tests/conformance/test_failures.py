@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.callables import capture_once
+from gfxgraph.callables.arena import SharedPool, capture_graph
 from gfxgraph.capture.patches import deferred_calls
 from gfxgraph.process import process
 from gfxgraph.simulator import Faults
@@ -244,8 +244,8 @@ def test_a_capture_that_had_ended(platform, monkeypatch, caplog, struck):
     with monkeypatch.context() as planted:
         planted.setattr(base, struck, failing)
         with pytest.raises(failure):
-            pool = capture_once.SharedPool(process.require(), torch.cuda.Stream())
-            capture_once.capture(lambda: x + 1, torch.cuda.Stream(), pool, recorded=False)
+            pool = SharedPool(process.require(), torch.cuda.Stream())
+            capture_graph(lambda: x + 1, torch.cuda.Stream(), pool, recorded=False)
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
     (x + torch.rand_like(x)).sum().item()
     graph = torch.cuda.CUDAGraph()

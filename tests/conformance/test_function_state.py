@@ -240,7 +240,7 @@ def test_lists_and_dicts():
 
 
 def test_a_variable_that_changes_at_each_call():
-    """Never captured, never wrong, and nothing piles up."""
+    """Captured once, as an input of the graph; never wrong, and nothing piles up."""
     step = 0
 
     def f(x):
@@ -250,7 +250,7 @@ def test_a_variable_that_changes_at_each_call():
     x = X()
     for step in range(50):  # noqa: B007
         torch.testing.assert_close(g(x), f(x), rtol=0, atol=0)
-    assert g.stats()["captures"] == 0
+    assert g.stats()["captures"] <= 2 and g.stats()["replays"] >= 40, g.explain()
 
 
 def test_module_attributes():
@@ -319,7 +319,7 @@ def test_a_constant_that_each_call_leaves_is_put_back():
         box.last = "other" if i == 4 else box.last
         x = X()
         assert torch.equal(g(x), x * 2) and box.last == "f", i
-    assert g.stats()["replays"] >= 3 and list(g.stats()["pieces"].values()) == [1], g.explain()
+    assert g.stats()["replays"] >= 3 and not g.stats()["pieces"], g.explain()
 
 
 class _Thing:

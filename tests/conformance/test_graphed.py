@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.callables.captured_signature import Captures
+from gfxgraph.callables.captured import Captured
 
 
 @pytest.fixture(autouse=True)
@@ -352,7 +352,7 @@ def test_capture_all_runs_each_bucket_as_often_as_asked(warmup, monkeypatch):
     """The run that tells the bucket's world is a warm-up: with ``warmup=1`` there is no other."""
     asked = []
     monkeypatch.setattr(
-        Captures, "run_once", lambda entry, times, own=Captures.run_once: asked.append(times) or own(entry, times)
+        Captured, "run_once", lambda entry, times, own=Captured.run_once: asked.append(times) or own(entry, times)
     )
     g = gfxgraph.graphed(lambda x: x * 2 + 1, dynamic={"x": {0: "n"}}, buckets=[2, 4], warmup=warmup)
     assert g.capture_all(torch.ones(4, 5, device="cuda"))["n_captured"] == 2

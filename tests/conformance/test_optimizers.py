@@ -406,3 +406,19 @@ def test_a_rate_that_the_captured_code_changes_is_refused_from_the_second_replay
     twins = Twins(make, step=rate_halved)
     assert twins.replays() == ["right", "guarded"]
     assert "'lr' of " in twins.refused
+
+
+@pytest.mark.parametrize("kind", [optim.Adam, optim.AdamW, optim.NAdam, optim.RMSprop, optim.Rprop, optim.ASGD])
+@pytest.mark.parametrize("foreach", [False, True])
+def test_a_group_that_says_no_is_refused_as_by_torch(platform, kind, foreach):
+    """PyTorch's test_graph_optims_with_explicitly_capturable_param_groups: one group of two, under on_unsafe="raise"."""
+    weights = [torch.ones(2, device="cuda", requires_grad=True) for _ in range(2)]
+    groups = [{"params": [weight], "capturable": said} for weight, said in zip(weights, (True, False))]
+    optimizer = kind(groups, lr=0.1, foreach=foreach)
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="graph capture of step"):
+        with torch.cuda.graph(torch.cuda.CUDAGraph(on_unsafe="raise")):
+            optimizer.step()
+    assert not torch.cuda.is_current_stream_capturing()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.callables.learned_buckets import LEARN_AFTER
+from gfxgraph.callables.buckets import LEARN_AFTER
 from gfxgraph.core.bucket_sizes import BucketPlan
 
 pytestmark = pytest.mark.any_platform

@@ -628,3 +628,43 @@ def test_a_thread_that_ends_inside_its_capture_blocks_nobody(platform, mode):
     assert y.tolist() == [4.0] * 4
     with pytest.raises(RuntimeError):
         held[0][0].replay()
+
+
+def test_every_call_of_every_thread_is_counted_once(platform):
+    """Also while another thread's call is traced: by a graph, in pieces and eager add up to the calls."""
+
+    class Steps:
+        n = 0
+
+        def step(self, x):
+            for _ in range(30):
+                x = x.sin() + 1
+            return x
+
+        def counted(self, x):
+            self.n += 1
+            return x * 2
+
+    def how_often(g):
+        rows = [line.split() for line in g.why().splitlines() if "  " in line]
+        return sum(int(row[0]) for row in rows if row and row[0].isdigit() and row[1] in ("by", "in", "eager"))
+
+    steps = Steps()
+    for fn in (steps.step, steps.counted):
+        g, errors = gfxgraph.graphed(fn), []
+
+        def work(g=g, errors=errors):
+            try:
+                with torch.no_grad():
+                    for i in range(40):
+                        g(torch.full((4,), float(i), device="cuda"))
+            except Exception as error:  # noqa: BLE001  reported below
+                errors.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        assert not errors and how_often(g) == 80, g.why()
+        assert g.stats()["replays"] >= 60, g.why()

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.callables.captured_function import copy_in
+from gfxgraph.callables.inputs import copy_in
 from tests.conformance.conftest import HAS_GPU
 
 pytestmark = pytest.mark.any_platform

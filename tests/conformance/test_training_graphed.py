@@ -440,7 +440,7 @@ def test_graphed_modules_train_with_eagers_bits(platform):
     got, call = graphed_losses(N_STEPS, gfxgraph.graphed)
     assert torch.equal(got, want), (got - want).abs().max()
     assert gfxgraph.stats()["replay_count"] == 2 * (N_STEPS - 2)
-    assert call.stats()["captures"] == 1 and call.stats()["eager"] == {"warm-up": 1}
+    assert call.stats()["captures"] == 1 and call.stats()["eager"] == {"warm-up": 2}
 
 
 def graphed_and_eager(f, call_both):
@@ -735,7 +735,7 @@ def test_several_gradients_at_once(platform):
 
 
 def test_a_number_that_changes_has_graphs_with_gradients(platform):
-    """Each of a few values has a graph; with more, what takes the number runs eagerly, by its name, between graphs."""
+    """Each of two values has a graph; from the third on the number is an input of the graph."""
     weight = torch.ones(3, device="cuda", requires_grad=True)
     state = {"scale": 1.0}
     graphed = gfxgraph.graphed(lambda x: (x * weight * state["scale"]).sum())
@@ -748,13 +748,10 @@ def test_a_number_that_changes_has_graphs_with_gradients(platform):
 
     for turn in range(12):
         call(1.0 + turn // 4)
-    assert graphed.stats()["replays"] == 7 and set(graphed.stats()["eager"]) == {"warm-up"}
+    assert graphed.stats()["replays"] == 6 and set(graphed.stats()["eager"]) == {"warm-up"}
     for turn in range(20):
         call(0.1 * turn)
-    why = "state['scale'] changes too often; make it a tensor on the device"
-    stats = graphed.stats()
-    assert stats["eager"].pop(why) >= 10 and set(stats["eager"]) == {"warm-up"}
-    assert stats["replays"] >= 7 + 20 and why in graphed.explain()
+    assert set(graphed.stats()["eager"]) == {"warm-up"} and graphed.stats()["replays"] >= 6 + 15
 
 
 def test_a_tensor_on_the_host_that_changes_is_named(platform):

@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 import gfxgraph
-from gfxgraph.callables.fast_path.copying import copy_kernel
-from gfxgraph.callables.fast_path.joining import joins
+from gfxgraph.callables.joined_launch import copy_kernel, joins
 from gfxgraph.driver.joined import JoinedExec
 from gfxgraph.driver.small_copies import MOST
 from gfxgraph.process.bridge import process_for_callables

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.capture.recovery import heal_capture
+from gfxgraph.capture.failures import heal_capture
 from gfxgraph.driver import small_copies
 from gfxgraph.process import process
 from gfxgraph.simulator import profiles

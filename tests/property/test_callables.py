@@ -10,7 +10,7 @@ from gfxgraph.core.memory_budget import Held, Prediction, to_evict
 from gfxgraph.core.constants import constant_key
 from gfxgraph.core.bucket_sizes import explicit
 from gfxgraph.callables.buckets import Dims
-from gfxgraph.callables.learned_buckets import Unbounded
+from gfxgraph.callables.buckets import Unbounded
 from gfxgraph.callables.outputs import builder
 from gfxgraph.callables.signature import flatten, replace
 

@@ -92,12 +92,12 @@ def hold_pool(pool: Any) -> Any:
     # lazily: adapters are listed and queried without torch, too
     import torch
 
-    from gfxgraph.callables import capture_once
+    from gfxgraph.callables.arena import CaptureDied, SharedPool
 
     for _ in range(2):
         try:
-            return capture_once.SharedPool(state, torch.cuda.Stream(), pool)
-        except capture_once.CaptureDied:
+            return SharedPool(state, torch.cuda.Stream(), pool)
+        except CaptureDied:
             torch.cuda.empty_cache()  # if its graphs were just cleared, the pool is freed and made anew
     return None
 

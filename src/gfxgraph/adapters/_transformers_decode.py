@@ -37,8 +37,9 @@ from gfxgraph.adapters._transformers_cache import CachePosition, FixedCache
 from gfxgraph.adapters._transformers_choice import TokenChoice
 from gfxgraph.adapters._transformers_loop import Loop, Request, Tally
 from gfxgraph.adapters._transformers_masks import none_made, to_add
-from gfxgraph.callables.arena import Arena
-from gfxgraph.callables.captured_function import CapturedFunction, beside, copy_in
+from gfxgraph.callables.arena import Arena, beside
+from gfxgraph.callables.captured import CapturedFunction
+from gfxgraph.callables.inputs import copy_in
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.errors import first_line
 
@@ -49,7 +50,7 @@ MAX_PROMPTS, MAX_PROMPT_TOKENS = 4, 4096
 COMPILING = "gfxgraph compile"
 """Name of the thread that compiles a step. There Inductor waits for the device, which ends a capture here."""
 MOST_TRIES, TRY_AGAIN_AFTER = 5, 64
-"""Captures that may fail during compilation, and the eager runs between them."""
+"""Captured that may fail during compilation, and the eager runs between them."""
 _OURS = frozenset({"attention_mask", "position_ids", "past_key_values"})
 
 
@@ -67,7 +68,7 @@ class Part:
     n_eager: int = 1
     """Runs before it is captured."""
     n_tries: int = 0
-    """Captures that failed while a step was being compiled."""
+    """Captured that failed while a step was being compiled."""
 
     @property
     def n_nodes(self) -> int:

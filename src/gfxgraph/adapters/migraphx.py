@@ -202,7 +202,7 @@ class GraphedProgram(GraphedObject):
         # lazily: adapters are listed and asked about where there is no torch
         import torch
 
-        from gfxgraph.callables.captured_signature import replay
+        from gfxgraph.callables.arena import replay
         from gfxgraph.callables.signature import RunEagerly
 
         stream = torch.cuda.current_stream()
@@ -272,21 +272,20 @@ class GraphedProgram(GraphedObject):
         # lazily: adapters are listed and asked about where there is no torch
         import torch
 
-        from gfxgraph.callables import capture_once
-        from gfxgraph.callables.arena import arena_of
+        from gfxgraph.callables.arena import CaptureDied, SharedPool, arena_of, capture_graph
 
         place = arena_of(_state(), torch.cuda.current_device())
         with place.lock:
             place.stream.wait_stream(stream)
             handle = place.stream.cuda_stream
             try:
-                made = capture_once.capture(
+                made = capture_graph(
                     lambda: self.program.run_async(dict(placed), handle, STREAM),
                     place.stream,
-                    capture_once.SharedPool(_state(), place.stream),
+                    SharedPool(_state(), place.stream),
                     recorded=False,
                 )
-            except (capture_once.CaptureDied, torch.OutOfMemoryError) as error:
+            except (CaptureDied, torch.OutOfMemoryError) as error:
                 place.renew()
                 return None, str(error).splitlines()[0]
         if _n_nodes(made.graph) == 0:

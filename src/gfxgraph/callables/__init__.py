@@ -11,28 +11,26 @@ In the order of a cold call:
     api.py        graphed(): what users call; options.py: what they asked for; type_hints.py: for type checkers
     graphed.py    Graphed: what users hold, and the path of one call
     signature.py  arguments and results as trees; the cache key of a call
-    arena.py      pool, capture stream, cap, eviction, report
-    worlds.py     what its calls read besides their arguments, and which are one graph (trace/)
-    capturing.py  its captures: warm-up, room, attempts; effects.py: what a warm-up wrote and drew
-    captured_signature.py  one captured signature: graphs, replay, routes of calls to it
+    worlds.py     what its calls read besides their arguments, and which are one graph (trace/);
+                  the same for a function of a conditional or a loop
+    captured.py   one captured callable: trace, warm-up, record, replay, eager
+    effects.py    what a warm-up wrote and drew
+    arena.py      pool, capture stream, cap, eviction; one capture, one replay
     inputs.py     static inputs, and how a call's tensors get into them
-    capture_once.py  capture of one function on one set of static inputs
     outputs.py    who owns a result's memory; output buffers still in use
+    fast_path.py  the common call, generated for one signature
+    joined_launch.py  a call as one launch, with its copies as nodes of the graph exec
 
 and apart from that:
 
-    buckets.py    dynamic dims, declared or inferred; which bucket a call goes to
-    learned_buckets.py  sizes seen, and the buckets learned from them
+    buckets.py    dynamic dims, which bucket a call goes to; sizes seen, and buckets learned from them
     capture_all.py  capturing every bucket before the first call
     adaptive.py   timings, and decisions kept between runs
     relocation.py reading large arguments in place
     explain_calls.py  ``explain()`` of a callable
-    traced_function.py  a function of a conditional or a loop, traced by Dynamo
     python_reads.py  what a training step, or a function with collectives, reads in Python
-    captured_function.py
-                  one function over inputs that stay in place: a graph, with eager behind it
     graph_facts.py  what a captured graph reads, writes and draws
 
-and subpackages: trace/ (Dynamo: what a call reads), pieces/ (graphs from Dynamo and Inductor), fast_path/,
+and subpackages: trace/ (Dynamo: what a call reads), pieces/ (graphs from Dynamo and Inductor),
 padding/, control/, training/, distributed/.
 """

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Unpack, overload
 
 from gfxgraph import config
-from gfxgraph.callables.distributed.agreed import Agreed
-from gfxgraph.callables.distributed.on_ranks import GraphedOnRanks
+from gfxgraph.callables.distributed.agreed import Agreed, GraphedOnRanks
 from gfxgraph.callables.distributed.ranks import Ranks
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.options import Options, check, choice

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gfxgraph.callables import capture_once
-from gfxgraph.callables.arena import Arena, arena_of
+from gfxgraph.callables.arena import Arena, CaptureDied, arena_of, kind_and_line
 from gfxgraph.callables.buckets import Bucketed, argument_paths
 from gfxgraph.callables.padding.judge import PaddingRefusal
 from gfxgraph.callables.signature import Args, Call, InPieces, Kwargs, NotATree, RunEagerly, flatten, understand
@@ -17,10 +16,10 @@ from gfxgraph.process import bridge
 from gfxgraph.process.progress import Progress
 
 if TYPE_CHECKING:
-    from gfxgraph.callables.captured_signature import Captures
+    from gfxgraph.callables.captured import Captured
     from gfxgraph.callables.graphed import Graphed
 
-Todo = tuple["Captures", Bucketed, bool]
+Todo = tuple["Captured", Bucketed, bool]
 
 
 def capture_all(graphed: Graphed, args: Args, kwargs: Kwargs) -> dict[str, int]:
@@ -45,9 +44,7 @@ def capture_all(graphed: Graphed, args: Args, kwargs: Kwargs) -> dict[str, int]:
             arena.state.report("fallback", f"not captured ahead: {reason.why}", graphed._name)
             return {"n_captured": 0, "n_left": len(buckets), "predicted_bytes": 0}
         except torch.OutOfMemoryError as error:
-            arena.state.report(
-                "fallback", "capturing ahead stopped", graphed._name, capture_once.kind_and_line(error)
-            )
+            arena.state.report("fallback", "capturing ahead stopped", graphed._name, kind_and_line(error))
             return {"n_captured": 0, "n_left": len(buckets), "predicted_bytes": 0}
         todo: list[Todo] = []
         n_left = 0
@@ -68,10 +65,10 @@ def capture_all(graphed: Graphed, args: Args, kwargs: Kwargs) -> dict[str, int]:
 
 
 def _capture(graphed: Graphed, arena: Arena, todo: list[Todo], call: Call) -> dict[str, int]:
-    def capture(entry: Captures, repeats_last: bool, pool: Any = None) -> Any:
+    def capture(entry: Captured, repeats_last: bool, pool: Any = None) -> Any:
         _fill(entry, call, repeats_last)
-        instance = entry.capture(recorded=not graphed._capturer.may_go_unrecorded(arena, call), pool=pool)
-        graphed._capturer.learn(call, entry, instance)
+        instance = entry.capture(recorded=not graphed._shared.may_go_unrecorded(arena.state, call.kind), pool=pool)
+        entry.learn(call, instance)
         return instance
 
     n_done, predicted = 0, 0
@@ -90,13 +87,13 @@ def _capture(graphed: Graphed, arena: Arena, todo: list[Todo], call: Call) -> di
         for entry, repeats_last in ready:
             entry.n_seen = graphed._options.warmup
             entry.first = capture(entry, repeats_last)
-            graphed._capturer.n_captures += 1
+            graphed._shared.n_captures += 1
             arena.use(entry)
             n_done += 1
             if progress.is_live:
                 progress.update(n_done, len(ready), "buckets")
-    except (capture_once.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
-        arena.state.report("fallback", "capturing ahead stopped", graphed._name, capture_once.kind_and_line(error))
+    except (CaptureDied, torch.OutOfMemoryError, NotATree) as error:
+        arena.state.report("fallback", "capturing ahead stopped", graphed._name, kind_and_line(error))
     progress.close()
     for entry, _, _ in todo:
         if not entry.is_captured:
@@ -105,7 +102,7 @@ def _capture(graphed: Graphed, arena: Arena, todo: list[Todo], call: Call) -> di
     return {"n_captured": n_done, "n_left": len(todo) - n_done, "predicted_bytes": predicted}
 
 
-def _is_warm(graphed: Graphed, call: Call, entry: Captures, bucketed: Bucketed, repeats_last: bool) -> bool:
+def _is_warm(graphed: Graphed, call: Call, entry: Captured, bucketed: Bucketed, repeats_last: bool) -> bool:
     """Make static inputs of the bucket's size and warm up on the example; False if that is not a single graph."""
     entry.prepare(call.args, call.kwargs, call.tensors, bucketed.sizes)
     _fill(entry, call, repeats_last)
@@ -124,7 +121,7 @@ def _is_warm(graphed: Graphed, call: Call, entry: Captures, bucketed: Bucketed, 
     return True
 
 
-def _fill(entry: Captures, call: Call, repeats_last: bool) -> None:
+def _fill(entry: Captured, call: Call, repeats_last: bool) -> None:
     """Copy the example's values, cut to the bucket's size; captures share inputs, so this precedes each one."""
     entry.arena.stream.wait_stream(torch.cuda.current_stream(entry.arena.device_index))
     with torch.cuda.stream(entry.arena.stream):

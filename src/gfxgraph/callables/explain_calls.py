@@ -23,7 +23,7 @@ def explain(graphed: Graphed) -> str:
         if entry.why_eager:
             how = f"eager: {entry.why_eager}"
         elif entry.first is not None:
-            how = f"{entry.n_replays()} replays of {entry.first.graph.steps_text()}"
+            how = f"{entry.replays()} replays of {entry.first.graph.steps_text()}"
             if entry.first.moving is not None:
                 how += f"; {entry.first.moving}"
             elif entry.why_copied:
@@ -54,10 +54,9 @@ def why(graphed: Graphed) -> str:
 
 
 def regions(graphed: Graphed) -> list[Any]:
-    """The regions that capture the pieces of calls that are not a single graph."""
-    if graphed._front is None or not graphed._pieces:
-        return []
-    return [region for _, piece in graphed._front.graphs for region in piece.regions]
+    """The regions that capture the graphs of calls that Dynamo's code runs."""
+    found = graphed._front.graphs if graphed._front is not None else []
+    return [region for _, piece in found for region in piece.regions if graphed._pieces or region.has_run]
 
 
 def _ways(graphed: Graphed) -> list[str]:
@@ -65,7 +64,7 @@ def _ways(graphed: Graphed) -> list[str]:
     refused: dict[str, list[str]] = {}
     for label, found in graphed._padding.refusals.items():
         refused.setdefault(f"{REFUSED}: {found.reason}", []).append(label)
-    rows = [(graphed._n_replays(), "by a graph", "")]
+    rows = [(graphed._n_replays() + graphed._worlds.n_one_graph, "by a graph", "")]
     stats = graphed.stats()
     has_graphs = bool(stats["captures"])
     rows += [(n, "in pieces" if has_graphs else "eager", why) for why, n in graphed._pieces.most_common()]

@@ -32,19 +32,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling
+from torch.compiler import is_dynamo_compiling
 
 from gfxgraph import files
-from gfxgraph.callables import capture_once, explain_calls
+from gfxgraph.callables import explain_calls
 from gfxgraph.callables.adaptive import Adaptive, store
-from gfxgraph.callables.arena import Arena, arena_of
-from gfxgraph.callables.buckets import AboveAll, Bucketed, Dims, argument_paths
+from gfxgraph.callables.arena import Arena, arena_of, kind_and_line
+from gfxgraph.callables.buckets import AboveAll, Bucketed, BucketSizes, Dims, Planned, argument_paths
 from gfxgraph.callables.capture_all import capture_all
-from gfxgraph.callables.captured_signature import Captures, Route, label_of
-from gfxgraph.callables.capturing import Capturer
-from gfxgraph.callables.fast_path.fast import make_fast
+from gfxgraph.callables.captured import Captured, Route, Shared, label_of
+from gfxgraph.callables.fast_path import make_fast
 from gfxgraph.callables.inputs import Buffers
-from gfxgraph.callables.learned_buckets import BucketSizes, Planned
 from gfxgraph.callables.options import Options
 from gfxgraph.callables.padding.judge import Judge
 from gfxgraph.callables.signature import (
@@ -64,7 +62,7 @@ from gfxgraph.callables.signature import (
     tensor_key,
     understand,
 )
-from gfxgraph.callables.trace.dynamo import is_compiled, shield
+from gfxgraph.callables.trace.dynamo import Calls, is_compiled, is_traced_here, shield
 from gfxgraph.callables.trace.frontend import Frontend
 from gfxgraph.callables.trace.world import World, holds_mapping
 from gfxgraph.callables.worlds import Worlds
@@ -98,12 +96,12 @@ class Graphed:
 
     1. Trace: the call runs eagerly through Dynamo, which shows what it reads (`Worlds.trace`). Skipped with
     ``assume_pure``.
-    2. Warm-up: the call runs eagerly on the capture stream, ``warmup`` times (`Capturer.warm_up`). A call to be
+    2. Warm-up: the call runs eagerly on the capture stream, ``warmup`` times (`Captured.warm_up`). A call to be
     served by a larger bucket is also compared with a padded run (`_judge`).
-    3. Record: the function is captured over static inputs (`Capturer.capture`).
+    3. Record: the function is captured over static inputs (`Captured.record`).
     4. Replay: copy in, launch, results (`_replay`); from the second on by a function generated for such calls
     (`_fast`). If a value that the capture read has changed: another capture of the signature, or this call eagerly.
-    5. Eager for good: `Captures.fall_back` has reported why. If something that 1 saw has changed, start again at 1.
+    5. Eager for good: `Captured.fall_back` has reported why. If something that 1 saw has changed, start again at 1.
 
     Args:
         fn: the function, method or module.
@@ -124,8 +122,7 @@ class Graphed:
         self._near: dict[Any, Route] = {}
         """The last route of calls with this tree and these shapes; its fast path checks everything itself."""
         self._routes: dict[Any, Route] = {}
-        self._entries: dict[Any, Captures] = {}
-        self._eager: Counter[str] = Counter()
+        self._entries: dict[Any, Captured] = {}
         self._n_gone = 0
         """Replays of forgotten signatures."""
         is_dynamic = options.dynamic is not None or options.buckets is not None
@@ -140,9 +137,10 @@ class Graphed:
             self._front = Frontend(fn, functools.partial(make_piece, name=self._name), dynamic=is_dynamic)
             if not is_compiled(fn):
                 self._run = self._front.run
-        self._pieces: Counter[str] = Counter()
+        self._pieces = Calls()
         """Calls in pieces, by reason."""
-        self._capturer = Capturer(fn, self._run, self._front, self._name, options, self._eager, self._entries)
+        self._shared = Shared(fn, self._run, self._front, self._name, options)
+        self._eager = self._shared.eager
         forget = weakref.WeakMethod(self._evict_world)
         self._worlds = Worlds(fn, self._front, self._eager, self._pieces, forget)
         self._padding = Judge(fn, self._run, self._front, self._name, self._dims, self._planned, self._eager, forget)
@@ -155,7 +153,7 @@ class Graphed:
     # -- one call ---------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling():  # Dynamo reads this as True: the call becomes part of its trace
+        if is_dynamo_compiling():  # Dynamo reads this as True: the call becomes part of its trace
             return self._fn(*args, **kwargs)
         result = self._fast(args, kwargs)
         return result if result is not MISS else self._slow(args, kwargs)
@@ -163,25 +161,23 @@ class Graphed:
     @unbroken
     def _slow(self, args: Args, kwargs: Kwargs) -> Any:
         state = bridge.process_for_callables()
-        if state is not None and (torch.cuda.is_current_stream_capturing() or torch.compiler.is_compiling()):
+        if state is not None and (torch.cuda.is_current_stream_capturing() or is_traced_here()):
             return self._fn(*args, **kwargs)  # part of the outer capture
         try:
             if state is None:
                 raise RunEagerly("there is no GPU")
             return self._graphed(state, args, kwargs)
         except InPieces as pieces:
-            assert self._front is not None
-            self._pieces[pieces.why] += 1
-            return self._front.pieces(*args, **kwargs)
+            return self._worlds.in_pieces(pieces, args, kwargs)
         except DriverError as error:  # before any launch: a failed launch raises ReplayError
-            self._eager["a driver call failed"] += 1
+            self._eager.count("a driver call failed")
             if state is not None:
                 why = "a driver call failed; the call ran eagerly"
-                state.report("fallback", why, self._name, capture_once.kind_and_line(error))
+                state.report("fallback", why, self._name, kind_and_line(error))
         except RunEagerly as eager:
             if self._options.strict and eager.error is not None:
                 raise eager.error from eager.__cause__
-            self._eager[eager.why] += 1
+            self._eager.count(eager.why)
         return self._fn(*args, **kwargs)
 
     def _graphed(self, state: process.Process, args: Args, kwargs: Kwargs) -> Any:
@@ -250,7 +246,7 @@ class Graphed:
         if state is not self._state:
             if self._state is not None:  # the bridge was switched on or off
                 self._forget(lambda entry: True)
-                self._capturer.forget()
+                self._shared.forget()
                 self._adaptive = None
             self._state = state
 
@@ -263,11 +259,11 @@ class Graphed:
         if route.entry is not None and self._run is not self._fn:
             route.entry.n_seen += 1
             route.entry.is_drawless = all(piece.is_drawless for _, piece in self._front.graphs)
-            self._capturer.look_at(route.entry, result)
+            route.entry.look_at(result)
 
     def _evict_world(self, world: World | None) -> None:
         """Evict what was captured in a world (None: in any): it reads, and would keep, tensors that were replaced."""
-        which: Callable[[Captures], bool] = lambda entry: world is None or entry.world is world  # noqa: E731
+        which: Callable[[Captured], bool] = lambda entry: world is None or entry.world is world  # noqa: E731
         for entry in self._entries.values():
             if which(entry) and entry.is_captured:
                 entry.evict("the tensors that the function reads have been replaced")
@@ -296,7 +292,7 @@ class Graphed:
         self._routes[call.key] = route
         return route
 
-    def _entry_in_bucket(self, arena: Arena, call: Call, bucketed: Bucketed) -> Captures:
+    def _entry_in_bucket(self, arena: Arena, call: Call, bucketed: Bucketed) -> Captured:
         in_place = self._is_in_place
         shapes: list[Any] = []
         for t, size in zip(call.tensors, bucketed.sizes):
@@ -320,8 +316,8 @@ class Graphed:
         if entry.first is None:
             if entry.n_seen < self._options.warmup:
                 entry.n_seen += 1
-                return self._capturer.warm_up(arena, entry, call)
-            self._capturer.capture(arena, entry, call, route.bucketed)
+                return entry.warm_up(call)
+            entry.record(call, route.bucketed)
         if entry.mutates and entry.world.homes & {t.untyped_storage().data_ptr() for t in call.tensors}:
             raise RunEagerly("it writes to an argument that it also reads under another name")
         if route.padded is not None and route.result_sizes is None:
@@ -336,13 +332,13 @@ class Graphed:
         self._fast = self._fast_for(route, entry, call) if is_settled and self._is_trusted(entry) else never
         return result
 
-    def _replay(self, arena: Arena, entry: Captures, route: Route, tensors: list[Tensor]) -> Any:
+    def _replay(self, arena: Arena, entry: Captured, route: Route, tensors: list[Tensor]) -> Any:
         stream = torch.cuda.current_stream(arena.device_index)
         arena.follow(stream)
         assert entry.first is not None
         instance, own = entry.first, True
         if self._options.mode is ReplayMode.HOT and not instance.outputs.is_shared:
-            instance, own = self._capturer.of_ring(entry, stream, tensors, route.repeats_last)
+            instance, own = entry.of_ring(stream, tensors, route.repeats_last)
         # What the function writes to its arguments it also writes to their padding.
         entry.fill(tensors, route.repeats_last, None if entry.mutates else route.mark)
         try:
@@ -350,13 +346,13 @@ class Graphed:
         except GuardMiss:
             if own is False or route.padded is not None:
                 raise
-            instance = self._capturer.variant(arena, entry)
+            instance = entry.variant()
         if entry.mutates:
             entry.give_back_mutated(tensors)
         arena.use(entry)
         return instance.outputs.give(tensors, route.result_sizes, own)
 
-    def _fast_for(self, route: Route, entry: Captures, call: Call) -> Fast:
+    def _fast_for(self, route: Route, entry: Captured, call: Call) -> Fast:
         """The fast path of calls like this one; remade after the entry was captured or its world watched again."""
         graphs = (*entry.instances(), entry.can_join, entry.all_held, entry.world.is_same)
         if route.fast is None or route.fast_of != graphs:
@@ -376,7 +372,7 @@ class Graphed:
                 )
             except DriverError as error:  # this call is done; later ones take the slow path
                 why = "no fast path for such calls: a driver call failed"
-                entry.arena.state.report("fallback", why, self._name, capture_once.kind_and_line(error))
+                entry.arena.state.report("fallback", why, self._name, kind_and_line(error))
                 made = None
             route.fast, route.fast_of = made or never, graphs
         return route.fast
@@ -396,12 +392,13 @@ class Graphed:
         finally:
             current.wait_stream(arena.stream)
         entry.n_seen = max(entry.n_seen, self._options.warmup)
-        self._capturer.look_at(entry, result, current)
+        entry.look_at(result, current)
         return result
 
     def _count(self, route: Route) -> None:
         """Count one more call of this size; if new buckets were learned, evict the old ones' captures."""
-        is_gone = self._planned.count(route)
+        actual = route.bucketed.actual if route.bucketed is not None else route.too_large
+        is_gone = self._planned.count(actual, route.entry) if actual is not None else None
         if is_gone is not None:
             for entry in self._entries.values():
                 if is_gone(entry) and entry.is_captured:
@@ -410,12 +407,12 @@ class Graphed:
 
     # -- how often to take the slow path, and eager or graph ------------------------------------------
 
-    def _is_trusted(self, entry: Captures) -> bool:
+    def _is_trusted(self, entry: Captured) -> bool:
         """Whether enough replays took the slow path for the fast one to be used."""
         least = process.require().settings.trusted_replay_threshold
         if process.log.isEnabledFor(logging.DEBUG):
             return False  # each replay is logged
-        return least is None or self._options.mode is ReplayMode.HOT or entry.n_replays() >= least
+        return least is None or self._options.mode is ReplayMode.HOT or entry.replays() >= least
 
     def _sample_every(self) -> int:
         """One replay in this many takes the slow path again; 0 for none."""
@@ -424,7 +421,7 @@ class Graphed:
         every = process.require().settings.trusted_replay_sample_interval
         return every or 0 if self._options.mode is ReplayMode.STANDARD else 0
 
-    def _the_faster(self, arena: Arena, entry: Captures, route: Route, call: Call) -> tuple[Any, bool]:
+    def _the_faster(self, arena: Arena, entry: Captured, route: Route, call: Call) -> tuple[Any, bool]:
         """Run the call in the way measured to be faster, or to be timed next; also return whether that is settled.
 
         Raises:
@@ -446,26 +443,26 @@ class Graphed:
             return graph(), True
         way = timed.next_way()
         if way is Way.EAGER:
-            self._eager["timed against its graph"] += 1
+            self._eager.count("timed against its graph")
             return timed.timed(way, lambda: self._fn(*call.args, **call.kwargs)), False
         return timed.timed(way, graph), False
 
     # -- capture ----------------------------------------------------------------------------------
 
-    def _entry_for(self, arena: Arena, key: Any, call: Call, label: str = "") -> Captures:
+    def _entry_for(self, arena: Arena, key: Any, call: Call, label: str = "") -> Captured:
         entry = self._entries.get(key)
         if entry is None:
             if len(self._entries) >= MAX_ENTRIES:
                 self._forget(lambda entry: not entry.is_captured)
             label = label or label_of(call.tensors)
-            entry = Captures(arena, self._run, label, self._name, self._capturer.buffers, self._is_in_place)
+            entry = Captured(arena, self._shared, label)
             entry.on_evict = weakref.WeakMethod(self._forget_fast)
             self._entries[key] = entry
         return entry
 
-    def _forget(self, which: Callable[[Captures], bool]) -> None:
+    def _forget(self, which: Callable[[Captured], bool]) -> None:
         gone = [key for key, entry in self._entries.items() if which(entry)]
-        self._n_gone += sum(self._entries.pop(key).n_replays() for key in gone)
+        self._n_gone += sum(self._entries.pop(key).replays() for key in gone)
         self._planned.last = None
         self._routes.clear()
         self._forget_fast()
@@ -501,7 +498,7 @@ class Graphed:
         ``replays`` counts graph replays, including those of pieces: one call in pieces may replay several.
         ``eager`` counts calls of the function, and of its pieces, that ran without a graph.
         """
-        captures, replays, eager = self._capturer.n_captures, self._n_replays(), Counter(self._eager)
+        captures, replays, eager = self._shared.n_captures, self._n_replays(), Counter(self._eager)
         for region in explain_calls.regions(self):
             found = region.stats()
             captures += found["captures"]
@@ -548,11 +545,11 @@ class Graphed:
             if entry.is_captured:
                 entry.evict("reset by the program")
         self._forget(lambda entry: True)
-        self._capturer.buffers = Buffers()
+        self._shared.buffers = Buffers()
         self._worlds.reset()
 
     def _n_replays(self) -> int:
-        return self._n_gone + sum(entry.n_replays() for entry in self._entries.values())
+        return self._n_gone + sum(entry.replays() for entry in self._entries.values())
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """As a method: each object has its own captures."""

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 
 def is_dense(tensor: Tensor) -> bool:
@@ -202,3 +203,24 @@ def device_copier(driver: Any) -> Callable[[int, int, int, int], int] | None:
     if driver is None or "device_copier" in driver.missing:
         return None
     return driver.device_copier()  # type: ignore[no-any-return]
+
+
+def tensors_of(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def copy_in(buffers: Sequence[Tensor], given: Sequence[Tensor]) -> None:
+    """Copy tensors that are not already in place, in one launch if torch can."""
+    pairs = [(b, g) for b, g in zip(buffers, given) if b.data_ptr() != g.data_ptr() or b.stride() != g.stride()]
+    if pairs:
+        # Below autograd: a buffer is plain memory, whatever it belonged to when it was made.
+        with torch.no_grad():
+            copy_together([b for b, _ in pairs], [g.detach() for _, g in pairs])
+
+
+def like(tensor: Tensor) -> Tensor:
+    """Fresh dense memory, with dims in the tensor's order."""
+    if tensor.layout is not torch.strided:
+        return torch.empty_like(tensor, requires_grad=False)
+    strides = dense_strides(tensor.size(), dim_order(tensor))
+    return torch.empty_strided(tensor.size(), strides, dtype=tensor.dtype, device=tensor.device)

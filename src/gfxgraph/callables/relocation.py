@@ -44,7 +44,7 @@ from gfxgraph.guard.nodes import SegmentNode, known_params, nodes_of
 from gfxgraph.types import NodeKind
 
 if TYPE_CHECKING:
-    from gfxgraph.callables.captured_signature import Captures, Instance
+    from gfxgraph.callables.captured import Captured, Instance
 
 LEAST_NBYTES = 1 << 18
 """Smaller arguments are copied: that costs no more than updating two kernels."""
@@ -137,7 +137,7 @@ class RelocatedInputs:
         return True
 
 
-def learn(entry: Captures, instance: Instance, tensors: Sequence[Tensor]) -> RelocatedInputs:
+def learn(entry: Captured, instance: Instance, tensors: Sequence[Tensor]) -> RelocatedInputs:
     """Find out how the large arguments of a newly captured graph can be moved, and test it.
 
     Raises:
@@ -188,7 +188,7 @@ def _is_large(static: StaticInput, tensor: Tensor) -> bool:
 
 
 def _words(
-    entry: Captures, first: Instance, second: Instance, twins: dict[int, Tensor]
+    entry: Captured, first: Instance, second: Instance, twins: dict[int, Tensor]
 ) -> Iterator[tuple[int, int, KernelParams, int, int, int]]:
     """Every address of a moving argument, as in ``RelocatedInputs.words``.
 
@@ -245,7 +245,7 @@ def _shown(node: SegmentNode) -> str:
 
 
 def _prove(
-    entry: Captures, first: Instance, second: Instance, moving: RelocatedInputs, twins: dict[int, Tensor]
+    entry: Captured, first: Instance, second: Instance, moving: RelocatedInputs, twins: dict[int, Tensor]
 ) -> None:
     """Check that the first graph, moved to the twins, gives the results of the second and of the function."""
     launch = bare_launch(entry.arena.state.base)

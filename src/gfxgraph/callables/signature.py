@@ -71,11 +71,13 @@ class InPieces(Exception):
 
     Args:
         why: why it is not one graph.
+        is_one: that is for what its code does beside its only graph.
     """
 
-    def __init__(self, why: str) -> None:
+    def __init__(self, why: str, *, is_one: bool = False) -> None:
         super().__init__(why)
         self.why = why
+        self.is_one = is_one
 
 
 class NotATree(Exception):
@@ -388,6 +390,11 @@ class Call:
     kind: tuple[Any, ...]
     key: tuple[Any, ...]
     world: Any = None
+
+    def in_world(self, world: Any) -> None:
+        """Make the world part of the call's keys."""
+        self.world = world
+        self.kind, self.key = (*self.kind, world.token), (*self.key, world.token)
 
     def kind_with_dims(self, dims: Mapping[int, Mapping[int, str]]) -> tuple[Any, ...]:
         """What calls share that differ only in the dynamic ``dims``: includes dtypes and all other sizes."""

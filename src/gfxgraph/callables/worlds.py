@@ -1,9 +1,17 @@
-"""What the calls of one callable read besides their arguments, and which of them are one graph.
+"""What the calls of one function read besides their arguments, and which of them are one graph.
 
 promised ── ``assume_pure``: only checks whether its modules' tensors were replaced
-known    ── a world in which a call was traced, and in which nothing has changed
+known    ── a world in which a call was traced, and in which nothing has changed: its graph may be replayed
 new      ── one call through Dynamo, which shows what it reads; from then on its world is known
 in pieces, or eager for good: the reason is raised
+
+A call may be one FX graph and still not one replay: it stores what it computes in an object, or its result needs
+gradients. Then Dynamo's code runs, which guards and stores, and the graph in it is replayed (``InPieces.is_one``).
+
+`Worlds` is this for ``graphed``, `TracedFunction` for a branch, a loop's body or a step. There the function itself is
+captured: a whole trace means that in Python it only reads what the world watches.
+
+Invariant: a graph is replayed only in the world that it was captured in. Source: decisions 0111, 0113.
 """
 
 from __future__ import annotations
@@ -12,7 +20,7 @@ import functools
 import inspect
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -20,9 +28,12 @@ from torch import Tensor, nn
 
 from gfxgraph.callables.arena import Arena
 from gfxgraph.callables.signature import (
+    Args,
     Call,
     InPieces,
+    Kwargs,
     RunEagerly,
+    has_buffer,
     named_by,
     numbers_in,
     skeleton,
@@ -33,19 +44,130 @@ from gfxgraph.callables.signature import (
     zeros_in,
 )
 from gfxgraph.callables.trace.dicts import watched
-from gfxgraph.callables.trace.frontend import RAISED, Frontend, Untraceable
+from gfxgraph.callables.trace.dynamo import WARM_UP, Calls, local
+from gfxgraph.callables.trace.frontend import IDLE, RAISED, Frontend, Untraceable
 from gfxgraph.callables.trace.world import World
 from gfxgraph.capture.replay import hang_watch
-from gfxgraph.capture.replay.graph_tensors import has_layout, parts_of, storage_address, used_on
+from gfxgraph.capture.replay.graph_tensors import has_layout, kind_of, parts_of, size_of, storage_address, used_on
+from gfxgraph.process import bridge
 
+Evict = Callable[[], Callable[[World | None], None] | None]
 MAX_WORLDS = 4096
 """Most signatures whose world is remembered."""
-MOST_NUMBERS = 4
+MOST_NUMBERS = 2
 """Numbers among the arguments of one world that have graphs of their own; with more, calls run in pieces."""
 
 
+class Known:
+    """One function at Dynamo's, and the worlds that its calls were traced in, by key.
+
+    Args:
+        front: Dynamo.
+        evict: a weak reference to a function to call for a world whose graphs read tensors that were replaced.
+    """
+
+    def __init__(self, front: Frontend, evict: Evict) -> None:
+        self.front = front
+        self._evict = evict
+        self.worlds: dict[Any, World] = {}
+        """By key: the world of its last call."""
+        self._untraceable = self._changing = ""
+
+    def reset(self) -> None:
+        """Forget every world, and the program's objects that they hold."""
+        self.worlds.clear()
+        self._untraceable = self._changing = ""
+        self.front.reset()
+
+    def world(
+        self, key: Any, args: Args, kwargs: Kwargs, check: Callable[[World], None] = lambda world: None
+    ) -> World | None:
+        """The world of a call that may be one graph there; None for a call that is to be traced.
+
+        Args:
+            key: the same for calls of the same shapes, constants and modes.
+            check: raises if a world that was found by Dynamo's guards is not this call's.
+
+        Raises:
+            InPieces, RunEagerly: the call cannot be one graph.
+        """
+        if self.front.keeps:  # checked first: a call in pieces may have found it
+            raise RunEagerly(self.front.keeps)
+        if self._untraceable:
+            raise InPieces(self._untraceable)
+        world = self.worlds.get(key)
+        if world is not None and world.why_pieces and world.is_one and not world.why_eager:
+            why = self.front.why_no_more()  # what it stores changes what it reads, so Dynamo's guards decide
+            if why:
+                raise RunEagerly(self._never_the_same(why, args, kwargs))
+            raise InPieces(world.why_pieces, is_one=True)
+        if world is None or not world.is_same():
+            world = self._find(key, args, kwargs, check) if self.front.worlds else None
+            if world is None:
+                return None
+        if world.why_eager:
+            raise RunEagerly(world.why_eager)
+        if world.why_pieces:
+            raise InPieces(world.why_pieces, is_one=world.is_one)
+        return world
+
+    def _find(self, key: Any, args: Args, kwargs: Kwargs, check: Callable[[World], None]) -> World | None:
+        """The world in which the call was traced before; its graphs become invalid if it now reads other tensors."""
+        if len(self.worlds) >= MAX_WORLDS:
+            self.worlds.clear()
+        self.worlds.pop(key, None)
+        world = self.front.find(args, kwargs)
+        if world is None:
+            return None
+        check(world)
+        world.store()
+        if not world.why_pieces and self.front.has_moved(world, args, kwargs):
+            evict = self._evict()
+            if evict is not None:
+                evict(world)
+            self.front.rebind(world, args, kwargs)
+        self.worlds[key] = world
+        return world
+
+    def trace(self, key: Any, args: Args, kwargs: Kwargs, tensors: list[Tensor]) -> tuple[Any, World | None]:
+        """Run the call through Dynamo; its result, and its world, None if Dynamo leaves the function to Python.
+
+        Raises:
+            RunEagerly: it was traced too often; nothing has run.
+        """
+        why = self.front.why_no_more()
+        if why:
+            raise RunEagerly(self._never_the_same(why, args, kwargs))
+        layouts = [_key_of(t) for t in tensors]
+        try:
+            result, world = self.front.trace(args, kwargs)
+        except Untraceable as error:
+            self._untraceable, result = error.args
+            return result, None
+        world.why_pieces = world.why_pieces or why_in_pieces(result, []) or why_from_outside(world.tensors)
+        world.why_eager = what_changed(layouts, [_key_of(t) for t in tensors]) or world.why_eager
+        self.worlds[key] = world
+        return result, world
+
+    @property
+    def untraceable(self) -> str:
+        """Why Dynamo leaves the function to Python; "" if it does not."""
+        return self._untraceable
+
+    def _never_the_same(self, why: str, args: Args, kwargs: Kwargs) -> str:
+        """Why tracing was given up, and what differs from call to call."""
+        if not self._changing:
+            self._changing = why
+            differs = self.front.why_not(args, kwargs)
+            if differs:
+                self._changing += (
+                    f" (failed last: {differs}); a number that changes belongs in a tensor on the device"
+                )
+        return self._changing
+
+
 class Worlds:
-    """The worlds of one callable.
+    """The worlds of one graphed callable.
 
     Args:
         fn: the function.
@@ -60,35 +182,27 @@ class Worlds:
         self,
         fn: Callable[..., Any],
         front: Frontend | None,
-        eager: Counter[str],
-        pieces: Counter[str],
-        evict: Callable[[], Callable[[World | None], None] | None],
+        eager: Calls,
+        pieces: Calls,
+        evict: Evict,
     ) -> None:
         self._promised = Promised(fn) if front is None else None
-        self._front = front
+        self._known = Known(front, evict) if front is not None else None
         self._eager = eager
         self._pieces = pieces
         self._evict = evict
-        self._known: dict[Any, World] = {}
-        """By signature: the world of its last call."""
-        self._untraceable = self._changing = ""
+        self.n_one_graph = 0
+        """Calls in Dynamo's code whose one graph was replayed."""
 
     @property
     def structures(self) -> list[Any]:
         """The structures of the calls seen."""
-        return [key[0] for key in self._known]
-
-    def _forget(self, world: World | None) -> None:
-        evict = self._evict()
-        if evict is not None:
-            evict(world)
+        return [key[0] for key in self._known.worlds] if self._known is not None else []
 
     def reset(self) -> None:
         """Forget every world, and the program's objects that they hold."""
-        self._known.clear()
-        self._untraceable = self._changing = ""
-        if self._front is not None:
-            self._front.reset()
+        if self._known is not None:
+            self._known.reset()
 
     def enter(self, call: Call) -> bool:
         """Make what is known of this call's world part of the call; False for a call that is to be traced.
@@ -98,35 +212,24 @@ class Worlds:
         """
         if self._promised is not None:
             if not self._promised.is_same():
-                if self._promised.look():
-                    self._forget(None)
-            call.world, token = self._promised, self._promised.token
-            call.kind, call.key = (*call.kind, token), (*call.key, token)
+                evict = self._evict() if self._promised.look() else None
+                if evict is not None:
+                    evict(None)
+            call.in_world(self._promised)
             return True
-        assert self._front is not None
-        if self._front.keeps:  # checked first: a call in pieces may have found it
-            raise RunEagerly(self._front.keeps)
-        if self._untraceable:
-            raise InPieces(self._untraceable)
-        if self._front.does_ask_by_name and any(vars(t) for t in call.tensors):
+        assert self._known is not None
+        front = self._known.front
+        if front.does_ask_by_name and any(vars(t) for t in call.tensors):
             raise RunEagerly("it looks up attributes by name, and an argument is a tensor with added attributes")
-        world = self._known.get(call.key)
-        if world is None or not world.is_same():
-            world = self._find(call) if self._front.worlds else None
-            if world is None:
-                return False
-        if world.why_eager:
-            raise RunEagerly(world.why_eager)
-        if world.stores and not world.stores_are_there():
-            raise InPieces("an attribute that each call sets was set to another value in between")
-        if world.why_pieces:
-            raise InPieces(world.why_pieces)
-        if not self._front.is_dynamic and self._is_restless(world, call):
-            raise InPieces("a number among its arguments is another one again and again")
+        args, kwargs = call.for_dynamo()
+        world = self._known.world(call.key, args, kwargs, functools.partial(_check, call))
+        if world is None:
+            return False
+        if not front.is_dynamic and self._is_restless(world, call):
+            raise InPieces("a number among its arguments is another one again and again", is_one=world.is_one)
         if world.written and not world.written_homes.isdisjoint(t.untyped_storage().data_ptr() for t in call.tensors):
             raise RunEagerly("an argument shares memory that the function also writes to under another name")
-        call.world = world
-        call.kind, call.key = (*call.kind, world.token), (*call.key, world.token)
+        call.in_world(world)
         return True
 
     def _is_restless(self, world: World, call: Call) -> bool:
@@ -139,86 +242,167 @@ class Worlds:
             known[numbers] = numbers in known
         return False
 
-    def _find(self, call: Call) -> World | None:
-        """The world in which the call was traced before; its graphs become invalid if it now reads other tensors."""
-        assert self._front is not None
-        if len(self._known) >= MAX_WORLDS:
-            self._known.clear()
-        self._known.pop(call.key, None)
-        args, kwargs = call.for_dynamo()
-        world = self._front.find(args, kwargs)
-        if world is None:
-            return None
-        if world.zeros != zeros_in(call.structure):
-            raise RunEagerly("0.0 and -0.0 were both passed, and Dynamo does not distinguish them")
-        if world.skeleton not in (None, skeleton(call.structure)):
-            raise RunEagerly("it catches errors, and Dynamo does not distinguish what two kinds of arguments lack")
-        if not world.why_pieces and self._front.has_moved(world, args, kwargs):
-            token = world.token
-            self._forget(world)
-            self._front.rebind(world, args, kwargs)
-            assert world.token != token
-        self._known[call.key] = world
-        return world
-
     def trace(self, arena: Arena, call: Call) -> Any:
         """Run the call eagerly through Dynamo; if it is one graph, its world is the call's from now on.
 
         Raises:
             RunEagerly: it was traced too often; nothing has run.
         """
-        assert self._front is not None
+        assert self._known is not None
         current = torch.cuda.current_stream(arena.device_index)
         # A call that may be differentiated stays on its own stream: backward runs where forward ran.
         stream = current if torch.is_grad_enabled() else arena.stream
-        layouts = [tensor_key(t) for t in call.tensors]
         args, kwargs = call.for_dynamo()
-        why = self._front.why_no_more()
-        if why:
-            raise RunEagerly(self._never_the_same(why, call))
         stream.wait_stream(current)
         try:
-            with torch.cuda.stream(stream), hang_watch.tracing(self._front.fn):
-                result, world = self._front.trace(args, kwargs)
+            with torch.cuda.stream(stream), hang_watch.tracing(self._known.front.fn):
+                result, world = self._known.trace(call.key, args, kwargs, call.tensors)
                 result = call.given_back(result, args, kwargs)
-        except Untraceable as error:
-            self._untraceable, result = error.args
-            self._pieces[self._untraceable] += 1
-            world = None
-        except Exception:
-            self._eager[RAISED] += 1
+        except Exception as error:
+            if not isinstance(error, RunEagerly):
+                self._eager.count(RAISED)
             raise
         finally:
             current.wait_stream(stream)
         made: list[Tensor] = []
-        why_pieces = why_in_pieces(result, made)
+        why_in_pieces(result, made)
         for tensor in made if stream is not current else ():
             if tensor.is_cuda and tensor.layout is torch.strided:
                 used_on(tensor, current)
         if world is None:
+            self._pieces.count(self._known.untraceable, is_eager=False)
             return result
-        self._eager["warm-up"] += 1
-        self._known[call.key] = world
-        world.zeros = zeros_in(call.structure)
-        world.skeleton = skeleton(call.structure) if world.does_catch else None
-        world.why_pieces = world.why_pieces or why_pieces or why_from_outside(world.tensors)
-        world.why_eager = what_changed(layouts, [tensor_key(t) for t in call.tensors]) or world.why_eager
+        self._eager.count(WARM_UP)
+        world.zeros, world.skeleton = zeros_in(call.structure), skeleton(call.structure)
         if not world.why_eager and not world.why_pieces:
-            call.world = world
-            call.kind, call.key = (*call.kind, world.token), (*call.key, world.token)
+            call.in_world(world)
         return result
 
-    def _never_the_same(self, why: str, call: Call) -> str:
-        """Why tracing was given up, and what differs from call to call."""
-        if not self._changing:
-            assert self._front is not None
-            self._changing = why
-            differs = self._front.why_not(call.args, call.kwargs)
-            if differs:
-                self._changing += (
-                    f" (failed last: {differs}); a number that changes belongs in a tensor on the device"
-                )
-        return self._changing
+    def in_pieces(self, found: InPieces, args: Args, kwargs: Kwargs) -> Any:
+        """Run the call as Dynamo's code, its graphs captured; one graph that was replayed is a replay."""
+        assert self._known is not None
+        n_eager, n_warm_ups = local.n_eager, local.n_warm_ups
+        result = self._known.front.pieces(*args, **kwargs)
+        n_eager, n_warm_ups = local.n_eager - n_eager, local.n_warm_ups - n_warm_ups
+        if not found.is_one or n_eager > n_warm_ups:
+            self._pieces.count(found.why, is_eager=False)
+        elif n_eager:
+            self._eager.count(WARM_UP)
+        else:
+            self.n_one_graph += 1
+        return result
+
+
+def _check(call: Call, world: World) -> None:
+    """Raise if the call differs from the world's in something that Dynamo does not guard."""
+    zeros = zeros_in(call.structure)
+    if world.zeros and zeros and world.zeros != zeros:
+        raise RunEagerly("0.0 and -0.0 were both passed, and Dynamo does not distinguish them")
+    if world.does_catch and world.skeleton not in (None, skeleton(call.structure)):
+        raise RunEagerly("it catches errors, and Dynamo does not distinguish what two kinds of arguments lack")
+
+
+class TracedFunction:
+    """A user's function that becomes a graph of a conditional, a loop or a step.
+
+    Args:
+        fn: the function or module.
+        name: its name in reports.
+        make_piece: makes a callable from each graph that Dynamo finds.
+    """
+
+    def __init__(self, fn: Callable[..., Any], name: str, make_piece: Callable[..., Any]) -> None:
+        self.fn = fn
+        self.name = name
+        self.why_eager = ""
+        """Why the last call examined was not one graph; "" if it may be."""
+        self.not_whole: Counter[str] = Counter()
+        """Calls without a graph of their own, by reason."""
+        front = Frontend(fn, functools.partial(make_piece, name=name), dynamic=False)
+        self._known = Known(front, lambda: None)
+        self._reported: set[str] = set()
+
+    def world(self, key: Any, args: Args, kwargs: Kwargs) -> World | None:
+        """The world of this call if it is one graph there; None for a call that needs ``run``.
+
+        Args:
+            key: the same for calls of the same shapes, constants and modes.
+        """
+        self.why_eager = ""
+        try:
+            return self._known.world(key, args, kwargs)
+        except (RunEagerly, InPieces) as reason:
+            self.why_eager = first_line_of(reason.why)
+        return None
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the call without a graph for the whole of it."""
+        if torch.cuda.is_current_stream_capturing():
+            return self.fn(*args, **kwargs)
+        tensors = [t for t in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        try:
+            if self._known.world(None, args, kwargs) is not None:
+                return self.fn(*args, **kwargs)
+            result, world = self._known.trace(None, args, kwargs, tensors)
+        except RunEagerly as eager:
+            self._count(eager.why)
+            return self.fn(*args, **kwargs)
+        except InPieces as pieces:
+            self._count(pieces.why)
+            return self._known.front.pieces(*args, **kwargs)
+        except Exception:
+            self._count(RAISED)
+            raise
+        finally:
+            self._known.worlds.pop(None, None)  # a world is found anew for each key
+        why = self._known.untraceable if world is None else world.why_eager or world.why_pieces
+        if why:
+            self._count(why)
+        return result
+
+    def _count(self, why: str) -> None:
+        why = first_line_of(why)
+        self.not_whole[why] += 1
+        if why not in self._reported and why != IDLE:
+            self._reported.add(why)
+            state = bridge.process_for_callables()
+            if state is not None:
+                state.report("fallback", f"it is not one graph: {why}", self.name)
+
+
+def first_line_of(why: str) -> str:
+    """The reason, without Dynamo's explanations below it."""
+    return why.partition("\n")[0]
+
+
+def why_shared(worlds: Iterable[World], given: Iterable[Tensor], written: Iterable[Tensor]) -> str:
+    """Why a graph cannot serve these arguments: they share memory that it reads or writes in another way; else "".
+
+    Args:
+        given: the call's tensors; a graph reads copies of them.
+        written: those of them that the graph writes to.
+    """
+    homes = [home(t) for t in given]
+    changed = [home(t) for t in written]
+    for world in worlds:
+        if world.written_homes and world.written_homes.intersection(homes):
+            return "an argument shares memory that it also writes to under another name"
+        if changed and world.homes.intersection(changed):
+            return "it writes to an argument that it also reads under another name"
+    if changed and any(homes.count(home) > 1 for home in changed):
+        return "it writes to an argument that shares memory with another one"
+    return ""
+
+
+def home(tensor: Tensor) -> int:
+    """Address of a tensor's storage, whatever part of it the tensor is."""
+    return tensor.untyped_storage().data_ptr() if has_layout(tensor) else id(tensor)
+
+
+def _key_of(tensor: Tensor) -> Any:
+    if has_buffer(tensor):
+        return tensor_key(tensor)
+    return kind_of(tensor), size_of(tensor), tensor.dtype, tensor.device
 
 
 class Promised:

@@ -13,8 +13,7 @@ Stays out: command line, engines, functions that are captured per signature.
     undo.py       how what a capture changes is undone: one stack, one baseline, one repair
     capture_lock.py
                   captures of several threads
-    failures.py, recovery.py
-                  a capture that fails to begin or to end, or is invalidated; cleaning up torch after it
+    failures.py   a capture that fails to begin or to end, or is invalidated; cleaning up torch after it
 
 and subpackages: record/ (the program's operations, numbers, draws, splits), replay/ (the captured program, its
 steps, fallback and checks), patches/ (torch's functions that are replaced while a capture runs).

@@ -5,26 +5,40 @@
     an operation failed  if the tape is complete it is run eagerly in place of the segment, and the capture goes on
                          after it; otherwise the error names the operation
 
-``recovery.py`` knows how to clean up torch and the driver; this file knows what that means for a session. These are
-functions, not an object: an object that held a session would keep its tensors alive until the collector runs.
+These are functions, not an object: an object that held a session would keep its tensors alive until the collector
+runs.
+
+Problem of the second: when a capture dies, torch's ``capture_end`` throws before it has taken the allocator, the
+pinned-memory allocator and the random generators out of capture: the pool can never be captured
+into again ("already recording to mempool_id"), every random operation fails, the pool's memory is
+not freed, and with another ``MemPool`` alive the process aborts at exit.
+
+Idea (``heal_capture``): end the dead capture through the driver, begin an empty one on the same stream in its place,
+and let torch's own ``capture_end`` succeed on that one. All of torch's clean-up then runs, in every
+version, without calling any of it by hand. On HIP 6.4 the same begin-and-end also frees a stream
+that stays invalidated.
+
+Source: torch 2.9.1 to 2.15 CUDAGraph sources; measured on an H200 (tests/gpu/test_recovery.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gfxgraph.capture.record.tensor_arguments import flat
 from gfxgraph.capture.record.user_lines import place
-from gfxgraph.capture.recovery import clean_by_hand, heal_capture, is_lost
 from gfxgraph.capture.replay.graph_tensors import all_segments, is_within
 from gfxgraph.capture.state import CaptureState
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.core.tape import where_of
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
-from gfxgraph.errors import CaptureError, first_line
+from gfxgraph.driver.runtime_calls import GraphDriver
+from gfxgraph.errors import CaptureError, DriverError, first_line
 from gfxgraph.process import process
 from gfxgraph.types import CaptureStatus
 
@@ -42,6 +56,11 @@ _REFUSALS = (
 _UNREGISTERED = "not in capture mode"
 # Part of the text of status 901: the capture was already dead before this operation.
 _WAS_DEAD = "due to a previous error during capture"
+
+# capture_end's error if capture_begin refused its arguments before it changed anything.
+_NEVER_BEGAN = "Capture must end on the same stream it began on."
+# Its error if it has ended the capture before, and was interrupted since.
+_HAD_ENDED = "endAllocatePool: not currently recording"
 
 
 def refuse_busy_stream(session: Session) -> None:
@@ -253,3 +272,81 @@ def recover(session: Session, name: str, error: BaseException, again: Callable[[
         return again(row)
     finally:
         session.died_of = None
+
+
+# -- torch and the driver ---------------------------------------------------------------------------------
+
+
+def heal_capture(
+    base: Any,
+    graph: Any,
+    stream: Any,
+    driver: GraphDriver | None,
+    *,
+    side_streams: Iterable[Any] = (),
+    end_was_refused: bool = False,
+) -> bool:
+    """End a dead or half-begun capture of ``graph`` so that nothing of it is left.
+
+    Args:
+        side_streams: forked from ``stream`` inside the capture; HIP leaves them just as dead.
+        end_was_refused: torch's capture_end asked the runtime to end the capture, and was refused.
+
+    Returns:
+        True if torch's own clean-up ran to its end.
+    """
+    if driver is None:
+        return False
+    handle = stream.cuda_stream
+    try:
+        if driver.capture_info(handle).status is not CaptureStatus.NONE:
+            driver.abandon_capture(handle, end_was_refused=end_was_refused)
+        for side in side_streams:
+            if driver.capture_info(side.cuda_stream).status is not CaptureStatus.NONE:
+                driver.abandon_capture(side.cuda_stream, end_was_refused=True)
+        driver.begin_capture(handle)
+        with torch.cuda.stream(stream), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "the graph is empty": intended
+            base.capture_end(graph)
+    except (DriverError, RuntimeError, UnicodeDecodeError) as error:
+        with suppress(DriverError):  # the empty capture is ours to end
+            if driver.capture_info(handle).status is not CaptureStatus.NONE:
+                driver.abandon_capture(handle)
+        if _NEVER_BEGAN in str(error):
+            return True
+        if isinstance(error, UnicodeDecodeError):
+            # An interrupt inside capture_begin: torch has started with the generators but has not set the device yet,
+            # and
+            # prints it in this error as an invalid character (seen on an H200, torch 2.11).
+            return False
+        if _HAD_ENDED in str(error):
+            return False  # of what it does, only the generators are left
+        # As text: a log record would keep the error's frames, and the graph with them.
+        process.log.error("could not clean up after a failed capture: %s", str(error))
+        return False
+    return True
+
+
+def is_lost(stream: Any, driver: GraphDriver | None) -> bool:
+    """True if the runtime will not release the stream from a dead capture: work sent to it may vanish."""
+    return driver is not None and driver.capture_info(stream.cuda_stream).status is not CaptureStatus.NONE
+
+
+def clean_by_hand(device_index: int, pool: tuple[int, int] | None, generators: Iterable[Any]) -> None:
+    """Do the clean-up of torch's capture_end by hand, when the stream is unusable and it cannot be called.
+
+    Args:
+        pool: the capture's pool, None if nothing was allocated in it.
+    """
+    if pool is not None:
+        # torch from 2.12 on has already done this, and complains that nothing is being recorded.
+        with suppress(RuntimeError):
+            torch._C._cuda_endAllocateToPool(device_index, pool)
+            torch._C._cuda_releasePool(device_index, pool)
+    for generator in generators:
+        # A new state with the same seed and offset, which no capture has touched.
+        generator.graphsafe_set_state(generator.clone_state())
+    if torch.cuda.graph.default_capture_stream is not None and is_lost(
+        torch.cuda.graph.default_capture_stream, process.require().driver
+    ):
+        torch.cuda.graph.default_capture_stream = None  # the next torch.cuda.graph() makes another

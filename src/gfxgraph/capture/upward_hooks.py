@@ -1,7 +1,7 @@
 """Hooks through which a graph calls the rooms above this one: imports point down only.
 
 ``guard.for_capture.fill()`` fills them in when graphs are made for programs (startup/activation.py) or for graphed
-callables (callables/capture_once.py); ``reporting.inspect.fill()`` only for programs. 1.1.0's names (compat/) are
+callables (callables/arena.py); ``reporting.inspect.fill()`` only for programs. 1.1.0's names (compat/) are
 looked up where a program uses them.
 """
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -68,5 +69,8 @@ def lines(status: int, report: Path, settings: Mapping[str, str]) -> Iterator[st
 
 def reports(report: Path) -> list[native.Report]:
     """What the processes wrote to files of this name."""
-    pattern = report.name.replace("%p", "*")
-    return [seen for path in sorted(report.parent.glob(pattern)) if (seen := native.read_report(path))]
+    found = []
+    for path in sorted(report.parent.glob(report.name.replace("%p", "*"))):
+        with suppress(OSError, ValueError):  # a process that died while writing
+            found.append(native.read_report(path))
+    return [seen for seen in found if seen is not None]

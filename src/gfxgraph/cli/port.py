@@ -161,9 +161,15 @@ def _refuse_nothing(path: str, report: Audit) -> None:
     """Refuse a path of which nothing could be read: it would look like a clean tree."""
     if report.n_lines or (report.n_files and not report.skipped):
         return
-    reasons = ", ".join(f"{each.path} ({each.reason})" for each in report.skipped[:3])
+    reasons = ", ".join(
+        f"{_short(each.path)} ({each.reason}{each.detail and ': '}{each.detail})" for each in report.skipped[:3]
+    )
     more = ", ..." if len(report.skipped) > 3 else ""
     fail(f"{path}: nothing to audit: " + (f"passed over {reasons}{more}" if reasons else "no source files"))
+
+
+def _short(path: str) -> str:
+    return path if len(path) <= 80 else f"{path[:38]}...{path[-38:]}"
 
 
 def _check_rules(wanted: tuple[str, ...]) -> None:

@@ -20,9 +20,11 @@ import torch
 from torch import Tensor
 
 from gfxgraph.callables.api import graphed
-from gfxgraph.callables.captured_function import CapturedFunction, arena, beside, copy_in, tensors_of
+from gfxgraph.callables.arena import beside, current_arena
+from gfxgraph.callables.captured import CapturedFunction
 from gfxgraph.callables.control.conditional import Conditional
 from gfxgraph.callables.control.rehearse import rehearsal
+from gfxgraph.callables.inputs import copy_in, tensors_of
 from gfxgraph.capture.record.user_lines import place, shown
 from gfxgraph.capture.undo import unbroken
 from gfxgraph.errors import CaptureError, ReplayError
@@ -244,7 +246,7 @@ class CUDAGraphWrapper:
         Args:
             args: the model's.
         """
-        where = arena()
+        where = current_arena()
         with torch.no_grad():
             if where is None:
                 self.model(*args)
@@ -259,7 +261,7 @@ class CUDAGraphWrapper:
         """
         self.static_inputs = static_inputs
         self.warmup(*static_inputs)
-        where = arena()
+        where = current_arena()
         if where is not None:
             with where.lock:
                 self._piece = CapturedFunction(where, self.model, static_inputs, name="CUDAGraphWrapper")

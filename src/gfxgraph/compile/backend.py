@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gfxgraph.callables.learned_buckets import BucketSizes
+from gfxgraph.callables.buckets import BucketSizes
 from gfxgraph.callables.pieces.region import RegionOptions
 from gfxgraph.compile import calls, inductor_hook, simulated
 from gfxgraph.errors import ArgumentError

@@ -7,6 +7,7 @@ Stays out: parsing, files.
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
@@ -15,7 +16,13 @@ from typing import Any
 from gfxgraph.port.archs import ALL, ArchSet
 
 
-class Severity(IntEnum):
+class _Level(IntEnum):
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
+class Severity(_Level):
     """How bad it is on the worst architecture a finding affects."""
 
     INFO = 0
@@ -23,10 +30,6 @@ class Severity(IntEnum):
     MEDIUM = 2
     HIGH = 3
     CRITICAL = 4
-
-    @property
-    def label(self) -> str:
-        return self.name.lower()
 
 
 class Fix(StrEnum):
@@ -37,7 +40,7 @@ class Fix(StrEnum):
     NONE = "none"
 
 
-class Effort(IntEnum):
+class Effort(_Level):
     """What one finding costs a person who knows the codebase."""
 
     AUTO = 0
@@ -45,22 +48,14 @@ class Effort(IntEnum):
     MEDIUM = 2
     HIGH = 3
 
-    @property
-    def label(self) -> str:
-        return self.name.lower()
 
-
-class Impact(IntEnum):
+class Impact(_Level):
     """What a finding does to a port, the worst first."""
 
     BREAKS = 0  # the build, the import or the first run
     SILENT = 1  # it runs and is wrong, or takes a path that was not meant
     SLOW = 2
     NAME = 3  # a name that a translator or a second target takes care of
-
-    @property
-    def label(self) -> str:
-        return self.name.lower()
 
 
 class Scope(StrEnum):
@@ -211,11 +206,6 @@ class SkippedFile:
     detail: str = ""
 
 
-class _Blank(dict[str, str]):
-    def __missing__(self, key: str) -> str:
-        return "?"
-
-
 def fill(template: str, values: Mapping[str, str]) -> str:
     """Fill the placeholders of a rule's text; a placeholder without a value shows as ``?``."""
-    return template.format_map(_Blank(values))
+    return template.format_map(defaultdict(lambda: "?", values))

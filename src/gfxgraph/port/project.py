@@ -16,6 +16,7 @@ import tempfile
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from gfxgraph.port.files import printable, read_inside
@@ -295,12 +296,9 @@ class Project:
 
     def index_platforms(self) -> None:
         """Note every file and folder that stands for AMD by its name."""
-        for source in self.sources:
-            parts = source.path.split("/")
-            for end in range(1, len(parts) + 1):
-                part = "/".join(parts[:end])
-                if set(words_of_path(parts[end - 1])) & AMD_WORDS:
-                    self._amd_keys.add(_platform_key(part))
+        for path in {up for source in self.sources for up in _and_above(source.path)}:
+            if not AMD_WORDS.isdisjoint(words_of_path(path.rpartition("/")[2])):
+                self._amd_keys.add(_platform_key(path))
 
     def vendor_of(self, path: str, kind: str) -> str:
         """Whose file this is, by its name and its neighbours.
@@ -365,18 +363,24 @@ def decode(data: bytes, *, python: bool = False) -> tuple[str, str]:
     return data.decode("latin-1"), "not UTF-8: read as Latin-1"
 
 
-def words_of_path(part: str) -> list[str]:
-    return [w for piece in re.split(r"[.\-]", part) for w in words(piece)]
+@lru_cache(maxsize=8192)
+def words_of_path(part: str) -> tuple[str, ...]:
+    return tuple(w for piece in re.split(r"[.\-]", part) for w in words(piece))
+
+
+@lru_cache(maxsize=8192)
+def _unbranded(part: str) -> str:
+    return "".join(w for w in words_of_path(part) if w not in AMD_WORDS | {"cuda", "nvidia", "cu", "nv", "gpu"})
 
 
 def _platform_key(path: str) -> str:
     """A path without the words that name a platform."""
-    *folders, last = path.split("/")
-    kept = []
-    for part in (*folders, last):
-        named = [w for w in words_of_path(part) if w not in AMD_WORDS | {"cuda", "nvidia", "cu", "nv", "gpu"}]
-        kept.append("".join(named))
-    return "/".join(k for k in kept if k)
+    return "/".join(filter(None, map(_unbranded, path.split("/"))))
+
+
+def _and_above(path: str) -> list[str]:
+    """A path and the folders that it is in."""
+    return [path, *(path[:at] for at, c in enumerate(path) if c == "/")]
 
 
 def discover(root: str, *, max_bytes: int = MAX_BYTES, vendored: bool = False) -> Project:

@@ -81,33 +81,22 @@ def choose(audit: Audit, project: Project) -> Strategy:
             said = (f"no CUDA sources; {triton} files of Triton kernels, which compile for AMD",
                     f"没有 CUDA 源码；{triton} 个文件含 Triton 核函数，可为 AMD 编译")  # fmt: skip
             return Strategy(PortingRoute.TRITON, (said,))
-        return Strategy(
-            PortingRoute.NONE,
-            (
-                (
-                    "no CUDA sources and no Triton kernels: packages, flags and gates only",
-                    "没有 CUDA 源码与 Triton 核函数：只涉及软件包、标志与判断",
-                ),
-            ),
+        said = (
+            "no CUDA sources and no Triton kernels: packages, flags and gates only",
+            "没有 CUDA 源码与 Triton 核函数：只涉及软件包、标志与判断",
         )
+        return Strategy(PortingRoute.NONE, (said,))
     if share > _MANY:
-        also = (
-            [
-                (
-                    f"{triton} files of Triton kernels may take the place of the kernels",
-                    f"{triton} 个文件的 Triton 核函数可替代这些核函数",
-                )
-            ]
-            if triton
-            else []
+        instead = (
+            f"{triton} files of Triton kernels may take the place of the kernels",
+            f"{triton} 个文件的 Triton 核函数可替代这些核函数",
         )
         rest = (
             "beyond 40% a translation would be written anew: keep NVIDIA's files, write AMD's beside them",
             "超过 40% 时翻译等于重写：保留 NVIDIA 的文件，在旁边写 AMD 的",
         )
-        return Strategy(
-            PortingRoute.TRITON if triton > len(native) else PortingRoute.DUAL, (counts, rest), tuple(also)
-        )
+        route = PortingRoute.TRITON if triton > len(native) else PortingRoute.DUAL
+        return Strategy(route, (counts, rest), (instead,) if triton else ())
     if project.has_torch_extension:
         why = (
             "a torch extension: its build translates the sources on ROCm by itself, keep CUDA's spelling",

@@ -51,7 +51,7 @@ def graphs_of(obj: Any) -> tuple[list[tuple[str, Any]], list[str]]:
     if isinstance(obj, Graphed):
         made = [(name, graph) for entry in obj._entries.values() for graph, name in entry.named_graphs()]
         notes = [
-            f"{entry.function} {entry.label}: eager: {entry.why_eager}"
+            f"{entry.name} {entry.label}: eager: {entry.why_eager}"
             for entry in obj._entries.values()
             if entry.why_eager
         ]

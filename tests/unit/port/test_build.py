@@ -17,6 +17,7 @@ from gfxgraph.port.build import compiler as compiling
 from gfxgraph.port.build import judge as judging
 from gfxgraph.port.build.compiler import Compiler, parse
 from gfxgraph.port.build.units import read_tree, units_of
+from gfxgraph.port.fix import compat
 from gfxgraph.port.fix import loop as looping
 from tests.unit.port.conftest import write
 
@@ -143,3 +144,15 @@ def test_tables_of_torch_are_read_without_torch(monkeypatch: pytest.MonkeyPatch)
         tables.translate("#include <cuda_runtime.h>\ncub::Sum s;\n")
         == "#include <hip/hip_runtime.h>\nhipcub::Sum s;\n"
     )
+
+
+def test_names_that_the_tables_lack_are_spelt_as_hip_does() -> None:
+    """A name that no table has gets HIP's spelling, and loses it where the compiler does not know that either."""
+    first = compat.respelt(
+        "#define cudaFree hipFree\n", {"make_cuComplex", "CUBLAS_X_Y", "cudaFree", "other", "curl"}
+    )
+    assert first.endswith(f"{compat.FOUND}\n#define CUBLAS_X_Y HIPBLAS_X_Y\n#define make_cuComplex make_hipComplex\n")
+    second = compat.respelt(first, {"HIPBLAS_X_Y"})
+    assert second.endswith(f"{compat.FOUND}\n// HIP lacks CUBLAS_X_Y\n#define make_cuComplex make_hipComplex\n")
+    assert compat.respelt(second, {"CUBLAS_X_Y"}) == second
+    assert compat.respelt("text\n", {"other"}) == "text\n"

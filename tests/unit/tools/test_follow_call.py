@@ -43,4 +43,4 @@ def test_it_follows_up_to_the_launch() -> None:
     done = subprocess.run([warm_python(), str(TOOL), "--pure"], capture_output=True, text=True)
     lines = done.stdout.split()
     assert lines[0] == "callables/graphed.py", done.stderr
-    assert "files," in lines and "callables/captured_signature.py" in lines
+    assert "files," in lines and "callables/captured.py" in lines

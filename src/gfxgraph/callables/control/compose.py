@@ -24,13 +24,14 @@ from typing import Any
 
 import torch
 
+from gfxgraph.callables.captured import CapturedCallable
 from gfxgraph.callables.graph_facts import draws, launched, overlap, reads_of, span, writes_of
 from gfxgraph.capture.patches import intercept
 from gfxgraph.capture.replay import runtime_workarounds
 from gfxgraph.capture.replay.node_walk import raw_graph
 from gfxgraph.capture.undo import unbroken
 from gfxgraph.core.locks import new_lock
-from gfxgraph.errors import CaptureError, DriverError, first_line
+from gfxgraph.errors import CaptureError, DriverError
 from gfxgraph.process import process
 
 Edges = set[tuple[str, str]]
@@ -39,7 +40,7 @@ Edges = set[tuple[str, str]]
 HAS_HOOKS = hasattr(torch.cuda.graphs, "_global_replay_start_hooks")
 
 
-class Composition:
+class Composition(CapturedCallable):
     """Several captured graphs as one launch; nothing is launched when it is made.
 
     Args:
@@ -50,6 +51,8 @@ class Composition:
         CaptureError: `compose_part`, for a graph without a capture, an unknown name, or
             circular dependencies.
     """
+
+    says = "graphs are replayed one by one: "
 
     def __init__(
         self, graphs: Mapping[str, Any] | Sequence[Any], after: Mapping[Any, Iterable[Any]] | None = None
@@ -68,13 +71,13 @@ class Composition:
             if each not in parts:
                 raise CaptureError("compose_part", part=each, problem=f"the parts are {', '.join(parts)}")
         _sorted(list(parts), edges)
+        super().__init__("composed graphs")
         self._state = process.require()
         self._parts = parts
         self._declared = edges
         self._implied: dict[tuple[str, str], str] = {}
         self._exec: _Exec | None = None
         self._programs: list[Any] = []
-        self._why_not = ""
         self._advances: bool | None = None
         self._lock = new_lock()
         self.n_updates = 0
@@ -99,7 +102,7 @@ class Composition:
                 else:
                     made.launch(stream)
             except DriverError as error:
-                self._fall_back("the launch of composed graphs failed", error)
+                self.fall_back("the launch of composed graphs failed", error)
                 self._replay_one_by_one()
                 return
             self._state.counters.add("replay")
@@ -125,8 +128,8 @@ class Composition:
             self._look()
             if self._exec is None:
                 return
-            if self._why_not or self.edges != edges or self._is_used_up() or graph._unvalidated > 0:
-                self._drop()
+            if self._why_for_good or self.edges != edges or self._is_used_up() or graph._unvalidated > 0:
+                self.drop()
                 return
             try:
                 self._exec.update(name, graph)
@@ -134,7 +137,7 @@ class Composition:
                 self.n_updates += 1
             except DriverError as error:  # another topology: the exec is rebuilt at the next replay
                 process.log.debug("child graph %s was not updated: %s", name, error)
-                self._drop()
+                self.drop()
 
     def upload(self) -> None:
         """Upload what the launch needs to the device before the first one, if the runtime can."""
@@ -158,11 +161,11 @@ class Composition:
     @property
     def is_one_launch(self) -> bool:
         """True if the last replay was, or the next can be, a single launch."""
-        return not self._why_not
+        return not self._why_for_good
 
     def explain(self) -> str:
         """What a replay does, and why."""
-        how = "one launch" if self.is_one_launch else f"one launch each: {self._why_not}"
+        how = "one launch" if self.is_one_launch else f"one launch each: {self._why_for_good}"
         lines = [f"{len(self._parts)} graphs, {how}"]
         for name in self.parts:
             before = [b for b, a in sorted(self.edges) if a == name]
@@ -175,7 +178,7 @@ class Composition:
     def _look(self) -> None:
         """Find the edges that the present graphs imply, and whether one launch is possible."""
         self._implied = _implied(self._parts, self._declared)
-        self._why_not = self._reason()
+        self._why_for_good = self._reason()
 
     def _reason(self) -> str:
         driver = self._state.driver
@@ -196,13 +199,13 @@ class Composition:
 
     def _may_launch(self) -> bool:
         """True if one launch is possible; makes the exec."""
-        if self._why_not or process.in_forked_child() or torch.cuda.is_current_stream_capturing():
+        if self._why_for_good or process.in_forked_child() or torch.cuda.is_current_stream_capturing():
             return False
         if self._exec is not None:
             if all(graph._program is made for graph, made in zip(self._parts.values(), self._programs)):
                 return True
             # A part was reset or captured again: the exec would use freed memory.
-            self._drop()
+            self.drop()
             if any(graph._program is None for graph in self._parts.values()):
                 return False  # its own replay raises the error
             self._look()
@@ -216,7 +219,7 @@ class Composition:
             self._programs = [graph._program for graph in self._parts.values()]
             self.n_updates = 0
         except DriverError as error:
-            self._fall_back("graphs could not be composed", error)
+            self.fall_back("graphs could not be composed", error)
         return self._exec is not None
 
     def _replay_one_by_one(self) -> None:
@@ -228,21 +231,17 @@ class Composition:
             self._parts[name].replay()
         if before:
             self._advances = before != [g.get_offset() for g in generators.values()]
-            if self._advances and not self._why_not:
-                self._why_not = "a launch outside torch draws random numbers, which torch prepares before each replay"
-
-    def _fall_back(self, reason: str, error: BaseException) -> None:
-        self._drop()
-        self._why_not = f"{reason}: {first_line(error)}"
-        self._state.report("fallback", f"{reason}; they are replayed one by one", "compose")
-        process.log.debug("compose: %s", error)
+            if self._advances and not self._why_for_good:
+                self._why_for_good = (
+                    "a launch outside torch draws random numbers, which torch prepares before each replay"
+                )
 
     def _is_used_up(self) -> bool:
         decisions = self._state.decisions
         budget = None if decisions is None else decisions.update_budget
         return (budget is not None and self.n_updates >= budget) or not runtime_workarounds.has_headroom()
 
-    def _drop(self) -> None:
+    def drop(self) -> None:
         made, self._exec = self._exec, None
         if made is not None:
             made.destroy()
@@ -250,7 +249,7 @@ class Composition:
     def __del__(self) -> None:
         made = getattr(self, "_exec", None)
         if made is not None and not intercept.keep_until_captures_end((self,)):
-            self._drop()
+            self.drop()
 
 
 class _Exec:

@@ -10,7 +10,7 @@ them. A flag on the device is read by an asynchronous copy (flags.py).
     Conditional([f, g])                          by index: c(1, x)
     Conditional({True: f, False: g})             by flag:  c(x.sum() > 0, x)
 
-The first calls of a branch run it eagerly, which warms it up and shows what it reads (traced_function.py); then it is
+The first calls of a branch run it eagerly, which warms it up and shows what it reads (worlds.py); then it is
 captured. If something that it read has changed, a module's mode or a variable, it runs eagerly once more and is
 captured for that too. A branch that is not a single graph, because Python runs between its parts or its result needs
 gradients, runs as Dynamo's code, and each of that code's graphs is captured.
@@ -27,22 +27,17 @@ from torch import Tensor
 from torch.compiler import is_compiling
 from torch.utils import _pytree as pytree
 
-from gfxgraph.callables.arena import Arena
-from gfxgraph.callables.captured_function import (
-    CapturedFunction,
-    arena,
-    beside,
-    copy_in,
-    like,
-    tensors_of,
-)
+from gfxgraph.callables.arena import Arena, beside, current_arena
+from gfxgraph.callables.captured import NO_GPU, CapturedCallable, CapturedFunction
 from gfxgraph.callables.control import flags
 from gfxgraph.callables.control.rehearse import rehearse
 from gfxgraph.callables.graph_facts import written_inputs
+from gfxgraph.callables.inputs import copy_in, like, tensors_of
+from gfxgraph.callables.pieces.piece import make_piece
 from gfxgraph.callables.signature import Args, Kwargs, has_buffer, key_of
 from gfxgraph.callables.trace.dynamo import shield
 from gfxgraph.callables.trace.world import World
-from gfxgraph.callables.traced_function import TracedFunction, home, why_shared
+from gfxgraph.callables.worlds import TracedFunction, home, why_shared
 from gfxgraph.capture.replay.graph_tensors import kind_of
 from gfxgraph.capture.undo import unbroken
 from gfxgraph.errors import ReplayError
@@ -87,7 +82,7 @@ class _Signature:
         return next((each for each in held if each.world is world), None)
 
 
-class Conditional:
+class Conditional(CapturedCallable):
     """Branches captured as graphs that share inputs, outputs and memory; a call runs one of them.
 
     Args:
@@ -101,6 +96,8 @@ class Conditional:
     Raises:
         ValueError: there is no branch, or ``outputs`` is neither.
     """
+
+    says = "a branch runs eagerly: "
 
     def __init__(
         self,
@@ -121,6 +118,7 @@ class Conditional:
                 raise TypeError(f"a conditional's branches are functions or modules, not {branch!r}")
         if outputs not in ("owned", "static"):
             raise ValueError(f'outputs is "owned" or "static", not {outputs!r}')
+        super().__init__("a conditional")
         self.branches: dict[Any, Branch] = dict(named)
         self.names = list(self.branches)
         self.default = default
@@ -177,13 +175,15 @@ class Conditional:
         name = self.branch_of(which)
         place = self._at()
         if place is None:
+            self.count_eager(NO_GPU)
             return self.branches[name](*args, **kwargs)
         with place.lock:
             place.follow(torch.cuda.current_stream())
             known = self._signature(args, kwargs)
             if known is None:
                 why = f"a tensor on the host or without strides, or more than {MAX_SIGNATURES} kinds of arguments"
-                self._fall_back(why, name)
+                self.fall_back(why, label=f"branch {name!r}", for_good=False)
+                self.count_eager(why)
                 return self.branches[name](*args, **kwargs)
             return self._run(place, known, name, args, kwargs)
 
@@ -249,6 +249,7 @@ class Conditional:
         if captured is None:
             known.n_calls[name] = known.n_calls.get(name, 0) + 1
             made = self._beside(place, traced, args, kwargs)
+            self.count_eager(traced.why_eager or "warm-up")
             if known.n_calls[name] >= self.warmup:
                 world = traced.world((known.key, name), args, kwargs)
                 if world is not None:
@@ -258,10 +259,15 @@ class Conditional:
         if captured.written or captured.world.written_homes:
             shared = why_shared([captured.world], given, [given[at] for at in captured.written])
             if shared:
-                self._fall_back(shared, name)
+                self.fall_back(shared, label=f"branch {name!r}", for_good=False)
+                self.count_eager(shared)
                 return self._beside(place, traced, args, kwargs)
         copy_in(known.inputs, given)
         made = captured.piece.run()
+        if captured.piece.why_eager:
+            self.count_eager(captured.piece.why_eager)
+        else:
+            self.n_replays += 1
         for at in captured.written:
             copy_in([given[at]], [known.inputs[at]])
         return made if self.hands_out_static else _owned(made, captured.itself, given)
@@ -279,13 +285,12 @@ class Conditional:
         itself = [next((i for i, t in enumerate(given) if t is result), None) for result in results]
         odd = next((t for t in results if not has_buffer(t)), None)
         if odd is not None:
-            self._fall_back(f"a result is {kind_of(odd)}", name)
+            self.fall_back(f"a result is {kind_of(odd)}", label=f"branch {name!r}", for_good=False)
             return
         homes = [home(t) for t, i in zip(results, itself) if i is None and t.numel()]
         if len(set(homes)) < len(homes) or not world.homes.union(map(home, given)).isdisjoint(homes):
-            self._fall_back(
-                "a result shares memory with another one, with an argument or with something outside", name
-            )
+            why = "a result shares memory with another one, with an argument or with something outside"
+            self.fall_back(why, label=f"branch {name!r}", for_good=False)
             return
         if known.outputs is None and all(t.is_cuda for t in results):
             known.outputs = [like(t) for t in results]
@@ -300,6 +305,7 @@ class Conditional:
         )  # fmt: skip
         captured = _CapturedBranch(piece, world, world.token, itself)
         if piece.capture():
+            self.n_captures += 1
             captured.written = written_inputs(piece.graph, known.inputs)
         self._pool = piece.pool
         held = known.captured.setdefault(name, [])
@@ -310,7 +316,7 @@ class Conditional:
         """The branch as traced by Dynamo; a replaced function is traced anew."""
         traced = self._traced.get(name)
         if traced is None or traced.fn is not self.branches[name]:
-            traced = self._traced[name] = TracedFunction(self.branches[name], f"branch {name!r}")
+            traced = self._traced[name] = TracedFunction(self.branches[name], f"branch {name!r}", make_piece)
             for known in self._signatures.values():
                 known.captured.pop(name, None)
         return traced
@@ -343,7 +349,7 @@ class Conditional:
 
     def _at(self) -> Arena | None:
         """The arena of the current device; a new one after the bridge was switched off and on."""
-        place = arena()
+        place = current_arena()
         if place is not self._place:
             self._place = place
             self._signatures.clear()
@@ -353,10 +359,6 @@ class Conditional:
         for known in self._signatures.values():
             for held in known.captured.values():
                 yield from (each.piece for each in held)
-
-    def _fall_back(self, reason: str, name: object) -> None:
-        if self._place is not None:
-            self._place.state.report("fallback", f"a conditional's branch runs eagerly: {reason}", f"branch {name!r}")
 
 
 def _owned(made: Any, itself: Sequence[int | None], given: Sequence[Tensor]) -> Any:

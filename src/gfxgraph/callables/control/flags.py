@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.callables.captured_function import arena
+from gfxgraph.callables.arena import current_arena
 
 _streams: dict[tuple[int, int], Any] = {}
 
@@ -72,7 +72,7 @@ class _Known(Answer):
 
 
 def _stream() -> Any:
-    place = arena()
+    place = current_arena()
     key = id(place), torch.cuda.current_device()
     if key not in _streams:
         _streams[key] = torch.cuda.Stream()

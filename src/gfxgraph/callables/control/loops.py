@@ -16,13 +16,14 @@ on a state that the program excluded (an index past the end).
 A body that writes other tensors than its state, or draws random numbers, must not run too often. The capture's tape
 shows this, and then each step waits for the flag of the one before.
 
-What condition and body read besides the state is known from Dynamo (traced_function.py). A loop whose condition or
+What condition and body read besides the state is known from Dynamo (worlds.py). A loop whose condition or
 body reads something that has changed runs eagerly once more and is captured for that too. One that is not a single
 graph, because Python runs between its parts, runs in Python with its parts captured.
 """
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -31,14 +32,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.callables.arena import Arena
-from gfxgraph.callables.captured_function import CapturedFunction, arena, beside, copy_in, like
+from gfxgraph.callables.arena import Arena, beside, current_arena
+from gfxgraph.callables.captured import CAPTURED, NO_GPU, WARM_UP, CapturedCallable, CapturedFunction
 from gfxgraph.callables.control import flags
 from gfxgraph.callables.graph_facts import draws, overlap, span, writes_of
+from gfxgraph.callables.inputs import copy_in, like
+from gfxgraph.callables.pieces.piece import make_piece
 from gfxgraph.callables.signature import has_buffer, key_of
 from gfxgraph.callables.trace.dynamo import shield
 from gfxgraph.callables.trace.world import World
-from gfxgraph.callables.traced_function import TracedFunction, why_shared
+from gfxgraph.callables.worlds import TracedFunction, why_shared
 from gfxgraph.capture.replay.graph_tensors import size_of
 from gfxgraph.capture.undo import unbroken
 from gfxgraph.errors import CaptureError
@@ -59,6 +62,8 @@ class _Memory:
         self.active = torch.zeros((), dtype=torch.bool, device=device)
         self.holds = torch.zeros((), dtype=torch.bool, device=device)
         self.steps = torch.zeros((), dtype=torch.int64, device=device)
+        self.may_lead = False
+        """Whether steps are launched before the last flag has arrived."""
 
     @property
     def spans(self) -> list[tuple[int, int]]:
@@ -73,7 +78,89 @@ class _Memory:
         self.steps.zero_()
 
 
-class WhileLoop:
+class _Loop(CapturedCallable):
+    """What loops share: one memory and its graphs for each kind of state, in each world of their functions."""
+
+    def __init__(self, name: str, functions: Sequence[TracedFunction], pool: Any) -> None:
+        super().__init__(name)
+        self._functions = functions
+        self._pool = pool
+        self._known: dict[Any, tuple[Any, dict[int, CapturedFunction]]] = {}
+        self._place: Arena | None = None
+        self.n_launches = 0
+        """Graph launches of the last call; 0 if it ran eagerly."""
+
+    @property
+    def why_eager(self) -> str:
+        """Why the loop runs eagerly; "" if it may be a graph."""
+        return next((each.why_eager for each in self._functions if each.why_eager), "")
+
+    def upload(self) -> None:
+        """Upload the graphs to the device before their first launch, if the runtime can."""
+        for _, pieces in self._known.values():
+            for piece in pieces.values():
+                piece.upload()
+
+    def _run(
+        self,
+        state: tuple[Tensor, ...],
+        eagerly: Callable[..., tuple[Tensor, ...]],
+        replay: Callable[..., tuple[Tensor, ...]],
+    ) -> tuple[Tensor, ...]:
+        """Run a call: by graph, or eagerly, which also shows what the functions read."""
+        _check_state(state, state)
+        place = current_arena()
+        if place is not self._place:  # another device, or the bridge was switched off since
+            self._place = place
+            self._known.clear()
+        with place.lock if place is not None else nullcontext():
+            self.n_launches = 0
+            if place is None or torch.cuda.is_current_stream_capturing():
+                self.count_eager(NO_GPU if place is None else CAPTURED)
+                return eagerly(*state)
+            place.follow(torch.cuda.current_stream())
+            worlds = self._worlds(state)
+            known = self._known.get(_key(worlds, state)) if worlds else None
+            if known is None:
+                made = beside(place, eagerly, state, {})
+                self.count_eager(self.why_eager or WARM_UP)
+                worlds = self._worlds(state)
+                if worlds:
+                    self._known[_key(worlds, state)] = self._capture(place, state)
+                    while len(self._known) > MAX_KEPT:
+                        del self._known[next(iter(self._known))]
+                return made  # type: ignore[no-any-return]
+            failed = next((piece.why_eager for piece in known[1].values() if piece.why_eager), "")
+            why = failed or why_shared(worlds, state, ())
+            if why:
+                self.count_eager(why)
+                return beside(place, eagerly, state, {})  # type: ignore[no-any-return]
+            self.n_replays += 1
+            with torch.no_grad():
+                return replay(state, *known)
+
+    def _worlds(self, state: tuple[Tensor, ...]) -> tuple[World, ...]:
+        """The worlds that the functions are in; () if one is not a graph, or not traced yet, or has no buffers."""
+        if not all(map(has_buffer, state)):
+            return ()
+        key = key_of(state)
+        found = [each.world(key, state, {}) for each in self._functions]
+        if torch.is_grad_enabled() and any(t.requires_grad for t in state):
+            return ()  # a loop without iterations returns its inputs
+        return tuple(world for world in found if world is not None) if None not in found else ()
+
+    def _capture(self, place: Arena, state: Sequence[Tensor]) -> tuple[Any, dict[int, CapturedFunction]]:
+        """Memory for the state, and graphs over it, by steps in a launch."""
+        raise NotImplementedError
+
+    def _piece(self, place: Arena, steps: Callable[[], None], name: str) -> CapturedFunction:
+        piece = CapturedFunction(place, steps, pool=self._pool, name=name)
+        self.n_captures += piece.capture()
+        self._pool = piece.pool
+        return piece
+
+
+class WhileLoop(_Loop):
     """``while condition(*state): state = body(*state)``, at most ``max_steps`` times, on the device.
 
     Args:
@@ -105,45 +192,20 @@ class WhileLoop:
             raise ValueError("max_steps and steps_per_launch must be at least 1")
         if not (callable(condition) and callable(body)):
             raise TypeError(f"WhileLoop() takes two functions, a condition and a body, not {condition!r}, {body!r}")
+        self._test = TracedFunction(condition, "condition of a while loop", make_piece)
+        self._turn = TracedFunction(body, "body of a while loop", make_piece)
+        super().__init__("while loop", (self._test, self._turn), pool)
         self.condition = condition
         self.body = body
         self.max_steps = max_steps
         self.steps_per_launch = steps_per_launch
         self.run_ahead = run_ahead
-        self._pool = pool
-        self._known: dict[Any, tuple[_Memory, CapturedFunction, bool]] = {}
-        self._test = TracedFunction(condition, "condition of a while loop")
-        self._turn = TracedFunction(body, "body of a while loop")
-        self._place: Arena | None = None
         self._last: tuple[Tensor | int, Tensor | bool] = 0, False
-        self.n_launches = 0
-        """Graph launches of the last call; 0 if it ran eagerly."""
 
     @unbroken
     def __call__(self, *state: Tensor) -> tuple[Tensor, ...]:
         """Run the loop from ``state``; return the final state in new tensors."""
-        _check_state(state, state)
-        place = _place_of(self)
-        with place.lock if place is not None else nullcontext():
-            if place is None or torch.cuda.is_current_stream_capturing():
-                return self._eagerly(*state)
-            place.follow(torch.cuda.current_stream())
-            worlds = _worlds((self._test, self._turn), state)
-            known = self._known.get(_key(worlds, state)) if worlds else None
-            if known is None or known[1].graph is None:
-                made = beside(place, self._eagerly, state, {})
-                worlds = _worlds((self._test, self._turn), state) if known is None else ()
-                if worlds:
-                    _keep(self._known, _key(worlds, state), self._capture(place, state))
-                return made  # type: ignore[no-any-return]
-            if why_shared(worlds, state, ()):
-                return beside(place, self._eagerly, state, {})  # type: ignore[no-any-return]
-            return self._replay(state, *known)
-
-    @property
-    def why_eager(self) -> str:
-        """Why the loop runs eagerly; "" if it may be a graph."""
-        return self._test.why_eager or self._turn.why_eager
+        return self._run(state, self._eagerly, self._replay)
 
     @property
     def n_steps(self) -> int:
@@ -160,41 +222,36 @@ class WhileLoop:
     @property
     def runs_ahead(self) -> bool:
         """True if steps are launched before the last flag has arrived."""
-        return any(may_lead for _, _, may_lead in self._known.values())
-
-    def upload(self) -> None:
-        """Upload the graphs to the device before their first launch, if the runtime can."""
-        for _, piece, _ in self._known.values():
-            piece.upload()
+        return any(memory.may_lead for memory, _ in self._known.values())
 
     # -- inside -------------------------------------------------------------------------------------------
 
-    @torch.no_grad()
-    def _replay(self, state: Sequence[Tensor], memory: _Memory, piece: CapturedFunction, may_lead: bool) -> Any:
+    def _replay(
+        self, state: Sequence[Tensor], memory: _Memory, pieces: dict[int, CapturedFunction]
+    ) -> tuple[Tensor, ...]:
         memory.begin(state, self.condition(*state))
-        self._launch(memory, piece, may_lead)
+        self._launch(memory, *pieces.items())
         self._last = memory.steps, memory.holds
         return tuple(t.clone() for t in memory.current)
 
-    def _launch(self, memory: _Memory, piece: CapturedFunction, may_lead: bool) -> None:
+    def _launch(self, memory: _Memory, captured: tuple[int, CapturedFunction]) -> None:
         """Launch steps until a flag arrives that says the loop is over."""
-        self.n_launches = 0
         # The body must not see a state for which the condition never held, so the first answer is awaited.
         if not flags.ask(memory.active).value():
             return
-        n_steps = self.steps_per_launch if may_lead else 1
+        n_steps, piece = captured
         waiting: deque[flags.Answer] = deque()
         for _ in range(-(-self.max_steps // n_steps)):
             piece.run()
             self.n_launches += 1
             # The flag only ever becomes false: if a later step overtakes this copy, the copy is still right or newer.
             waiting.append(flags.ask(memory.active))
-            while waiting and (len(waiting) > (AHEAD if may_lead else 0) or waiting[0].is_ready):
+            while waiting and (len(waiting) > (AHEAD if memory.may_lead else 0) or waiting[0].is_ready):
                 if not waiting.popleft().value():
                     return
 
     def _eagerly(self, *state: Tensor) -> tuple[Tensor, ...]:
-        self.n_launches = n_steps = 0
+        n_steps = 0
         holds = bool(self._test.run(*state))
         while holds and n_steps < self.max_steps:
             state = _checked(self._turn.run(*state), state)
@@ -204,26 +261,26 @@ class WhileLoop:
         return tuple(t.clone() for t in state)
 
     @torch.no_grad()
-    def _capture(self, place: Arena, state: Sequence[Tensor]) -> tuple[_Memory, CapturedFunction, bool]:
+    def _capture(self, place: Arena, state: Sequence[Tensor]) -> tuple[_Memory, dict[int, CapturedFunction]]:
         memory = _Memory(state)
         memory.begin(state, self.condition(*state))
-        if self.run_ahead is False:
-            return memory, self._piece(place, memory, 1), False
-        piece = self._piece(place, memory, self.steps_per_launch)
-        may_lead = piece.graph is not None and (self.run_ahead is True or _changes_nothing_else(piece.graph, memory))
-        if not may_lead and self.steps_per_launch > 1:
-            piece = self._piece(place, memory, 1)
-        return memory, piece, may_lead
+        n = self.steps_per_launch if self.run_ahead is not False else 1
+        piece = self._piece(place, self._steps(memory, n), "while loop")
+        memory.may_lead = (
+            self.run_ahead is not False
+            and piece.graph is not None
+            and (self.run_ahead is True or _changes_nothing_else(piece.graph, memory))
+        )
+        if not memory.may_lead and n > 1:
+            n, piece = 1, self._piece(place, self._steps(memory, 1), "while loop")
+        return memory, {n: piece}
 
-    def _piece(self, place: Arena, memory: _Memory, n_steps: int) -> CapturedFunction:
+    def _steps(self, memory: _Memory, n: int) -> Callable[[], None]:
         def steps() -> None:
-            for _ in range(n_steps):
+            for _ in range(n):
                 self._step(memory)
 
-        piece = CapturedFunction(place, steps, pool=self._pool, name="while loop")
-        piece.capture()
-        self._pool = piece.pool
-        return piece
+        return steps
 
     def _step(self, memory: _Memory) -> None:
         active = memory.active.clone()
@@ -237,7 +294,7 @@ class WhileLoop:
         memory.active.copy_(active & memory.holds & (memory.steps < self.max_steps))
 
 
-class Unrolled:
+class Unrolled(_Loop):
     """``state = step(*state)`` done ``n`` times, ``k`` of them in one launch.
 
     For loops whose launches cost more than their work. Steps may write other tensors and draw random numbers: exactly
@@ -258,68 +315,38 @@ class Unrolled:
             raise ValueError("k must be at least 1")
         if not callable(step):
             raise TypeError(f"Unrolled() takes a function of one step, not {step!r}")
+        self._traced = TracedFunction(step, "step of an unrolled loop", make_piece)
+        super().__init__("unrolled loop", (self._traced,), pool)
         self.step = step
         self.k = k
-        self._pool = pool
-        self._known: dict[Any, tuple[list[Tensor], dict[int, CapturedFunction]]] = {}
-        self._traced = TracedFunction(step, "step of an unrolled loop")
-        self._place: Arena | None = None
-        self.n_launches = 0
-        """Graph launches of the last call."""
 
     @unbroken
     def __call__(self, n: int, *state: Tensor) -> tuple[Tensor, ...]:
         """The state after ``n`` steps from ``state``, in new tensors."""
-        _check_state(state, state)
-        place = _place_of(self)
-        with place.lock if place is not None else nullcontext():
-            self.n_launches = 0
-            if place is None or torch.cuda.is_current_stream_capturing():
-                return self._eagerly(n, *state)
-            place.follow(torch.cuda.current_stream())
-            worlds = _worlds((self._traced,), state)
-            known = self._known.get(_key(worlds, state)) if worlds else None
-            if known is None or why_shared(worlds, state, ()):
-                made = beside(place, self._eagerly, (n, *state), {})
-                worlds = _worlds((self._traced,), state) if known is None else ()
-                if worlds:
-                    _keep(self._known, _key(worlds, state), self._capture(place, state))
-                return made  # type: ignore[no-any-return]
-            memory, pieces = known
-            with torch.no_grad():
-                copy_in(memory, state)
-                for k, times in ((self.k, n // self.k), (1, n % self.k)):
-                    for _ in range(times):
-                        pieces[k].run()
-                        self.n_launches += 1
-                return tuple(t.clone() for t in memory)
+        return self._run(state, functools.partial(self._eagerly, n), functools.partial(self._replay, n))
 
-    def upload(self) -> None:
-        """Upload the graphs to the device before their first launch, if the runtime can."""
-        for _, pieces in self._known.values():
-            for piece in pieces.values():
-                piece.upload()
+    def _replay(
+        self, n: int, state: Sequence[Tensor], memory: list[Tensor], pieces: dict[int, CapturedFunction]
+    ) -> tuple[Tensor, ...]:
+        copy_in(memory, state)
+        for k, times in ((self.k, n // self.k), (1, n % self.k)):
+            for _ in range(times):
+                pieces[k].run()
+                self.n_launches += 1
+        return tuple(t.clone() for t in memory)
 
     def _eagerly(self, n: int, *state: Tensor) -> tuple[Tensor, ...]:
         for _ in range(n):
             state = _checked(self._traced.run(*state), state)
         return tuple(t.clone() for t in state)
 
-    @property
-    def why_eager(self) -> str:
-        """Why the steps run eagerly; "" if they may be graphs."""
-        return self._traced.why_eager
-
     @torch.no_grad()
     def _capture(self, place: Arena, state: Sequence[Tensor]) -> tuple[list[Tensor], dict[int, CapturedFunction]]:
         memory = [like(t) for t in state]
         copy_in(memory, state)
-        pieces: dict[int, CapturedFunction] = {}
-        for k in sorted({self.k, 1}, reverse=True):  # largest first: the smaller one fits into its memory
-            pieces[k] = CapturedFunction(place, self._steps(memory, k), pool=self._pool, name=f"{k} steps")
-            pieces[k].capture()
-            self._pool = pieces[k].pool
-        return memory, pieces
+        # Largest first: the smaller one fits into its memory.
+        counts = sorted({self.k, 1}, reverse=True)
+        return memory, {k: self._piece(place, self._steps(memory, k), f"{k} steps") for k in counts}
 
     def _steps(self, memory: list[Tensor], k: int) -> Callable[[], None]:
         def steps() -> None:
@@ -333,34 +360,8 @@ class Unrolled:
         return steps
 
 
-def _place_of(loop: WhileLoop | Unrolled) -> Arena | None:
-    """The arena of the current device; forgets graphs of another device, or of a bridge switched off since."""
-    place = arena()
-    if place is not loop._place:
-        loop._place = place
-        loop._known.clear()
-    return place
-
-
-def _worlds(functions: Sequence[TracedFunction], state: Sequence[Tensor]) -> tuple[World, ...]:
-    """The worlds that the functions are in; () if one is not a graph, or not traced yet, or has no buffers."""
-    if not all(map(has_buffer, state)):
-        return ()
-    key = key_of(state)
-    found = [each.world(key, tuple(state), {}) for each in functions]
-    if torch.is_grad_enabled() and any(t.requires_grad for t in state):
-        return ()  # a loop without iterations returns its inputs
-    return tuple(world for world in found if world is not None) if None not in found else ()
-
-
 def _key(worlds: Sequence[World], state: Sequence[Tensor]) -> Any:
     return (*[world.token for world in worlds], key_of(state))
-
-
-def _keep(known: dict[Any, Any], key: Any, made: Any) -> None:
-    known[key] = made
-    while len(known) > MAX_KEPT:
-        del known[next(iter(known))]
 
 
 def _changes_nothing_else(graph: Any, memory: _Memory) -> bool:

@@ -1,5 +1,5 @@
 """distributed: decisions that several processes take together.
 
 ranks.py      decisions of a group of ranks
-agreed.py     a function captured on every rank or on none; on_ranks.py: used if there are several ranks
+agreed.py     a function captured on every rank or on none
 """

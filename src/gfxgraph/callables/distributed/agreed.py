@@ -27,8 +27,8 @@ affect them, as always when ranks are padded to a common size.
 
 from __future__ import annotations
 
+import functools
 import weakref
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,15 +36,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.callables import capture_once
-from gfxgraph.callables.arena import Arena
-from gfxgraph.callables.captured_function import arena, beside, tensors_of
-from gfxgraph.callables.captured_signature import Captures, label_of
+from gfxgraph.callables.arena import Arena, CaptureDied, beside, current_arena, kind_and_line
+from gfxgraph.callables.captured import WARM_UP, Captured, CapturedCallable, Shared, label_of
 from gfxgraph.callables.distributed.ranks import Ranks, RanksMissing
 from gfxgraph.callables.effects import ArgumentWrites
-from gfxgraph.callables.fast_path.fast import make_fast
+from gfxgraph.callables.fast_path import make_fast
 from gfxgraph.callables.graphed import never
-from gfxgraph.callables.inputs import Buffers
+from gfxgraph.callables.inputs import tensors_of
+from gfxgraph.callables.options import Options
 from gfxgraph.callables.python_reads import HostEffects, Snapshot
 from gfxgraph.callables.signature import (
     MISS,
@@ -64,7 +63,6 @@ from gfxgraph.capture.undo import unbroken
 from gfxgraph.errors import CaptureError, DriverError, first_line
 from gfxgraph.types import OnUnsafe
 
-WARM_UP = "warm-up"
 QUIET_CHECKS, MOST_TIMES = 4, 8
 """After this many checks without a finding, each further one doubles the interval, up to this multiple of the first.
 """
@@ -77,7 +75,7 @@ class _Bucket:
     """One signature and how its calls run. It is its own ``Reads`` for `make_fast`."""
 
     label: str
-    entry: Captures | None = None
+    entry: Captured | None = None
     """Kept by every rank; with ``failed`` set if this rank's graph has failed since."""
     failed: str = ""
     written: set[int] = field(default_factory=set)
@@ -116,7 +114,7 @@ class _Bucket:
         self.could_join = None
 
 
-class Agreed:
+class Agreed(CapturedCallable):
     """A function of one rank's tensors, replayed as a graph if every rank can.
 
     Args:
@@ -133,6 +131,8 @@ class Agreed:
         TypeError: ``fn`` cannot be called.
     """
 
+    says = "ranks run eagerly together: "
+
     def __init__(
         self,
         fn: Callable[..., Any],
@@ -145,8 +145,8 @@ class Agreed:
     ) -> None:
         if not callable(fn):
             raise TypeError(f"Agreed() takes a function or a module, not {fn!r}")
+        super().__init__(getattr(fn, "__qualname__", type(fn).__name__))
         self.fn = fn
-        self.name = getattr(fn, "__qualname__", type(fn).__name__)
         self._ranks = ranks
         self.buckets = sorted(int(b) for b in buckets) if buckets is not None else None
         self.warmup = max(1, warmup)
@@ -157,8 +157,6 @@ class Agreed:
         self._last: _Bucket | None = None
         """The bucket whose fast path the next call may use; None if the ranks must first decide on its size."""
         self._n_calls = 0
-        self._n_captures = self._n_replays = 0
-        self._eager: Counter[str] = Counter()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function; every rank must call it equally often."""
@@ -169,13 +167,13 @@ class Agreed:
                 self._n_calls += 1
                 last.n_since_check += 1
                 last.used_at = self._n_calls
-                self._n_replays += 1
+                self.n_replays += 1
                 return made
         return self._slow(args, kwargs)
 
     @unbroken
     def _slow(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
-        place = arena()
+        place = current_arena()
         if place is None or torch.cuda.is_current_stream_capturing():
             return self.fn(*args, **kwargs)
         with place.lock:
@@ -204,17 +202,11 @@ class Agreed:
 
     def stats(self) -> dict[str, Any]:
         """``captures``, ``replays``, ``eager`` (calls by reason), ``signatures``; as for ``graphed``."""
-        return {
-            "captures": self._n_captures,
-            "replays": self._n_replays,
-            "eager": dict(self._eager),
-            "signatures": len(self._known),
-            "graphs": len(self.graphs),
-        }
+        return {**super().stats(), "signatures": len(self._known), "graphs": len(self.graphs)}
 
     def explain(self) -> str:
         """Every signature: how it runs on this rank, and why."""
-        lines = [f"{self.name}: rank {self.ranks.rank} of {self.ranks.size}, {self._n_replays} replays"]
+        lines = [f"{self.name}: rank {self.ranks.rank} of {self.ranks.size}, {self.n_replays} replays"]
         if self.ranks.is_broken:
             lines.append("  the ranks no longer decide together: everything runs eagerly")
         for bucket in self._known.values():
@@ -234,7 +226,7 @@ class Agreed:
         return [bucket.label for bucket in self._known.values() if bucket.has_graph]
 
     @property
-    def why_eager(self) -> dict[str, str]:
+    def why_eager(self) -> dict[str, str]:  # type: ignore[override]
         """Signatures that run eagerly for good, and why."""
         return {b.label: b.why_eager for b in self._known.values() if b.why_eager}
 
@@ -275,7 +267,7 @@ class Agreed:
         bucket.used_at = self._n_calls
         why = self._why_eager(place, bucket, args, kwargs, tensors)
         if why == WARM_UP:
-            self._eager[why] += 1
+            self.eager.count(why)
             return bucket, self._warm_up(place, bucket, args, kwargs)
         entry = bucket.entry
         if not why:
@@ -289,11 +281,11 @@ class Agreed:
                 place.state.report("fallback", f"{bucket.failed}; it runs eagerly", f"{self.name} {bucket.label}")
                 why = bucket.failed
         if why:
-            self._eager[why] += 1
+            self.eager.count(why)
             return bucket, self.fn(*args, **kwargs)
         assert entry is not None and entry.first is not None
         bucket.written |= set(entry.mutates)
-        self._n_replays += 1
+        self.n_replays += 1
         with torch.no_grad():
             entry.give_back_mutated(tensors)
             return bucket, entry.first.outputs.give(tensors, None, True)
@@ -331,7 +323,7 @@ class Agreed:
             made = make_fast(entry, bucket, args, kwargs, _tensors(args, kwargs), None, False, bucket)
         except DriverError as error:  # this call is done; later ones take the slow path
             why = "no fast path for such calls: a driver call failed"
-            entry.arena.state.report("fallback", why, self.name, capture_once.kind_and_line(error))
+            entry.arena.state.report("fallback", why, self.name, kind_and_line(error))
             made = None
         bucket.fast, bucket.could_join = made or never, entry.can_join
 
@@ -342,7 +334,7 @@ class Agreed:
         try:
             opinions = self.ranks.gather(f"{self.name} {bucket.label}: go on with the graph", [mine, reason])
         except RanksMissing:
-            self._fall_back(bucket, bucket.failed or "the ranks no longer decide together")
+            self._drop(bucket, bucket.failed or "the ranks no longer decide together")
             return
         states = {state for state, _ in opinions}
         is_quiet = states == {"well"}
@@ -352,12 +344,12 @@ class Agreed:
         elif not is_quiet:
             bucket.interval = self.check_every
         if "failed" in states:
-            self._fall_back(bucket, bucket.failed or "the graph of another rank has failed")
+            self._drop(bucket, bucket.failed or "the graph of another rank has failed")
         elif "changed" in states:
             bucket.n_changes += 1  # the same on every rank
             what = next(why for state, why in opinions if state == "changed")
             if bucket.n_changes > MAX_CHANGES:
-                self._fall_back(bucket, f"what it reads changes too often ({what})")
+                self._drop(bucket, f"what it reads changes too often ({what})")
             else:
                 bucket.drop()
 
@@ -420,22 +412,22 @@ class Agreed:
         if not why:
             try:
                 made = self._captured(place, bucket, args, kwargs, tensors)
-            except (capture_once.CaptureDied, torch.OutOfMemoryError, NotATree) as error:
+            except (CaptureDied, torch.OutOfMemoryError, NotATree) as error:
                 # The other ranks are waiting for this answer, even if this one is out of memory.
                 why = f"its capture failed: {first_line(error)}"
                 place.state.report("fallback", f"{why}; it runs eagerly", f"{self.name} {bucket.label}")
         if not self.ranks.all_agree(f"{self.name} {bucket.label}: keep the capture", made is not None, why):
-            self._fall_back(bucket, why or "its capture failed on another rank")
+            self._drop(bucket, why or "its capture failed on another rank")
             return False
         bucket.entry = made
-        self._n_captures += 1
+        self.n_captures += 1
         return True
 
     def _captured(
         self, place: Arena, bucket: _Bucket, args: Args, kwargs: Kwargs, tensors: Sequence[Tensor]
-    ) -> Captures:
-        """This rank's capture; raises as `Captures.capture`."""
-        entry = Captures(place, self.fn, bucket.label, self.name, Buffers(), False)
+    ) -> Captured:
+        """This rank's capture; raises as `Captured.capture`."""
+        entry = Captured(place, Shared(self.fn, self.fn, None, self.name, Options()), bucket.label)
         place.entries.discard(entry)  # evictions are decided by all ranks
         entry.on_unsafe = OnUnsafe.RAISE
         entry.runs_alone = False  # in a trial run its collectives would have no partners
@@ -446,11 +438,9 @@ class Agreed:
         entry.first = entry.capture(recorded=True)
         return entry
 
-    def _fall_back(self, bucket: _Bucket, why: str) -> None:
+    def _drop(self, bucket: _Bucket, why: str) -> None:
         bucket.drop()
-        bucket.why_eager = why
-        assert self._place is not None
-        self._place.state.report("fallback", f"ranks run eagerly together: {why}", f"{self.name} {bucket.label}")
+        bucket.why_eager = self.fall_back(why, label=bucket.label, for_good=False)
 
     def _bucket(self, args: Args, kwargs: Kwargs, tensors: Sequence[Tensor]) -> _Bucket:
         key = key_of((args, kwargs)), tuple(twins_of(tensors))
@@ -463,7 +453,7 @@ class Agreed:
 
 
 def _tensors(args: Args, kwargs: Kwargs) -> list[Tensor]:
-    """Every tensor among the arguments, in the order of `Captures.prepare`."""
+    """Every tensor among the arguments, in the order of `Captured.prepare`."""
     found: list[Tensor] = []
 
     def note(tensor: Tensor) -> Tensor:
@@ -487,3 +477,47 @@ def _pad(tensor: Tensor, rows: int, size: int) -> Tensor:
     made = tensor.new_zeros((size, *tensor.shape[1:]))
     made[:rows].copy_(tensor)
     return made
+
+
+class GraphedOnRanks:
+    """A graphed callable whose ranks decide together if there are several.
+
+    Args:
+        fn: the function, its collectives included.
+        alone: the callable for one process.
+        together: makes the callable for several ranks.
+    """
+
+    def __init__(self, fn: Callable[..., Any], alone: Any, together: Callable[[], Agreed]) -> None:
+        self._alone = alone
+        self._together = together
+        self._agreed: Agreed | None = None
+        self._world: Callable[[], object] = lambda: None
+        """The group of all ranks that `_agreed` is for, where it lives."""
+        if not isinstance(fn, torch.nn.Module):
+            functools.update_wrapper(self, fn, updated=())
+
+    @property
+    def chosen(self) -> Any:
+        """The callable that calls go to now."""
+        dist = torch.distributed
+        if not dist.is_available():
+            return self._alone
+        world = dist.GroupMember.WORLD
+        if world is None:
+            return self._alone
+        if self._world() is not world:  # the size of a group never changes
+            if dist.get_world_size() <= 1:
+                return self._alone
+            if self._agreed is None:
+                self._agreed = self._together()
+            self._world = weakref.ref(world)
+        return self._agreed
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.chosen(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.chosen, name)

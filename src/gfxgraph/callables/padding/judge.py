@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx
 
-from gfxgraph.callables.buckets import Bucketed, Dims, argument_paths
-from gfxgraph.callables.captured_signature import Padded, Route
+from gfxgraph.callables.buckets import Bucketed, Dims, Planned, argument_paths
+from gfxgraph.callables.captured import Padded, Route
 from gfxgraph.callables.inputs import dense_copy, front, pad, repeat_last
-from gfxgraph.callables.learned_buckets import Planned
 from gfxgraph.callables.signature import Args, Call, Kwargs, NotATree, flatten, replace
+from gfxgraph.callables.trace.dynamo import Calls
 from gfxgraph.capture.replay.replay_steps import is_operations_own
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.replay.tolerance import is_near
@@ -155,7 +155,7 @@ class Judge:
         name: str,
         dims: Dims | None,
         planned: Planned,
-        eager: Counter[str],
+        eager: Calls,
         forget: Callable[[], Callable[[World], None] | None],
     ) -> None:
         self._fn = fn
@@ -182,11 +182,11 @@ class Judge:
         assert bucketed is not None
         result, found = self._beside(call, bucketed)
         if isinstance(found, Padded):
-            self._eager[JUDGING] += 1
+            self._eager.count(JUDGING)
             route.padded, route.repeats_last = found, found.repeats_last
             return result
         why = f"{REFUSED}: {found.reason}"
-        self._eager[why] += 1
+        self._eager.count(why)
         if found.is_final:
             route.entry, route.why_eager = None, why
             if bucketed.actual not in self._planned.refused:

@@ -25,6 +25,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, fx
 
+from gfxgraph.callables.pieces.device_numbers import OnDevice, Range
 from gfxgraph.callables.pieces.region import Region
 from gfxgraph.callables.trace.dynamo import local
 from gfxgraph.callables.trace.frontend import OnlyTraced, note_inputs
@@ -103,7 +104,12 @@ class InParts:
         self._steps: list[_Stretch] = []
         self._gone: list[Capturing] = []
         """Pieces of before the graph was cut."""
+        self._boxed: dict[fx.Node, fx.Node] = {}
+        """By number: the input of pieces that is its tensor on the device."""
+        self._ranges: list[Range] = []
+        """What indices must lie in."""
         self._cut(frozenset())
+        self._has_forms = self._can_be_cut and all(map(self._on_device(frozenset(numbers)).can, self._takers()))
 
     @property
     def _pieces(self) -> list[Capturing]:
@@ -117,7 +123,7 @@ class InParts:
     @property
     def restless(self) -> tuple[str, ...]:
         """Names of the numbers that operations take and that have had too many values."""
-        return self._names(self._restless())
+        return self._names(self._restless() - self._boxed.keys())
 
     def _names(self, numbers: Iterable[fx.Node]) -> tuple[str, ...]:
         found: dict[str, None] = {}
@@ -129,10 +135,24 @@ class InParts:
 
     def _name(self, node: fx.Node) -> str:
         """What the program calls an input; "" for what is computed."""
-        return self._found.names[self._placeholders.index(node)] if node.op == "placeholder" else ""
+        return self._found.names[self._placeholders.index(node)] if node in self._placeholders else ""
 
     def _restless(self) -> frozenset[fx.Node]:
-        return frozenset(node for node, values in self._values.items() if len(values) > MOST_VALUES)
+        most = 1 if self._has_forms else MOST_VALUES
+        return frozenset(node for node, values in self._values.items() if len(values) > most)
+
+    def _takers(self) -> list[fx.Node]:
+        return [node for node in self._rest if not set(self._taken).isdisjoint(node.all_input_nodes)]
+
+    def _on_device(self, numbers: frozenset[fx.Node]) -> OnDevice:
+        returned: list[fx.Node] = []
+        fx.map_arg(self._returned, returned.append)
+        return OnDevice(self._rest, numbers, returned)
+
+    @staticmethod
+    def _device(inputs: Iterable[object]) -> object:
+        found = next((each.device for each in inputs if isinstance(each, Tensor) and each.is_cuda), None)
+        return found if found is not None else torch.device("cuda", torch.cuda.current_device())
 
     @property
     def is_drawless(self) -> bool:
@@ -154,6 +174,11 @@ class InParts:
                 env[node] = _compute(node, env)
         if not local.is_raw:
             self._look_at_numbers(env)
+        if not all(each.holds(env[each.begin]) for each in self._ranges):  # type: ignore[arg-type]
+            local.n_eager += 1
+            return self._found.graph.forward(*inputs)
+        for node, boxed in self._boxed.items():
+            env[boxed] = torch.full((), env[node], dtype=_dtype(env[node]), device=self._device(inputs))  # type: ignore[arg-type]
         for step in self._steps:
             values = step.piece(*[env[node] for node in step.takes])
             assert isinstance(values, tuple | list)
@@ -162,11 +187,11 @@ class InParts:
 
     def _look_at_numbers(self, env: Env) -> None:
         """Cut the graph where a number has turned out to be restless."""
-        is_new = False
+        is_new, most = False, 1 if self._has_forms else MOST_VALUES
         for node, values in self._values.items():
-            if len(values) <= MOST_VALUES and env[node] not in values:
+            if len(values) <= most and env[node] not in values:
                 values.add(env[node])
-                is_new = is_new or len(values) > MOST_VALUES
+                is_new = is_new or len(values) > most
         if is_new and self._can_be_cut:
             self._gone = self._pieces
             for piece in self._gone:
@@ -175,26 +200,47 @@ class InParts:
 
     def _cut(self, restless: frozenset[fx.Node]) -> None:
         parts: list[tuple[bool, list[fx.Node]]] = []
+        forms = self._on_device(restless)
+        takers = [node for node in self._rest if not restless.isdisjoint(node.all_input_nodes)]
+        here = {node for node in takers if forms.can(node)}
+        self._ranges = [each for node in here for each in forms.ranges(node)]
+        inputs = fx.Graph()
+        taken = [n for node in here for n in node.all_input_nodes if n in restless]
+        self._boxed = {n: inputs.placeholder(n.name) for n in dict.fromkeys(taken)}
         is_eager: dict[fx.Node, bool] = {}
         for node in self._rest:
             of = node.args[0] if node.target is operator.getitem else None
-            takes = not restless.isdisjoint(node.all_input_nodes)
+            takes = not restless.isdisjoint(node.all_input_nodes) and node not in here
             is_eager[node] = is_eager.get(of, takes) if isinstance(of, fx.Node) and _is_several(of) else takes
             if node.op == "get_attr":
                 is_eager[node] = bool(parts) and parts[-1][0]
             if not parts or parts[-1][0] is not is_eager[node]:
                 parts.append((is_eager[node], []))
             parts[-1][1].append(node)
-        self._steps = [self._step(nodes, restless if is_eager else frozenset()) for is_eager, nodes in parts]
+        self._steps = [
+            self._step(nodes, restless if is_eager else frozenset(), here, forms) for is_eager, nodes in parts
+        ]
 
-    def _step(self, nodes: list[fx.Node], restless: frozenset[fx.Node]) -> _Stretch:
+    def _step(
+        self, nodes: list[fx.Node], restless: frozenset[fx.Node], here: set[fx.Node], forms: OnDevice
+    ) -> _Stretch:
         inside = set(nodes)
-        takes = list(dict.fromkeys(n for node in nodes for n in node.all_input_nodes if n not in inside))
+        needs = [
+            self._boxed.get(n, n) if node in here else n
+            for node in nodes
+            for n in node.all_input_nodes
+            if n not in inside
+        ]
+        takes = list(dict.fromkeys(needs))
         gives = [node for node in nodes if any(user not in inside for user in node.users)]
         graph = fx.Graph()
         made: dict[fx.Node, fx.Node] = {node: graph.placeholder(node.name) for node in takes}
+        of_numbers = {n: made[boxed] for n, boxed in self._boxed.items() if boxed in made}
         for node in nodes:
-            made[node] = graph.node_copy(node, made.__getitem__)
+            if node in here:
+                made[node] = forms.emit(graph, node, {**made, **of_numbers})
+            else:
+                made[node] = graph.node_copy(node, made.__getitem__)
         graph.output(tuple(made[node] for node in gives))
         module = fx.GraphModule(self._found.graph, graph)
         why_eager = self._found.why_eager
@@ -213,6 +259,10 @@ class _Stretch:
 
     def __init__(self, takes: list[fx.Node], gives: list[fx.Node], piece: Capturing) -> None:
         self.takes, self.gives, self.piece = takes, gives, piece
+
+
+def _dtype(number: object) -> torch.dtype:
+    return torch.float64 if isinstance(number, float) else torch.int64
 
 
 def _compute(node: fx.Node, env: Env) -> object:

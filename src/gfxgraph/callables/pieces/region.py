@@ -26,13 +26,47 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gfxgraph.callables.captured import CapturedCallable
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.options import Options
-from gfxgraph.callables.pieces.sizes import Sizes
 from gfxgraph.callables.trace.world import same_addresses
 from gfxgraph.capture.replay.graph_tensors import Layout, has_layout, tensor_at
-from gfxgraph.process import bridge
 from gfxgraph.types import ReplayMode
+
+Place = tuple[int, int]
+"""Position of a tensor among the inputs, and its dim."""
+
+
+class Sizes:
+    """The observations of the calls seen so far."""
+
+    def __init__(self) -> None:
+        self._candidates: dict[int, set[Place]] = {}
+        self._seen: set[tuple[int, ...]] = set()
+        self._where: dict[int, Place] | None = None
+        self.is_hopeless = False
+
+    def look(self, inputs: list[Any], numbers: list[int], tensors: list[int]) -> dict[int, Place] | None:
+        """Each number's place; None until every number has been seen with two values, or if one has no place."""
+        if self.is_hopeless:
+            return None
+        values = tuple([inputs[i] for i in numbers])
+        if values in self._seen:
+            return self._where
+        self._seen.add(values)
+        for number in numbers:
+            found = {
+                (at, dim) for at in tensors for dim, size in enumerate(inputs[at].size()) if size == inputs[number]
+            }
+            known = self._candidates.get(number)
+            self._candidates[number] = found if known is None else known & found
+        self.is_hopeless = not all(self._candidates[number] for number in numbers)
+        if self.is_hopeless:
+            self._where = None
+        elif all(len({seen[at] for seen in self._seen}) > 1 for at in range(len(numbers))):
+            self._where = {number: min(self._candidates[number]) for number in numbers}
+        return self._where
+
 
 MAX_VARIANTS = 4
 """Sets of addresses kept captured; the least recently used is evicted first."""
@@ -58,7 +92,7 @@ def living() -> list[Region]:
     return list(_regions)
 
 
-class Region:
+class Region(CapturedCallable):
     """A boxed callable that replaces Inductor's.
 
     Args:
@@ -71,6 +105,8 @@ class Region:
         name: for messages.
         alignment: what the callable assumes about addresses, in bytes; other inputs are copied for it.
     """
+
+    says = "a compiled region runs without a graph: "
 
     def __init__(
         self,
@@ -86,6 +122,8 @@ class Region:
         name: str = "",
         alignment: int = ALIGNMENT,
     ) -> None:
+        kind = "backward" if is_backward else "inference" if is_inference else "forward"
+        super().__init__(name or f"compiled {kind} {len(_regions)}")
         self._model = model
         self.alignment = alignment
         self._static = frozenset(static)
@@ -102,13 +140,9 @@ class Region:
         """Addresses at which static inputs have been seen."""
         self._is_looked_at = not is_backward and not mutated
         self._last: Variant | None = None
-        self.why_eager = ""
-        kind = "backward" if is_backward else "inference" if is_inference else "forward"
-        self.name = name or f"compiled {kind} {len(_regions)}"
         self.mode = mode
         self.gradients: list[Any] = []
         """Graphs of forward and backward, for callers of the region."""
-        self._eager: Counter[str] = Counter()
         self._before: dict[str, Any] = {}
         """``stats`` of what it gave up."""
         _regions.add(self)
@@ -120,6 +154,7 @@ class Region:
                 return self.look(inputs)
             variant = self._find(inputs)
             if variant is None:
+                self.count_eager(self.why_eager)
                 return self._model(_aligned_all(inputs, self._mutated, self.alignment))
             self._last = variant
         return variant.run(inputs)
@@ -173,26 +208,21 @@ class Region:
             self._copied |= moving
         return bool(moving)
 
-    def count_eager(self, why: str) -> None:
-        """Count one more call without a graph."""
-        self._eager[why] += 1
+    @property
+    def has_run(self) -> bool:
+        """Whether any call came to it, other than to see what its results share."""
+        return bool(self._variants or self.gradients or self.eager or self._before)
 
-    def fall_back(self, why: str) -> None:
-        """Never capture from now on, and report why."""
-        self.why_eager = why
+    def drop(self) -> None:
         self._variants.clear()
         self._last = None
-        state = bridge.process_for_callables()
-        if state is not None:
-            state.report("fallback", f"a compiled region runs without a graph: {why}", self.name)
 
     def give_up(self) -> None:
         """Drop what was captured: others capture it from now on. How often it ran is kept."""
         self._before = self.stats()
-        self._variants.clear()
+        self.drop()
         self.gradients.clear()
-        self._eager.clear()
-        self._last = None
+        self.eager.clear()
 
     def look(self, inputs: list[Any]) -> Any:
         """Run the first call with Inductor's callable on the caller's own tensors, to see what its results share.
@@ -232,19 +262,12 @@ class Region:
         total: dict[str, Any] = {
             "captures": 0, "replays": 0, "eager": {}, **self._before, "variants": len(self._variants),
         }  # fmt: skip
-        total["eager"] = dict(Counter(total["eager"]) + self._eager)
-        for each in self.gradients:
-            total["captures"] += each.n_captures
-            total["replays"] += each.n_replays
-            for why, n in each.eager.items():
-                total["eager"][why] = total["eager"].get(why, 0) + n
-        for variant in self._variants.values():
-            for graphed in variant.graphed:
-                found = graphed.stats()
-                total["captures"] += found["captures"]
-                total["replays"] += found["replays"]
-                for why, n in found["eager"].items():
-                    total["eager"][why] = total["eager"].get(why, 0) + n
+        total["eager"] = dict(Counter(total["eager"]) + self.eager)
+        for inner in (*self.gradients, *[graphed for each in self._variants.values() for graphed in each.graphed]):
+            found = inner.stats()
+            total["captures"] += found["captures"]
+            total["replays"] += found["replays"]
+            total["eager"] = dict(Counter(total["eager"]) + Counter(found["eager"]))
         if self.why_eager:
             total["why_eager"] = self.why_eager
         return total

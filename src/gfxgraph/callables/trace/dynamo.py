@@ -13,10 +13,12 @@ import functools
 import gc
 import itertools
 import logging
+import sys
 import threading
 import types
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +69,10 @@ class _Local(threading.local):
 
     is_raw = 0
     """Nesting depth of warm-ups, comparisons or captures by others, in which a piece runs its FX graph as it is."""
+    is_tracing = False
+    """Whether a call is traced whose trace is counted."""
+    n_eager = n_warm_ups = 0
+    """Calls of functions and of pieces that ran without a graph; those of them that were warm-ups."""
     is_foreseeing = False
     """Whether pieces must not run."""
     found: list[Found] | None = None
@@ -75,6 +81,37 @@ class _Local(threading.local):
 
 
 local = _Local()
+
+
+class Calls(Counter[str]):
+    """Calls that were not replayed, by reason. Within one call, what this thread counts tells how that call ran."""
+
+    def count(self, why: str, *, is_eager: bool = True) -> None:
+        """Count one, from any thread."""
+        if is_eager:
+            local.n_eager += 1
+            local.n_warm_ups += why == WARM_UP
+        with _counting:
+            self[why] += 1
+
+
+WARM_UP = "warm-up"
+_counting = threading.Lock()
+
+
+def is_traced_here() -> bool:
+    """Whether this thread's call is part of a trace; torch's own flag is up for all threads."""
+    if not torch.compiler.is_compiling():
+        return False
+    frames = sys.modules.get("torch._dynamo.convert_frame")
+    if frames is None:
+        return True
+    if not frames.compile_lock.acquire(blocking=False):
+        return False
+    frames.compile_lock.release()
+    return True
+
+
 _lines = itertools.count(1)
 
 

@@ -140,12 +140,14 @@ class Frontend:
                 self._given_up.add(frame.f_code)
             return
         if frame.f_code is self._root.__code__:
+            self.n_traces += not local.is_tracing
             self._founds.append((guarded.guard_manager, [found for found, _ in self.graphs[n_before:]]))
         code = {frame.f_code, *(each for found, _ in self.graphs[n_before:] for each in found.code)}
         scope = {"G": frame.f_globals, "L": frame.f_locals}
         if self._inside is None:
             self._inside = Granted()
-        self._inside.note(guarded.guard_manager, scope, frozenset(code))
+        replaced = [each for found, _ in self.graphs[n_before:] for each in found.replaced]
+        self._inside.note(guarded.guard_manager, scope, frozenset(code), replaced)
         self.keeps = self.keeps or self._inside.why_eager
 
     # -- ways to run a call ---------------------------------------------------------------------------
@@ -270,6 +272,7 @@ class Frontend:
         with self._lock:
             self.n_traces += 1
             before = local.found, local.skipped
+            was_tracing, local.is_tracing = local.is_tracing, True
             found: list[Found] = []
             skipped: list[str] = []
             counters = torch._dynamo.utils.counters
@@ -285,6 +288,7 @@ class Frontend:
                 raise
             finally:
                 local.found, local.skipped = before
+                local.is_tracing = was_tracing
             new = self._fresh()
             chosen = None if new else self._foreseen_for(args, kwargs)
             if chosen is not None:
@@ -337,8 +341,9 @@ class Frontend:
         given = self._given(args, kwargs)
         stored = whole.stores if whole is not None else ()
         stores = [(eval(source, {**names, "L": given}), name, value) for source, name, value in stored]
-        world = World(guards, names, given, sources, [code for each in found for code in each.code], stores)
-        world.found = whole
+        code = [code for each in found for code in each.code]
+        world = World(guards, names, given, sources, code, stores, whole.replaced if whole is not None else ())
+        world.found, world.is_one = whole, whole is not None and not whole.is_broken
         world.why_eager = next((each.why_eager for each in found if each.why_eager), world.why_eager)
         if whole is None:
             reasons = [f"{BROKEN}: {said(why)}" for why in broke]

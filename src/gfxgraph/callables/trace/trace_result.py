@@ -9,7 +9,7 @@ import inspect
 import operator
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,8 @@ class Found:
     names: list[str] = field(default_factory=list)
     """What the program calls them."""
     why_not_whole: str = ""
+    is_broken: bool = False
+    """Whether the frame goes on after this graph, in others or in Python."""
     code: list[Any] = field(default_factory=list)
     """Code of every function that was traced on the way."""
     stores: list[tuple[str, str, Any]] = field(default_factory=list)
@@ -45,6 +47,8 @@ class Found:
     """Positions of the inputs from outside the frame: they are expected to stay in place."""
     returned: list[str] = field(default_factory=list)
     """Sources of external tensors and changing numbers that the frame returns; its graph need not contain them."""
+    replaced: list[tuple[str, Any]] = field(default_factory=list)
+    """What the frame's code stores: source of an object or a dict, and the attribute or key."""
 
 
 def _is_outside(source: str) -> bool:
@@ -90,11 +94,14 @@ def look(graph: Any) -> Found:
             argument = node.meta.get("grapharg")
             sources.append(name_of(argument.source) if argument is not None else "")
     found = Found(output.root_tx.f_code, graph, sources, code=code)
-    found.outside = [i for i, source in enumerate(sources) if _is_outside(source)]
+    found.replaced = list(_replaced(output.side_effects))
+    stored = {text for owner, name in found.replaced for text in (f"{owner}.{name}", f"{owner}[{name!r}]")}
+    found.outside = [i for i, source in enumerate(sources) if _is_outside(source) and source not in stored]
     found.why_eager = _why_eager(graph)
     found.may_raise = _arithmetic(graph)
     reason = output.compile_subgraph_reason
     if reason is None or reason.graph_break:
+        found.is_broken = True
         found.why_not_whole = f"{BROKEN}: {said(str(reason.reason) if reason else '')}"
         return found
     if output.random_calls:
@@ -128,6 +135,27 @@ def _effects(found: Found, effects: Any) -> str:
         for name, value in stored.items():
             found.stores.append((name_of(each.source), name, value.as_python_constant()))
     return "it registers hooks on tensors" if effects.tensor_hooks or effects.save_for_backward else ""
+
+
+def _replaced(effects: Any) -> Iterator[tuple[str, Any]]:
+    """Attributes of objects and entries of dicts that the frame stores, by source and name."""
+    # lazily: Dynamo takes seconds to import, and has been when it calls this
+    from torch._dynamo.side_effects import AttributeMutationNew, ValueMutationNew
+
+    def is_made(each: Any) -> bool:
+        return isinstance(each.mutation_type, AttributeMutationNew | ValueMutationNew)
+
+    for each, stored in effects.store_attr_mutations.items():
+        if each.source is not None and not is_made(each):
+            yield from ((name_of(each.source), name) for name in stored)
+    for each in list(effects.id_to_variable.values()):
+        if is_made(each):
+            continue
+        inner = getattr(each, "_base_vt", None) or each
+        if isinstance(inner, torch._dynamo.variables.ConstDictVariable) and each.source is not None:
+            for key, value in inner.items.items():
+                if key.vt.is_python_constant() and inner.is_new_item(inner.original_items.get(key.vt), value):
+                    yield name_of(each.source), key.vt.as_python_constant()
 
 
 def _from_outside(tx: Any) -> tuple[list[str], str]:

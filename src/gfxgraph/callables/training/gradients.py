@@ -24,7 +24,6 @@ a parameter passed twice are handled by autograd itself. Each kind of call has i
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import compress
@@ -33,16 +32,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.callables.arena import arena_of
-from gfxgraph.callables.captured_function import copy_in, like, record
-from gfxgraph.callables.captured_signature import replay
+from gfxgraph.callables.arena import arena_of, record, replay
+from gfxgraph.callables.captured import CapturedCallable
 from gfxgraph.callables.graph_facts import draws, writes_of, written_inputs
+from gfxgraph.callables.inputs import copy_in, like
 from gfxgraph.callables.outputs import builder
 from gfxgraph.callables.signature import NotATree, RunEagerly, flatten
 from gfxgraph.capture.record.random_generators import drawless
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.undo import is_interrupt
-from gfxgraph.errors import first_line
 from gfxgraph.process import bridge
 
 _BATCHED = (torch._C._functorch.is_batchedtensor, torch._C._functorch.is_legacy_batchedtensor)
@@ -51,7 +49,7 @@ MAX_BACKWARDS = 4
 """Most sets of differentiated results that get a backward of their own; others run the function itself."""
 
 
-class Gradients:
+class Gradients(CapturedCallable):
     """Forward and backward graphs of one kind of call.
 
     Args:
@@ -64,17 +62,15 @@ class Gradients:
     def __init__(
         self, fn: Callable[..., Any], inputs: Sequence[Any], in_place: frozenset[int], is_drawless: bool = False
     ) -> None:
+        super().__init__("graphed")
         self.fn = fn
         self._is_drawless = is_drawless
-        self.n_captures = self.n_replays = 0
-        self.eager: Counter[str] = Counter()
         self._in_place = in_place
         self._at = [i for i, each in enumerate(inputs) if isinstance(each, Tensor) and each.is_cuda]
         at = set(self._at)
         self._inputs = [
             None if i in at else each.clone() if isinstance(each, Tensor) else each for i, each in enumerate(inputs)
         ]
-        self.why_eager = ""
         self._is_warm = False
         self._number = 0
         self._lock = threading.Lock()
@@ -85,6 +81,9 @@ class Gradients:
         """For each, the backward graph and the gradients that it writes."""
         self._is_complete = False
         """Whether every backward that was needed has been captured."""
+
+    def drop(self) -> None:
+        self._forward = None
 
     def __call__(self, inputs: Sequence[Any]) -> Any:
         """Return a call's results, with a backward that replays.
@@ -125,10 +124,7 @@ class Gradients:
                 if before["_forward"] is not None:  # calls of it may wait for their backward
                     vars(self).update(before, _is_complete=True)
                     return
-                self._forward = None
-                self.why_eager = f"forward and backward could not be captured: {first_line(error)}"
-                place.state.report("fallback", self.why_eager, "graphed")
-                raise RunEagerly(self.why_eager) from error
+                raise RunEagerly(self.fall_back("forward and backward could not be captured", error)) from error
         self.n_captures += 1
         self._number += 1
         self._is_complete = True
@@ -200,7 +196,7 @@ class Gradients:
             came = list(compress(grads, self._needs))
             arrivals = tuple(grad is not None for grad in came)
             if any(grad is not None and is_one(grad) for grad in came for is_one in _BATCHED):
-                self.eager["several gradients arrive at once (is_grads_batched, vmap)"] += 1
+                self.eager.count("several gradients arrive at once (is_grads_batched, vmap)")
                 with self._as_then(states):
                     return self._grad(given, grads, create_graph=False)
             if arrivals not in self._backwards:
@@ -216,7 +212,7 @@ class Gradients:
         self, states: list[Any], given: Sequence[Tensor], grads: Sequence[Any], arrivals: tuple[bool, ...]
     ) -> list[Any]:
         """Run a backward that has no graph through the function; the next forward captures one for it."""
-        self.eager["only some of its results are differentiated, for the first time"] += 1
+        self.eager.count("only some of its results are differentiated, for the first time")
         if len(self._arrivals) + 1 < MAX_BACKWARDS and arrivals not in self._arrivals:
             self._arrivals.append(arrivals)
             self._is_complete = False
@@ -234,7 +230,7 @@ class Gradients:
                 "a graphed function that draws random numbers or writes to memory of its own is differentiated twice;"
                 " call the function itself where create_graph=True is wanted"
             )
-        self.eager["its gradients are differentiated again"] += 1
+        self.eager.count("its gradients are differentiated again")
         return self._grad(given, grads, create_graph=True)
 
     def _grad(self, given: Sequence[Tensor], grads: Sequence[Any], *, create_graph: bool) -> list[Any]:

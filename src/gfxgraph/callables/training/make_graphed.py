@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from gfxgraph.callables.captured_function import tensors_of
+from gfxgraph.callables.inputs import tensors_of
 from gfxgraph.capture.torchs_graph import TORCH_VERSION
 from gfxgraph.capture.undo import unbroken
 from gfxgraph.process import bridge

@@ -31,7 +31,6 @@ import copy
 import functools
 import inspect
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -41,18 +40,11 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from gfxgraph.callables.arena import Arena
-from gfxgraph.callables.captured_function import (
-    arena,
-    beside,
-    copy_in,
-    like,
-    record,
-    tensors_of,
-)
-from gfxgraph.callables.captured_signature import replay
+from gfxgraph.callables.arena import Arena, beside, current_arena, record, replay
+from gfxgraph.callables.captured import CAPTURED, NO_GPU, WARM_UP, CapturedCallable
 from gfxgraph.callables.explain_calls import table
 from gfxgraph.callables.graph_facts import overlap, reads_of, span, writes_of, written_inputs
+from gfxgraph.callables.inputs import copy_in, like, tensors_of
 from gfxgraph.callables.outputs import copied, use_count
 from gfxgraph.callables.python_reads import HostEffects, Snapshot
 from gfxgraph.callables.signature import RunEagerly, has_buffer, key_of, named_by
@@ -69,9 +61,6 @@ _NUMBERS = ("param_groups", "_step_count", "last_epoch", "_last_lr")
 """Where optimizers and schedulers keep their numbers."""
 
 _GRADIENT_KEPT = "the program still holds a view of a gradient from a replay; clone what you keep"
-_NO_GPU = "there is no GPU, or gfxgraph cannot use it"
-_CAPTURED = "it was called inside a capture, and is part of that graph"
-WARM_UP = "warm-up"
 
 _ON_THE_HOST = "its optimizer counts steps in host memory; create it with capturable=True"
 _NEEDS_CAPTURABLE = "torch captures its optimizer only with capturable=True"
@@ -142,7 +131,7 @@ class _CapturedStep:
         return all(parameter.grad is grad for parameter, grad in self.needs)
 
 
-class TrainingStep:
+class TrainingStep(CapturedCallable):
     """A training step that is captured after its first calls and replayed from then on.
 
     Args:
@@ -162,6 +151,8 @@ class TrainingStep:
         TypeError: ``step`` cannot be called.
     """
 
+    says = "a training step runs eagerly: "
+
     def __init__(
         self,
         step: Callable[..., Any],
@@ -174,18 +165,16 @@ class TrainingStep:
     ) -> None:
         if not callable(step):
             raise TypeError(f"TrainingStep() takes a function, not {step!r}")
+        super().__init__(getattr(step, "__qualname__", type(step).__name__))
         functools.update_wrapper(self, step)
         self.step = step
-        self._name = getattr(step, "__qualname__", type(step).__name__)
         self.warmup = max(1, warmup)
         named = list(_named_by(step))
         self.optimizers = list(optimizers) if optimizers is not None else _of_kind(named, torch.optim.Optimizer)
         self.scalers = list(scalers) if scalers is not None else _of_kind(named, torch.amp.GradScaler)
         self.schedulers = _of_kind(named, torch.optim.lr_scheduler.LRScheduler)
         self.modules = list(modules) if modules is not None else _of_kind(named, torch.nn.Module)
-        self.n_captures = self.n_replays = 0
-        self._why_for_good = self._why_last = ""
-        self._eager: Counter[str] = Counter()
+        self._why_last = ""
         self._pool = pool
         self._captured: dict[Any, list[_CapturedStep]] = {}
         """By arguments: one graph for each state."""
@@ -198,9 +187,9 @@ class TrainingStep:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Do one step."""
         given = tensors_of((args, kwargs))
-        place = arena()
+        place = current_arena()
         if place is None:
-            self._count(_NO_GPU)
+            self._count(NO_GPU)
             return self.step(*args, **kwargs)
         with place.lock:
             if place is not self._place:
@@ -210,17 +199,19 @@ class TrainingStep:
                 self._n_calls = 0
             place.follow(torch.cuda.current_stream())
             if torch.cuda.is_current_stream_capturing():
-                self._count(_CAPTURED)
+                self._count(CAPTURED)
                 return self.step(*args, **kwargs)
             if self._why_for_good:
                 return self._eagerly(args, kwargs, self._why_for_good)
             odd = next((t for t in given if t.requires_grad or not t.is_cuda or not has_buffer(t)), None)
             if odd is not None:
                 what = "needs gradients or is a host tensor" if has_buffer(odd) else f"is {kind_of(odd)}"
-                return self._eagerly(args, kwargs, self._fall_back(f"an argument {what}"))
+                return self._eagerly(args, kwargs, self.fall_back(f"an argument {what}", for_good=False))
             changing = _not_constant((args, kwargs))
             if changing:
-                why = self._fall_back(f"an argument is a {changing}, whose content may change without being noticed")
+                why = self.fall_back(
+                    f"an argument is a {changing}, whose content may change without being noticed", for_good=False
+                )
                 return self._eagerly(args, kwargs, why)
             key = key_of(args, kwargs)
             held = self._captured.setdefault(key, [])
@@ -241,16 +232,12 @@ class TrainingStep:
         """Why the last call ran eagerly, or why all will from now on; "" after a replay and during warm-up."""
         return self._why_for_good or self._why_last
 
-    def stats(self) -> dict[str, Any]:
-        """``captures``, ``replays``, ``eager`` (calls by reason); the last two add up to all calls. New in 2.0."""
-        return {"captures": self.n_captures, "replays": self.n_replays, "eager": dict(self._eager)}
-
     def explain(self) -> str:
         """How its calls ran, and why, as a table. New in 2.0."""
         how = self._why_for_good and f"eager from now on: {self._why_for_good}"
         graphs = sum(map(len, self._captured.values()))
-        rows = [(self.n_replays, "by a graph", ""), *((n, "eager", why) for why, n in self._eager.most_common())]
-        return "\n".join([f"{self._name}: {how or f'{graphs} graphs'}", *(f"  {line}" for line in table(rows))])
+        rows = [(self.n_replays, "by a graph", ""), *((n, "eager", why) for why, n in self.eager.most_common())]
+        return "\n".join([f"{self.name}: {how or f'{graphs} graphs'}", *(f"  {line}" for line in table(rows))])
 
     # -- inside ---------------------------------------------------------------------------------------
 
@@ -259,7 +246,7 @@ class TrainingStep:
         counting = self._counts_on_the_host()
         if counting is not None:
             why = _ON_THE_HOST if "capturable" in counting.defaults else _ALWAYS_ON_THE_HOST
-            self._fall_back(why.format(type(counting).__name__), for_good=True)
+            self.fall_back(why.format(type(counting).__name__))
             return None
         now = self._look()
         if now is None:
@@ -285,14 +272,12 @@ class TrainingStep:
         if after is None:
             return result
         if effects.found:
-            self._fall_back(effects.found, for_good=True)
+            self.fall_back(effects.found)
         elif after.key == before.key:
             self._n_changing, self._n_new = 0, self._n_new + 1
             self._settled = [*(each for each in self._settled if each.key != after.key), after][-2:]
             if self._n_new > MAX_UNSETTLED:
-                self._fall_back(
-                    f"{what} differs from call to call; a number that changes belongs in a tensor", for_good=True
-                )
+                self.fall_back(f"{what} differs from call to call; a number that changes belongs in a tensor")
         elif self._n_calls > self.warmup:
             # The first steps create the optimizer's state.
             self._n_changing += 1
@@ -300,7 +285,7 @@ class TrainingStep:
             if self._n_changing >= MAX_CHANGING:
                 on_host = ", a tensor in host memory; create it on the device" if after.is_host_tensor(what) else ""
                 why = f"it changes {what} itself{on_host}"
-                self._fall_back(_SETS_NUMBERS if _is_number(what) else why, for_good=True)
+                self.fall_back(_SETS_NUMBERS if _is_number(what) else why)
         return result
 
     def _is_settled(self, state: Snapshot) -> bool:
@@ -311,7 +296,7 @@ class TrainingStep:
         try:
             found = Snapshot(self._roots)
         except Unwatchable as what:
-            self._fall_back(f"it reads {what}", for_good=True)
+            self.fall_back(f"it reads {what}")
             return None
         for kind, mine in ((torch.optim.Optimizer, self.optimizers), (torch.nn.Module, self.modules)):
             mine += [e for e in found.found if isinstance(e, kind) and not any(e is m for m in self._all_of(kind))]
@@ -345,7 +330,7 @@ class TrainingStep:
         try:
             replay(known.graph)
         except RunEagerly as failed:
-            return self._eagerly(args, kwargs, self._fall_back(f"its replay failed ({failed.why})"))
+            return self._eagerly(args, kwargs, self.fall_back(f"its replay failed ({failed.why})", for_good=False))
         self.n_replays += 1
         self._why_last = ""
         for parameter, grad in known.grads:
@@ -362,10 +347,9 @@ class TrainingStep:
     def _capture(self, held: list[_CapturedStep], now: Snapshot, args: Any, kwargs: Any) -> _CapturedStep | None:
         if self.n_captures >= MAX_CAPTURES:
             what = held[-1].snapshot.differs(now) if held else "the shape of an argument"
-            self._fall_back(
+            self.fall_back(
                 f"it was captured {MAX_CAPTURES} times, at last because {what} had changed: "
-                "a learning rate that changes at each step belongs in a tensor",
-                for_good=True,
+                "a learning rate that changes at each step belongs in a tensor"
             )
             return None
         self.n_captures += 1
@@ -401,7 +385,7 @@ class TrainingStep:
             torch.clear_autocast_cache()
         if problem:
             before.put_back()
-            self._fall_back(problem, for_good=True)
+            self.fall_back(problem)
             return None
         known.graph = graph
         known.written = written_inputs(graph, known.inputs)
@@ -474,15 +458,8 @@ class TrainingStep:
         return None
 
     def _count(self, why: str) -> None:
-        self._eager[why] += 1
+        self.count_eager(why)
         self._why_last = "" if why == WARM_UP else why
-
-    def _fall_back(self, reason: str, *, for_good: bool = False) -> str:
-        """Report that a step runs eagerly, and why; return the reason."""
-        if for_good:
-            self._why_for_good = reason
-        self._arena.state.report("fallback", f"a training step runs eagerly: {reason}", self._name)
-        return reason
 
 
 # -- gradient scalers -----------------------------------------------------------------------------------------

@@ -255,23 +255,9 @@ def _of_generator(original: Callable[..., object]) -> Callable[..., object]:
     return method
 
 
-def _read_rng_state(call: Callable[[], torch.Tensor], name: str = "torch.cuda.get_rng_state") -> torch.Tensor:
+def _read_rng_state(call: Callable[[], torch.Tensor]) -> torch.Tensor:
     session = session_here()
-    return call() if session is None else session.values.generator_state(call, name)
-
-
-def _read_host_state() -> torch.Tensor:
-    return _read_rng_state(STOCK["host_get_rng_state"], "torch.get_rng_state")
-
-
-def _write_host_state(new_state: torch.Tensor) -> None:
-    session = session_here()
-    call = STOCK["host_set_rng_state"]
-    if session is None:
-        call(new_state)
-    else:
-        session.rollback.save_states([torch.default_generator])
-        session.host_call("torch.set_rng_state", lambda: call(new_state))
+    return call() if session is None else session.values.generator_state(call, "torch.cuda.get_rng_state")
 
 
 def _write_rng_state(call: Callable[[], Any]) -> Any:
@@ -301,8 +287,6 @@ def targets() -> Targets:
             "manual_seed_all",
             _reseed("torch.cuda.manual_seed_all", "cuda_manual_seed_all"),
         ),  # fmt: skip
-        "host_get_rng_state": (torch, "get_rng_state", _read_host_state),
-        "host_set_rng_state": (torch, "set_rng_state", _write_host_state),
         "get_rng_state": (cuda, "get_rng_state", in_the_place_of(cuda.get_rng_state, _read_rng_state)),
         **_generator_targets(),
         "set_rng_state": (cuda, "set_rng_state", in_the_place_of(cuda.set_rng_state, _write_rng_state)),

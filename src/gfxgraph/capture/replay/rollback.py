@@ -35,8 +35,6 @@ class Rollback:
         self._known: set[tuple[object, ...]] = set()
         self._states: list[tuple[torch.Generator, Tensor]] = []
         self._others: list[Callable[[], None]] = []
-        self.n_failed = 0
-        """How many times some tensor could not be restored."""
         self.save(places)
         self.save_states(generators)
 
@@ -106,7 +104,6 @@ class Rollback:
         for put_back in self._others:
             put_back()
         if failed is not None:
-            self.n_failed += 1
             raise failed
 
 

@@ -24,7 +24,7 @@ ALWAYS = {
     "gc_before_capture": "capture/patches/intercept.py",
     "check_after_each_op": "capture/record/recorder.py",
     "inline_nested_replay": "capture/record/splits.py",
-    "clean_after_failure": "capture/recovery.py",
+    "clean_after_failure": "capture/failures.py",
     "conditional_nodes": "callables/control/conditional.py",
     "host_functions": "capture/replay/node_walk.py",
 }

@@ -47,6 +47,8 @@ def headers(project: Project, tree: Tree, hipify: Hipify) -> dict[str, str]:
         words |= {*WORD.findall(text), *re.findall(r"\bthrust::cuda\b", text)}
         outside |= {name for name in tree.includes(path) if not tree.find(name, path)}
     made = compat.headers(words - project.own_names, outside, hipify)
+    before = _text(project, f"{compat.FOLDER}/{compat.MAIN}").partition(compat.FOUND)
+    made[compat.MAIN] = made[compat.MAIN] + "\n" + before[1] + before[2] if before[1] else made[compat.MAIN]
     found = {f"{compat.FOLDER}/{name}": text for name, text in made.items()}
     library_of = {f"{HOME}/lib64/lib{cuda}.so": f"INPUT(-l{hip})\n" for cuda, hip in _LIBRARIES.items()}
     toolkit = resources.files("gfxgraph.port.fix") / "toolkit"
@@ -56,6 +58,14 @@ def headers(project: Project, tree: Tree, hipify: Hipify) -> dict[str, str]:
     ):
         found[f"{HOME}/{place}"] = (toolkit / name).read_text("utf-8")
     return {**found, **library_of}
+
+
+def _text(project: Project, path: str) -> str:
+    """A file's text; "" where there is none."""
+    try:
+        return project.read(path)[0]
+    except (OSError, UnreadableError):
+        return ""
 
 
 def edits(project: Project) -> list[tuple[str, str, str, list[Edit], list[EditRefusal]]]:

@@ -48,6 +48,30 @@ _OF_KERNELS = {
 }
 
 
+_NAMES = re.compile(
+    r"(?P<make>(?:make_)?)(?P<cu>cu|CU)(?:(?:da|DA)(?=[A-Z_]))?(?P<rest>(?:blas|sparse|fft|rand|solver)?[A-Z_]\w*)"
+)
+FOUND = "// HIP's spelling where the tables have no name, kept because it compiles."
+
+
+def spelt(name: str) -> str:
+    """A name of CUDA's as HIP spells its own, which need not exist; "" for a name that is not CUDA's."""
+    made = _NAMES.fullmatch(name)
+    return f"{made['make']}{'hip' if made['cu'] == 'cu' else 'HIP'}{made['rest']}" if made else ""
+
+
+def respelt(text: str, unknown: set[str]) -> str:
+    """The main header with HIP's spelling for names that a compiler does not know; what HIP lacks too is noted."""
+    head, _, tail = text.partition(f"{FOUND}\n")
+    known = dict(re.findall(r"#define (\w+) (\w+)", tail))
+    lacking = {*re.findall(r"// HIP lacks (\w+)", tail), *(cuda for cuda, hip in known.items() if hip in unknown)}
+    known |= {n: hip for n in unknown if (hip := spelt(n)) and f"#define {n} " not in head}
+    rows = [
+        f"// HIP lacks {n}" if n in lacking else f"#define {n} {known[n]}" for n in sorted(known.keys() | lacking)
+    ]
+    return "\n".join([head.rstrip(), "", FOUND, *rows, ""]) if rows else text
+
+
 def is_cuda_header(name: str, hipify: Hipify) -> bool:
     """Whether a header comes with CUDA and the folder can stand in for it."""
     return name in _IN_RUNTIME or name in _BESIDE or bool(hipify.headers([name]))

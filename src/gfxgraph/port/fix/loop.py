@@ -9,6 +9,7 @@ Stays out: the repository itself, which only `run.write_all` changes.
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from gfxgraph.port.build.judge import ARCHS, CompilerFinding, Verdict, judge
 from gfxgraph.port.build.units import read_tree
 from gfxgraph.port.facts import gather
 from gfxgraph.port.files import read_inside
-from gfxgraph.port.fix import compiled, run
+from gfxgraph.port.fix import compat, compiled, run
 from gfxgraph.port.fix.edits import Edit
 from gfxgraph.port.hipify import load
 from gfxgraph.port.project import MAX_READ, discover, kind_of
@@ -79,12 +80,43 @@ def loop(
         fixes = {f.path: f for f in run.fix(str(copy), unsafe=unsafe, archs=targets)}
         run.write_all(str(copy), list(fixes.values()))
         done = LoopOutcome([], before, after_hipify, [build(str(copy), "after")])
+        if not is_torch and done.after.count("compiles") < after_hipify.count("compiles"):
+            # The project's own HIP build does not give these units HIP's names.
+            for made in run.stand_in(str(copy)):
+                _take(copy, fixes, made.path, made.old, made.new, made.applied)
+            done.rounds.append(build(str(copy), "after"))
         for _ in range(MOST_ROUNDS):
-            if not _answer(str(copy), done.after, fixes, targets or select(None)):
+            names = not is_torch and _name(copy, done.after, fixes)
+            if not names and not _answer(str(copy), done.after, fixes, targets or select(None)):
                 break
             done.rounds.append(build(str(copy), "after"))
         done.fixes = list(fixes.values())
         return done
+
+
+_UNKNOWN = re.compile(r"(?:undeclared identifier|unknown type name|no (?:type|member) named) '(\w+)'")
+
+
+def _name(copy: Path, verdict: Verdict, fixes: dict[str, run.FileFix]) -> bool:
+    """Try HIP's spelling for names that the compiler does not know; False where that changes nothing."""
+    path = f"{compat.FOLDER}/{compat.MAIN}"
+    unknown = {m[1] for left in verdict.left if (m := _UNKNOWN.search(left.text))}
+    if not (copy / path).is_file() or not unknown:
+        return False
+    old = read_inside(str(copy), path, MAX_READ).decode()
+    new = compat.respelt(old, unknown)
+    if new == old:
+        return False
+    _take(copy, fixes, path, old, new, [])
+    return True
+
+
+def _take(copy: Path, fixes: dict[str, run.FileFix], path: str, old: str, new: str, applied: list[Edit]) -> None:
+    """Write a file of the copy, and note it with the edits that it has by now."""
+    known = fixes.setdefault(path, run.FileFix(path, old, old, is_new=not old))
+    known.new, known.applied = new, [*known.applied, *applied]
+    files.new_folder((copy / path).parent)
+    files.write(copy / path, new.encode())
 
 
 def _answer(copy: str, verdict: Verdict, fixes: dict[str, run.FileFix], targets: tuple[Arch, ...]) -> bool:
@@ -110,7 +142,5 @@ def _answer(copy: str, verdict: Verdict, fixes: dict[str, run.FileFix], targets:
         if new == text:
             continue
         changed = True
-        known = fixes.setdefault(path, run.FileFix(path, text, text))
-        known.new, known.applied = new, [*known.applied, *edits]
-        files.write(Path(copy, path), new.encode())
+        _take(Path(copy), fixes, path, text, new, edits)
     return changed

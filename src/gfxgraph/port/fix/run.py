@@ -96,6 +96,15 @@ def fix(path: str, *, unsafe: bool = False, archs: tuple[Arch, ...] | None = Non
     return found + _gitignore(project)
 
 
+def stand_in(path: str) -> list[FileFix]:
+    """The folder that stands in for the CUDA toolkit, and its lines in the build, whatever build for HIP is there."""
+    project = discover(path)
+    gather(project)
+    found: list[FileFix] = []
+    _build(project, found)
+    return found
+
+
 def _build(project: Project, found: list[FileFix]) -> None:
     """The folder that stands in for the CUDA toolkit, and the lines by which the build takes it."""
     tree = read_tree(project.root, without=HOME)

@@ -35,14 +35,11 @@ def excludes_amd(condition: PreprocessorBranch) -> bool:
         return True  # a case arm for one CUDA version
     if vendor == "amd":
         return condition.taken == _negated(condition.text)
-    if vendor == "nvidia" and condition.taken and not _negated(condition.text):
-        return any(_vendor(s) == "amd" and not _negated(s) for s in condition.siblings if s != condition.text)
-    if vendor == "nvidia" and not condition.taken:
-        # the else of a chain that tested AMD before
-        return any(_vendor(s) == "amd" and not _negated(s) for s in condition.siblings if s)
-    if not vendor and not condition.taken:
-        return any(_vendor(s) == "amd" and not _negated(s) for s in condition.siblings if s)
-    return False
+    others = (s for s in condition.siblings if s and s != condition.text)
+    beside_amd = any(_vendor(s) == "amd" and not _negated(s) for s in others)
+    if condition.taken:
+        return vendor == "nvidia" and not _negated(condition.text) and beside_amd
+    return beside_amd  # the else of a chain that tested AMD before
 
 
 def reaching(entry: LogicalLine, archs: tuple[Arch, ...]) -> tuple[tuple[Arch, ...], str]:

@@ -7,10 +7,14 @@ one platform is seen as such.
 from __future__ import annotations
 
 import re as _plain_re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from gfxgraph.port import bounded as re
+from gfxgraph.port.readers.directives import TooDeepError
+
+_MOST_NESTED = 64  # conditionals within conditionals: what people read
+_MOST_UNCLOSED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +24,7 @@ class PreprocessorBranch:
     text: str
     taken: bool
     line: int
-    siblings: tuple[str, ...] = ()
+    siblings: Sequence[str] = ()
 
 
 @dataclass(slots=True)
@@ -36,16 +40,7 @@ class LogicalLine:
     last_line: int = 0
     conditions: tuple[PreprocessorBranch, ...] = ()
     column: int = 0
-    arms: tuple[str, ...] = ()
-
-
-@dataclass(slots=True)
-class _Open:
-    text: str
-    line: int
-    arms: list[str] = field(default_factory=list)
-    tests: list[LogicalLine] = field(default_factory=list)
-    members: list[tuple[LogicalLine, int]] = field(default_factory=list)
+    arms: Sequence[str] = ()
 
 
 class TextFile:
@@ -148,41 +143,33 @@ def _logical(lines: list[str], comment: str = "#") -> Iterator[tuple[int, int, s
 
 
 class _Branches:
-    """Keeps the stack of open conditionals and fixes each member's siblings when a chain closes."""
+    """The open conditionals. The arms of one share a list, so that each knows its siblings when the chain closes."""
 
     def __init__(self) -> None:
-        self.stack: list[_Open] = []
+        self.stack: list[tuple[PreprocessorBranch, list[str]]] = []
+        self.now: tuple[PreprocessorBranch, ...] = ()
 
     def open(self, text: str, line: int) -> None:
-        self.stack.append(_Open(text, line, [text]))
+        if len(self.stack) >= _MOST_NESTED:
+            raise TooDeepError(f"line {line}: more than {_MOST_NESTED} conditionals within each other")
+        arms = [text]
+        self.stack.append((PreprocessorBranch(text, True, line, arms), arms))
+        self._note()
 
     def arm(self, text: str, line: int) -> None:
         if self.stack:
-            self.stack[-1].arms.append(text)
-            self.stack[-1].text = text
-            self.stack[-1].line = line
+            arms = self.stack[-1][1]
+            arms.append(text)
+            self.stack[-1] = (PreprocessorBranch(text or arms[0], bool(text), line, arms), arms)
+            self._note()
 
     def close(self) -> None:
         if self.stack:
-            top = self.stack.pop()
-            for test in top.tests:
-                test.arms = tuple(top.arms)
-            for entry, index in top.members:
-                old = entry.conditions[index]
-                fixed = PreprocessorBranch(old.text, old.taken, old.line, tuple(top.arms))
-                entry.conditions = (*entry.conditions[:index], fixed, *entry.conditions[index + 1 :])
+            self.stack.pop()
+            self._note()
 
-    def add(self, entry: LogicalLine) -> None:
-        conditions = []
-        for index, top in enumerate(self.stack):
-            is_else = top.text == ""
-            conditions.append(PreprocessorBranch(top.text or top.arms[0], not is_else, top.line, tuple(top.arms)))
-            top.members.append((entry, index))
-        entry.conditions = tuple(conditions)
-
-    def close_all(self) -> None:
-        while self.stack:
-            self.close()
+    def _note(self) -> None:
+        self.now = tuple(branch for branch, _ in self.stack)
 
 
 def _shell(lines: list[str], first: int = 0) -> list[LogicalLine]:
@@ -191,7 +178,6 @@ def _shell(lines: list[str], first: int = 0) -> list[LogicalLine]:
     for start, last, text in _logical(lines):
         for part in _shell_parts(text):
             _shell_step(part, start + first, last + first, branches, found)
-    branches.close_all()
     return found
 
 
@@ -226,10 +212,10 @@ def _shell_step(text: str, line: int, last: int, branches: _Branches, found: lis
             return
         elif (
             branches.stack
-            and branches.stack[-1].arms[0].startswith("case ")
+            and branches.stack[-1][1][0].startswith("case ")
             and (match := re.match(r"\(?([\w*|\" .-]+)\)\s*(.*)$", text))
         ):
-            branches.arm(branches.stack[-1].arms[0][5:] + " = " + match.group(1), line)
+            branches.arm(branches.stack[-1][1][0][5:] + " = " + match.group(1), line)
             text = match.group(2)
         else:
             break
@@ -241,12 +227,8 @@ def _shell_step(text: str, line: int, last: int, branches: _Branches, found: lis
 def _shell_emit(
     text: str, line: int, last: int, branches: _Branches, found: list[LogicalLine], *, in_test: bool = False
 ) -> None:
-    entry = LogicalLine(line, text, last_line=last)
-    branches.add(entry)
-    if in_test:
-        entry.conditions = entry.conditions[:-1]
-        branches.stack[-1].members.pop()
-    found.append(entry)
+    conditions = branches.now[:-1] if in_test else branches.now
+    found.append(LogicalLine(line, text, last_line=last, conditions=conditions))
 
 
 def _docker(lines: list[str]) -> list[LogicalLine]:
@@ -264,7 +246,6 @@ def _docker(lines: list[str]) -> list[LogicalLine]:
         for part in re.split(r"&&|(?<!\|)\|\|(?!\|)", match.group(2)):
             for piece in _shell_parts(part.strip()):
                 _shell_step(piece, start, last, branches, inner)
-        branches.close_all()
         for entry in inner:
             entry.keyword = "RUN"
         found.extend(inner)
@@ -277,8 +258,8 @@ _CMAKE_PART = _plain_re.compile(r'[^()"]++|"(?:\\.|[^"\\])*+"?|[()]', _plain_re.
 
 def commands(text: str) -> Iterator[tuple[int, int, str, str]]:
     """Commands as (start, end, name, arguments): brackets are counted, those in strings are not."""
-    at = 0
-    while match := _CMAKE_NAME.search(text, at):
+    at = unclosed = 0
+    while unclosed < _MOST_UNCLOSED and (match := _CMAKE_NAME.search(text, at)):
         depth, end = 1, match.end()
         for part in _CMAKE_PART.finditer(text, match.end()):
             depth += {"(": 1, ")": -1}.get(part.group(), 0)
@@ -289,40 +270,32 @@ def commands(text: str) -> Iterator[tuple[int, int, str, str]]:
             yield match.start(), end, match.group(1), text[match.end() : end - 1]
             at = end
         else:
-            at = match.end()  # never closed: look for commands inside
+            at, unclosed = match.end(), unclosed + 1  # never closed: look for commands inside
 
 
 def _cmake(lines: list[str]) -> list[LogicalLine]:
     text = "\n".join(re.sub(r"(^|\s)#(?!\[\[).*$", "", line) for line in lines)
     found: list[LogicalLine] = []
     branches = _Branches()
+    line, seen = 1, 0
     for start, end, keyword, arguments in commands(text):
         body = " ".join(arguments.split())
-        line = text.count("\n", 0, start) + 1
+        line, seen = line + text.count("\n", seen, start), start
         last = line + text.count("\n", start, end)
         lowered = keyword.lower()
         if lowered in ("if", "elseif"):
-            test = LogicalLine(line, body, "if", last)
             if lowered == "if":
-                branches.add(test)
                 branches.open(body, line)
-            elif branches.stack:
-                inner = branches.stack.pop()
-                branches.add(test)
-                branches.stack.append(inner)
+            else:
                 branches.arm(body, line)
-            if branches.stack:
-                branches.stack[-1].tests.append(test)
-            found.append(test)
+            arms = branches.stack[-1][1] if branches.stack else ()
+            found.append(LogicalLine(line, body, "if", last, branches.now[:-1], arms=arms))
         elif lowered == "else":
             branches.arm("", line)
         elif lowered == "endif":
             branches.close()
         else:
-            entry = LogicalLine(line, body, keyword, last)
-            branches.add(entry)
-            found.append(entry)
-    branches.close_all()
+            found.append(LogicalLine(line, body, keyword, last, branches.now))
     return found
 
 
@@ -338,8 +311,5 @@ def _make(lines: list[str]) -> list[LogicalLine]:
         elif re.match(r"endif\b", text):
             branches.close()
         else:
-            entry = LogicalLine(start, text, last_line=last)
-            branches.add(entry)
-            found.append(entry)
-    branches.close_all()
+            found.append(LogicalLine(start, text, last_line=last, conditions=branches.now))
     return found

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph import simulator
-from gfxgraph.callables.captured_signature import replay
+from gfxgraph.callables.arena import replay
 from gfxgraph.callables.signature import GuardMiss, RunEagerly
 from gfxgraph.errors import GuardMismatch, ReplayError
 

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402
 
-from gfxgraph.callables.distributed.on_ranks import GraphedOnRanks  # noqa: E402
+from gfxgraph.callables.distributed.agreed import GraphedOnRanks  # noqa: E402
 
 
 @pytest.mark.skipif(not dist.is_available(), reason="this torch has no torch.distributed")

@@ -10,6 +10,10 @@ waiting, and each got its own data. If running a graph once more has no visible 
 its results are also compared once with those of torch's own launch. If the runtime refuses an update, joining
 ends for that signature: this call and later ones are made without it, which is counted, and reported the first
 time.
+
+Where it cannot be joined, a call's small copies are one launch of their own (`CopyLaunches`). The kernel
+(driver/small_copies.py) is loaded once per device, and trusted once it has correctly copied ranges of odd lengths
+and alignments. If it is not available, or a launch is refused, torch copies. Both are counted, and reported once.
 """
 
 from __future__ import annotations
@@ -22,17 +26,124 @@ import torch
 from torch import Tensor
 
 from gfxgraph.callables.arena import arena_of
-from gfxgraph.callables.fast_path.copying import copy_kernel, part, what_said
+from gfxgraph.callables.inputs import copy_all, is_one_copy
 from gfxgraph.capture.replay.replay_hooks import bare_launch
 from gfxgraph.capture.replay.tolerance import is_near
 from gfxgraph.capture.undo import is_interrupt
-from gfxgraph.driver.runtime_calls import CopyKernel, GraphDriver
+from gfxgraph.driver.runtime_calls import Copies, CopyKernel, GraphDriver
 from gfxgraph.driver.small_copies import MOST
-from gfxgraph.errors import DriverError
+from gfxgraph.errors import DriverError, first_line
 
 if TYPE_CHECKING:
-    from gfxgraph.callables.captured_signature import Captures, Instance
+    from gfxgraph.callables.captured import Captured, Instance
     from gfxgraph.process.process import Process
+
+
+LARGEST_NBYTES = 1 << 20
+"""Larger tensors are copied by the driver or by torch: for them only device time matters."""
+
+
+class CopyLaunches:
+    """The prepared launches of one fast path, all on one stream.
+
+    Args:
+        stream: the stream of the first calls.
+    """
+
+    __slots__ = ("_copies", "_state", "stream")
+
+    def __init__(self, state: Process, stream: int) -> None:
+        self._state = state
+        self._copies: list[Copies] = []
+        self.stream = stream
+
+    def prepare(self, kernel: CopyKernel, parts: Sequence[tuple[int, int, int]]) -> Copies:
+        made = kernel.prepare(parts, self.stream)
+        self._copies.append(made)
+        return made
+
+    @property
+    def n(self) -> int:
+        return len(self._copies)
+
+    def to(self, stream: int) -> None:
+        """Launch on ``stream`` from now on."""
+        for copies in self._copies:
+            copies.on(stream)
+        self.stream = stream
+
+    def refused(self, targets: list[Tensor], sources: list[Tensor]) -> None:
+        """A launch was refused: let torch copy, which raises if it is refused too."""
+        why = "a launch of the copying kernel was refused; torch copied"
+        self._state.report("copy_refused", why, level=logging.INFO)
+        copy_all(targets, sources)
+
+
+def takes(target: Tensor, source: Tensor) -> bool:
+    """True if the kernel may copy ``source`` to ``target``."""
+    nbytes = target.numel() * target.element_size()
+    return 0 < nbytes <= LARGEST_NBYTES and is_one_copy(target, source)
+
+
+def part(target: Tensor, source: Tensor) -> tuple[int, int, int]:
+    """The kernel's arguments: destination, source, number of bytes."""
+    return target.data_ptr(), source.data_ptr(), target.numel() * target.element_size()
+
+
+def copy_kernel(state: Process, device_index: int) -> CopyKernel | None:
+    """The kernel of a device, loaded and tested at the first call; None if it is not available."""
+    if device_index not in state.copy_kernels:
+        state.copy_kernels[device_index] = _load(state, device_index)
+    return state.copy_kernels[device_index]
+
+
+def what_said(error: Exception) -> str:
+    """One line that says why the driver refused something."""
+    if isinstance(error, DriverError):
+        for shown in ("{api} returned {status}", "{said}", "{api} is missing"):
+            try:
+                return shown.format(**error.fields)
+            except KeyError:
+                continue
+    return first_line(error)
+
+
+def _load(state: Process, device_index: int) -> CopyKernel | None:
+    driver = state.driver
+    if driver is None or "copy_kernel" in driver.missing:
+        state.why_not_joined = "the runtime cannot load a kernel"
+        return None
+    try:
+        with torch.cuda.device(device_index):
+            arena_of(state, device_index).contexts.give(device_index)
+            arch = getattr(torch.cuda.get_device_properties(device_index), "gcnArchName", "")
+            kernel = driver.copy_kernel(arch)
+            if _copies_right(kernel):
+                return kernel
+            why = "it did not copy correctly"
+    except (DriverError, RuntimeError) as error:
+        why = what_said(error)
+    state.why_not_joined = f"the copying kernel is not available: {why}"
+    state.report("no_copy_kernel", f"small tensors are copied one by one: {why}", level=logging.INFO)
+    return None
+
+
+def _copies_right(kernel: CopyKernel) -> bool:
+    """Test lengths and alignments that take every path through the kernel, and the bytes next to the copies."""
+    given = torch.arange(251, dtype=torch.uint8, device="cuda").repeat(400)
+    spans = [(0, 0, 64), (16, 32, 4096), (4, 8, 20), (1, 3, 7), (5, 5, 70_001)]
+    made = [torch.zeros(to + n + 16, dtype=torch.uint8, device="cuda") for _, to, n in spans]
+    parts = [(made[i].data_ptr() + to, given.data_ptr() + at, n) for i, (at, to, n) in enumerate(spans)]
+    copies = kernel.prepare([(to, 0, n) for to, _, n in parts], torch.cuda.current_stream().cuda_stream)
+    for i, (_, source, _) in enumerate(parts):
+        copies.words[i] = source
+    if copies.launch():
+        return False
+    wanted = [torch.zeros_like(m) for m in made]
+    for want, (at, to, n) in zip(wanted, spans):
+        want[to : to + n] = given[at : at + n]
+    return all(torch.equal(a, b) for a, b in zip(made, wanted))
+
 
 MOST_NODES = 1024
 """Larger graphs are not joined: a second exec costs memory, and the saving would not be noticed."""
@@ -54,7 +165,7 @@ class JoinedCall:
 
     __slots__ = ("at", "copied", "launched")
 
-    def __init__(self, entry: Captures, instance: Instance, kernel: CopyKernel, into: Pairs, back: Pairs) -> None:
+    def __init__(self, entry: Captured, instance: Instance, kernel: CopyKernel, into: Pairs, back: Pairs) -> None:
         state = entry.arena.state
         assert state.driver is not None
         self.copied = copied(into, back)
@@ -73,16 +184,16 @@ def copied(into: Pairs, back: Pairs) -> Any:
     return [(part(*pair)[0], part(*pair)[2]) for pair in into], [part(*pair) for pair in back]
 
 
-def change_refused(entry: Captures) -> None:
+def change_refused(entry: Captured) -> None:
     """Stop joining for ``entry``: an update of its joined graph was refused."""
     entry.can_join = False
     entry.why_not_joined = "an address could not be changed in the graph exec"
     why = f"{entry.why_not_joined}; copies are launched on their own"
-    entry.arena.state.report("join_refused", why, entry.function, level=logging.INFO)
+    entry.arena.state.report("join_refused", why, entry.name, level=logging.INFO)
 
 
 def joined_call(
-    entry: Captures, instance: Instance, tensors: Sequence[Tensor], into: Pairs, back: Pairs
+    entry: Captured, instance: Instance, tensors: Sequence[Tensor], into: Pairs, back: Pairs
 ) -> JoinedCall | None:
     """The joined graph of an instance, made at the first call; None if it cannot be joined.
 
@@ -119,11 +230,11 @@ def joined_call(
         entry.can_join = False
         entry.why_not_joined = what_said(error)
         why = f"copies are launched on their own: {entry.why_not_joined}"
-        state.report("not_joined", why, entry.function, level=logging.INFO)
+        state.report("not_joined", why, entry.name, level=logging.INFO)
     return instance.joined
 
 
-def _may_run_again(entry: Captures, instance: Instance) -> bool:
+def _may_run_again(entry: Captured, instance: Instance) -> bool:
     """True if a recorded capture shows that a replay writes nothing but its results, and these are small."""
     segments = instance.graph._program.segments if instance.is_recorded else []
     is_known = all(not segment.mutated and not segment.tape.opaque for segment in segments)
@@ -133,7 +244,7 @@ def _may_run_again(entry: Captures, instance: Instance) -> bool:
 
 
 def _gives_the_same(
-    entry: Captures, instance: Instance, joined: JoinedCall, tensors: Sequence[Tensor], into: Pairs, back: Pairs
+    entry: Captured, instance: Instance, joined: JoinedCall, tensors: Sequence[Tensor], into: Pairs, back: Pairs
 ) -> bool:
     """Launch the graph as torch does, overwrite its results, launch it joined, and compare."""
     sources = [made.detach() for made in instance.outputs.made]
@@ -162,7 +273,7 @@ def _gives_the_same(
         return all(is_near(a, b) for a, b in zip((*sources, *taken), (*wanted, *results)))
 
 
-def _why_not(entry: Captures, instance: Instance, n_copies: int) -> str:
+def _why_not(entry: Captured, instance: Instance, n_copies: int) -> str:
     """Why a graph is not joined; "" if it may be."""
     state, graph = entry.arena.state, instance.graph
     driver, most = state.driver, MOST_NODES_OF_A_BUCKET if entry.bucket else MOST_NODES

@@ -1,0 +1,940 @@
+"""One captured callable: what is captured, how its calls run, and why they run eagerly.
+
+Problem: a function of shapes, a branch, a loop's step, a training step, a function of several ranks and a compiled
+region are all traced, warmed up, recorded, replayed, and given back to Python if something fails. Idea: these stages
+and their account are one class; what differs is the body, the function that is recorded.
+
+    new ──1 trace──> ──2 warm-up──> ──3 record──> captured ──4 replay──> ...
+                          └─────────────┴────────────────────┴──> 5 eager: `fall_back` says why
+
+1. Trace: Dynamo shows what the function reads (worlds.py).
+2. Warm-up: it runs eagerly on the capture stream, where libraries make their handles.
+3. Record: it is captured over static inputs, whose addresses stay.
+4. Replay: copy in, launch, results. A replay that fails half-way is undone first, so that nothing happens twice.
+5. Eager: the function itself, with the caller's own arguments. For one call, or for good.
+
+`CapturedCallable` is the account that all of them keep. `CapturedFunction` has its inputs in place already and one
+graph. `Captured` is one signature of a graphed callable: its inputs are copied in and its results out. In ``hot``
+mode it also has a small ring of graphs over the same inputs, whose results are handed out: while the caller still
+holds those of one, the next call uses another; if all are held, the first graph's results are copied out.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from gfxgraph.callables.arena import (
+    Arena,
+    CaptureDied,
+    CaptureResult,
+    SharedPool,
+    capture_graph,
+    kind_and_line,
+    record,
+    replay,
+)
+from gfxgraph.callables.buckets import Bucketed
+from gfxgraph.callables.effects import ArgumentWrites, Draws
+from gfxgraph.callables.graph_facts import written_inputs
+from gfxgraph.callables.inputs import (
+    Buffers,
+    StaticInput,
+    copy_all,
+    copy_in,
+    pad,
+    repeat_last,
+    tensors_of,
+)
+from gfxgraph.callables.options import Options
+from gfxgraph.callables.outputs import RING, GraphOutput, Outputs
+from gfxgraph.callables.relocation import NotRelocatable
+from gfxgraph.callables.relocation import learn as where_read
+from gfxgraph.callables.signature import (
+    Args,
+    Call,
+    Fast,
+    GuardMiss,
+    Kwargs,
+    NotATree,
+    RunEagerly,
+    flatten,
+    replace,
+    twins_of,
+)
+from gfxgraph.callables.trace.dynamo import Calls, is_compiled
+from gfxgraph.capture.replay.graph_tensors import size_of, used_on
+from gfxgraph.capture.undo import is_interrupt
+from gfxgraph.errors import CaptureError, DriverError, first_line
+from gfxgraph.process import bridge
+from gfxgraph.process.process import Process
+from gfxgraph.types import MovedInput, OnUnsafe, ReplayMode
+
+if TYPE_CHECKING:
+    from gfxgraph.callables.arena import Arena
+    from gfxgraph.callables.buckets import Bucketed
+    from gfxgraph.callables.joined_launch import JoinedCall
+    from gfxgraph.callables.relocation import RelocatedInputs
+    from gfxgraph.callables.trace.frontend import Frontend
+
+
+TRY_AGAIN_AFTER = 64
+"""Eager calls before the next attempt, after a capture found no memory."""
+MOST_VARIANTS = 3
+"""Most captures of one signature, besides the first, for values that it branches on; more of them run eagerly."""
+
+
+NO_GPU = "there is no GPU, or gfxgraph cannot use it"
+CAPTURED = "it was called inside a capture, and is part of that graph"
+WARM_UP = "warm-up"
+
+
+class CapturedCallable:
+    """How the calls of one captured callable ran, and why they run eagerly.
+
+    Args:
+        name: its name in reports.
+    """
+
+    says = ""
+    """What a report of a fallback begins with."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._why_for_good = ""
+        self.n_captures = self.n_replays = 0
+        self.eager = Calls()
+        """Calls without a graph, by reason."""
+
+    @property
+    def why_eager(self) -> str:
+        """Why it runs eagerly for good; "" if it may be captured."""
+        return self._why_for_good
+
+    def count_eager(self, why: str) -> None:
+        """Count one more call without a graph."""
+        self.eager.count(why)
+
+    def fall_back(
+        self, why: str, error: BaseException | None = None, *, label: str = "", for_good: bool = True
+    ) -> str:
+        """Report that calls run eagerly, and why; return the reason.
+
+        Args:
+            label: which of its signatures.
+            for_good: from now on; False for this call alone.
+        """
+        why = f"{why}: {first_line(error)}" if error is not None else why
+        if for_good:
+            self._why_for_good = why
+            self.drop()
+        state = bridge.process_for_callables()
+        if state is not None:
+            state.report("fallback", f"{self.says}{why}", self.name, label)
+        return why
+
+    def drop(self) -> None:
+        """Let go of the graphs."""
+
+    def stats(self) -> dict[str, Any]:
+        """``captures``, ``replays``, ``eager`` (calls by reason)."""
+        return {"captures": self.n_captures, "replays": self.n_replays, "eager": dict(self.eager)}
+
+
+class CapturedFunction(CapturedCallable):
+    """A function over inputs that are in place, run as a graph if possible.
+
+    Args:
+        place: the arena whose stream captures; the caller holds its lock, and has run the function with `beside`.
+        fn: the function to capture.
+        args, kwargs: its arguments; their tensors are the static inputs.
+        pool: memory shared with other captures: another one's, or a ``graph_pool_handle()``.
+        into: buffers for the tensors among the results, in order; None leaves them in the pool.
+        name: its name in messages.
+        on_unsafe: what its capture does with unsafe operations; None for the process's default.
+        keeps_grad_mode: run in the caller's grad mode; its results are known to need no gradients.
+    """
+
+    def __init__(
+        self,
+        place: Arena,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        *,
+        pool: Any = None,
+        into: Sequence[Tensor] | None = None,
+        name: str = "",
+        on_unsafe: OnUnsafe | None = None,
+        keeps_grad_mode: bool = False,
+    ) -> None:
+        super().__init__(name or getattr(fn, "__qualname__", type(fn).__name__))
+        self.place = place
+        self._mode = nullcontext if keeps_grad_mode else torch.no_grad
+        self.fn = fn
+        self.args = tuple(args)
+        self.kwargs = kwargs or {}
+        self.pool = pool
+        self.into = into
+        self.on_unsafe = on_unsafe
+        self.graph: Any = None
+        self.outputs: Any = None
+
+    def capture(self) -> bool:
+        """Record the function; False if that failed and it will run eagerly."""
+        try:
+            if self.pool is None:
+                self.pool = self.place.new_pool()
+            self.graph, self.outputs = record(
+                self.place, self.pool, lambda: self._store(self._made()), self.on_unsafe
+            )
+        except RuntimeError as error:  # out of memory too
+            if is_interrupt(error):
+                raise
+            self.pool = None
+            self.fall_back("its capture failed", error)
+            return False
+        self._why_for_good = ""
+        return True
+
+    def run(self) -> Any:
+        """Run once, by graph or eagerly; the results are in ``outputs``."""
+        if self.graph is not None:
+            try:
+                replay(self.graph)
+                return self.outputs
+            except GuardMiss as miss:
+                self.fall_back("a value that the capture read has changed", miss.__cause__, for_good=False)
+            except RunEagerly as failed:
+                self.fall_back("its replay failed", failed.__cause__)
+        made = self._made()
+        if self.outputs is None or self.into is not None:
+            self.outputs = self._store(made)
+        else:
+            copy_in(tensors_of(self.outputs), tensors_of(made))
+        return self.outputs
+
+    def upload(self) -> None:
+        """Upload the graph to the device before its first launch, if the runtime can."""
+        driver = self.place.state.driver
+        if self.graph is not None and driver is not None and "upload" not in driver.missing:
+            driver.upload(self.graph.raw_cuda_graph_exec(), torch.cuda.current_stream().cuda_stream)
+
+    def drop(self) -> None:
+        self.graph = None
+
+    def _made(self) -> Any:
+        with self._mode():
+            return self.fn(*self.args, **self.kwargs)
+
+    def _store(self, made: Any) -> Any:
+        if self.into is None:
+            return made
+        flat, spec = pytree.tree_flatten(made)
+        with self._mode():
+            copy_in(self.into, [leaf for leaf in flat if isinstance(leaf, Tensor)])
+        buffers = iter(self.into)
+        return pytree.tree_unflatten([next(buffers) if isinstance(leaf, Tensor) else leaf for leaf in flat], spec)
+
+
+class Instance:
+    """One graph over the entry's inputs, with the results that it writes."""
+
+    def __init__(self, made: CaptureResult, outputs: Outputs) -> None:
+        self.graph = made.graph
+        self.pool = made.pool
+        self.outputs = outputs
+        self.is_recorded = made.is_recorded
+        program = made.graph._program
+        self.is_plain = made.is_plain
+        self.is_opaque = made.is_opaque
+        self.mutated = [place for step in program.steps for place in step.mutated]
+        self.generators = program.generators
+        self.moving: RelocatedInputs | None = None
+        """Arguments read in place instead of from buffers; None if all are copied."""
+        self.draws: bool | None = None
+        """Whether a replay advances a random generator, which only torch's own replay does; None before the first."""
+        self.joined: JoinedCall | None = None
+        """The graph with a call's copies before and after it, launched as one."""
+        self.twin: JoinedCall | None = None
+        """A second one, for results that are copied out: a caller that keeps each result until the next alternates
+        between two.
+        """
+        self.n_trials = 0
+        """Replays whose result went to no caller."""
+        self.seen_on = -1
+        self.stream: Any = None
+        """The stream on which the results were last handed out."""
+
+
+def label_of(tensors: Sequence[Tensor]) -> str:
+    """A readable signature: dtypes and shapes."""
+    shown = [f"{str(t.dtype).removeprefix('torch.')}{list(size_of(t))}" for t in tensors]
+    return ", ".join(shown) or "no tensors"
+
+
+class Shared(CapturedCallable):
+    """What the signatures of one callable share.
+
+    Args:
+        fn: the function.
+        run: the function as it is captured, through Dynamo if Dynamo traces it.
+        front: Dynamo; None if nothing is traced.
+        name: its name in reports.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        run: Callable[..., Any],
+        front: Frontend | None,
+        name: str,
+        options: Options,
+    ) -> None:
+        super().__init__(name)
+        self.fn = fn
+        self.run = run
+        self.front = front
+        self.options = options
+        self.in_place = options.moved is MovedInput.RECAPTURE
+        """Whether the caller's tensors are read and written in place."""
+        self.is_opaque = is_compiled(fn)
+        self.is_clean: dict[Any, bool] = {}
+        """By kind of call: whether its first recorded capture was one plain segment."""
+        self.buffers = Buffers()
+        """The memory of all signatures' static inputs."""
+
+    def forget(self) -> None:
+        """Forget everything about captures, because the bridge was switched on or off."""
+        self.buffers = Buffers()
+        self.is_clean.clear()
+
+    def may_go_unrecorded(self, state: Process, kind: Any) -> bool:
+        """Whether calls of this kind are captured without the recorder: they differ only in sizes."""
+        if self.options.moved is MovedInput.RELOCATE:  # relocation needs the nodes' names
+            return False
+        if not self.is_clean.get(kind, False):
+            return False
+        # Only if the driver itself refuses what no graph can hold, and nothing needs a tape.
+        is_cuda = state.platform == "cuda" or (state.platform == "simulator" and state.settings.simulate == "cuda")
+        return is_cuda and state.validate_replays == 0 and state.settings.on_unsafe is not OnUnsafe.RAISE
+
+
+class Captured(CapturedCallable):
+    """One signature of a callable: static inputs, graphs over them, and their replay.
+
+    Args:
+        shared: what it has in common with the callable's other signatures.
+        label: readable signature: the shapes.
+    """
+
+    def __init__(self, arena: Arena, shared: Shared, label: str) -> None:
+        super().__init__(shared.name)
+        self.arena = arena
+        self.shared = shared
+        self.fn = shared.run
+        self.buffers = shared.buffers
+        self.in_place = shared.in_place
+        self.label = label
+        self.is_clean = False
+        """Whether further captures need not be recorded."""
+        self.error: CaptureError | None = None
+        self.warm_structure: Any = None
+        self.on_evict: Callable[[], Callable[[], None] | None] = lambda: None
+        self.statics: list[StaticInput] = []
+        self.args: Args = ()
+        self.kwargs: Kwargs = {}
+        self.on_unsafe: OnUnsafe | None = None
+        """What its captures do with unsafe operations; None for the default of graphed callables."""
+        self.is_drawless = False
+        """Whether the warm-up drew nothing from the device's default generator."""
+        self.twins: list[int] = []
+        """For each argument the position of the first one that is the same tensor."""
+        self.first: Instance | None = None
+        self.ring: list[Instance] = []
+        self.ring_failed = False
+        self.all_held = False
+        """Whether a caller held the results of the whole ring: from then on results are copied out."""
+        self.variants: list[Instance] = []
+        """Captures made for other values; the one that fitted last is ``first``."""
+        self.result_nbytes = 0
+        self.why_copied = ""
+        """Why large arguments are copied, though they should be read in place."""
+        self.world: Any = None
+        """What the captured function reads besides its arguments."""
+        self.n_seen = 0
+        self.used_at = 0
+        self.pool_nbytes = 0
+        self.input_nbytes = 0
+        self.n_gone = 0
+        self.warm: list[weakref.ref[Tensor]] = []
+        self.can_join = True
+        """False after an update of a joined graph was refused."""
+        self.runs_alone = True
+        """False if a run of its graph waits for other ranks: then no rank may run it more often than the others."""
+        self.why_not_joined = ""
+        """Why a call's copies are launched separately."""
+        self.written: set[int] = set()
+        """Positions of arguments whose content changed in a warm-up."""
+        self.was_looked_at = False  # around a replay: a warm-up may miss writes of unknown kernels
+        self.mutates: tuple[int, ...] = ()
+        """Positions of arguments that the function writes to."""
+        self.bucket: Mapping[str, int] = {}
+        """Size of each dynamic dim; empty where there are none."""
+        arena.entries.add(self)
+
+    @property
+    def is_captured(self) -> bool:
+        return self.first is not None
+
+    @property
+    def nbytes(self) -> int:
+        """Memory allocated by this entry; shared memory counts for the entry that allocated it first."""
+        return self.input_nbytes + self.pool_nbytes if self.is_captured else 0
+
+    def report(self) -> dict[str, Any]:
+        instances = self.instances()
+        return {
+            "function": self.name,
+            "signature": self.label,
+            "input_bytes": sum(s.nbytes for s in self.statics) if self.is_captured else 0,
+            "output_bytes": sum(i.outputs.nbytes for i in instances),
+            "pool_bytes": self.pool_nbytes,
+            "n_graphs": len(instances),
+            "n_calls": self.replays(),
+            "why_eager": self.why_eager,
+        }
+
+    def replays(self) -> int:
+        """Replays that produced a caller's result."""
+        return self.n_gone + sum(i.graph.n_replays - i.n_trials for i in self.instances())
+
+    def instances(self) -> list[Instance]:
+        return [self.first, *self.ring, *self.variants] if self.first is not None else []
+
+    def named_graphs(self) -> list[tuple[Any, str]]:
+        return [(instance.graph, f"{self.name} {self.label}".strip()) for instance in self.instances()]
+
+    # -- the stages -------------------------------------------------------------------------------------
+
+    def warm_up(self, call: Call) -> Any:
+        """Run the call itself, eagerly, on the capture stream: libraries keep handles per stream.
+
+        A call that may be differentiated stays on its own stream: backward runs where forward ran.
+        """
+        current = torch.cuda.current_stream(self.arena.device_index)
+        stream = current if torch.is_grad_enabled() else self.arena.stream
+        stream.wait_stream(current)
+        draws = Draws(self.arena.device_index, is_opaque=self.shared.is_opaque)
+        writes = ArgumentWrites(call.tensors)
+        try:
+            args, kwargs = call.for_dynamo() if self.shared.run is not self.shared.fn else (call.args, call.kwargs)
+            with torch.cuda.stream(stream), draws:
+                result = self.fn(*args, **kwargs)
+                if args is not call.args:
+                    result = call.given_back(result, args, kwargs)
+        finally:
+            current.wait_stream(stream)
+        self.is_drawless = draws.none
+        self.written |= writes.found()
+        self.shared.eager.count("warm-up")
+        self.look_at(result, None if stream is current else current)
+        return result
+
+    def look_at(self, result: Any, current: Any = None) -> None:
+        """What an eager result says of captures to come.
+
+        Args:
+            current: the stream that goes on to use it, where it was made on another.
+        """
+        made: list[Tensor] = []
+        try:
+            self.warm_structure = flatten(result, made)
+        except NotATree as error:
+            self.fall_back(f"its result cannot be taken apart: {error}")
+            return
+        self.warm = [weakref.ref(t) for t in made]
+        self.result_nbytes = sum(t.nbytes for t in made if t.layout is torch.strided)
+        for tensor in made if current is not None else ():
+            if tensor.is_cuda and tensor.layout is torch.strided:
+                used_on(tensor, current)
+        if any(t.requires_grad and (torch.is_grad_enabled() or t.grad_fn is not None) for t in made):
+            self._why_for_good = "its result needs gradients"
+
+    def record(self, call: Call, bucketed: Bucketed | None) -> None:
+        """Capture it.
+
+        Raises:
+            RunEagerly: it stays eager, for now or for good.
+        """
+        captured = [e for e in self.arena.entries if isinstance(e, Captured) and e.shared is self.shared and e.first]
+        if len(captured) >= self.shared.options.max_graphs:
+            min(captured, key=lambda e: e.used_at).evict("more signatures than max_graphs")
+        self.world = call.world
+        # At least its arguments and results; what similar captures have taken is a better estimate.
+        needed = sum(t.nbytes for t in call.tensors) + self.result_nbytes
+        self._make_room(max([needed, *(e.nbytes for e in captured)]))
+        current = torch.cuda.current_stream(self.arena.device_index)
+        sizes = bucketed.sizes if bucketed else [None] * len(call.tensors)
+        instance = self._attempt_twice(call, sizes)
+        current.wait_stream(self.arena.stream)
+        if instance is None:
+            raise RunEagerly(self.why_eager, self.error)
+        if self.warm_structure is not None and instance.outputs.structure != self.warm_structure:
+            shown = [str(s)[:200] for s in (self.warm_structure, instance.outputs.structure)]
+            self.fall_back(
+                "the structure of its result changes from call to call",
+                CaptureError("graphed_result_changes", function=self.name, first=shown[0], second=shown[1]),
+            )
+            raise RunEagerly(self.why_eager, self.error)
+        if self.mutates and call.aliases:
+            self.fall_back("it writes to arguments that share memory")
+            raise RunEagerly(self.why_eager, self.error)
+        self.first = instance
+        self.shared.n_captures += 1
+        self.learn(call, instance)
+        if self.shared.options.moved is MovedInput.RELOCATE:
+            self._relocate(call, instance, bucketed)
+        if self.arena.graph_nbytes() > self.arena.cap():  # it took more than predicted
+            try:
+                self._make_room(0)
+            except RunEagerly:
+                self.evict("it takes more memory than the limit allows")
+                raise
+
+    def _attempt_twice(self, call: Call, sizes: Sequence[Any]) -> Instance | None:
+        """Attempt a capture; if memory runs out, free everything else and attempt once more."""
+        for _ in range(2):
+            try:
+                return self._attempt(call, sizes)
+            except torch.OutOfMemoryError:
+                pass
+            # Outside the except block nothing holds the attempt's frames, and what they had allocated, any more.
+            self.let_go_of_inputs()
+            self.shared.buffers.clear()
+            self.arena.drop_all()
+        self.n_seen = self.shared.options.warmup - TRY_AGAIN_AFTER
+        self.arena.state.report("fallback", "out of memory in a capture; these calls run eagerly", self.name)
+        raise RunEagerly("out of memory in a capture")
+
+    def _relocate(self, call: Call, instance: Instance, bucketed: Bucketed | None) -> None:
+        """Make the graph read large arguments in place, if its kernels are understood."""
+        try:
+            if self.shared.options.mode is ReplayMode.HOT:
+                raise NotRelocatable("arguments are copied in hot mode")
+            if call.aliases:
+                raise NotRelocatable("arguments share memory")
+            if bucketed is not None and bucketed.is_padded:
+                raise NotRelocatable("the call is smaller than its bucket")
+            instance.moving = where_read(self, instance, call.tensors)
+        except (NotRelocatable, CaptureDied, DriverError, torch.OutOfMemoryError) as error:
+            self.why_copied = first_line(error)
+            why = f"large arguments are copied, not read in place: {self.why_copied}"
+            self.arena.state.report("not_relocated", why, self.name, self.label, logging.INFO)
+            torch.cuda.current_stream(self.arena.device_index).wait_stream(self.arena.stream)
+
+    def _make_room(self, needed: int) -> None:
+        if not self.arena.make_room(needed, keep=self):
+            self.n_seen = self.shared.options.warmup - TRY_AGAIN_AFTER
+            error = CaptureError("vram_cap_exceeded", **self.arena.account(needed))
+            raise RunEagerly("a capture would exceed the memory limit", error)
+
+    def _attempt(self, call: Call, sizes: Sequence[Any]) -> Instance | None:
+        """Make one capture, recorded if needed; None if the entry is eager from now on."""
+        for recorded in (False, True) if self.shared.may_go_unrecorded(self.arena.state, call.kind) else (True,):
+            self.prepare(call.args, call.kwargs, call.tensors, sizes)
+            self.fill(call.tensors)
+            if self.shared.front is not None:
+                # Nothing may be traced inside a capture: Dynamo must already have code for the entry's own buffers.
+                world = self.shared.front.find(self.args, self.kwargs)
+                if world is None or world.why_pieces or self.shared.front.has_moved(world, self.args, self.kwargs):
+                    self.fall_back("the trace is not valid for the buffers that a graph would read")
+                    return None
+                self.world = world
+            self.arena.stream.wait_stream(torch.cuda.current_stream(self.arena.device_index))
+            try:
+                return self.capture(recorded=recorded)
+            except CaptureDied as error:
+                if recorded:
+                    self.fall_back(f"it could not be captured: {error}")
+                self.shared.is_clean[call.kind] = False  # the recorder can split there
+            except NotATree as error:
+                self.fall_back(f"its result cannot be taken apart: {error}")
+                break
+        return None
+
+    def learn(self, call: Call, instance: Instance) -> None:
+        """Apply what the first recorded capture of a kind of call shows to the others, which differ only in sizes."""
+        if instance.is_recorded and call.kind not in self.shared.is_clean:
+            self.shared.is_clean[call.kind] = instance.is_plain
+        self.is_clean = self.shared.may_go_unrecorded(self.arena.state, call.kind)
+
+    def of_ring(self, stream: Any, tensors: list[Tensor], repeats_last: bool) -> tuple[Instance, bool]:
+        """In hot mode: the graph to launch, and whether its results must be copied out."""
+        assert self.first is not None
+        chosen = next((i for i in self.ring if not i.outputs.in_use()), None)
+        if chosen is None and len(self.ring) < RING and not self.ring_failed:
+            # A capture that is split runs its parts, and the inputs still hold another call's values.
+            self.fill(tensors, repeats_last)
+            self.arena.stream.wait_stream(stream)
+            try:
+                chosen = self.add_to_ring(recorded=not self.is_clean)
+                self.shared.n_captures += 1
+                stream.wait_stream(self.arena.stream)
+            except (CaptureDied, torch.OutOfMemoryError, NotATree) as error:
+                self.ring_failed = True  # results are copied out from now on
+                why = "no second graph could be captured for hot mode; results are copied"
+                self.arena.state.report("fallback", why, self.name, kind_and_line(error))
+        if chosen is None:
+            self.all_held = True
+            return self.first, True
+        if chosen.stream is not None and chosen.seen_on != stream.cuda_stream:
+            stream.wait_stream(chosen.stream)  # its last results may still be read there
+        chosen.stream, chosen.seen_on = stream, stream.cuda_stream
+        return chosen, False
+
+    def variant(self) -> Instance:
+        """Replay another capture of the same signature, made for the present values.
+
+        Raises:
+            RunEagerly: there is none, and no room for more.
+        """
+        found = self.replay_variant()
+        if found is None and len(self.variants) < MOST_VARIANTS:
+            current = torch.cuda.current_stream(self.arena.device_index)
+            self.arena.stream.wait_stream(current)
+            try:
+                self.add_variant()
+                self.shared.n_captures += 1
+            except (CaptureDied, torch.OutOfMemoryError, NotATree) as error:
+                why = "too many captures for different values; such calls run eagerly"
+                self.arena.state.report("fallback", why, self.name, kind_and_line(error))
+                raise RunEagerly("a value that the capture read has changed") from error
+            finally:
+                current.wait_stream(self.arena.stream)
+            found = self.replay_variant()
+        if found is None:
+            raise RunEagerly("a value that the capture read has changed")
+        return found
+
+    # -- capture ----------------------------------------------------------------------------------
+
+    def prepare(self, args: Args, kwargs: Kwargs, tensors: Sequence[Tensor], sizes: Sequence[Any]) -> None:
+        """Make static inputs like the call's tensors; ``sizes`` gives a bucket's size, None for the tensor's own."""
+        self.statics = [
+            StaticInput(t.detach().requires_grad_(t.requires_grad))
+            if self.in_place and (size is None or tuple(size) == tuple(t.size()))
+            else StaticInput.like(t, size, self.buffers, i)
+            for i, (t, size) in enumerate(zip(tensors, sizes))
+        ]
+        # One tensor passed twice is one tensor inside, too: the trace relied on it.
+        self.twins = twins_of(tensors)
+        self.statics = [self.statics[first] for first in self.twins]
+        self.input_nbytes += sum(s.new_nbytes for i, s in enumerate(self.statics) if self.twins[i] == i)
+        statics = iter(self.statics)
+        self.args = replace(tuple(args), lambda _: next(statics).tensor)
+        self.kwargs = replace(dict(kwargs), lambda _: next(statics).tensor)
+
+    def run_once(self, times: int) -> None:
+        """Run the function eagerly on the static inputs, on the stream that will capture."""
+        for _ in range(times):
+            with torch.cuda.stream(self.arena.stream):
+                result = self.fn(*self.args, **self.kwargs)
+            self.warmed(result)
+
+    def warmed(self, result: Any) -> None:
+        """Keep what an eager run on the static inputs gave: a capture's result must be like it."""
+        made: list[Tensor] = []
+        self.warm_structure = flatten(result, made)
+        self.warm = [weakref.ref(t) for t in made]
+
+    def add_to_ring(self, *, recorded: bool) -> Instance:
+        """Capture one more graph whose results can be handed out; raises as ``capture``."""
+        assert self.first is not None
+        kind = self.first.outputs
+        buffers = kind.buffers()
+        instance = self.capture(recorded=recorded, copy_results=kind.into(buffers))
+        instance.outputs.hand_out(buffers)
+        self.ring.append(instance)
+        return instance
+
+    def capture(
+        self,
+        *,
+        recorded: bool,
+        pool: SharedPool | None = None,
+        copy_results: Callable[[Any], Any] | None = None,
+    ) -> Instance:
+        """Capture the function once more on the static inputs.
+
+        Args:
+            pool: to use instead of the arena's.
+            copy_results: called with the function's result inside the capture; returns the result to use.
+
+        Raises:
+            CaptureDied: it could not be captured.
+            NotATree: its result has an unknown structure.
+            torch.OutOfMemoryError: there was no memory.
+        """
+        arena = self.arena
+        before = arena.reserved()
+        versions = [s.tensor._version for s in self.statics if not s.tensor.is_inference()]
+
+        run = functools.partial(self.fn, *self.args, **self.kwargs)
+        try:
+            made = capture_graph(
+                run if copy_results is None else lambda: copy_results(run()),
+                arena.stream,
+                pool or arena.pool,
+                recorded=recorded,
+                is_drawless=self.is_drawless,
+                on_unsafe=self.on_unsafe,
+            )
+        except CaptureDied:
+            arena.renew()
+            raise
+        homes = self.world.homes if self.world is not None else frozenset()
+        instance = Instance(made, Outputs(made.result, self.statics, self.warm, homes))
+        after = [s.tensor._version for s in self.statics if not s.tensor.is_inference()]
+        if len(versions) == len(self.statics):
+            counted = {i for i, (a, b) in enumerate(zip(versions, after)) if a != b}
+        else:
+            counted = set(range(len(self.statics)))
+        self.mutates = tuple(sorted(counted | self.written | self._recorded_writes(instance)))
+        if pool is None:
+            self.pool_nbytes += max(0, arena.reserved() - before)
+        return instance
+
+    def _recorded_writes(self, instance: Instance) -> set[int]:
+        """Positions of static inputs that a recorded capture wrote to, collectives included, which torch does not
+        count.
+        """
+        if not instance.is_recorded:
+            return set(self.mutates)
+        if not instance.mutated:
+            return set()
+        return set(written_inputs(instance.graph, [static.tensor for static in self.statics]))
+
+    def args_over(self, others: Mapping[int, Tensor]) -> tuple[Args, Kwargs]:
+        """The static arguments, with the tensors at some positions replaced."""
+        given = iter([others.get(i, static.tensor) for i, static in enumerate(self.statics)])
+        return replace(self.args, lambda _: next(given)), replace(self.kwargs, lambda _: next(given))
+
+    def capture_over(self, others: Mapping[int, Tensor]) -> Instance:
+        """Make one more recorded capture over other buffers; raises as ``capture``."""
+        args, kwargs, mutates = self.args, self.kwargs, self.mutates
+        self.args, self.kwargs = self.args_over(others)
+        try:
+            return self.capture(recorded=True)
+        finally:
+            # What the function writes was seen on the entry's own buffers, which this capture does not touch.
+            self.args, self.kwargs, self.mutates = args, kwargs, mutates
+
+    def fall_back(
+        self, why: str, error: BaseException | None = None, *, label: str = "", for_good: bool = True
+    ) -> str:
+        """As of all; ``error`` is what ``strict`` raises then."""
+        self.error = (
+            error
+            if isinstance(error, CaptureError)
+            else CaptureError("graphed_not_captured", function=self.name, signature=self.label, reason=why)
+        )
+        return super().fall_back(why, label=self.label, for_good=for_good)
+
+    def evict(self, why: str) -> None:
+        """Drop the graphs; the next call captures again."""
+        self.arena.wait_for_all()  # a graph being dropped may still be running
+        self.arena.state.report("eviction", why, self.name, self.label, logging.INFO)
+        self.n_gone = self.replays()
+        self.first = None
+        self.ring.clear()
+        self.variants.clear()
+        self.pool_nbytes = 0
+        self.input_nbytes = 0
+        self.let_go_of_inputs()
+        forget_fast = self.on_evict()
+        if forget_fast is not None:
+            forget_fast()
+
+    def owner(self) -> Any:
+        """The callable that owns these captures; None if evictions are not reported."""
+        return getattr(self.on_evict(), "__self__", None)
+
+    def let_go_of_inputs(self) -> None:
+        """Drop the static inputs."""
+        self.statics = []
+        self.input_nbytes = 0
+        self.args, self.kwargs = (), {}
+
+    # -- replay -----------------------------------------------------------------------------------
+
+    @property
+    def results(self) -> list[GraphOutput]:
+        return self.first.outputs.results if self.first is not None else []
+
+    def fill(self, tensors: Sequence[Tensor], repeats_last: bool = False, filled_for: Any = None) -> None:
+        """Copy a call's tensors into the static inputs.
+
+        Args:
+            repeats_last: padding repeats the last row; else it is zero.
+            filled_for: the call's route; padding already filled for the same route is left.
+        """
+        moving = self.first.moving if self.first is not None else None
+        pads_again = filled_for is None or self.buffers.filled_for is not filled_for
+        self.buffers.filled_for = filled_for
+        targets, sources, padded = [], [], []
+        for i, (static, given) in enumerate(zip(self.statics, tensors)):
+            size = given.size()
+            if moving is not None and i in moving.places:
+                if moving.move(i, given.data_ptr()):
+                    continue
+                if not moving.move(i, static.tensor.data_ptr()):
+                    raise RunEagerly("the address of an argument could not be changed")
+            if size != static.tensor.size():
+                padded.append((static.tensor, size))
+            elif given.data_ptr() == static.tensor.data_ptr():
+                continue
+            target, source = static.target(given)
+            targets.append(target)
+            sources.append(source)
+        for tensor, size in padded if pads_again else ():
+            pad(tensor, size)
+        copy_all(targets, sources)
+        for tensor, size in padded if repeats_last else ():
+            repeat_last(tensor, size)
+
+    def replay(self, instance: Instance) -> None:
+        """Launch; if a guard or a launch fails, undo it and leave the call to the function.
+
+        Raises:
+            RunEagerly: the replay was undone completely.
+        """
+        generators, drawn = [], []
+        if instance.draws is None and instance.is_plain:
+            # An unrecorded capture names no generators; it can only use torch's default one.
+            generators = [*instance.generators, torch.cuda.default_generators[self.arena.device_index]]
+            drawn = [g.get_offset() for g in generators]
+        writes = None
+        if instance.is_opaque and not self.was_looked_at and not self.in_place:
+            writes = ArgumentWrites([static.tensor for static in self.statics])
+        try:
+            replay(instance.graph, instance.mutated)
+        except GuardMiss:
+            instance.n_trials += 1
+            raise
+        if writes is not None:
+            self.was_looked_at = True
+            self.mutates = tuple(sorted({*self.mutates, *writes.found()}))
+        if generators:
+            instance.draws = drawn != [g.get_offset() for g in generators]
+
+    def replay_variant(self) -> Instance | None:
+        """Try the captures made for other values until one fits, which becomes ``first``."""
+        for k, variant in enumerate(self.variants):
+            try:
+                self.replay(variant)
+            except GuardMiss:
+                continue
+            assert self.first is not None
+            self.first, self.variants[k] = variant, self.first
+            return variant
+        return None
+
+    def add_variant(self) -> None:
+        """Capture the function once more, for the values now in the inputs; raises as ``capture``."""
+        known = self.mutates
+        variant = self.capture(recorded=True)
+        self.mutates = tuple(sorted({*known, *self.mutates}))
+        self.variants.insert(0, variant)
+
+    def give_back_mutated(self, tensors: Sequence[Tensor]) -> None:
+        """Copy what the function wrote to its arguments back to the caller's tensors."""
+        moving = self.first.moving if self.first is not None else None
+        with torch.no_grad():
+            for i in self.mutates:
+                if moving is not None and moving.is_at(i, tensors[i].data_ptr()):
+                    continue
+                target, source = self.statics[i].target(tensors[i])
+                if target.data_ptr() != source.data_ptr():
+                    source.copy_(target)
+
+
+@dataclass(frozen=True)
+class Padded:
+    """How calls of one exact size are served by their bucket."""
+
+    repeats_last: bool
+    """Padding repeats the last row; else it is zero."""
+    sizes: Sequence[Sequence[int]]
+    """Sizes of the tensors of the result."""
+    structure: Any
+    """Structure of the result."""
+
+
+class Route:
+    """How calls of one exact signature run."""
+
+    __slots__ = (
+        "bucketed", "entry", "fast", "fast_of", "has_views", "mark", "padded", "repeats_last", "result_sizes",
+        "too_large", "why_eager",
+    )  # fmt: skip
+
+    def __init__(self, entry: Captured | None, bucketed: Bucketed | None = None, why_eager: str = "") -> None:
+        self.entry = entry
+        self.bucketed = bucketed
+        self.why_eager = why_eager
+        self.fast: Fast | None = None
+        self.fast_of: tuple[object, ...] = ()
+        self.mark = object()
+        """A token for the route, where a reference to the route itself would be a cycle."""
+        self.padded: Padded | None = None
+        """How the bucket serves this size; None until known, and if nothing is padded."""
+        self.repeats_last = False
+        """Whether padding must repeat the last row; it is zero elsewhere."""
+        self.result_sizes: Sequence[Sequence[int] | None] | None = None
+        self.too_large: Mapping[str, int] | None = None
+        """The sizes, if one is above every bucket."""
+        self.has_views = True
+        """Whether a result may be a view of an argument with another layout than the bucket's buffer."""
+
+    def cut_to(self, entry: Captured) -> None:
+        """Determine how a replay's results are cut to the call's size.
+
+        Raises:
+            RunEagerly: they cannot be cut.
+        """
+        assert self.padded is not None and entry.first is not None
+        results = entry.results
+        sizes: list[Sequence[int] | None] = []
+        if self.padded.structure != entry.first.outputs.structure:
+            self.entry, self.why_eager = None, "the captured function returned a different structure than before"
+            raise RunEagerly(self.why_eager)
+        for size, result in zip(self.padded.sizes, results):
+            if result.of_input >= 0 and not result.layout[0]:
+                self.entry, self.why_eager = None, "a result is a view of a padded argument"
+                raise RunEagerly(self.why_eager)
+            made = result.made
+            sizes.append(size if made is not None and tuple(made.size()) != tuple(size) else None)
+        self.result_sizes = sizes
+
+    def look_for_views(self, entry: Captured, tensors: Sequence[Tensor]) -> None:
+        """Refuse results that are views of arguments if the call's strides differ from the buffer's.
+
+        Raises:
+            RunEagerly: one does.
+        """
+        for result in entry.results:
+            if result.of_input >= 0 and not result.layout[0]:
+                if tensors[result.of_input].stride() != entry.statics[result.of_input].tensor.stride():
+                    self.entry, self.why_eager = None, "a result is a view of an argument with a different layout"
+                    raise RunEagerly(self.why_eager)
+        self.has_views = False

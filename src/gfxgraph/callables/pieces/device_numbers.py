@@ -1,0 +1,245 @@
+"""A number that changes at every call, as a tensor of one element on the device: it is an input of the graph.
+
+Problem: an operation with a Python number (``x * lr``, ``buffer[i] = row``) has it among its kernel's parameters, so
+a graph replays the number that it was captured with. Idea: each such operation has a form that takes a tensor, and
+that computes the same bits. The forms are few and written down here; an operation that has none runs eagerly.
+
+    x + n, x - n, x * n, comparisons   the number is rounded to the type that the operation computes in, as its kernel
+                                       rounds it; not for halves, whose kernels differ in that from device to device
+    x / n                              is x times the reciprocal on the device, as its kernel computes it
+    x[n], x[n:n+4]                     is an ``index_select``, where nobody can tell a view from a copy
+    x[n] = y, x[n:n+4] = y             is an ``index_copy_``
+
+Invariant: the bits are eager's (tests/conformance/test_graphed_numbers.py on each form). An index out of range never
+reaches the device: ``Ranges`` are checked at each call.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+_HALVES = (torch.float16, torch.bfloat16)
+_FLOATS = (torch.float32, torch.float64)
+_ARITHMETIC = {"add", "sub", "mul"}
+_IN_PLACE = {"iadd", "isub", "imul", "add_", "sub_", "mul_"}
+_COMPARISONS = {"lt", "le", "gt", "ge", "eq", "ne"}
+_DIVISIONS = {"truediv", "div", "true_divide"}
+_READERS = {
+    *_ARITHMETIC,
+    *_COMPARISONS,
+    *_DIVISIONS,
+    "matmul",
+    "sqrt",
+    "exp",
+    "log",
+    "sin",
+    "cos",
+    "rsqrt",
+    "pow",
+    "neg",
+}
+"""Operations whose result is new memory."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """An index or a slice of some length that must lie within a size."""
+
+    begin: fx.Node
+    length: int
+    size: int
+
+    def holds(self, begin: int) -> bool:
+        """Whether it does."""
+        return 0 <= begin <= self.size - self.length
+
+
+class OnDevice:
+    """Operations of an FX graph that take changing numbers, in the form that takes tensors.
+
+    Args:
+        nodes: all operations of the graph.
+        numbers: what changes.
+        returned: what the graph returns.
+    """
+
+    def __init__(self, nodes: list[fx.Node], numbers: frozenset[fx.Node], returned: list[fx.Node]) -> None:
+        self._numbers = numbers
+        self._returned = set(returned)
+        self._writes = [node for node in nodes if _writes(node)]
+
+    def can(self, node: fx.Node) -> bool:
+        """Whether the operation has such a form."""
+        return self._form(node) is not None
+
+    def ranges(self, node: fx.Node) -> list[Range]:
+        """What must hold for its numbers."""
+        form = self._form(node)
+        return form[1] if form is not None else []
+
+    def emit(self, graph: fx.Graph, node: fx.Node, made: Mapping[fx.Node, fx.Node]) -> fx.Node:
+        """Add the operation's form to ``graph``, whose inputs for numbers are tensors of one element."""
+        form = self._form(node)
+        assert form is not None
+        return form[0](graph, made)  # type: ignore[no-any-return]
+
+    def _form(self, node: fx.Node) -> Any:
+        if node.op not in ("call_function", "call_method"):
+            return None
+        name = str(node.target if node.op == "call_method" else getattr(node.target, "__name__", ""))
+        if name in ("getitem", "setitem") and node.op == "call_function":
+            return self._indexing(node, name)
+        if node.kwargs or len(node.args) != 2 or (node.op == "call_function" and not _is_plain(node.target)):
+            return None
+        return self._binary(node, name)
+
+    def _binary(self, node: fx.Node, name: str) -> Any:
+        at = next((i for i, each in enumerate(node.args) if each in self._numbers), -1)
+        number, other, out = node.args[at], node.args[1 - at], _value(node)
+        x, n = _value(other), _value(number)
+        if not (isinstance(x, Tensor) and isinstance(out, Tensor)) or other in self._numbers or not x.is_cuda:
+            return None
+        computed = torch.result_type(x, 1.0 if isinstance(n, (torch.SymFloat, float)) else 1)
+        if computed in _HALVES:
+            return None
+        if name in _DIVISIONS:
+            return (self._divide(number, other, out.dtype, at), []) if out.dtype in _FLOATS else None
+        is_in_place = name in _IN_PLACE and at == 1 and computed is x.dtype
+        if name in _COMPARISONS or is_in_place or name in _ARITHMETIC and computed is out.dtype:
+            return self._with(node, at, number, computed), []
+        return None
+
+    @staticmethod
+    def _with(node: fx.Node, at: int, number: Any, dtype: torch.dtype) -> Any:
+        def emit(graph: fx.Graph, made: Mapping[fx.Node, fx.Node]) -> fx.Node:
+            args = [made.get(each, each) for each in node.args]
+            args[at] = graph.call_method("to", (made[number], dtype))
+            return graph.create_node(node.op, node.target, tuple(args))
+
+        return emit
+
+    @staticmethod
+    def _divide(number: Any, other: Any, dtype: torch.dtype, at: int) -> Any:
+        def emit(graph: fx.Graph, made: Mapping[fx.Node, fx.Node]) -> fx.Node:
+            x, n = (graph.call_method("to", (made[each], dtype)) for each in (other, number))
+            if at == 0:  # torch: x.reciprocal() * n
+                return graph.call_function(operator.mul, (graph.call_method("reciprocal", (x,)), n))
+            return graph.call_function(_divided, (x, n))
+
+        return emit
+
+    def _indexing(self, node: fx.Node, name: str) -> Any:
+        base, index = node.args[:2]
+        x, places = _value(base), index if isinstance(index, tuple) else (index,)
+        if not isinstance(x, Tensor) or not x.is_cuda or not all(type(n) is int for n in x.shape):
+            return None
+        found = self._place(x, places)
+        if found is None:
+            return None
+        dim, begin, length, is_slice = found
+        shape = [*x.shape[:dim], *([length] if is_slice else []), *x.shape[dim + 1 :]]
+        ranges = [Range(begin, length, x.shape[dim])]
+
+        def at(graph: fx.Graph, made: Mapping[fx.Node, fx.Node]) -> fx.Node:
+            first = graph.call_method("reshape", (made[begin], (1,)))
+            return first if length == 1 else graph.call_function(_following, (first, length))
+
+        def take(graph: fx.Graph, made: Mapping[fx.Node, fx.Node]) -> fx.Node:
+            taken = graph.call_method("index_select", (made[base], dim, at(graph, made)))
+            return taken if is_slice else graph.call_method("squeeze", (taken, dim))
+
+        def put(graph: fx.Graph, made: Mapping[fx.Node, fx.Node]) -> fx.Node:
+            value = node.args[2]
+            given = made[value] if isinstance(value, fx.Node) else value
+            return graph.call_function(_put, (made[base], dim, at(graph, made), given, shape, not is_slice))
+
+        if name == "setitem":
+            value = _value(node.args[2])
+            is_fine = node.args[2] not in self._numbers and isinstance(value, (Tensor, int, float))
+            return (put, ranges) if is_fine and not x.requires_grad else None
+        return (take, ranges) if self._is_only_read(node, base) else None
+
+    def _place(self, x: Tensor, places: tuple[Any, ...]) -> Any:
+        """The dim that a number indexes, where it begins, how long that is, and whether it is a slice."""
+        here: Any = None
+        for dim, each in enumerate(places):
+            if isinstance(each, fx.Node) and each in self._numbers and isinstance(_value(each), torch.SymInt):
+                new: Any = (dim, each, 1, False)
+            elif isinstance(each, slice) and each.step is None and isinstance(each.start, fx.Node):
+                length = _length(each.start, each.stop)
+                new = (dim, each.start, length, True) if each.start in self._numbers and length else None
+            elif isinstance(each, slice) and (each.start, each.stop, each.step) == (None, None, None):
+                continue
+            else:
+                return None
+            if new is None or here is not None:
+                return None
+            here = new
+        return here
+
+    def _is_only_read(self, node: fx.Node, base: object) -> bool:
+        """Whether a copy serves as well as a view: nothing is written, and only new memory comes of it."""
+        if self._writes or node in self._returned:
+            return False
+        return all(_name(user) in _READERS for user in node.users)
+
+
+def _length(begin: fx.Node, end: object) -> int:
+    """How much is between two numbers, if always the same."""
+    a, b = _value(begin), _value(end)
+    if not isinstance(a, torch.SymInt) or not isinstance(b, torch.SymInt):
+        return 0
+    apart = b.node.expr - a.node.expr
+    return int(apart) if apart.is_number and apart > 0 else 0
+
+
+def _value(item: Any) -> Any:
+    return item.meta.get("example_value") if isinstance(item, fx.Node) else item
+
+
+def _name(node: fx.Node) -> str:
+    return str(node.target if node.op == "call_method" else getattr(node.target, "__name__", ""))
+
+
+def _is_plain(target: Any) -> bool:
+    return getattr(target, "__module__", "") in ("_operator", "torch", "torch._C._VariableFunctions") or (
+        getattr(torch, getattr(target, "__name__", ""), None) is target
+    )
+
+
+def _writes(node: fx.Node) -> bool:
+    name = _name(node)
+    return node.op.startswith("call_") and (
+        name == "setitem"
+        or name in _IN_PLACE
+        or (name.endswith("_") and not name.endswith("__"))
+        or "out" in node.kwargs
+    )
+
+
+# -- what runs in the graph ------------------------------------------------------------------------------------
+
+
+def _divided(x: Tensor, n: Tensor) -> Tensor:
+    # torch's kernel for devices multiplies by the reciprocal of a number; the one for the host divides.
+    has_kernels = torch.version.cuda is not None or torch.version.hip is not None
+    return x * n.reciprocal() if has_kernels else x / n
+
+
+def _following(first: Tensor, length: int) -> Tensor:
+    return first + torch.arange(length, device=first.device)
+
+
+def _put(base: Tensor, dim: int, at: Tensor, value: Any, shape: list[int], is_one: bool) -> None:
+    if not isinstance(value, Tensor):
+        value = torch.full((), value, dtype=base.dtype, device=base.device)
+    while value.dim() > len(shape) and value.shape[0] == 1:
+        value = value[0]
+    value = value.to(base.dtype).expand(shape)
+    base.index_copy_(dim, at, value.unsqueeze(dim) if is_one else value)

@@ -13,6 +13,9 @@ Promise: one KeyboardInterrupt, or one error of a signal's handler, wherever it 
 leaves a wrong result. What it has left half done (it may strike in the first line of a clean-up) is repaired when
 the thread's next capture begins, at ``disable()`` and by ``health_check()``: ``repair``.
 
+So a block of ours is C++'s own where torch has one (``torch._C._InferenceMode``): left by Python, an interrupt in
+its exit would end it when the traceback is freed, after everything else.
+
 Source: tests/property/faults_mixed.py; docs/decisions/capture.md.
 """
 

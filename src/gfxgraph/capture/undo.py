@@ -32,6 +32,7 @@ from typing import Any
 import torch
 from torch.compiler import is_compiling
 
+from gfxgraph.capture import capture_lock
 from gfxgraph.capture.record import modes
 from gfxgraph.capture.record.user_lines import locals_of
 from gfxgraph.process import process
@@ -174,6 +175,8 @@ def repair(everything: bool = True) -> None:
         if everything or session.is_left:
             session.abort(None)
     modes.leave_modes()
+    if not process.sessions():
+        capture_lock.give_left()
 
 
 process.repairs.append(repair)

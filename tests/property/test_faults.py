@@ -126,7 +126,7 @@ class Late(RuntimeError):
 
 
 @pytest.mark.parametrize("scenario", [faults.capture, faults.split, faults.graphed_first], ids=lambda s: s.__name__)
-def test_a_handlers_own_error(simulated, scenario):
+def test_a_handlers_own_error(simulated, scenario, monkeypatch):
     """A signal's handler raises a RuntimeError: no fallback is made of it, and after one repair nothing is left."""
 
     def ring(number, frame):
@@ -138,6 +138,7 @@ def test_a_handlers_own_error(simulated, scenario):
             each = each.f_back
         raise Late
 
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # pytest's holds the frames, and so what they hold
     x = torch.ones(8, device="cuda")
     kept = faults.before(scenario, x)
     took = faults._seconds(lambda: scenario(x, kept))

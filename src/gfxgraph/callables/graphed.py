@@ -161,7 +161,9 @@ class Graphed:
     @unbroken
     def _slow(self, args: Args, kwargs: Kwargs) -> Any:
         state = bridge.process_for_callables()
-        if state is not None and (torch.cuda.is_current_stream_capturing() or is_traced_here()):
+        if state is not None and (
+            torch.cuda.is_current_stream_capturing() or (torch.compiler.is_compiling() and is_traced_here())
+        ):
             return self._fn(*args, **kwargs)  # part of the outer capture
         try:
             if state is None:

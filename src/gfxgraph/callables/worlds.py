@@ -21,6 +21,7 @@ import inspect
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -47,7 +48,6 @@ from gfxgraph.callables.trace.dicts import watched
 from gfxgraph.callables.trace.dynamo import WARM_UP, Calls, local
 from gfxgraph.callables.trace.frontend import IDLE, RAISED, Frontend, Untraceable
 from gfxgraph.callables.trace.world import World
-from gfxgraph.capture.replay import hang_watch
 from gfxgraph.capture.replay.graph_tensors import has_layout, kind_of, parts_of, size_of, storage_address, used_on
 from gfxgraph.process import bridge
 
@@ -255,7 +255,9 @@ class Worlds:
         args, kwargs = call.for_dynamo()
         stream.wait_stream(current)
         try:
-            with torch.cuda.stream(stream), hang_watch.tracing(self._known.front.fn):
+            watch = arena.state.hang_watch
+            watched = nullcontext() if watch is None else watch.tracing(self._known.front.fn)
+            with torch.cuda.stream(stream), watched:
                 result, world = self._known.trace(call.key, args, kwargs, call.tensors)
                 result = call.given_back(result, args, kwargs)
         except Exception as error:

@@ -13,6 +13,9 @@ Promise: one KeyboardInterrupt, or one error of a signal's handler, wherever it 
 leaves a wrong result. What it has left half done (it may strike in the first line of a clean-up) is repaired when
 the thread's next capture begins, at ``disable()`` and by ``health_check()``: ``repair``.
 
+So a block of ours is C++'s own where torch has one (``torch._C._InferenceMode``): left by Python, an interrupt in
+its exit would end it when the traceback is freed, after everything else.
+
 Source: tests/property/faults_mixed.py; docs/decisions/capture.md.
 """
 
@@ -29,6 +32,7 @@ from typing import Any
 import torch
 from torch.compiler import is_compiling
 
+from gfxgraph.capture import capture_lock
 from gfxgraph.capture.record import modes
 from gfxgraph.capture.record.user_lines import locals_of
 from gfxgraph.process import process
@@ -171,6 +175,8 @@ def repair(everything: bool = True) -> None:
         if everything or session.is_left:
             session.abort(None)
     modes.leave_modes()
+    if not process.sessions():
+        capture_lock.give_left()
 
 
 process.repairs.append(repair)

@@ -242,6 +242,7 @@ class Composition(CapturedCallable):
         return (budget is not None and self.n_updates >= budget) or not runtime_workarounds.has_headroom()
 
     def drop(self) -> None:
+        """Destroy the built graph; the next replay builds it anew."""
         made, self._exec = self._exec, None
         if made is not None:
             made.destroy()

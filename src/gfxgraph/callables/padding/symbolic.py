@@ -26,7 +26,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, free_sym
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils._pytree import tree_map_only
 
-from gfxgraph.callables.trace.interrupts import Waiting
+from gfxgraph.callables.trace.dynamo import Waiting
 
 Dynamic = Mapping[int, Mapping[int, str]]
 """By position of the argument, then by dim: the dynamic dim's name."""

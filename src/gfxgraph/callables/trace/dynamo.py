@@ -13,6 +13,7 @@ import functools
 import gc
 import itertools
 import logging
+import signal
 import sys
 import threading
 import types
@@ -20,13 +21,13 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from gfxgraph.callables.trace.corrections import Seen, correct, put
-from gfxgraph.callables.trace.interrupts import Waiting
 from gfxgraph.callables.trace.trace_result import (
     Found,
     asks_by_name,
@@ -100,9 +101,7 @@ _counting = threading.Lock()
 
 
 def is_traced_here() -> bool:
-    """Whether this thread's call is part of a trace; torch's own flag is up for all threads."""
-    if not torch.compiler.is_compiling():
-        return False
+    """Whether this thread's call is part of a trace, where torch's own flag says that some thread's is."""
     frames = sys.modules.get("torch._dynamo.convert_frame")
     if frames is None:
         return True
@@ -286,3 +285,48 @@ def under(fn: Any) -> Any:
     while is_compiled(fn):
         fn = fn._orig_mod if isinstance(fn, torch._dynamo.OptimizedModule) else fn._torchdynamo_orig_callable
     return fn
+
+
+Handler = Callable[[int, FrameType | None], object]
+
+
+class Waiting:
+    """A block at whose end the signals that came meanwhile are handled, where they are: in the main thread.
+
+    Python runs a signal's handler between any two of its instructions. Dynamo's own blocks stay half left then, and
+    where C++ that may not throw has called Python, the process aborts (torch 2.13). So Python's handlers are
+    put aside and what has come is raised anew at the end; SIGINT is the first to be put aside and the last to be put
+    back. A second signal of the same kind does not wait: a trace takes seconds, and somebody means it.
+
+    Source: tests/property/faults_mixed.py.
+    """
+
+    def __init__(self) -> None:
+        self._came: set[int] = set()
+        self._handlers = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in sorted(signal.valid_signals(), key=lambda number: number != signal.SIGINT):
+                handler = signal.getsignal(number)
+                if callable(handler) and not isinstance(handler, signal.Handlers):
+                    held = functools.partial(self._hold, handler)
+                    self._handlers.callback(_exchange, number, held, handler)
+                    signal.signal(number, held)
+        return self
+
+    def _hold(self, handler: Handler, number: int, frame: FrameType | None) -> None:
+        if number in self._came:
+            handler(number, frame)
+        self._came.add(number)
+
+    def __exit__(self, *_: object) -> None:
+        self._handlers.close()
+        while self._came:
+            signal.raise_signal(self._came.pop())
+
+
+def _exchange(number: int, held: object, handler: Handler) -> None:
+    """Put the handler back, unless somebody else has set one."""
+    if signal.getsignal(number) is held:
+        signal.signal(number, handler)

@@ -55,7 +55,8 @@ def stock(name: str) -> Any:
 
 def _in_its_place(name: str) -> object:
     """What stands now where torch's own function is."""
-    owner, attribute, _ = (_targets() | tensor_reads.memory_targets(stock) | collectives.targets())[name]
+    later = tensor_reads.memory_targets(stock) | tensor_reads.number_targets() | collectives.targets()
+    owner, attribute, _ = (_targets() | later | optimizers.targets())[name]
     found: object = getattr(owner, attribute)
     return found
 

@@ -297,7 +297,7 @@ class CapturedSteps(OnlyOnce):
             if not isinstance(new, Tensor) or (held.size(), held.dtype) != (new.size(), new.dtype):
                 return f"{key!r} in the state of {name}", _kind_of(held), _kind_of(new)
         for parameter, key, held in self._tensors:
-            with torch.inference_mode():
+            with torch._C._InferenceMode(True):
                 held.copy_(state[parameter][key])
             state[parameter][key] = held
         self._state = state

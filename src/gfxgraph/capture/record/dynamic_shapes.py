@@ -91,7 +91,7 @@ class MovingTensors:
     def __init__(self, session: MovingCapture) -> None:
         self._session = weakref.ref(session)
         self._steps: dict[int, tuple[weakref.ref[Tensor], HostStep]] = {}
-        self._mode: Calls | None = None
+        self._mode: MovingCalls | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -142,7 +142,7 @@ class MovingTensors:
     def starts(self) -> bool:
         """Start seeing calls; False if Dynamo would recompile under a mode of ours."""
         if self._mode is None and fused_recording.has_compiled_nothing():
-            self._mode = Calls(self)  # stored before it is entered, so that it is removed whatever happens
+            self._mode = MovingCalls(self)  # stored before it is entered, so that it is removed whatever happens
             put_below(self._mode)
             session: Any = self._session()
             session.recorder.is_wary = True
@@ -274,7 +274,7 @@ class MovingTensors:
         return func(*args, **kwargs)
 
 
-class Calls(TorchFunctionMode):
+class MovingCalls(TorchFunctionMode):
     """Sees each call of torch's functions and methods while a capture has moving tensors."""
 
     def __init__(self, moving: MovingTensors) -> None:

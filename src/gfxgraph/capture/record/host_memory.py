@@ -176,7 +176,7 @@ class HostTensor(HostRead):
             return None
         if content is None:
             return "the number of writes to a host tensor", self._version, version
-        with torch.inference_mode():
+        with torch._C._InferenceMode(True):
             then, now = content.reshape(-1), tensor.reshape(-1)
             same = torch.equal(then, now)
             if not same:

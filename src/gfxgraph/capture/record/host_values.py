@@ -75,7 +75,7 @@ def _content(session: ReadingCapture, tensor: Tensor) -> Tensor:
     """A copy that the capture does not see."""
     session.recorder.paused = True
     try:
-        with torch.inference_mode():
+        with torch._C._InferenceMode(True):
             return tensor.clone()
     finally:
         session.recorder.paused = False
@@ -273,7 +273,7 @@ class HostValues:
             self.taint(out)
 
             def again() -> None:
-                with torch.inference_mode():
+                with torch._C._InferenceMode(True):
                     out.copy_(read())
 
             return out, CallStep(again, name, *where)

@@ -28,7 +28,7 @@ import traceback
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -334,13 +334,6 @@ def _line(frame: FrameType) -> str:
         own = own.f_back
     found = own or frame
     return f"{where_of(found.f_code, found.f_lasti)} in {found.f_code.co_name}"
-
-
-def tracing(fn: object) -> AbstractContextManager[None]:
-    """Watch Dynamo's trace of a call of ``fn``, if this process is watched."""
-    state = process.current()
-    watch = state.hang_watch if state is not None else None
-    return watch.tracing(fn) if watch is not None else nullcontext()
 
 
 def start(state: process.Process, undo: list[Callable[[], None]]) -> None:

@@ -196,7 +196,7 @@ class SegmentStep(Step):
         """Do the segment's work operation by operation, writing to the same addresses."""
         env = self.compute(program)
         self.wait_for_host_results()
-        with torch.inference_mode():
+        with torch._C._InferenceMode(True):
             for value, place in self.live:
                 made, target = env.get(value), tensor_of(place)
                 if made is not None and made.data_ptr() != target.data_ptr():
@@ -340,7 +340,7 @@ def _trackable(item: Any) -> Any:
 
 def _refresh(out: Tensor, result: Tensor) -> None:
     """Copy a replay's result in place."""
-    with torch.inference_mode():
+    with torch._C._InferenceMode(True):
         overwrite(out, result)
 
 

@@ -50,7 +50,7 @@ class Rollback:
         fresh = {key: t for t in map(tensor_of, places) if (key := _key(t)) not in self._known}
         if not all(tensor.is_cuda for tensor in fresh.values()):
             _wait(stream, fresh.values())
-        with torch.inference_mode():
+        with torch._C._InferenceMode(True):
             self.contents += [tensor.clone() for tensor in fresh.values()]
         self.tensors += fresh.values()
         self._known.update(fresh)
@@ -86,7 +86,7 @@ class Rollback:
         """
         failed: RuntimeError | None = None
         _wait(stream, self.tensors)
-        with torch.inference_mode(), torch.cuda.stream(stream) if stream is not None else nullcontext():
+        with torch._C._InferenceMode(True), torch.cuda.stream(stream) if stream is not None else nullcontext():
             # Newest first: if two saved views overlap, the older content must win.
             for tensor, saved in zip(reversed(self.tensors), reversed(self.contents)):
                 if not saved.numel():

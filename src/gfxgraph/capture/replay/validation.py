@@ -114,7 +114,7 @@ def _segment(program: Program, step: SegmentStep) -> bool | None:
         return True
     before.put_back()
     culprit = _first_difference(program, step, worst)
-    with torch.inference_mode():
+    with torch._C._InferenceMode(True):
         for value, place in step.live:
             if value in reference:
                 overwrite(tensor_of(place), reference[value])
@@ -146,7 +146,7 @@ def _compared(program: Program, step: SegmentStep, reference: Env, eager: Rollba
     """The largest difference between the replay and the reference, in results and effects."""
     exact = is_exact(step.tape.entries) if step.tape.is_complete else True
     step.wait_for_host_results()
-    with torch.inference_mode():
+    with torch._C._InferenceMode(True):
         live = [(value, tensor_of(place)) for value, place in step.live if value in reference]
         replayed = Rollback(step.mutated, program.generators)
         pairs = [(tensor, reference[value]) for value, tensor in live]
@@ -198,13 +198,13 @@ def _by_tape(program: Program, step: SegmentStep) -> Env:
 def _by_walk(program: Program, step: SegmentStep) -> Env:
     """Run the segment node by node and copy its results out of the graph's memory."""
     walk(step, program)
-    with torch.inference_mode():
+    with torch._C._InferenceMode(True):
         return {value: tensor_of(place).clone() for value, place in step.live}
 
 
 def _worst(pairs: list[tuple[Tensor, Tensor]], exact: bool) -> Difference:
     worst = Difference(0.0, 0.0)
-    with torch.inference_mode():
+    with torch._C._InferenceMode(True):
         for replayed, eager in pairs:
             found = compare(replayed, eager, exact)
             if not found.is_match and (worst.is_match or found.largest > worst.largest):
@@ -307,7 +307,7 @@ def _by_outputs(program: Program, step: SegmentStep) -> dict[str, Any] | None:
     reference = _by_tape(program, step) if step.tape.is_complete else {}
     by_position: dict[int, Difference] = {}
     garbage = _never_written(step.tape.entries)
-    with torch.inference_mode():
+    with torch._C._InferenceMode(True):
         for value, place in step.live:
             if value in reference and value.made_by < len(step.tape.entries) and (value.root or value) not in garbage:
                 difference = compare(

@@ -18,7 +18,7 @@ from torch._dynamo import symbolic_convert  # noqa: E402
 
 import gfxgraph  # noqa: E402
 from gfxgraph.callables.trace import corrections, dynamo  # noqa: E402
-from gfxgraph.callables.trace.interrupts import Waiting  # noqa: E402
+from gfxgraph.callables.trace.dynamo import Waiting  # noqa: E402
 
 
 def test_what_is_for_logs_alone_is_left_out():

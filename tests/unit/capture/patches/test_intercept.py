@@ -28,6 +28,12 @@ def test_a_thread_started_as_the_last_capture_ends_is_started() -> None:
     assert ran.is_set() and not intercept._names
 
 
+@pytest.mark.parametrize(("name", "wanted"), [("max", max), ("optimizer_init", torch.optim.Optimizer.__init__)])
+def test_every_name_is_found_as_the_last_capture_ends(name, wanted) -> None:
+    """Likewise: a thread that is on its way through ours finds torch's own, or Python's, in its place."""
+    assert name not in intercept.STOCK and intercept.STOCK[name] is wanted
+
+
 def test_garbage_is_collected_as_the_last_capture_ends() -> None:
     """Likewise."""
     assert "gc_collect" not in intercept.STOCK

@@ -119,7 +119,7 @@ def open_library(name: str = BRIDGE) -> tuple[ctypes.CDLL, str]:
             continue
         version = getattr(library, "gfxg_abi_version", int)() if name == BRIDGE else ABI_VERSION
         if version != ABI_VERSION:
-            problems.append(f"{place} has ABI version {version or '(none)'}, and {ABI_VERSION} is needed")
+            problems.append(f"{place}: its gfxg_abi_version is {version or 'missing'}, and {ABI_VERSION} is needed")
             continue
         return library, place
     raise GfxGraphError("native_library_unusable", path=", ".join(tried), problem="; ".join(problems))

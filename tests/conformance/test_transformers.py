@@ -420,12 +420,12 @@ def test_hooks_are_called(llama):
 
 def test_a_capture_that_fails_is_only_slower(llama, monkeypatch):
     """The step then runs eagerly, into the same places, and that is counted."""
-    from gfxgraph.callables import captured_function
+    from gfxgraph.callables import captured
 
     def dies(*args, **kwargs):
         raise RuntimeError("no graphs today")
 
-    monkeypatch.setattr(captured_function, "record", dies)
+    monkeypatch.setattr(captured, "record", dies)
     stock, ours = both(llama, prompt(), max_new_tokens=6, do_sample=False)
     assert all(torch.equal(stock, each) for each in ours)
     assert any("no graphs today" in reason for reason in fallbacks())
@@ -568,9 +568,9 @@ def test_compile_where_nothing_compiles(llama):
 def test_a_capture_that_fails_while_a_step_compiles_is_tried_again(llama, monkeypatch):
     """Inductor waits for the device in its thread, which ends a capture in this one."""
     from gfxgraph.adapters import _transformers_decode as decode
-    from gfxgraph.callables import captured_function
+    from gfxgraph.callables import captured
 
-    record, failed = captured_function.record, []
+    record, failed = captured.record, []
 
     def failing(place, pool, call, on_unsafe=None):
         if len(failed) < 2:
@@ -580,7 +580,7 @@ def test_a_capture_that_fails_while_a_step_compiles_is_tried_again(llama, monkey
 
     inputs = prompt()
     stock, _ = both(llama, inputs, n=0, max_new_tokens=18, do_sample=False)
-    monkeypatch.setattr(captured_function, "record", failing)
+    monkeypatch.setattr(captured, "record", failing)
     monkeypatch.setattr(decode, "is_compiling", lambda: True)
     monkeypatch.setattr(decode, "TRY_AGAIN_AFTER", 4)
     gfx.accelerate(llama)

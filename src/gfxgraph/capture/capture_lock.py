@@ -104,6 +104,13 @@ def give(turn: Turn) -> None:
         _wake()
 
 
+def give_left() -> None:
+    """End this thread's turns, of which an interrupt has skipped the end; not while it captures."""
+    for turn in _all():
+        if turn.thread == threading.get_ident():
+            give(turn)
+
+
 def forget_all() -> None:
     """In a forked child: the threads that had turns, or waited for one, are not there."""
     _turns.clear()

@@ -32,6 +32,7 @@ from typing import Any
 import torch
 from torch.compiler import is_compiling
 
+from gfxgraph.capture import capture_lock
 from gfxgraph.capture.record import modes
 from gfxgraph.capture.record.user_lines import locals_of
 from gfxgraph.core.locks import free_here
@@ -179,6 +180,8 @@ def repair(everything: bool = True) -> None:
             session.abort(None)
     modes.leave_modes()
     modes.correct_flags()
+    if not process.sessions():
+        capture_lock.give_left()
 
 
 process.repairs += [repair, free_here]

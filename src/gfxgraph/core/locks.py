@@ -17,7 +17,7 @@ def new_lock() -> threading.RLock:
 
 
 def free_here() -> None:
-    """Release those that this thread holds. Call it where no call of ours is under way: an interrupt has left them."""
+    """Release those that this thread holds, where no call of ours is under way: an interrupt has left them."""
     for lock in list(_all):
         while lock._is_owned():
             lock.release()

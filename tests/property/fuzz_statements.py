@@ -442,9 +442,9 @@ def host_read(e: Emitter, p: Picks) -> None:
     elif what == 1:
         e.line(f"assert not ({x.name} != {x.name}).all().logical_and(torch.zeros_like({x.name}.any())).item()")
     elif what == 2:
-        e.line(f"total = {x.name}.sum().item() * 2")
+        e.line(f"total = {x.name}.float().sum().item() * 2")  # ints are pinned once Dynamo has compiled
     elif what == 3:
-        e.line(f"total = {x.name}.sum().item()")
+        e.line(f"total = {x.name}.float().sum().item()")
         e.line("rest = abs(total - 1)")
     elif what == 4:
         e.line(f"numbers = {x.name}.float().tolist()")
@@ -458,7 +458,7 @@ def host_read(e: Emitter, p: Picks) -> None:
     elif what == 8:
         e.line(f"assert torch.allclose({x.name}.isnan(), {x.name}.isnan().clone())")
     else:
-        e.line(f"count = {x.name}.isnan().sum().item() + 1")
+        e.line(f"count = {x.name}.isnan().float().sum().item() + 1")
 
 
 @kind(2)

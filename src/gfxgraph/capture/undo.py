@@ -35,6 +35,7 @@ from torch.compiler import is_compiling
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.record import modes
 from gfxgraph.capture.record.user_lines import locals_of
+from gfxgraph.core.locks import free_here
 from gfxgraph.process import process
 
 
@@ -81,8 +82,11 @@ class Undo:
                 self._calls.pop()
         finally:
             self.is_running = False
-        if interrupt is not None:
-            raise interrupt
+        try:
+            if interrupt is not None:
+                raise interrupt
+        finally:
+            del interrupt  # its traceback holds this frame: a cycle that would keep turns, and graphs, alive
         return problems
 
 
@@ -175,11 +179,12 @@ def repair(everything: bool = True) -> None:
         if everything or session.is_left:
             session.abort(None)
     modes.leave_modes()
+    modes.correct_flags()
     if not process.sessions():
         capture_lock.give_left()
 
 
-process.repairs.append(repair)
+process.repairs += [repair, free_here]
 
 
 def is_interrupt(error: BaseException) -> bool:

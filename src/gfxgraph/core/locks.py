@@ -16,6 +16,13 @@ def new_lock() -> threading.RLock:
     return made
 
 
+def free_here() -> None:
+    """Release those that this thread holds, where no call of ours is under way: an interrupt has left them."""
+    for lock in list(_all):
+        while lock._is_owned():
+            lock.release()
+
+
 def free_in_child() -> None:
     """Call in a forked child, before anything takes a lock."""
     for lock in list(_all):

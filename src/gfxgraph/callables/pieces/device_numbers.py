@@ -6,7 +6,7 @@ that computes the same bits. The forms are few and written down here; an operati
 
     x + n, x - n, x * n, comparisons   the number is rounded to the type that the operation computes in, as its kernel
                                        rounds it; not for halves, whose kernels differ in that from device to device
-    x / n                              is x times the reciprocal on the device, as its kernel computes it
+    x / n                              has none: a reciprocal on the device gave other last bits than eager on an H200
     x[n], x[n:n+4]                     is an ``index_select``, where nobody can tell a view from a copy
     x[n] = y, x[n:n+4] = y             is an ``index_copy_``
 
@@ -16,7 +16,6 @@ reaches the device: ``Ranges`` are checked at each call.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +24,6 @@ import torch
 from torch import Tensor, fx
 
 _HALVES = (torch.float16, torch.bfloat16)
-_FLOATS = (torch.float32, torch.float64)
 _ARITHMETIC = {"add", "sub", "mul"}
 _IN_PLACE = {"iadd", "isub", "imul", "add_", "sub_", "mul_"}
 _COMPARISONS = {"lt", "le", "gt", "ge", "eq", "ne"}
@@ -108,8 +106,6 @@ class OnDevice:
         computed = torch.result_type(x, 1.0 if isinstance(n, (torch.SymFloat, float)) else 1)
         if computed in _HALVES:
             return None
-        if name in _DIVISIONS:
-            return (self._divide(number, other, out.dtype, at), []) if out.dtype in _FLOATS else None
         is_in_place = name in _IN_PLACE and at == 1 and computed is x.dtype
         if name in _COMPARISONS or is_in_place or name in _ARITHMETIC and computed is out.dtype:
             return self._with(node, at, number, computed), []
@@ -121,16 +117,6 @@ class OnDevice:
             args = [made.get(each, each) for each in node.args]
             args[at] = graph.call_method("to", (made[number], dtype))
             return graph.create_node(node.op, node.target, tuple(args))
-
-        return emit
-
-    @staticmethod
-    def _divide(number: Any, other: Any, dtype: torch.dtype, at: int) -> Any:
-        def emit(graph: fx.Graph, made: Mapping[fx.Node, fx.Node]) -> fx.Node:
-            x, n = (graph.call_method("to", (made[each], dtype)) for each in (other, number))
-            if at == 0:  # torch: x.reciprocal() * n
-                return graph.call_function(operator.mul, (graph.call_method("reciprocal", (x,)), n))
-            return graph.call_function(_divided, (x, n))
 
         return emit
 
@@ -224,12 +210,6 @@ def _writes(node: fx.Node) -> bool:
 
 
 # -- what runs in the graph ------------------------------------------------------------------------------------
-
-
-def _divided(x: Tensor, n: Tensor) -> Tensor:
-    # torch's kernel for devices multiplies by the reciprocal of a number; the one for the host divides.
-    has_kernels = torch.version.cuda is not None or torch.version.hip is not None
-    return x * n.reciprocal() if has_kernels else x / n
 
 
 def _following(first: Tensor, length: int) -> Tensor:

@@ -100,6 +100,13 @@ def put_back(there: list[Any]) -> None:
             dispatch.set_is_in_mode_without_ignore_compile_internals(flag)
 
 
+def correct_flags() -> None:
+    """Set torch's flags as they are without this thread's finished recorders, one that an interrupt lost included."""
+    with _lock:
+        _recorders.difference_update(map(id, process.leftover_modes()))
+        _tell_flags([])
+
+
 def standing() -> list[Any]:
     """The modes on this thread's stack, the lowest first."""
     return [dispatch._get_dispatch_stack_at(i) for i in range(dispatch._len_torch_dispatch_stack())]

@@ -94,7 +94,7 @@ def no_lock_stays_held():
     """Later tests' threads would wait for it for good."""
     yield
     locks = sys.modules.get("gfxgraph.core.locks")
-    held = [lock for lock in list(locks._all) if lock._is_owned()] if locks is not None else []
+    held = [lock for lock in list(locks.every) if lock._is_owned()] if locks is not None else []
     for lock in held:
         while lock._is_owned():
             lock.release()

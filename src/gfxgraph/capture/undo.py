@@ -35,7 +35,7 @@ from torch.compiler import is_compiling
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.record import modes
 from gfxgraph.capture.record.user_lines import locals_of
-from gfxgraph.core.locks import free_here
+from gfxgraph.core import locks
 from gfxgraph.process import process
 
 
@@ -182,6 +182,13 @@ def repair(everything: bool = True) -> None:
     modes.correct_flags()
     if not process.sessions():
         capture_lock.give_left()
+
+
+def free_here() -> None:
+    """Release those that this thread holds, where no call of ours is under way: an interrupt has left them."""
+    for lock in list(locks.every):
+        while lock._is_owned():
+            lock.release()
 
 
 process.repairs += [repair, free_here]

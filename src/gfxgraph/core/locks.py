@@ -6,25 +6,18 @@ import threading
 import weakref
 from typing import Any
 
-_all: weakref.WeakSet[Any] = weakref.WeakSet()
+every: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def new_lock() -> threading.RLock:
     """A reentrant lock that is free in a forked child, unless the thread that forked holds it."""
     made = threading.RLock()
-    _all.add(made)
+    every.add(made)
     return made
-
-
-def free_here() -> None:
-    """Release those that this thread holds, where no call of ours is under way: an interrupt has left them."""
-    for lock in list(_all):
-        while lock._is_owned():
-            lock.release()
 
 
 def free_in_child() -> None:
     """Call in a forked child, before anything takes a lock."""
-    for lock in list(_all):
+    for lock in list(every):
         if not lock._is_owned():
             lock._at_fork_reinit()

@@ -71,7 +71,6 @@ def walk(
     after: Callable[[int, int], bool] | None = None,
     first_advance: Callable[[], None] | None = None,
     before: Callable[[int, int], None] | None = None,
-    around: Callable[[Callable[[], None]], None] | None = None,
 ) -> None:
     """Run the segment node by node.
 
@@ -80,7 +79,6 @@ def walk(
             them to their starting point, and they are advanced again.
         after: called after each node with (position, node handle); True stops the walk.
         before: called before each node that runs.
-        around: called with each launch as a function to call; the wait for the node comes after it.
 
     Positions count the nodes that do work, in the graph's order.
     """
@@ -92,9 +90,9 @@ def walk(
     stream = torch.cuda.current_stream().cuda_stream
     with ExitStack() as held:
         if _can_switch():
-            run = _by_switching(segment, program, graph, kinds, first_advance, held, around)
+            run = _by_switching(segment, program, graph, kinds, first_advance, held)
         else:
-            run = _alone(graph, _disabled(segment, kinds), around)
+            run = _alone(graph, _disabled(segment, kinds))
         for position, node in enumerate(nodes):
             if before is not None:
                 before(position, node)
@@ -122,34 +120,16 @@ def _disabled(segment: SegmentStep, kinds: dict[int, NodeKind]) -> frozenset[int
     return frozenset(node for node in switchable if not driver.node_enabled(graph_exec, node))
 
 
-Around = Callable[[Callable[[], None]], None]
-
-
-def _launcher(around: Around | None) -> Runner:
-    """Return the function that launches an exec on a stream."""
-    driver = process.require().driver
-    assert driver is not None
-    plain = driver.launch
-    if around is None:
-        return plain
-
-    def launch(graph_exec: int, stream: int) -> None:
-        around(lambda: plain(graph_exec, stream))
-
-    return launch
-
-
-def _alone(graph: int, skipped: frozenset[int] = frozenset(), around: Around | None = None) -> Runner:
+def _alone(graph: int, skipped: frozenset[int] = frozenset()) -> Runner:
     """Run each node as a graph of its own."""
     driver = process.require().driver
     assert driver is not None
-    launch = _launcher(around)
 
     def run(node: int, stream: int) -> None:
         if node in skipped:
             return
         with driver.exec_of(graph, {node}) as (graph_exec, _):
-            launch(graph_exec, stream)
+            driver.launch(graph_exec, stream)
             driver.synchronize_stream(stream)
 
     return run
@@ -162,7 +142,6 @@ def _by_switching(
     kinds: dict[int, NodeKind],
     first_advance: Callable[[], None] | None,
     held: ExitStack,
-    around: Around | None = None,
 ) -> Runner:
     """Run each node by enabling it alone; those that cannot be disabled run as graphs of their own."""
     driver = process.require().driver
@@ -186,7 +165,7 @@ def _by_switching(
         if first_advance is not None:
             first_advance()
             program.launch(segment.graph)
-    alone, launch = _alone(graph, around=around), _launcher(around)
+    alone = _alone(graph)
 
     def run(node: int, stream: int) -> None:
         if node not in stands_for:
@@ -195,7 +174,7 @@ def _by_switching(
             if resets:
                 driver.launch(graph_exec, stream)  # with every node off
             driver.set_node_enabled(graph_exec, stands_for[node], True)
-            launch(graph_exec, stream)
+            driver.launch(graph_exec, stream)
             driver.synchronize_stream(stream)
             driver.set_node_enabled(graph_exec, stands_for[node], False)
 

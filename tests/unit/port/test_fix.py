@@ -46,6 +46,15 @@ def test_safe_fixes_keep_everything_else(tmp_path: Path) -> None:
     assert len(made.old.splitlines()) == len(made.new.splitlines())
 
 
+def test_the_command_that_it_prints_applies_the_patch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the tree is a folder of the one that one is in."""
+    write(tmp_path, {"sub/m.py": SOURCE})
+    monkeypatch.chdir(tmp_path)
+    said = CliRunner().invoke(command, ["fix", "sub"]).output
+    assert subprocess.run(said.splitlines()[0].partition("then ")[2], shell=True, check=False).returncode == 0
+    assert "torch.version.hip" in (tmp_path / "sub/m.py").read_text()
+
+
 def test_fixes_are_idempotent(tmp_path: Path) -> None:
     """A second run finds nothing to do."""
     made = fixed(tmp_path, {"m.py": SOURCE})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -46,6 +47,7 @@ def test_safe_fixes_keep_everything_else(tmp_path: Path) -> None:
     assert len(made.old.splitlines()) == len(made.new.splitlines())
 
 
+@pytest.mark.skipif(shutil.which("patch") is None, reason="patch is not installed")
 def test_the_command_that_it_prints_applies_the_patch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the tree is a folder of the one that one is in."""
     write(tmp_path, {"sub/m.py": SOURCE})

@@ -169,7 +169,7 @@ def fix_command(
         for name in edited:
             click.echo(f"{'put back' if undone else 'edited'} {name}")
     elif patch:
-        click.echo(f"wrote {output}: review it, then git apply {output}")
+        click.echo(f"wrote {output}: review it, then patch -p1 -d {path} < {output}")
     if undone:
         click.echo(f"undone: {test}: {undone}", err=True)
         sys.exit(status)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -44,6 +45,16 @@ def test_safe_fixes_keep_everything_else(tmp_path: Path) -> None:
     assert "warp_size == 64 else 32)" in made.new and "# a comment that must stay" in made.new
     assert gate.check("m.py", made.old, made.new).passes
     assert len(made.old.splitlines()) == len(made.new.splitlines())
+
+
+@pytest.mark.skipif(shutil.which("patch") is None, reason="patch is not installed")
+def test_the_command_that_it_prints_applies_the_patch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the tree is a folder of the one that one is in."""
+    write(tmp_path, {"sub/m.py": SOURCE})
+    monkeypatch.chdir(tmp_path)
+    said = CliRunner().invoke(command, ["fix", "sub"]).output
+    assert subprocess.run(said.splitlines()[0].partition("then ")[2], shell=True, check=False).returncode == 0
+    assert "torch.version.hip" in (tmp_path / "sub/m.py").read_text()
 
 
 def test_fixes_are_idempotent(tmp_path: Path) -> None:

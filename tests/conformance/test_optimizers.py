@@ -122,6 +122,14 @@ def test_optimizers_count_and_keep_their_state(platform, name, warm):
     assert Twins(EVERYWHERE[name], warm=warm).replays() == ["right"] * N_REPLAYS
 
 
+@pytest.mark.any_platform
+def test_first_steps_are_known_also_once_dynamo_is_used(platform, monkeypatch):
+    """Dynamo, at its first use, gives a class that inherits ``_init_group`` one of its own."""
+    assert Twins(EVERYWHERE["adam"], warm=False).replays() == ["right"] * N_REPLAYS
+    monkeypatch.setattr(optim.AdamW, "_init_group", torch._dynamo.disable(optim.Adam._init_group))
+    assert Twins(EVERYWHERE["adamw"], warm=False).replays() == ["right"] * N_REPLAYS
+
+
 @pytest.mark.parametrize("make", [partial(optim.RAdam, lr=0.05), partial(optim.ASGD, lr=0.05, t0=3, foreach=False)])
 def test_a_branch_on_the_count_of_steps_is_guarded(platform, make):
     """RAdam and ASGD take another path once they have made enough steps."""

@@ -55,6 +55,7 @@ def _flowing() -> StepTaking | None:
     return session if session is not None and session.policy is OnUnsafe.SPLIT else None
 
 
+@functools.cache
 def _health_check(short: str) -> Callable[[Optimizer], None]:
     def check(self: Optimizer) -> None:
         session = _flowing()
@@ -178,6 +179,7 @@ def _outliving(maker: object) -> StepTaking | None:
     return session if owner is None or owner() is not session else None
 
 
+@functools.cache
 def _init_group(short: str) -> Callable[..., object]:
     def init_group(self: Optimizer, group: Group, *lists: object, **kwargs: object) -> object:
         stock, session = STOCK[short], _outliving(self)
@@ -342,15 +344,13 @@ def _kinds() -> list[type[Optimizer]]:
     return kinds
 
 
-@functools.cache
 def targets() -> Targets:
-    made: Targets = {name: (Optimizer, name, _health_check(name)) for name in _CHECKS}
-    for kind in {each for each in vars(torch.optim).values() if isinstance(each, type)}:
-        if "_init_group" in vars(kind):
-            short = f"{kind.__name__}._init_group"
-            made[short] = kind, "_init_group", _init_group(short)
+    """Asked anew for each capture: Dynamo, once it is used, gives AdamW and others their own ``_init_group``."""
+    kinds = {each for each in vars(torch.optim).values() if isinstance(each, type) and "_init_group" in vars(each)}
+    shorts = {f"{kind.__name__}._init_group": kind for kind in kinds}
     return {
-        **made,
+        **{name: (Optimizer, name, _health_check(name)) for name in _CHECKS},
+        **{short: (kind, "_init_group", _init_group(short)) for short, kind in shorts.items()},
         "scaler_init": (torch.amp.GradScaler, "__init__", _scaler_init),
         "make_scale": (torch.amp.GradScaler, "_lazy_init_scale_growth_tracker", _make_scale),
         "optimizer_step_code": (Optimizer, "_optimizer_step_code", _step_is_over),

@@ -129,8 +129,12 @@ def apply_cpp(text: str, edits: list[Edit]) -> str:
     lines = text.split("\n")
     added = list(dict.fromkeys(e.define for e in edits if e.define and e.define not in text))
     if added:
-        included = ("#include", "# include")
-        last = max((n for n, row in enumerate(lines, 1) if row.lstrip().startswith(included)), default=0)
+        depth, places = 0, []
+        for n, row in enumerate(lines, 1):
+            word = row.lstrip().removeprefix("#").lstrip()[:7] if row.lstrip().startswith("#") else ""
+            depth += word.startswith("if") - word.startswith("endif")
+            places += [(-depth, n)] if word == "include" else []
+        last = max(places, default=(0, 0))[1]  # the last that stands under the fewest conditions
         pragma = next((n for n, row in enumerate(lines, 1) if row.startswith("#pragma once")), 0)
         at = last or pragma
         lines += [""] if at == len(lines) else []

@@ -9,6 +9,7 @@ import contextlib
 import difflib
 import errno
 import os
+import posixpath
 import shlex
 import signal
 import subprocess
@@ -24,10 +25,11 @@ from gfxgraph.port.build.units import read_tree, uses_cuda
 from gfxgraph.port.engine import Context, audit_file, wanted
 from gfxgraph.port.facts import gather
 from gfxgraph.port.files import read_inside, write_inside
-from gfxgraph.port.fix import builds, gate, requirement_lists
+from gfxgraph.port.fix import builds, compat, gate, requirement_lists
 from gfxgraph.port.fix.edits import Edit, EditRefusal, apply_cpp, apply_lines, apply_python
 from gfxgraph.port.guards import cpp as cpp_guards
 from gfxgraph.port.guards.python import PyGuards
+from gfxgraph.port.hipify import Hipify
 from gfxgraph.port.hipify import load as load_hipify
 from gfxgraph.port.impact import rank
 from gfxgraph.port.model import Fix
@@ -90,10 +92,23 @@ def fix(path: str, *, unsafe: bool = False, archs: tuple[Arch, ...] | None = Non
     is_ours = os.path.isfile(os.path.join(project.root, HOME, "hip.cmake"))
     if os.path.isdir(path) and not project.has_torch_extension and (is_ours or not project.has_hip_build):
         _build(project, found)
+    if project.has_torch_extension:
+        _functions(project, found, archs or select(None))
     for new, text, origin, edit in requirement_lists.lists(project) if unsafe else ():
         answered = frozenset((origin, rule) for rule in requirement_lists.ANSWERED)
         found.append(FileFix(new, "", text, applied=[edit], answers=answered))
     return found + _gitignore(project)
+
+
+def translated(path: str, sources: list[str], hipify: Hipify) -> list[FileFix]:
+    """Every source with HIP's names, as hipify has them."""
+    found = []
+    for name in sources:
+        old = read_inside(path, name, MAX_READ).decode("utf-8", "surrogateescape")
+        new = hipify.translate(old)
+        if new != old and not name.startswith(f"{HOME}/"):
+            found.append(FileFix(name, old, new, [Edit(1, 0, "", "GFX201")]))
+    return found
 
 
 def stand_in(path: str) -> list[FileFix]:
@@ -129,6 +144,38 @@ def _build(project: Project, found: list[FileFix]) -> None:
             f for f in found if f.path != name
         ]  # theirs come first: the folder answers what a rule would edit
         found.append(FileFix(name, old, new, done, refused))
+
+
+def _functions(project: Project, found: list[FileFix], archs: tuple[Arch, ...]) -> None:
+    """A torch extension: what torch's hipify has no name for, as a header that the sources include under ROCm."""
+    place, used = f"{compat.FOLDER}/{compat.FUNCTIONS}", set()
+    for path in project.paths("cpp"):
+        made = next((f for f in found if f.path == path), None) or FileFix(path, "", "")
+        try:
+            text = made.new or project.read(path)[0]
+        except (OSError, UnreadableError):
+            continue
+        if not project.is_translated(path) or not compat.LACKING.search(text):
+            continue
+        file = CppFile(path, text)
+        mine = {
+            name
+            for name, line, _ in file.idents_like(compat.LACKING.pattern)
+            if name not in project.own_names and cpp_guards.reaching(file.arm(line), archs, project.macros)[0]
+        }
+        near = posixpath.relpath(place, posixpath.dirname(path) or ".")
+        include = f'#if defined(USE_ROCM) && defined(__HIPCC__)\n#include "{near}"\n#endif\n'
+        if _now(project.root, FileFix(path, "", "")) != _bytes(made.old or text):
+            continue  # not UTF-8
+        used |= mine
+        if mine and include not in text:
+            edit = Edit(1, 0, "", "GFX211", define=include)
+            made.old, made.new = made.old or text, apply_cpp(text, [edit])
+            made.applied.append(edit)
+            found += [made] if made not in found else []
+    header, now = compat.functions(used), _now(project.root, FileFix(place, "", ""))
+    if header and now != _bytes(header):
+        found.append(FileFix(place, (now or b"").decode(), header, [Edit(1, 0, "", "GFX211")], is_new=now is None))
 
 
 def fix_file(

@@ -32,7 +32,11 @@ _WARP_CONSTANT = re.compile(
 )
 
 _WARP_CODE = re.compile(r"(?i)__(?:shfl|ballot|any_sync|all_sync)|\blane_?id\b|warp_?size")
-_OWN_TEXTURE = re.compile(r"^[^\n;#/]*[\w>&*]\s+(tex[123]D\w*|surf[123]D\w*)\s*\([^;{}()]*\)\s*(?:const\s*)?\{", re.M)
+_OF_DEVICE = (
+    r"(?:tex|surf)[123]D\w*|__(?:v\w{2,12}[24]|dp4a|ld\w\w|st\w\w|\w+_a?sync|nanosleep|trap|syncwarp|activemask)"
+)
+_OWN_FUNCTION = re.compile(rf"^[^\n;#/]*[\w>&*]\s+({_OF_DEVICE})\s*\([^;{{}}()]*\)\s*(?:const\s*)?\{{", re.M)
+_MAY_BE_OWN = re.compile(rf"\b(?:{_OF_DEVICE})\b")
 _EXTENSION = re.compile(r"\bCUDAExtension\b|cpp_extension\.load\b|\bload_inline\b|cpp_extension import .*\bload\b")
 _CUDA_IMPORT = re.compile(rf"(?m)^[ \t]*(?:import|from)[ \t]+(?:{'|'.join(map(re.escape, CUDA_ONLY))})\b")
 _FRAMEWORK = re.compile(r"(?im)^[ \t]*-?[ \t]*[\"']?(torch|tensorflow|jax)[\"']?(?![\w-])")
@@ -102,8 +106,8 @@ def _cpp(project: Project, found: _Found, path: str, text: str) -> None:
     if "cuda" in text and _OWN_NAME.search(_lines_with("cuda", text)):
         code = _lines_with("cuda", blank_comments(text))
         found.own |= {name for m in _OWN_NAME.finditer(code) for name in m.groups() if name}
-    if re.search(r"\b(?:tex|surf)[123]D", text):
-        found.own |= set(_OWN_TEXTURE.findall(text))
+    if _MAY_BE_OWN.search(text):
+        found.own |= set(_OWN_FUNCTION.findall(text))
     if "32" in text and "warp" in lower:
         found.warps |= {m.group(1) or m.group(2) for m in _WARP_CONSTANT.finditer(text)}
     if "#" in text and "define" in text and re.search(r"^[ \t]*#[ \t]*(el)?if", text, re.M):

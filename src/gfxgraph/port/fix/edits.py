@@ -18,10 +18,8 @@ class Edit:
     """Replace the expression at (line, column) by ``text``; ``{old}`` stands for the old expression.
 
     Args:
-        length: in C++, the characters that are replaced.
         last_line: whole lines are replaced, from ``line`` to this one.
         needs: the precondition, in words, which a reviewer is to check.
-        equivalent: NVIDIA gets other tokens with the same effect; the gate compares what is left without the edit.
         absent: a macro that the edit asks for and that no build of NVIDIA's defines.
         define: lines that go below the file's last ``#include``, once.
     """
@@ -30,10 +28,8 @@ class Edit:
     column: int
     text: str
     rule: str = ""
-    length: int = 0
     last_line: int = 0
     needs: str = ""
-    equivalent: bool = False
     define: str = ""
     absent: str = ""
 
@@ -48,7 +44,13 @@ class EditRefusal:
 
 
 def torch_is_bound(tree: ast.Module, node: ast.AST, *, at_import: bool) -> bool:
-    """Whether ``torch`` is imported at the top level, and before a node that runs at import."""
+    """Whether ``torch`` is PyTorch, imported at the top level, and before a node that runs at import."""
+    for n in ast.walk(tree):
+        bound = n.id if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load) else getattr(n, "arg", "")
+        if bound == "torch" or (isinstance(n, ast.Attribute) and n.attr == "hip" and not isinstance(n.ctx, ast.Load)):
+            return False
+        if isinstance(n, ast.alias) and n.asname == "torch" != n.name:
+            return False
     for statement in tree.body:
         if isinstance(statement, ast.Import) and any(
             a.asname is None and a.name.split(".")[0] == "torch" for a in statement.names
@@ -125,7 +127,7 @@ def apply_python(text: str, edits: list[Edit]) -> str:
 
 
 def apply_cpp(text: str, edits: list[Edit]) -> str:
-    """Replace characters, from the end so that earlier places do not move."""
+    """Replace whole lines, and put below the includes what edits ask for."""
     lines = text.split("\n")
     added = list(dict.fromkeys(e.define for e in edits if e.define and e.define not in text))
     if added:
@@ -138,19 +140,13 @@ def apply_cpp(text: str, edits: list[Edit]) -> str:
         pragma = next((n for n, row in enumerate(lines, 1) if row.startswith("#pragma once")), 0)
         at = last or pragma
         lines += [""] if at == len(lines) else []
-        edits = [*edits, Edit(at + 1, 0, "".join(added))]
-    for e in sorted(edits, key=lambda e: (e.line, e.column), reverse=True):
-        if e.last_line:
-            lines[e.line - 1 : e.last_line] = e.text.split("\n")
-            continue
-        row = lines[e.line - 1]
-        lines[e.line - 1] = row[: e.column] + e.text + row[e.column + e.length :]
-    return "\n".join(lines)
+        edits = [*edits, Edit(at + 1, 0, "".join(added).rstrip("\n"), last_line=at)]
+    return apply_lines("\n".join(lines), [e for e in edits if e.last_line or e.text])
 
 
 def apply_lines(text: str, edits: list[Edit]) -> str:
     """Replace whole lines, from the end."""
     lines = text.split("\n")
-    for e in sorted(edits, key=lambda e: e.line, reverse=True):
+    for e in sorted(edits, key=lambda e: (e.line, e.last_line), reverse=True):
         lines[e.line - 1 : e.last_line] = e.text.split("\n")
     return "\n".join(lines)

@@ -226,15 +226,11 @@ def _apply(result: FileFix, edits: list[Edit], kind: str) -> None:
     apply = {"python": apply_python, "cpp": apply_cpp}.get(kind, apply_lines)
 
     def attempt(chosen: list[Edit]) -> tuple[str, str]:
-        same = [e for e in chosen if e.equivalent]
         try:
             new = apply(result.old, chosen)
-            old = apply(result.old, same) if same else result.old
         except Exception as error:  # noqa: BLE001 - LibCST raises its own tree of errors for odd sources
             return "", f"could not be applied: {error}"
-        if same and len(same) == len(chosen):
-            return new, ""  # what the precondition says is all there is to compare
-        verdict = gate.check(result.path, old, new, frozenset(e.absent for e in chosen if e.absent))
+        verdict = gate.check(result.path, result.old, new, chosen)
         return (new, "") if verdict.passes else ("", verdict.reason)
 
     new, reason = attempt(edits)
@@ -285,7 +281,7 @@ def _proposals(
                 if not hit.guard_free:
                     continue
             made = propose(hit.node if guards is not None else hit, file, context)
-            if isinstance(made, Edit) and (unsafe or rule.fix is Fix.SAFE or not made.equivalent):
+            if isinstance(made, Edit):
                 yield replace(made, rule=rule.id)
             elif isinstance(made, EditRefusal):
                 yield EditRefusal(made.line, made.reason, rule.id)

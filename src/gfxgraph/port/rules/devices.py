@@ -304,17 +304,6 @@ def truthy_or_arch(f: PyFile, ctx: Context) -> Iterator[Hit]:
             yield hit(node, expr=f.source(node)[:120])
 
 
-def fix_truthy_or_arch(node: ast.BoolOp, f: PyFile, ctx: Context) -> Edit | EditRefusal:
-    compare = node.values[-1]
-    words = [text_of(v) or "" for v in node.values[:-1]]
-    if not isinstance(compare, ast.Compare) or not all(words) or not text_of(compare.left):
-        return EditRefusal(node.lineno, "not of the form 'a' or 'b' in name")
-    if ctx.guards is None or ctx.guards.exclusion(node, NVIDIA) is None:
-        return EditRefusal(node.lineno, "not under a ROCm guard: the rewrite would change NVIDIA's value too")
-    listed = ", ".join(repr(w) for w in [*words, text_of(compare.left)])
-    return Edit(node.lineno, node.col_offset, f"any(a in {f.source(compare.comparators[0])} for a in ({listed}))")
-
-
 VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
-
 from gfxgraph.port.rule_api import *
 
 _HEADER = r"cuda_runtime\w*\.h|cuda\.h|cuda_(fp16|bf16|fp8|profiler_api|texture_types|device_runtime_api)\.h|cublas\w*\.h|cufft\w*\.h|curand\w*\.h|cusparse\w*\.h|cusolver\w*\.h|device_launch_parameters\.h|nvrtc\.h|channel_descriptor\.h|library_types\.h|driver_types\.h|vector_types\.h|helper_(cuda|math)\.h|device_functions\.h|(?:[\w.-]+/)*cub/.*|math_constants\.h|cuComplex\.h|sm_\d+_intrinsics\.h"
@@ -38,34 +36,6 @@ def untranslated_cuda(f: CppFile, ctx: Context) -> Iterator[Hit]:
     yield from once_a_line(hits)
 
 
-_PLACE = {
-    "cublas": "hipblas/hipblas.h", "cufft": "hipfft/hipfft.h", "curand_kernel": "hiprand/hiprand_kernel.h",
-    "curand": "hiprand/hiprand.h", "cusparse": "hipsparse/hipsparse.h", "cusolver": "hipsolver/hipsolver.h",
-    "cuda_fp16": "hip/hip_fp16.h", "cuda_bf16": "hip/hip_bf16.h", "cuComplex": "hip/hip_complex.h",
-    "cub/": "hipcub/hipcub.hpp", "nvrtc": "hip/hiprtc.h",
-}  # fmt: skip
-
-
-def fix_untranslated_cuda(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal | None:
-    """A run of CUDA's headers gets an arm with HIP's; names come from the compatibility header."""
-    here = {line for header, line in f.includes() if re.fullmatch(_HEADER, header)}
-    if hit.line not in here or hit.line - 1 in here:
-        return None  # a name, or within a run: the first line is edited
-    last = hit.line
-    while last + 1 in here:
-        last += 1
-    old = [f.line_text(n) for n in range(hit.line, last + 1)]
-    wanted = [place for row in old for key, place in _PLACE.items() if key in row]
-    new = [f"#include <{name}>" for name in dict.fromkeys(wanted)]
-    if ctx.project.compat:
-        near = posixpath.relpath(ctx.project.compat, posixpath.dirname(f.path) or ".")
-        new = [f'#include "{near}"', *[n for n in new if "hipcub" in n or "_kernel" in n]]
-    else:
-        new = ["#include <hip/hip_runtime.h>", *new]
-    text = "\n".join(["#if defined(USE_HIP)", *new, "#else", *old, "#endif"])
-    return Edit(hit.line, 0, text, last_line=last, needs="the HIP build defines USE_HIP", absent="USE_HIP")
-
-
 PTX = re.compile(
     r"\b(?:ld|st|mov|cvt|cvta|cp|mma|wgmma|ldmatrix|stmatrix|bar|barrier|red|atom|fma|shfl|lop3|prefetchu?|tanh|ex2|lg2|sin|cos|rcp|rsqrt|sqrt|griddepcontrol|"
     r"mbarrier|fence|membar|setmaxnreg|elect|vote|activemask|nanosleep|createpolicy|prmt|bfe|bfi|bfind|mad|add|sub|mul|div|min|max|shl|shr|shf|and|or|xor|not|neg|abs|"
@@ -96,11 +66,13 @@ def fix_cuda_arch_guard(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusa
     )
     if match is not None:
         text = f"{match.group(1)}if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__){match.group(2)}"
-        return Edit(hit.line, 0, text, length=len(line), needs="the arm holds no PTX and no intrinsic that HIP lacks")
+        return Edit(
+            hit.line, 0, text, last_line=hit.line, needs="the arm holds no PTX and no intrinsic that HIP lacks"
+        )
     least = re.fullmatch(r"(\s*#\s*(?:el)?if\s+)(__CUDA_ARCH__\s*>=?\s*(\d+))(\s*(?://.*)?)", line)
     if least is not None and int(least.group(3)) <= 700:
         text = f"{least.group(1)}{least.group(2)} || defined(__HIP_DEVICE_COMPILE__){least.group(4)}"
-        return Edit(hit.line, 0, text, length=len(line), needs="the arm is what every AMD GPU can run, too")
+        return Edit(hit.line, 0, text, last_line=hit.line, needs="the arm is what every AMD GPU can run, too")
     return EditRefusal(hit.line, "a test of a version: which side AMD belongs to is a decision")
 
 
@@ -125,7 +97,7 @@ def fix_cudacc_guard(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal:
         return EditRefusal(hit.line, "a condition of several parts: which side AMD belongs to is a decision")
     name = match.group(2) or match.group(3)
     text = f"{match.group(1)}if defined({name}) || defined(__HIPCC__){match.group(4)}"
-    return Edit(hit.line, 0, text, length=len(line))
+    return Edit(hit.line, 0, text, last_line=hit.line)
 
 
 _NAMES = r"CUDA_VERSION|CUDART_VERSION|CUDNN_(VERSION|MAJOR|MINOR)|CUBLAS_VER\w*|CUSPARSE_VER\w*|CUFFT_VER\w*|NCCL_(VERSION_CODE|MAJOR|MINOR)|__CUDACC_VER_\w+"
@@ -183,7 +155,7 @@ def fix_with_cuda_dispatch(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRef
     name = match.group(2) or match.group(3)
     other = name.replace("CUDA", "HIP")
     text = f"{match.group(1)}if defined({name}) || defined({other}){match.group(4)}"
-    return Edit(hit.line, 0, text, length=len(line), needs=f"the HIP build defines {other}", absent=other)
+    return Edit(hit.line, 0, text, last_line=hit.line, needs=f"the HIP build defines {other}", absent=other)
 
 
 _TYPE = re.compile(r"\b(?:struct|class)\s+(?:__\w+__\s*(?:\([^)]*\)\s*)?)?(\w+)\b[^;{}()]*\{")

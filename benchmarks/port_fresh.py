@@ -9,7 +9,7 @@ compiler is on the PATH, compiled. To measure another version of gfxgraph put it
   those that name something of CUDA's or of a warp's and others: flagged by the audit; flagged by it, by the compiler
   after the first fix, or edited by ``fix --loop``.
 - **identical**: lines that the port put into files that were there before, ``#if``, ``#else`` and ``#endif`` aside,
-  which ``fix --loop`` put into the same file too; the same of ``fix --hipify`` and of hipify's translation alone. White
+  which ``fix --loop`` put into the same file too; the same of ``fix --hipify`` and of hipify alone. White
   space does not count.
 - **units**: what compiles as the sources stand, after hipify alone, after ``fix --loop``.
 

@@ -87,14 +87,6 @@ TAIL = """__global__ void k(float* s) {
 """
 
 
-def test_imports_become_optional(tmp_path: Path) -> None:
-    """An import is wrapped only where nothing uses it while the module is imported."""
-    made = only(tmp_path, "m.py", "import pynvml\n\n\ndef f():\n    return pynvml.nvmlDeviceGetCount()\n")
-    assert made.new.startswith("try:\n    import pynvml\nexcept ImportError:\n    pynvml = None\n")
-    made = only(tmp_path, "m.py", "import pynvml\n\npynvml.nvmlInit()\n")
-    assert made.new == made.old and "while this module is imported" in made.refused[0].reason
-
-
 SETUP = """from setuptools import setup
 from torch.utils.cpp_extension import CUDAExtension
 
@@ -177,13 +169,6 @@ def test_nvcc_of_the_folder_speaks_hipcc(tmp_path: Path) -> None:
     assert words[:2] == ["--offload-arch=gfx1030", "--offload-arch=gfx942"]
     rest = words[words.index("-include") + 2 :]
     assert " ".join(rest[:14]) == "-fPIC -O2 -ffast-math -c -x hip a b.cu -x none -o x.o -x hip -lcublas"
-
-
-def test_images_become_arguments(tmp_path: Path) -> None:
-    """The base image is a build argument whose default is the old one."""
-    made = only(tmp_path, "Dockerfile", "FROM nvidia/cuda:12.4.1-devel AS base\nRUN ls\n")
-    assert made.new.startswith("ARG BASE_IMAGE=nvidia/cuda:12.4.1-devel\nFROM ${BASE_IMAGE} AS base\n")
-    assert not gate.check("Dockerfile", made.old, made.new.replace("12.4.1", "12.4.2")).passes
 
 
 def test_suggested_means_that_a_diff_can_be_had() -> None:

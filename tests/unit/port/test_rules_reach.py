@@ -160,16 +160,6 @@ def test_verify_says_what_the_model_does_not_take(tmp_path: Path) -> None:
     assert done.exit_code == 2 and "4x128x2048" in done.output and "--shape" in done.output
 
 
-def test_uses_of_nvidia_only_packages(run: Run) -> None:
-    """Each call of NVML or nvgpu counts, not only the import; one in a try that expects it does not."""
-    text = (
-        "import nvgpu\nimport pynvml\n\n\ndef f():\n    return nvgpu.gpu_info()\n\n\ndef g():\n    try:\n"
-        "        return pynvml.nvmlDeviceGetCount()\n    except pynvml.NVMLError:\n        return 0\n"
-    )
-    found = lines(run({"m.py": text}), "GFX113")
-    assert 6 in found and 11 not in found
-
-
 def test_commands_kept_in_a_name(run: Run) -> None:
     """A command of NVIDIA's in a name or a helper's argument counts, words in a message do not."""
     text = 'smi = "nvidia-smi"\nrun_it("nvcc --version")\nprint("nvcc was not found")\nflags = {"nvcc": ["-O3"]}\n'

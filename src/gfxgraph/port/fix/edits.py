@@ -79,13 +79,6 @@ def apply_python(text: str, edits: list[Edit]) -> str:
         made = apply_python(text, [replace(e, define="") for e in edits])
         at = re.search(r"^from torch\b", made, re.M)
         return made[: at.start()] + "import torch\n" + made[at.start() :] if at else made
-    whole = [e for e in edits if e.last_line]
-    if whole:
-        rest = [e for e in edits if not e.last_line]
-        if any(w.line <= e.line <= w.last_line for w in whole for e in rest):
-            raise ValueError("two edits of the same lines")
-        return apply_lines(apply_python(text, rest) if rest else text, whole)
-
     import libcst as cst
     from libcst.metadata import MetadataWrapper, PositionProvider
 

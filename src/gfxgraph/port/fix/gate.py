@@ -21,7 +21,6 @@ _PYTHON = re.compile(
     r"\(torch\.version\.hip is (?:None and|not None or) \{old\}\)|"
     r"\([^\n]+ if torch\.version\.hip(?: and [^\n]+)? else \{old\}\)"
 )
-_OPTIONAL = re.compile(r"( *)try:\n(?:\1    [^\n]*\n)+\1except ImportError:(?:\n\1    \w+ = None)+")
 _DIRECTIVE = re.compile(r"\s*#\s*(if|ifdef|ifndef|elif|else|endif)\b(.*)")
 _COMMAND = re.compile(r"\s*(if|elseif|else|endif)\s*\(([^)]*)", re.I)
 # What a line is to the conditions: the word, NVIDIA's answer where the condition is ours, and how it reads there.
@@ -40,20 +39,13 @@ def check(path: str, old: str, new: str, edits: Sequence[Edit] = ()) -> GateVerd
     """Judge what edits made of a file, by its kind."""
     if path.endswith(".py"):
         for e in edits:
-            if e.last_line:
-                rows = {row.strip() for row in old.split("\n")[e.line - 1 : e.last_line]}
-                is_kept = bool(_OPTIONAL.fullmatch(e.text)) and rows <= {row.strip() for row in e.text.split("\n")}
-            else:
-                is_kept = bool(_PYTHON.fullmatch(e.text))
-            if not is_kept:
+            if e.last_line or not _PYTHON.fullmatch(e.text):
                 return GateVerdict(False, f"line {e.line}: NVIDIA's path would change")
         return GateVerdict(True)
     if re.search(r"\.(cu|cuh|c|cc|cpp|cxx|h|hpp|hh|inl)$", path):
         return check_cpp(old, new, frozenset(e.absent for e in edits if e.absent))
     if re.search(r"(^|/)CMakeLists\.txt$|\.cmake$", path):
         return check_cmake(old, new)
-    if re.search(r"(?i)(^|/)(dockerfile|containerfile)[^/]*$|\.dockerfile$", path):
-        return check_docker(old, new)
     return GateVerdict(False, "no gate for this kind of file")
 
 
@@ -130,17 +122,3 @@ def _seen(text: str, read: Callable[[str], Line]) -> list[str]:
         if False not in stack and shown.strip():
             kept.append(" ".join(shown.split()))
     return kept
-
-
-def check_docker(old: str, new: str) -> GateVerdict:
-    """Whether the instructions are the same once new ARGs have their defaults."""
-    values = {}
-    kept = []
-    for line in new.splitlines():
-        given = re.fullmatch(r"ARG (\w+)=(\S+)", line.strip())
-        if given and given[1] not in old:
-            values[given[1]] = given[2]
-            continue
-        kept.append(re.sub(r"\$\{(\w+)\}", lambda m: values.get(m[1], m[0]), line))
-    same = kept == old.splitlines()
-    return GateVerdict(same, "" if same else "the image would change without build arguments")

@@ -38,10 +38,9 @@ from gfxgraph.port.readers.cpp import CppFile
 from gfxgraph.port.readers.python import PyFile
 from gfxgraph.port.readers.text import TextFile
 from gfxgraph.port.registry import find
-from gfxgraph.port.rules.build import generated_hip_not_ignored
 
 _COMPILED = (2, 4)  # phases of sources and builds: the compiler judges, and the gate proves that NVIDIA's stay
-FIXERS = ("python", "cpp", "docker")
+FIXERS = ("python", "cpp")
 
 
 @dataclass
@@ -97,7 +96,7 @@ def fix(path: str, *, unsafe: bool = False, archs: tuple[Arch, ...] | None = Non
     for new, text, origin, edit in requirement_lists.lists(project) if unsafe else ():
         answered = frozenset((origin, rule) for rule in requirement_lists.ANSWERED)
         found.append(FileFix(new, "", text, applied=[edit], answers=answered))
-    return found + _gitignore(project)
+    return found
 
 
 def translated(path: str, sources: list[str], hipify: Hipify) -> list[FileFix]:
@@ -285,26 +284,6 @@ def _proposals(
                 yield replace(made, rule=rule.id)
             elif isinstance(made, EditRefusal):
                 yield EditRefusal(made.line, made.reason, rule.id)
-
-
-def _gitignore(project: Project) -> list[FileFix]:
-    """Patterns for the copies that torch's hipify writes."""
-    if not list(generated_hip_not_ignored(project, Context(project, ""))):
-        return []
-    if any(path.endswith(".hip") for path in project.paths("cpp")):
-        return [
-            FileFix(".gitignore", "", "", refused=[EditRefusal(1, "hand-written .hip sources are here", "GFX411")])
-        ]
-    try:
-        old = read_inside(project.root, ".gitignore", MAX_READ).decode("utf-8", "surrogateescape")
-        is_new = False
-    except FileNotFoundError:
-        old, is_new = "", True
-    except OSError as error:
-        return [FileFix(".gitignore", "", "", refused=[EditRefusal(1, str(error.strerror), "GFX411")])]
-    start = "" if not old or old.endswith("\n") else "\n"
-    new = f"{old}{start}# copies that torch's hipify writes beside the sources\n*.hip\n*_hip.*\n"
-    return [FileFix(".gitignore", old, new, applied=[Edit(1, 0, "", "GFX411")], is_new=is_new)]
 
 
 def top_of(path: str) -> str:

@@ -172,22 +172,6 @@ def nvcc_version_probe(f: PyFile, ctx: Context) -> Iterator[Hit]:
             yield hit(node, severity=Severity.MEDIUM, expr=f.source(node)[:100])
 
 
-def generated_hip_not_ignored(project: Project, ctx: Context) -> Iterator[tuple[str, Hit]]:
-    if not project.has_torch_extension or project.diff is not None:
-        return
-    if re.search(r"\.hip\b|_hip\b|^hip/", project.gitignore, re.M):
-        return
-    for path in project.paths("python"):
-        if path.endswith("setup.py"):
-            try:
-                text = project.read(path)[0]
-            except (OSError, UnreadableError):
-                continue
-            if "CUDAExtension" in text:
-                yield ".gitignore", line_hit(1)
-                return
-
-
 def build_on_cuda_available(f: PyFile, ctx: Context) -> Iterator[Hit]:
     if f.path.endswith("setup.py") or "CUDAExtension" in f.text:
         for call in f.calls("torch.cuda.is_available"):

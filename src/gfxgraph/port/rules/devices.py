@@ -343,37 +343,6 @@ def fix_alloc_conf_combo(node: ast.expr, f: PyFile, ctx: Context) -> Edit | Edit
     return gated(node, f, f'("expandable_segments:True" if {ROCM} else {{old}})')
 
 
-_NVML = r"(?:pynvml|nvidia_smi|py3nvml|nvitop|gpustat|GPUtil|nvgpu)"
-_NVML_AMD = re.compile(r"(?i)amd_?smi|pyrsmi|rocm|\bhip\b")
-
-
-def nvml_import(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    yield from import_hits(f, _NVML, Severity.HIGH, Severity.MEDIUM)
-    for used in f.nodes(ast.Call, ast.ExceptHandler):
-        named = used.func if isinstance(used, ast.Call) else used.type
-        name = f.dotted(named) if named is not None else ""
-        if not re.match(_NVML + r"\.", name):
-            continue
-        tried = f.caught(used, "NVMLError", "NVMLError_LibraryNotFound", "ImportError", "ModuleNotFoundError")
-        starts = name.endswith("nvmlInit")
-        # Caught it does not stop the program, but what it asked is then unknown on AMD.
-        expected = tried is not None and any("NVML" in f.source(h.type) for h in tried.handlers if h.type)
-        guarded = (
-            f"line {tried.lineno}: try"
-            if tried is not None and (starts or expected or _NVML_AMD.search(f.text))
-            else ""
-        )
-        yield hit(
-            named or used, severity=Severity.MEDIUM if starts else Severity.LOW, guarded_by=guarded,
-            group="" if starts else "calls", name=name,
-        )  # fmt: skip
-    for node in f.nodes(ast.If, ast.IfExp):  # what AMD gets then is the else
-        text = f.source(node.test)
-        other = "".join(f.source(x) for x in node.orelse) if isinstance(node, ast.If) else ""
-        if re.search(r"(?i)nvml|nvidia_?smi", text) and not _NVML_AMD.search(text + other):
-            yield hit(node.test, severity=Severity.LOW, group="calls", name=text[:80])
-
-
 TOOL = re.compile(r"(?:^|[\s/\"'`(|;&])(nvidia-smi|nvcc|cuobjdump|nvdisasm|ptxas|nsys|ncu)(?=$|[\s\"'`)|;&.])")
 _RUNNERS = (
     "subprocess.run", "subprocess.Popen", "subprocess.check_output", "subprocess.check_call", "subprocess.call",

@@ -14,7 +14,7 @@ import stat
 import subprocess
 import tempfile
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -515,25 +515,37 @@ class _Ignores:
         return is_dir or self.has_index or kind_of(rel) not in _RECIPES
 
 
+def own_git(own: str, root: str, environment: Mapping[str, str], *arguments: str, timeout_s: float = _GIT_S) -> bytes:
+    """What git says in an empty repository of ours with the tree as its work tree: no setting of the tree's is read.
+
+    Raises:
+        OSError, subprocess.SubprocessError: git is missing, refuses, or does not end.
+    """
+    alone = ["env", "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_OPTIONAL_LOCKS=0",
+             "GIT_NO_LAZY_FETCH=1", *(f"{name}={value}" for name, value in environment.items())]  # fmt: skip
+    where = ["-C", root, f"--git-dir={own}", f"--work-tree={root}"] if arguments[0] != "init" else []
+    return subprocess.run(
+        [*alone, "git", *where, *arguments],
+        capture_output=True,
+        timeout=timeout_s,
+        check=True,
+        stdin=subprocess.DEVNULL,
+    ).stdout
+
+
 def _listed(root: str, *, with_index: bool) -> tuple[list[str] | None, str]:
     """The files that git would keep; None, and why, where it cannot say."""
     with tempfile.TemporaryDirectory(prefix="gfxgraph-port-") as own:
-        alone = ["env", "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_OPTIONAL_LOCKS=0"]
-        index = [f"GIT_INDEX_FILE={os.path.join(root, '.git', 'index')}"] if with_index else []
+        index = {"GIT_INDEX_FILE": os.path.join(root, ".git", "index")} if with_index else {}
         listing = ["ls-files", "-z", "--others", "--exclude-standard", *(["--cached"] if with_index else [])]
         try:
-            subprocess.run(
-                [*alone, "git", "init", "-q", "--bare", "--template=", own], capture_output=True, check=True
-            )
-            done = subprocess.run(
-                [*alone, *index, "git", f"--git-dir={own}", f"--work-tree={root}", "-C", root, *listing],
-                capture_output=True, timeout=_GIT_S, check=True, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
+            own_git(own, root, {}, "init", "-q", "--bare", "--template=", own)
+            said = own_git(own, root, index, *listing)
         except subprocess.CalledProcessError as error:
             return None, f"not applied: git: {printable(error.stderr[-200:].decode('utf-8', 'replace').strip())}"
         except (OSError, subprocess.TimeoutExpired) as error:
             return None, f"not applied: {printable(str(error))[-200:]}"
-    return [os.fsdecode(name).rstrip("/") for name in done.stdout.split(b"\0") if name], ""
+    return [os.fsdecode(name).rstrip("/") for name in said.split(b"\0") if name], ""
 
 
 def _link(top: str, path: str, rel: str) -> str:

@@ -390,29 +390,6 @@ def nvidia_tool_subprocess_shell(f: TextFile, ctx: Context) -> Iterator[Hit]:
         yield entry_hit(f, entry, re.escape(match.group(1)), severity=Severity.LOW, tool=match.group(1))
 
 
-def fork_start_method(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    if "cuda" not in f.text or is_test_file(f.path):
-        return
-    for call in f.calls("*.get_context", "*.set_start_method", "*.start_processes", "*.notebook_launcher"):
-        value = argument(call, 0, "method") if not f.call_name(call).endswith("start_processes") else None
-        if _may_fork(f, keyword(call, "start_method") or value):
-            yield hit(call, expr=f.source(call)[:100])
-    for kw in f.nodes(ast.keyword):
-        if kw.arg in ("start_method", "method", "multiprocessing_context", "mp_context"):
-            if text_of(kw.value) != "fork" or kw.arg != "method":
-                if _may_fork(f, kw.value):
-                    yield hit(kw.value, expr=f.source(kw.value)[:100])
-    for node in f.nodes(ast.Assign):
-        names = [t.id for t in node.targets if isinstance(t, ast.Name)]
-        if any(re.fullmatch(r"(?i)\w*(start_?method|mp_?(context|method|start)\w*)", n) for n in names):
-            if _may_fork(f, node.value):
-                yield hit(node, expr=f.source(node)[:100])
-
-
-def _may_fork(f: PyFile, value: ast.AST | None) -> bool:
-    return any(text_of(one) == "fork" for one in meanings(f, value))
-
-
 def fp8_e4m3fn_hardcoded(f: PyFile, ctx: Context) -> Iterator[Hit]:
     if is_test_file(f.path):
         return
@@ -452,57 +429,6 @@ def fp8_fnuz_for_any_hip_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
 def fp8_fnuz_for_any_hip_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     for name, line, column in f.idents_like(r"Float8_e[45]m[32]fnuz|__hip_fp8_e[45]m[32]_fnuz"):
         yield line_hit(line, column, expr=name)
-
-
-_PACKAGES = frozenset(
-    "torch vllm triton torchvision torchaudio flash_attn flash-attn bitsandbytes xformers apex deepspeed sglang".split()
-)
-
-
-def version_text_compare(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    for node in f.nodes(ast.Compare):
-        for a, b in ((node.left, node.comparators[0]), (node.comparators[0], node.left)):
-            if re.match(r"\d+\.\d", text_of(b) or "") and _is_version_of(f, a):
-                yield hit(node, expr=f.source(node)[:120])
-            elif isinstance(b, ast.Call) and isinstance(a, ast.Call) and isinstance(node.ops[0], ast.Eq | ast.LtE):
-                both = all(last_name(f, c) in ("Version", "parse") and c.args for c in (a, b))
-                if both and text_of(b.args[0]) and _is_version_of(f, a.args[0]):
-                    yield hit(node, expr=f.source(node)[:120])
-
-
-def _is_version_of(f: PyFile, node: ast.AST) -> bool:
-    return any(
-        (isinstance(v, ast.Attribute) and v.attr == "__version__" and f.dotted(v.value).split(".")[0] in _PACKAGES)
-        or (
-            isinstance(v, ast.Call)
-            and f.call_name(v).endswith("version")
-            and text_of(argument(v, 0, "")) in _PACKAGES
-        )
-        for v in meanings(f, node)
-    )
-
-
-_QUERIES = tuple(
-    f"torch.cuda.{n}" for n in ("get_device_name", "get_device_properties", "get_device_capability", "current_device")
-)
-
-
-def device_query_before_visibility(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    writes = [
-        (f.scope(node), getattr(node, "lineno", 0))
-        for node, key, _ in env_writes(f)
-        if key in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-    ]
-    for call in f.calls(*_QUERIES):
-        if any(scope is f.scope(call) and line > call.lineno for scope, line in writes):
-            yield hit(call, expr=f.source(call)[:100])
-    for node in f.nodes(ast.Compare):
-        if any(
-            text_of(s) and re.search(r"\bAMD\b|Radeon|Instinct", text_of(s) or "")
-            for s in [node.left, *node.comparators]
-        ):
-            if "get_device_name" in f.source(node):
-                yield hit(node, expr=f.source(node)[:100])
 
 
 def torch_build_by_label(f: PyFile, ctx: Context) -> Iterator[Hit]:

@@ -258,28 +258,6 @@ def partial_warp_shuffle(f: CppFile, ctx: Context) -> Iterator[Hit]:
             yield cpp_hit(f, n, expr=condition[:80])
 
 
-def warpsize_constexpr(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    constant = re.compile(
-        r"\bwarpSize\b|HIPCUB_WARP_THREADS|rocprim::(device_)?warp_size\(\)|__AMDGCN_WAVEFRONT_SIZE(__)?\b"
-    )
-    for n in f.nodes("array_declarator"):
-        if constant.search(f.source(n.child_by_field_name("size"))):
-            yield cpp_hit(f, n, expr=f.source(n)[:80])
-    for n in f.nodes("template_type", "template_function"):
-        if constant.search(f.source(n.child_by_field_name("arguments"))):
-            yield cpp_hit(f, n, expr=f.source(n)[:80])
-    for n in f.nodes("declaration", "field_declaration"):
-        text = f.source(n)
-        if re.match(r"(static\s+)?constexpr|static_assert", text) and constant.search(text):
-            yield cpp_hit(f, n, expr=text[:80])
-    for arm in f.conditions():
-        if re.search(r"\bwarpSize\b|__AMDGCN_WAVEFRONT_SIZE", arm.text):
-            yield line_hit(arm.line + f.offset, expr=arm.text[:80], guard_free=True)
-    for _, takes, body, line in f.defines():
-        if not takes and re.search(r"__AMDGCN_WAVEFRONT_SIZE|HIPCUB_WARP_THREADS", body):
-            yield line_hit(line, expr=body[:80])
-
-
 _NAME_WAVE_64_HARDCODED = re.compile(
     r"(?i)\w*(warp|wave)\w*(size|threads|width|len|dim|sz)\w*|\w*threads_?per_?(warp|wave)\w*|warp|wave(front)?"
 )
@@ -344,13 +322,6 @@ def lane_shift_32(f: CppFile, ctx: Context) -> Iterator[Hit]:
             r"(?i)\blane(_?id|_?idx)?\b|threadIdx", right
         ):
             yield cpp_hit(f, n, expr=f.source(n)[:60])
-
-
-def syncwarp(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    known = ctx.project.macros.known
-    if "__syncwarp" in known:
-        return
-    yield from once_a_line(cpp_hit(f, c, expr=f.source(c.node)) for c in f.calls("__syncwarp"))
 
 
 def warp_constant_use(f: CppFile, ctx: Context) -> Iterator[Hit]:

@@ -35,8 +35,9 @@ from typing import Any
 
 import torch
 
-from gfxgraph.callables.trace.guard_walk import PACKAGES, reads_state
+from gfxgraph.callables.trace.guard_walk import reads_state
 from gfxgraph.callables.trace.trace_result import name_of
+from gfxgraph.callables.trace.watch import PACKAGES
 
 Func = Callable[..., Any]
 Tracker = Any

@@ -76,10 +76,11 @@ class Snapshot:
             names = frozenset(walk.read)  # attributes that were skipped may turn out to be named
         self._tokens = walk.tokens
         self.key = tuple(walk.tokens.items())
-        self.found = [each for each in walk.held if isinstance(each, nn.Module | torch.optim.Optimizer)]
-        self.scalers = [each for each in walk.held if isinstance(each, torch.amp.GradScaler)]
+        self.found = [each for each in walk.met if isinstance(each, nn.Module | torch.optim.Optimizer)]
+        self.scalers = [each for each in walk.met if isinstance(each, torch.amp.GradScaler)]
         on_device = [t for t in walk.tensors if t.is_cuda and t.layout is torch.strided]
         on_host = [(t, t.detach().clone()) for t in walk.tensors if not t.is_cuda]
+        self._held = walk.met  # so that no address in the key is met twice
         self.is_same = walk.built(on_device, on_host)
         """True if nothing can have changed; if False, take another snapshot and compare."""
 
@@ -108,6 +109,7 @@ class _Walk(Watch):
         self.read: set[str] = set(named)
         self.tokens: dict[str, Any] = {}
         self.tensors: list[Tensor] = []
+        self.met: list[Any] = []
         self._seen: set[int] = set()
         self._todo: collections.deque[tuple[str, Any]] = collections.deque()
 
@@ -134,7 +136,7 @@ class _Walk(Watch):
         is_new = id(value) not in self._seen
         if is_new:
             self._seen.add(id(value))
-            self.held.append(value)
+            self.met.append(value)
         if isinstance(value, Tensor):
             return self._tensor(path, value, is_new)
         token = type(value).__qualname__, id(value)
@@ -183,7 +185,7 @@ class _Walk(Watch):
         token = constant_key(value)
         if isinstance(value, set) and id(value) not in self._seen:
             self._seen.add(id(value))
-            self.held.append(value)
+            self.met.append(value)
             self.compare(("set", id(value)), value, frozenset(value), "{0} != {1}")
         return token
 
@@ -207,7 +209,7 @@ class _Walk(Watch):
     def _function(self, path: str, function: types.FunctionType) -> None:
         self.attribute(function, "__code__", function.__code__)
         self.tokens[f"{path}.__code__"] = id(function.__code__)
-        self.held.append(function.__code__)
+        self.met.append(function.__code__)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
             content = _content(cell)
             if content is NOTHING:
@@ -244,7 +246,7 @@ class _Walk(Watch):
             self._todo.append((path, value))
         else:
             self.tokens[path] = id(value)
-            self.held.append(value)
+            self.met.append(value)
 
     def _dict(self, path: str, value: dict[Any, Any]) -> None:
         self.watch(value, None)
@@ -255,7 +257,7 @@ class _Walk(Watch):
             name = repr(key) if isinstance(key, str | int | float | bool | None) else f"({i})"
             names.append(name if name[0] != "(" else id(key))
             if name[0] == "(":
-                self.held.append(key)
+                self.met.append(key)
                 if isinstance(key, types.FunctionType):
                     self._todo.append((f"{path}.key{i}", key))
             self._todo.append((f"{path}[{name}]", item))
@@ -268,7 +270,7 @@ class _Walk(Watch):
                 forward = cast(Any, kind).forward
                 self.attribute(kind, "forward", forward)
                 self.tokens[f"{path}.forward"] = id(forward)
-                self.held.append(forward)
+                self.met.append(forward)
                 if isinstance(forward, types.FunctionType):
                     self._todo.append((f"{path}.forward", forward))
             return

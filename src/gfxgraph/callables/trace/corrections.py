@@ -396,7 +396,9 @@ def _realized(variable: Tracker) -> Tracker:
 
 
 def _is_object(variable: Tracker) -> bool:
-    return isinstance(variable, torch._dynamo.variables.UserDefinedObjectVariable)
+    """Whether it stands for an object of a class of the program's, or for a plain ``object()``, a marker."""
+    variables = torch._dynamo.variables
+    return isinstance(variable, (variables.UserDefinedObjectVariable, getattr(variables.misc, "ObjectVariable", ())))
 
 
 def _guard_identity(key: Tracker) -> None:

@@ -475,7 +475,7 @@ class FxProgram:
 
     def operations(self) -> list[Any] | None:
         """What the graph does with tensors of the call's sizes; equal for the same program. None if unknown."""
-        # lazily, as above
+        # lazily: sympy and Dynamo again
         from gfxgraph.callables.padding.symbolic import NotTraced, traced
 
         if "" in self.sources:  # a number that Dynamo computed in the call that it traced

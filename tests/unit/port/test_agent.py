@@ -161,13 +161,3 @@ def test_verify_compares_losses_and_gradients(tmp_path: Path) -> None:
     del made["cases"][0]["training"]
     old = golden.compare(golden.load_target(f"{tmp_path}/t.py:build"), made, iterations=1)
     assert old["passed"] and old["cases"][0]["training"]["outcome"] == "skipped"
-
-
-def test_a_list_for_rocm_answers_and_then_silences_its_findings(tmp_path: Path) -> None:
-    """The document says that a patch holds the edit; with the new list in place the findings are guarded."""
-    write(tmp_path, {"requirements.txt": "torch==2.6.0\nnumpy\nnvidia-nccl-cu12\n"})
-    document = json.loads(CliRunner().invoke(command, ["agent", str(tmp_path)]).output)
-    assert {w["rule"] for w in document["work"] if w["edit"]["in_patch"]} == {"GFX001", "GFX003"}
-    assert [p["path"] for p in document["patches"]] == ["requirements-rocm.txt"]
-    write(tmp_path, {"requirements-rocm.txt": "numpy\n"})
-    assert not audit(str(tmp_path), jobs=1).findings

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install '.[port]'")
 
 from gfxgraph.cli.port import command
-from gfxgraph.port.fix import gate, requirement_lists, run
+from gfxgraph.port.fix import gate, run
 from gfxgraph.port.model import Fix
 from gfxgraph.port.project import ANSWERED_BY_HOME
 from gfxgraph.port.registry import load
@@ -173,8 +173,7 @@ def test_suggested_means_that_a_diff_can_be_had() -> None:
     """A rule says that its fix is suggested only where something proposes one."""
     for loaded in load():
         if loaded.rule.fix is Fix.SUGGEST:
-            answered = loaded.rule.id in requirement_lists.ANSWERED or loaded.rule.code in ANSWERED_BY_HOME
-            assert loaded.edits or answered, loaded.rule.code
+            assert loaded.edits or loaded.rule.code in ANSWERED_BY_HOME, loaded.rule.code
 
 
 def test_edits_are_undone_where_the_tests_fail(tmp_path: Path) -> None:
@@ -234,21 +233,3 @@ def test_a_width_that_more_depends_on_is_left(tmp_path: Path, text: str, why: st
     made = only(tmp_path, "k.cu", text)
     assert any(why in r.reason for r in made.refused)
     assert "#if defined(__HIP_PLATFORM_AMD__)\n" not in made.new and "__GFX9__" not in made.new
-
-
-def test_a_requirement_list_gets_a_twin_for_rocm(tmp_path: Path) -> None:
-    """torch and NVIDIA's wheels leave the new list; the old one stays, and a twin that exists is not touched."""
-    text = (
-        "--extra-index-url https://download.pytorch.org/whl/cu121\ntorch==2.6.0\nnumpy>=1.26\nonnxruntime-gpu\n"
-        "nvidia-nccl-cu12\n"
-    )
-    found = fixed(tmp_path, {"requirements.txt": text, "dev/requirements.txt": "pytest\n"})
-    assert set(found) == {"requirements-rocm.txt"}
-    new = found["requirements-rocm.txt"].new.splitlines()[1:]
-    assert [line for line in new if not line.startswith("#")] == [
-        "numpy>=1.26", "onnxruntime-migraphx  # in the place of onnxruntime-gpu",
-    ]  # fmt: skip
-    assert sum(line.startswith("#") for line in new) == 3
-    assert not run.left_over(str(tmp_path), list(found.values()))  # each of the rules that lists answer
-    write(tmp_path, {"requirements-rocm.txt": "numpy\n"})
-    assert not run.fix(str(tmp_path), unsafe=True)

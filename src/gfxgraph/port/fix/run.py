@@ -25,8 +25,8 @@ from gfxgraph.port.build.units import read_tree, uses_cuda
 from gfxgraph.port.engine import Context, audit_file, wanted
 from gfxgraph.port.facts import gather
 from gfxgraph.port.files import read_inside, write_inside
-from gfxgraph.port.fix import builds, compat, gate, requirement_lists
-from gfxgraph.port.fix.edits import Edit, EditRefusal, apply_cpp, apply_lines, apply_python
+from gfxgraph.port.fix import builds, compat, gate
+from gfxgraph.port.fix.edits import Edit, EditRefusal, apply_cpp, apply_python
 from gfxgraph.port.guards import cpp as cpp_guards
 from gfxgraph.port.guards.python import PyGuards
 from gfxgraph.port.hipify import Hipify
@@ -93,9 +93,6 @@ def fix(path: str, *, unsafe: bool = False, archs: tuple[Arch, ...] | None = Non
         _build(project, found)
     if project.has_torch_extension:
         _functions(project, found, archs or select(None))
-    for new, text, origin, edit in requirement_lists.lists(project) if unsafe else ():
-        answered = frozenset((origin, rule) for rule in requirement_lists.ANSWERED)
-        found.append(FileFix(new, "", text, applied=[edit], answers=answered))
     return found
 
 
@@ -221,32 +218,22 @@ def _apart(edits: list[Edit]) -> list[Edit]:
 
 
 def _apply(result: FileFix, edits: list[Edit], kind: str) -> None:
-    """Apply all edits at once; where the gate refuses them together, those that pass alone."""
-    apply = {"python": apply_python, "cpp": apply_cpp}.get(kind, apply_lines)
-
-    def attempt(chosen: list[Edit]) -> tuple[str, str]:
+    """Apply the edits that the gate lets pass."""
+    apply = {"python": apply_python, "cpp": apply_cpp}[kind]
+    passing = []
+    for edit in edits:
         try:
-            new = apply(result.old, chosen)
+            verdict = gate.check(result.path, result.old, apply(result.old, [edit]), [edit])
         except Exception as error:  # noqa: BLE001 - LibCST raises its own tree of errors for odd sources
-            return "", f"could not be applied: {error}"
-        verdict = gate.check(result.path, result.old, new, chosen)
-        return (new, "") if verdict.passes else ("", verdict.reason)
-
-    new, reason = attempt(edits)
-    if reason:
-        passing = []
-        for edit in edits:
-            _, why = attempt([edit])
-            if why:
-                result.refused.append(EditRefusal(edit.line, why, edit.rule))
-            else:
-                passing.append(edit)
-        edits = passing
-        new, reason = attempt(edits) if edits else (result.old, "")
-        if reason:
-            result.refused += [EditRefusal(e.line, reason, e.rule) for e in edits]
-            edits, new = [], result.old
-    result.new, result.applied = new, edits
+            verdict = gate.GateVerdict(False, f"could not be applied: {error}")
+        if verdict.passes:
+            passing.append(edit)
+        else:
+            result.refused.append(EditRefusal(edit.line, verdict.reason, edit.rule))
+    if passing:
+        new = apply(result.old, passing)
+        if gate.check(result.path, result.old, new, passing).passes:
+            result.new, result.applied = new, passing
 
 
 def _proposals(

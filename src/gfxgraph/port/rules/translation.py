@@ -58,22 +58,30 @@ def cuda_arch_guard(f: CppFile, ctx: Context) -> Iterator[Hit]:
         yield line_hit(arm.line + f.offset, text=arm.text[:100], guard_free=True, group=arm.text[:100])
 
 
+_ASKS = re.compile(r"(\s*#\s*)(?:ifdef\s+(\w+)|if\s+defined\s*\(?\s*(\w+)\s*\)?)(\s*(?://.*|/\*.*\*/\s*)?)")
+
+
+def _widened(line: str, names: str, other: str) -> str:
+    """A line that asks for one macro, asking for another as well; "" for any other line."""
+    match = _ASKS.fullmatch(line)
+    name = (match[2] or match[3]) if match is not None else ""
+    return (
+        f"{match[1]}if defined({name}) || defined({other}){match[4]}" if match and re.fullmatch(names, name) else ""
+    )
+
+
 def fix_cuda_arch_guard(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal:
     """``#ifdef __CUDA_ARCH__`` tells device from host code: HIP's name for that is added."""
     line = f.line_text(hit.line)
-    match = re.fullmatch(
-        r"(\s*#\s*)(?:ifdef\s+__CUDA_ARCH__|if\s+defined\s*\(?\s*__CUDA_ARCH__\s*\)?)(\s*(?://.*|/\*.*\*/\s*)?)", line
-    )
-    if match is not None:
-        text = f"{match.group(1)}if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__){match.group(2)}"
-        return Edit(
-            hit.line, 0, text, last_line=hit.line, needs="the arm holds no PTX and no intrinsic that HIP lacks"
-        )
+    needs = "the arm holds no PTX and no intrinsic that HIP lacks"
+    text = _widened(line, "__CUDA_ARCH__", "__HIP_DEVICE_COMPILE__")
     least = re.fullmatch(r"(\s*#\s*(?:el)?if\s+)(__CUDA_ARCH__\s*>=?\s*(\d+))(\s*(?://.*)?)", line)
     if least is not None and int(least.group(3)) <= 700:
         text = f"{least.group(1)}{least.group(2)} || defined(__HIP_DEVICE_COMPILE__){least.group(4)}"
-        return Edit(hit.line, 0, text, last_line=hit.line, needs="the arm is what every AMD GPU can run, too")
-    return EditRefusal(hit.line, "a test of a version: which side AMD belongs to is a decision")
+        needs = "the arm is what every AMD GPU can run, too"
+    if not text:
+        return EditRefusal(hit.line, "a test of a version: which side AMD belongs to is a decision")
+    return Edit(hit.line, 0, text, last_line=hit.line, needs=needs)
 
 
 def cudacc_guard(f: CppFile, ctx: Context) -> Iterator[Hit]:
@@ -87,17 +95,12 @@ def cudacc_guard(f: CppFile, ctx: Context) -> Iterator[Hit]:
         yield line_hit(arm.line + f.offset, text=arm.text[:100], guard_free=True, group=arm.text[:100])
 
 
+_PARTS = "a condition of several parts: which side AMD belongs to is a decision"
+
+
 def fix_cudacc_guard(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal:
-    line = f.line_text(hit.line)
-    match = re.fullmatch(
-        r"(\s*#\s*)(?:ifdef\s+(__CUDACC__|__NVCC__)|if\s+defined\s*\(?\s*(__CUDACC__|__NVCC__)\s*\)?)(\s*(?://.*|/\*.*\*/\s*)?)",
-        line,
-    )
-    if match is None:
-        return EditRefusal(hit.line, "a condition of several parts: which side AMD belongs to is a decision")
-    name = match.group(2) or match.group(3)
-    text = f"{match.group(1)}if defined({name}) || defined(__HIPCC__){match.group(4)}"
-    return Edit(hit.line, 0, text, last_line=hit.line)
+    text = _widened(f.line_text(hit.line), "__CUDACC__|__NVCC__", "__HIPCC__")
+    return Edit(hit.line, 0, text, last_line=hit.line) if text else EditRefusal(hit.line, _PARTS)
 
 
 _NAMES = r"CUDA_VERSION|CUDART_VERSION|CUDNN_(VERSION|MAJOR|MINOR)|CUBLAS_VER\w*|CUSPARSE_VER\w*|CUFFT_VER\w*|NCCL_(VERSION_CODE|MAJOR|MINOR)|__CUDACC_VER_\w+"
@@ -147,14 +150,11 @@ def with_cuda_dispatch(f: CppFile, ctx: Context) -> Iterator[Hit]:
 def fix_with_cuda_dispatch(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal:
     """The macro of the same name with HIP in place of CUDA is asked as well."""
     line = f.line_text(hit.line)
-    match = re.fullmatch(
-        r"(\s*#\s*)(?:ifdef\s+(\w+)|if\s+defined\s*\(?\s*(\w+)\s*\)?)(\s*(?://.*|/\*.*\*/\s*)?)", line
-    )
+    match = _ASKS.fullmatch(line)
     if match is None:
-        return EditRefusal(hit.line, "a condition of several parts: which side AMD belongs to is a decision")
-    name = match.group(2) or match.group(3)
-    other = name.replace("CUDA", "HIP")
-    text = f"{match.group(1)}if defined({name}) || defined({other}){match.group(4)}"
+        return EditRefusal(hit.line, _PARTS)
+    other = (match[2] or match[3]).replace("CUDA", "HIP")
+    text = _widened(line, r"\w+", other)
     return Edit(hit.line, 0, text, last_line=hit.line, needs=f"the HIP build defines {other}", absent=other)
 
 

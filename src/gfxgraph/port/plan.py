@@ -52,7 +52,6 @@ def made_of(report: Audit, project: Project, lang: str) -> dict[str, Any]:
         "strategy": {
             "way": chosen.way.value,
             "reasons": [r[i] for r in chosen.reasons],
-            "also": [r[i] for r in chosen.also],
         },
         "start": ["gfxgraph port fix . --loop --apply", "gfxgraph port build . --json"],
         "order": [{"stage": s.name[i], "rules": list(s.codes), "findings": s.count} for s in order],
@@ -91,7 +90,7 @@ def as_markdown(plan: dict[str, Any], *, lang: str) -> str:
     zh = lang == "zh"
     way, because, first = ("## 选择的方式", "因为", "先处理") if zh else ("## Which way", "because", "start with")
     out = ["# 移植计划" if zh else "# Port plan", "", way, "", f"- {plan['strategy']['way']}"]
-    out += [f"- {because}: {reason}" for reason in (*plan["strategy"]["reasons"], *plan["strategy"]["also"])]
+    out += [f"- {because}: {reason}" for reason in plan["strategy"]["reasons"]]
     out += ["", "## 开始" if zh else "## Begin", "", *(f"- `{line}`" for line in plan["start"])]
     out += ["", "## 编辑顺序" if zh else "## The edits in order", ""]
     for n, stage in enumerate(plan["order"], 1):

@@ -12,6 +12,7 @@ from gfxgraph.port.embedded import embedded_sources
 from gfxgraph.port.engine import Context
 from gfxgraph.port.fix import lanes
 from gfxgraph.port.fix.edits import ROCM, Edit, EditRefusal, torch_import, torch_is_bound
+from gfxgraph.port.fix.edits import of as edit_of
 from gfxgraph.port.guards.worlds import NVIDIA
 from gfxgraph.port.model import Hit, Severity
 from gfxgraph.port.project import Project, UnreadableError
@@ -63,8 +64,8 @@ __all__ = [
     "AMD", "Context", "CppFile", "EXCHANGE", "Edit", "EditRefusal", "Hit", "INSTINCT3", "Iterator",
     "LogicalLine", "NVIDIA", "PreprocessorBranch", "Project", "PyFile", "ROCM", "RequirementFile",
     "SYNC_INTRINSICS", "Severity", "TextFile", "UnreadableError", "argument", "around", "asm_blocks", "assigned",
-    "ast", "blank_comments", "body_of", "compile_modes", "cpp_hit", "defaults", "embedded_sources", "entry_hit",
-    "env_writes", "exchange_lines", "exchanges", "functions_with", "gated", "hit", "import_guard",
+    "ast", "blank_comments", "body_of", "compile_modes", "cpp_hit", "defaults", "edit_of", "embedded_sources",
+    "entry_hit", "env_writes", "exchange_lines", "exchanges", "functions_with", "gated", "hit", "import_guard",
     "import_hits", "imports_of", "in_function_named", "include_hits", "inductor_settings", "inside", "int_of",
     "is_cuda_group", "is_full_mask_32", "is_test_file", "is_thread_index", "is_true", "keyword", "lanes",
     "last_name", "lds_below", "line_hit", "lines_of", "macro_tests", "may_exchange", "meanings", "once_a_line",

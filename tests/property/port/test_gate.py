@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gfxgraph.port.fix.edits import ROCM, Edit, apply_python
+from gfxgraph.port.fix.edits import ROCM, apply_python, of
 from gfxgraph.port.fix.gate import check, check_cmake, check_cpp
 
 CPP = [
@@ -64,7 +66,7 @@ def test_cpp_gate(parts: list[str], kind: int, data: st.DataObject) -> None:
 def test_python_gate(form: str, passes: bool, value: str) -> None:
     """Of the forms of an expression those pass that have the old value where torch.version.hip is None."""
     old = f"x = {value}\n"
-    edit = Edit(1, 4, form)
+    edit = of(ast.parse(old).body[0].value, form)
     new = apply_python(old, [edit])
     assert check("m.py", old, new, [edit]).passes is passes
     if passes:

@@ -1,12 +1,13 @@
 """Edits as rules propose them, and their application.
 
 A rule module may define ``fix_python(node, file)`` or ``fix_cpp(hit, file)``; either returns an Edit or a
-Refusal. Python edits go through LibCST, so that comments and formatting stay; C++ edits replace characters.
+Refusal. Python edits replace an expression, C++ edits whole lines; comments and formatting stay.
 """
 
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from dataclasses import dataclass, replace
 
@@ -15,7 +16,7 @@ ROCM = "torch.version.hip"
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Replace the expression at (line, column) by ``text``; ``{old}`` stands for the old expression.
+    """Replace the expression from (line, column) to ``end`` by ``text``; ``{old}`` stands for the old expression.
 
     Args:
         last_line: whole lines are replaced, from ``line`` to this one.
@@ -32,6 +33,13 @@ class Edit:
     needs: str = ""
     define: str = ""
     absent: str = ""
+    end: tuple[int, int] = (0, 0)
+
+
+def of(node: ast.expr, text: str, *, needs: str = "", define: str = "") -> Edit:
+    """The edit of a Python expression."""
+    end = (node.end_lineno or node.lineno, node.end_col_offset or node.col_offset)
+    return Edit(node.lineno, node.col_offset, text, needs=needs, define=define, end=end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,50 +81,27 @@ def apply_python(text: str, edits: list[Edit]) -> str:
     """Apply edits to Python source; everything that is not edited stays byte for byte.
 
     Raises:
-        ValueError: an edit's place holds no expression, or its text is not one.
+        SyntaxError: an edit's place holds no expression, or its text is not one.
     """
     if any(e.define for e in edits):
         made = apply_python(text, [replace(e, define="") for e in edits])
         at = re.search(r"^from torch\b", made, re.M)
         return made[: at.start()] + "import torch\n" + made[at.start() :] if at else made
-    import libcst as cst
-    from libcst.metadata import MetadataWrapper, PositionProvider
-
-    wanted = {(e.line, e.column): e for e in edits}
-    wrapper = MetadataWrapper(cst.parse_module(text))
-
-    class _Apply(cst.CSTTransformer):
-        METADATA_DEPENDENCIES = (PositionProvider,)
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.done: set[tuple[int, int]] = set()
-            self.targets: dict[int, tuple[int, int]] = {}
-
-        def on_visit(self, node: cst.CSTNode) -> bool:
-            if isinstance(node, cst.BaseExpression):
-                start = self.get_metadata(PositionProvider, node).start
-                key = (start.line, start.column)
-                # The outermost expression that starts here is the one meant.
-                if key in wanted and key not in self.done:
-                    self.done.add(key)
-                    self.targets[id(node)] = key
-            return super().on_visit(node)
-
-        def on_leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode:  # type: ignore[override]
-            key = self.targets.get(id(original))
-            if key is None:
-                return updated
-            old = wrapper.module.code_for_node(original)
-            made = cst.parse_expression(wanted[key].text.replace("{old}", old))
-            return made
-
-    worker = _Apply()
-    result = wrapper.visit(worker)
-    missing = set(wanted) - worker.done
-    if missing:
-        raise ValueError(f"no expression at line {min(missing)[0]}")
-    return result.code
+    rows = [row.encode() for row in re.split(r"(?<=\n)|(?<=\r)(?!\n)", text)]  # the tokenizer's lines
+    starts = [0, *itertools.accumulate(map(len, rows))]
+    data = b"".join(rows)
+    done: list[tuple[int, int]] = []  # where an edit began, and by how much it grew
+    for e in sorted(edits, key=lambda e: (e.line, e.column), reverse=True):
+        first, last = starts[e.line - 1] + e.column, starts[e.end[0] - 1] + e.end[1]
+        last += sum(grown for at, grown in done if at < last)
+        old = data[first:last].decode()
+        new = e.text.replace("{old}", old)
+        ast.parse(new, mode="eval")
+        data = data[:first] + new.encode() + data[last:]
+        done.append((first, len(new.encode()) - (last - first)))
+    made = data.decode()
+    ast.parse(made)
+    return made
 
 
 def apply_cpp(text: str, edits: list[Edit]) -> str:

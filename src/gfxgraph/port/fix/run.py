@@ -224,7 +224,7 @@ def _apply(result: FileFix, edits: list[Edit], kind: str) -> None:
     for edit in edits:
         try:
             verdict = gate.check(result.path, result.old, apply(result.old, [edit]), [edit])
-        except Exception as error:  # noqa: BLE001 - LibCST raises its own tree of errors for odd sources
+        except (SyntaxError, ValueError, RecursionError) as error:
             verdict = gate.GateVerdict(False, f"could not be applied: {error}")
         if verdict.passes:
             passing.append(edit)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gfxgraph.port import bounded as re
 from gfxgraph.port.archs import ArchSet, table
 from gfxgraph.port.fix.edits import Edit, EditRefusal, torch_is_bound
+from gfxgraph.port.fix.edits import of as edit_of
 from gfxgraph.port.guards.cpp import Macros, judge_macro
 from gfxgraph.port.guards.worlds import NVIDIA, DeviceKind, truth
 from gfxgraph.port.model import Hit, Severity
@@ -395,4 +396,4 @@ def gated(node: ast.expr, file: PyFile, text: str) -> Edit | EditRefusal:
     """An edit that asks ``torch.version``, where torch is there to be asked."""
     if not torch_is_bound(file.tree, node, at_import=file.at_import(node)):
         return EditRefusal(node.lineno, "torch is not imported before this line")
-    return Edit(node.lineno, node.col_offset, text)
+    return edit_of(node, text)

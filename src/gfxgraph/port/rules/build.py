@@ -94,9 +94,8 @@ def fix_nvcc_flags_python(node: ast.expr, f: PyFile, ctx: Context) -> Edit | Edi
     needs = "the build runs with the torch that the extension is for"
     up = f.parent(node)
     if node.value in _FOR_CLANG and not isinstance(up, ast.JoinedStr):
-        return Edit(
-            node.lineno,
-            node.col_offset,
+        return edit_of(
+            node,
             f'("{_FOR_CLANG[node.value]}" if {ROCM} else {{old}})',
             needs=needs,
             define=define,
@@ -107,7 +106,7 @@ def fix_nvcc_flags_python(node: ast.expr, f: PyFile, ctx: Context) -> Edit | Edi
             return EditRefusal(node.lineno, "the list is computed in part")
         kept = [_FOR_CLANG.get(e, e) for e in elements if e in _FOR_CLANG or not (FLAG.search(e) or _ARCH.search(e))]
         shown = ", ".join(f'"{e}"' for e in dict.fromkeys(kept))
-        return Edit(up.lineno, up.col_offset, f"([{shown}] if {ROCM} else {{old}})", needs=needs, define=define)
+        return edit_of(up, f"([{shown}] if {ROCM} else {{old}})", needs=needs, define=define)
     return EditRefusal(node.lineno, "not an element of a list of flags")
 
 

@@ -148,16 +148,16 @@ def fix_capability_gate(node: ast.expr | ast.stmt, f: PyFile, ctx: Context) -> E
     if not isinstance(node, ast.Compare) or least is None:
         return EditRefusal(node.lineno, "which side AMD belongs to is a decision")
     if _is_demanded(f, node):
-        return Edit(node.lineno, node.col_offset, f"({ROCM} is not None or {{old}})", needs="AMD runs what follows")
+        return edit_of(node, f"({ROCM} is not None or {{old}})", needs="AMD runs what follows")
     if isinstance(node.ops[0], ast.Lt | ast.LtE) and _raises(f, node):
-        return Edit(node.lineno, node.col_offset, f"({ROCM} is None and {{old}})", needs="AMD runs what follows")
+        return edit_of(node, f"({ROCM} is None and {{old}})", needs="AMD runs what follows")
     if not isinstance(node.ops[0], ast.Gt | ast.GtE | ast.Eq | ast.In):
         return EditRefusal(node.lineno, "which side AMD belongs to is a decision")
     if least < 9:
         return EditRefusal(
             node.lineno, "every AMD GPU of the last years passes, and most have the feature: a decision"
         )
-    return Edit(node.lineno, node.col_offset, f"({ROCM} is None and {{old}})", needs="the feature is NVIDIA's alone")
+    return edit_of(node, f"({ROCM} is None and {{old}})", needs="the feature is NVIDIA's alone")
 
 
 def _least(f: PyFile, node: ast.expr) -> int | None:

@@ -48,7 +48,7 @@ def fix_triton_num_warps(node: ast.expr, f: PyFile, ctx: Context) -> Edit | Edit
     if int_of(node) is None or not torch_is_bound(f.tree, node, at_import=False):
         return EditRefusal(node.lineno, "torch is not imported at the top of this file")
     wave = "torch.cuda.get_device_properties(torch.cuda.current_device()).warp_size"
-    return Edit(node.lineno, node.col_offset, f"(16 if {ROCM} and {wave} == 64 else {{old}})")
+    return edit_of(node, f"(16 if {ROCM} and {wave} == 64 else {{old}})")
 
 
 def triton_inline_ptx(f: PyFile, ctx: Context) -> Iterator[Hit]:

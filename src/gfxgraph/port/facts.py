@@ -57,7 +57,6 @@ class _Found:
         self.macros: set[str] = set()
         self.modules: set[str] = set()
         self.requires: set[str] = set()
-        self.lists: dict[str, tuple[bool, frozenset[str]]] = {}  # by name: brings CUDA, and which lists it takes in
         self.cuda_modules: set[str] = set()
 
     def done(self, project: Project) -> None:
@@ -65,7 +64,6 @@ class _Found:
         project.warp_constants, project.warp_folders = frozenset(self.warps), frozenset(self.folders)
         project.cuda_modules = frozenset(self.cuda_modules)
         project.requires = frozenset(self.requires)
-        project.cuda_lists = _bringing(self.lists)
         project.own_names = frozenset(self.own)
         project.extension_sources = frozenset(self.sources)
         project.extension_names = frozenset(self.modules)
@@ -141,32 +139,7 @@ def _python(project: Project, found: _Found, path: str, text: str) -> None:
     found.sources |= {m.rpartition("/")[2] for m in names}
 
 
-_LIST = re.compile(r"(?i)[\w.-]{0,80}\.(?:txt|in)")
-_BRINGS = re.compile(
-    r"(?im)^[ \t]*(?:torch(?:vision|audio)?|onnxruntime-gpu|tensorrt|nvidia-[\w-]+|cupy-cuda\w+|pynvml|"
-    r"cuda-python)[ \t]*(?:[\[<>=!~;#@]|$)|"
-    r"\+cu\d{2,3}|/whl/(?:nightly/)?cu\d"
-)
-_TAKES_IN = re.compile(r"(?m)^[ \t]*(?:-r|--requirement)[ =]*([^\s#]{1,200})")
-
-
-def _bringing(lists: dict[str, tuple[bool, frozenset[str]]]) -> frozenset[str]:
-    """Names of lists that bring a CUDA build, themselves or through a list that they take in."""
-    known = {name for name, (brings, _) in lists.items() if brings}
-    for _ in lists:
-        more = {name for name, (_, taken) in lists.items() if name not in known and taken & known}
-        if not more:
-            break
-        known |= more
-    return frozenset(known)
-
-
 def _requirements(project: Project, found: _Found, path: str, text: str) -> None:
-    name = path.rpartition("/")[2]
-    if _LIST.fullmatch(name) and not project.vendor_of(path, "requirements") == "amd":
-        taken = frozenset(m.rpartition("/")[2] for m in _TAKES_IN.findall(text))
-        before = found.lists.get(name, (False, frozenset()))
-        found.lists[name] = (before[0] or bool(_BRINGS.search(text)), before[1] | taken)
     found.requires |= {m.lower() for m in _FRAMEWORK.findall(text)} or {"other"}
 
 

@@ -30,7 +30,6 @@ MAX_BYTES = 2_000_000
 MAX_READ = 32_000_000  # lock files may be larger than sources; nothing is read beyond this
 MOST_DEPTH = 64
 _MAX_CONFIGURE = 150_000
-_MAX_IGNORE_BYTES = 1_000_000
 _GIT_S = 10
 HOME = "hip_compat"  # the folder that `port fix` writes: it is AMD's, and nothing in it is left to port
 # What the folder answers: names, targets and paths of CUDA's toolkit.
@@ -117,7 +116,6 @@ class Project:
         asks_cuda_home: the build of a torch extension asks for CUDA_HOME and so defines nothing on ROCm.
         extension_names: modules that this repository builds itself.
         cuda_modules: Python files that name a package of CUDA_ONLY in an import.
-        cuda_lists: file names of requirement lists that bring a CUDA build, themselves or by another list.
         requires: which frameworks with builds by platform its lists of packages name; ``other`` for a list without.
         extension_macros: names that the Python build of a torch extension defines, on ROCm too.
         extension_sources: file names that a torch extension builds, which torch's hipify translates.
@@ -136,14 +134,11 @@ class Project:
     extension_names: frozenset[str] = frozenset()
     has_torch_extension: bool = False
     asks_cuda_home: bool = False
-    cuda_lists: frozenset[str] = frozenset()
     has_hip_build: bool = False
     has_werror: bool = False
     has_home: bool = False
-    gitignore: str = ""
     requires: frozenset[str] = frozenset()
     cuda_modules: frozenset[str] = frozenset()
-    compat: str = ""
     diff: dict[str, frozenset[int]] | None = None
     _by_module: dict[str, list[str]] = field(default_factory=dict)
     _amd_keys: set[str] = field(default_factory=set)
@@ -487,10 +482,6 @@ class _Ignores:
     def __init__(self, project: Project) -> None:
         self.has_index = os.path.isfile(os.path.join(project.root, ".git", "index"))
         self.kept: set[str] | None = None
-        try:
-            project.gitignore = read_inside(project.root, ".gitignore", _MAX_IGNORE_BYTES).decode("utf-8", "replace")
-        except OSError:
-            pass  # git says what is wrong with it
         for index in (True, False) if self.has_index else (False,):
             listed, why = _listed(project.root, with_index=index)
             if listed is not None:

@@ -126,13 +126,6 @@ def test_mask_members_and_narrow_masks(run: Run) -> None:
     assert len(lines(run({"r.cu": text}), "GFX303")) == 1
 
 
-def test_installers_choose_cuda_builds(run: Run) -> None:
-    """Labels of CUDA builds in a script that installs; the same text elsewhere is data."""
-    text = 'import os\n\nCHOICES = ["cpu", "cu121"]\nos.system("pip install torch")\n'
-    assert lines(run({"install_deps.py": text}), "GFX414") == [3]
-    assert not lines(run({"table.py": text}), "GFX414")
-
-
 def test_long_paths_keep_their_line(run: Run) -> None:
     """A narrow terminal shows path and line in full, and the words below."""
     path = "a_long_folder/with_another_below/and_a_file_of_a_long_name_indeed.cu"
@@ -171,12 +164,6 @@ def test_scripts_that_build(run: Run) -> None:
     text = 'LIBS="tool tool_cuda"\ng++ a.cpp -ltool_cuda\necho built tool_cuda\n'
     assert lines(run({"build.sh": text}), "GFX405") == [1, 2]
     assert not lines(run({"build.sh": text, "hip.sh": "hipcc a.cpp\n"}), "GFX405")
-
-
-def test_installers_pass_the_version_on(run: Run) -> None:
-    """In a script that installs, what takes or hands on a CUDA version counts."""
-    text = 'import os\n\n\ndef torch(cuda_version):\n    os.system("pip install torch")\n\n\ntorch(cuda_version)\n'
-    assert lines(run({"install.py": text}), "GFX414") == [4, 8]
 
 
 def test_a_lock_counts_once(run: Run) -> None:

@@ -6,7 +6,6 @@ runtimes refuse (research: the rows ``thread_*`` of simulator/profiles).
 
 from __future__ import annotations
 
-import functools
 import gc
 import signal
 import subprocess
@@ -21,7 +20,7 @@ import torch
 
 import gfxgraph
 from gfxgraph.capture import capture_lock
-from gfxgraph.capture.patches import draws, intercept
+from gfxgraph.capture.patches import generators, intercept
 from gfxgraph.capture.record.random_generators import registering
 from gfxgraph.process import process
 
@@ -106,7 +105,7 @@ def test_two_threads_capture(platform, mode):
     assert no_event("fallback", "split") and gfxgraph.stats()["capture_count"] == 6
 
 
-def test_draws_under_way_when_a_capture_begins(platform):
+def test_draws_under_way_when_a_capture_begins(platform, nothing_compiled):
     """A thread that draws all the time meets no error: a draw that it has begun is over before torch captures."""
     is_over, errors = threading.Event(), []
 
@@ -172,40 +171,18 @@ def test_others_work_beside_a_capture(platform, call, nothing_compiled):
             del action
 
 
-@pytest.mark.parametrize("call", ["bernoulli", "dropout", "normal_"])
-def test_draws_wait_though_something_was_compiled(platform, call):
-    """Only what compiled code is guarded on keeps torch's error; that code is not compiled anew."""
+def test_a_capture_recompiles_nothing_beside_another_thread(platform):
+    """Once Dynamo has compiled anything torch's drawing functions stay: its code may be guarded on them."""
     from torch._dynamo.testing import CompileCounter
 
     torch._dynamo.reset()
     counter = CompileCounter()
     compiled = torch.compile(lambda x: x + torch.randn_like(x), backend=counter)
     compiled(torch.ones(4))
-    actions = {**CALLS, "bernoulli": lambda: torch.bernoulli(torch.ones(4, device="cuda"))}
-    with capturing_elsewhere("global", draws=True) as go_on:
-        threading.Timer(0.05, go_on.set).start()
-        actions[call]()
     with capturing_elsewhere("global") as go_on:
         threading.Timer(0.05, go_on.set).start()
         compiled(torch.ones(4))
     assert counter.frame_count == 1
-
-
-def test_what_compiled_code_is_guarded_on_after_dynamo_began_again(platform, monkeypatch):
-    """Dynamo counts its frames from nothing again; the functions of the code before are not taken for today's."""
-    import torch._dynamo.convert_frame as frames
-    from torch._dynamo.testing import CompileCounter
-
-    for function in (lambda x: x + torch.rand_like(x), lambda x: x + torch.randn_like(x)):
-        torch._dynamo.reset()
-        monkeypatch.setattr(frames, "FRAME_COUNTER", 0)
-        counter = CompileCounter()
-        compiled = torch.compile(function, backend=counter)
-        compiled(torch.ones(4))
-        with capturing_elsewhere("global") as go_on:
-            threading.Timer(0.05, go_on.set).start()
-            compiled(torch.ones(4))
-        assert counter.frame_count == 1
 
 
 def test_compiling_inside_a_capture_beside_another_thread(platform):
@@ -246,7 +223,7 @@ def test_a_replay_of_random_numbers_waits(platform):
     assert torch.equal(y, expected[1]) and no_event("fallback")
 
 
-def test_a_capture_waits_for_a_draw_that_has_begun(platform):
+def test_a_capture_waits_for_a_draw_that_has_begun(platform, nothing_compiled):
     """Or the generator would be in capture mode before the draw asks for it."""
     begun, go_on, is_captured = threading.Event(), threading.Event(), threading.Event()
 
@@ -258,7 +235,7 @@ def test_a_capture_waits_for_a_draw_that_has_begun(platform):
         return torch.rand_like(x)
 
     threads = [
-        threading.Thread(target=draws._waiting(slow), args=(torch.ones(4, device="cuda"),)),
+        threading.Thread(target=generators._waiting(slow), args=(torch.ones(4, device="cuda"),)),
         threading.Thread(target=lambda: (captured(), is_captured.set())),
     ]
     threads[0].start()
@@ -327,7 +304,7 @@ def test_nothing_is_left_of_turns(platform):
     thread.join()
     captured()
     capture_lock.give(turn)
-    assert torch.rand.__module__ != "gfxgraph.capture.patches.draws"
+    assert torch.rand.__module__ != "gfxgraph.capture.patches.generators"
 
 
 def test_the_runtime_refuses_other_threads(platform):
@@ -401,7 +378,7 @@ def test_a_finalizer_while_a_capture_ends_elsewhere(platform):
         with capture_lock.lock:
             has_lock.set()
             time.sleep(0.2)  # by then the other thread is in the middle of ending its capture
-            intercept.keep_until_captures_end(())
+            capture_lock.keep_until_captures_end(())
 
     def end():
         has_lock.wait(20)
@@ -585,24 +562,6 @@ def test_draws_while_a_capture_without_draws_begins(platform, monkeypatch, nothi
     for thread in threads:
         thread.join()
     assert threads and not errors and drawn_inside[:1] == [True]
-
-
-def test_a_capture_waits_for_a_draw_of_before(platform):
-    """One that another thread began when torch's functions were still torch's own, however long it takes to run."""
-    begun = threading.Event()
-
-    class Slow:
-        rand = staticmethod(functools.partial(time.sleep, 0.03))
-
-    def work():
-        begun.set()
-        Slow.rand()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    begun.wait()
-    draws.wait_for_begun(time.sleep, at_least_once=False)
-    assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])

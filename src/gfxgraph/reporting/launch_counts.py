@@ -22,8 +22,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gfxgraph import callables
-from gfxgraph.capture.record.autocasting import as_outside
-from gfxgraph.capture.record.modes import enter_mode, leave_modes
+from gfxgraph.capture.record.modes import as_outside, enter_mode, leave_modes
 from gfxgraph.capture.record.overloads import OPS, OpInfo, identity
 from gfxgraph.capture.record.user_lines import user_frame
 from gfxgraph.capture.undo import Undo

@@ -20,7 +20,7 @@ import itertools
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 from weakref import getweakrefs
 
 import torch
@@ -29,8 +29,6 @@ from torch.nn import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gfxgraph.capture.patches.torch_functions import can_keep_from_dynamo, keep_from_dynamo
-from gfxgraph.capture.record.dynamic_shapes import MovingTensors
-from gfxgraph.capture.record.host_memory import HostReads
 from gfxgraph.capture.record.not_recorded import (
     TO_RECORD,
     HostOperand,
@@ -43,15 +41,12 @@ from gfxgraph.capture.record.not_recorded import (
     otherwise,
 )
 from gfxgraph.capture.record.overloads import OPS, OpInfo, identity
-from gfxgraph.capture.record.random_generators import Generators
 from gfxgraph.capture.record.tensor_arguments import flat
 from gfxgraph.capture.record.user_lines import LIBRARIES, SKIP, is_library_code, note_library, place
 from gfxgraph.capture.replay.graph_tensors import Layout, has_layout, storage_address
 from gfxgraph.core.tape import Opaque, Tape, TapeValue, new_value
-from gfxgraph.core.unsafe import BY_NAME, UnsafeOp
+from gfxgraph.core.unsafe import BY_NAME
 from gfxgraph.process import process
-from gfxgraph.process.process import Process
-from gfxgraph.types import OnUnsafe
 
 _getframe = sys._getframe
 _numbers = itertools.count(1)  # of recorders
@@ -61,46 +56,12 @@ def _no_reader() -> int:
     return 0
 
 
-class Tainted(Protocol):
-    """What a recorder asks about host tensors that hold device values."""
-
-    tainted: Any
-
-    @property
-    def has_given(self) -> bool: ...
-    def taint(self, tensor: Tensor) -> None: ...
-    def reads_tainted(self, args: Any, kwargs: Any) -> bool: ...
-
-
-class RecordedCapture(Protocol):
-    """What a recorder asks of the capture that it watches, wherever it cannot continue by itself."""
-
-    state: Process
-    device_index: int
-    checks_for_escapes: bool
-    policy: OnUnsafe
-    generators: Generators
-
-    @property
-    def values(self) -> Tainted: ...
-    @property
-    def moving(self) -> MovingTensors: ...
-    @property
-    def host(self) -> HostReads: ...
-    def frontier_reader(self, stream: int) -> Callable[[], int | tuple[int, ...]]: ...
-    def unsafe_op(self, row: UnsafeOp, func: Any, args: Any, kwargs: Any) -> Any: ...
-    def op_failed(self, info: OpInfo, func: Any, args: Any, kwargs: Any, error: RuntimeError) -> Any: ...
-    def note_draw(self, slot: tuple[int, str] | None, args: Any, kwargs: Any) -> None: ...
-    def grew(self) -> None: ...
-    def keep_layout(self, tensor: Tensor, as_it_was: Tensor) -> None: ...
-
-
 class Recorder(TorchDispatchMode):
     """Records one session; see the module's docstring."""
 
     supports_higher_order_operators = True
 
-    def __init__(self, session: RecordedCapture) -> None:
+    def __init__(self, session: Any) -> None:
         super().__init__()
         self.session = session
         self.paused = False
@@ -151,7 +112,7 @@ class Recorder(TorchDispatchMode):
 
     def let_go(self) -> None:
         """Release everything that would keep the finished session's graphs and tensors alive."""
-        self.session = None  # type: ignore[assignment]
+        self.session = None
         self.readers.clear()
         self.reader = _no_reader
         self.paused = True

@@ -23,11 +23,10 @@ import torch
 from torch import Tensor
 
 from gfxgraph.capture.record.tensor_arguments import flat
-from gfxgraph.capture.replay.captured_program import Program
 from gfxgraph.capture.replay.eager_tape import Env, run_tape
 from gfxgraph.capture.replay.graph_tensors import Layout, overwrite, tensor_of
 from gfxgraph.capture.replay.node_walk import can_walk, raw_exec, raw_graph, walk
-from gfxgraph.capture.replay.replay_steps import HostStep, SegmentStep, note_fallback
+from gfxgraph.capture.replay.program import HostStep, Program, SegmentStep, note_fallback
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.replay.tolerance import Difference, compare
 from gfxgraph.capture.undo import is_interrupt

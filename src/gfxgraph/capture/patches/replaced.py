@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import gc
+import json
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -26,7 +27,7 @@ from gfxgraph.capture.patches.torch_functions import STOCK, Targets, keep_from_d
 from gfxgraph.capture.record import collectives, fused_recording
 from gfxgraph.capture.record.overloads import identity
 from gfxgraph.capture.undo import Undo
-from gfxgraph.process import process
+from gfxgraph.process import bridge, process
 
 NAMES = Undo()
 """Puts back what is replaced, and the collector; empty while no capture runs."""
@@ -40,7 +41,7 @@ _originals: dict[int, object] = {}
 """By ``identity`` of what stands now: what stood there."""
 
 
-class Group(NamedTuple):
+class Names(NamedTuple):
     """Names that are replaced together."""
 
     why: str
@@ -66,17 +67,17 @@ def _never() -> bool:
 
 
 GROUPS = {
-    "reads": Group("a value that Python reads is a constant of the graph", tensor_reads.targets, _always),
-    "waits": Group("a wait ends a capture", waits.targets, _always),
-    "states": Group("no mode sees seeds and states of generators", generators.targets, _always),
-    "threads": Group("a collector that runs, or a thread that waits, ends a capture", lambda: _OWN, _always),
-    "kernels": Group("loading or unloading a module ends a capture", deferred_calls.targets, _always),
-    "whole": Group("one entry of the tape costs less than five", fused_recording.targets, _nothing_compiled),
-    "min and max": Group("gradients are clipped by a number", tensor_reads.number_targets, _nothing_compiled),
-    "optimizers": Group("a first step makes state that replays go on from", optimizers.targets, optimizers.are_used),
-    "collectives": Group("a split ends what a wait waits for", collectives.targets, collectives.are_used),
-    "draws": Group("the generator is the capture's alone", generators.drawing_targets, _may_draw_elsewhere),
-    "memory": Group("host memory that holds values of the device", tensor_reads.memory_targets, _never),
+    "reads": Names("a value that Python reads is a constant of the graph", tensor_reads.targets, _always),
+    "waits": Names("a wait ends a capture", waits.targets, _always),
+    "states": Names("no mode sees seeds and states of generators", generators.targets, _always),
+    "threads": Names("a collector that runs, or a thread that waits, ends a capture", lambda: _OWN, _always),
+    "kernels": Names("loading or unloading a module ends a capture", deferred_calls.targets, _always),
+    "whole": Names("one entry of the tape costs less than five", fused_recording.targets, _nothing_compiled),
+    "min and max": Names("gradients are clipped by a number", tensor_reads.number_targets, _nothing_compiled),
+    "optimizers": Names("a first step makes state that replays go on from", optimizers.targets, optimizers.are_used),
+    "collectives": Names("a split ends what a wait waits for", collectives.targets, collectives.are_used),
+    "draws": Names("the generator is the capture's alone", generators.drawing_targets, _may_draw_elsewhere),
+    "memory": Names("host memory that holds values of the device", tensor_reads.memory_targets, _never),
 }
 
 
@@ -119,6 +120,15 @@ def _in_its_place(short: str) -> object:
 
 
 STOCK.find = _in_its_place
+
+
+def as_long_as_enabled() -> None:
+    """What stands for torch's and Python's own while no capture runs, too."""
+    event = torch.cuda.Event
+    bridge.replace(torch.optim.Optimizer, "__init__", optimizers.noted(torch.optim.Optimizer.__init__))
+    bridge.replace(event, "__new__", staticmethod(waits.event_new(event.__new__)))
+    bridge.replace(event, "elapsed_time", waits.elapsed_of_events(event.elapsed_time))
+    bridge.replace(json.JSONEncoder, "default", tensor_reads.json_default(json.JSONEncoder.default))
 
 
 def original_of(func: Any) -> Any:

@@ -165,8 +165,7 @@ _BY_PYTHON = ("apply_", "map_", "map2_")
 
 @functools.cache  # one for all captures: it is known by identity
 def memory_targets() -> Targets:
-    """Replacements for functions that expose a host tensor's memory: pickling, DLPack and pointers read it untracked.
-    """
+    """Functions that expose a host tensor's memory: pickling, DLPack and pointers read it untracked."""
     found: Targets = {f"memory.{name}": (Tensor, name, _handing_out(f"memory.{name}")) for name in _MEMORY}
     for name in _BY_PYTHON:
         found[f"memory.{name}"] = Tensor, name, _computed_in_python(f"memory.{name}")

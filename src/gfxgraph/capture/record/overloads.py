@@ -173,7 +173,6 @@ class OpInfo:
         "is_torchs",
         "is_view",
         "is_watched",
-        "launches_nothing",
         "makes_memory",
         "mutates",
         "n_tensors",
@@ -223,14 +222,12 @@ class OpInfo:
             or any(r.alias_info is not None for r in schema.returns)
             or schema.name.startswith(("aten::_unsafe_view", "aten::unsafe_"))
         )
-        # A view launches nothing, so the graph is not queried after it.
-        self.is_view = (
+        # It launches nothing. torch ends a product, or a copy, with the other one, of which no schema tells.
+        self.is_view = schema.name == "aten::_unsafe_view" or (
             bool(schema.returns)
             and not self.mutates
             and all(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
         )
-        # torch ends a product, or a copy, with this operation.
-        self.launches_nothing = self.is_view or schema.name == "aten::_unsafe_view"
         call = noting(schema.name, getattr(func, "_op", func))
         self.call = quiet(schema.name, call)
         self.binding = quiet(schema.name, BINDINGS.get(full, call))

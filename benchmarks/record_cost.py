@@ -1,4 +1,4 @@
-"""What the recorder itself costs for each operation of a capture, in us of CPU time: the operations' own calls are stubbed.
+"""What the recorder itself costs for each operation of a capture, in us of CPU: the operations' calls are stubbed.
 
     python benchmarks/record_cost.py [--reps 31]      runs in the simulator; compare two checkouts in turn
 

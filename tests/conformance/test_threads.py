@@ -105,7 +105,7 @@ def test_two_threads_capture(platform, mode):
     assert no_event("fallback", "split") and gfxgraph.stats()["capture_count"] == 6
 
 
-def test_draws_under_way_when_a_capture_begins(platform, nothing_compiled):
+def test_draws_under_way_when_a_capture_begins(platform):
     """A thread that draws all the time meets no error: a draw that it has begun is over before torch captures."""
     is_over, errors = threading.Event(), []
 
@@ -171,18 +171,40 @@ def test_others_work_beside_a_capture(platform, call, nothing_compiled):
             del action
 
 
-def test_a_capture_recompiles_nothing_beside_another_thread(platform):
-    """Once Dynamo has compiled anything torch's drawing functions stay: its code may be guarded on them."""
+@pytest.mark.parametrize("call", ["bernoulli", "dropout", "normal_"])
+def test_draws_wait_though_something_was_compiled(platform, call):
+    """Only what compiled code is guarded on keeps torch's error; that code is not compiled anew."""
     from torch._dynamo.testing import CompileCounter
 
     torch._dynamo.reset()
     counter = CompileCounter()
     compiled = torch.compile(lambda x: x + torch.randn_like(x), backend=counter)
     compiled(torch.ones(4))
+    actions = {**CALLS, "bernoulli": lambda: torch.bernoulli(torch.ones(4, device="cuda"))}
+    with capturing_elsewhere("global", draws=True) as go_on:
+        threading.Timer(0.05, go_on.set).start()
+        actions[call]()
     with capturing_elsewhere("global") as go_on:
         threading.Timer(0.05, go_on.set).start()
         compiled(torch.ones(4))
     assert counter.frame_count == 1
+
+
+def test_what_compiled_code_is_guarded_on_after_dynamo_began_again(platform, monkeypatch):
+    """Dynamo counts its frames from nothing again; the functions of the code before are not taken for today's."""
+    import torch._dynamo.convert_frame as frames
+    from torch._dynamo.testing import CompileCounter
+
+    for function in (lambda x: x + torch.rand_like(x), lambda x: x + torch.randn_like(x)):
+        torch._dynamo.reset()
+        monkeypatch.setattr(frames, "FRAME_COUNTER", 0)
+        counter = CompileCounter()
+        compiled = torch.compile(function, backend=counter)
+        compiled(torch.ones(4))
+        with capturing_elsewhere("global") as go_on:
+            threading.Timer(0.05, go_on.set).start()
+            compiled(torch.ones(4))
+        assert counter.frame_count == 1
 
 
 def test_compiling_inside_a_capture_beside_another_thread(platform):
@@ -223,7 +245,7 @@ def test_a_replay_of_random_numbers_waits(platform):
     assert torch.equal(y, expected[1]) and no_event("fallback")
 
 
-def test_a_capture_waits_for_a_draw_that_has_begun(platform, nothing_compiled):
+def test_a_capture_waits_for_a_draw_that_has_begun(platform):
     """Or the generator would be in capture mode before the draw asks for it."""
     begun, go_on, is_captured = threading.Event(), threading.Event(), threading.Event()
 

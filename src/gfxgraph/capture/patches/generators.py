@@ -3,8 +3,8 @@
 Draws: torch registers the default generator with every capture, and until the capture ends a draw in any other thread
 is an error ("Offset increment outside graph capture encountered unexpectedly"). While captures run and other threads
 exist, torch's drawing functions wait until no other thread's capture uses the generator, and a capture waits for
-draws in progress. Draws below Python (autograd, compiled code) keep torch's error, and so do all once Dynamo has
-compiled anything: it would recompile code that is guarded on these functions.
+draws in progress. Functions that compiled code has guards on are left alone, because Dynamo would recompile that
+code. They, and draws below Python (autograd, compiled code), keep torch's error.
 
 ``torch.cuda.get_rng_state`` and ``set_rng_state``: Dynamo guards the code object of the functions that compiled code
 calls. If they are replaced, the compiled code is recompiled inside the capture: torch up to 2.13 then reads and sets
@@ -18,6 +18,7 @@ and neither is possible inside a capture, so both are skipped there.
 from __future__ import annotations
 
 import functools
+import re
 import sys
 import types
 from collections.abc import Callable
@@ -38,15 +39,43 @@ _METHODS = (
     "normal_ uniform_ bernoulli_ bernoulli exponential_ random_ cauchy_ geometric_ log_normal_ multinomial"
 ).split()
 
+_CHECKED = re.compile(r"___check_obj_id\(.*?, (\d+)\)").findall
+_found: dict[str, Any] = {}
+
 
 def drawing_targets() -> Targets:
-    """Every function that draws."""
+    """Every function that may be replaced now."""
+    guarded = _guarded()
+    rooms = () if guarded is None else ((torch, _FUNCTIONS), (torch._VF, _FUNCTIONS), (Tensor, _METHODS))
+    found = [(owner, name, getattr(owner, name, None)) for owner, names in rooms for name in names]
     return {
-        f"draw.{owner.__name__}.{name}": (owner, name, _waiting(getattr(owner, name)))
-        for owner, names in ((torch, _FUNCTIONS), (torch._VF, _FUNCTIONS), (Tensor, _METHODS))
-        for name in names
-        if hasattr(owner, name)
+        f"draw.{owner.__name__}.{name}": (owner, name, _waiting(original))
+        for owner, name, original in found
+        if original is not None and guarded.isdisjoint((id(original), id(getattr(original, "__code__", None))))  # type: ignore[union-attr]
     }
+
+
+def _guarded() -> frozenset[int] | None:
+    """The ``id`` of everything that compiled code has guards on; None if this version of Dynamo does not tell."""
+    frames: Any = sys.modules.get("torch._dynamo.convert_frame")
+    if frames is None or not frames.FRAME_COUNTER:
+        return frozenset()
+    seen = getattr(getattr(frames, "input_codes", None), "seen", None)
+    newest = seen[-1] if seen else None  # the counter begins again where Dynamo is reset
+    if _found.get("at") != frames.FRAME_COUNTER or _found["newest"] is not newest:
+        _found.update(at=frames.FRAME_COUNTER, newest=newest, ids=_identities(seen))
+    return _found["ids"]
+
+
+def _identities(seen: list[Any] | None) -> frozenset[int] | None:
+    entries_of = getattr(torch._C._dynamo.eval_frame, "_debug_get_cache_entry_list", None)
+    if entries_of is None or seen is None:
+        return None
+    entries = [entry for ref in list(seen) if (code := ref()) is not None for entry in entries_of(code)]
+    parts = [part for entry in entries for part in getattr(entry.guard_manager, "code_parts", ())]
+    if entries and not parts:
+        return None
+    return frozenset(int(number) for part in parts for number in _CHECKED(part))
 
 
 @functools.cache  # one for all captures: it is known by identity

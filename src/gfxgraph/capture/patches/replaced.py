@@ -54,8 +54,8 @@ class Names(NamedTuple):
 _nothing_compiled = fused_recording.has_compiled_nothing  # Dynamo recompiles code that is guarded on such a function
 
 
-def _may_draw_elsewhere() -> bool:
-    return threading.active_count() > 1 and _nothing_compiled()
+def _has_threads() -> bool:
+    return threading.active_count() > 1
 
 
 def _always() -> bool:
@@ -76,7 +76,7 @@ GROUPS = {
     "min and max": Names("gradients are clipped by a number", tensor_reads.number_targets, _nothing_compiled),
     "optimizers": Names("a first step makes state that replays go on from", optimizers.targets, optimizers.are_used),
     "collectives": Names("a split ends what a wait waits for", collectives.targets, collectives.are_used),
-    "draws": Names("the generator is the capture's alone", generators.drawing_targets, _may_draw_elsewhere),
+    "draws": Names("the generator is the capture's alone", generators.drawing_targets, _has_threads),
     "memory": Names("host memory that holds values of the device", tensor_reads.memory_targets, _never),
 }
 
@@ -200,8 +200,7 @@ def _start_thread(self: threading.Thread) -> None:
     capturing = process.active_session()
     if capturing is not None:
         capturing.values.share()
-    if _nothing_compiled():
-        also("draws")
+    also("draws")
     STOCK["start_thread"](self)  # the original: another thread may have ended the last capture
 
 

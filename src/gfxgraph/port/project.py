@@ -110,7 +110,6 @@ class Project:
     Attributes:
         macros: what its headers define, by platform.
         own_names: what the project itself calls cudaSomething: no names of CUDA's.
-        warp_constants: names that some file defines as a warp size of 32.
         warp_folders: folders of which some file works with warps.
         has_home: the folder that `port fix` writes is there.
         asks_cuda_home: the build of a torch extension asks for CUDA_HOME and so defines nothing on ROCm.
@@ -128,7 +127,6 @@ class Project:
     macros: Macros = field(default_factory=Macros)
     extension_sources: frozenset[str] = frozenset()
     own_names: frozenset[str] = frozenset()
-    warp_constants: frozenset[str] = frozenset()
     warp_folders: frozenset[str] = frozenset()
     extension_macros: frozenset[str] = frozenset()
     extension_names: frozenset[str] = frozenset()

@@ -60,7 +60,6 @@ class RequirementFile:
         self.lines = text.splitlines()
         self.needs: list[RequiredPackage] = []
         self.indexes: list[PackageIndex] = []
-        self.requires_python = ""
         name = path.rpartition("/")[2].lower()
         self.is_lock = name in ("uv.lock", "poetry.lock", "pipfile.lock", "pdm.lock", "pixi.lock")
         if self.is_lock:
@@ -107,7 +106,6 @@ class RequirementFile:
             config.read_string(self.text)
         except configparser.Error as error:
             raise ValueError(str(error)) from error
-        self.requires_python = config.get("options", "python_requires", fallback="")
         lists = {"": config.get("options", "install_requires", fallback="")}
         if config.has_section("options.extras_require"):
             lists |= dict(config.items("options.extras_require"))
@@ -136,7 +134,6 @@ class RequirementFile:
 
     def _toml(self, data: dict[str, Any]) -> None:
         project, poetry = _table(data, "project"), _table(_table(data, "tool"), "poetry")
-        self.requires_python = str(project.get("requires-python", ""))
         lists = [("", project.get("dependencies")), *_table(project, "optional-dependencies").items(),
                  *_table(data, "dependency-groups").items(),
                  ("build-system", _table(data, "build-system").get("requires"))]  # fmt: skip
@@ -154,7 +151,6 @@ class RequirementFile:
     def _poetry(self, table: dict[str, Any], group: str) -> None:
         for name, spec in table.items():
             if name == "python":
-                self.requires_python = str(spec)
                 continue
             line = next((n for n, t in enumerate(self.lines, 1) if re.match(rf'\s*"?{re.escape(name)}"?\s*=', t)), 1)
             text = spec if isinstance(spec, str) else str(spec.get("version", "")) if isinstance(spec, dict) else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gfxgraph.diagnostics import kinds, libraries
 from gfxgraph.diagnostics.entries import Condition, entry
@@ -92,16 +93,12 @@ class Code(str):
     __hash__ = str.__hash__
 
 
-@dataclass(frozen=True, slots=True)
-class MachineAnswer:
+class MachineAnswer(NamedTuple):
     """What this machine shows about a failure, in both languages, and the command that mends it."""
 
     en: str
     zh: str
     fix: str = ""
-
-    def text(self, lang: str) -> str:
-        return self.zh if lang == "zh" else self.en
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +161,6 @@ class Explanation:
             lines.append(_indent(why, str(parts["why"]) if more else _clause(str(parts["why"]))))
         steps = _texts(parts["do"]) if more else self._first(_texts(parts["do"]), sum(map(len, lines)))
         chosen = best(self.near, self.situation.facts.get)
-        if len(chosen) == 1 and chosen[0].is_printed and not more:  # what is known of the class can only be worse
-            steps = steps[: 1 + len(self.findings)]
         lines.append(_indent(do, "\n".join(steps)))
         if len(chosen) == 1 and (check := self.situation.advice(chosen[0].case.check[lang], lang)):
             lines.append(_indent(words["check"], check))
@@ -190,7 +185,7 @@ class Explanation:
             yield _indent(words["status"], _status(root.status, lang))
         if self.archs:
             yield _indent(words["gpu"], ", ".join(self.archs))
-        yield from (_indent(words["hint"], finding.text(lang)) for finding in self.findings)
+        yield from (_indent(words["hint"], getattr(finding, lang)) for finding in self.findings)
 
     def as_dict(self, lang: str = "") -> dict[str, object]:
         """Return plain data for JSON: ``code``, ``matches`` and the explanation."""

@@ -8,6 +8,7 @@ the text or the machine contradicts (another GPU, system or version) is removed.
 from __future__ import annotations
 
 import math
+import operator
 import re
 import tomllib
 from collections import Counter
@@ -158,12 +159,9 @@ def _is_elsewhere(case: KnownCase, setting: Setting) -> bool:
 
 
 _COMPARED: Mapping[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]] = {
-    ">=": lambda a, b: a >= b,
-    "<=": lambda a, b: a <= b,
-    "==": lambda a, b: a[: len(b)] == b,
-    "!=": lambda a, b: a[: len(b)] != b,
-    ">": lambda a, b: a > b,
-    "<": lambda a, b: a < b,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "==": lambda shown, wanted: shown[: len(wanted)] == wanted,
 }
 
 

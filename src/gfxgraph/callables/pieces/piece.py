@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gfxgraph.callables.effects import Draws
 from gfxgraph.callables.pieces.graph_numbers import InParts, numbers_in
-from gfxgraph.callables.pieces.region import Region, RegionOptions
+from gfxgraph.callables.pieces.region import Region
 from gfxgraph.callables.signature import HOST_CONSTANT_NUMEL, RunEagerly, mode_key, tensor_key, what_changed
 from gfxgraph.callables.trace.dynamo import local
 from gfxgraph.callables.trace.frontend import OnlyTraced, note_inputs
@@ -50,7 +50,7 @@ class Piece:
             lambda inputs: self._graph(*inputs),
             self._static,
             [],
-            wanted=RegionOptions(max_graphs=max_graphs),
+            max_graphs=max_graphs,
             mode=ReplayMode.STANDARD,
             alignment=1,
             name=f"{name}, a piece of {len(found.graph.graph.nodes) - len(placeholders)} operations",

@@ -3,8 +3,7 @@
 Problem: Inductor's callables take everything as inputs, parameters included: hundreds of tensors that never
 move, and a few that change each time. Copying all of them costs more than the replay. Idea: inputs that
 Inductor declares static, and those that the region writes to, are bound to their addresses, and one C
-call compares all of these; the rest goes to a graphed callable, with its buffers, buckets, memory limit
-and fallbacks.
+call compares all of these; the rest goes to a graphed callable, with its buffers, memory limit and fallbacks.
 
     inputs ── all bound addresses unchanged? ──> variant ──> graphed callable
                       └── no ──> another variant, for the present addresses
@@ -20,7 +19,6 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -33,41 +31,6 @@ from gfxgraph.callables.trace.world import same_addresses
 from gfxgraph.capture.replay.graph_tensors import Layout, has_layout, tensor_at
 from gfxgraph.types import ReplayMode
 
-Place = tuple[int, int]
-"""Position of a tensor among the inputs, and its dim."""
-
-
-class Sizes:
-    """The observations of the calls seen so far."""
-
-    def __init__(self) -> None:
-        self._candidates: dict[int, set[Place]] = {}
-        self._seen: set[tuple[int, ...]] = set()
-        self._where: dict[int, Place] | None = None
-        self.is_hopeless = False
-
-    def look(self, inputs: list[Any], numbers: list[int], tensors: list[int]) -> dict[int, Place] | None:
-        """Each number's place; None until every number has been seen with two values, or if one has no place."""
-        if self.is_hopeless:
-            return None
-        values = tuple([inputs[i] for i in numbers])
-        if values in self._seen:
-            return self._where
-        self._seen.add(values)
-        for number in numbers:
-            found = {
-                (at, dim) for at in tensors for dim, size in enumerate(inputs[at].size()) if size == inputs[number]
-            }
-            known = self._candidates.get(number)
-            self._candidates[number] = found if known is None else known & found
-        self.is_hopeless = not all(self._candidates[number] for number in numbers)
-        if self.is_hopeless:
-            self._where = None
-        elif all(len({seen[at] for seen in self._seen}) > 1 for at in range(len(numbers))):
-            self._where = {number: min(self._candidates[number]) for number in numbers}
-        return self._where
-
-
 MAX_VARIANTS = 4
 """Sets of addresses kept captured; the least recently used is evicted first."""
 MAX_PLACES = 4
@@ -77,14 +40,6 @@ ALIGNMENT = 16
 
 Boxed = Callable[[list[Any]], Any]
 _regions: weakref.WeakSet[Region] = weakref.WeakSet()
-
-
-@dataclass(frozen=True, slots=True)
-class RegionOptions:
-    """Options for our graphs from the caller of ``torch.compile``."""
-
-    buckets: Any = None
-    max_graphs: int = 64
 
 
 def living() -> list[Region]:
@@ -101,6 +56,7 @@ class Region(CapturedCallable):
         mutated: positions of inputs that the callable writes to.
         is_backward, is_inference: what it was compiled from.
         is_partition: one of several parts of a compiled graph.
+        max_graphs: most captured signatures at the same addresses.
         mode: of the graphed callables inside; hot ones hand out their buffers.
         name: for messages.
         alignment: what the callable assumes about addresses, in bytes; other inputs are copied for it.
@@ -117,7 +73,7 @@ class Region(CapturedCallable):
         is_backward: bool = False,
         is_inference: bool = True,
         is_partition: bool = False,
-        wanted: RegionOptions = RegionOptions(),
+        max_graphs: int = 64,
         mode: ReplayMode = ReplayMode.HOT,
         name: str = "",
         alignment: int = ALIGNMENT,
@@ -131,8 +87,7 @@ class Region(CapturedCallable):
         self._is_backward = is_backward
         self.computes_into_arguments = is_backward or is_partition
         """Whether Inductor may compute into an argument whose last use is this region, if Inductor made it."""
-        self.wanted = wanted
-        self._sizes = Sizes() if wanted.buckets is not None and is_inference else None
+        self.max_graphs = max_graphs
         self._copied: frozenset[int] = frozenset()
         """Static inputs that turned out to move."""
         self._variants: dict[tuple[int, ...], Variant] = {}
@@ -253,17 +208,13 @@ class Region(CapturedCallable):
     def mutated(self) -> frozenset[int]:
         return self._mutated
 
-    @property
-    def sizes(self) -> Sizes | None:
-        return self._sizes
-
     def stats(self) -> dict[str, Any]:
         """Sums over the variants: ``captures``, ``replays``, ``eager`` calls by reason."""
         total: dict[str, Any] = {
             "captures": 0, "replays": 0, "eager": {}, **self._before, "variants": len(self._variants),
         }  # fmt: skip
         total["eager"] = dict(Counter(total["eager"]) + self.eager)
-        for inner in (*self.gradients, *[graphed for each in self._variants.values() for graphed in each.graphed]):
+        for inner in (*self.gradients, *[each.graphed for each in self._variants.values()]):
             found = inner.stats()
             total["captures"] += found["captures"]
             total["replays"] += found["replays"]
@@ -278,8 +229,7 @@ class Region(CapturedCallable):
         for each in self.gradients:
             lines.append(f"  forward and backward: {each.why_eager or f'{each.n_replays} replays'}")
         for variant in self._variants.values():
-            for graphed in variant.graphed:
-                lines += ["  " + line for line in graphed.explain().splitlines()]
+            lines += ["  " + line for line in variant.graphed.explain().splitlines()]
         return "\n".join(lines)
 
 
@@ -287,24 +237,15 @@ class Variant:
     """The region with some of its inputs at fixed addresses."""
 
     def __init__(self, region: Region, inputs: list[Any], fixed: tuple[int, ...]) -> None:
-        self._region = weakref.ref(region)
         self._positions = list(fixed)
         self._addresses: list[int | None] = [None] * len(inputs)
-        self._bound: list[Any] = [None] * len(inputs)
+        bound: list[Any] = [None] * len(inputs)
         for i in fixed:
             self._addresses[i] = inputs[i].data_ptr()
-            self._bound[i] = inputs[i].detach() if region.owns(i) else tensor_at(Layout.of(inputs[i]))
+            bound[i] = inputs[i].detach() if region.owns(i) else tensor_at(Layout.of(inputs[i]))
         self._moving = [i for i in range(len(inputs)) if self._addresses[i] is None]
-        self._tensors = [i for i in self._moving if isinstance(inputs[i], Tensor)]
-        self._numbers = [i for i in self._moving if not isinstance(inputs[i], Tensor)]
-        self._sizes = region.sizes
-        options = Options(mode=region.mode, max_graphs=region.wanted.max_graphs, assume_pure=True)
-        self._exact = Graphed(Bound(region, self._bound, self._moving), options)
-        self._padded: Graphed | None = None
-
-    @property
-    def graphed(self) -> list[Graphed]:
-        return [self._exact] if self._padded is None else [self._exact, self._padded]
+        options = Options(mode=region.mode, max_graphs=region.max_graphs, assume_pure=True)
+        self.graphed = Graphed(Bound(region, bound, self._moving), options)
 
     def is_at(self, inputs: list[Any]) -> bool:
         """True if all bound inputs lie at their addresses."""
@@ -312,34 +253,9 @@ class Variant:
 
     def run(self, inputs: list[Any]) -> Any:
         """Run one call; empties the list, as Inductor's callables do."""
-        if self._sizes is not None and self._numbers:
-            return self._run_sized(inputs)
         given = [inputs[i] for i in self._moving]
         inputs.clear()
-        return self._exact(*given)
-
-    def _run_sized(self, inputs: list[Any]) -> Any:
-        """Run a call whose sizes vary: in a bucket, once it is known which dims the numbers are."""
-        assert self._sizes is not None
-        where = self._sizes.look(inputs, self._numbers, self._tensors)
-        if where is None:
-            given = [inputs[i] for i in self._moving]
-            inputs.clear()
-            return self._exact(*given)
-        if self._padded is None:
-            region = self._region()
-            assert region is not None
-            options = Options(
-                dynamic="infer",
-                buckets=region.wanted.buckets,
-                mode=region.mode,
-                max_graphs=region.wanted.max_graphs,
-                assume_pure=True,
-            )
-            self._padded = Graphed(Bound(region, self._bound, self._tensors, where), options)
-        given = [inputs[i] for i in self._tensors]
-        inputs.clear()
-        return self._padded(*given)
+        return self.graphed(*given)
 
 
 class Bound:
@@ -348,19 +264,15 @@ class Bound:
     Args:
         bound: the bound tensors, at their positions; None elsewhere.
         moving: positions of the arguments.
-        numbers: by position, which dim of which argument a number is; empty if numbers are arguments.
     """
 
-    def __init__(
-        self, region: Region, bound: list[Any], moving: list[int], numbers: dict[int, tuple[int, int]] | None = None
-    ) -> None:
+    def __init__(self, region: Region, bound: list[Any], moving: list[int]) -> None:
         self._model = region.model
         self._mutated = region.mutated
         self._alignment = region.alignment
         self._into_arguments = region.computes_into_arguments
         self._inputs = bound
         self._moving = moving
-        self._numbers = numbers or {}
         self.__qualname__ = region.name
         self.homes = frozenset(t.untyped_storage().data_ptr() for t in bound if isinstance(t, Tensor) and t.numel())
         """Storage addresses of the bound tensors."""
@@ -369,8 +281,6 @@ class Bound:
         inputs = list(self._inputs)
         for i, value in zip(self._moving, given):
             inputs[i] = value
-        for i, (tensor, dim) in self._numbers.items():
-            inputs[i] = inputs[tensor].size(dim)
         results = self._model(_aligned_all(inputs, self._mutated, self._alignment))
         return _apart(results, given) if self._into_arguments else results
 

@@ -50,7 +50,6 @@ from gfxgraph.callables.signature import (
     Args,
     Call,
     Fast,
-    GuardMiss,
     InPieces,
     Kwargs,
     NotATree,
@@ -62,7 +61,7 @@ from gfxgraph.callables.signature import (
     tensor_key,
     understand,
 )
-from gfxgraph.callables.trace.dynamo import Calls, is_compiled, is_traced_here, shield
+from gfxgraph.callables.trace.dynamo import WARM_UP, Calls, is_compiled, is_traced_here, shield
 from gfxgraph.callables.trace.frontend import Frontend
 from gfxgraph.callables.trace.world import World, holds_mapping
 from gfxgraph.callables.worlds import Worlds
@@ -100,20 +99,30 @@ class Graphed:
     served by a larger bucket is also compared with a padded run (`_judge`).
     3. Record: the function is captured over static inputs (`Captured.record`).
     4. Replay: copy in, launch, results (`_replay`); from the second on by a function generated for such calls
-    (`_fast`). If a value that the capture read has changed: another capture of the signature, or this call eagerly.
+    (`_fast`). A call for which a value that the capture read has changed runs eagerly.
     5. Eager for good: `Captured.fall_back` has reported why. If something that 1 saw has changed, start again at 1.
 
     Args:
         fn: the function, method or module.
         options: what ``gfxgraph.graphed`` was asked for.
         make_piece: makes a callable from each graph that Dynamo finds; None to not trace the function.
+        name: its name in reports; by default the function's.
+        buffers: memory of static inputs that it shares with other callables.
     """
 
-    def __init__(self, fn: Callable[..., Any], options: Options, *, make_piece: MakePiece | None = None) -> None:
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        options: Options,
+        *,
+        make_piece: MakePiece | None = None,
+        name: str = "",
+        buffers: Buffers | None = None,
+    ) -> None:
         self._fn = fn
         self._options = options
         self._make_piece = make_piece
-        self._name = getattr(fn, "__qualname__", type(fn).__qualname__)
+        self._name = name or getattr(fn, "__qualname__", type(fn).__qualname__)
         self._is_in_place = options.moved is MovedInput.RECAPTURE
         """Whether the caller's tensors are read and written in place, which makes their addresses part of a
         signature.
@@ -139,7 +148,7 @@ class Graphed:
                 self._run = self._front.run
         self._pieces = Calls()
         """Calls in pieces, by reason."""
-        self._shared = Shared(fn, self._run, self._front, self._name, options)
+        self._shared = Shared(fn, self._run, self._front, self._name, options, buffers)
         self._eager = self._shared.eager
         forget = weakref.WeakMethod(self._evict_world)
         self._worlds = Worlds(fn, self._front, self._eager, self._pieces, forget)
@@ -343,12 +352,7 @@ class Graphed:
             instance, own = entry.of_ring(stream, tensors, route.repeats_last)
         # What the function writes to its arguments it also writes to their padding.
         entry.fill(tensors, route.repeats_last, None if entry.mutates else route.mark)
-        try:
-            entry.replay(instance)
-        except GuardMiss:
-            if own is False or route.padded is not None:
-                raise
-            instance = entry.variant()
+        entry.replay(instance)
         if entry.mutates:
             entry.give_back_mutated(tensors)
         arena.use(entry)
@@ -513,6 +517,18 @@ class Graphed:
             "pieces": dict(self._pieces),
             "signatures": len(self._entries),
         }
+
+    @property
+    def graphs(self) -> list[Any]:
+        """The graphs of its signatures."""
+        return [instance.graph for entry in self._entries.values() for instance in entry.instances()]
+
+    @property
+    def why_eager(self) -> str:
+        """The commonest reason why its calls have no graph of their own; "" if a signature has one."""
+        reasons = Counter(self._eager) + Counter(self._pieces)
+        del reasons[WARM_UP]
+        return "" if self.graphs or not reasons else reasons.most_common(1)[0][0].partition("\n")[0]
 
     def explain(self) -> str:
         """Every signature: how it runs, and why."""

@@ -502,7 +502,7 @@ def test_ranks_of_one_are_nobody_to_ask():
         same(g, chain, filled(i))
     assert g.stats()["replays"] == 3 and "3 replays" in g.explain()
     with pytest.raises(ValueError, match="moved, strict cannot be chosen"):
-        gfxgraph.graphed(chain, ranks=True, moved="relocate", strict=True)
+        gfxgraph.graphed(chain, ranks=True, moved="recapture", strict=True)
     with pytest.raises(ValueError, match="list of sizes that every rank has"):
         gfxgraph.graphed(chain, ranks=True, buckets="auto")
 

@@ -44,7 +44,7 @@ from gfxgraph.capture.replay.graph_tensors import Layout, taken_from_device, use
 from gfxgraph.capture.replay.replay_hooks import bare_launch
 from gfxgraph.capture.replay.replay_steps import SegmentStep
 from gfxgraph.capture.replay.rollback import Rollback
-from gfxgraph.capture.undo import is_interrupt, unbroken
+from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.core.locks import new_lock
 from gfxgraph.core.memory_budget import Held, Prediction, shown, to_evict
 from gfxgraph.core.tape import Opaque, Tape
@@ -105,78 +105,85 @@ class CaptureResult:
     graph: Any
     result: Any
     is_recorded: bool
-    pool: SharedPool
-    is_plain: bool = True
-    """A replay is one launch and nothing else."""
-    is_opaque: bool = True
-    """It launches what torch did not make: what that reads and writes is not known."""
+    pool: Any
+
+    @property
+    def is_plain(self) -> bool:
+        """A replay is one launch and nothing else."""
+        return not self.is_recorded or self.graph.is_plain
+
+    @property
+    def is_opaque(self) -> bool:
+        """It launches what torch did not make: what that reads and writes is not known."""
+        return not self.is_recorded or self.graph.is_opaque
 
 
 def capture_graph(
+    place: Arena,
     call: Callable[[], Any],
-    stream: Any,
-    pool: SharedPool,
+    pool: Any = None,
     *,
-    recorded: bool,
+    recorded: bool = True,
     is_drawless: bool = False,
     on_unsafe: OnUnsafe | None = None,
 ) -> CaptureResult:
-    """Capture ``call`` on ``stream`` into ``pool``; nothing is executed.
+    """Capture ``call`` on the arena's stream, after the current stream's work; nothing is executed.
 
     Args:
+        pool: a `SharedPool`, the id of one, or None for memory of its own.
+        recorded: with a tape; else only a launch can run the graph.
         is_drawless: it draws no random numbers, so other threads may go on drawing.
-        on_unsafe: overrides the settings'.
+        on_unsafe: overrides the settings', where values that are computed with are constants.
 
     Raises:
-        CaptureDied: the capture failed, whatever the reason; the process is as before.
+        CaptureDied: the capture failed, whatever the reason; the process is as before, the arena has a new pool.
         torch.OutOfMemoryError: as torch raised it.
     """
-    state = pool.state
-    policy = on_unsafe or state.settings.on_unsafe
-    if policy is OnUnsafe.SPLIT:
-        policy = OnUnsafe.PIN
+    chosen = place.state.settings.on_unsafe
+    policy = on_unsafe or (OnUnsafe.PIN if chosen is OnUnsafe.SPLIT else chosen)
     capturing = _recorded if recorded else _unrecorded
+    place.stream.wait_stream(torch.cuda.current_stream(place.device_index))
     # Weights cached by autocast must neither enter the graph nor leave it: outside, they are freed with
     # the context; inside, only replays compute them.
     torch.clear_autocast_cache()
     try:
-        with torch.cuda.stream(stream), drawless(is_drawless):
-            return capturing(pool, policy, stream, call)
+        with torch.cuda.stream(place.stream), drawless(is_drawless):
+            graph, result = capturing(place.state, getattr(pool, "id", pool), policy, place.stream, call)
+    except CaptureDied:
+        place.renew()
+        raise
     finally:
         torch.clear_autocast_cache()
+    return CaptureResult(graph, result, recorded, pool)
 
 
-def _recorded(pool: SharedPool, policy: OnUnsafe, stream: Any, call: Callable[[], Any]) -> CaptureResult:
-    graph = graph_class(pool.state)(on_unsafe=policy)
+def _recorded(
+    state: process.Process, pool_id: Any, policy: OnUnsafe, stream: Any, call: Callable[[], Any]
+) -> tuple[Any, Any]:
+    graph = graph_class(state)(on_unsafe=policy)
     try:
-        graph.capture_begin(pool=pool.id, capture_error_mode="thread_local")
+        graph.capture_begin(pool=pool_id, capture_error_mode="thread_local")
         result = call()
         graph.capture_end()
-    except torch.OutOfMemoryError:
-        _abandon(graph)
-        raise
     except BaseException as error:
-        _abandon(graph)
-        if is_interrupt(error):
+        with suppress(GfxGraphError, RuntimeError):
+            graph.reset()
+        if isinstance(error, torch.OutOfMemoryError) or is_interrupt(error):
             raise
         raise CaptureDied(kind_and_line(error)) from error
-    return CaptureResult(graph, result, True, pool, graph.is_plain, graph.is_opaque)
+    return graph, result
 
 
-def _abandon(graph: Any) -> None:
-    with suppress(GfxGraphError, RuntimeError):
-        graph.reset()
-
-
-def _unrecorded(pool: SharedPool, policy: OnUnsafe, stream: Any, call: Callable[[], Any]) -> CaptureResult:
+def _unrecorded(
+    state: process.Process, pool_id: Any, policy: OnUnsafe, stream: Any, call: Callable[[], Any]
+) -> tuple[Any, Any]:
     """Like ``_recorded``, without a tape: the graph's program is one segment that only a launch can run."""
-    state = pool.state
     base, graph = state.base, graph_class(state)(on_unsafe=policy)
     workspaces.note(stream, graph)
     with intercept.entered(graph, "a graphed callable", draws=not is_drawless()):
         try:
             with capture_lock.unnoticed(), kept_out(stream.device_index):
-                begin(base, graph, (), pool.id, "thread_local")
+                begin(base, graph, (), pool_id, "thread_local")
             with _refusing_waits():
                 result = call()
             with capture_lock.unnoticed(), warnings.catch_warnings():
@@ -195,7 +202,7 @@ def _unrecorded(pool: SharedPool, policy: OnUnsafe, stream: Any, call: Callable[
     step.driver_nbytes = driver_nbytes
     graph._hold(Program(bare_launch(base), steps=[step]))
     state.counters.add("capture")
-    return CaptureResult(graph, result, False, pool)
+    return graph, result
 
 
 @contextmanager
@@ -390,6 +397,98 @@ class Arena:
         cap = max(0, int(total * self.state.settings.vram_cap) - others)
         return cap if self.limit is None else min(cap, self.limit)
 
+    def report(self) -> dict[str, Any]: ...
+
+
+class Arena:
+    """Pool, capture stream, order of work and memory budget of one device."""
+
+    def __init__(self, state: process.Process, device_index: int) -> None:
+        self.state = state
+        self.device_index = device_index
+        self.contexts = Contexts()
+        self.lock = new_lock()
+        self.entries: weakref.WeakSet[Tenant] = weakref.WeakSet()
+        self.n_uses = 0
+        self.stream: Any = None
+        self._pool: weakref.ref[SharedPool] | None = None
+        self.last_stream: Any = None
+        self.last_raw = -1
+        """Handle of the stream that ran the arena's last work."""
+        self.limit: int | None = None
+        """Bytes that graphs may take; None for what the cap leaves of the device."""
+        self.renew()
+
+    def renew(self) -> None:
+        """Use a new pool and stream for future captures; existing graphs keep theirs."""
+        with torch.cuda.device(self.device_index):
+            self._pool = None
+            self.stream = torch.cuda.Stream()
+
+    @property
+    def pool(self) -> SharedPool:
+        """The pool for captures. They hold it: when the last is gone its memory is freed, and the next capture makes
+        a new one.
+        """
+        pool = self._pool() if self._pool is not None else None
+        if pool is None:
+            pool = self.new_pool()
+            self._pool = weakref.ref(pool)
+        return pool
+
+    def new_pool(self) -> SharedPool:
+        """A pool that nothing else uses."""
+        with torch.cuda.device(self.device_index):
+            return SharedPool(self.state, self.stream)
+
+    # -- order of work ----------------------------------------------------------------------------
+
+    def follow(self, stream: Any) -> None:
+        """Make ``stream`` wait for the arena's last work, and record it as the latest."""
+        if self.last_stream is not None and self.last_stream.cuda_stream != stream.cuda_stream:
+            stream.wait_stream(self.last_stream)
+        self.last_stream = stream
+        self.last_raw = stream.cuda_stream
+
+    def wait_for_all(self) -> None:
+        """Wait until no work of the arena is running: each use waits for the one before, so waiting for the last is
+        enough.
+
+        Does not wait for the device: that is refused while anybody captures on it, and ends that capture.
+        """
+        for stream in (self.stream, self.last_stream):
+            if stream is None:
+                continue
+            with torch.cuda.stream(stream):
+                is_capturing = torch.cuda.is_current_stream_capturing()
+            if not is_capturing:
+                wait_for(self.state, stream)
+
+    def use(self, entry: Tenant) -> None:
+        """Mark an entry as just used."""
+        self.n_uses += 1
+        entry.used_at = self.n_uses
+
+    # -- budget -----------------------------------------------------------------------------------
+
+    def reserved(self) -> int:
+        """Bytes that torch's allocator has reserved on the device."""
+        return int(torch._C._cuda_memoryStats(self.device_index)["reserved_bytes"]["all"]["current"])
+
+    def graph_nbytes(self) -> int:
+        """Bytes that the arena's captures take."""
+        return sum(entry.nbytes for entry in list(self.entries))
+
+    def cap(self) -> int:
+        """The most bytes that graphs may take: the limit, and never more than GFXGRAPH_VRAM_CAP leaves."""
+        free, total = torch.cuda.mem_get_info(self.device_index)
+        stats = torch._C._cuda_memoryStats(self.device_index)
+        # What torch caches without using it is freed when needed; some of it may be the graphs' own.
+        cached = stats["reserved_bytes"]["all"]["current"] - stats["allocated_bytes"]["all"]["current"]
+        others = max(0, total - free - max(self.graph_nbytes(), cached))
+        cap = max(0, int(total * self.state.settings.vram_cap) - others)
+        return cap if self.limit is None else min(cap, self.limit)
+
     def nominal_cap(self) -> int:
         """``cap()`` if nobody else used the device; calls no driver, so any thread may call it."""
         cap = int(torch.cuda.get_device_properties(self.device_index).total_memory * self.state.settings.vram_cap)
@@ -466,31 +565,12 @@ def current_arena() -> Arena | None:
     return None if state is None or foreign_mode() else arena_of(state, torch.cuda.current_device())
 
 
-@unbroken
-def record(place: Arena, pool: Any, call: Callable[[], Any], on_unsafe: OnUnsafe | None = None) -> tuple[Any, Any]:
-    """Capture ``call`` on the arena's stream; return the graph object and the call's result.
-
-    Raises:
-        RuntimeError: the capture failed; the process is as before, but the pool must not be captured into again.
-    """
-    graph = graph_class(place.state)(on_unsafe=on_unsafe)
-    place.stream.wait_stream(torch.cuda.current_stream())
-    # Weights cached by autocast must neither enter the graph nor leave it.
-    torch.clear_autocast_cache()
-    with torch.cuda.stream(place.stream):
-        try:
-            graph.capture_begin(pool=getattr(pool, "id", pool), capture_error_mode="thread_local")
-            result = call()
-            graph.capture_end()
-        except BaseException:
-            with suppress(RuntimeError):
-                graph.reset()
-            if place.stream.cuda_stream in place.state.lost_streams:
-                place.renew()
-            raise
-        finally:
-            torch.clear_autocast_cache()
-    return graph, result
+def upload(graph: Any) -> None:
+    """Upload a graph to the device before its first launch, if the runtime can."""
+    state = bridge.process_for_callables()
+    driver = state.driver if state is not None else None
+    if driver is not None and "upload" not in driver.missing:
+        driver.upload(graph.raw_cuda_graph_exec(), torch.cuda.current_stream().cuda_stream)
 
 
 @contextmanager

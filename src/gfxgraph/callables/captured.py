@@ -40,8 +40,8 @@ from gfxgraph.callables.arena import (
     SharedPool,
     capture_graph,
     kind_and_line,
-    record,
     replay,
+    upload,
 )
 from gfxgraph.callables.buckets import Bucketed
 from gfxgraph.callables.effects import ArgumentWrites, Draws
@@ -57,8 +57,6 @@ from gfxgraph.callables.inputs import (
 )
 from gfxgraph.callables.options import Options
 from gfxgraph.callables.outputs import RING, GraphOutput, Outputs
-from gfxgraph.callables.relocation import NotRelocatable
-from gfxgraph.callables.relocation import learn as where_read
 from gfxgraph.callables.signature import (
     Args,
     Call,
@@ -74,23 +72,24 @@ from gfxgraph.callables.signature import (
 from gfxgraph.callables.trace.dynamo import Calls, is_compiled
 from gfxgraph.capture.replay.graph_tensors import size_of, used_on
 from gfxgraph.capture.undo import is_interrupt
-from gfxgraph.errors import CaptureError, DriverError, first_line
+from gfxgraph.errors import CaptureError, first_line
 from gfxgraph.process import bridge
 from gfxgraph.process.process import Process
-from gfxgraph.types import MovedInput, OnUnsafe, ReplayMode
+from gfxgraph.types import MovedInput, OnUnsafe
 
 if TYPE_CHECKING:
     from gfxgraph.callables.arena import Arena
     from gfxgraph.callables.buckets import Bucketed
     from gfxgraph.callables.joined_launch import JoinedCall
-    from gfxgraph.callables.relocation import RelocatedInputs
     from gfxgraph.callables.trace.frontend import Frontend
 
 
 TRY_AGAIN_AFTER = 64
 """Eager calls before the next attempt, after a capture found no memory."""
-MOST_VARIANTS = 3
-"""Most captures of one signature, besides the first, for values that it branches on; more of them run eagerly."""
+MOST_MISSES = 2
+"""Replays in a row that find another value than was captured, before the signature is captured again."""
+MOST_RECAPTURES = 3
+"""Most captures of one signature because of such values; after that only calls with the captured ones replay."""
 
 
 NO_GPU = "there is no GPU, or gfxgraph cannot use it"
@@ -194,9 +193,9 @@ class CapturedFunction(CapturedCallable):
         try:
             if self.pool is None:
                 self.pool = self.place.new_pool()
-            self.graph, self.outputs = record(
-                self.place, self.pool, lambda: self._store(self._made()), self.on_unsafe
-            )
+            on_unsafe = self.on_unsafe or self.place.state.settings.on_unsafe
+            made = capture_graph(self.place, lambda: self._store(self._made()), self.pool, on_unsafe=on_unsafe)
+            self.graph, self.outputs = made.graph, made.result
         except RuntimeError as error:  # out of memory too
             if is_interrupt(error):
                 raise
@@ -225,9 +224,8 @@ class CapturedFunction(CapturedCallable):
 
     def upload(self) -> None:
         """Upload the graph to the device before its first launch, if the runtime can."""
-        driver = self.place.state.driver
-        if self.graph is not None and driver is not None and "upload" not in driver.missing:
-            driver.upload(self.graph.raw_cuda_graph_exec(), torch.cuda.current_stream().cuda_stream)
+        if self.graph is not None:
+            upload(self.graph)
 
     def drop(self) -> None:
         self.graph = None
@@ -259,8 +257,6 @@ class Instance:
         self.is_opaque = made.is_opaque
         self.mutated = [place for step in program.steps for place in step.mutated]
         self.generators = program.generators
-        self.moving: RelocatedInputs | None = None
-        """Arguments read in place instead of from buffers; None if all are copied."""
         self.draws: bool | None = None
         """Whether a replay advances a random generator, which only torch's own replay does; None before the first."""
         self.joined: JoinedCall | None = None
@@ -269,8 +265,6 @@ class Instance:
         """A second one, for results that are copied out: a caller that keeps each result until the next alternates
         between two.
         """
-        self.n_trials = 0
-        """Replays whose result went to no caller."""
         self.seen_on = -1
         self.stream: Any = None
         """The stream on which the results were last handed out."""
@@ -299,6 +293,7 @@ class Shared(CapturedCallable):
         front: Frontend | None,
         name: str,
         options: Options,
+        buffers: Buffers | None = None,
     ) -> None:
         super().__init__(name)
         self.fn = fn
@@ -310,7 +305,7 @@ class Shared(CapturedCallable):
         self.is_opaque = is_compiled(fn)
         self.is_clean: dict[Any, bool] = {}
         """By kind of call: whether its first recorded capture was one plain segment."""
-        self.buffers = Buffers()
+        self.buffers = Buffers() if buffers is None else buffers
         """The memory of all signatures' static inputs."""
 
     def forget(self) -> None:
@@ -320,8 +315,6 @@ class Shared(CapturedCallable):
 
     def may_go_unrecorded(self, state: Process, kind: Any) -> bool:
         """Whether calls of this kind are captured without the recorder: they differ only in sizes."""
-        if self.options.moved is MovedInput.RELOCATE:  # relocation needs the nodes' names
-            return False
         if not self.is_clean.get(kind, False):
             return False
         # Only if the driver itself refuses what no graph can hold, and nothing needs a tape.
@@ -364,11 +357,8 @@ class Captured(CapturedCallable):
         self.ring_failed = False
         self.all_held = False
         """Whether a caller held the results of the whole ring: from then on results are copied out."""
-        self.variants: list[Instance] = []
-        """Captures made for other values; the one that fitted last is ``first``."""
+        self.n_missed = self.n_recaptured = 0
         self.result_nbytes = 0
-        self.why_copied = ""
-        """Why large arguments are copied, though they should be read in place."""
         self.world: Any = None
         """What the captured function reads besides its arguments."""
         self.n_seen = 0
@@ -416,10 +406,10 @@ class Captured(CapturedCallable):
 
     def replays(self) -> int:
         """Replays that produced a caller's result."""
-        return self.n_gone + sum(i.graph.n_replays - i.n_trials for i in self.instances())
+        return self.n_gone + sum(i.graph.n_replays for i in self.instances())
 
     def instances(self) -> list[Instance]:
-        return [self.first, *self.ring, *self.variants] if self.first is not None else []
+        return [self.first, *self.ring] if self.first is not None else []
 
     def named_graphs(self) -> list[tuple[Any, str]]:
         return [(instance.graph, f"{self.name} {self.label}".strip()) for instance in self.instances()]
@@ -502,8 +492,6 @@ class Captured(CapturedCallable):
         self.first = instance
         self.shared.n_captures += 1
         self.learn(call, instance)
-        if self.shared.options.moved is MovedInput.RELOCATE:
-            self._relocate(call, instance, bucketed)
         if self.arena.graph_nbytes() > self.arena.cap():  # it took more than predicted
             try:
                 self._make_room(0)
@@ -526,22 +514,6 @@ class Captured(CapturedCallable):
         self.arena.state.report("fallback", "out of memory in a capture; these calls run eagerly", self.name)
         raise RunEagerly("out of memory in a capture")
 
-    def _relocate(self, call: Call, instance: Instance, bucketed: Bucketed | None) -> None:
-        """Make the graph read large arguments in place, if its kernels are understood."""
-        try:
-            if self.shared.options.mode is ReplayMode.HOT:
-                raise NotRelocatable("arguments are copied in hot mode")
-            if call.aliases:
-                raise NotRelocatable("arguments share memory")
-            if bucketed is not None and bucketed.is_padded:
-                raise NotRelocatable("the call is smaller than its bucket")
-            instance.moving = where_read(self, instance, call.tensors)
-        except (NotRelocatable, CaptureDied, DriverError, torch.OutOfMemoryError) as error:
-            self.why_copied = first_line(error)
-            why = f"large arguments are copied, not read in place: {self.why_copied}"
-            self.arena.state.report("not_relocated", why, self.name, self.label, logging.INFO)
-            torch.cuda.current_stream(self.arena.device_index).wait_stream(self.arena.stream)
-
     def _make_room(self, needed: int) -> None:
         if not self.arena.make_room(needed, keep=self):
             self.n_seen = self.shared.options.warmup - TRY_AGAIN_AFTER
@@ -560,7 +532,6 @@ class Captured(CapturedCallable):
                     self.fall_back("the trace is not valid for the buffers that a graph would read")
                     return None
                 self.world = world
-            self.arena.stream.wait_stream(torch.cuda.current_stream(self.arena.device_index))
             try:
                 return self.capture(recorded=recorded)
             except CaptureDied as error:
@@ -585,7 +556,6 @@ class Captured(CapturedCallable):
         if chosen is None and len(self.ring) < RING and not self.ring_failed:
             # A capture that is split runs its parts, and the inputs still hold another call's values.
             self.fill(tensors, repeats_last)
-            self.arena.stream.wait_stream(stream)
             try:
                 chosen = self.add_to_ring(recorded=not self.is_clean)
                 self.shared.n_captures += 1
@@ -601,30 +571,6 @@ class Captured(CapturedCallable):
             stream.wait_stream(chosen.stream)  # its last results may still be read there
         chosen.stream, chosen.seen_on = stream, stream.cuda_stream
         return chosen, False
-
-    def variant(self) -> Instance:
-        """Replay another capture of the same signature, made for the present values.
-
-        Raises:
-            RunEagerly: there is none, and no room for more.
-        """
-        found = self.replay_variant()
-        if found is None and len(self.variants) < MOST_VARIANTS:
-            current = torch.cuda.current_stream(self.arena.device_index)
-            self.arena.stream.wait_stream(current)
-            try:
-                self.add_variant()
-                self.shared.n_captures += 1
-            except (CaptureDied, torch.OutOfMemoryError, NotATree) as error:
-                why = "too many captures for different values; such calls run eagerly"
-                self.arena.state.report("fallback", why, self.name, kind_and_line(error))
-                raise RunEagerly("a value that the capture read has changed") from error
-            finally:
-                current.wait_stream(self.arena.stream)
-            found = self.replay_variant()
-        if found is None:
-            raise RunEagerly("a value that the capture read has changed")
-        return found
 
     # -- capture ----------------------------------------------------------------------------------
 
@@ -690,18 +636,14 @@ class Captured(CapturedCallable):
         versions = [s.tensor._version for s in self.statics if not s.tensor.is_inference()]
 
         run = functools.partial(self.fn, *self.args, **self.kwargs)
-        try:
-            made = capture_graph(
-                run if copy_results is None else lambda: copy_results(run()),
-                arena.stream,
-                pool or arena.pool,
-                recorded=recorded,
-                is_drawless=self.is_drawless,
-                on_unsafe=self.on_unsafe,
-            )
-        except CaptureDied:
-            arena.renew()
-            raise
+        made = capture_graph(
+            arena,
+            run if copy_results is None else lambda: copy_results(run()),
+            pool or arena.pool,
+            recorded=recorded,
+            is_drawless=self.is_drawless,
+            on_unsafe=self.on_unsafe,
+        )
         homes = self.world.homes if self.world is not None else frozenset()
         instance = Instance(made, Outputs(made.result, self.statics, self.warm, homes))
         after = [s.tensor._version for s in self.statics if not s.tensor.is_inference()]
@@ -724,21 +666,6 @@ class Captured(CapturedCallable):
             return set()
         return set(written_inputs(instance.graph, [static.tensor for static in self.statics]))
 
-    def args_over(self, others: Mapping[int, Tensor]) -> tuple[Args, Kwargs]:
-        """The static arguments, with the tensors at some positions replaced."""
-        given = iter([others.get(i, static.tensor) for i, static in enumerate(self.statics)])
-        return replace(self.args, lambda _: next(given)), replace(self.kwargs, lambda _: next(given))
-
-    def capture_over(self, others: Mapping[int, Tensor]) -> Instance:
-        """Make one more recorded capture over other buffers; raises as ``capture``."""
-        args, kwargs, mutates = self.args, self.kwargs, self.mutates
-        self.args, self.kwargs = self.args_over(others)
-        try:
-            return self.capture(recorded=True)
-        finally:
-            # What the function writes was seen on the entry's own buffers, which this capture does not touch.
-            self.args, self.kwargs, self.mutates = args, kwargs, mutates
-
     def fall_back(
         self, why: str, error: BaseException | None = None, *, label: str = "", for_good: bool = True
     ) -> str:
@@ -757,7 +684,6 @@ class Captured(CapturedCallable):
         self.n_gone = self.replays()
         self.first = None
         self.ring.clear()
-        self.variants.clear()
         self.pool_nbytes = 0
         self.input_nbytes = 0
         self.let_go_of_inputs()
@@ -788,17 +714,11 @@ class Captured(CapturedCallable):
             repeats_last: padding repeats the last row; else it is zero.
             filled_for: the call's route; padding already filled for the same route is left.
         """
-        moving = self.first.moving if self.first is not None else None
         pads_again = filled_for is None or self.buffers.filled_for is not filled_for
         self.buffers.filled_for = filled_for
         targets, sources, padded = [], [], []
-        for i, (static, given) in enumerate(zip(self.statics, tensors)):
+        for static, given in zip(self.statics, tensors):
             size = given.size()
-            if moving is not None and i in moving.places:
-                if moving.move(i, given.data_ptr()):
-                    continue
-                if not moving.move(i, static.tensor.data_ptr()):
-                    raise RunEagerly("the address of an argument could not be changed")
             if size != static.tensor.size():
                 padded.append((static.tensor, size))
             elif given.data_ptr() == static.tensor.data_ptr():
@@ -828,41 +748,23 @@ class Captured(CapturedCallable):
             writes = ArgumentWrites([static.tensor for static in self.statics])
         try:
             replay(instance.graph, instance.mutated)
-        except GuardMiss:
-            instance.n_trials += 1
+        except GuardMiss as miss:
+            self.n_missed += 1
+            if self.n_missed >= MOST_MISSES and self.n_recaptured < MOST_RECAPTURES:
+                self.n_recaptured += 1
+                self.evict(miss.why)
             raise
+        self.n_missed = 0
         if writes is not None:
             self.was_looked_at = True
             self.mutates = tuple(sorted({*self.mutates, *writes.found()}))
         if generators:
             instance.draws = drawn != [g.get_offset() for g in generators]
 
-    def replay_variant(self) -> Instance | None:
-        """Try the captures made for other values until one fits, which becomes ``first``."""
-        for k, variant in enumerate(self.variants):
-            try:
-                self.replay(variant)
-            except GuardMiss:
-                continue
-            assert self.first is not None
-            self.first, self.variants[k] = variant, self.first
-            return variant
-        return None
-
-    def add_variant(self) -> None:
-        """Capture the function once more, for the values now in the inputs; raises as ``capture``."""
-        known = self.mutates
-        variant = self.capture(recorded=True)
-        self.mutates = tuple(sorted({*known, *self.mutates}))
-        self.variants.insert(0, variant)
-
     def give_back_mutated(self, tensors: Sequence[Tensor]) -> None:
         """Copy what the function wrote to its arguments back to the caller's tensors."""
-        moving = self.first.moving if self.first is not None else None
         with torch.no_grad():
             for i in self.mutates:
-                if moving is not None and moving.is_at(i, tensors[i].data_ptr()):
-                    continue
                 target, source = self.statics[i].target(tensors[i])
                 if target.data_ptr() != source.data_ptr():
                     source.copy_(target)

@@ -32,13 +32,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.callables.arena import arena_of, record, replay
+from gfxgraph.callables.arena import arena_of, capture_graph, replay
 from gfxgraph.callables.captured import CapturedCallable
 from gfxgraph.callables.graph_facts import draws, writes_of, written_inputs
 from gfxgraph.callables.inputs import copy_in, like
 from gfxgraph.callables.outputs import builder
 from gfxgraph.callables.signature import NotATree, RunEagerly, flatten
-from gfxgraph.capture.record.random_generators import drawless
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.process import bridge
@@ -116,8 +115,7 @@ class Gradients(CapturedCallable):
         with place.lock:
             place.follow(torch.cuda.current_stream(place.device_index))
             try:
-                with drawless(self._is_drawless):
-                    self._record(place, given)
+                self._record(place, given)
             except (RuntimeError, NotATree) as error:
                 if is_interrupt(error):
                     raise
@@ -136,7 +134,8 @@ class Gradients(CapturedCallable):
             # A new leaf: if it were a view, as eager's argument may be, gradients would bypass it.
             inputs[i] = static
         with torch.enable_grad():
-            forward, result = record(place, None, lambda: self.fn(*inputs))
+            made = capture_graph(place, lambda: self.fn(*inputs), is_drawless=self._is_drawless)
+        forward, result = made.graph, made.result
         self._pool = forward.pool()
         self._build = builder(result)
         copied = [t for i, t in zip(self._at, self.statics) if i not in self._in_place]
@@ -169,13 +168,15 @@ class Gradients(CapturedCallable):
         from_, arriving = list(compress(ends, arrivals)), list(compress(self.arriving, arrivals))
         is_last = all(arrivals)
         with torch.enable_grad():
-            return record(
+            made = capture_graph(
                 place,
-                self._pool,
                 lambda: torch.autograd.grad(
                     from_, self.wanted, arriving, allow_unused=True, retain_graph=not is_last
                 ),
+                self._pool,
+                is_drawless=self._is_drawless,
             )
+        return made.graph, made.result
 
     # -- replay ---------------------------------------------------------------------------------------
 

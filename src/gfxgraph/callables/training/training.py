@@ -40,7 +40,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from gfxgraph.callables.arena import Arena, beside, current_arena, record, replay
+from gfxgraph.callables.arena import Arena, beside, capture_graph, current_arena, replay
 from gfxgraph.callables.captured import CAPTURED, NO_GPU, WARM_UP, CapturedCallable
 from gfxgraph.callables.explain_calls import table
 from gfxgraph.callables.graph_facts import overlap, reads_of, span, writes_of, written_inputs
@@ -361,13 +361,14 @@ class TrainingStep(CapturedCallable):
         counts = [each.count() for each in others]
         before = self._python_state()
         grads = [(p, p.grad) for p in self._parameters()]
-        # Weights cached by an autocast around the step belong to no graph.
-        torch.clear_autocast_cache()
         try:
             if self._pool is None:
                 self._pool = self._arena.new_pool()
             with _skipping_on_the_device(self.scalers):
-                graph, made = record(self._arena, self._pool, lambda: self.step(*known.args[0], **known.args[1]))
+                run = functools.partial(self.step, *known.args[0], **known.args[1])
+                on_unsafe = self._arena.state.settings.on_unsafe
+                captured = capture_graph(self._arena, run, self._pool, on_unsafe=on_unsafe)
+            graph, made = captured.graph, captured.result
             known.outputs = pytree.tree_map_only(Tensor, Tensor.detach, made)
             problem = _why_no_result(graph, made)
             after = self._look()
@@ -381,8 +382,6 @@ class TrainingStep(CapturedCallable):
             if "capturable is False" in problem:  # torch 2.11 asks it of fused optimizers too
                 problem = _NEEDS_CAPTURABLE
             self._pool = None
-        finally:
-            torch.clear_autocast_cache()
         if problem:
             before.put_back()
             self.fall_back(problem)

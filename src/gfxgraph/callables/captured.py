@@ -749,6 +749,7 @@ class Captured(CapturedCallable):
         try:
             replay(instance.graph, instance.mutated)
         except GuardMiss as miss:
+            self.n_gone -= 1  # the graph has counted it
             self.n_missed += 1
             if self.n_missed >= MOST_MISSES and self.n_recaptured < MOST_RECAPTURES:
                 self.n_recaptured += 1

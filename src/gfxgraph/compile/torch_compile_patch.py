@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gfxgraph.capture.patches.rng_state import shield_from_dynamo
+from gfxgraph.capture.patches.generators import shield_from_dynamo
 from gfxgraph.compile import calls, inductor_hook, simulated
 from gfxgraph.compile.backend import MAX_GRAPHS, register
 from gfxgraph.config import CompileWays

@@ -86,7 +86,7 @@ class SharedPool:
         self._graph = intercept.own_class(state.base)(keep_graph=True)  # never launched, so never instantiated
         workspaces.own_pools.add(tuple(self.id))
         try:
-            with _bare_capture(state, self._graph, self.id, stream):
+            with drawless(True), _bare_capture(state, self._graph, self.id, stream, "a pool of graphed callables"):
                 pass
         except RuntimeError as error:
             if is_interrupt(error):
@@ -180,21 +180,17 @@ def _unrecorded(
     """Like ``_recorded``, without a tape: the graph's program is one segment that only a launch can run."""
     base, graph = state.base, graph_class(state)(on_unsafe=policy)
     workspaces.note(stream, graph)
-    with intercept.entered(graph, "a graphed callable", draws=not is_drawless()):
-        try:
-            with capture_lock.unnoticed(), kept_out(stream.device_index):
-                begin(base, graph, (), pool_id, "thread_local")
-            with _refusing_waits():
-                result = call()
-            with capture_lock.unnoticed(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # an empty graph: the function does nothing on the device
-                base.capture_end(graph)
-                driver_nbytes = taken_from_device(lambda: base.instantiate(graph))
-        except BaseException as error:
-            _end_dead(state, graph, stream)
-            if isinstance(error, torch.OutOfMemoryError) or is_interrupt(error):
-                raise
-            raise CaptureDied(kind_and_line(error)) from error
+    try:
+        with _bare_capture(state, graph, pool_id, stream, "a graphed callable"), _refusing_waits():
+            result = call()
+        with capture_lock.unnoticed():
+            driver_nbytes = taken_from_device(lambda: base.instantiate(graph))
+    except BaseException as error:
+        with suppress(RuntimeError):
+            base.reset(graph)
+        if isinstance(error, torch.OutOfMemoryError) or is_interrupt(error):
+            raise
+        raise CaptureDied(kind_and_line(error)) from error
     tape = Tape(0)
     tape.opaque.append(Opaque(0))
     step = SegmentStep(graph, True, tape, [], ())
@@ -206,15 +202,15 @@ def _unrecorded(
 
 
 @contextmanager
-def _bare_capture(state: process.Process, graph: Any, pool_id: Any, stream: Any) -> Iterator[None]:
-    """A capture of torch's alone, without random numbers; one that fails is ended."""
-    with intercept.entered(graph, "a pool of graphed callables", draws=False):
+def _bare_capture(state: process.Process, graph: Any, pool_id: Any, stream: Any, what: str) -> Iterator[None]:
+    """A capture of torch's alone; one that fails is ended."""
+    with intercept.entered(graph, what, draws=not is_drawless()), torch.cuda.stream(stream):
         try:
-            with capture_lock.unnoticed(), torch.cuda.stream(stream), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that the graph is empty
-                with drawless(True), kept_out(stream.device_index):
-                    begin(state.base, graph, (), pool_id, "thread_local")
-                yield
+            with capture_lock.unnoticed(), kept_out(stream.device_index):
+                begin(state.base, graph, (), pool_id, "thread_local")
+            yield
+            with capture_lock.unnoticed(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that the graph is empty: the function does nothing on the device
                 state.base.capture_end(graph)
         except BaseException:
             _end_dead(state, graph, stream)
@@ -395,103 +391,6 @@ class Arena:
         cached = stats["reserved_bytes"]["all"]["current"] - stats["allocated_bytes"]["all"]["current"]
         others = max(0, total - free - max(self.graph_nbytes(), cached))
         cap = max(0, int(total * self.state.settings.vram_cap) - others)
-        return cap if self.limit is None else min(cap, self.limit)
-
-    def report(self) -> dict[str, Any]: ...
-
-
-class Arena:
-    """Pool, capture stream, order of work and memory budget of one device."""
-
-    def __init__(self, state: process.Process, device_index: int) -> None:
-        self.state = state
-        self.device_index = device_index
-        self.contexts = Contexts()
-        self.lock = new_lock()
-        self.entries: weakref.WeakSet[Tenant] = weakref.WeakSet()
-        self.n_uses = 0
-        self.stream: Any = None
-        self._pool: weakref.ref[SharedPool] | None = None
-        self.last_stream: Any = None
-        self.last_raw = -1
-        """Handle of the stream that ran the arena's last work."""
-        self.limit: int | None = None
-        """Bytes that graphs may take; None for what the cap leaves of the device."""
-        self.renew()
-
-    def renew(self) -> None:
-        """Use a new pool and stream for future captures; existing graphs keep theirs."""
-        with torch.cuda.device(self.device_index):
-            self._pool = None
-            self.stream = torch.cuda.Stream()
-
-    @property
-    def pool(self) -> SharedPool:
-        """The pool for captures. They hold it: when the last is gone its memory is freed, and the next capture makes
-        a new one.
-        """
-        pool = self._pool() if self._pool is not None else None
-        if pool is None:
-            pool = self.new_pool()
-            self._pool = weakref.ref(pool)
-        return pool
-
-    def new_pool(self) -> SharedPool:
-        """A pool that nothing else uses."""
-        with torch.cuda.device(self.device_index):
-            return SharedPool(self.state, self.stream)
-
-    # -- order of work ----------------------------------------------------------------------------
-
-    def follow(self, stream: Any) -> None:
-        """Make ``stream`` wait for the arena's last work, and record it as the latest."""
-        if self.last_stream is not None and self.last_stream.cuda_stream != stream.cuda_stream:
-            stream.wait_stream(self.last_stream)
-        self.last_stream = stream
-        self.last_raw = stream.cuda_stream
-
-    def wait_for_all(self) -> None:
-        """Wait until no work of the arena is running: each use waits for the one before, so waiting for the last is
-        enough.
-
-        Does not wait for the device: that is refused while anybody captures on it, and ends that capture.
-        """
-        for stream in (self.stream, self.last_stream):
-            if stream is None:
-                continue
-            with torch.cuda.stream(stream):
-                is_capturing = torch.cuda.is_current_stream_capturing()
-            if not is_capturing:
-                wait_for(self.state, stream)
-
-    def use(self, entry: Tenant) -> None:
-        """Mark an entry as just used."""
-        self.n_uses += 1
-        entry.used_at = self.n_uses
-
-    # -- budget -----------------------------------------------------------------------------------
-
-    def reserved(self) -> int:
-        """Bytes that torch's allocator has reserved on the device."""
-        return int(torch._C._cuda_memoryStats(self.device_index)["reserved_bytes"]["all"]["current"])
-
-    def graph_nbytes(self) -> int:
-        """Bytes that the arena's captures take."""
-        return sum(entry.nbytes for entry in list(self.entries))
-
-    def cap(self) -> int:
-        """The most bytes that graphs may take: the limit, and never more than GFXGRAPH_VRAM_CAP leaves."""
-        free, total = torch.cuda.mem_get_info(self.device_index)
-        stats = torch._C._cuda_memoryStats(self.device_index)
-        # What torch caches without using it is freed when needed; some of it may be the graphs' own.
-        cached = stats["reserved_bytes"]["all"]["current"] - stats["allocated_bytes"]["all"]["current"]
-        others = max(0, total - free - max(self.graph_nbytes(), cached))
-        cap = max(0, int(total * self.state.settings.vram_cap) - others)
-        return cap if self.limit is None else min(cap, self.limit)
-
-    def nominal_cap(self) -> int:
-        """``cap()`` if nobody else used the device; calls no driver, so any thread may call it."""
-        cap = int(torch.cuda.get_device_properties(self.device_index).total_memory * self.state.settings.vram_cap)
         return cap if self.limit is None else min(cap, self.limit)
 
     def report(self) -> list[dict[str, Any]]:

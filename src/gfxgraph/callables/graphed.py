@@ -461,7 +461,7 @@ class Graphed:
             if len(self._entries) >= MAX_ENTRIES:
                 self._forget(lambda entry: not entry.is_captured)
             label = label or label_of(call.tensors)
-            entry = Captured(arena, self._shared, label)
+            entry = Captured(arena, self._shared, label, call.kind)
             entry.on_evict = weakref.WeakMethod(self._forget_fast)
             self._entries[key] = entry
         return entry

@@ -54,6 +54,7 @@ _BY_IDENTITY = (
     re.Pattern,
 )  # fmt: skip
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+_OF_TRAINING = (nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)
 _UNSEEN = {"_per_optimizer_states"}
 """Ignored: gradient scalers use it between a step and its update."""
 _NOTHING = object()
@@ -81,8 +82,8 @@ class Snapshot:
             names = frozenset(walk.names)  # attributes that were skipped may turn out to be named
         self._tokens = walk.tokens
         self.key = tuple(walk.tokens.items())
-        self.found = [each for each in walk.held if isinstance(each, nn.Module | torch.optim.Optimizer)]
-        self.scalers = [each for each in walk.held if isinstance(each, torch.amp.GradScaler)]
+        self.found = [each for each in walk.held if isinstance(each, _OF_TRAINING)]
+        """What a training step uses."""
         self._held = walk.held
         self._items = walk.items
         self._sets = walk.sets

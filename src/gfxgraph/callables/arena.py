@@ -85,7 +85,7 @@ class SharedPool:
         self._graph = intercept.own_class(state.base)(keep_graph=True)  # never launched, so never instantiated
         workspaces.own_pools.add(tuple(self.id))
         try:
-            with _bare_capture(state, self._graph, self.id, stream):
+            with drawless(True), _bare_capture(state, self._graph, self.id, stream, "a pool of graphed callables"):
                 pass
         except RuntimeError as error:
             if is_interrupt(error):
@@ -179,21 +179,17 @@ def _unrecorded(
     """Like ``_recorded``, without a tape: the graph's program is one segment that only a launch can run."""
     base, graph = state.base, graph_class(state)(on_unsafe=policy)
     workspaces.note(stream, graph)
-    with intercept.entered(graph, "a graphed callable"):
-        try:
-            with capture_lock.unnoticed(), kept_out(stream.device_index):
-                begin(base, graph, (), pool_id, "thread_local")
-            with _refusing_waits():
-                result = call()
-            with capture_lock.unnoticed(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # an empty graph: the function does nothing on the device
-                base.capture_end(graph)
-                driver_nbytes = taken_from_device(lambda: base.instantiate(graph))
-        except BaseException as error:
-            _end_dead(state, graph, stream)
-            if isinstance(error, torch.OutOfMemoryError) or is_interrupt(error):
-                raise
-            raise CaptureDied(kind_and_line(error)) from error
+    try:
+        with _bare_capture(state, graph, pool_id, stream, "a graphed callable"), _refusing_waits():
+            result = call()
+        with capture_lock.unnoticed():
+            driver_nbytes = taken_from_device(lambda: base.instantiate(graph))
+    except BaseException as error:
+        with suppress(RuntimeError):
+            base.reset(graph)
+        if isinstance(error, torch.OutOfMemoryError) or is_interrupt(error):
+            raise
+        raise CaptureDied(kind_and_line(error)) from error
     tape = Tape(0)
     tape.opaque.append(Opaque(0))
     step = SegmentStep(graph, True, tape, [], ())
@@ -205,15 +201,15 @@ def _unrecorded(
 
 
 @contextmanager
-def _bare_capture(state: process.Process, graph: Any, pool_id: Any, stream: Any) -> Iterator[None]:
-    """A capture of torch's alone, without random numbers; one that fails is ended."""
-    with intercept.entered(graph, "a pool of graphed callables"):
+def _bare_capture(state: process.Process, graph: Any, pool_id: Any, stream: Any, what: str) -> Iterator[None]:
+    """A capture of torch's alone; one that fails is ended."""
+    with intercept.entered(graph, what), torch.cuda.stream(stream):
         try:
-            with capture_lock.unnoticed(), torch.cuda.stream(stream), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that the graph is empty
-                with drawless(True), kept_out(stream.device_index):
-                    begin(state.base, graph, (), pool_id, "thread_local")
-                yield
+            with capture_lock.unnoticed(), kept_out(stream.device_index):
+                begin(state.base, graph, (), pool_id, "thread_local")
+            yield
+            with capture_lock.unnoticed(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that the graph is empty: the function does nothing on the device
                 state.base.capture_end(graph)
         except BaseException:
             _end_dead(state, graph, stream)

@@ -67,9 +67,7 @@ def capture_all(graphed: Graphed, args: Args, kwargs: Kwargs) -> dict[str, int]:
 def _capture(graphed: Graphed, arena: Arena, todo: list[Todo], call: Call) -> dict[str, int]:
     def capture(entry: Captured, repeats_last: bool, pool: Any = None) -> Any:
         _fill(entry, call, repeats_last)
-        instance = entry.capture(recorded=not graphed._shared.may_go_unrecorded(arena.state, call.kind), pool=pool)
-        entry.learn(call, instance)
-        return instance
+        return entry.capture(pool=pool)
 
     n_done, predicted = 0, 0
     progress = Progress(f"gfxgraph: {graphed._name}, capturing")

@@ -25,13 +25,11 @@ import functools
 import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from gfxgraph.callables.arena import (
     Arena,
@@ -41,7 +39,6 @@ from gfxgraph.callables.arena import (
     capture_graph,
     kind_and_line,
     replay,
-    upload,
 )
 from gfxgraph.callables.buckets import Bucketed
 from gfxgraph.callables.effects import ArgumentWrites, Draws
@@ -150,41 +147,24 @@ class CapturedCallable:
 
 
 class CapturedFunction(CapturedCallable):
-    """A function over inputs that are in place, run as a graph if possible.
+    """A function over inputs that are in place, without gradients, run as a graph if possible.
 
     Args:
         place: the arena whose stream captures; the caller holds its lock, and has run the function with `beside`.
         fn: the function to capture.
-        args, kwargs: its arguments; their tensors are the static inputs.
-        pool: memory shared with other captures: another one's, or a ``graph_pool_handle()``.
-        into: buffers for the tensors among the results, in order; None leaves them in the pool.
+        args: its arguments; their tensors are the static inputs.
+        pool: memory shared with other captures: another one's, or a ``graph_pool_handle()``; by default its own.
         name: its name in messages.
-        on_unsafe: what its capture does with unsafe operations; None for the process's default.
-        keeps_grad_mode: run in the caller's grad mode; its results are known to need no gradients.
     """
 
     def __init__(
-        self,
-        place: Arena,
-        fn: Callable[..., Any],
-        args: Sequence[Any] = (),
-        kwargs: dict[str, Any] | None = None,
-        *,
-        pool: Any = None,
-        into: Sequence[Tensor] | None = None,
-        name: str = "",
-        on_unsafe: OnUnsafe | None = None,
-        keeps_grad_mode: bool = False,
+        self, place: Arena, fn: Callable[..., Any], args: Sequence[Any] = (), *, pool: Any = None, name: str = ""
     ) -> None:
         super().__init__(name or getattr(fn, "__qualname__", type(fn).__name__))
         self.place = place
-        self._mode = nullcontext if keeps_grad_mode else torch.no_grad
         self.fn = fn
         self.args = tuple(args)
-        self.kwargs = kwargs or {}
         self.pool = pool
-        self.into = into
-        self.on_unsafe = on_unsafe
         self.graph: Any = None
         self.outputs: Any = None
 
@@ -193,16 +173,15 @@ class CapturedFunction(CapturedCallable):
         try:
             if self.pool is None:
                 self.pool = self.place.new_pool()
-            on_unsafe = self.on_unsafe or self.place.state.settings.on_unsafe
-            made = capture_graph(self.place, lambda: self._store(self._made()), self.pool, on_unsafe=on_unsafe)
-            self.graph, self.outputs = made.graph, made.result
+            on_unsafe = self.place.state.settings.on_unsafe
+            made = capture_graph(self.place, self._run, self.pool, on_unsafe=on_unsafe)
         except RuntimeError as error:  # out of memory too
             if is_interrupt(error):
                 raise
             self.pool = None
             self.fall_back("its capture failed", error)
             return False
-        self._why_for_good = ""
+        self.graph, self.outputs, self._why_for_good = made.graph, made.result, ""
         return True
 
     def run(self) -> Any:
@@ -215,33 +194,19 @@ class CapturedFunction(CapturedCallable):
                 self.fall_back("a value that the capture read has changed", miss.__cause__, for_good=False)
             except RunEagerly as failed:
                 self.fall_back("its replay failed", failed.__cause__)
-        made = self._made()
-        if self.outputs is None or self.into is not None:
-            self.outputs = self._store(made)
+        made = self._run()
+        if self.outputs is None:
+            self.outputs = made
         else:
             copy_in(tensors_of(self.outputs), tensors_of(made))
         return self.outputs
 
-    def upload(self) -> None:
-        """Upload the graph to the device before its first launch, if the runtime can."""
-        if self.graph is not None:
-            upload(self.graph)
-
     def drop(self) -> None:
         self.graph = None
 
-    def _made(self) -> Any:
-        with self._mode():
-            return self.fn(*self.args, **self.kwargs)
-
-    def _store(self, made: Any) -> Any:
-        if self.into is None:
-            return made
-        flat, spec = pytree.tree_flatten(made)
-        with self._mode():
-            copy_in(self.into, [leaf for leaf in flat if isinstance(leaf, Tensor)])
-        buffers = iter(self.into)
-        return pytree.tree_unflatten([next(buffers) if isinstance(leaf, Tensor) else leaf for leaf in flat], spec)
+    @torch.no_grad()
+    def _run(self) -> Any:
+        return self.fn(*self.args)
 
 
 class Instance:
@@ -328,9 +293,10 @@ class Captured(CapturedCallable):
     Args:
         shared: what it has in common with the callable's other signatures.
         label: readable signature: the shapes.
+        kind: what it has in common with the signatures of other sizes.
     """
 
-    def __init__(self, arena: Arena, shared: Shared, label: str) -> None:
+    def __init__(self, arena: Arena, shared: Shared, label: str, kind: Any = None) -> None:
         super().__init__(shared.name)
         self.arena = arena
         self.shared = shared
@@ -338,8 +304,7 @@ class Captured(CapturedCallable):
         self.buffers = shared.buffers
         self.in_place = shared.in_place
         self.label = label
-        self.is_clean = False
-        """Whether further captures need not be recorded."""
+        self.kind = kind
         self.error: CaptureError | None = None
         self.warm_structure: Any = None
         self.on_evict: Callable[[], Callable[[], None] | None] = lambda: None
@@ -491,7 +456,6 @@ class Captured(CapturedCallable):
             raise RunEagerly(self.why_eager, self.error)
         self.first = instance
         self.shared.n_captures += 1
-        self.learn(call, instance)
         if self.arena.graph_nbytes() > self.arena.cap():  # it took more than predicted
             try:
                 self._make_room(0)
@@ -521,33 +485,26 @@ class Captured(CapturedCallable):
             raise RunEagerly("a capture would exceed the memory limit", error)
 
     def _attempt(self, call: Call, sizes: Sequence[Any]) -> Instance | None:
-        """Make one capture, recorded if needed; None if the entry is eager from now on."""
-        for recorded in (False, True) if self.shared.may_go_unrecorded(self.arena.state, call.kind) else (True,):
-            self.prepare(call.args, call.kwargs, call.tensors, sizes)
-            self.fill(call.tensors)
-            if self.shared.front is not None:
-                # Nothing may be traced inside a capture: Dynamo must already have code for the entry's own buffers.
-                world = self.shared.front.find(self.args, self.kwargs)
-                if world is None or world.why_pieces or self.shared.front.has_moved(world, self.args, self.kwargs):
-                    self.fall_back("the trace is not valid for the buffers that a graph would read")
-                    return None
-                self.world = world
-            try:
-                return self.capture(recorded=recorded)
-            except CaptureDied as error:
-                if recorded:
-                    self.fall_back(f"it could not be captured: {error}")
-                self.shared.is_clean[call.kind] = False  # the recorder can split there
-            except NotATree as error:
-                self.fall_back(f"its result cannot be taken apart: {error}")
-                break
+        """Make one capture; None if the entry is eager from now on."""
+        self.prepare(call.args, call.kwargs, call.tensors, sizes)
+        self.fill(call.tensors)
+        if self.shared.front is not None:
+            # Nothing may be traced inside a capture: Dynamo must already have code for the entry's own buffers.
+            world = self.shared.front.find(self.args, self.kwargs)
+            if world is None or world.why_pieces or self.shared.front.has_moved(world, self.args, self.kwargs):
+                self.fall_back("the trace is not valid for the buffers that a graph would read")
+                return None
+            self.world = world
+        was_clean = self.shared.is_clean.get(self.kind)
+        try:
+            return self.capture()
+        except CaptureDied as error:
+            if was_clean:
+                return self._attempt(call, sizes)  # the recorder can split there
+            self.fall_back(f"it could not be captured: {error}")
+        except NotATree as error:
+            self.fall_back(f"its result cannot be taken apart: {error}")
         return None
-
-    def learn(self, call: Call, instance: Instance) -> None:
-        """Apply what the first recorded capture of a kind of call shows to the others, which differ only in sizes."""
-        if instance.is_recorded and call.kind not in self.shared.is_clean:
-            self.shared.is_clean[call.kind] = instance.is_plain
-        self.is_clean = self.shared.may_go_unrecorded(self.arena.state, call.kind)
 
     def of_ring(self, stream: Any, tensors: list[Tensor], repeats_last: bool) -> tuple[Instance, bool]:
         """In hot mode: the graph to launch, and whether its results must be copied out."""
@@ -557,7 +514,11 @@ class Captured(CapturedCallable):
             # A capture that is split runs its parts, and the inputs still hold another call's values.
             self.fill(tensors, repeats_last)
             try:
-                chosen = self.add_to_ring(recorded=not self.is_clean)
+                kind = self.first.outputs
+                buffers = kind.buffers()
+                chosen = self.capture(copy_results=kind.into(buffers))
+                chosen.outputs.hand_out(buffers)
+                self.ring.append(chosen)
                 self.shared.n_captures += 1
                 stream.wait_stream(self.arena.stream)
             except (CaptureDied, torch.OutOfMemoryError, NotATree) as error:
@@ -603,31 +564,17 @@ class Captured(CapturedCallable):
         self.warm_structure = flatten(result, made)
         self.warm = [weakref.ref(t) for t in made]
 
-    def add_to_ring(self, *, recorded: bool) -> Instance:
-        """Capture one more graph whose results can be handed out; raises as ``capture``."""
-        assert self.first is not None
-        kind = self.first.outputs
-        buffers = kind.buffers()
-        instance = self.capture(recorded=recorded, copy_results=kind.into(buffers))
-        instance.outputs.hand_out(buffers)
-        self.ring.append(instance)
-        return instance
-
     def capture(
-        self,
-        *,
-        recorded: bool,
-        pool: SharedPool | None = None,
-        copy_results: Callable[[Any], Any] | None = None,
+        self, *, pool: SharedPool | None = None, copy_results: Callable[[Any], Any] | None = None
     ) -> Instance:
-        """Capture the function once more on the static inputs.
+        """Capture the function once more on the static inputs; without the recorder, if one of its kind was clean.
 
         Args:
             pool: to use instead of the arena's.
             copy_results: called with the function's result inside the capture; returns the result to use.
 
         Raises:
-            CaptureDied: it could not be captured.
+            CaptureDied: it could not be captured; the next of its kind is recorded.
             NotATree: its result has an unknown structure.
             torch.OutOfMemoryError: there was no memory.
         """
@@ -636,14 +583,21 @@ class Captured(CapturedCallable):
         versions = [s.tensor._version for s in self.statics if not s.tensor.is_inference()]
 
         run = functools.partial(self.fn, *self.args, **self.kwargs)
-        made = capture_graph(
-            arena,
-            run if copy_results is None else lambda: copy_results(run()),
-            pool or arena.pool,
-            recorded=recorded,
-            is_drawless=self.is_drawless,
-            on_unsafe=self.on_unsafe,
-        )
+        clean = self.shared.is_clean
+        recorded = not self.shared.may_go_unrecorded(arena.state, self.kind)
+        try:
+            made = capture_graph(
+                arena,
+                run if copy_results is None else lambda: copy_results(run()),
+                pool or arena.pool,
+                recorded=recorded,
+                is_drawless=self.is_drawless,
+                on_unsafe=self.on_unsafe,
+            )
+        except CaptureDied:
+            clean[self.kind] = False
+            raise
+        clean.setdefault(self.kind, made.is_plain)
         homes = self.world.homes if self.world is not None else frozenset()
         instance = Instance(made, Outputs(made.result, self.statics, self.warm, homes))
         after = [s.tensor._version for s in self.statics if not s.tensor.is_inference()]

@@ -79,6 +79,8 @@ MOST_BOUND = 16
 """Classes, and objects without a ``__dict__``, whose captures of a method are kept."""
 MAX_ENTRIES = 1024
 """Signatures remembered; beyond that, those that were never captured are forgotten."""
+MOST_HOST_VALUES = 16
+"""Contents of small host tensors that have signatures of their own; calls with more run eagerly."""
 SAMPLED_IN_ADAPTIVE = 512
 """One call in this many checks whether a decision is due to be measured again."""
 
@@ -132,6 +134,7 @@ class Graphed:
         """The last route of calls with this tree and these shapes; its fast path checks everything itself."""
         self._routes: dict[Any, Route] = {}
         self._entries: dict[Any, Captured] = {}
+        self._host_values: dict[Any, set[Any]] = {}
         self._n_gone = 0
         """Replays of forgotten signatures."""
         is_dynamic = options.dynamic is not None or options.buckets is not None
@@ -220,6 +223,8 @@ class Graphed:
                     self._count(route)
                 return result
         call = understand(self._name, args, kwargs, tensors, structure, self._is_in_place)
+        if call.host:
+            self._look_at_host(call)
         arena = arena_of(state, call.device)
         arena.contexts.give(arena.device_index)
         with arena.lock:
@@ -242,6 +247,19 @@ class Graphed:
                     self._near.clear()
                 self._near[near] = route
             return result
+
+    def _look_at_host(self, call: Call) -> None:
+        """Raise for yet another content of small host tensors, which are constants of a graph."""
+        met = self._host_values.setdefault((call.structure, call.kind[2:]), set())
+        if call.host in met:
+            return
+        if len(met) >= MOST_HOST_VALUES:
+            names = argument_paths(self._fn, call.args, call.kwargs)
+            name = next((name for name, t in zip(names, call.tensors) if not t.is_cuda), "an argument")
+            raise RunEagerly(
+                f"{name} is a tensor in host memory that differs from call to call; make it on the device"
+            )
+        met.add(call.host)
 
     def _more_than_a_tree(self, args: Args, kwargs: Kwargs, what: str) -> RunEagerly | InPieces:
         """How to run a call with an argument that cannot be compared."""
@@ -461,7 +479,7 @@ class Graphed:
             if len(self._entries) >= MAX_ENTRIES:
                 self._forget(lambda entry: not entry.is_captured)
             label = label or label_of(call.tensors)
-            entry = Captured(arena, self._shared, label)
+            entry = Captured(arena, self._shared, label, call.kind)
             entry.on_evict = weakref.WeakMethod(self._forget_fast)
             self._entries[key] = entry
         return entry
@@ -564,6 +582,7 @@ class Graphed:
                 entry.evict("reset by the program")
         self._forget(lambda entry: True)
         self._shared.buffers = Buffers()
+        self._host_values.clear()
         self._worlds.reset()
 
     def _n_replays(self) -> int:

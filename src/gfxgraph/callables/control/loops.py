@@ -32,7 +32,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.callables.arena import Arena, beside, current_arena
+from gfxgraph.callables.arena import Arena, beside, current_arena, upload
 from gfxgraph.callables.captured import CAPTURED, NO_GPU, WARM_UP, CapturedCallable, CapturedFunction
 from gfxgraph.callables.control import flags
 from gfxgraph.callables.graph_facts import draws, overlap, span, writes_of
@@ -81,10 +81,9 @@ class _Memory:
 class _Loop(CapturedCallable):
     """What loops share: one memory and its graphs for each kind of state, in each world of their functions."""
 
-    def __init__(self, name: str, functions: Sequence[TracedFunction], pool: Any) -> None:
+    def __init__(self, name: str, functions: Sequence[TracedFunction]) -> None:
         super().__init__(name)
         self._functions = functions
-        self._pool = pool
         self._known: dict[Any, tuple[Any, dict[int, CapturedFunction]]] = {}
         self._place: Arena | None = None
         self.n_launches = 0
@@ -99,7 +98,8 @@ class _Loop(CapturedCallable):
         """Upload the graphs to the device before their first launch, if the runtime can."""
         for _, pieces in self._known.values():
             for piece in pieces.values():
-                piece.upload()
+                if piece.graph is not None:
+                    upload(piece.graph)
 
     def _run(
         self,
@@ -154,9 +154,10 @@ class _Loop(CapturedCallable):
         raise NotImplementedError
 
     def _piece(self, place: Arena, steps: Callable[[], None], name: str) -> CapturedFunction:
-        piece = CapturedFunction(place, steps, pool=self._pool, name=name)
+        piece = CapturedFunction(
+            place, steps, pool=place.pool, name=name
+        )  # what outlives a step lies outside the pool
         self.n_captures += piece.capture()
-        self._pool = piece.pool
         return piece
 
 
@@ -170,7 +171,6 @@ class WhileLoop(_Loop):
         steps_per_launch: steps per launch, if steps may be launched ahead.
         run_ahead: launch before the last flag has arrived. "auto": if the body is known to change nothing but the
         state; kernels launched outside torch count as changing something.
-        pool: memory to share with other captures.
 
     The first call for states of some shape runs eagerly and warms the body up; then it is captured.
 
@@ -186,7 +186,6 @@ class WhileLoop(_Loop):
         max_steps: int,
         steps_per_launch: int = 1,
         run_ahead: bool | str = "auto",
-        pool: Any = None,
     ) -> None:
         if max_steps < 1 or steps_per_launch < 1:
             raise ValueError("max_steps and steps_per_launch must be at least 1")
@@ -194,7 +193,7 @@ class WhileLoop(_Loop):
             raise TypeError(f"WhileLoop() takes two functions, a condition and a body, not {condition!r}, {body!r}")
         self._test = TracedFunction(condition, "condition of a while loop", make_piece)
         self._turn = TracedFunction(body, "body of a while loop", make_piece)
-        super().__init__("while loop", (self._test, self._turn), pool)
+        super().__init__("while loop", (self._test, self._turn))
         self.condition = condition
         self.body = body
         self.max_steps = max_steps
@@ -304,19 +303,18 @@ class Unrolled(_Loop):
     Args:
         step: takes the state, tensors on the device, and returns the next: as many, of the same shapes and dtypes.
         k: steps in one launch, at least 1.
-        pool: memory to share with other captures.
 
     Raises:
         ValueError: ``k`` is below 1.
     """
 
-    def __init__(self, step: Callable[..., Any], k: int, *, pool: Any = None) -> None:
+    def __init__(self, step: Callable[..., Any], k: int) -> None:
         if k < 1:
             raise ValueError("k must be at least 1")
         if not callable(step):
             raise TypeError(f"Unrolled() takes a function of one step, not {step!r}")
         self._traced = TracedFunction(step, "step of an unrolled loop", make_piece)
-        super().__init__("unrolled loop", (self._traced,), pool)
+        super().__init__("unrolled loop", (self._traced,))
         self.step = step
         self.k = k
 

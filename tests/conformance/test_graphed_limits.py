@@ -239,7 +239,7 @@ def test_capture_all_under_a_limit(arena):
     g = gfxgraph.graphed(double, dynamic={"x": {0: "n"}}, buckets=sizes)
     arena.limit = arena.graph_nbytes() + 1
     done = g.capture_all(filled(1, 64))
-    assert done["n_captured"] == 0 and done["n_left"] == 3 and done["predicted_bytes"] > 1 << 20
+    assert done["n_captured"] == 0 and done["n_left"] == 3
     same(g, double, filled(1, 1 << 17))
 
 

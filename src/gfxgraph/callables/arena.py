@@ -22,7 +22,7 @@ from __future__ import annotations
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -45,7 +45,7 @@ from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.torchs_graph import bare_launch
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.core.locks import new_lock
-from gfxgraph.core.memory_budget import Held, Prediction, shown, to_evict
+from gfxgraph.core.memory_budget import Held, shown, to_evict
 from gfxgraph.core.tape import Opaque, Tape
 from gfxgraph.errors import GfxGraphError, GuardMismatch, ReplayError
 from gfxgraph.guard import for_capture
@@ -437,21 +437,6 @@ class Arena:
             entry.evict("a capture ran out of memory")
         self.renew()
         torch.cuda.empty_cache()
-
-    def predict(self, captures: Sequence[Callable[[Any], Any]]) -> Prediction:
-        """Predict what captures will take, by making the first two in a pool that is thrown away.
-
-        Args:
-            captures: largest first; each takes a pool, captures into it and returns what holds the graph.
-        """
-        pool = self.new_pool()
-        made, grown = [], []
-        for make in captures[:2]:
-            before = self.reserved()
-            made.append(make(pool))
-            grown.append(max(0, self.reserved() - before))
-        made.clear()
-        return Prediction(grown[0], grown[1] if len(grown) > 1 else 0)
 
 
 # -- running on the arena's stream ----------------------------------------------------------------

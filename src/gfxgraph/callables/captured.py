@@ -35,7 +35,6 @@ from gfxgraph.callables.arena import (
     Arena,
     CaptureDied,
     CaptureResult,
-    SharedPool,
     capture_graph,
     kind_and_line,
     replay,
@@ -411,14 +410,11 @@ class Captured(CapturedCallable):
         Args:
             current: the stream that goes on to use it, where it was made on another.
         """
-        made: list[Tensor] = []
         try:
-            self.warm_structure = flatten(result, made)
+            made = self.warmed(result)
         except NotATree as error:
             self.fall_back(f"its result cannot be taken apart: {error}")
             return
-        self.warm = [weakref.ref(t) for t in made]
-        self.result_nbytes = sum(t.nbytes for t in made if t.layout is torch.strided)
         for tensor in made if current is not None else ():
             if tensor.is_cuda and tensor.layout is torch.strided:
                 used_on(tensor, current)
@@ -516,7 +512,7 @@ class Captured(CapturedCallable):
             try:
                 kind = self.first.outputs
                 buffers = kind.buffers()
-                chosen = self.capture(copy_results=kind.into(buffers))
+                chosen = self.capture(kind.into(buffers))
                 chosen.outputs.hand_out(buffers)
                 self.ring.append(chosen)
                 self.shared.n_captures += 1
@@ -558,19 +554,18 @@ class Captured(CapturedCallable):
                 result = self.fn(*self.args, **self.kwargs)
             self.warmed(result)
 
-    def warmed(self, result: Any) -> None:
-        """Keep what an eager run on the static inputs gave: a capture's result must be like it."""
+    def warmed(self, result: Any) -> list[Tensor]:
+        """Keep what an eager run gave, for a capture's result must be like it; return its tensors."""
         made: list[Tensor] = []
         self.warm_structure = flatten(result, made)
         self.warm = [weakref.ref(t) for t in made]
+        self.result_nbytes = sum(t.nbytes for t in made if t.layout is torch.strided)
+        return made
 
-    def capture(
-        self, *, pool: SharedPool | None = None, copy_results: Callable[[Any], Any] | None = None
-    ) -> Instance:
+    def capture(self, copy_results: Callable[[Any], Any] | None = None) -> Instance:
         """Capture the function once more on the static inputs; without the recorder, if one of its kind was clean.
 
         Args:
-            pool: to use instead of the arena's.
             copy_results: called with the function's result inside the capture; returns the result to use.
 
         Raises:
@@ -589,7 +584,7 @@ class Captured(CapturedCallable):
             made = capture_graph(
                 arena,
                 run if copy_results is None else lambda: copy_results(run()),
-                pool or arena.pool,
+                arena.pool,
                 recorded=recorded,
                 is_drawless=self.is_drawless,
                 on_unsafe=self.on_unsafe,
@@ -606,8 +601,7 @@ class Captured(CapturedCallable):
         else:
             counted = set(range(len(self.statics)))
         self.mutates = tuple(sorted(counted | self.written | self._recorded_writes(instance)))
-        if pool is None:
-            self.pool_nbytes += max(0, arena.reserved() - before)
+        self.pool_nbytes += max(0, arena.reserved() - before)
         return instance
 
     def _recorded_writes(self, instance: Instance) -> set[int]:

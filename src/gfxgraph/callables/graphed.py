@@ -504,15 +504,14 @@ class Graphed:
         """Capture every bucket now, largest first.
 
         The function runs ``warmup`` times in each bucket, on the example's values with zeros for padding.
-        The total memory is predicted from two captures in a pool that is thrown away; buckets that
-        would exceed the limit are left to be captured on demand.
+        A bucket that would exceed the limit, should it take what the largest took, is left to be captured on demand.
 
         Args:
             args: an example of the function's arguments, of any size.
             kwargs: likewise.
 
         Returns:
-            ``n_captured``, ``n_left``, ``predicted_bytes``.
+            ``n_captured``, ``n_left``.
         """
         return capture_all(self, args, kwargs)
 

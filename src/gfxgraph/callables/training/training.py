@@ -44,9 +44,9 @@ from gfxgraph.callables.captured import CAPTURED, NO_GPU, WARM_UP, CapturedCalla
 from gfxgraph.callables.explain_calls import table
 from gfxgraph.callables.graph_facts import overlap, reads_of, span, writes_of, written_inputs
 from gfxgraph.callables.inputs import copy_in, like, tensors_of
-from gfxgraph.callables.outputs import copied, use_count
+from gfxgraph.callables.outputs import Outputs, use_count
 from gfxgraph.callables.python_reads import HostEffects, Snapshot
-from gfxgraph.callables.signature import RunEagerly, has_buffer, key_of
+from gfxgraph.callables.signature import NotATree, RunEagerly, has_buffer, key_of
 from gfxgraph.callables.trace.watch import Unwatchable
 from gfxgraph.capture.replay.graph_tensors import kind_of
 from gfxgraph.capture.replay.rollback import Rollback
@@ -339,7 +339,7 @@ class TrainingStep(CapturedCallable):
         with torch.no_grad():
             for at in known.written:
                 given[at].copy_(known.inputs[at])
-        return copied(known.outputs)
+        return known.outputs.give((), None, own=True)
 
     def _capture(self, held: list[_CapturedStep], now: Snapshot, args: Any, kwargs: Any) -> _CapturedStep | None:
         if self.n_captures >= MAX_CAPTURES:
@@ -366,13 +366,13 @@ class TrainingStep(CapturedCallable):
                 on_unsafe = self._arena.state.settings.on_unsafe
                 captured = capture_graph(self._arena, run, self._pool, on_unsafe=on_unsafe)
             graph, made = captured.graph, captured.result
-            known.outputs = pytree.tree_map_only(Tensor, Tensor.detach, made)
+            known.outputs = Outputs(pytree.tree_map_only(Tensor, Tensor.detach, made), (), ())
             problem = _why_no_result(graph, made)
             after = self._look()
             if not problem and (after is None or after.key != now.key):
                 problem = self._why_for_good if after is None else f"its capture changes {now.differs(after)}"
             known.snapshot = after or now
-        except RuntimeError as error:
+        except (RuntimeError, NotATree) as error:
             if is_interrupt(error):
                 raise
             problem = first_line(error)

@@ -12,7 +12,7 @@ from gfxgraph.callables.distributed.agreed import Agreed, GraphedOnRanks
 from gfxgraph.callables.distributed.ranks import Ranks
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.options import Options, check, choice
-from gfxgraph.callables.pieces.piece import make_piece
+from gfxgraph.callables.pieces.graph_numbers import make_piece
 from gfxgraph.callables.type_hints import GraphedCallable, GraphedDecorator, GraphedOptions, P, R
 from gfxgraph.types import MovedInput, ReplayMode
 

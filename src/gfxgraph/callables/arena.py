@@ -105,16 +105,10 @@ class CaptureResult:
     result: Any
     is_recorded: bool
     pool: Any
-
-    @property
-    def is_plain(self) -> bool:
-        """A replay is one launch and nothing else."""
-        return not self.is_recorded or self.graph.is_plain
-
-    @property
-    def is_opaque(self) -> bool:
-        """It launches what torch did not make: what that reads and writes is not known."""
-        return not self.is_recorded or self.graph.is_opaque
+    is_plain: bool
+    """A replay is one launch and nothing else."""
+    is_opaque: bool
+    """It launches what torch did not make: what that reads and writes is not known."""
 
 
 def capture_graph(
@@ -153,7 +147,8 @@ def capture_graph(
         raise
     finally:
         torch.clear_autocast_cache()
-    return CaptureResult(graph, result, recorded, pool)
+    is_plain, is_opaque = (graph.is_plain, graph.is_opaque) if recorded else (True, True)
+    return CaptureResult(graph, result, recorded, pool, is_plain, is_opaque)
 
 
 def _recorded(

@@ -574,12 +574,12 @@ class Captured(CapturedCallable):
             torch.OutOfMemoryError: there was no memory.
         """
         arena = self.arena
+        recorded = not self.shared.may_go_unrecorded(arena.state, self.kind)
         before = arena.reserved()
         versions = [s.tensor._version for s in self.statics if not s.tensor.is_inference()]
 
         run = functools.partial(self.fn, *self.args, **self.kwargs)
         clean = self.shared.is_clean
-        recorded = not self.shared.may_go_unrecorded(arena.state, self.kind)
         try:
             made = capture_graph(
                 arena,

@@ -73,7 +73,7 @@ from gfxgraph.process import bridge, process
 from gfxgraph.types import MovedInput, ReplayMode
 
 MakePiece = Callable[..., Any]
-"""Given what Dynamo found and a name, makes a callable for the FX graph (pieces/piece.py)."""
+"""Given what Dynamo found and a name, makes a callable for the FX graph (pieces/graph_numbers.py)."""
 MAX_ROUTES = 4096
 MOST_BOUND = 16
 """Classes, and objects without a ``__dict__``, whose captures of a method are kept."""
@@ -247,6 +247,17 @@ class Graphed:
                     self._near.clear()
                 self._near[near] = route
             return result
+
+    def world_of(self, args: Args) -> Any:
+        """The world in which one graph can serve such a call; None if it has not been traced yet.
+
+        Raises:
+            RunEagerly, InPieces: one graph cannot.
+        """
+        tensors: list[Tensor] = []
+        structure = flatten((args, {}), tensors)
+        call = understand(self._name, args, {}, tensors, structure, False)
+        return call.world if self._worlds.enter(call) else None
 
     def _look_at_host(self, call: Call) -> None:
         """Raise for yet another content of small host tensors, which are constants of a graph."""

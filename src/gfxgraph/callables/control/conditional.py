@@ -28,7 +28,7 @@ from gfxgraph.callables.control.rehearse import rehearse
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.inputs import Buffers, copy_in, like, tensors_of
 from gfxgraph.callables.options import Options
-from gfxgraph.callables.pieces.piece import make_piece
+from gfxgraph.callables.pieces.graph_numbers import make_piece
 from gfxgraph.callables.trace.dynamo import shield
 from gfxgraph.errors import ReplayError
 

@@ -80,8 +80,6 @@ class Writer:
 
     def __init__(self, entry: Captured, mark: object, tensors: Sequence[Tensor]) -> None:
         self.entry, self.tensors = entry, tensors
-        moving = entry.first.moving if entry.first is not None else None
-        self._moving = moving.places if moving is not None else {}
         arena = entry.arena
         self.copier = device_copier(arena.state.driver)
         self.kernel = copy_kernel(arena.state, arena.device_index)
@@ -232,23 +230,15 @@ class Writer:
             self.indent = "    "
         else:
             self.line("buffers.filled_for = mark")
-        self._move_in()
         self._copies_in(joined)
         if self.repeats_last:
             self._repeat_last()
         self.indent = ""
 
-    def _move_in(self) -> None:
-        """Set the addresses of the arguments that the graph reads in place."""
-        for i in self._moving:
-            self.names[f"place{i}"], self.names["move"] = self._moving[i], self.entry.first.moving.move  # type: ignore
-            self.line(f"given = t{i}.data_ptr()")
-            self.line(f"if given != place{i}.address and not move({i}, given): return MISS")
-
     def _pairs_in(self) -> dict[int, tuple[Tensor, Tensor]]:
         """For each argument that is copied: its target and the call's tensor."""
         pairs = zip(self.entry.statics, self.tensors)
-        return {i: (static.target(t)[0], t) for i, (static, t) in enumerate(pairs) if i not in self._moving}
+        return {i: (static.target(t)[0], t) for i, (static, t) in enumerate(pairs)}
 
     def _small(self) -> list[int]:
         """The arguments that a joined graph copies."""
@@ -328,7 +318,7 @@ class Writer:
     def join(self, instance: Instance, results: Sequence[GraphOutput]) -> bool:
         """Whether ``instance`` is launched with its copies as one graph: of the arguments and of ``results``."""
         entry = self.entry
-        if self._is_padded or self._moving or entry.in_place or any(self._cut(i) for i in range(len(results))):
+        if self._is_padded or entry.in_place or any(self._cut(i) for i in range(len(results))):
             return False
         into = [pair for pair in self._pairs_in().values() if takes(*pair)]
         made = [result.made.detach() for result in results if result.made is not None]

@@ -2,9 +2,7 @@
 
 Problem: engines and compilers give up graphs on their own (a backend that does not support them, an input on the
 CPU, a size above the largest), say so in one log line, and run several times slower. Idea: a handler on
-their loggers keeps those lines, with the reason in the library's own words, whatever its version. How often steps
-then
-run without a graph is counted where steps are seen (adapters/, reporting/launch_counts.py); this gives the reason.
+their loggers keeps those lines, with the reason in the library's own words, whatever its version.
 
 Invariants: a line is read after the library has written it and is not changed; nothing is raised into the
 library that logs.

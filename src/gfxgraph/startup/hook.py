@@ -94,7 +94,7 @@ def activate() -> None:
             sys.stderr.write(f"{error}\n")
         raise SystemExit(2) from None
     report_at_exit()
-    if config.load().coverage or config.load().report:
+    if config.load().report:
         # lazily: it needs torch, and a process that is not watched pays nothing
         from gfxgraph.reporting import write_process_file
 

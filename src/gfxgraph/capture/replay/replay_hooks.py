@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 
-from gfxgraph.process.process import Process
-
 
 def bare_launch(base: type) -> Callable[[Any], None]:
     """torch's replay of one instantiated graph, without hooks."""
@@ -24,16 +22,9 @@ def bare_launch(base: type) -> Callable[[Any], None]:
 
 
 @contextmanager
-def one_replay(graph: Any, is_compared: bool = False) -> Iterator[None]:
-    """Run the hooks that torch runs before and after a replay of ``graph``, as torch does.
-
-    Args:
-        is_compared: the replay is compared with eager, so its launches do not count.
-    """
+def one_replay(graph: Any) -> Iterator[None]:
+    """Run the hooks that torch runs before and after a replay of ``graph``, as torch does."""
     graphs = torch.cuda.graphs
-    watch = graph._state.watch
-    if watch is not None:
-        watch.replaying(graph, is_compared)
     retained = getattr(graph, "_retained", None)
     if retained is not None and retained.sync_before_fire:
         retained.replay_streams.add(torch.cuda.current_stream())
@@ -41,22 +32,7 @@ def one_replay(graph: Any, is_compared: bool = False) -> Iterator[None]:
     try:
         yield
     finally:
-        if watch is not None:
-            watch.replayed()
         _run(getattr(graphs, "_global_replay_end_hooks", None), getattr(graph, "_replay_end_hooks", None), graph)
-
-
-@contextmanager
-def uncounted(state: Process | None) -> Iterator[None]:
-    """Do not count launches in this block: they are gfxgraph's own."""
-    watch = state.watch if state is not None else None
-    if watch is not None:
-        watch.checking_begins()
-    try:
-        yield
-    finally:
-        if watch is not None:
-            watch.replayed()
 
 
 def _run(everywhere: object, own: Any, graph: Any) -> None:

@@ -28,35 +28,12 @@ from typing import Any, ClassVar
 
 from gfxgraph.adapters._needs import NeededName, missing
 from gfxgraph.config import Config
+from gfxgraph.core.replaced import Replaced
 from gfxgraph.errors import ActivationError
 from gfxgraph.process import process
 from gfxgraph.process.imports import watch
 
 log = logging.getLogger("gfxgraph")
-
-
-class Replaced:
-    """What an adapter replaced, in order, with the originals."""
-
-    def __init__(self) -> None:
-        self._steps: list[Callable[[], None]] = []
-
-    def replace(self, owner: object, name: str, new: object) -> None:
-        """Set an attribute; undoing restores the owner's own value, or removes ours if it was inherited."""
-        own = vars(owner).get(name, _ABSENT)
-        setattr(owner, name, new)
-        self.add((lambda: delattr(owner, name)) if own is _ABSENT else (lambda: setattr(owner, name, own)))
-
-    def add(self, step: Callable[[], None]) -> None:
-        self._steps.append(step)
-
-    def all(self) -> None:
-        """Undo everything, last first."""
-        while self._steps:
-            self._steps.pop()()
-
-
-_ABSENT = object()
 
 
 def installed_version(module: str) -> str:
@@ -182,7 +159,7 @@ class Adapter(ABC):
         """Restore every object that ``install`` replaced; does nothing if it is not installed."""
         with self._lock:
             self._done.clear()
-            self._undo.all()
+            self._undo.undo()
             for why in [why for why, name in _refused.items() if name == self.name]:
                 del _refused[why]
 
@@ -212,14 +189,14 @@ class Adapter(ABC):
                 for module in (*modules, *self._optional(left)):
                     self.put_in_place(undo, module)
             except (AttributeError, ImportError) as error:
-                undo.all()
+                undo.undo()
                 raise ActivationError(
                     "engine_layout", engine=self.name, version=version, missing=str(error), tested=self.tested
                 ) from error
             except BaseException:
-                undo.all()
+                undo.undo()
                 raise
-            self._undo.add(undo.all)
+            self._undo.add(undo.undo)
             self._done.update(left)
             log.info("%s %s: adapter in place (%s)", self.name, version, ", ".join(left))
 
@@ -253,14 +230,8 @@ class Adapter(ABC):
         _refused[why] = self.name
         log.warning("%s", error)
         if (state := process.current()) is not None:
-            count_refusals(None, state)
+            state.counters.event("fallback", why, self.name)
 
 
 _refused: dict[str, str] = {}
-"""Why adapters were refused in this process, with their names; most plugins run before the bridge is on."""
-
-
-def count_refusals(torch: object, state: process.Process) -> None:
-    """Called by ``gfxgraph.enable``: add earlier refusals to its statistics."""
-    for why, name in _refused.items():
-        state.counters.event("fallback", why, name)
+"""Why adapters were refused in this process, with their names."""

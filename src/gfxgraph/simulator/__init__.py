@@ -42,7 +42,7 @@ import torch
 from gfxgraph.errors import SimulatorError
 from gfxgraph.simulator.core import Simulator
 from gfxgraph.simulator.driver import SimDriver
-from gfxgraph.simulator.installation import Restore, active, install
+from gfxgraph.simulator.installation import active, install
 from gfxgraph.simulator.planted_faults import Faults, WrongReplay
 from gfxgraph.simulator.profiles import names as profile_names
 from gfxgraph.simulator.runtime import SimulatedCrash
@@ -53,7 +53,6 @@ __all__ = [
     "SimDriver",
     "SimulatedCrash",
     "Simulator",
-    "Restore",
     "WrongReplay",
     "active",
     "install",

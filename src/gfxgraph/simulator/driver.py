@@ -1,4 +1,4 @@
-"""The simulator's GraphDriver, and what only a simulated driver can do: move a node's operands.
+"""The simulator's GraphDriver.
 
 Enters: handles as integers.
 Stays out: torch's classes.
@@ -10,8 +10,6 @@ import ctypes
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
-
-import torch
 
 from gfxgraph.driver.joined import JoinedExec
 from gfxgraph.driver.params import KernelParams, Layout
@@ -241,24 +239,6 @@ class SimDriver:
             self._device.abandon_capture(self._stream(stream))
         except CallRefused as refused:
             raise self._error("hipStreamEndCapture", refused.code) from None
-
-    # ---- operands ---------------------------------------------------------------------------------------
-
-    def node_operands(self, node: int) -> tuple[list[int], list[int]]:
-        """Addresses that ``node`` reads, and those it writes; in-place targets are among both."""
-        found = self._node(node)
-        return [tensor.data_ptr() for tensor in found.inputs], [out.data_ptr() for out in found.written]
-
-    def redirect_input(self, node: int, index: int, tensor: torch.Tensor) -> None:
-        """Make input ``index`` of ``node`` read ``tensor`` from the next launch on."""
-        container, key = self._node(node).input_slots[index]
-        with below_the_dispatcher():
-            container[key] = self._sim.arena.twin(tensor)
-
-    def redirect_output(self, node: int, index: int, tensor: torch.Tensor) -> None:
-        """Make ``node`` write its output ``index`` to ``tensor`` from the next launch on."""
-        with below_the_dispatcher():
-            self._node(node).outputs[index] = self._sim.arena.twin(tensor)
 
     # ---- handles ----------------------------------------------------------------------------------------
 

@@ -164,7 +164,7 @@ def _memory_names(sim: Simulator) -> dict[str, Any]:
 
     return {
         "_cuda_emptyCache": empty_cache,
-        "_host_emptyCache": memory.empty_host_cache,
+        "_host_emptyCache": _nothing,
         "_cuda_memoryStats": lambda index: memory_stats(sim),
         "_cuda_resetPeakMemoryStats": lambda index: memory.reset_peaks(),
         "_cuda_resetAccumulatedMemoryStats": lambda index: memory.reset_accumulated(),

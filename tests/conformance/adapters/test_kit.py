@@ -124,10 +124,6 @@ def test_what_is_missing_is_named_and_counted(adapter, monkeypatch, caplog):
     assert not [key for key in changed(before, surface(adapter)) if key[0] == part]
     assert len([one for one in caplog.records if "engine_layout" in one.getMessage()]) == 1
     assert not adapter.available()
-    seen = []
-    state = type("State", (), {"counters": type("Counters", (), {"event": lambda self, *said: seen.append(said)})()})
-    adapter_interface.count_refusals(None, state)
-    assert [(kind, op) for kind, _, op in seen] == [("fallback", adapter.name)] and "Moved.elsewhere" in seen[0][1]
 
 
 def test_where_it_only_counts_nothing_is_needed(adapter, monkeypatch):

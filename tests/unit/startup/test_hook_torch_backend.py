@@ -58,6 +58,13 @@ def test_asked_for_it_is_on(installed):
     assert (code, said.split()[0]) == (0, "True"), errors
 
 
+def test_sglangs_variables(installed):
+    """SGLANG_RDNA2_KERNELS=1 asks as well, and SGLANG_DISABLE_GFXGRAPH=1 refuses."""
+    asked = {"SGLANG_RDNA2_KERNELS": "1", "GFXGRAPH_SIMULATE": "cuda"}
+    assert installed(**asked)[1].split()[0] == "True"
+    assert installed(**asked, SGLANG_DISABLE_GFXGRAPH="1")[1].split()[0] == "False"
+
+
 def test_where_it_cannot_be_the_process_ends(installed):
     """As below ``gfxgraph run``: a program that asked must not run without, and look as if it had been."""
     if torch.version.cuda or torch.version.hip:

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.skipif(PLATFORMS == ["gpu"], reason="times are planted 
 @pytest.fixture
 def state(tmp_path, monkeypatch):
     """A state folder of the test's own."""
-    monkeypatch.setenv("GFXGRAPH_STATE_DIR", str(tmp_path))
-    return tmp_path / "decisions.json"
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return tmp_path / "gfxgraph" / "decisions.json"
 
 
 @pytest.fixture

@@ -1,13 +1,15 @@
 """Change single statements of a room and see whether the tests next to them notice.
 
-    python tools/mutate.py --rooms callables capture --n 40 --seed 1 [--json FILE]
+    python tools/mutate.py --rooms callables capture --cover FOLDER [--jobs N]
+    python tools/mutate.py --rooms callables capture --covered FOLDER --n 40 --seed 1 [--json FILE]
 
 A mutant is one changed statement inside a function: a condition negated, ``and`` for ``or``, a comparison or a
-constant changed, a call or an assignment to an attribute dropped. The file is changed in place, the test files
-nearest to it run (its own in ``tests/unit`` first, then those that name the module and what it defines most often),
-and the file is put back, whatever happens. A failing test is run once more on the unchanged file and must pass
-there. What survives is a missing test, code that nothing needs, or a mutant that means the same. Files with
-uncommitted changes are refused.
+constant changed, a call or an assignment to an attribute dropped. The file is changed in place, its own tests run,
+and the file is put back, whatever happens. Its own tests are the four test files that execute the line and of whose
+work the module is the largest share, as the first command has measured (it needs ``coverage``, which is no
+dependency of the project). A failing test is run once more on the unchanged file and must pass there. What survives
+is a missing test, code that nothing needs, or a mutant that means the same. Files with uncommitted changes are
+refused.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import os
 import platform
 import random
 import re
@@ -22,6 +25,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -97,37 +101,49 @@ def _of(node: ast.AST, made, said) -> Iterator[Mutant]:  # type: ignore[no-untyp
         yield made(node, "assignment dropped", "pass")
 
 
+def _tests_of(rooms: list[str]) -> list[str]:
+    """The test files that may be a module's own: the rooms' units, and the promises."""
+    folders = [ROOT / "tests" / "conformance", *(ROOT / "tests" / "unit" / room for room in rooms)]
+    return sorted(str(path.relative_to(ROOT)) for folder in folders for path in folder.rglob("test_*.py"))
+
+
+def cover(folder: Path, rooms: list[str], jobs: int) -> None:
+    """Run each test file by itself and keep what it executes in ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    env = os.environ | ({"COVERAGE_CORE": "sysmon"} if sys.version_info >= (3, 12) else {})
+
+    def one(test: str) -> None:
+        data = folder / test.replace("/", "-")
+        command = [sys.executable, "-m", "coverage", "run", f"--data-file={data}", f"--source={SOURCE}"]
+        command += ["-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", test]
+        subprocess.run(command, cwd=ROOT, env=env, capture_output=True, timeout=LIMIT_S, check=False)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(one, _tests_of(rooms)))
+
+
 @cache
-def _texts_of_tests() -> dict[Path, str]:
-    folders = (ROOT / "tests" / "unit", ROOT / "tests" / "conformance")
-    return {path: path.read_text(encoding="utf-8") for folder in folders for path in folder.rglob("test_*.py")}
+def _executed(folder: Path) -> dict[str, dict[str, set[int]]]:
+    """By test file and by source file: the lines that ran."""
+    # lazily: the tool's --help needs no coverage
+    from coverage import CoverageData
+
+    found: dict[str, dict[str, set[int]]] = {}
+    for path in folder.glob("*.py"):
+        data = CoverageData(str(path))
+        data.read()
+        files = {str(Path(name).relative_to(ROOT)): set(data.lines(name) or ()) for name in data.measured_files()}
+        found[path.name.replace("-", "/")] = files
+    return found
 
 
-def nearest_tests(file: str) -> list[str]:
-    """The test files for a module, its own first."""
-    path = ROOT / file
-    inner = path.relative_to(SOURCE)
-    dotted = "gfxgraph." + ".".join(inner.with_suffix("").parts)
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    names = [node.name for node in tree.body if isinstance(node, kinds) and len(node.name) > 3]
-    own = ROOT / "tests" / "unit" / inner.parent / f"test_{inner.stem}.py"
-
-    def near(test: Path, text: str) -> float:
-        named = sum(len(re.findall(rf"\b{re.escape(name)}\b", text)) for name in names)
-        stem = inner.stem in test.stem.split("_") or test.stem == f"test_{inner.stem}"
-        return (
-            1000 * (test == own)
-            + 20 * text.count(dotted)
-            + 10 * stem
-            + min(named, 50)
-            + 2 * (inner.parts[0] in test.parts)
-        )
-
-    ranked = sorted(
-        ((near(*each), each[0]) for each in _texts_of_tests().items()), key=lambda pair: (-pair[0], pair[1])
-    )
-    return [str(test.relative_to(ROOT)) for score, test in ranked[:NEAREST] if score > 0]
+def nearest_tests(mutant: Mutant, folder: Path) -> list[str]:
+    """Of the test files that execute the mutant's line, those of whose work its module is the largest share."""
+    shares = []
+    for test, files in _executed(folder).items():
+        if mutant.line in files.get(mutant.file, ()):
+            shares.append((len(files[mutant.file]) / sum(map(len, files.values())), test))
+    return [test for _, test in sorted(shares, reverse=True)[:NEAREST]]
 
 
 def failing(tests: list[str], jobs: int) -> list[str]:
@@ -138,18 +154,18 @@ def failing(tests: list[str], jobs: int) -> list[str]:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
         return ["hang"]
-    found = re.findall(r"^(?:FAILED|ERROR) (\S+(?:\[.*?\])?)", done.stdout, re.MULTILINE)
+    found = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
     return found or (["collection"] if done.returncode not in (0, 5) else [])
 
 
-def tried(mutant: Mutant, jobs: int) -> dict[str, object]:
+def tried(mutant: Mutant, folder: Path, jobs: int) -> dict[str, object]:
     """The mutant, the tests that ran and the one that noticed; '' where none did."""
     path = ROOT / mutant.file
     whole = path.read_bytes()
-    tests, began = nearest_tests(mutant.file), time.monotonic()
+    tests, began = nearest_tests(mutant, folder), time.monotonic()
     try:
         path.write_bytes(whole[: mutant.begin] + mutant.text.encode() + whole[mutant.end :])
-        found = failing(tests, jobs)
+        found = failing(tests, jobs) if tests else []
     finally:
         path.write_bytes(whole)
     if found and "::" in found[0] and failing([found[0]], 1):
@@ -162,10 +178,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rooms", nargs="+", required=True, help="folders below src/gfxgraph")
     parser.add_argument("--n", type=int, default=40)
-    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--cover", type=Path, metavar="FOLDER", help="measure what each test file executes")
+    what.add_argument("--covered", type=Path, metavar="FOLDER", help="what was measured")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    if options.cover is not None:
+        cover(options.cover, options.rooms, options.jobs)
+        return 0
     paths = sorted(path for room in options.rooms for path in (SOURCE / room).rglob("*.py"))
     dirty = subprocess.run(["git", "status", "--porcelain", "src"], cwd=ROOT, capture_output=True, text=True).stdout
     if dirty:
@@ -173,7 +195,7 @@ def main() -> int:
     drawn = random.Random(options.seed).sample([each for path in paths for each in mutants(path)], options.n)
     rows = []
     for number, mutant in enumerate(drawn, 1):
-        rows.append(row := tried(mutant, options.jobs))
+        rows.append(row := tried(mutant, options.covered, options.jobs))
         said = row["noticed_by"] or "SURVIVED"
         print(f"{number:3} {mutant.file}:{mutant.line} {mutant.kind}: {row['was']!r:.60} {said}", flush=True)
     n_noticed = sum(bool(row["noticed_by"]) for row in rows)

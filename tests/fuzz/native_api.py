@@ -20,6 +20,8 @@ sys.path.insert(0, str(ROOT))
 from tests import native_builds  # noqa: E402
 
 LIMIT_S = 60
+MOST_NBYTES = 8_000
+"""2,000 calls: what a program builds anew at each call costs the square of what it holds, and sanitizers the rest."""
 _RUNTIMES = ("libamdhip64.so.6", "libcudart.so.13")
 (CAPTURE, DESTROY, NEST, CONFIGURE, STATS, TEXT, FAIL, HEAL, BRANCHES, BRANCH, RECORD, CHOOSE, READ, TAKEN,
  UNBRANCH, PIPELINE, CHANGE, UPDATE, LAUNCH, UNPIPE, POOL, BUCKET, SIZE, UNPOOL, COMPOSE, ADD, SET,

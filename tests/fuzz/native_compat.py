@@ -15,6 +15,8 @@ from pathlib import Path
 
 from native_api import LIMIT_S, built
 
+MOST_NBYTES = 8_000
+
 (CREATE, FAIL, HEAL, ADD, ADD_12, EDGES, INSTANTIATE, END_EXEC, UPDATE, SET, SET_EXEC, PARAMS, TIE, UNTIE, RUN,
  DESTROY) = range(16)  # fmt: skip
 _AFTER = (

@@ -1,9 +1,9 @@
 """Run fuzz targets: `python tests/fuzz/run.py [TARGET ...] [--seconds 60] [--seed N]`.
 
 A target is a module of this folder with ``seeds()``, the corpus it starts from, and ``run(data)``, which raises where
-``data`` is handled wrongly. Every seed is run as it stands; then inputs are made from them by cutting, repeating,
-joining and changing bytes until the time is over. An input that fails is written beside its message; add it to the
-target's seeds together with the mend.
+``data`` is handled wrongly. ``MOST_NBYTES``, if it has that, is how long its inputs may become. Every seed is run as
+it stands; then inputs are made from them by cutting, repeating, joining and changing bytes until the time is over. An
+input that fails is written beside its message; add it to the target's seeds together with the mend.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 _MOST_NBYTES = 100_000
 
 
-def change(data: bytes, other: bytes, chance: random.Random) -> bytes:
+def change(data: bytes, other: bytes, chance: random.Random, most: int) -> bytes:
     """One to four changes of a piece of ``data``: cut, repeated, replaced by one of ``other``, or some bytes."""
     for _ in range(chance.randint(1, 4)):
         a, b = sorted(chance.randint(0, len(data)) for _ in range(2))
@@ -42,16 +42,17 @@ def change(data: bytes, other: bytes, chance: random.Random) -> bytes:
                 + chance.choice((b"\0", b"\n", b"\\\n", b'"', b"'", b"(", b")", b"{", b"#", b"\xff"))
                 + data[a:]
             )
-    return data[:_MOST_NBYTES]
+    return data[:most]
 
 
 def fuzz(name: str, seconds: float, seed: int) -> int:
     """Run one target; the number of inputs that failed."""
     target = importlib.import_module(name)
+    most = getattr(target, "MOST_NBYTES", _MOST_NBYTES)
     corpus, chance, failed, n = list(target.seeds()), random.Random(seed), 0, 0
     started = time.monotonic()
     while n < len(corpus) or time.monotonic() - started < seconds:
-        data = corpus[n] if n < len(corpus) else change(chance.choice(corpus), chance.choice(corpus), chance)
+        data = corpus[n] if n < len(corpus) else change(chance.choice(corpus), chance.choice(corpus), chance, most)
         n += 1
         try:
             target.run(data)

@@ -6,7 +6,7 @@ number of pairs eager wins if it was the faster one in so many of them that chan
 and by more than a margin; else the graph, which costs less CPU. A later measurement overturns that only beyond a
 larger margin.
 
-Source: docs/decisions/0239; the counts are the sign test's at 1 %.
+Source: docs/decisions/callables.md, 0069; the counts are the sign test's at 1 %.
 """
 
 from __future__ import annotations

@@ -49,18 +49,22 @@ def test_mutants_of_a_function(monkeypatch, tmp_path):
 def test_a_mutant_is_noticed_by_a_test_that_passes_without_it(monkeypatch, tmp_path, failing, noticed):
     """A test that fails anyhow does not count, and the file is put back."""
     monkeypatch.setattr(mutate, "ROOT", tmp_path)
-    monkeypatch.setattr(mutate, "nearest_tests", lambda file: ["t"])
+    monkeypatch.setattr(mutate, "nearest_tests", lambda mutant, folder: ["t"])
     path = tmp_path / "a.py"
     path.write_text(TEXT, encoding="utf-8")
     answers, seen = iter(failing), []
     monkeypatch.setattr(mutate, "failing", lambda tests, jobs: (seen.append(path.read_text()), next(answers))[1])
-    assert mutate.tried(next(mutate.mutants(path)), 1)["noticed_by"] == noticed
+    assert mutate.tried(next(mutate.mutants(path)), tmp_path, 1)["noticed_by"] == noticed
     assert seen[0] != TEXT and set(seen[1:]) <= {TEXT} and path.read_text() == TEXT
 
 
-def test_a_modules_own_tests_are_the_nearest():
-    """The test file of its name comes first."""
-    assert (
-        mutate.nearest_tests("src/gfxgraph/capture/replay/rollback.py")[0]
-        == "tests/unit/capture/replay/test_rollback.py"
-    )
+def test_a_mutants_tests_are_those_that_run_its_line(monkeypatch, tmp_path):
+    """Among them those first that do the least beside the module; a line that no test runs has none."""
+    executed = {
+        "wide.py": {"a.py": {3, 4}, "b.py": set(range(90))},
+        "own.py": {"a.py": {3, 4}, "b.py": {1}},
+        "other.py": {"a.py": {3}},
+    }
+    monkeypatch.setattr(mutate, "_executed", lambda folder: executed)
+    near = [mutate.nearest_tests(mutate.Mutant("a.py", line, "", 0, 0, ""), tmp_path) for line in (4, 5)]
+    assert near == [["own.py", "wide.py"], []]

@@ -19,11 +19,10 @@ import sys
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
-from types import ModuleType
 from typing import Any, ClassVar
 
 from gfxgraph.adapters._needs import NeededName, missing
@@ -93,14 +92,12 @@ class Adapter(ABC):
         name: the name for users, and of the file.
         module: what is imported.
         needs: by module of the engine in which it replaces something: what must exist.
-        optional: the same for modules that it can do without; one that lacks anything is left alone.
         tested: the versions that `make test-matrix` and `make test-engines` ran; others are not refused.
     """
 
     name: ClassVar[str]
     module: ClassVar[str]
     needs: ClassVar[dict[str, tuple[NeededName, ...]]]
-    optional: ClassVar[dict[str, tuple[NeededName, ...]]] = {}
     tested: ClassVar[str]
 
     def __init__(self) -> None:
@@ -120,7 +117,7 @@ class Adapter(ABC):
     @property
     def parts(self) -> tuple[str, ...]:
         """The engine's modules in which it replaces something."""
-        return (*self.needs, *self.optional)
+        return tuple(self.needs)
 
     def available(self) -> bool:
         """True if the engine is installed and, as far as is known yet, has what is needed."""
@@ -182,11 +179,11 @@ class Adapter(ABC):
                 raise ActivationError("engine_missing", engine=self.name, module=self.module)
             undo = Replaced()
             try:
-                modules = [import_module(part) for part in left if part in self.needs]
+                modules = [import_module(part) for part in left]
                 lacking = [name for module in modules for name in missing(module, self.needs[module.__name__])]
                 if lacking:
                     raise AttributeError(", ".join(lacking))
-                for module in (*modules, *self._optional(left)):
+                for module in modules:
                     self.put_in_place(undo, module)
             except (AttributeError, ImportError) as error:
                 undo.undo()
@@ -199,18 +196,6 @@ class Adapter(ABC):
             self._undo.add(undo.undo)
             self._done.update(left)
             log.info("%s %s: adapter in place (%s)", self.name, version, ", ".join(left))
-
-    def _optional(self, parts: Sequence[str]) -> Iterator[ModuleType]:
-        """The optional modules among ``parts`` that exist and have what is needed."""
-        for part in parts:
-            if part in self.optional:
-                try:
-                    module = import_module(part)
-                except ImportError as error:
-                    log.debug("%s: %s is missing: %s", self.name, part, error)
-                    continue
-                if not missing(module, self.optional[part]):
-                    yield module
 
     def _install_or_warn(self, part: str) -> None:
         try:

@@ -62,8 +62,8 @@ class SglangAdapter(Adapter):
             NeededName("is_in_torch_compile_warmup"),
             NeededName("get_pcg_capture_stream"),
         ),
+        _GLUE: (NeededName("MetadataGlueGraph.run"),),
     }
-    optional = {_GLUE: (NeededName("MetadataGlueGraph.run"),)}
     tested = "0.5.23"
 
     def put_in_place(self, undo: Replaced, part: Any) -> None:

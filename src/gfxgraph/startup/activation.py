@@ -218,7 +218,6 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     from gfxgraph.capture.replay import hang_watch, runtime_workarounds, workspaces
     from gfxgraph.compile import torch_compile_patch
     from gfxgraph.guard import for_capture
-    from gfxgraph.process import engine_log
     from gfxgraph.reporting import inspect as inspection
 
     bridge.set_log_level(settings)
@@ -251,7 +250,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     bridge.undo.append(lambda: workspaces.stop(is_device_gone=platform == "simulator"))
     workspaces.start()
     watch_memory(settings.guard)
-    for companion in (torch_compile_patch.install, transformers.beside_enable, engine_log.listen):
+    for companion in (torch_compile_patch.install, transformers.beside_enable):
         companion(torch, state)
     process.log.info(
         "enabled on %s (on_unsafe=%s, validating %s of each graph)",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import signal
 import threading
 import time
@@ -93,20 +92,6 @@ def test_ranks_say_the_same(failed):
     assert said == dict.fromkeys(range(2), any(failed))
 
 
-@pytest.fixture
-def counted():
-    """What engines said of graphs that they leave off, with counts and lines, in the simulator."""
-    import gfxgraph
-
-    if torch.cuda.is_available():
-        pytest.skip("the simulator stands in only where there is no GPU")
-    gfxgraph.enable(simulate="hip", validate=False)
-    yield lambda: [
-        (e["count"], e["reason"], e["where"]) for e in gfxgraph.stats()["events"] if e["kind"] == "engine_eager"
-    ]
-    gfxgraph.disable()
-
-
 @pytest.mark.parametrize("is_handlers", [True, False])
 def test_a_handlers_error_downgrades_nothing(is_handlers, monkeypatch):
     """Time is up inside a capture of vLLM's: it sees the error, as without gfxgraph; a failed capture runs eagerly."""
@@ -135,32 +120,3 @@ def test_a_handlers_error_downgrades_nothing(is_handlers, monkeypatch):
             assert call(owner, 2) == 2
     finally:
         signal.signal(signal.SIGUSR1, saved)
-
-
-def test_what_libraries_say_of_graphs_left_off_is_named(counted):
-    """The line in which an engine or Inductor gives graphs up is among the events, once each, with its source line."""
-    from torch._inductor.cudagraph_utils import log_cudagraph_skip_and_bump_counter
-
-    log_cudagraph_skip_and_bump_counter(
-        'skipping cudagraphs due to cpu device (y). Found from : \n   File "/m/model.py", line 7, in f\n    y.sum()'
-    )
-    said = {
-        "vllm.config.compilation": "CUDAGraphMode.FULL is not supported with X backend; setting cudagraph_mode=NONE",
-        "sglang.srt.model_executor": "Disable prefill CUDA graph because the capture size is not set",
-    }
-    for name, text in said.items():
-        for _ in range(2):
-            logging.getLogger(name).warning(text)
-        logging.getLogger(name).warning("CUDA graph memory %d MiB, capture end; skipping the profile run", 3)
-        logging.getLogger(name).warning("Enabling CUDA graphs for supported backends")
-    assert counted() == [
-        (1, "Inductor says: skipping cudagraphs due to cpu device (y)", "/m/model.py:7"),
-        *((2, f"{who} says: {text}", "") for who, text in zip(("vLLM", "SGLang"), said.values())),
-    ]
-    import gfxgraph
-
-    gfxgraph.disable()
-    handlers = [
-        handler for name in ("vllm", "sglang", "torch._inductor") for handler in logging.getLogger(name).handlers
-    ]
-    assert not [handler for handler in handlers if type(handler).__module__.startswith("gfxgraph")]

@@ -48,21 +48,14 @@ def test_nothing_happens_unless_asked(installed):
     """The bridge is off, and of gfxgraph no more was imported than asks the environment."""
     expected = "False ['gfxgraph', 'gfxgraph.startup', 'gfxgraph.startup.hook']\n"
     assert installed() == (0, expected, "")
-    code, said, _ = installed(GFXGRAPH="0", GFXGRAPH_SIMULATE="cuda")
+    code, said, _ = installed(SGLANG_RDNA2_KERNELS="1", SGLANG_DISABLE_GFXGRAPH="1", GFXGRAPH_SIMULATE="cuda")
     assert (code, said.split()[0]) == (0, "False")
 
 
 def test_asked_for_it_is_on(installed):
-    """GFXGRAPH=1 is enough, in the simulator as anywhere."""
-    code, said, errors = installed(GFXGRAPH="1", GFXGRAPH_SIMULATE="cuda")
+    """SGLang's variable is enough, as GFXGRAPH=1 is, in the simulator as anywhere."""
+    code, said, errors = installed(SGLANG_RDNA2_KERNELS="1", GFXGRAPH_SIMULATE="cuda")
     assert (code, said.split()[0]) == (0, "True"), errors
-
-
-def test_sglangs_variables(installed):
-    """SGLANG_RDNA2_KERNELS=1 asks as well, and SGLANG_DISABLE_GFXGRAPH=1 refuses."""
-    asked = {"SGLANG_RDNA2_KERNELS": "1", "GFXGRAPH_SIMULATE": "cuda"}
-    assert installed(**asked)[1].split()[0] == "True"
-    assert installed(**asked, SGLANG_DISABLE_GFXGRAPH="1")[1].split()[0] == "False"
 
 
 def test_where_it_cannot_be_the_process_ends(installed):

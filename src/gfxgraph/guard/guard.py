@@ -25,8 +25,7 @@ from gfxgraph.process import process
 from gfxgraph.types import GuardTier
 
 if TYPE_CHECKING:
-    from gfxgraph.capture.replay.captured_program import Program
-    from gfxgraph.capture.replay.replay_steps import SegmentStep
+    from gfxgraph.capture.replay.program import Program, SegmentStep
 
 _guards: weakref.WeakSet[Guard] = weakref.WeakSet()
 

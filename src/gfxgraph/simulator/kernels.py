@@ -160,8 +160,8 @@ class Kernels:
 
     def _compute_kernel(self, schema: OpSchema) -> Kernel:
         device = self.device
-        syncs = self._sync_test(schema.name)
-        how = op_table.SYNCING.get(schema.name, "memcpy_with_stream")
+        syncs = self._sync_test(schema)
+        how = "stream_synchronize" if schema.name in op_table.BY_THRUST else "memcpy_with_stream"
 
         def kernel(*args: object, **kwargs: object) -> Any:
             if syncs is not None and syncs(args):
@@ -173,11 +173,12 @@ class Kernels:
 
         return kernel
 
-    def _sync_test(self, name: str) -> Callable[[tuple[Any, ...]], bool] | None:
-        if name in op_table.SYNCING:
-            return _always
+    def _sync_test(self, schema: OpSchema) -> Callable[[tuple[Any, ...]], bool] | None:
+        name = schema.name
         if name in op_table.MASK_INDEXING:
             return _has_mask
+        if name in op_table.SYNCING or (schema.waits and name not in op_table.NOT_SYNCING):
+            return _always
         return _has_no_total if name == "_padded_dense_to_jagged_forward" else None
 
     # ---- eager --------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ class OpSchema:
     draws: bool = False
     has_device: bool = False
     mixed_devices: bool = False
+    waits: bool = False  # what it returns depends on data
 
 
 @functools.cache
@@ -62,6 +63,7 @@ def schema_of(name: str) -> OpSchema:
         schema.returned += (by_alias.get(first) if first is not None else None,)
     schema.draws = schema.draws or name in op_table.DRAWS_SILENTLY
     schema.mixed_devices = name in op_table.MIXED_DEVICES
+    schema.waits = bool({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(op.tags))
     return schema
 
 

@@ -9,32 +9,14 @@ from __future__ import annotations
 from typing import Final
 
 # Ops whose CUDA kernels wait for the device before they can continue, because the shape of their output or an error
-# depends on data; and the call with which they wait. torch guards memcpy_and_sync on ROCm, but not thrust's
-# stream synchronization.
-SYNCING: Final = {
-    "_local_scalar_dense": "memcpy_with_stream",
-    "nonzero": "memcpy_with_stream",
-    "nonzero.out": "memcpy_with_stream",
-    "masked_select": "memcpy_with_stream",
-    "masked_select.out": "memcpy_with_stream",
-    "equal": "memcpy_with_stream",
-    "repeat_interleave.Tensor": "memcpy_with_stream",
-    "bincount": "memcpy_with_stream",
-    "histc": "memcpy_with_stream",
-    "histc.out": "memcpy_with_stream",
-    "_ctc_loss.Tensor": "memcpy_with_stream",
-    "_unique": "memcpy_with_stream",
-    "_unique2": "memcpy_with_stream",
-    "_to_sparse": "memcpy_with_stream",
-    "_to_sparse.sparse_dim": "memcpy_with_stream",
-    "_to_sparse_csr": "memcpy_with_stream",
-    "_to_sparse_csc": "memcpy_with_stream",
-    "_to_sparse_bsr": "memcpy_with_stream",
-    "_to_sparse_bsc": "memcpy_with_stream",
-    "unique_dim": "stream_synchronize",
-    "unique_consecutive": "stream_synchronize",
-    "unique_dim_consecutive": "stream_synchronize",
-}
+# depends on data: those that torch's tags say it of, and these.
+SYNCING: Final = frozenset(
+    "histc histc.out _to_sparse _to_sparse.sparse_dim _to_sparse_csr _to_sparse_csc _to_sparse_bsr "
+    "_to_sparse_bsc".split()
+)
+NOT_SYNCING: Final = frozenset({"_ctc_loss", "linalg_lstsq", "linalg_lstsq.out"})
+# These wait by thrust's stream synchronization, which torch does not guard on ROCm as it does memcpy_and_sync.
+BY_THRUST: Final = frozenset({"unique_dim", "unique_consecutive", "unique_dim_consecutive"})
 
 # With a byte or bool mask among the indices these expand it with nonzero.
 MASK_INDEXING: Final = frozenset(

@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import sys, torch
 bridged = "gfxgraph" in torch.cuda.CUDAGraph.__module__
-print(bridged, sorted(name for name in sys.modules if name.startswith("gfxgraph")))
+explains = sys.excepthook is not sys.__excepthook__
+print(bridged, explains, sorted(name for name in sys.modules if name.startswith("gfxgraph")))
 """
 
 
@@ -46,16 +47,16 @@ def installed(tmp_path):
 
 def test_nothing_happens_unless_asked(installed):
     """The bridge is off, and of gfxgraph no more was imported than asks the environment."""
-    expected = "False ['gfxgraph', 'gfxgraph.startup', 'gfxgraph.startup.hook']\n"
+    expected = "False False ['gfxgraph', 'gfxgraph.startup', 'gfxgraph.startup.hook']\n"
     assert installed() == (0, expected, "")
     code, said, _ = installed(SGLANG_RDNA2_KERNELS="1", SGLANG_DISABLE_GFXGRAPH="1", GFXGRAPH_SIMULATE="cuda")
     assert (code, said.split()[0]) == (0, "False")
 
 
 def test_asked_for_it_is_on(installed):
-    """SGLang's variable is enough, as GFXGRAPH=1 is, in the simulator as anywhere."""
+    """SGLang's variable is enough, as GFXGRAPH=1 is, in the simulator too: bridged, and errors explained."""
     code, said, errors = installed(SGLANG_RDNA2_KERNELS="1", GFXGRAPH_SIMULATE="cuda")
-    assert (code, said.split()[0]) == (0, "True"), errors
+    assert (code, said.split()[:2]) == (0, ["True", "True"]), errors
 
 
 def test_where_it_cannot_be_the_process_ends(installed):
@@ -69,4 +70,4 @@ def test_where_it_cannot_be_the_process_ends(installed):
 def test_torchs_own_switch_is_heard(installed):
     """TORCH_DEVICE_BACKEND_AUTOLOAD=0 leaves it out with everybody else's."""
     asked = {"GFXGRAPH": "1", "GFXGRAPH_SIMULATE": "cuda", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-    assert installed(**asked)[:2] == (0, "False []\n")
+    assert installed(**asked)[:2] == (0, "False False []\n")

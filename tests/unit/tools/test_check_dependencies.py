@@ -1,6 +1,7 @@
 """tools/check_dependencies.py, and what a plain install of the package puts where."""
 
 import importlib.util
+import os
 import subprocess
 import sys
 import tomllib
@@ -89,6 +90,27 @@ def test_a_plain_install_changes_nothing_for_other_programs(wheels):
     assert not [name for name in names if name.endswith((".pth", ".so")) or ".data/" in name]
     assert points.count("[console_scripts]") == 1 and points.partition("[console_scripts]")[2].count(" = ") >= 1
     assert not [line for line in needs.splitlines() if line.startswith("Requires-Dist: torch")]
+
+
+def test_the_wheel_installs_and_says_what_it_is(wheels, tmp_path):
+    """Where only its files are: name, Python, licence, extras; the package explains and its command answers."""
+    zipfile.ZipFile(wheels[0]).extractall(tmp_path)
+    program = """if True:
+        import importlib.metadata, gfxgraph
+        from gfxgraph.cli.main import cli
+        about = importlib.metadata.metadata("gfxgraph")
+        has_native = "native" in about.get_all("Provides-Extra")
+        print(about["Name"], about["Requires-Python"], about["License-Expression"], has_native)
+        print(gfxgraph.__file__, gfxgraph.explain("hipErrorOutOfMemory").code)
+        cli(["--version"])
+    """
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, cwd=tmp_path
+    )
+    first, second, third = done.stdout.splitlines()
+    assert first == "gfxgraph >=3.11 MIT False"
+    assert second == f"{tmp_path}/gfxgraph/__init__.py out_of_memory" and "2.0" in third
 
 
 def test_the_bill_of_materials_has_what_a_plain_install_brings():

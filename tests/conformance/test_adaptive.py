@@ -15,13 +15,17 @@ from gfxgraph.core.eager_or_graph import Choice, Decision, Way
 from gfxgraph.process import process
 from tests.conformance.conftest import PLATFORMS
 
-pytestmark = pytest.mark.skipif(PLATFORMS == ["gpu"], reason="times are planted in the simulator")
+pytestmark = [
+    pytest.mark.any_platform,
+    pytest.mark.skipif(PLATFORMS == ["gpu"], reason="times are planted in the simulator"),
+]
 
 
 @pytest.fixture
 def state(tmp_path, monkeypatch):
     """A state folder of the test's own."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    (tmp_path / "gfxgraph").mkdir()
     return tmp_path / "gfxgraph" / "decisions.json"
 
 

@@ -12,5 +12,5 @@ Stays out: capturing and replaying, the command line.
     process_files.py  reads that data, without torch
     run_line.py    the line with which a run ends and its page begins
     page.py        all of it as one HTML page (page.html)
-    rewrites.py    suggests replacements for operations that cannot be captured
+    rewrites.py    suggests replacements (rewrites.toml) for operations that cannot be captured
 """

@@ -22,8 +22,7 @@ installs nothing. Numbers come from torch's CPU kernels; times mean nothing.
     pinned_memory.py      page-locked memory
     random_state.py       random generators
     kernels.py            every aten operation, computed on CPU twins or recorded
-    op_schema.py          what an operation's schema says about its arguments
-    op_table.py           facts about single operations beyond their schema
+    op_schema.py          what an operation's schema says about its arguments, and facts that none says
     sparse_kernels.py     sparse and nested tensors
     special_kernels.py    factories, copies between devices, storages
     cuda_only_kernels.py  calls that CPU kernels refuse; recurrent cells

@@ -6,7 +6,7 @@ read from sysfs can hang on a wedged GPU.
     check.py      what a check is given and returns; time limits
     host.py       GPUs, kernel driver, permissions, containers, PCIe
     installed.py  ROCm, PyTorch, wheels, engines, accelerators
-    settings.py   environment variables that hurt; settings of ours that were refused
+    settings.py   environment variables that hurt (harmful_variables.toml); settings of ours that were refused
 """
 
 from __future__ import annotations

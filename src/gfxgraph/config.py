@@ -107,7 +107,6 @@ class Config:
     sglang_disabled: bool = False
     """``GFXGRAPH`` says off, or SGLANG_DISABLE_GFXGRAPH: nothing else switches it on."""
     migraphx_graphs: bool = False
-    """Count what runs in graphs and what does not."""
     report: str = ""
     """Folder where each process leaves what `gfxgraph report` shows; empty: none."""
     compile: CompileWays = CompileWays.AUTO

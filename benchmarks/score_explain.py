@@ -21,7 +21,23 @@ from gfxgraph.diagnostics import known
 from gfxgraph.diagnostics.explanation import Explanation
 from gfxgraph.hardware import advice
 
-FILLERS = {"the", "for", "and", "not", "with", "this", "that", "from", "gpu", "has", "are", "use", "than", "its", "rocm"}
+FILLERS = {
+    "the",
+    "for",
+    "and",
+    "not",
+    "with",
+    "this",
+    "that",
+    "from",
+    "gpu",
+    "has",
+    "are",
+    "use",
+    "than",
+    "its",
+    "rocm",
+}
 
 
 def without_own(text: str, source: str) -> Explanation:

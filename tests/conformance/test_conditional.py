@@ -16,6 +16,8 @@ from gfxgraph.callables.control.loops import Unrolled, WhileLoop
 from gfxgraph.process import process
 from tests.conformance.conftest import HAS_GPU
 
+pytestmark = pytest.mark.any_platform
+
 BRANCHES = {
     "grow": lambda x, k: (x @ x.t()).relu() @ x + k,
     "shrink": lambda x, k: x / 2 - k,

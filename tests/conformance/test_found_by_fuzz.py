@@ -11,6 +11,8 @@ import torch
 import gfxgraph
 from gfxgraph.process import process
 
+pytestmark = pytest.mark.any_platform
+
 
 def ones(*size, **kw):
     return torch.ones(*size, device="cuda", **kw)

@@ -13,6 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gfxgraph.capture.record import fused_recording
 
+pytestmark = pytest.mark.any_platform
+
 
 class Own(TorchDispatchMode):
     """A program's own mode, which is to see every part."""

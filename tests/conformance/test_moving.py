@@ -7,7 +7,7 @@ import torch
 
 import gfxgraph
 
-pytestmark = pytest.mark.usefixtures("nothing_compiled")
+pytestmark = [pytest.mark.any_platform, pytest.mark.usefixtures("nothing_compiled")]
 FEW, MANY, OTHERS = [-1.0, 2.0, 3.0, -4.0], [1.0, 2.0, 3.0, -4.0], [5.0, -2.0, -3.0, 7.0]
 
 

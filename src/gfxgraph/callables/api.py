@@ -68,7 +68,7 @@ def graphed(
 
     Raises:
         ArgumentError: `bad_argument`.
-        ConfigError: `bad_buckets`, `bucket_plan_unreadable`.
+        ConfigError: `bad_buckets`.
         CaptureError (if ``strict``): `graphed_not_captured`, `graphed_other_device`, `graphed_result_changes`,
             `graphed_unknown_object`, `vram_cap_exceeded`.
     """

@@ -22,19 +22,16 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
-import os
 import types
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from gfxgraph import files
 from gfxgraph.callables import explain_calls
 from gfxgraph.callables.adaptive import Adaptive, store
 from gfxgraph.callables.arena import Arena, arena_of, kind_and_line
@@ -463,7 +460,7 @@ class Graphed:
             RunEagerly: eager was measured to be faster.
         """
         if self._adaptive is None:
-            self._adaptive = Adaptive(self._fn, arena.device_index, store(arena.state.settings.state_dir))
+            self._adaptive = Adaptive(self._fn, arena.device_index, store())
         digest = hashlib.sha256(repr(call.structure).encode()).hexdigest()[:8]
         timed = self._adaptive.of(f"{label_of([s.tensor for s in entry.statics])} #{digest}")
 
@@ -573,17 +570,6 @@ class Graphed:
     def padding(self) -> list[dict[str, Any]]:
         """Calls and elements by bucket so far, as plain data. Changes nothing, so any thread may call it."""
         return self._planned.by_bucket(self._name)
-
-    def save_plan(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan to a file for ``graphed(..., buckets="plan.json")``.
-
-        Args:
-            path: the JSON file; an existing one is replaced.
-
-        Raises:
-            OSError: it cannot be written.
-        """
-        files.write(Path(path), self.plan().to_json())
 
     def reset(self) -> None:
         """Drop every capture and trace, and what they hold of the program's; the next calls start again."""

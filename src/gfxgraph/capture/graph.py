@@ -361,7 +361,7 @@ class BridgedGraph(_TorchsGraph):
         self._choose_path()
 
     def _validated_replay(self, program: Program) -> None:
-        with one_replay(self, is_compared=True):
+        with one_replay(self):
             validation.replay_validated(program, self._retire)
 
     def _replay_failed(self, error: RuntimeError) -> None:
@@ -396,7 +396,7 @@ class BridgedGraph(_TorchsGraph):
         plain = plain and (self._guard is None or not self._guard.is_slow)
         # The first replay is timed, so that there is an average; with debug logging each replay is logged here.
         checked = self._unvalidated or self._state.decisions.join_copies or not self._is_timed
-        checked = checked or self._state.is_watched or process.log.isEnabledFor(logging.DEBUG)
+        checked = checked or self._state.hang_watch is not None or process.log.isEnabledFor(logging.DEBUG)
         self._grant(SAMPLE_INTERVAL - 1 if plain and not checked else 0)
 
     def _grant(self, n: int) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from gfxgraph.callables.captured import CapturedCallable
 from gfxgraph.callables.effects import Draws
@@ -311,11 +312,13 @@ def _aligned_all(inputs: list[Any], mutated: frozenset[int], alignment: int) -> 
 
     An alignment of 1 copies none: an FX graph writes to its inputs, and returns views of them.
 
-    An input that is written to is not copied: if it is misaligned now, it was when its kernels were compiled.
+    An input that is written to is not copied: if it is misaligned now, it was when its kernels were compiled. A fake
+    one, where a padding is judged, has no address.
     """
     for i, value in enumerate(inputs if alignment > 1 else ()):
-        if isinstance(value, Tensor) and value.is_cuda and value.data_ptr() % alignment and i not in mutated:
-            inputs[i] = _clone(value)
+        if isinstance(value, Tensor) and value.is_cuda and i not in mutated and not isinstance(value, FakeTensor):
+            if value.data_ptr() % alignment:
+                inputs[i] = _clone(value)
     return inputs
 
 

@@ -224,13 +224,11 @@ class HostStep(Step):
     is_symbolic: bool = False
     """Whether the arguments contain tracked numbers, as references."""
     drawn: tuple[Drawn, ...] = ()
-    """The generators from which it draws, which the program may seed before; see seeds.py."""
+    """The generators from which it draws, which the program may seed before; see random_generators.py."""
     moving: set[int] = field(default_factory=set)
     """``id`` of the results whose shape or memory depends on data (dynamic_shapes.py)."""
     views: set[int] = field(default_factory=set)
     """``id`` of the results that share memory with an argument that stays: they must not be copied into."""
-    homes: dict[int, Tensor] = field(default_factory=dict)
-    """By ``id``: where moving results lay in the capture, and lie whenever they have that shape."""
     filled: tuple[str, ...] = ()
     """Names of the arguments that are ``out=``: the call could give them other memory than graphs know."""
 
@@ -277,7 +275,7 @@ class HostStep(Step):
 
     def _store_tensor(self, out: Tensor, result: Tensor) -> None:
         if id(out) in self.moving and out.dtype is result.dtype and has_layout(out):
-            self._move(out, result)
+            _point(out, result)
             return
         if out.dtype is not result.dtype or (id(out) not in self.moving and size_of(out) != size_of(result)):
             self._differs(shape_of(out, result), shape_of(result, out))
@@ -289,15 +287,6 @@ class HostStep(Step):
             _point(out, result)
         else:
             self._differs("one part of a tensor", "another part")
-
-    def _move(self, out: Tensor, result: Tensor) -> None:
-        home = self.homes.get(id(out))
-        if home is None or home.size() != result.size():
-            _point(out, result)
-            return
-        _refresh(home, result)
-        if out.data_ptr() != home.data_ptr() or out.size() != home.size():
-            _point(out, home)
 
     def _differs(self, expected: object, actual: object) -> NoReturn:
         where = where_of(self.code, self.lasti)

@@ -514,7 +514,7 @@ class Writer:
         if not self.launches.n:
             self.lines = [line for line in self.lines if line != _REBIND]
         body = "\n        ".join(self.lines)
-        # Like ``with lock``, at less than half its cost. An interrupt may come before the lock is taken; none can come
+        # Like ``with lock``, at less than half its cost. An interrupt may come before the lock is taken, but none
         # before the release: Python looks for signals after a call, and that is the first one.
         source = (
             "def fast(args, kwargs):\n"

@@ -203,7 +203,7 @@ class Session:
                 self.end_segment(final=True)
                 self.values.take_back()
                 for call in self.seeds.at_end():
-                    self.add(CallStep(call, "torch.Generator.set_state", *self.begun_at))
+                    self.add(CallStep("torch.Generator.set_state", self.begun_at, call))
                 for problem in self.undo.take_back():
                     raise problem
                 self._finish_program()

@@ -210,7 +210,7 @@ class MovingTensors:
         step, ref = self._read(session, name, func, args, kwargs, value)
         session.add(step)
         if name in _COUNTS and type(value) is int:
-            return session.values.give(value, ref, (step.code, step.lasti))
+            return session.values.give(value, ref, step.at)
         session.values.escaped(ref, value, name)
         return value
 
@@ -249,7 +249,7 @@ class MovingTensors:
         def again(out: object = None) -> HostStep:
             is_symbolic = spec_kwargs is not kwargs  # an empty tuple of arguments is always the same
             return HostStep(
-                as_now(func), spec_args, spec_kwargs, out, name, *where, tuple(wrote), tuple(states), is_symbolic
+                name, where, as_now(func), spec_args, spec_kwargs, out, tuple(wrote), tuple(states), is_symbolic
             )
 
         out = session.split(_MOVING, name, make, where, again)

@@ -69,7 +69,7 @@ def unsafe_op(session: Session, row: UnsafeOp, func: Any, args: Any, kwargs: Any
     drawn: tuple[Drawn, ...] = ()
 
     def again(out: object = None) -> HostStep:
-        step = HostStep(func, args, kwargs, out, name, *where, writes, tuple(foreign))
+        step = HostStep(name, where, func, args, kwargs, out, writes, tuple(foreign))
         step.drawn = drawn
         step.filled = outs(func, kwargs) if schema is not None else ()
         return step
@@ -210,7 +210,7 @@ def host_call(session: Session, name: str, call: Callable[[], Any], repeat: bool
     where = place()
 
     def make() -> tuple[Any, Step | None]:
-        return call(), CallStep(call, name, *where) if repeat else None
+        return call(), CallStep(name, where, call) if repeat else None
 
     out = session.split(BY_NAME[name], name, make, where)
     if repeat:
@@ -230,6 +230,6 @@ def replay_inside(session: Session, graph: Any) -> None:
         for segment in program.segments:
             _report_opaque(session, segment.tape)
         graph.replay()
-        return None, ReplayStep(graph, name, *where)
+        return None, ReplayStep(name, where, graph)
 
     session.split(BY_NAME[name], name, make, where)

@@ -83,6 +83,22 @@ class Step(ABC):
         return type(self).__name__
 
 
+@dataclass(slots=True, eq=False)
+class PlacedStep(Step):
+    """A step that is not a graph's: a call of the program's."""
+
+    name: str
+    at: tuple[Any, int]
+    """Its line, as ``place`` gives it."""
+
+    @property
+    def where(self) -> object:
+        return where_of(*self.at)
+
+    def __str__(self) -> str:
+        return f"{self.name} at {self.where}"
+
+
 class SegmentStep(Step):
     """A stretch of recorded work: launched as a graph, or run from its tape if that failed.
 
@@ -208,16 +224,13 @@ class SegmentStep(Step):
 
 
 @dataclass(slots=True, eq=False)
-class HostStep(Step):
+class HostStep(PlacedStep):
     """An operation that no graph can hold, run eagerly at each replay into the same tensors."""
 
     func: Callable[..., Any]
     args: Any
     kwargs: Any
     out: Any
-    name: str
-    code: Any
-    lasti: int
     mutated: tuple[Tensor | Layout, ...] = ()
     states: tuple[Any, ...] = ()
     """Handles on the states of generators among ``args`` that the graph does not know."""
@@ -289,11 +302,8 @@ class HostStep(Step):
             self._differs("one part of a tensor", "another part")
 
     def _differs(self, expected: object, actual: object) -> NoReturn:
-        where = where_of(self.code, self.lasti)
-        raise process.mismatch("shape_guard_mismatch", op=self.name, where=where, expected=expected, actual=actual)
-
-    def __str__(self) -> str:
-        return f"{self.name} at {where_of(self.code, self.lasti)}"
+        fields = {"op": self.name, "where": self.where, "expected": expected, "actual": actual}
+        raise process.mismatch("shape_guard_mismatch", **fields)
 
 
 def _point(out: Tensor, result: Tensor) -> None:
@@ -350,14 +360,11 @@ def share_memory(one: Tensor, other: Tensor) -> bool:
 
 
 @dataclass(slots=True, eq=False)
-class ReadStep(Step):
+class ReadStep(PlacedStep):
     """A value read by the host: each replay reads it again and checks its guards."""
 
     read: Callable[[], Any]
     index: int
-    name: str
-    code: Any
-    lasti: int
     questions: list[Question] = field(default_factory=list)
 
     def exchange(self, old: Tensor, new: Tensor) -> None:
@@ -378,33 +385,24 @@ class ReadStep(Step):
                 )
 
     def __str__(self) -> str:
-        return f"{len(self.questions)} guards on {self.name} at {where_of(self.code, self.lasti)}"
+        return f"{len(self.questions)} guards on {self.name} at {self.where}"
 
 
 @dataclass(slots=True, eq=False)
-class CallStep(Step):
+class CallStep(PlacedStep):
     """A host call that each replay repeats: a wait, a generator's state."""
 
     call: Callable[[], Any]
-    name: str
-    code: Any
-    lasti: int
 
     def run(self, program: Any) -> None:
         self.call()
 
-    def __str__(self) -> str:
-        return f"{self.name} at {where_of(self.code, self.lasti)}"
-
 
 @dataclass(slots=True, eq=False)
-class ReplayStep(Step):
+class ReplayStep(PlacedStep):
     """A graph replayed inside the capture; replayed again with its whole program."""
 
     graph: Any
-    name: str
-    code: Any
-    lasti: int
 
     def run(self, program: Any) -> None:
         self.graph.replay()
@@ -416,9 +414,6 @@ class ReplayStep(Step):
     def random_states(self) -> Iterator[Any]:
         inner = self.graph._program
         return inner.random_states() if inner is not None else iter(())
-
-    def __str__(self) -> str:
-        return f"{self.name} at {where_of(self.code, self.lasti)}"
 
 
 def leaves_of(out: Any) -> Iterator[Tensor]:
@@ -442,7 +437,7 @@ def is_operations_own(error: Exception) -> bool:
 
 def raising(step: HostStep, error: Exception) -> HostStep:
     """A call that failed in the capture: the program may have caught that error, so each replay must fail alike."""
-    func, name, where = step.func, step.name, where_of(step.code, step.lasti)
+    func, name, where = step.func, step.name, step.where
     kind, expected = type(error), f"{type(error).__name__}: {first_line(error)}"
 
     def fails(*args: object, **kwargs: object) -> None:
@@ -471,7 +466,7 @@ def computed(compute: Callable[[], Any], what: str, step: HostStep | ReadStep, e
             raise
         if not is_operations_own(error):
             raise
-        where, actual = where_of(step.code, step.lasti), f"{type(error).__name__}: {error}"
+        where, actual = step.where, f"{type(error).__name__}: {error}"
         raise process.mismatch(
             "guard_mismatch", where=where, question=what, expected=expected, actual=actual
         ) from error

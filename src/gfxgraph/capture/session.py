@@ -86,8 +86,6 @@ def _stop_recording(recorder: Recorder, entered: list[bool]) -> None:
 class Session:
     """The capture of one graph object, from capture_begin to capture_end."""
 
-    values_type = HostValues
-
     unsafe_op = splits.unsafe_op
     split = splits.split
     host_call = splits.host_call
@@ -101,14 +99,12 @@ class Session:
         graph: Any,
         pool: Any,
         mode: str,
-        extra: tuple[tuple[Any, ...], dict[str, Any]],
         generators: list[Any],
         policy: OnUnsafe,
     ) -> None:
         self.state = process.require()
         self.graph_ref = weakref.ref(graph)
         self.mode = mode
-        self.extra = extra
         self.policy = policy
         self.device_index = torch.cuda.current_device()
         self.streams = Streams()
@@ -118,7 +114,7 @@ class Session:
         self.has_users_pool = self.pool_id is not None
         self.rollback = Rollback()
         self.generators = Generators(self.device_index, self.state.base, generators)
-        self.values = self.values_type(self)
+        self.values = HostValues(self)
         self.moving = MovingTensors(self)
         self.host = HostReads()
         self.seeds = Seeds()
@@ -134,13 +130,10 @@ class Session:
         self.lifecycle = graph._lifecycle
         self.error: BaseException | None = None
         """What made it fail, until its graph lets go of it: frames of the traceback hold this session."""
-        self.mark = object()
-        """On each error that an operation raised and that the program may yet catch."""
         self.died_of: tuple[str, object] | None = None
         self.graph_handle = 0
         """The driver's handle of the graph being captured."""
         self.outer: Any = None
-        self.checks_for_escapes = self.state.driver is not None and self.state.driver.name != "cuda"
         self.recorder = Recorder(self)
         self.recorder.paused = True
         self.undo = Undo()
@@ -152,8 +145,12 @@ class Session:
 
     # -- begin and end ------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """Begin the first segment on the user's graph object."""
+    def begin(self, extra: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
+        """Begin the first segment on the user's graph object.
+
+        Args:
+            extra: torch's further arguments for it.
+        """
         try:
             repair(everything=False)
             self.outer = process.active_session()
@@ -172,7 +169,7 @@ class Session:
             undo.note(self._discard_segment)
             undo.note(self.thread_undo.take_back)
             self.thread_undo.note(self.make_room_for_threads)
-            self.open_segment(self.graph_ref(), self.extra)
+            self.open_segment(self.graph_ref(), extra)
             self._take_thread()
             self.values.take_over()
             self.recorder.paused = False

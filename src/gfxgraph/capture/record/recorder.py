@@ -80,7 +80,7 @@ class Recorder(TorchDispatchMode):
         self.frontiers: set[int | tuple[int, ...]] = {0}
         self.device_index = session.device_index
         self.raw_stream = torch._C._cuda_getCurrentRawStream
-        self.is_hip_like = session.checks_for_escapes
+        self.is_hip_like = session.state.driver is not None and session.state.driver.name != "cuda"
         self.holds: list[Tensor] | None = None
         """If set, every result is held until the capture is over, so that no two share memory."""
         self.segment = 0

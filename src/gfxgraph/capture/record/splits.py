@@ -45,11 +45,12 @@ if TYPE_CHECKING:
 STOCK_TEXT = "CUDA error: operation not permitted when stream is capturing"
 
 _RAISED_IN = "_gfxgraph_raised_in"
+"""Attribute of each error that an operation raised and that the program may yet catch: its capture's state."""
 
 
 def is_left_by(session: Session, error: BaseException | None) -> bool:
     """Whether an operation's own error, or one raised while it was handled, leaves the capture."""
-    while error is not None and getattr(error, _RAISED_IN, None) is not session.mark:
+    while error is not None and getattr(error, _RAISED_IN, None) is not session.lifecycle:
         error = error.__context__
     return error is not None
 
@@ -139,7 +140,7 @@ def split(
                 if again is None or not is_operations_own(error):
                     raise
                 own, step = error, raising(again(), error)
-                setattr(error, _RAISED_IN, session.mark)
+                setattr(error, _RAISED_IN, session.lifecycle)
             if step is not None:
                 session.add(step)
             session.n_executed = len(session.program.steps)

@@ -5,8 +5,6 @@ recorder.py, not_recorded.py
 modes.py      entering and leaving torch's stack of dispatch modes; autocast's state inside one
 overloads.py, fused_recording.py
               facts about each operation, and operations recorded whole
-tensor_arguments.py
-              tensors among the arguments of an operation
 splits.py     what runs between two segments
 host_values.py, host_memory.py
               values that leave the device; host memory that captured code read

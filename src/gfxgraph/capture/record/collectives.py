@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gfxgraph.capture.patches.torch_functions import STOCK, Targets, session_here
-from gfxgraph.capture.record.tensor_arguments import flat
+from gfxgraph.capture.replay.graph_tensors import flat
 from gfxgraph.types import OnUnsafe
 
 if TYPE_CHECKING:

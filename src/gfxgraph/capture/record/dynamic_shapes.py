@@ -33,10 +33,10 @@ from torch.utils._pytree import tree_leaves
 from gfxgraph.capture.patches import replaced
 from gfxgraph.capture.record import fused_recording
 from gfxgraph.capture.record.modes import as_now, is_entered, put_below, take_off
-from gfxgraph.capture.record.tensor_arguments import flat, written
+from gfxgraph.capture.record.overloads import written
 from gfxgraph.capture.record.tracked_numbers import holds_numbers, plain
 from gfxgraph.capture.record.user_lines import place
-from gfxgraph.capture.replay.graph_tensors import has_layout, memory_of, storage_address
+from gfxgraph.capture.replay.graph_tensors import flat, has_layout, memory_of, storage_address
 from gfxgraph.capture.replay.program import HostStep, ReadStep, SegmentStep, Step, share_memory
 from gfxgraph.core.tape import TapeValue, leaves
 from gfxgraph.core.unsafe import Kind, UnsafeOp, When

@@ -20,7 +20,6 @@ from torch import Tensor
 from gfxgraph.capture.patches import replaced
 from gfxgraph.capture.patches.torch_functions import STOCK
 from gfxgraph.capture.record.host_memory import lends_memory
-from gfxgraph.capture.record.tensor_arguments import flat
 from gfxgraph.capture.record.tracked_numbers import (
     NUMBERS,
     TrackedInt,
@@ -32,7 +31,7 @@ from gfxgraph.capture.record.tracked_numbers import (
     refs_and_values,
 )
 from gfxgraph.capture.record.user_lines import is_made_by_dynamo, place, program_place
-from gfxgraph.capture.replay.graph_tensors import kept_identity, memory_of, overwrite
+from gfxgraph.capture.replay.graph_tensors import flat, kept_identity, memory_of, overwrite
 from gfxgraph.capture.replay.program import CallStep, HostStep, ReadStep, Step
 from gfxgraph.core.expressions import Expressions, Ref, refs_in
 from gfxgraph.core.questions import EXACTLY, TRUTH, Question, same_value

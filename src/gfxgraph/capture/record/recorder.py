@@ -40,9 +40,8 @@ from gfxgraph.capture.record.not_recorded import (
     otherwise,
 )
 from gfxgraph.capture.record.overloads import OPS, OpInfo, identity
-from gfxgraph.capture.record.tensor_arguments import flat
 from gfxgraph.capture.record.user_lines import LIBRARIES, SKIP, place, user_frame
-from gfxgraph.capture.replay.graph_tensors import Layout, has_layout, storage_address
+from gfxgraph.capture.replay.graph_tensors import Layout, flat, has_layout, storage_address
 from gfxgraph.core.tape import Opaque, Tape, TapeValue, new_value
 from gfxgraph.core.unsafe import BY_NAME
 from gfxgraph.process import process

@@ -21,9 +21,10 @@ import torch
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.patches.torch_functions import STOCK
 from gfxgraph.capture.record.host_memory import HOST_DRAW, ON_HOST, host_generator
+from gfxgraph.capture.record.overloads import outs, written
 from gfxgraph.capture.record.random_generators import Drawn
-from gfxgraph.capture.record.tensor_arguments import flat, outs, written
 from gfxgraph.capture.record.user_lines import place
+from gfxgraph.capture.replay.graph_tensors import flat
 from gfxgraph.capture.replay.program import (
     OPERATIONS_OWN,
     CallStep,

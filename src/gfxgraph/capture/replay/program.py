@@ -27,10 +27,11 @@ from torch.autograd import profiler
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.record.host_memory import HostRead
 from gfxgraph.capture.record.random_generators import Drawn
-from gfxgraph.capture.record.tensor_arguments import exchanged, flat
 from gfxgraph.capture.replay.eager_tape import Env, below_autograd, run_tape, wait_for_collective
 from gfxgraph.capture.replay.graph_tensors import (
     Layout,
+    exchanged,
+    flat,
     has_layout,
     overwrite,
     parts_of,

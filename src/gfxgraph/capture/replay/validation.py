@@ -22,9 +22,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.capture.record.tensor_arguments import flat, written_arguments
+from gfxgraph.capture.record.overloads import written_arguments
 from gfxgraph.capture.replay.eager_tape import Env, run_tape
-from gfxgraph.capture.replay.graph_tensors import Layout, overwrite, tensor_of
+from gfxgraph.capture.replay.graph_tensors import Layout, flat, overwrite, tensor_of
 from gfxgraph.capture.replay.node_walk import can_walk, raw_graph, walk
 from gfxgraph.capture.replay.program import HostStep, Program, SegmentStep, note_fallback
 from gfxgraph.capture.replay.rollback import Rollback

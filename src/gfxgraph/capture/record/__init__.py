@@ -14,7 +14,6 @@ dynamic_shapes.py
               calls that replays repeat whole: with such numbers, or tensors whose shape depends on data
 random_generators.py
               the generators of a capture, and those that the captured program seeds
-collectives.py, streams.py
-              collectives of a segment; the streams of a capture
+streams.py    the streams of a capture, and the collectives of a segment
 user_lines.py which line of the program is running
 """

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph.capture.patches.deferred_calls import quiet
-from gfxgraph.capture.record.collectives import noting
+from gfxgraph.capture.record.streams import noting
 from gfxgraph.capture.replay.graph_tensors import flat
 from gfxgraph.core.unsafe import BY_NAME, NO_LAYOUT, UnsafeOp, When
 

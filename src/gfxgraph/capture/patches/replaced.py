@@ -128,6 +128,7 @@ def as_long_as_enabled() -> None:
     bridge.replace(kind, "__init__", optimizers.noted(kind.__init__, functools.partial(also, "optimizers")))
     bridge.replace(event, "__new__", staticmethod(waits.event_new(event.__new__)))
     bridge.replace(event, "elapsed_time", waits.elapsed_of_events(event.elapsed_time))
+    bridge.replace(torch.utils, "weakref", tensor_reads.references_of_others())
     bridge.replace(json.JSONEncoder, "default", tensor_reads.json_default(json.JSONEncoder.default))
 
 

@@ -59,19 +59,6 @@ _WANTS_PLAIN = (
     "float or int refuses it. There, write float(value) or int(value), which pins it (docs/run.md)"
 )
 
-_HAS_STALE_STREAMS = hasattr(torch._C, "_set_override_stale_capture_stream")
-"""torch 2.13 refuses a captured backward to a leaf whose gradients a warm-up's loss, still alive, ties to the default
-stream, unless told to use the capture's."""
-_overriding: dict[int, bool] = {}
-"""Captures for which torch is told so, with what it had been told before the first: a switch of the whole process."""
-
-
-def _use_stale_streams_no_more(capture: int) -> None:
-    with capture_lock.lock:
-        if list(_overriding) == [capture]:  # the last one
-            torch._C._set_override_stale_capture_stream(_overriding[capture])
-        _overriding.pop(capture, None)
-
 
 def _stop_recording(recorder: Recorder, entered: list[bool]) -> None:
     recorder.paused = True
@@ -183,11 +170,6 @@ class Session:
         # Autograd's own threads have no modes.
         undo.note(partial(torch._C._set_multithreading_enabled, torch.autograd.is_multithreading_enabled()))
         torch._C._set_multithreading_enabled(False)
-        if _HAS_STALE_STREAMS and self.policy is not OnUnsafe.RAISE:
-            undo.note(partial(_use_stale_streams_no_more, id(self)))
-            with capture_lock.lock:
-                _overriding[id(self)] = next(iter(_overriding.values()), torch._C._override_stale_capture_stream())
-                torch._C._set_override_stale_capture_stream(True)
         entered: list[bool] = []
         undo.note(partial(_stop_recording, self.recorder, entered))
         enter_mode(self.recorder)

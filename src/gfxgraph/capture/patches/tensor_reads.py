@@ -416,7 +416,7 @@ def _swap_tensor_impl(first: Tensor, second: Tensor) -> None:
 
 
 def references_of_others() -> SimpleNamespace:
-    """The module ``weakref`` for ``swap_tensors``, which refuses tensors that have references: a program's are none."""
+    """``weakref`` for ``swap_tensors``, which refuses tensors that have references: a program's own are none."""
 
     def getweakrefs(tensor: Tensor) -> list[object]:
         return [each for each in weakref.getweakrefs(tensor) if type(each) is not TapeValue]

@@ -265,14 +265,9 @@ class GraphedProgram(GraphedObject):
             place.stream.wait_stream(stream)
             handle = place.stream.cuda_stream
             try:
-                made = capture_graph(
-                    lambda: self.program.run_async(dict(placed), handle, STREAM),
-                    place.stream,
-                    SharedPool(_state(), place.stream),
-                    recorded=False,
-                )
+                run = lambda: self.program.run_async(dict(placed), handle, STREAM)  # noqa: E731
+                made = capture_graph(place, run, SharedPool(_state(), place.stream), recorded=False)
             except (CaptureDied, torch.OutOfMemoryError) as error:
-                place.renew()
                 return None, str(error).splitlines()[0]
         if _n_nodes(made.graph) == 0:
             self._n_failed = MOST_TRIES

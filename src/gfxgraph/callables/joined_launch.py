@@ -2,7 +2,7 @@
 
 The driver launches a joined graph (driver/joined.py), bypassing torch. So it is made only if torch's
 replay does nothing besides the launch: no random numbers, no hooks, no guard to check before each
-replay. It serves calls that copy whole arguments and whole results; padded, relocated or
+replay. It serves calls that copy whole arguments and whole results; padded or
 written arguments take the other paths.
 
 It is trusted on a device once a test graph of ours has run that way at a dozen addresses, queued without

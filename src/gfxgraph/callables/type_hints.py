@@ -42,7 +42,7 @@ class GraphedOptions(TypedDict, total=False):
         | None
     )
     mode: ReplayMode | Literal["standard", "adaptive", "hot"] | None
-    moved: MovedInput | Literal["copy", "relocate", "recapture"]
+    moved: MovedInput | Literal["copy", "recapture"]
     warmup: int
     max_graphs: int
     strict: bool

@@ -143,11 +143,11 @@ class BridgedGraph(_TorchsGraph):
         extra = without_liveness_check(args, kwargs)
         if self._state.settings.guard is GuardTier.DEEP:
             pool = self._begin_deep(pool)
-        session = Session(self, pool, mode or capture_error_mode, extra, self._generators, self._policy)
+        session = Session(self, pool, mode or capture_error_mode, self._generators, self._policy)
         self._begun_while = id(sys.exc_info()[1])  # only the id: a reference would hold frames that hold this graph
         self._session = session
         try:
-            session.begin()
+            session.begin(extra)
             if self._deep is not None:
                 session.recorder.holds = []
         except BaseException as error:

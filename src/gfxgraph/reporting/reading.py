@@ -22,7 +22,6 @@ from gfxgraph.capture.replay.graph_tensors import Layout, pool_of, pool_ranges
 from gfxgraph.capture.replay.node_walk import raw_graph
 from gfxgraph.capture.replay.program import CallStep, HostStep, Program, ReadStep, ReplayStep, SegmentStep
 from gfxgraph.capture.replay.program import Step as ProgramStep
-from gfxgraph.core.tape import where_of
 from gfxgraph.errors import DriverError
 from gfxgraph.guard.nodes import SegmentNode, known_params, nodes_of
 from gfxgraph.guard.tensor_names import TensorNames, describe, layout_text, objects_of
@@ -47,7 +46,7 @@ def graphs_of(obj: Any) -> tuple[list[tuple[str, Any]], list[str]]:
     if hasattr(obj, "_program") and hasattr(obj, "n_replays"):
         return [("", obj)], []
     if isinstance(obj, Region):
-        inner = [graphed for variant in obj._variants.values() for graphed in variant.graphed]
+        inner = [variant.graphed for variant in obj._variants.values()]
         return _of_many(inner, [f"{obj.name}: {obj.why_eager}"] if obj.why_eager else [])
     if isinstance(obj, Graphed):
         made = [(name, graph) for entry in obj._entries.values() for graph, name in entry.named_graphs()]
@@ -112,7 +111,7 @@ def _step(step: ProgramStep, program: Program, names: TensorNames | None) -> Ins
         )
     kind = next((name for cls, name in _KINDS.items() if isinstance(step, cls)), "call")
     op = getattr(step, "name", type(step).__name__)
-    where = Sources().of(str(where_of(getattr(step, "code", None), getattr(step, "lasti", -1))))
+    where = Sources().of(str(getattr(step, "where", "")))
     questions = step.questions if isinstance(step, ReadStep) else ()
     guards = tuple(question.text(program.numbers) for question in questions)
     known = op if why_unsafe(op) or kind != "read" else _READ  # a read has the name of the call that caused it

@@ -15,7 +15,7 @@ import torch
 
 from gfxgraph.callables.buckets import BucketSizes
 from gfxgraph.callables.pieces.region import RegionOptions
-from gfxgraph.compile import calls, inductor_hook, simulated
+from gfxgraph.compile import inductor_hook, simulated
 from gfxgraph.errors import ArgumentError
 
 OURS = ("buckets", "max_graphs")
@@ -43,7 +43,6 @@ def gfxgraph(
     # lazily: Inductor takes seconds to import
     from torch._inductor.compile_fx import compile_fx
 
-    calls.note_what_is_traced()
     asked = dict(options or {})
     _check_ours(asked)
     wanted = RegionOptions(**{name: asked.pop(name) for name in OURS if name in asked})

@@ -166,8 +166,16 @@ def a_parameter_that_is_given_an_attribute():
     return (lambda x: x * weight * (weight.scale if hasattr(weight, "scale") else 1.0)), changes
 
 
+def a_marker():
+    """What stands for nothing: a plain object that is only compared."""
+    missing = object()
+    state = types.SimpleNamespace(last=missing)
+    changes = [lambda: setattr(state, "last", object()), lambda: setattr(state, "last", missing)]
+    return (lambda x: x * 2 if state.last is missing else x - 1), changes
+
+
 CASES = [
-    an_object_that_is_the_key, objects_that_are_one, an_object_in_a_list, a_class_that_says_what_its_instances_are,
+    a_marker, an_object_that_is_the_key, objects_that_are_one, an_object_in_a_list, a_class_that_says_what_its_instances_are,
     a_parameter_that_is_given_an_attribute,
     weak_keys, a_tuple_with_an_object, equal_keys, an_equal_key_that_is_held, methods, a_set_of_objects,
     a_set_of_equal_objects, a_weak_set, classes_in_a_tuple, a_class_in_an_object,

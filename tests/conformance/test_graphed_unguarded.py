@@ -484,3 +484,18 @@ def test_a_thread_that_draws_on_the_host_is_not_the_function(platform):
         done.set()
         thread.join()
     assert g.stats()["replays"] == 2, g.explain()
+
+
+def test_a_hook_for_all_modules_is_noticed(platform):
+    """It stands in no module; one that is registered between calls runs, and is gone again."""
+    layer = torch.nn.Linear(4, 4).cuda()
+    graphed, x = gfxgraph.graphed(layer), torch.ones(2, 4, device="cuda")
+    with torch.no_grad():
+        for _ in range(4):
+            assert torch.equal(graphed(x), layer(x))
+        handle = torch.nn.modules.module.register_module_forward_hook(lambda module, args, output: output * 2)
+        try:
+            assert torch.equal(graphed(x), layer(x))
+        finally:
+            handle.remove()
+        assert torch.equal(graphed(x), layer(x))

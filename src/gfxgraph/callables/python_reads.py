@@ -23,21 +23,17 @@ import collections
 import dis
 import functools
 import logging
-import operator
 import re
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from gfxgraph.callables.trace.dicts import watched
-from gfxgraph.callables.trace.guard_walk import Unwatchable, place_of
-from gfxgraph.callables.trace.memory_words import Words, word_of, words_of_list
-from gfxgraph.callables.trace.world import same_addresses
+from gfxgraph.callables.trace.watch import NOTHING, Unwatchable, Watch
 from gfxgraph.core.constants import NotConstant, constant_key
 
 MOST_OBJECTS = 100_000
@@ -56,7 +52,6 @@ _BY_IDENTITY = (
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _UNSEEN = {"_per_optimizer_states"}
 """Ignored: gradient scalers use it between a step and its update."""
-_NOTHING = object()
 _OF_OURS = ("fn", "_fn", "step", "branches", "condition", "body")
 """Attributes of our own callables that hold the functions they run."""
 
@@ -76,94 +71,23 @@ class Snapshot:
         while True:
             walk = _Walk(names)
             walk.all(roots)
-            if walk.names <= names:
+            if walk.read <= names:
                 break
-            names = frozenset(walk.names)  # attributes that were skipped may turn out to be named
+            names = frozenset(walk.read)  # attributes that were skipped may turn out to be named
         self._tokens = walk.tokens
         self.key = tuple(walk.tokens.items())
-        self.found = [each for each in walk.held if isinstance(each, nn.Module | torch.optim.Optimizer)]
-        self.scalers = [each for each in walk.held if isinstance(each, torch.amp.GradScaler)]
-        self._held = walk.held
-        self._items = walk.items
-        self._sets = walk.sets
-        self._look(walk)
-        self._tensors = [t for t in walk.tensors if t.is_cuda and t.layout is torch.strided]
-        self._addresses: list[int | None] = [t.data_ptr() for t in self._tensors]
-        self._positions = list(range(len(self._tensors)))
-        self._host = [(t, t.detach().clone()) for t in walk.tensors if not t.is_cuda]
-        if self._tensors:
-            guards = torch._C._dynamo.guards
-            self._check = guards.TensorGuards(
-                *self._tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None
-            ).check
-
-    def _look(self, walk: _Walk) -> None:
-        """Attributes, cells and lists are compared by words of memory where those are known, else in Python."""
-        words: list[int] = []
-        behind: list[int] = []
-        attributes, self._cells, self._lists = [], [], []
-        for each in walk.attributes:
-            place = place_of(*each)
-            at = word_of(each[0], place, each[2]) if place else None
-            if at is None:
-                attributes.append(each)
-            else:
-                words.append(at)
-        for cell, value in walk.cells:
-            at = word_of(cell, "cell", value)
-            if at is None:
-                self._cells.append((cell, value))
-            else:
-                words.append(at)
-        for held, items in walk.lists:
-            found = words_of_list(held) if isinstance(held, list) else None
-            if found is None:
-                self._lists.append((held, items))
-            else:
-                words += found[0]
-                behind += found[1]
-        self._attributes = _by_name(attributes)
-        self._asked: list[Callable[[], bool]] = []
-        """In this order: what words point to is read after the words."""
-        if walk.dicts:
-            dicts = watched(walk.dicts.values())
-            self._asked.append(dicts.is_same if dicts is not None else lambda: False)
-        self._asked += [Words(each).is_same for each in (words, behind) if each]
-        self._pointed_at = walk.attributes, walk.cells, walk.lists  # so that no address is met twice
-
-    def is_same(self) -> bool:
+        self.found = [each for each in walk.met if isinstance(each, nn.Module | torch.optim.Optimizer)]
+        self.scalers = [each for each in walk.met if isinstance(each, torch.amp.GradScaler)]
+        on_device = [t for t in walk.tensors if t.is_cuda and t.layout is torch.strided]
+        on_host = [(t, t.detach().clone()) for t in walk.tensors if not t.is_cuda]
+        self._held = walk.met  # so that no address in the key is met twice
+        self.is_same = walk.built(on_device, on_host)
         """True if nothing can have changed; if False, take another snapshot and compare."""
-        for asked in self._asked:
-            if not asked():
-                return False
-        for owner, name, value in self._items:
-            if owner.get(name, _NOTHING) is not value:
-                return False
-        try:
-            for read, things, values in self._attributes:
-                if not all(map(operator.is_, map(read, things), values)):
-                    return False
-        except AttributeError:
-            return False
-        for cell, value in self._cells:
-            if _content(cell) is not value:
-                return False
-        for held, items in self._lists:
-            if len(held) != len(items) or any(a is not b for a, b in zip(held, items)):
-                return False
-        for held, members in self._sets:
-            if held != members:
-                return False
-        if self._tensors and not (
-            same_addresses(self._tensors, self._addresses, self._positions) and self._check(*self._tensors)
-        ):
-            return False
-        return not self._host or all(torch.equal(t, value) for t, value in self._host)
 
     def differs(self, other: Snapshot) -> str:
         """The first path whose value differs from the other snapshot's."""
         for path, token in self._tokens.items():
-            if other._tokens.get(path, _NOTHING) != token:
+            if other._tokens.get(path, NOTHING) != token:
                 return path
         return next((path for path in other._tokens if path not in self._tokens), "")
 
@@ -175,32 +99,17 @@ class Snapshot:
         )
 
 
-def _by_name(attributes: list[tuple[Any, str, Any]]) -> list[tuple[Callable[[Any], Any], list[Any], list[Any]]]:
-    """Attributes to compare, grouped by name: each group is read and compared without Python code in between."""
-    found: dict[str, tuple[list[Any], list[Any]]] = {}
-    for thing, name, value in attributes:
-        things, values = found.setdefault(name, ([], []))
-        things.append(thing)
-        values.append(value)
-    return [(operator.attrgetter(name), *both) for name, both in found.items()]
-
-
-class _Walk:
+class _Walk(Watch):
     """One walk through the objects; of the user's objects it visits only attributes in ``named``."""
 
     def __init__(self, named: frozenset[str]) -> None:
+        super().__init__()
         self._named = named
         self._sees_all = bool(named & _SEES_ALL)
-        self.names: set[str] = set(named)
+        self.read: set[str] = set(named)
         self.tokens: dict[str, Any] = {}
-        self.held: list[Any] = []
-        self.dicts: dict[int, dict[Any, Any]] = {}
-        self.items: list[tuple[Any, Any, Any]] = []
-        self.attributes: list[tuple[Any, str, Any]] = []
-        self.cells: list[tuple[Any, Any]] = []
-        self.lists: list[tuple[Any, tuple[Any, ...]]] = []
-        self.sets: list[tuple[Any, Any]] = []
         self.tensors: list[Tensor] = []
+        self.met: list[Any] = []
         self._seen: set[int] = set()
         self._todo: collections.deque[tuple[str, Any]] = collections.deque()
 
@@ -227,7 +136,7 @@ class _Walk:
         is_new = id(value) not in self._seen
         if is_new:
             self._seen.add(id(value))
-            self.held.append(value)
+            self.met.append(value)
         if isinstance(value, Tensor):
             return self._tensor(path, value, is_new)
         token = type(value).__qualname__, id(value)
@@ -243,13 +152,13 @@ class _Walk:
             self._dict(path, value)
         elif isinstance(value, tuple | list | collections.deque):
             if not isinstance(value, tuple):
-                self.lists.append((value, tuple(value)))
+                self.content(value)
             self.tokens[f"len({path})"] = len(value)
             self._todo += [(f"{path}[{i}]", item) for i, item in enumerate(value)]
         elif isinstance(value, types.ModuleType):
             for name in sorted(self._named):
                 if name in vars(value):
-                    self._item(f"{path}.{name}", vars(value), name, may_enter=not _is_packages(value))
+                    self._global(f"{path}.{name}", vars(value), name, may_enter=not _is_packages(value))
         elif isinstance(value, type):
             self._class(path, value)
         elif isinstance(value, functools.partial):
@@ -276,8 +185,8 @@ class _Walk:
         token = constant_key(value)
         if isinstance(value, set) and id(value) not in self._seen:
             self._seen.add(id(value))
-            self.held.append(value)
-            self.sets.append((value, frozenset(value)))
+            self.met.append(value)
+            self.compare(("set", id(value)), value, frozenset(value), "{0} != {1}")
         return token
 
     def _tensor(self, path: str, value: Tensor, is_new: bool) -> Any:
@@ -287,7 +196,7 @@ class _Walk:
             self.tensors.append(value)
             for name in _HOOKS if value.requires_grad else ():
                 hooks = getattr(value, name, None)
-                self.attributes.append((value, name, hooks))
+                self.attribute(value, name, hooks)
                 if hooks:
                     self._todo.append((f"{path}.{name}", hooks))
         about = type(value), id(value), tuple(value.shape), value.dtype, value.device, value.requires_grad
@@ -298,17 +207,21 @@ class _Walk:
         return (*about, value.stride(), value.data_ptr())
 
     def _function(self, path: str, function: types.FunctionType) -> None:
-        self.attributes.append((function, "__code__", function.__code__))
+        self.attribute(function, "__code__", function.__code__)
         self.tokens[f"{path}.__code__"] = id(function.__code__)
-        self.held.append(function.__code__)
+        self.met.append(function.__code__)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
             content = _content(cell)
-            self.cells.append((cell, content))
-            if content is not _NOTHING:
+            if content is NOTHING:
+                self.names["content"] = _content
+                self.compare(("cell", id(cell)), cell, NOTHING, "content({0}) is not {1}")
+            else:
+                self.attribute(cell, "cell_contents", content)
+            if content is not NOTHING:
                 self._todo.append((_join(path, name), content))
         for name in ("__defaults__", "__kwdefaults__"):
             value = getattr(function, name)
-            self.attributes.append((function, name, value))
+            self.attribute(function, name, value)
             if value:
                 self._todo.append((f"{path}.{name}", value))
         if vars(function):
@@ -317,26 +230,26 @@ class _Walk:
             return
         for code in _codes(function.__code__):
             # What a constructor sets belongs to an object of its own.
-            self.names.update(_read_by(code) if function.__name__ == "__init__" else code.co_names)
+            self.read.update(_read_by(code) if function.__name__ == "__init__" else code.co_names)
             for name in _globals_of(code):
                 if name in function.__globals__:
-                    self._item(name, function.__globals__, name)
+                    self._global(name, function.__globals__, name)
                 else:
-                    self.items.append((function.__globals__, name, _NOTHING))
+                    self.item(function.__globals__, name, NOTHING)
                     if name in _SEES_ALL:
-                        self.names.add(name)
+                        self.read.add(name)
 
-    def _item(self, path: str, owner: Any, name: str, *, may_enter: bool = True) -> None:
+    def _global(self, path: str, owner: Any, name: str, *, may_enter: bool = True) -> None:
         value = owner[name]
-        self.items.append((owner, name, value))
+        self.item(owner, name, value)
         if may_enter or isinstance(value, bool | int | float | str):
             self._todo.append((path, value))
         else:
             self.tokens[path] = id(value)
-            self.held.append(value)
+            self.met.append(value)
 
     def _dict(self, path: str, value: dict[Any, Any]) -> None:
-        self.dicts[id(value)] = value
+        self.watch(value, None)
         names = []
         for i, (key, item) in enumerate(value.items()):
             if isinstance(key, str) and key in _UNSEEN:
@@ -344,7 +257,7 @@ class _Walk:
             name = repr(key) if isinstance(key, str | int | float | bool | None) else f"({i})"
             names.append(name if name[0] != "(" else id(key))
             if name[0] == "(":
-                self.held.append(key)
+                self.met.append(key)
                 if isinstance(key, types.FunctionType):
                     self._todo.append((f"{path}.key{i}", key))
             self._todo.append((f"{path}[{name}]", item))
@@ -355,16 +268,16 @@ class _Walk:
         if kind.__module__ == "builtins" or (module is not None and _is_packages(module)):
             if issubclass(kind, nn.Module):
                 forward = cast(Any, kind).forward
-                self.attributes.append((kind, "forward", forward))
+                self.attribute(kind, "forward", forward)
                 self.tokens[f"{path}.forward"] = id(forward)
-                self.held.append(forward)
+                self.met.append(forward)
                 if isinstance(forward, types.FunctionType):
                     self._todo.append((f"{path}.forward", forward))
             return
         for name, value in list(vars(kind).items()):
             is_code = isinstance(value, types.FunctionType | property | staticmethod | classmethod)
             if is_code or self._is_named(name):
-                self.items.append((vars(kind), name, value))
+                self.item(vars(kind), name, value)
                 self._todo.append((f"{path}.{name}", value))
         self.tokens[f"len(vars({path}))"] = len(vars(kind))
         self._todo += [(f"{path}<{base.__qualname__}>", base) for base in kind.__bases__]
@@ -373,7 +286,7 @@ class _Walk:
 
     def _object(self, path: str, value: Any) -> None:
         kind = type(value)
-        self.attributes.append((value, "__class__", kind))
+        self.attribute(value, "__class__", kind)
         self._todo.append((f"type({path})", kind))
         own = getattr(value, "__dict__", None)
         whole = isinstance(value, nn.Module | torch.optim.Optimizer | torch.optim.lr_scheduler.LRScheduler)
@@ -381,23 +294,23 @@ class _Walk:
         is_library = module is not None and _is_packages(module)
         if isinstance(own, dict):
             if isinstance(value, nn.Module):
-                self.dicts[id(own)] = own
+                self.watch(own, None)
             for name, item in list(own.items()):
                 if name in _UNSEEN:
                     continue
                 if is_library or self._is_named(name) or (whole and name in _of_torch()):
                     if not isinstance(value, nn.Module):
-                        self.items.append((own, name, item))
+                        self.item(own, name, item)
                     self._todo.append((f"{path}.{name}", item))
             for name in self._named if not is_library else ():
                 if name not in own:
-                    self.items.append((own, name, _NOTHING))
+                    self.item(own, name, NOTHING)
         for base in kind.__mro__:
             slots = vars(base).get("__slots__", ())
             for name in (slots,) if isinstance(slots, str) else slots:
-                item = getattr(value, name, _NOTHING)
-                if name not in ("__weakref__", "__dict__") and item is not _NOTHING:
-                    self.attributes.append((value, name, item))
+                item = getattr(value, name, NOTHING)
+                if name not in ("__weakref__", "__dict__") and item is not NOTHING:
+                    self.attribute(value, name, item)
                     self._todo.append((f"{path}.{name}", item))
         if isinstance(own, dict) and isinstance(value, dict | list | set):
             raise Unwatchable(f"{path}, a {kind.__qualname__}")
@@ -425,7 +338,7 @@ def _content(cell: Any) -> Any:
     try:
         return cell.cell_contents
     except ValueError:  # not set yet
-        return _NOTHING
+        return NOTHING
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:

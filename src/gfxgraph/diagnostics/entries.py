@@ -33,10 +33,11 @@ class EntryText(NamedTuple):
 
 
 class Hint(NamedTuple):
-    """Advice that is given only if the log also contains ``when``, unless that is empty."""
+    """Advice for logs that contain ``when``, or for all if that is empty; its ``why`` replaces the entry's."""
 
     when: str
     words: Mapping[str, str]
+    why: Mapping[str, str] = MappingProxyType({})
 
 
 class Condition(NamedTuple):
@@ -92,7 +93,12 @@ def parse(table: Mapping[str, Any]) -> Condition:
         patterns=tuple(table.get("patterns", ())),
         texts={lang: _text(table[lang]) for lang in LANGUAGES},
         hints=tuple(
-            Hint(hint.get("when", ""), {lang: hint[lang] for lang in LANGUAGES}) for hint in table.get("hint", ())
+            Hint(
+                hint.get("when", ""),
+                {lang: hint[lang] for lang in LANGUAGES},
+                {lang: hint[f"why_{lang}"] for lang in LANGUAGES if f"why_{lang}" in hint},
+            )
+            for hint in table.get("hint", ())
         ),
         sources=tuple(table.get("sources", ())),
     )

@@ -171,7 +171,7 @@ class Explanation:
         if len(chosen) == 1 and chosen[0].is_printed and not more:  # what is known of the class can only be worse
             steps = steps[: 1 + len(self.findings)]
         lines.append(_indent(do, "\n".join(steps)))
-        if len(chosen) == 1 and (check := self.situation.advice(chosen[0].case.check[lang])):
+        if len(chosen) == 1 and (check := self.situation.advice(chosen[0].case.check[lang], lang)):
             lines.append(_indent(words["check"], check))
         if root.is_by_form:
             lines.append(_indent(words["note"], words["form"]))
@@ -228,12 +228,13 @@ class Explanation:
         # Our own errors' texts contain values; here none are available, so field names are shown instead.
         names = {name: f"<{name}>" for name in found.fields}
         case, fixes = self._cases(lang)
-        notes = self._fitting(f"{name}: {note}" for name, note in self._notes(found, lang))
+        notes = self._fitting((f"{name}: {note}" for name, note in self._notes(found, lang)), lang)
         general_steps = [fill(step, found, names, lang) for step in general.do]
         english = [fill(step, found, names, "en") for step in (found.text("en").seen or found.text("en")).do]
+        hints = [hint for n, hint in enumerate(found.hints) if not hint.when or n in match.hints]
+        why = next((hint.why[lang] for hint in hints if hint.why), general.why)
         ranked = [
-            *((_HINT, hint.words[lang], hint.words["en"]) for n, hint in enumerate(found.hints)
-              if not hint.when or n in match.hints),
+            *((_HINT, hint.words[lang], hint.words["en"]) for hint in hints),
             *((_PROGRAM, step, "") for name in self.programs for step in kinds.advisors("program")[name].do[lang]),
             *((_STEP - _LATER * n, *texts) for n, texts in enumerate(zip(general_steps, english))),
         ]  # fmt: skip
@@ -253,10 +254,10 @@ class Explanation:
         return {
             "title": words.title,
             "what": fill(general.what, found, names, lang),
-            "why": fill(general.why, found, names, lang),
+            "why": self.situation.named(fill(why, found, names, lang), lang),
             "case": case,
             "package": package,
-            "do": _different(self._fitting(steps)),
+            "do": _different(self._fitting(steps, lang)),
             "notes": notes,
             "sources": list(found.sources),
         }
@@ -293,9 +294,9 @@ class Explanation:
                 left -= len(step)
         return chosen
 
-    def _fitting(self, steps: Iterable[str]) -> list[str]:
+    def _fitting(self, steps: Iterable[str], lang: str) -> list[str]:
         """The steps for this situation, with values filled in, without settings that the text has already."""
-        shown = [text for step in steps if (text := self.situation.advice(step))]
+        shown = [text for step in steps if (text := self.situation.advice(step, lang))]
         other = [text for text in shown if not any(word.lower() in self.words for word in _SETTING.findall(text))]
         return other or shown
 

@@ -52,7 +52,7 @@ def sections(found: Condition, lang: str, labels: tuple[str, str, str]) -> Itera
     text = found.text(lang)
     names = {name: f"<{name}>" for name in found.fields}
     yield labels[0], fill(text.what, found, names, lang)
-    yield labels[1], fill(text.why, found, names, lang)
+    yield labels[1], _general(fill(text.why, found, names, lang), lang)
     yield labels[2], "\n".join(_general(fill(step, found, names, lang), lang) for step in text.do)
 
 

@@ -20,6 +20,8 @@ ANY_ARCH = "gfxNNNN"
 _HERE_ARCH = "$(rocminfo | grep -om1 'gfx[1-9][0-9a-f]*')"
 """Stands for a target that is not known, in commands: the shell fills it in."""
 
+_IN_COMMAND = re.compile(r"(?<=[-=_/\"'])\{arch\}|(?<=grep )\{arch\}")
+_THIS_GPU = {"en": "this GPU", "zh": "此 GPU"}
 _CONDITION = re.compile(r"@([!?]?)([a-z_]+): ")
 APUS = frozenset("gfx902 gfx90c gfx1033 gfx1035 gfx1036 gfx1103 gfx1150 gfx1151 gfx1152 gfx1153".split())
 _NOT_ON_WINDOWS = re.compile(
@@ -46,7 +48,7 @@ class Situation(NamedTuple):
     conditions: frozenset[str] = frozenset()
     facts: Mapping[str, bool] = MappingProxyType({})
 
-    def advice(self, step: str) -> str:
+    def advice(self, step: str, lang: str = "en") -> str:
         """``step`` with values filled in for this situation; '' if it is for another one."""
         conditions = self.conditions | ({"arch"} if self.arch else set())
         is_general = True
@@ -63,8 +65,12 @@ class Situation(NamedTuple):
                 return ""
             for pattern, new in _ON_WINDOWS:
                 step = pattern.sub(new, step)
-        unknown = ANY_ARCH if "windows" in conditions else _HERE_ARCH
-        return step.replace("{arch}", self.arch or unknown).replace("{override}", self.override)
+        return self.named(step, lang).replace("{override}", self.override)
+
+    def named(self, text: str, lang: str) -> str:
+        """``text`` with the GPU's name; if that is not known, commands get it from the shell."""
+        unknown = "<gfx target>" if "windows" in self.conditions else _HERE_ARCH
+        return _IN_COMMAND.sub(self.arch or unknown, text).replace("{arch}", self.arch or _THIS_GPU[lang])
 
 
 def general(step: str) -> tuple[list[str], str]:

@@ -24,7 +24,7 @@ APT = set(
     """hip-runtime-amd rocblas hipblaslt miopen-hip rccl comgr rocm-dev hip-dev rocm-llvm rocm-device-libs rocm-cmake
     rocm-hip-runtime composablekernel-dev miopen-hip-gfx1030kdb
     linux-firmware amdgpu-dkms-firmware amdgpu-dkms rocm-core
-    libopenmpi-dev rocprofiler-sdk
+    libopenmpi-dev rocprofiler-sdk g++-13 libamdhip64-dev libhipblas-dev librocblas-dev hipcc
     linux-generic libtinfo5 libstdc++-12-dev libstdc++-13-dev rocm hipsparselt""".split()
 )
 PIP = set(
@@ -32,7 +32,7 @@ PIP = set(
     torch[device-{arch}] torchvision[device-{arch}] rocm[libraries] rocm[devel] rocm[libraries,device-{arch}]
     /opt/rocm/share/amd_smi ./native ./gfxGRAPH vllm . sglang
     .[{extra}] gfxgraph-VERSION-py3-none-any.whl[{extra}]
-    transformers onnxruntime-migraphx torchcodec
+    transformers onnxruntime-migraphx torchcodec cmake<4
     """.split()
 )
 INDEXES = ("https://download.pytorch.org/whl/rocm", "https://repo.amd.com/rocm/whl/", "https://stable.repo.amd.com/rocm/",
@@ -104,7 +104,7 @@ def check(command):
             command
         )
     elif words[0] == "apt":
-        assert words[1] in ("update", "autoremove", "list", "purge"), command
+        assert words[1] in ("update", "autoremove", "list", "purge", "remove"), command
         assert words[1] != "purge" or set(words[2:]) <= APT, command
     elif words[0] == "rm":
         assert words[1] == "-rf" and all(CACHES.match(word) for word in words[2:] if word.isascii()), command

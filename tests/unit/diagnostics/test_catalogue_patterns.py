@@ -92,7 +92,7 @@ def test_a_setting_that_the_text_has_is_not_advised() -> None:
         ("UserWarning: expandable_segments not supported on this platform\n"
          "ImportError: libMIOpen.so.1: cannot open shared object file", "missing_shared_library"),
         ("hipcc\nx.cpp:3: error: unknown type name 'custom_t'", None),
-        ("hipcc\nx.cpp:3: error: use of undeclared identifier 'current'", None),
+        ("hipcc\nx.cpp:3:7: error: use of undeclared identifier 'current'", "source_rocm_mismatch"),
         ("gfx1030\nLLVM ERROR: wave64 is not supported on GFX10", "wavefront_mismatch"),
     ],
 )  # fmt: skip

@@ -57,7 +57,7 @@ from gfxgraph.callables.signature import (
     replace,
     twins_of,
 )
-from gfxgraph.callables.trace.guard_walk import Unwatchable
+from gfxgraph.callables.trace.watch import Unwatchable
 from gfxgraph.capture.replay.graph_tensors import kind_of
 from gfxgraph.capture.undo import unbroken
 from gfxgraph.errors import CaptureError, DriverError, first_line

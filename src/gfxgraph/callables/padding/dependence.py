@@ -5,7 +5,8 @@ anything that the caller sees, the answer is wrong, silently, and perhaps only i
 
 Idea: each dynamic dim is followed through the graph, operation by operation. A bucket is allowed if every
 result and everything written holds the rows of the call at the front of one dim, or does not depend on the dim
-at all. Nothing is concluded from values, so the verdict holds for every later call of the same graph.
+at all. A write is one to the memory that tensors share (`Memory`): a wrong one spoils all of them. Nothing is
+concluded from values, so the verdict holds for every later call of the same graph.
 
     1. ``symbolic.py`` traces the graph again with a symbol for each dynamic dim;
     2. ``rules.py`` says which operations keep rows apart; one without a rule is refused by name;
@@ -25,7 +26,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy  # type: ignore[import-untyped]
@@ -34,13 +35,13 @@ from torch import Tensor, fx
 from torch.utils._pytree import tree_leaves
 
 from gfxgraph.callables.padding.rules import (
-    MOVERS,
+    COPIES,
     RULES,
     SIZES,
     WRITERS,
     Cause,
     JudgedOperation,
-    PaddingHolds,
+    Memory,
     RowsRefused,
     SymbolicSizes,
     Value,
@@ -49,20 +50,7 @@ from gfxgraph.callables.padding.rules import (
     rule_of,
     view,
 )
-from gfxgraph.callables.padding.symbolic import Dynamic, NotTraced, Operation, SymbolicTape, traced
-
-
-@dataclass(frozen=True)
-class Cut:
-    """A dim of a result that holds the rows of the call at its front."""
-
-    dim: int
-    size: sympy.Expr
-    """Size of the front, in terms of the names of the dynamic dims."""
-
-    def at(self, sizes: Mapping[str, int]) -> int:
-        """How many elements to keep for a call of these sizes."""
-        return int(_at(self.size, sizes))
+from gfxgraph.callables.padding.symbolic import Dynamic, NotTraced, Operation, SymbolicTape, traced, written_by
 
 
 @dataclass(frozen=True)
@@ -71,16 +59,16 @@ class DimVerdict:
 
     Attributes:
         name: the dynamic dim's.
-        outputs: for each result that is a tensor, the dims to cut; None for other results.
-        written: by name of the input, how to cut what is written to it. Its own rows are right.
+        outputs: for each result, the dim whose front holds the call's rows; None for results without rows.
+        written: positions of the inputs that are written to. Their own rows are right.
         needs_last: padded rows of the inputs must repeat the last row; else they may hold zeros.
         refusal: why no bucket may be used; None if one may.
         reason: the operation that the refusal is about, and where it is called.
     """
 
     name: str
-    outputs: tuple[tuple[Cut, ...] | None, ...] = ()
-    written: Mapping[str, tuple[Cut, ...]] = field(default_factory=dict)
+    outputs: tuple[int | None, ...] = ()
+    written: frozenset[int] = frozenset()
     needs_last: bool = False
     refusal: str | None = None
     reason: Cause | None = None
@@ -120,7 +108,8 @@ class Independence:
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """Whether the verdict covers calls of these sizes; check both the call's and the bucket's."""
-        return all(_at(condition, sizes) == sympy.true for condition in self.conditions)
+        given = {_named(name): sympy.Integer(size) for name, size in sizes.items()}
+        return all(condition.xreplace(given) == sympy.true for condition in self.conditions)
 
     def explain(self) -> str:
         """A sentence for each dim."""
@@ -131,7 +120,6 @@ def rows_independent(
     graph: fx.GraphModule | Callable[..., Any],
     inputs: Sequence[Any],
     dynamic: Dynamic,
-    results: Sequence[int] | None = None,
     hints: Mapping[str, int] | None = None,
 ) -> Independence:
     """Decide for each dynamic dim whether the graph may run with more rows than the call has.
@@ -141,7 +129,6 @@ def rows_independent(
             tensors that can be traced here.
         inputs: one call's, in the order of the graph's placeholders.
         dynamic: by position of the input, then by dim: the dynamic dim's name. Equal names are equal sizes.
-        results: positions of the results that matter, among all leaves; all by default.
         hints: sizes of the dynamic dims by which torch chooses between kernels; the inputs' by default.
 
     Returns:
@@ -154,77 +141,81 @@ def rows_independent(
         why = f"size ({error}); do not use that size in Python or in constant tensors"
         refusal = "is not padded: the function cannot be traced with a symbol for its"
         return Independence({name: DimVerdict(name, refusal=f"{name} {refusal} {why}") for name in names})
-    simplify = found.env.replace if hasattr(found.env, "replace") else lambda expr: expr
-    back = {symbol: sympy.Symbol(name, integer=True, positive=True) for name, symbol in found.symbols.items()}
+    simplify = found.env.replace
+    back = {symbol: _named(name) for name, symbol in found.symbols.items()}
     judged = {
-        name: _Judgement(found, name, simplify(symbol), simplify, back).verdict(results)
-        for name, symbol in found.symbols.items()
+        name: _Judgement(found, name, simplify(symbol), simplify).verdict() for name, symbol in found.symbols.items()
     }
-    conditions = tuple(expr.xreplace(back) for expr in found.assumed())
-    equal = tuple(
-        sympy.Eq(back[symbol], simplify(symbol).xreplace(back))
-        for symbol in found.symbols.values()
-        if simplify(symbol) != symbol
-    )
-    return Independence(judged, tuple(c for c in (*conditions, *equal) if c != sympy.true))
+    equal = (sympy.Eq(symbol, simplify(symbol)) for symbol in found.symbols.values() if simplify(symbol) != symbol)
+    conditions = tuple(sympy.sympify(each).xreplace(back) for each in (*found.assumed(), *equal))
+    return Independence(judged, tuple(each for each in conditions if each != sympy.true))
+
+
+def _named(name: str) -> sympy.Symbol:
+    return sympy.Symbol(name, integer=True, positive=True)
 
 
 class _Judgement:
     """Follows one dynamic dim through one graph."""
 
-    def __init__(
-        self, found: SymbolicTape, name: str, symbol: Any, simplify: Callable[[Any], Any], back: Any
-    ) -> None:
+    def __init__(self, found: SymbolicTape, name: str, symbol: Any, simplify: Callable[[Any], Any]) -> None:
         self.found = found
         self.name = name
         self.sizes = SymbolicSizes(symbol, simplify)
-        self.back = back
         self.known: dict[int, Value] = {}
         """Each tensor, by id: the trace keeps them all alive."""
+        self.memories: dict[int, Memory] = {}
         self.needs_last = False
-        self.written: dict[str, tuple[Cut, ...]] = {}
 
-    def verdict(self, results: Sequence[int] | None) -> DimVerdict:
+    def verdict(self) -> DimVerdict:
         try:
             if not isinstance(self.sizes.symbol, sympy.Symbol):
                 raise RowsRefused(Cause("", None, Why.FIXED, f"{self.name} is {self.sizes.symbol}"))
             for value in self.found.inputs:
                 if isinstance(value, Tensor):
-                    self.known[id(value)] = self._placed(value, PaddingHolds.MOVED, "an argument", None)
+                    made = self.known[id(value)] = self._placed(value, Cause("an argument", None, Why.GROWS))
+                    made.memory.is_given = True
             for entry in self.found.tape:
                 self._follow(entry)
-            outputs = self._results(results)
+            outputs = tuple(map(self._returned, tree_leaves(self.found.results)))
+            inputs = {i: v for i, v in enumerate(self.found.inputs) if isinstance(v, Tensor)}
+            written = frozenset(i for i, v in inputs.items() if self.known[id(v)].memory.is_written)
+            for i in written:
+                self._returned(inputs[i])
         except RowsRefused as refused:
             cause = refused.cause
             return DimVerdict(self.name, refusal=sentence(self.name, cause), reason=cause)
-        return DimVerdict(self.name, outputs, self.written, self.needs_last)
+        return DimVerdict(self.name, outputs, written, self.needs_last)
 
-    def _placed(self, tensor: Tensor, held: PaddingHolds, op: str, stack_trace: str | None) -> Value:
+    def _placed(self, tensor: Tensor, by: Cause) -> Value:
         """The tensor, with its rows in the one dim whose size depends on their number."""
         ends = [d for d, size in enumerate(tensor.shape) if self.sizes.depends(size)]
-        why = Why.MIXES if len(ends) > 1 else None  # rows beside rows
+        unknown = replace(by, why=Why.MIXES) if len(ends) > 1 else None  # rows beside rows
         if len(ends) == 1 and self.sizes.times(tensor.shape[ends[0]]) is None:
-            why = Why.GROWS
-        mixed = Cause(op, stack_trace, why) if why is not None else None
-        place = ends[0] if ends and mixed is None else None
-        return Value(tuple(tensor.shape), tensor.dtype, place, held, mixed)
+            unknown = replace(by, why=Why.GROWS)
+        place = ends[0] if ends and unknown is None else None
+        memory = self.memories.setdefault(_home(tensor), Memory(bool(ends)))
+        return Value(tuple(tensor.shape), tensor.dtype, place, unknown, 1, memory)
 
     # -- one operation --------------------------------------------------------------------------------
 
     def _follow(self, entry: Operation) -> None:
-        leaves = _leaves(entry)
+        leaves = entry.leaves
         if not isinstance(entry.op, torch._ops.OpOverload):
             given = [self._value(leaf) for leaf in tree_leaves((entry.args, entry.kwargs))]
             if any(not v.is_free if isinstance(v, Value) else self._depends(v) for v in given):
                 raise RowsRefused(Cause(str(entry.op), entry.stack_trace, Why.NO_RULE))
             return
         step = JudgedOperation(entry.op, entry.stack_trace, _bound(entry, self._value), leaves, self.sizes)
+        written = written_by(entry.op, entry.args, entry.kwargs)
         problem = self._problem(step)
         self.needs_last = self.needs_last or step.needs_last
-        held = self._held(step)
+        for tensor in written:
+            self._write(step, self._value(tensor), problem)
         for leaf in leaves:
             if isinstance(leaf, Tensor):
-                self.known[id(leaf)] = self._result(step, leaf, held, problem)
+                if not any(_home(leaf) == _home(tensor) for tensor in written):
+                    self.known[id(leaf)] = self._result(step, leaf, problem)
             elif isinstance(leaf, (list, tuple)):
                 raise RowsRefused(step.cause(Why.NO_RULE, "lists within its results"))
 
@@ -233,14 +224,13 @@ class _Judgement:
         touched = [name for name, value in step.args.items() if self._depends(value)]
         if not touched and all(value.is_free for value in step.tensors()):
             return None
-        if step.op._schema.is_mutable:
-            raise RowsRefused(step.cause(Why.NO_RULE, "it writes to its arguments"))
-        found = rule_of(step.op)
+        tags = set(step.op.tags)
+        found = None if torch.Tag.inplace_view in tags else rule_of(step)
         if found is None:
-            tags = set(step.op.tags)
             draws = torch.Tag.nondeterministic_seeded in tags
             unknown = Why.DRAWS if draws else Why.READS if _READS & tags else Why.NO_RULE
-            if unknown is not Why.NO_RULE or step.op.namespace not in ("aten", "prims"):
+            is_torchs = step.op.namespace in ("aten", "prims") and not step.op._schema.is_mutable
+            if unknown is not Why.NO_RULE or not is_torchs:
                 raise RowsRefused(step.cause(unknown))
             return _first_mixed(step) or step.cause(unknown)
         mixed = _first_mixed(step)
@@ -251,35 +241,57 @@ class _Judgement:
             raise RowsRefused(step.cause(why))
         return step.cause(why) if why is not None else None
 
-    def _held(self, step: JudgedOperation) -> PaddingHolds:
-        """What the padding of the results holds."""
-        if step.name in ("aten::arange", "prims::iota"):
-            counts = not step["start"] and step["step"] in (None, 1)
-            return PaddingHolds.OWN if counts and step.out[0].dtype in _INDICES else PaddingHolds.POSITIONS
-        given = list(step.tensors())
-        carrying = {value.held for value in step.carrying()}
-        if not carrying:
-            return PaddingHolds.POSITIONS if step.name == "aten::slice" else PaddingHolds.COMPUTED
-        if step.name in MOVERS and len(carrying) == 1 and all(v.place is not None for v in given):
-            held = carrying.pop()
-            return held if held is not PaddingHolds.OWN or step.out[0].dtype in _INDICES else PaddingHolds.POSITIONS
-        return PaddingHolds.POSITIONS if max(carrying) >= PaddingHolds.POSITIONS else PaddingHolds.COMPUTED
+    def _write(self, step: JudgedOperation, value: Value, problem: Cause | None) -> None:
+        """What a write does to everything that shares the memory."""
+        memory, carrying = value.memory, step.carrying()
+        if problem is None and carrying:
+            if value.place is not None and not memory.has_rows:
+                problem = step.cause(Why.WRITES)
+            elif value.place is None and step.kind not in WRITERS:
+                problem = step.cause(Why.MIXES)
+            elif value.place is not None:
+                problem = self._layout(step, value)
+        memory.mixed = memory.mixed or problem
+        memory.is_written, memory.is_given, memory.is_count = True, False, False
+        memory.has_positions = any(each.has_positions for each in carrying)
 
-    def _result(self, step: JudgedOperation, leaf: Tensor, held: PaddingHolds, problem: Cause | None) -> Value:
+    def _result(self, step: JudgedOperation, leaf: Tensor, problem: Cause | None) -> Value:
+        made = self._placed(leaf, step.cause(Why.NO_RULE))
+        memory, carrying = made.memory, step.carrying()
         if problem is not None:
-            return Value(tuple(leaf.shape), leaf.dtype, mixed=problem)
-        made = self._placed(leaf, held, step.name, step.stack_trace)
-        carrying = step.carrying()
+            return replace(made, place=None, unknown=problem)
+        if not any(memory is each.memory for each in step.tensors()):
+            self._note(step, made)
         if made.place is None:
-            if carrying and made.mixed is None and not (step.name in WRITERS and step["self"].is_free):
-                return replace(made, mixed=step.cause(Why.MIXES))
+            if carrying and made.unknown is None and not (step.kind in WRITERS and step["self"].is_free):
+                return replace(made, unknown=step.cause(Why.MIXES))
             return made
         if RULES.get(step.name) is view:
             return replace(made, blocks=blocks_of(step))
-        layouts = {(self.sizes.times(v.shape[v.place]), v.blocks) for v in carrying if v.place is not None}
-        if layouts and (len(layouts) > 1 or next(iter(layouts))[0] != self.sizes.times(leaf.shape[made.place])):
-            return replace(made, place=None, mixed=step.cause(Why.GROWS))
-        return replace(made, blocks=next(iter(layouts))[1]) if layouts else made
+        why = self._layout(step, made)
+        if why is not None:
+            return replace(made, place=None, unknown=why)
+        return replace(made, blocks=carrying[0].blocks) if carrying else made
+
+    def _layout(self, step: JudgedOperation, made: Value) -> Cause | None:
+        """Why rows do not lie in the result as they do in the arguments."""
+        layouts = {(self.sizes.times(v.shape[v.place]), v.blocks) for v in step.carrying() if v.place is not None}
+        if not layouts or (
+            len(layouts) == 1 and next(iter(layouts))[0] == self.sizes.times(made.shape[made.place or 0])
+        ):
+            return None
+        return step.cause(Why.GROWS)
+
+    def _note(self, step: JudgedOperation, made: Value) -> None:
+        """What is known of the content of new memory."""
+        memory, carrying = made.memory, step.carrying()
+        memory.has_positions = any(each.has_positions for each in carrying)
+        if step.name in ("aten::arange", "prims::iota") and made.place is not None:
+            counts = not step["start"] and step["step"] in (None, 1) and made.dtype in _INDICES
+            memory.is_count = counts and self.sizes.times(made.shape[made.place]) == 1
+            memory.has_positions = not memory.is_count
+        elif step.name in COPIES and carrying and made.dtype in _INDICES:
+            memory.is_given, memory.is_count = carrying[0].memory.is_given, carrying[0].memory.is_count
 
     def _depends(self, value: Any) -> bool:
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
@@ -292,43 +304,33 @@ class _Judgement:
             known = self.known.get(id(value))  # without: a constant, made by no recorded operation
             unknown = Cause("an untraced tensor", None, Why.NO_RULE)
             is_same = not any(map(self.sizes.depends, value.shape))
-            return known or Value(tuple(value.shape), value.dtype, mixed=None if is_same else unknown)
+            return known or Value(tuple(value.shape), value.dtype, unknown=None if is_same else unknown)
         return [self._value(v) for v in value] if isinstance(value, (list, tuple)) else value
 
     # -- what the caller sees ----------------------------------------------------------------------------
 
-    def _results(self, wanted: Sequence[int] | None) -> tuple[tuple[Cut, ...] | None, ...]:
-        made: list[tuple[Cut, ...] | None] = []
-        for i, value in enumerate(tree_leaves(self.found.results)):
-            if wanted is not None and i not in wanted:
-                made.append(None)
-                continue
-            if self._depends(value):
-                raise RowsRefused(Cause(f"result {i}", None, Why.RETURNS))
-            made.append(self._cuts(value) if isinstance(value, Tensor) else None)
-        for name, value in self.found.written.items():
-            self.written[name] = self._cuts(value)
-        return tuple(made)
-
-    def _cuts(self, tensor: Tensor) -> tuple[Cut, ...]:
-        value = self._value(tensor)
+    def _returned(self, result: Any) -> int | None:
+        """The dim of a result that holds rows."""
+        if self._depends(result):
+            raise RowsRefused(Cause("result", None, Why.RETURNS))
+        if not isinstance(result, Tensor):
+            return None
+        value: Value = self._value(result)
         if value.mixed is not None:
             raise RowsRefused(value.mixed)
         if value.blocks != 1:
-            by = next(each for each in reversed(self.found.tape) if any(leaf is tensor for leaf in _leaves(each)))
+            by = next(each for each in reversed(self.found.tape) if any(leaf is result for leaf in each.leaves))
             raise RowsRefused(Cause(by.op._schema.name, by.stack_trace, Why.GROWS))
-        return () if value.place is None else (Cut(value.place, self._named(value.shape[value.place])),)
-
-    def _named(self, size: Any) -> sympy.Expr:
-        return size.node.expr.xreplace(self.back)
+        return value.place
 
 
 _INDICES = (torch.int64, torch.int32)
 _READS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
-def _leaves(entry: Operation) -> list[Any]:
-    return list(entry.out) if isinstance(entry.out, (list, tuple)) else [entry.out]
+def _home(tensor: Tensor) -> int:
+    """The same for tensors that share memory."""
+    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
 
 
 def _first_mixed(step: JudgedOperation) -> Cause | None:
@@ -366,8 +368,3 @@ def sentence(name: str, cause: Cause) -> str:
     at = f" ({where})" if where else ""
     detail = f" ({cause.detail})" if cause.detail else ""
     return f"{name} is not padded: {cause.op or 'the function'}{at} {what}{detail}"
-
-
-def _at(expr: Any, sizes: Mapping[str, int]) -> Any:
-    given = {sympy.Symbol(name, integer=True, positive=True): sympy.Integer(size) for name, size in sizes.items()}
-    return sympy.sympify(expr).xreplace(given)

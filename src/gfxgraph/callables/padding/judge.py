@@ -8,17 +8,14 @@ The call itself runs eagerly and its result goes to the caller. The padded run i
 the verdict (dependence.py): it is compared with capture/replay/tolerance.py, and all of its effects are undone.
 
 A size of 1, a stride, or two sizes that happen to be equal give a call a trace of its own, though the function does
-the same. Two traces are the same program at given sizes if their operations are equal, one by one, once sizes are
-substituted for symbols (`FxProgram`).
+the same. Two traces are the same program for a call if both, on fake tensors of its sizes, are the same operations.
 """
 
 # ruff: noqa: TID253
 
 from __future__ import annotations
 
-import functools
 import itertools
-import operator
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,13 +23,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, fx
+from torch.utils._pytree import tree_leaves
 
 from gfxgraph.callables.buckets import Bucketed, Dims, Planned, argument_paths
 from gfxgraph.callables.captured import Padded, Route
 from gfxgraph.callables.inputs import dense_copy, front, pad, repeat_last
 from gfxgraph.callables.signature import Args, Call, Kwargs, NotATree, flatten, replace
 from gfxgraph.callables.trace.dynamo import Calls
-from gfxgraph.capture.replay.replay_steps import is_operations_own
+from gfxgraph.capture.replay.program import is_operations_own
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.replay.tolerance import is_near
 from gfxgraph.capture.undo import is_interrupt
@@ -43,6 +41,7 @@ from gfxgraph.process import process
 if TYPE_CHECKING:
     from gfxgraph.callables.padding.dependence import Independence
     from gfxgraph.callables.trace.frontend import Frontend
+    from gfxgraph.callables.trace.trace_result import Found
     from gfxgraph.callables.trace.world import World
 
 Named = Mapping[int, Mapping[int, str]]
@@ -52,6 +51,7 @@ MOST_SIDES = 4
 REFUSED = "padding refused"
 JUDGING = "compared with a padded run"
 OTHER = "the function is a different program at the bucket's size"
+IN_PIECES = "at the bucket's size it is not a single graph: "
 NO_MEMORY = "there is not enough memory to compare a padded run"
 
 
@@ -76,61 +76,32 @@ class PaddingRefusal:
         )
 
 
-@dataclass(frozen=True)
-class Verdicts:
-    """The verdicts on one program's padding."""
-
-    first: Independence
-    at: Callable[[Mapping[str, int]], Independence | None]
-    """The verdicts that hold for calls of these sizes; None if there are none."""
-
-
-def verdicts(
-    known: list[Independence], trace: Callable[[Mapping[str, int] | None], Independence], *, by_size: bool
-) -> Verdicts:
-    """The verdicts on one program, from ``known`` and further traces.
+def choose(
+    at: Callable[[Mapping[str, int]], Independence | None], actual: Mapping[str, int], bucket: Mapping[str, int]
+) -> bool | PaddingRefusal:
+    """Whether padding must repeat the last row, or why nothing may be padded.
 
     Args:
-        trace: judges the program once more, for sizes; None for the call's own.
-        by_size: the program is one graph of torch's functions. What its trace assumes about sizes then only decides
-            how torch computes them (an unaligned attention mask is padded, a convolution of few rows takes another
-            kernel), so sizes outside the assumptions get a trace of their own.
+        at: the verdicts that hold for calls of these sizes; None if there are none.
     """
-    if not known:
-        known.append(trace(None))
-
-    def at(sizes: Mapping[str, int]) -> Independence | None:
-        found = next((each for each in known if each.holds(sizes)), None)
-        if found is None and by_size and len(known) < MOST_SIDES:
-            known.append(trace(sizes))
-            found = known[-1] if known[-1].holds(sizes) else None
-        return found
-
-    return Verdicts(known[0], at)
-
-
-def choose(found: Verdicts, actual: Mapping[str, int], bucket: Mapping[str, int]) -> bool | PaddingRefusal:
-    """Whether padding must repeat the last row, or why nothing may be padded."""
-    first = found.first
     padded = [name for name, n in actual.items() if bucket[name] != n]
-    for name in padded:
-        if name not in first.dims:
-            return PaddingRefusal(
-                f"it reads only the number of rows of {name}, not the rows; pass the number as a tensor"
-            )
-    refused = next((first[name] for name in padded if not first[name].allowed), None)
-    if refused is not None:
-        return PaddingRefusal(refused.explain(), refused.op, refused.where)
+    first = None
     for chosen in itertools.product(*[(actual[name], bucket[name]) for name in padded]):
         sizes = {**actual, **dict(zip(padded, chosen))}
-        there = found.at(sizes)
-        refused = next((there[name] for name in padded if there and not there[name].allowed), None)
-        if refused is not None:
-            return PaddingRefusal(refused.explain(), refused.op, refused.where)
-        if there is None or any(first[name] != there[name] for name in padded):
+        there = at(sizes)
+        first = first or there
+        if there is None or first is None:
             shown = ", ".join(f"{name}={n}" for name, n in sizes.items())
             return PaddingRefusal(f"the function is a different program for sizes {shown}")
-    return any(first[name].needs_last for name in padded)
+        for name in padded:
+            if name not in there.dims:
+                why = f"it reads only the number of rows of {name}, not the rows; pass the number as a tensor"
+                return PaddingRefusal(why)
+            if not there[name].allowed:
+                return PaddingRefusal(there[name].explain(), there[name].op, there[name].where)
+            if first[name] != there[name]:
+                return PaddingRefusal(OTHER)
+    return first is not None and any(first[name].needs_last for name in padded)
 
 
 class Judge:
@@ -203,7 +174,8 @@ class Judge:
         actual = {name: call.tensors[i].size(dim) for i, named in dims.items() for dim, name in named.items()}
         if actual == bucketed.bucket:
             return False
-        return choose(self._verdicts(call, dims, call.world), actual, bucketed.bucket)
+        program = None if self._front is None else self._program(call.world, call.args, call.kwargs)
+        return choose(self._verdicts(call, dims, program)[1], actual, bucketed.bucket)
 
     def run_known(self, args: Args, kwargs: Kwargs) -> tuple[Any, World | None]:
         """Run the function eagerly, and return its world too; traced now if it has none."""
@@ -220,22 +192,15 @@ class Judge:
         """The call's result, and how its bucket serves it."""
         dims = self._named(call)
         copies = [dense_copy(t, s) if s not in (None, t.size()) else t for t, s in zip(call.tensors, bucketed.sizes)]
-        args, kwargs = _with_tensors(call, copies)
-        world = self._bucket_world(call, args, kwargs)
-        found: bool | PaddingRefusal | None = self._why_not_judged(call, bucketed, world)
-        program = None
-        if found is None:
-            known = self._verdicts(call, dims, world or call.world)
-            found = choose(known, bucketed.actual, bucketed.bucket)
-            if self._front is not None and not isinstance(found, PaddingRefusal):
-                program = self._program(world or call.world, call.args, call.kwargs)
-                if world is None and not self._is_foreseen(program, args, kwargs):
-                    found = PaddingRefusal(OTHER)
+        program = self._in_bucket(call, dims, bucketed, *_with_tensors(call, copies))
+        found: bool | PaddingRefusal
+        if isinstance(program, PaddingRefusal):
+            return self._run(*call.args, **call.kwargs), program
+        known, at = self._verdicts(call, dims, program)
+        found = choose(at, bucketed.actual, bucketed.bucket)
         if isinstance(found, PaddingRefusal):
             return self._run(*call.args, **call.kwargs), found
-        outside, written = self._written(call, program, known.first, copies)
-        if program is not None and world is None:  # only its run shows what its own trace writes
-            outside += [t for t in call.world.tensors if t.is_cuda and not isinstance(t, torch.nn.Parameter)]
+        outside, written = self._written(call, program, known, copies)
         for copy, tensor in zip(copies, call.tensors):
             if copy.size() != tensor.size():
                 pad(copy, tensor.size())
@@ -252,19 +217,12 @@ class Judge:
         compared = Compared()
         unique = list({id(t): t for t in outside}.values())
         compare(compared, lambda: self._run(*call.args, **call.kwargs), in_bucket, unique, written, call.device)
-        problem: PaddingRefusal | None = None
         if compared.failed:
-            problem = PaddingRefusal(f"the device failed: {compared.failed}", is_final=False)
-        elif compared.problem:
-            problem = PaddingRefusal(compared.problem)
-        elif world is None and program is not None:
-            problem = self._why_not_judged(call, bucketed, traced[0])
-            if problem is None:
-                again = choose(self._verdicts(call, dims, traced[0]), bucketed.actual, bucketed.bucket)
-                if again is not found:
-                    problem = again if isinstance(again, PaddingRefusal) else PaddingRefusal(OTHER)
-        if problem is not None:
-            return compared.result, problem
+            return compared.result, PaddingRefusal(f"the device failed: {compared.failed}", is_final=False)
+        if compared.problem:
+            return compared.result, PaddingRefusal(compared.problem)
+        if traced[0] is not None and traced[0].why_pieces:
+            return compared.result, PaddingRefusal(IN_PIECES + traced[0].why_pieces)
         sizes = [tuple(t.size()) for t in compared.outputs]
         return compared.result, Padded(found, sizes, compared.structure)
 
@@ -272,86 +230,95 @@ class Judge:
         assert self._dims is not None
         return self._dims.of(call.structure, call.tensors, lambda: argument_paths(self._fn, call.args, call.kwargs))
 
-    def _bucket_world(self, call: Call, args: Args, kwargs: Kwargs) -> World | None:
-        """The world of the call at its bucket's size; None if it has not been traced, or if nothing is traced."""
-        if self._front is None:
-            return None
-        world = self._front.find(args, kwargs)
-        if world is not None and world is not call.world and self._front.has_moved(world, args, kwargs):
-            forget = self._forget()
-            if forget is not None:
-                forget(world)
-            self._front.rebind(world, args, kwargs)
-        return world
+    def _in_bucket(
+        self, call: Call, dims: Named, bucketed: Bucketed, args: Args, kwargs: Kwargs
+    ) -> FxProgram | None | PaddingRefusal:
+        """The program that runs at the bucket's size, with the call's inputs, or why that is not the call's.
 
-    def _why_not_judged(self, call: Call, bucketed: Bucketed, world: World | None) -> PaddingRefusal | None:
-        """Why a verdict about the bucket's world would not apply to the call."""
-        if self._front is None:
+        None if nothing is traced.
+        """
+        front = self._front
+        if front is None:
             return None
+        world = front.find(args, kwargs)
+        if world is call.world:
+            return self._program(world, call.args, call.kwargs)
+        here = self._program(call.world, call.args, call.kwargs)
         if world is None:
             if any(bucketed.actual[name] == 1 for name in bucketed.padded_names):
                 return PaddingRefusal("no call with more than one row has been traced yet", is_final=False)
-            why = self._front.why_no_more()
-            return PaddingRefusal(why) if why else None
-        if world.why_pieces:
-            return PaddingRefusal(f"at the bucket's size it is not a single graph: {world.why_pieces}")
-        return None if self._is_same_program(call.world, world, call.args, call.kwargs) else PaddingRefusal(OTHER)
-
-    def _is_foreseen(self, program: FxProgram, args: Args, kwargs: Kwargs) -> bool:
-        """Predict, without running it, whether the function does the same at a size that was not traced."""
-        assert self._front is not None
-        seen = self._front.foresee(args, kwargs)
-        if seen is None:
-            return False
-        found, scope = seen
-        return is_same_program(program, FxProgram(found.graph, found.sources, scope))
+            why = front.why_no_more()
+            if why:
+                return PaddingRefusal(why)
+            # Without running it: the function may do something else at a size that was not traced.
+            seen = front.foresee(args, kwargs)
+            if seen is None:
+                own = choose(self._verdicts(call, dims, here)[1], bucketed.actual, bucketed.bucket)
+                return own if isinstance(own, PaddingRefusal) else PaddingRefusal(OTHER)
+            there = FxProgram(seen[0], {**seen[1], "L": front._given(call.args, call.kwargs)}, None)
+        else:
+            if front.has_moved(world, args, kwargs):
+                forget = self._forget()
+                if forget is not None:
+                    forget(world)
+                front.rebind(world, args, kwargs)
+            if world.why_pieces:
+                return PaddingRefusal(IN_PIECES + world.why_pieces)
+            there = self._program(world, call.args, call.kwargs)
+        return there if is_same_program(here, there) else PaddingRefusal(OTHER)
 
     def _program(self, world: World, args: Args, kwargs: Kwargs) -> FxProgram:
         assert self._front is not None
-        scope = {**world._names, "L": self._front._given(args, kwargs)}
-        return FxProgram(world.found.graph, world.found.sources, scope)
-
-    def _is_same_program(self, one: World, other: World, args: Args, kwargs: Kwargs) -> bool:
-        """Whether the two worlds' graphs do the same for these arguments."""
-        if one is other:
-            return True
-        if one.why_pieces or other.why_pieces:
-            return False
-        return is_same_program(self._program(one, args, kwargs), self._program(other, args, kwargs))
+        return FxProgram(world.found, {**world._names, "L": self._front._given(args, kwargs)}, world)
 
     # -- verdicts -------------------------------------------------------------------------------------
 
-    def _verdicts(self, call: Call, dims: Named, world: Any) -> Verdicts:
-        """The verdicts on the padding of a world's graph."""
+    def _verdicts(
+        self, call: Call, dims: Named, program: FxProgram | None
+    ) -> tuple[list[Independence], Callable[[Mapping[str, int]], Independence | None]]:
+        """The verdicts on the padding of a program: those known, and those for given sizes.
+
+        What the trace of an FX graph assumes about sizes only decides how torch computes them (an unaligned attention
+        mask is padded, a convolution of few rows takes another kernel), so other sizes get a trace of their own. A
+        function that is not traced by Dynamo may itself be another program there.
+        """
         # lazily: sympy and Dynamo take longer to import than torch, and only padding needs them here
         from gfxgraph.callables.padding.dependence import rows_independent
 
-        known = self._known.setdefault((call.kind_with_dims(dims), world.token), [])
-        target: Any
-        if self._front is None:
+        which = call.world.token if program is None else program.graph
+        known = self._known.setdefault((call.kind_with_dims(dims), which), [])
+        most = 1 if program is None else MOST_SIDES
 
-            def target(*given: Tensor) -> Any:
-                args, kwargs = _with_tensors(call, given)
-                return self._fn(*args, **kwargs)
+        def alone(*given: Tensor) -> Any:
+            args, kwargs = _with_tensors(call, given)
+            return self._fn(*args, **kwargs)
 
-            inputs, dynamic = call.tensors, dims
-        else:
-            program = self._program(world, call.args, call.kwargs)
-            target, inputs, dynamic = program.graph, program.inputs, program.dynamic(call.tensors, dims)
-        trace = functools.partial(rows_independent, target, inputs, dynamic)
-        return verdicts(known, lambda sizes: trace(hints=sizes), by_size=self._front is not None)
+        about: tuple[Any, Sequence[Any], Named] = alone, call.tensors, dims
+        if program is not None:
+            about = program.graph, program.inputs, program.dynamic(call.tensors, dims)
+
+        def at(sizes: Mapping[str, int]) -> Independence | None:
+            found = next((each for each in known if each.holds(sizes)), None)
+            if found is None and len(known) < most:
+                found = rows_independent(*about, sizes)
+                known.append(found)
+            return found if found is not None and found.holds(sizes) else None
+
+        return known, at
 
     def _written(
-        self, call: Call, program: FxProgram | None, found: Independence, copies: list[Tensor]
+        self, call: Call, program: FxProgram | None, known: Sequence[Independence], copies: list[Tensor]
     ) -> tuple[list[Tensor], list[Written]]:
         """External tensors that the function writes to, and written arguments: name, the call's tensor, the padded
         run's.
         """
         names = argument_paths(self._fn, call.args, call.kwargs)
         outside: list[Tensor] = list(getattr(call.world, "written", ()))
+        if program is not None and program.world is None:  # only its run shows what its own trace writes
+            outside += [t for t in call.world.tensors if t.is_cuda and not isinstance(t, torch.nn.Parameter)]
         written: list[Written] = []
         places = program.places(call.tensors) if program is not None else {i: i for i in range(len(names))}
-        for at in sorted({int(name.split()[-1]) for each in found.dims.values() for name in each.written}):
+        for at in sorted({at for each in known for verdict in each.dims.values() for at in verdict.written}):
             i = places.get(at)
             if i is None:
                 assert program is not None
@@ -484,30 +451,18 @@ class FxProgram:
     """One of Dynamo's FX graphs, with the inputs of one call.
 
     Args:
-        graph: the FX graph.
-        sources: of its placeholders, as Dynamo writes them.
+        found: the FX graph, and the sources of its placeholders.
         scope: the namespace of the sources: the call's ``L``, and names of Dynamo's own.
+        world: the world that it was traced in; None if it has not run.
     """
 
-    def __init__(self, graph: fx.GraphModule, sources: Sequence[str], scope: Mapping[str, Any]) -> None:
-        self.graph = graph
-        self.sources = sources
-        self.placeholders = graph.graph.find_nodes(op="placeholder")
-        self.inputs = [
-            eval(source, dict(scope)) if source else _hint(node) for node, source in zip(self.placeholders, sources)
-        ]
-        self._sizes: dict[Any, int] = {}
-        for node, value in zip(self.placeholders, self.inputs):
-            known = _example(node)
-            if isinstance(known, torch.SymInt):
-                self._bind(known, value)
-            elif isinstance(known, Tensor) and isinstance(value, Tensor):
-                for mine, real in zip((*known.shape, *known.stride()), (*value.shape, *value.stride())):
-                    self._bind(mine, real)
-
-    def _bind(self, symbolic: Any, value: int) -> None:
-        if isinstance(symbolic, torch.SymInt) and symbolic.node.expr.is_Symbol:
-            self._sizes.setdefault(symbolic.node.expr, int(value))
+    def __init__(self, found: Found, scope: Mapping[str, Any], world: World | None) -> None:
+        self.graph: fx.GraphModule = found.graph
+        self.sources = found.sources
+        self.world = world
+        nodes = self.graph.graph.find_nodes(op="placeholder")
+        given = dict(scope)
+        self.inputs = [eval(source, given) if source else _hint(node) for node, source in zip(nodes, self.sources)]
 
     def places(self, tensors: Sequence[Tensor]) -> dict[int, int]:
         """By position of the placeholder: the position of its tensor among the call's."""
@@ -518,81 +473,58 @@ class FxProgram:
         """``dims`` by position of the placeholder."""
         return {at: dims[i] for at, i in self.places(tensors).items() if i in dims}
 
-    def steps(self) -> list[Any]:
-        """The operations on tensors, with the call's numbers; equal for the same program."""
-        order: dict[fx.Node, int] = {}
-        found: list[Any] = []
-        tensors = [(n, s) for n, s in zip(self.placeholders, self.sources) if isinstance(_example(n), Tensor)]
-        # Dynamo takes inputs in the order of first use; numbers among them do not change that order.
-        for node, source in tensors:
-            order[node] = len(order)
-            found.append(source)
-        for node in self.graph.graph.nodes:
-            if node.op == "placeholder":
-                continue
-            value = _example(node)
-            if value is not None and _is_number(value):
-                continue
-            if node.op == "output":
-                found.append([order[n] for n in node.all_input_nodes if n in order])
-                continue
-            target = self._held(node) if node.op == "get_attr" else node.target
-            found.append((node.op, target, self._plain(node.args, order), self._plain(node.kwargs, order)))
-            order[node] = len(order)
-        return found
+    def operations(self) -> list[Any] | None:
+        """What the graph does with tensors of the call's sizes; equal for the same program. None if unknown."""
+        # lazily: sympy and Dynamo again
+        from gfxgraph.callables.padding.symbolic import NotTraced, traced
 
-    def _held(self, node: fx.Node) -> Any:
-        """A constant is identified by its content if it is small, otherwise by identity."""
-        value = operator.attrgetter(str(node.target))(self.graph)
-        if isinstance(value, Tensor) and value.numel() <= _MOST_COMPARED:
-            return (value.dtype, tuple(value.shape), repr(value.tolist()))
-        return id(value)
+        if "" in self.sources:  # a number that Dynamo computed in the call that it traced
+            return None
+        try:
+            found = traced(self.graph, self.inputs, {})
+        except NotTraced:
+            return None
+        order: dict[int, Any] = {
+            id(t): source for t, source in zip(found.inputs, self.sources) if isinstance(t, Tensor)
+        }
 
-    def _plain(self, value: Any, order: Mapping[fx.Node, int]) -> Any:
-        if isinstance(value, fx.Node):
-            if value in order:
-                return ("node", order[value])
-            return self._plain(_example(value), order)
-        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            # lazily: it takes long to import, and a symbolic number has already done so
-            import sympy  # type: ignore[import-untyped]
+        def plain(value: Any) -> Any:
+            if isinstance(value, (list, tuple)):
+                return [plain(each) for each in value]
+            if isinstance(value, Mapping):
+                return {name: plain(each) for name, each in value.items()}
+            if isinstance(value, Tensor):
+                return order[id(value)] if id(value) in order else _content(value)
+            # An int is no float: 2 and 2.0 make other dtypes. What is still a symbol is equal to nothing.
+            return object() if hasattr(value, "node") else (type(value), value)
 
-            number = value.node.expr.xreplace({s: sympy.Integer(n) for s, n in self._sizes.items()})
-            if number.free_symbols:
-                return object()  # equal to nothing
-            return repr(bool(number) if isinstance(value, torch.SymBool) else _number(number))
-        if isinstance(value, (list, tuple)):
-            return [self._plain(each, order) for each in value]
-        if isinstance(value, Mapping):
-            return {name: self._plain(each, order) for name, each in value.items()}
-        if isinstance(value, slice):
-            return ("slice", *[self._plain(each, order) for each in (value.start, value.stop, value.step)])
-        return repr(value) if isinstance(value, (bool, int, float, complex)) else value
+        made: list[Any] = []
+        for each in found.tape:
+            made.append((each.op, plain(each.args), plain(each.kwargs)))
+            for leaf in each.leaves:
+                order.setdefault(id(leaf), len(order))
+        return [*made, plain(tree_leaves(found.results))]
 
 
 def is_same_program(one: FxProgram, other: FxProgram) -> bool:
     """Whether the two do the same for the calls that they were made with; False if unknown."""
-    return one.graph is other.graph or bool(one.steps() == other.steps())
+    if one.graph is other.graph:
+        return True
+    mine = one.operations()
+    return mine is not None and mine == other.operations()
+
+
+def _content(tensor: Tensor) -> Any:
+    """A constant is identified by its content if it is small, otherwise by identity."""
+    if tensor.numel() > _MOST_COMPARED:
+        return id(tensor)
+    return tensor.dtype, tuple(tensor.shape), repr(tensor.tolist())
 
 
 _MOST_COMPARED = 4096
 """Most elements of a graph's constant that are compared."""
 
 
-def _example(node: fx.Node) -> Any:
-    return node.meta.get("example_value", node.meta.get("val"))
-
-
 def _hint(node: fx.Node) -> Any:
-    value = _example(node)
+    value = node.meta.get("example_value", node.meta.get("val"))
     return int(value.node.hint) if isinstance(value, torch.SymInt) else value
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, (tuple, list)):
-        return all(_is_number(each) for each in value)
-    return isinstance(value, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool))
-
-
-def _number(value: Any) -> int | float:
-    return int(value) if value.is_integer else float(value)

@@ -7,8 +7,8 @@ dim whose size depends on the symbol. An operation that combines rows either rem
 it), which the shape shows, or keeps it (softmax, sort, convolution), which the tables here know. An operation that
 is in no table is refused by name.
 
-Three things are followed about padding itself, because padding used as an index must be a valid one: it is the
-arguments' own (``MOVED``), it is what the same operations make of it (``COMPUTED``), or it counts positions.
+Padding used as an index must be a valid one. Zeros are: so an argument's own memory, whatever view of it, is one
+as it stands. What is computed from it is valid if padding repeats the last row. What counts positions is neither.
 """
 
 # ruff: noqa: TID253
@@ -16,8 +16,8 @@ arguments' own (``MOVED``), it is what the same operations make of it (``COMPUTE
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from enum import Enum, IntEnum
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 import torch
@@ -57,17 +57,21 @@ class RowsRefused(Exception):
         self.cause = cause
 
 
-class PaddingHolds(IntEnum):
-    """What the padding of a tensor holds."""
+@dataclass(slots=True)
+class Memory:
+    """What several tensors share."""
 
-    MOVED = 0
-    """The padding of an argument: zero if that is zero."""
-    COMPUTED = 1
-    """Its last own row repeated, if the padding of the arguments is."""
-    POSITIONS = 2
-    """What was computed from the number of the row."""
-    OWN = 3
-    """The number of its row, in every element."""
+    has_rows: bool
+    """Whether the tensor that it was made for carries rows; a view of it may carry what is not one."""
+    is_given: bool = False
+    """An argument's own, as it was given."""
+    is_count: bool = False
+    """Each element is the number of its row."""
+    has_positions: bool = False
+    """An element may depend on the number of its row."""
+    is_written: bool = False
+    mixed: Cause | None = None
+    """Why nothing is known of it any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ class Value:
 
     Attributes:
         place: the dim that carries rows; None if the tensor is the same in a bucket.
-        mixed: why nothing is known of it. It does no harm until it reaches a result or an effect.
+        unknown: why nothing is known of it. It does no harm until it reaches a result or an effect.
         blocks: how often the rows lie there one after another. ``[4, n, 8]`` viewed as ``[4 * n, 8]``, as
             ``nn.MultiheadAttention`` does, has the rows in 4 blocks, each with its padding behind it.
     """
@@ -84,22 +88,32 @@ class Value:
     shape: tuple[Any, ...]
     dtype: torch.dtype
     place: int | None = None
-    held: PaddingHolds = PaddingHolds.COMPUTED
-    mixed: Cause | None = None
+    unknown: Cause | None = None
     blocks: Any = 1
+    memory: Memory = field(default_factory=lambda: Memory(False))
 
     @property
     def ndim(self) -> int:
         return len(self.shape)
 
     @property
+    def mixed(self) -> Cause | None:
+        return self.unknown or self.memory.mixed
+
+    @property
     def is_free(self) -> bool:
         """True if it is the same in both runs."""
         return self.place is None and self.mixed is None
 
+    @property
+    def has_positions(self) -> bool:
+        """Whether its padding may hold what only the number of the row says."""
+        memory = self.memory
+        return self.place is not None and (memory.is_count or memory.has_positions or not memory.has_rows)
+
 
 class SymbolicSizes:
-    """SymbolicSizes as expressions of the dynamic dim's symbol.
+    """Sizes as expressions of the dynamic dim's symbol.
 
     Args:
         symbol: the dynamic dim's.
@@ -140,6 +154,8 @@ class JudgedOperation:
     ) -> None:
         self.op = op
         self.name: str = op._schema.name
+        self.kind = self.name[:-1] if op._schema.is_mutable and self.name.endswith("_") else self.name
+        """The name without the mark of the one that writes its result to an argument."""
         self.stack_trace = stack_trace
         self.args = args
         self.out = out
@@ -171,11 +187,11 @@ class JudgedOperation:
         """
         if index.place is None:
             return None
-        if index.held is PaddingHolds.OWN and table is not None and index.shape[index.place] <= table:  # a condition
+        if index.memory.is_count and table is not None and index.shape[index.place] <= table:  # a condition
             return None
-        if index.held >= PaddingHolds.POSITIONS:
+        if index.has_positions:
             return Why.INDEX
-        self.needs_last = self.needs_last or index.held is not PaddingHolds.MOVED
+        self.needs_last = self.needs_last or not index.memory.is_given
         return None
 
 
@@ -185,24 +201,19 @@ SIZES = frozenset("size shape end length repeats stride N".split())
 """Arguments that are sizes; a size of rows anywhere else is used as a value."""
 RULES: dict[str, Rule] = {}
 """By the operation's name, without overload."""
-MOVERS: set[str] = set()
-"""Operations after which each element is one of the same row."""
 
 
-def rule(names: str, namespace: str = "aten", *, moves: bool = False) -> Callable[[Rule], Rule]:
+def rule(names: str, namespace: str = "aten") -> Callable[[Rule], Rule]:
     def register(function: Rule) -> Rule:
-        for name in names.split():
-            RULES[f"{namespace}::{name}"] = function
-            if moves:
-                MOVERS.add(f"{namespace}::{name}")
+        RULES.update((f"{namespace}::{name}", function) for name in names.split())
         return function
 
     return register
 
 
-def rule_of(op: Any) -> Rule | None:
-    found = RULES.get(op._schema.name)
-    return pointwise if found is None and torch.Tag.pointwise in op.tags else found
+def rule_of(step: JudgedOperation) -> Rule | None:
+    found = RULES.get(step.kind)
+    return pointwise if found is None and torch.Tag.pointwise in step.op.tags else found
 
 
 def wrap(dim: int, ndim: int) -> int:
@@ -218,16 +229,17 @@ _DIVISIONS = frozenset(f"aten::{name}" for name in ("floor_divide", "remainder",
 @rule("floor_divide")
 def pointwise(step: JudgedOperation) -> Why | None:
     divisor = step["other"]
-    if step.name in _DIVISIONS and isinstance(divisor, Value) and divisor.place is not None:
+    if step.kind in _DIVISIONS and isinstance(divisor, Value) and divisor.place is not None:
         if not divisor.dtype.is_floating_point and step.out[0].dtype == divisor.dtype:
-            if divisor.held >= PaddingHolds.POSITIONS:
+            if divisor.has_positions:
                 return Why.INDEX
             step.needs_last = True  # some devices stop at an integer division by zero
     return None
 
 
 @rule(
-    "copy masked_fill native_dropout _prelu_kernel hardswish log_sigmoid_forward fill polar complex rsub "
+    "permute transpose t unsqueeze squeeze alias detach lift_fresh lift_fresh_copy clone contiguous expand _to_copy "
+    "_conj copy zero masked_fill native_dropout _prelu_kernel hardswish log_sigmoid_forward fill polar complex rsub "
     "mm _int_mm bmm mv addmm addmv baddbmm addbmm dot linear matmul ger outer addr gru_cell lstm_cell "
     "sum mean amax amin prod any all std var std_mean var_mean aminmax logsumexp norm linalg_vector_norm argmax "
     "argmin max min median nanmedian mode nansum kthvalue count_nonzero "
@@ -240,12 +252,6 @@ def by_shape(step: JudgedOperation) -> Why | None:
     return Why.DRAWS if step.name == "aten::native_dropout" and step["train"] is not False else None
 
 
-@rule("permute transpose t unsqueeze squeeze alias detach lift_fresh lift_fresh_copy clone contiguous expand "
-      "_to_copy _conj", moves=True)  # fmt: skip
-def moved(step: JudgedOperation) -> Why | None:
-    return None
-
-
 @rule("repeat")
 def repeat(step: JudgedOperation) -> Why | None:
     value: Value = step["self"]
@@ -253,7 +259,7 @@ def repeat(step: JudgedOperation) -> Why | None:
     return Why.GROWS if value.place is not None and (step["repeats"][at] != 1 or _size(step, "repeats")) else None
 
 
-@rule("view _unsafe_view reshape _reshape_alias", moves=True)
+@rule("view _unsafe_view reshape _reshape_alias")
 def view(step: JudgedOperation) -> Why | None:
     """In row-major order, what is before the rows must stay before them."""
     value = step["self"]
@@ -283,9 +289,7 @@ def arange(step: JudgedOperation) -> Why | None:
     return Why.SIZE if step.sizes.depends([start, step["step"] or 1]) else None
 
 
-@rule("iota", namespace="prims")
-def iota(step: JudgedOperation) -> Why | None:
-    return None
+RULES["prims::iota"] = by_shape
 
 
 # -- along dims, which must not be that of the rows ---------------------------------------------------
@@ -306,19 +310,19 @@ def along(step: JudgedOperation) -> Why | None:
 
 
 @rule("cat flip roll unbind split split_with_sizes chunk unsafe_split unsafe_split_with_sizes unsafe_chunk "
-      "select select_scatter", moves=True)  # fmt: skip
+      "select")  # fmt: skip
 def beside(step: JudgedOperation) -> Why | None:
     ndim = max(v.ndim for v in step.tensors())
     values = [v for v in step.carrying() if v.ndim == ndim]
     return Why.MOVES if any(v.place in dims_of(step, ndim) for v in values) else None
 
 
-@rule("stack", moves=True)
+@rule("stack")
 def stack(step: JudgedOperation) -> Why | None:
     return None
 
 
-@rule("slice", moves=True)
+@rule("slice")
 def slice_(step: JudgedOperation) -> Why | None:
     value: Value = step["self"]
     dim, is_front = wrap(step["dim"] or 0, value.ndim), step["start"] in (None, 0) and step["step"] == 1
@@ -326,14 +330,6 @@ def slice_(step: JudgedOperation) -> Why | None:
         is_whole = step.sizes.plain(step.out[0].shape[dim]) == step.sizes.plain(value.shape[dim])
         return None if is_front and is_whole else Why.MOVES
     return Why.SIZE if _size(step, "end") and not is_front else None  # else as many elements as there are rows
-
-
-@rule("slice_scatter")
-def slice_scatter(step: JudgedOperation) -> Why | None:
-    value, src = step["self"], step["src"]
-    dim = wrap(step["dim"] or 0, value.ndim)
-    is_whole = step.sizes.plain(src.shape[dim]) == step.sizes.plain(value.shape[dim])
-    return None if is_whole or dim not in (value.place, src.place) else Why.MOVES
 
 
 @rule("constant_pad_nd")
@@ -479,9 +475,7 @@ def _indexed(step: JudgedOperation, value: Value, indices: dict[int, Value]) -> 
         return Why.MOVES if any(each.place is not None for each in indices.values()) else None
     for place, each in indices.items():
         if place == value.place:
-            is_own = (
-                each.held is PaddingHolds.OWN and each.place is not None and step.sizes.times(value.shape[place]) == 1
-            )
+            is_own = each.memory.is_count and each.place is not None and step.sizes.times(value.shape[place]) == 1
             if not is_own or step.sizes.times(each.shape[each.place or 0]) != 1:
                 return Why.MOVES
         else:
@@ -493,7 +487,7 @@ def _indexed(step: JudgedOperation, value: Value, indices: dict[int, Value]) -> 
 
 def _shared(step: JudgedOperation, given: Sequence[Value], adds: bool) -> Why | None:
     """Written to memory that rows share: harmless if padding repeats the write of the last row."""
-    if adds or any(each.place is None or each.held >= PaddingHolds.POSITIONS for each in given):
+    if adds or any(each.place is None or each.has_positions for each in given):
         return Why.WRITES
     step.needs_last = True
     return None
@@ -528,7 +522,7 @@ def index_copy(step: JudgedOperation) -> Why | None:
         return None if is_beside and is_aligned else Why.MOVES
     if not isinstance(source, Value) or source.place != dim or each.place != 0:
         return Why.WRITES
-    return step.usable_index(each) or _shared(step, [each, source], step.name != "aten::index_copy")
+    return step.usable_index(each) or _shared(step, [each, source], step.kind != "aten::index_copy")
 
 
 @rule("scatter scatter_add scatter_reduce")
@@ -544,7 +538,7 @@ def scatter(step: JudgedOperation) -> Why | None:
     return step.usable_index(each)
 
 
-WRITERS = frozenset(
-    f"aten::{name}" for name in "index_put _unsafe_index_put _index_put_impl index_copy index_add".split()
-)
+WRITERS = frozenset(f"aten::{name}" for name in "index_put _unsafe_index_put _index_put_impl index_copy".split())
 """Operations that may write rows to a tensor without rows, which remains the same in both runs."""
+COPIES = frozenset(("aten::clone", "aten::_to_copy"))
+"""Operations that give zeros for zeros and positions for positions, in other memory."""

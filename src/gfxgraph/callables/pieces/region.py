@@ -29,7 +29,7 @@ from torch import Tensor
 from gfxgraph.callables.captured import CapturedCallable
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.options import Options
-from gfxgraph.callables.trace.world import same_addresses
+from gfxgraph.callables.trace.watch import same_addresses
 from gfxgraph.capture.replay.graph_tensors import Layout, has_layout, tensor_at
 from gfxgraph.types import ReplayMode
 

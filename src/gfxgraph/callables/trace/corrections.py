@@ -35,8 +35,9 @@ from typing import Any
 
 import torch
 
-from gfxgraph.callables.trace.guard_walk import PACKAGES, reads_state
+from gfxgraph.callables.trace.guard_walk import reads_state
 from gfxgraph.callables.trace.trace_result import name_of
+from gfxgraph.callables.trace.watch import PACKAGES
 
 Func = Callable[..., Any]
 Tracker = Any
@@ -395,7 +396,9 @@ def _realized(variable: Tracker) -> Tracker:
 
 
 def _is_object(variable: Tracker) -> bool:
-    return isinstance(variable, torch._dynamo.variables.UserDefinedObjectVariable)
+    """Whether it stands for an object of a class of the program's, or for a plain ``object()``, a marker."""
+    variables = torch._dynamo.variables
+    return isinstance(variable, (variables.UserDefinedObjectVariable, getattr(variables.misc, "ObjectVariable", ())))
 
 
 def _guard_identity(key: Tracker) -> None:

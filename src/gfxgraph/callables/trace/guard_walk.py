@@ -1,7 +1,7 @@
 """The walk over a tree of Dynamo's guards: what to watch, so that no guard's result can change unnoticed.
 
-Each node is an object or an attribute that the trace read. It is assigned to the cheapest sound watch (listed in
-world.py). If something has no known watch, the world's guards are evaluated at each call.
+Each node is an object or an attribute that the trace read. It is assigned to the cheapest sound watch (watch.py). If
+something has no known watch, the world's guards are evaluated at each call.
 """
 
 from __future__ import annotations
@@ -12,23 +12,17 @@ import dataclasses
 import dis
 import enum
 import functools
-import gc
 import inspect
-import math
-import operator
 import random
 import re
-import sys
 import types
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gfxgraph.callables.trace.dicts import sees_attributes
-from gfxgraph.callables.trace.memory_words import word_of, words_of_list
+from gfxgraph.callables.trace.watch import PACKAGES, Unwatchable, Watch, dict_of, is_users
 
 _ATTRIBUTE = re.compile(r"\.([A-Za-z_]\w*)$")
 _ITEM = re.compile(r"\[([^\[\]]+)\]$")
@@ -44,32 +38,15 @@ _FIXED = (
     property, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch._ops.OpOverload,
 )  # fmt: skip
 """Types that cannot change in themselves; their contents are examined separately."""
-_NOTHING = object()
-_NAMES_OF_READERS = frozenset(("super", "object", "__getattribute__"))
-_OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__", "__closure__")
-_READS_ONE = [[step.opname for step in dis.get_instructions(each)] for each in (lambda self: self.name,)]
 
 
-class Unwatchable(Exception):
-    """No watch is known for this; ``args[0]`` says what it is."""
-
-
-class GuardWalk:
-    """The walk over one guard tree: collects what to compare at each call, and which dicts to watch."""
+class GuardWalk(Watch):
+    """The walk over one guard tree."""
 
     def __init__(self, scope: dict[str, Any], code: frozenset[Any]) -> None:
+        super().__init__()
         self._scope = scope
         self._code = code
-        self.dicts: dict[int, dict[Any, Any]] = {}
-        self.keys: dict[int, set[str]] = {}
-        """The names that were read or looked for in each dict: other stores do not matter."""
-        self.lines: list[str] = []
-        self.names: dict[str, Any] = {}
-        self.words: list[int] = []
-        """Addresses of memory words inside objects that are kept alive."""
-        self.words_behind: list[int] = []
-        """Words in memory that those words point to."""
-        self.held: list[Any] = []
         self.mappings: list[dict[Any, Any]] = []
         """Dicts that were read, except objects' own dicts."""
         self.tensors: list[Tensor] = []
@@ -81,16 +58,12 @@ class GuardWalk:
         self.kinds: list[tuple[Any, type]] = []
         """Objects whose class can be assigned, and their classes."""
         self.inside = ""
-        self.unwatched = ""
-        """The first object for which no watch is known."""
         self.why_eager = ""
         """Something that Dynamo reads without a guard, and that cannot be watched here either."""
         self.classes: set[type] = set()
         """Classes of the objects and modules that were read."""
         self.functions: set[types.FunctionType] = set()
         """Functions that were read or called."""
-        self._done: set[Any] = set()
-        self._n = 0
 
     def walk(self, root: Any) -> None:
         for manager in root.get_child_managers():
@@ -160,7 +133,7 @@ class GuardWalk:
             owner = self._evaluate(of_class.group(1))
             if not isinstance(owner, type):
                 raise Unwatchable(source)
-            own = _dict_of(owner)
+            own = dict_of(owner)
             for leaf in _leaves(manager, "DICT_CONTAINS"):
                 self.watch(own, _looked_for(leaf))
             for inner in _children(manager):
@@ -174,7 +147,7 @@ class GuardWalk:
         holder = self._holder(source, value)
         if holder is None:
             self._itself(value, manager, source)
-        elif not _is_users(holder):
+        elif not is_users(holder):
             self._own_dict(holder, manager)
         for inner in _children(manager):
             self._node(inner, value if holder is None else holder)
@@ -186,43 +159,12 @@ class GuardWalk:
         return self._evaluate(source.removesuffix(".__dict__"))
 
     def _own_dict(self, holder: Any, manager: Any) -> None:
-        own = self._told(holder)
+        own = self.told(holder)
         if own is not None:
             for leaf in manager.get_leaf_guards():
                 self.watch(own, _looked_for(leaf))
         elif _leaves(manager, "DICT_CONTAINS"):
-            self._compare(("length", id(holder)), holder, None, f"len({{0}}.__dict__) != {len(vars(holder))}")
-
-    def watch(self, each: dict[Any, Any], names: Iterable[str] | None) -> None:
-        """Watch a dict: the values of some names, or everything."""
-        self.dicts[id(each)] = each
-        if names is None:
-            self.keys[id(each)] = _Every()
-            if isinstance(each, OrderedDict) and len(each) > 1:  # neither watchers nor tags see move_to_end
-                self._compare(("order", id(each)), each, tuple(each), "tuple({0}) != {1}")
-        else:
-            self.keys.setdefault(id(each), set()).update(names)
-
-    def every_name(self, owner: Any) -> None:
-        """Watch the set of an object's own attributes."""
-        own = self._told(owner)
-        if own is not None:
-            self.watch(own, None)
-        else:
-            self._compare(("names", id(owner)), owner, tuple(vars(owner)), "tuple({0}.__dict__) != {1}")
-
-    def _told(self, owner: Any) -> dict[str, Any] | None:
-        """An object's own dict if it can be watched; None if stores to its attributes would be missed."""
-        is_module = isinstance(owner, types.ModuleType)
-        if _is_users(owner) or isinstance(owner, type | types.FunctionType) or not (is_module or sees_attributes()):
-            return None
-        own = getattr(owner, "__dict__", None)
-        if not isinstance(own, dict):
-            return None
-        self.watch(own, ())
-        if not is_module:
-            self._word("dict", owner, own, "{0}.__dict__ is not {1}")
-        return own
+            self.compare(("length", id(holder)), holder, None, f"len({{0}}.__dict__) != {len(vars(holder))}")
 
     def _itself(self, value: Any, manager: Any, source: str) -> None:
         """Watch what may change in the object itself."""
@@ -235,13 +177,13 @@ class GuardWalk:
             if "__builtins__" not in value and value is not vars(builtins):  # Dynamo adds names of its own to globals
                 self.mappings.append(value)
         elif isinstance(value, types.ModuleType):
-            own = self._told(value)  # the program's: name by name
+            own = self.told(value)  # the program's: name by name
             if own is not None and _leaves(manager, "NO_HASATTR"):
                 self.watch(own, None)
         elif isinstance(value, list):
-            self._items(value)
+            self.content(value)
         elif isinstance(value, set):
-            self._compare(("set", id(value)), value, frozenset(value), "{0} != {1}")
+            self.compare(("set", id(value)), value, frozenset(value), "{0} != {1}")
             if not all(isinstance(each, _FIXED) for each in value):  # Dynamo guards their number
                 self.sets.append(value)
         elif type(value) is not object:
@@ -269,9 +211,9 @@ class GuardWalk:
         """Watch an object's class, and note the attributes that it lacks."""
         if not (hasattr(value, "__dict__") or hasattr(type(value), "__slots__")):
             raise Unwatchable(f"{source}, a {type(value).__qualname__}")
-        self._word("type", value, type(value), "type({0}) is not {1}")
+        self.word("type", value, type(value), "type({0}) is not {1}")
         self.kinds.append((value, type(value)))
-        own = self._told(value)
+        own = self.told(value)
         for leaf in _leaves(manager, "NO_HASATTR"):
             lacking = [found.group(1) for part in leaf.verbose_code_parts() if (found := _LACKS.search(part))]
             if not lacking:
@@ -284,59 +226,17 @@ class GuardWalk:
             found = _ATTRIBUTE.search(source)
             self.zeros.append((parent, found.group(1) if found else _literal_item(source), value))
 
-    def zero(self, holder: Any, name: Any, value: float) -> None:
-        """Watch the sign of a zero."""
-        self.names["is_other_zero"] = is_other_zero
-        self._compare(("zero", id(holder), name), holder, value, f"is_other_zero({{0}}, {name!r}, {value!r})")
-
-    def without(self, holder: Any, absent: frozenset[str]) -> None:
-        """Watch that an object, a class or a dict does not get any of these names."""
-        if isinstance(holder, type):
-            self.watch(_dict_of(holder), absent)
-        elif isinstance(holder, dict):
-            self.watch(holder, absent)
-        elif (own := self._told(holder)) is not None:
-            self.watch(own, absent)
-        else:
-            self._compare(("without", id(holder)), holder, absent, "not {1}.isdisjoint({0}.__dict__)")
-
-    def of_class(self, owner: type, name: str) -> None:
-        """Watch what a class and its instances find under a name: in all its bases, and in those of its metaclass."""
-        for base in (*owner.__mro__, *type.mro(type(owner))):
-            if base.__module__ != "builtins":
-                self.watch(_dict_of(base), (name,))
-
-    def content(self, value: list[Any] | dict[Any, Any]) -> None:
-        """Watch a container's content."""
-        if isinstance(value, list):
-            self._items(value)
-        else:
-            self.watch(value, None)
-
     def _lacks(self, owner: Any, own: dict[str, Any] | None, name: str) -> None:
         """Watch that an object does not have an attribute."""
         kind = type(owner)
         is_module = isinstance(owner, nn.Module) and kind.__getattr__ is nn.Module.__getattr__
         is_told = is_module or not hasattr(kind, "__getattr__")
-        if own is None or not is_told or not self._is_found_plainly(owner, name):
-            self._compare(("lacks", id(owner), name), owner, None, f"hasattr({{0}}, {name!r})")
+        if own is None or not is_told or not self.is_found_plainly(owner, name):
+            self.compare(("lacks", id(owner), name), owner, None, f"hasattr({{0}}, {name!r})")
             return
         for each in (own, *((owner._parameters, owner._buffers, owner._modules) if is_module else ())):
             self.watch(each, (name,))
         self.of_class(kind, name)
-
-    def _items(self, value: list[Any]) -> None:
-        if id(value) not in self._done:
-            self._done.add(id(value))
-            found = words_of_list(value)
-            if found is not None:
-                self.words += found[0]
-                self.words_behind += found[1]
-                self.held += (value, *value)
-                return
-            kept, items = self._name(value), self._name(tuple(value))
-            self.names.update(all_=all, map_=map, is_=operator.is_)
-            self.lines.append(f"if len({kept}) != {len(value)} or not all_(map_(is_, {kept}, {items})): return False")
 
     def _is_there(self, parent: Any, source: str) -> bool:
         """Watch an attribute that only has to exist; True if that is possible."""
@@ -365,7 +265,7 @@ class GuardWalk:
             self.attribute(parent, "cell_contents", value)
             return
         if source.startswith("type(") and type(parent) is value:
-            self._word("type", parent, value, "type({0}) is not {1}")
+            self.word("type", parent, value, "type({0}) is not {1}")
             return
         found = _PLAINLY.match(source) or _ATTRIBUTE.search(source)
         name = found.group(1) if found else _literal_item(source)  # an item of the object's own dict
@@ -373,8 +273,8 @@ class GuardWalk:
             raise Unwatchable(f"{source} of a {type(parent).__qualname__}")
         if name == "__dict__":
             return
-        if isinstance(parent, types.ModuleType) and _is_users(parent):
-            self._compare((id(parent), name), vars(parent), value, f"{{0}}.get({name!r}) is not {{1}}")
+        if isinstance(parent, types.ModuleType) and is_users(parent):
+            self.compare((id(parent), name), vars(parent), value, f"{{0}}.get({name!r}) is not {{1}}")
         else:
             self.attribute(parent, name, value, is_plain=_PLAINLY.match(source) is not None)
 
@@ -383,114 +283,12 @@ class GuardWalk:
         found = _ATTRIBUTE.search(source)
         if not found or not _is_constant(value):
             raise Unwatchable(f"{source}, which is computed at each access")
-        self._compare((id(parent), found.group(1)), parent, value, f"{{0}}.{found.group(1)} != {{1}}")
-
-    def _is_found_plainly(self, owner: Any, name: str) -> bool:
-        """Whether an attribute is only looked up in the object and its class.
-
-        This includes a Python ``__getattribute__`` that reads nothing but its base's, if the table of other names
-        that it consults has none for this one; the table is then watched.
-        """
-        kind = type(owner)
-        reader: Any = kind.__getattribute__
-        if reader is object.__getattribute__:
-            return True
-        if not isinstance(reader, types.FunctionType) or not _NAMES_OF_READERS.issuperset(reader.__code__.co_names):
-            return False
-        for table in [each for each in reader.__code__.co_consts if isinstance(each, str)]:
-            names = inspect.getattr_static(owner, table, None)
-            if type(names) is not dict or name in names or not all(isinstance(each, str) for each in names):
-                return False
-            self.watch(names, None)
-            self.attribute(owner, table, names, is_plain=True)
-        self.of_class(kind, "__getattribute__")
-        self.attribute(reader, "__code__", reader.__code__)
-        return True
-
-    def attribute(self, owner: Any, name: str, value: Any, *, is_plain: bool = False) -> None:
-        """Watch that an attribute stays the same: through the dicts that it comes from, else by comparison at each
-        call.
-
-        Args:
-            is_plain: it is read by ``object.__getattribute__``.
-        """
-        place = place_of(owner, name, value)
-        if place:
-            self._word(place, owner, value, f"{{0}}.{name} is not {{1}}")
-            return
-        kind = type(owner)
-        if isinstance(owner, type) and _is_plain(owner) and _is_stored(owner, name, value):
-            self.of_class(owner, name)
-            return
-        is_plain = is_plain or isinstance(owner, types.ModuleType) or self._is_found_plainly(owner, name)
-        own = self._told(owner) if is_plain else None
-        of_kind = inspect.getattr_static(kind, name, _NOTHING)
-        getter = _getter(of_kind)
-        if own is not None and getter is not None and name not in own:
-            inner = getattr(owner, getter.__code__.co_names[0], _NOTHING)
-            if inner is value:
-                self.watch(own, (name,))
-                self.of_class(kind, name)
-                self.attribute(getter, "__code__", getter.__code__)
-                self.attribute(owner, getter.__code__.co_names[0], value)
-                return
-        if own is not None and not hasattr(type(of_kind), "__set__"):
-            if own.get(name, _NOTHING) is value:
-                self.watch(own, (name,))
-                return
-            if name not in own and of_kind is value and not hasattr(type(value), "__get__"):
-                self.watch(own, (name,))
-                self.of_class(kind, name)
-                return
-        if isinstance(owner, type) or _is_plain(owner):
-            self._compare((id(owner), name), owner, value, f"{{0}}.{name} is not {{1}}")
-        else:
-            self.names["plainly"] = object.__getattribute__
-            self._compare((id(owner), name), owner, value, f"plainly({{0}}, {name!r}) is not {{1}}")
-
-    def _word(self, name: str, owner: Any, value: Any, differs: str) -> None:
-        """Compare a pointer in ``owner``, through its memory word if that is known."""
-        place = word_of(owner, name, value)
-        if place is None:
-            self._compare((name, id(owner)), owner, value, differs)
-        else:
-            self.words.append(place)
-            self.held += (owner, value)
-
-    def _compare(self, key: Any, owner: Any, value: Any, differs: str) -> None:
-        if key in self._done:
-            return
-        self._done.add(key)
-        self.lines.append(f"if {differs.format(self._name(owner), self._name(value))}: return False")
-
-    def _name(self, value: Any) -> str:
-        name = f"v{id(value)}"
-        self.names[name] = value
-        return name
+        self.compare((id(parent), found.group(1)), parent, value, f"{{0}}.{found.group(1)} != {{1}}")
 
 
 @functools.lru_cache(1 << 14)
 def _compiled(source: str) -> types.CodeType:
     return compile(source, "<source>", "eval")
-
-
-class _Every(set[str]):
-    """A set that contains every name."""
-
-    def __contains__(self, name: object) -> bool:
-        return True
-
-
-def is_other_zero(holder: object, name: Any, value: float) -> bool:
-    """True if a zero of the other sign is there now; other values are left to guards."""
-    if isinstance(holder, dict | list | tuple):
-        try:
-            now = holder[name]
-        except LookupError:
-            return False
-    else:
-        now = getattr(holder, name, None) if isinstance(name, str) else None
-    return type(now) is float and now == 0.0 and math.copysign(1.0, now) != math.copysign(1.0, value)
 
 
 def _is_field(value: object, source: str) -> bool:
@@ -505,44 +303,6 @@ def _is_constant(value: Any) -> bool:
     if type(value) in (list, tuple):
         return all(_is_constant(item) for item in value)
     return value is None or type(value) in (bool, int, float, str)
-
-
-def _is_plain(owner: object) -> bool:
-    """Whether reading an attribute runs none of the class's code."""
-    kind = type(owner)
-    reads: tuple[Any, ...] = (object.__getattribute__, type.__getattribute__)
-    return kind.__getattribute__ in reads and not hasattr(kind, "__getattr__")
-
-
-def place_of(owner: object, name: str, value: object) -> str:
-    """The name of the attribute in ``words.word_of``; "" if it has none."""
-    if isinstance(owner, types.CellType):
-        return "cell"
-    if name == "__class__" and type(owner) is value:
-        return "type"
-    is_known = name == "__mro__" if isinstance(owner, type) else name in _OF_FUNCTIONS
-    return name if is_known and isinstance(owner, type | types.FunctionType) else ""
-
-
-def _is_stored(owner: type, name: str, value: object) -> bool:
-    """Whether a class returns the value stored under the name in its own dict or in a base's."""
-    is_computed = hasattr(type(inspect.getattr_static(type(owner), name, None)), "__set__")
-    return not is_computed and inspect.getattr_static(owner, name, _NOTHING) is value
-
-
-def _getter(value: Any) -> types.FunctionType | None:
-    """The function of a property that returns another attribute of the object unchanged."""
-    code = getattr(getattr(value, "fget", None), "__code__", None)
-    if not isinstance(value, property) or code is None or len(code.co_names) != 1 or code.co_nlocals != 1:
-        return None
-    steps = [step.opname for step in dis.get_instructions(code)]
-    return value.fget if steps in _READS_ONE else None  # type: ignore[return-value]
-
-
-def _dict_of(kind: type) -> dict[str, Any]:
-    """A class's own dict, from behind its mapping proxy."""
-    (own,) = (each for each in gc.get_referents(kind.__dict__) if isinstance(each, dict))
-    return own
 
 
 def _looked_for(leaf: Any) -> set[str] | None:
@@ -585,16 +345,3 @@ def reads_state(function: Any) -> bool:
     names = {each.argval for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     held = [function.__globals__[name] for name in names if name in function.__globals__]
     return not all(isinstance(each, settled) for each in held)
-
-
-PACKAGES = re.compile(r"[/\\](site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\]")
-
-
-def _is_users(module: Any) -> bool:
-    """True for the program's own modules, whose globals may change often for unrelated reasons."""
-    if not isinstance(module, types.ModuleType):
-        return False
-    where = getattr(module, "__file__", None)
-    if where is None:
-        return module.__name__ not in sys.builtin_module_names
-    return not PACKAGES.search(where)

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from gfxgraph.callables.trace.guard_walk import PACKAGES, reads_state
+from gfxgraph.callables.trace.guard_walk import reads_state
+from gfxgraph.callables.trace.watch import PACKAGES
 
 BROKEN = "Python runs between its graphs"
 WAITS = "it is asynchronous, or calls something that is; give graphed() the part without await"

@@ -3,15 +3,8 @@
 Problem: a graph contains every branch that Python took and every address that it saw. Dynamo knows what the
 function read on the way and checks it at each call with its tree of guards: exact, but 150 to 450 us for a 16-layer
 Llama, as much as a hundred replays. Idea: Dynamo knows *what* was read; whether any of it has changed can be checked
-for far less. The tree is walked once, and each object in it is assigned to the cheapest sound watch:
-
-    dicts, those of objects, modules, classes and packages among them
-                               numbers or watchers of CPython (dicts.py): nothing, or one word
-    functions, cells, the class of an object, tensors from outside
-                               words of memory, all compared in one call (memory_words.py)
-    slots, lists, the user's own globals, and what the two above cannot cover
-                               the very attribute that was read, compared by identity at each call
-    anything else              no watch: Dynamo's guards are evaluated at each call
+for far less. The tree is walked once, and each object in it is assigned to the cheapest sound watch (watch.py); where
+there is none, Dynamo's guards are evaluated at each call.
 
 A watch that says "maybe" costs one evaluation of Dynamo's guards; an irrelevant change (another attribute of the same
 module) is then forgotten. So a world is never trusted on weaker evidence than Dynamo's own guards.
@@ -39,10 +32,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gfxgraph.callables.trace.dicts import HAS_TAGS, Watchers, watched
-from gfxgraph.callables.trace.guard_walk import PACKAGES, GuardWalk, Unwatchable, is_other_zero
-from gfxgraph.callables.trace.memory_words import Words, tag_of, words_of
+from gfxgraph.callables.trace.guard_walk import GuardWalk
 from gfxgraph.callables.trace.trace_result import RESTLESS_NUMBER, asks_by_name, catches
+from gfxgraph.callables.trace.watch import PACKAGES, Unwatchable, is_other_zero, same_tensors
 from gfxgraph.config import LOOKS_UP_VARIABLES, environment
 
 MAX_REBOUND = 4
@@ -326,14 +318,9 @@ class World:
         self._values = [(t, t.detach().clone()) for t in host if t.numel() <= MOST_SMALL]
         self.unwatched = "a large host tensor" if len(self._values) < len(host) else ""
         self._device = [t for t in unique if t.is_cuda and t.layout is torch.strided and _has_memory(t)]
-        self._addresses: list[int | None] = [t.data_ptr() for t in self._device]
+        self._are_same = same_tensors(self._device)
         self.homes = frozenset(t.untyped_storage().data_ptr() for t in self._device)
         """Addresses of the storages of all external tensors that it reads."""
-        self._positions = list(range(len(self._device)))
-        guards = torch._C._dynamo.guards
-        self._check: Callable[..., bool] = lambda *tensors: True
-        if self._device:
-            self._check = guards.TensorGuards(*self._device, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
 
     @property
     def written_homes(self) -> frozenset[int]:
@@ -341,11 +328,7 @@ class World:
         return frozenset(t.untyped_storage().data_ptr() for t in self.written)
 
     def _tensors_are_same(self) -> bool:
-        return (
-            same_addresses(self._device, self._addresses, self._positions)
-            and self._check(*self._device)
-            and all(torch.equal(t, value) for t, value in self._values)
-        )
+        return self._are_same() and all(torch.equal(t, value) for t, value in self._values)
 
     # -- watching -------------------------------------------------------------------------------------
 
@@ -367,58 +350,9 @@ class World:
                 watch.attribute(owner, name, value)
         except Unwatchable as what:
             self.unwatched = str(what)
-        kept = None
-        if not HAS_TAGS and not self.unwatched and watch.dicts:
-            kept = watched(watch.dicts.values(), watch.keys)
-            if kept is None:
-                self.unwatched = "a dict (this Python has no watchers left)"
-        self.is_same = _never if self.unwatched else self._function(watch, kept)
-
-    def _function(self, watch: GuardWalk, kept: Any) -> Callable[[], bool]:
-        """Build ``is_same``: the cheapest checks first, and what is behind a pointer after the pointer."""
-        lines, names = watch.lines, watch.names
-        first, behind, asked = list(watch.words), list(watch.words_behind), []
-        if HAS_TAGS:
-            first += [tag_of(each) for each in watch.dicts.values()]
-            watch.held += watch.dicts.values()
-        for tensor in self._device:
-            found = words_of(tensor)
-            if found is None:
-                asked.append(tensor)
-            else:
-                first += found[0]
-                behind += found[1]
-                watch.held.append(found[2])
-        before = []
-        if isinstance(kept, Watchers):
-            names["kept"] = kept
-            before.append("if kept.has_changed: return False")
-        for phase in (first, behind):
-            if phase:
-                before.append(f"if {Words(phase).differ(f'words{len(before)}', names)}: return False")
-        if asked:
-            check = torch._C._dynamo.guards.TensorGuards(
-                *asked, dynamic_dims_sizes=None, dynamic_dims_strides=None
-            ).check
-            names.update(
-                same_addresses=same_addresses, check=check, tensors=asked,
-                addresses=[t.data_ptr() for t in asked], positions=list(range(len(asked))),
-            )  # fmt: skip
-            lines.append("if not same_addresses(tensors, addresses, positions) or not check(*tensors): return False")
-        for i, (tensor, value) in enumerate(self._values):
-            names[f"host{i}"], names[f"value{i}"], names["equal"] = tensor, value, torch.equal
-            lines.append(f"if not equal(host{i}, value{i}): return False")
-        names["held"] = (watch.held, self._device)
-        # Its objects are default arguments, which CPython reads as fast as locals.
-        given = ", ".join(f"{name}={name}" for name in names)
-        body = "\n        ".join([*before, *lines, "return True"])
-        caught = "    except (AttributeError, ValueError):\n        return False\n"
-        scope = dict(names)
-        exec(compile(f"def is_same({given}):\n    try:\n        {body}\n{caught}", "<world>", "exec"), scope)
-        made: Callable[[], bool] = scope["is_same"]
-        for name in (*names, "is_same"):  # it has them as defaults; here they would make a cycle
-            del scope[name]
-        return made
+        watch.unwatched = watch.unwatched or self.unwatched
+        self.is_same = watch.built(self._device, self._values)
+        self.unwatched = watch.unwatched
 
 
 _FOR_ALL = [
@@ -540,16 +474,3 @@ def _has_memory(tensor: Tensor) -> bool:
         return tensor.untyped_storage().data_ptr() >= 0
     except RuntimeError:
         return False
-
-
-def _never() -> bool:
-    return False
-
-
-def _same_in_python(tensors: list[Any], addresses: list[int | None], positions: list[int]) -> bool:
-    return all(tensors[i].data_ptr() == addresses[i] for i in positions)
-
-
-same_addresses: Callable[[list[Any], list[int | None], list[int]], bool] = getattr(
-    torch._C, "_tensors_data_ptrs_at_indices_equal", _same_in_python
-)

@@ -48,7 +48,7 @@ from gfxgraph.callables.inputs import copy_in, like, tensors_of
 from gfxgraph.callables.outputs import copied, use_count
 from gfxgraph.callables.python_reads import HostEffects, Snapshot
 from gfxgraph.callables.signature import RunEagerly, has_buffer, key_of, named_by
-from gfxgraph.callables.trace.guard_walk import Unwatchable
+from gfxgraph.callables.trace.watch import Unwatchable
 from gfxgraph.capture.replay.graph_tensors import kind_of
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.undo import is_interrupt, unbroken

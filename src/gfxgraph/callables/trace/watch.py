@@ -1,0 +1,374 @@
+"""Watching what was read: the cheapest sound watch for each object, and one function that asks them all.
+
+    dicts, those of objects, modules, classes and packages among them
+                               numbers or watchers of CPython (dicts.py): nothing, or one word
+    functions, cells, the class of an object, tensors from outside
+                               words of memory, all compared in one call (memory_words.py)
+    slots, lists, the user's own globals, and what the two above cannot cover
+                               the very attribute that was read, compared by identity at each call
+    anything else              no watch: who asks must look for himself
+
+Used by `GuardWalk`, for what Dynamo's guards name, and by `Snapshot`, for what the code of a step can name. A watch
+may say "maybe": an irrelevant store counts as a change.
+
+Invariant: `is_same` as built is never True if something watched has changed. Everything watched is kept alive, so
+that no address is reused.
+"""
+
+from __future__ import annotations
+
+import collections
+import dis
+import gc
+import inspect
+import math
+import operator
+import re
+import sys
+import types
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph.callables.trace.dicts import HAS_TAGS, Watchers, sees_attributes, watched
+from gfxgraph.callables.trace.memory_words import Words, tag_of, word_of, words_of, words_of_list
+
+NOTHING = object()
+_NAMES_OF_READERS = frozenset(("super", "object", "__getattribute__"))
+_OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__", "__closure__")
+_READS_ONE = [[step.opname for step in dis.get_instructions(each)] for each in (lambda self: self.name,)]
+
+
+class Unwatchable(Exception):
+    """No watch is known for this; ``args[0]`` says what it is."""
+
+
+class Watch:
+    """Collects what to compare, and which dicts to watch."""
+
+    def __init__(self) -> None:
+        self.dicts: dict[int, dict[Any, Any]] = {}
+        self.keys: dict[int, set[str]] = {}
+        """The names that were read or looked for in each dict: other stores do not matter."""
+        self.lines: list[str] = []
+        self.names: dict[str, Any] = {}
+        self.words: list[int] = []
+        """Addresses of memory words inside objects that are kept alive."""
+        self.words_behind: list[int] = []
+        """Words in memory that those words point to."""
+        self.held: list[Any] = []
+        self.unwatched = ""
+        """The first object for which no watch is known."""
+        self._done: set[Any] = set()
+
+    def built(self, tensors: Sequence[Tensor], values: Sequence[tuple[Tensor, Tensor]]) -> Callable[[], bool]:
+        """Watch from now on: a function that is True if nothing can have changed.
+
+        The cheapest checks come first, and what is behind a pointer after the pointer.
+
+        Args:
+            tensors: those of a device, whose address and layout must stay.
+            values: those of the host, with their content.
+        """
+        kept = None
+        if not HAS_TAGS and not self.unwatched and self.dicts:
+            kept = watched(self.dicts.values(), self.keys)
+            if kept is None:
+                self.unwatched = "a dict (this Python has no watchers left)"
+        if self.unwatched:
+            return _never
+        lines, names = self.lines, self.names
+        first, behind, asked = list(self.words), list(self.words_behind), []
+        if HAS_TAGS:
+            first += [tag_of(each) for each in self.dicts.values()]
+            self.held += self.dicts.values()
+        for tensor in tensors:
+            found = words_of(tensor)
+            if found is None:
+                asked.append(tensor)
+            else:
+                first += found[0]
+                behind += found[1]
+                self.held.append(found[2])
+        before = []
+        if isinstance(kept, Watchers):
+            names["kept"] = kept
+            before.append("if kept.has_changed: return False")
+        for phase in (first, behind):
+            if phase:
+                before.append(f"if {Words(phase).differ(f'words{len(before)}', names)}: return False")
+        if asked:
+            names["tensors_are_same"] = same_tensors(asked)
+            lines.append("if not tensors_are_same(): return False")
+        for i, (tensor, value) in enumerate(values):
+            names[f"host{i}"], names[f"value{i}"], names["equal"] = tensor, value, torch.equal
+            lines.append(f"if not equal(host{i}, value{i}): return False")
+        names["held"] = (self.held, tensors)
+        # Its objects are default arguments, which CPython reads as fast as locals.
+        given = ", ".join(f"{name}={name}" for name in names)
+        body = "\n        ".join([*before, *lines, "return True"])
+        caught = "    except (AttributeError, ValueError):\n        return False\n"
+        scope = dict(names)
+        exec(compile(f"def is_same({given}):\n    try:\n        {body}\n{caught}", "<watch>", "exec"), scope)
+        made: Callable[[], bool] = scope["is_same"]
+        for name in (*names, "is_same"):  # it has them as defaults; here they would make a cycle
+            del scope[name]
+        return made
+
+    def watch(self, each: dict[Any, Any], names: Iterable[str] | None) -> None:
+        """Watch a dict: the values of some names, or everything."""
+        self.dicts[id(each)] = each
+        if names is None:
+            self.keys[id(each)] = _Every()
+            # Neither watchers nor tags see move_to_end.
+            if isinstance(each, collections.OrderedDict) and len(each) > 1:
+                self.compare(("order", id(each)), each, tuple(each), "tuple({0}) != {1}")
+        else:
+            self.keys.setdefault(id(each), set()).update(names)
+
+    def every_name(self, owner: Any) -> None:
+        """Watch the set of an object's own attributes."""
+        own = self.told(owner)
+        if own is not None:
+            self.watch(own, None)
+        else:
+            self.compare(("names", id(owner)), owner, tuple(vars(owner)), "tuple({0}.__dict__) != {1}")
+
+    def told(self, owner: Any) -> dict[str, Any] | None:
+        """An object's own dict if it can be watched; None if stores to its attributes would be missed."""
+        is_module = isinstance(owner, types.ModuleType)
+        if is_users(owner) or isinstance(owner, type | types.FunctionType) or not (is_module or sees_attributes()):
+            return None
+        own = getattr(owner, "__dict__", None)
+        if not isinstance(own, dict):
+            return None
+        self.watch(own, ())
+        if not is_module:
+            self.word("dict", owner, own, "{0}.__dict__ is not {1}")
+        return own
+
+    def item(self, holder: Any, name: str, value: Any) -> None:
+        """Watch what stands under a name in a namespace that may change often for other reasons.
+
+        Args:
+            value: `NOTHING` if the name is not there.
+        """
+        self.names["nothing"] = NOTHING
+        self.compare((id(holder), name), holder, value, f"{{0}}.get({name!r}, nothing) is not {{1}}")
+
+    def zero(self, holder: Any, name: Any, value: float) -> None:
+        """Watch the sign of a zero."""
+        self.names["is_other_zero"] = is_other_zero
+        self.compare(("zero", id(holder), name), holder, value, f"is_other_zero({{0}}, {name!r}, {value!r})")
+
+    def without(self, holder: Any, absent: frozenset[str]) -> None:
+        """Watch that an object, a class or a dict does not get any of these names."""
+        if isinstance(holder, type):
+            self.watch(dict_of(holder), absent)
+        elif isinstance(holder, dict):
+            self.watch(holder, absent)
+        elif (own := self.told(holder)) is not None:
+            self.watch(own, absent)
+        else:
+            self.compare(("without", id(holder)), holder, absent, "not {1}.isdisjoint({0}.__dict__)")
+
+    def of_class(self, owner: type, name: str) -> None:
+        """Watch what a class and its instances find under a name: in all its bases, and in those of its metaclass."""
+        for base in (*owner.__mro__, *type.mro(type(owner))):
+            if base.__module__ != "builtins":
+                self.watch(dict_of(base), (name,))
+
+    def content(self, value: list[Any] | collections.deque[Any] | dict[Any, Any]) -> None:
+        """Watch a container's content."""
+        if isinstance(value, dict):
+            self.watch(value, None)
+        elif id(value) not in self._done:
+            self._done.add(id(value))
+            found = words_of_list(value) if isinstance(value, list) else None
+            if found is not None:
+                self.words += found[0]
+                self.words_behind += found[1]
+                self.held += (value, *value)
+                return
+            kept, items = self._name(value), self._name(tuple(value))
+            self.names.update(all_=all, map_=map, is_=operator.is_)
+            self.lines.append(f"if len({kept}) != {len(value)} or not all_(map_(is_, {kept}, {items})): return False")
+
+    def is_found_plainly(self, owner: Any, name: str) -> bool:
+        """Whether an attribute is only looked up in the object and its class.
+
+        This includes a Python ``__getattribute__`` that reads nothing but its base's, if the table of other names
+        that it consults has none for this one; the table is then watched.
+        """
+        kind = type(owner)
+        reader: Any = kind.__getattribute__
+        if reader is object.__getattribute__:
+            return True
+        if not isinstance(reader, types.FunctionType) or not _NAMES_OF_READERS.issuperset(reader.__code__.co_names):
+            return False
+        for table in [each for each in reader.__code__.co_consts if isinstance(each, str)]:
+            names = inspect.getattr_static(owner, table, None)
+            if type(names) is not dict or name in names or not all(isinstance(each, str) for each in names):
+                return False
+            self.watch(names, None)
+            self.attribute(owner, table, names, is_plain=True)
+        self.of_class(kind, "__getattribute__")
+        self.attribute(reader, "__code__", reader.__code__)
+        return True
+
+    def attribute(self, owner: Any, name: str, value: Any, *, is_plain: bool = False) -> None:
+        """Watch that an attribute stays the same: through the dicts that it comes from, else by comparison at each
+        call.
+
+        Args:
+            is_plain: it is read by ``object.__getattribute__``.
+        """
+        place = _place_of(owner, name, value)
+        if place:
+            self.word(place, owner, value, f"{{0}}.{name} is not {{1}}")
+            return
+        kind = type(owner)
+        if isinstance(owner, type) and _is_plain(owner) and _is_stored(owner, name, value):
+            self.of_class(owner, name)
+            return
+        is_plain = is_plain or isinstance(owner, types.ModuleType) or self.is_found_plainly(owner, name)
+        own = self.told(owner) if is_plain else None
+        of_kind = inspect.getattr_static(kind, name, NOTHING)
+        getter = _getter(of_kind)
+        if own is not None and getter is not None and name not in own:
+            inner = getattr(owner, getter.__code__.co_names[0], NOTHING)
+            if inner is value:
+                self.watch(own, (name,))
+                self.of_class(kind, name)
+                self.attribute(getter, "__code__", getter.__code__)
+                self.attribute(owner, getter.__code__.co_names[0], value)
+                return
+        if own is not None and not hasattr(type(of_kind), "__set__"):
+            if own.get(name, NOTHING) is value:
+                self.watch(own, (name,))
+                return
+            if name not in own and of_kind is value and not hasattr(type(value), "__get__"):
+                self.watch(own, (name,))
+                self.of_class(kind, name)
+                return
+        if isinstance(owner, type) or _is_plain(owner):
+            self.compare((id(owner), name), owner, value, f"{{0}}.{name} is not {{1}}")
+        else:
+            self.names["plainly"] = object.__getattribute__
+            self.compare((id(owner), name), owner, value, f"plainly({{0}}, {name!r}) is not {{1}}")
+
+    def word(self, name: str, owner: Any, value: Any, differs: str) -> None:
+        """Compare a pointer in ``owner``, through its memory word if that is known."""
+        place = word_of(owner, name, value)
+        if place is None:
+            self.compare((name, id(owner)), owner, value, differs)
+        else:
+            self.words.append(place)
+            self.held += (owner, value)
+
+    def compare(self, key: Any, owner: Any, value: Any, differs: str) -> None:
+        if key in self._done:
+            return
+        self._done.add(key)
+        self.lines.append(f"if {differs.format(self._name(owner), self._name(value))}: return False")
+
+    def _name(self, value: Any) -> str:
+        name = f"v{id(value)}"
+        self.names[name] = value
+        return name
+
+
+class _Every(set[str]):
+    """A set that contains every name."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
+def is_other_zero(holder: object, name: Any, value: float) -> bool:
+    """True if a zero of the other sign is there now; other values are left to guards."""
+    if isinstance(holder, dict | list | tuple):
+        try:
+            now = holder[name]
+        except LookupError:
+            return False
+    else:
+        now = getattr(holder, name, None) if isinstance(name, str) else None
+    return type(now) is float and now == 0.0 and math.copysign(1.0, now) != math.copysign(1.0, value)
+
+
+def _is_plain(owner: object) -> bool:
+    """Whether reading an attribute runs none of the class's code."""
+    kind = type(owner)
+    reads: tuple[Any, ...] = (object.__getattribute__, type.__getattribute__)
+    return kind.__getattribute__ in reads and not hasattr(kind, "__getattr__")
+
+
+def _place_of(owner: object, name: str, value: object) -> str:
+    """The name of the attribute in ``words.word_of``; "" if it has none."""
+    if isinstance(owner, types.CellType):
+        return "cell"
+    if name == "__class__" and type(owner) is value:
+        return "type"
+    is_known = name == "__mro__" if isinstance(owner, type) else name in _OF_FUNCTIONS
+    return name if is_known and isinstance(owner, type | types.FunctionType) else ""
+
+
+def _is_stored(owner: type, name: str, value: object) -> bool:
+    """Whether a class returns the value stored under the name in its own dict or in a base's."""
+    is_computed = hasattr(type(inspect.getattr_static(type(owner), name, None)), "__set__")
+    return not is_computed and inspect.getattr_static(owner, name, NOTHING) is value
+
+
+def _getter(value: Any) -> types.FunctionType | None:
+    """The function of a property that returns another attribute of the object unchanged."""
+    code = getattr(getattr(value, "fget", None), "__code__", None)
+    if not isinstance(value, property) or code is None or len(code.co_names) != 1 or code.co_nlocals != 1:
+        return None
+    steps = [step.opname for step in dis.get_instructions(code)]
+    return value.fget if steps in _READS_ONE else None  # type: ignore[return-value]
+
+
+def dict_of(kind: type) -> dict[str, Any]:
+    """A class's own dict, from behind its mapping proxy."""
+    (own,) = (each for each in gc.get_referents(kind.__dict__) if isinstance(each, dict))
+    return own
+
+
+PACKAGES = re.compile(r"[/\\](site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\]")
+
+
+def is_users(module: Any) -> bool:
+    """True for the program's own modules, whose globals may change often for unrelated reasons."""
+    if not isinstance(module, types.ModuleType):
+        return False
+    where = getattr(module, "__file__", None)
+    if where is None:
+        return module.__name__ not in sys.builtin_module_names
+    return not PACKAGES.search(where)
+
+
+def _never() -> bool:
+    return False
+
+
+def same_tensors(tensors: Sequence[Tensor]) -> Callable[[], bool]:
+    """A function that is True while the tensors have the addresses and the layouts that they have now."""
+    if not tensors:
+        return lambda: True
+    held = list(tensors)
+    check = torch._C._dynamo.guards.TensorGuards(*held, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    addresses: list[int | None] = [t.data_ptr() for t in held]
+    positions = list(range(len(held)))
+    return lambda: same_addresses(held, addresses, positions) and check(*held)
+
+
+def _same_in_python(tensors: list[Any], addresses: list[int | None], positions: list[int]) -> bool:
+    return all(tensors[i].data_ptr() == addresses[i] for i in positions)
+
+
+same_addresses: Callable[[list[Any], list[int | None], list[int]], bool] = getattr(
+    torch._C, "_tensors_data_ptrs_at_indices_equal", _same_in_python
+)

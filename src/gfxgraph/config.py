@@ -313,12 +313,6 @@ def reported(variables: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def environment_without(names: Iterable[str]) -> dict[str, str]:
-    """Return this process's environment, to be handed on whole, without ``names``."""
-    left_out = set(names)
-    return {name: value for name, value in os.environ.items() if name not in left_out}
-
-
 def set_default(name: str, value: str) -> bool:
     """Set a variable of this process where it is not set; whether it was not."""
     if name in os.environ:

@@ -151,10 +151,6 @@ def _path(value: str, environ: Mapping[str, str]) -> str:
     return found
 
 
-def _path_or_off(value: str, environ: Mapping[str, str]) -> str:
-    return "" if value.lower() in _FALSE else _path(value, environ)
-
-
 def _arch(value: str, environ: Mapping[str, str]) -> str:
     """Accept ``gfx1030``, ``gfx90a:sramecc+:xnack-`` and ``10.3.0``, the spelling of the HSA override."""
     word = value.lower()
@@ -213,10 +209,6 @@ class Config:
     )
     vram_cap: float = _read("GFXGRAPH_VRAM_CAP", "a fraction above 0, at most 1", _fraction, 0.80)
     lib: str = _read("GFXGRAPH_LIB", "path of the native library", _path, "")
-    state_dir: str = _read(
-        "GFXGRAPH_STATE_DIR", "folder for decisions kept between runs; off to keep none", _path_or_off, ""
-    )
-    """Where measured decisions are kept between runs; empty where they are not."""
     log_level: LogLevel = _read(
         "HGB_LOG_LEVEL", "debug | info | warn | error", _choice(LogLevel, warning=LogLevel.WARN), LogLevel.WARN
     )
@@ -236,11 +228,7 @@ class Config:
     )  # fmt: skip
     no_wave: bool = _read("GFXGRAPH_NO_WAVE", "0 | 1", _flag, False)
     sglang_disabled: bool = _read("SGLANG_DISABLE_GFXGRAPH", "0 | 1", _flag, False)
-    is_refused: bool = False
-    """``GFXGRAPH`` says off, or SGLANG_DISABLE_GFXGRAPH: nothing else switches it on."""
     migraphx_graphs: bool = _read("MIGRAPHX_ENABLE_HIPGRAPH", "0 | 1", _migraphx, False)
-    coverage: bool = _read("GFXGRAPH_COVERAGE", "0 | 1", _flag, False)
-    """Count what runs in graphs and what does not."""
     report: str = _read("GFXGRAPH_REPORT", "a folder for what gfxgraph report shows", _path, "")
     """Folder where each process leaves what `gfxgraph report` shows; empty: none."""
     compile: CompileWays = _read(
@@ -297,7 +285,7 @@ REPORTED = frozenset({
     "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_ROCM_ARCH",
     "PYTORCH_TUNABLEOP_ENABLED", "ROCR_VISIBLE_DEVICES", "TORCHINDUCTOR_MAX_AUTOTUNE",
     "TORCH_BLAS_PREFER_HIPBLASLT", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TRITON_HIP_USE_BLOCK_PINGPONG",
-    *(VARIABLES.keys() - {"GFXGRAPH_FLIGHT", "GFXGRAPH_LIB", "GFXGRAPH_STATE_DIR"}),
+    *(VARIABLES.keys() - {"GFXGRAPH_FLIGHT", "GFXGRAPH_LIB"}),
 })  # fmt: skip
 """What a report for others may show: names whose values are switches and numbers, one by one."""
 
@@ -428,13 +416,6 @@ def language_of(environ: Mapping[str, str] | None = None) -> str:
     return "en"
 
 
-def _default_state_dir(environ: Mapping[str, str]) -> str:
-    """The user's own state folder, "" where the variables name none."""
-    home = environ.get("HOME", "").strip() or environ.get("LOCALAPPDATA", "").strip()
-    state = environ.get("XDG_STATE_HOME", "").strip() or (home and os.path.join(home, ".local", "state"))
-    return os.path.join(state, "gfxgraph") if os.path.isabs(state) else ""
-
-
 def load(environ: Mapping[str, str] | None = None) -> Config:
     """Read every setting. Bad values are reported in ``problems``, and the default is used.
 
@@ -453,7 +434,7 @@ def load(environ: Mapping[str, str] | None = None) -> Config:
             return default
 
     defaults = {each.name: each.default for each in _FIELDS}
-    defaults |= {"lang": language_of(source), "state_dir": _default_state_dir(source)}
+    defaults["lang"] = language_of(source)
     if read("GFXGRAPH_REPLAY_HOT_MODE", _flag, False):
         defaults["replay_mode"] = ReplayMode.HOT
     if read("SGLANG_RDNA2_KERNELS", _flag, False):  # asks for the bridge, too; GFXGRAPH=0 still wins
@@ -463,8 +444,7 @@ def load(environ: Mapping[str, str] | None = None) -> Config:
     found = {
         each.name: read(each.metadata["variable"], each.metadata["parse"], defaults[each.name]) for each in _FIELDS
     }
-    is_refused = found["sglang_disabled"] or source.get("GFXGRAPH", "").strip().lower() in _FALSE
-    return Config(**found, is_refused=is_refused, problems=tuple(problems))
+    return Config(**found, problems=tuple(problems))
 
 
 def _language_word(value: str) -> str:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from gfxgraph.callables.pieces.region import Region, RegionOptions
+from gfxgraph.callables.pieces.region import Region
 
 _mine = threading.local()
 _lock = threading.Lock()
@@ -28,18 +28,18 @@ _is_standing = False
 
 
 @contextmanager
-def marked(wanted: RegionOptions) -> Iterator[None]:
+def marked(max_graphs: int) -> Iterator[None]:
     """Everything compiled in this block is handed to us."""
-    before = getattr(_mine, "wanted", None)
-    _mine.wanted = wanted
+    before = getattr(_mine, "max_graphs", None)
+    _mine.max_graphs = max_graphs
     try:
         yield
     finally:
-        _mine.wanted = before
+        _mine.max_graphs = before
 
 
 def compile_with(
-    wanted: RegionOptions, compile_fx: Callable[..., Any], gm: Any, inputs: Any, config: dict[str, Any]
+    max_graphs: int, compile_fx: Callable[..., Any], gm: Any, inputs: Any, config: dict[str, Any]
 ) -> Any:
     """Compile ``gm`` with Inductor, with its callables handed to us, now and when the backward is compiled."""
     stand()
@@ -48,10 +48,10 @@ def compile_with(
     from torch._inductor.compile_fx import compile_fx_inner
 
     def inner(*args: Any, **kwargs: Any) -> Any:
-        with marked(wanted):
+        with marked(max_graphs):
             return compile_fx_inner(*args, **kwargs)
 
-    with marked(wanted):  # a result from the cache involves no inner compilation
+    with marked(max_graphs):  # a result from the cache involves no inner compilation
         return compile_fx(gm, inputs, inner_compile=inner, config_patches=config)
 
 
@@ -67,15 +67,15 @@ def stand() -> None:
         handle = output_code.maybe_handle_backward_generation
 
         def without_a_tree(graph: Any, boxed_forward_device_index: Any) -> Any:
-            if getattr(_mine, "wanted", None) is not None:
+            if getattr(_mine, "max_graphs", None) is not None:
                 return None
             return handle(graph, boxed_forward_device_index)
 
         stock = compile_fx.cudagraphify
 
         def cudagraphify(model: Any, static_input_idxs: Sequence[int] = (), **known: Any) -> Any:
-            wanted = getattr(_mine, "wanted", None)
-            if wanted is None:
+            max_graphs = getattr(_mine, "max_graphs", None)
+            if max_graphs is None:
                 return stock(model, static_input_idxs, **known)
             return Region(
                 model,
@@ -84,7 +84,7 @@ def stand() -> None:
                 is_backward=bool(known.get("is_backward")),
                 is_inference=bool(known.get("is_inference")),
                 is_partition=getattr(_mine, "n_parts", 1) > 1,
-                wanted=wanted,
+                max_graphs=max_graphs,
             )
 
         by_parts = output_code.cudagraph_partition_post_compile

@@ -15,10 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gfxgraph.callables.pieces.region import RegionOptions
 from gfxgraph.capture.patches.generators import shield_from_dynamo
 from gfxgraph.compile import inductor_hook, simulated
-from gfxgraph.compile.backend import register
+from gfxgraph.compile.backend import MAX_GRAPHS, register
 from gfxgraph.config import CompileWays
 from gfxgraph.hardware.defects import rows
 from gfxgraph.process import bridge
@@ -72,7 +71,7 @@ def _compile(state: Process, stock: Callable[..., Any], wrapper: Any, gm: object
     _say_once(state)
     with simulated.device():
         patches = {**asked, **safe, **simulated.settings()}
-        return inductor_hook.compile_with(RegionOptions(), compile_fx, gm, inputs, patches)
+        return inductor_hook.compile_with(MAX_GRAPHS, compile_fx, gm, inputs, patches)
 
 
 def _safe_settings(state: Process, asked: Mapping[str, Any], config: Any) -> dict[str, Any]:

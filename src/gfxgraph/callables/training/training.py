@@ -366,8 +366,9 @@ class TrainingStep(CapturedCallable):
                 on_unsafe = self._arena.state.settings.on_unsafe
                 captured = capture_graph(self._arena, run, self._pool, on_unsafe=on_unsafe)
             graph, made = captured.graph, captured.result
-            known.outputs = Outputs(pytree.tree_map_only(Tensor, Tensor.detach, made), (), ())
             problem = _why_no_result(graph, made)
+            if not problem:
+                known.outputs = Outputs(pytree.tree_map_only(Tensor, Tensor.detach, made), (), ())
             after = self._look()
             if not problem and (after is None or after.key != now.key):
                 problem = self._why_for_good if after is None else f"its capture changes {now.differs(after)}"

@@ -15,6 +15,7 @@ How Dynamo is called is in dynamo.py. Source: decision 0111.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 import re
 import types
@@ -53,6 +54,15 @@ class Untraceable(Exception):
 
 class OnlyTraced(BaseException):
     """Raised by a piece when only a trace was wanted: its graph is known, and nothing has run."""
+
+
+@dataclasses.dataclass
+class _Entry:
+    """One trace of the function's own frame: Dynamo's guards, and the FX graphs up to the first break."""
+
+    guards: Any
+    found: list[Found]
+    has_world: bool = False
 
 
 @contextlib.contextmanager
@@ -109,17 +119,13 @@ class Frontend:
         context = torch._dynamo.optimize(backend_of(self), dynamic=self.is_dynamic or None)
         context.callback = Configured(context.callback, self)
         self._compiled = context(self._root)
-        self._known: list[Any] = []
-        """Guard trees that have a world, in the order of their traces."""
-        self._foreseen: list[tuple[Any, Found]] = []
-        """Guard trees of calls that were traced but did not run."""
+        self._entries: list[_Entry] = []
+        """What was traced for the function's own frame."""
         self.worlds: list[World] = []
         self.graphs: list[tuple[Found, Any]] = []
         """Everything that Dynamo found for this function, with its piece."""
         self._inside: Granted | None = None
         """What Dynamo assumes without guards in all frames traced so far."""
-        self._founds: list[tuple[Any, list[Found]]] = []
-        """What was found for the function's own frame, by guard tree."""
 
     def _code(self) -> Callable[..., Any]:
         """Dynamo's code; remade if an inner frame's code is outdated."""
@@ -141,7 +147,7 @@ class Frontend:
             return
         if frame.f_code is self._root.__code__:
             self.n_traces += not local.is_tracing
-            self._founds.append((guarded.guard_manager, [found for found, _ in self.graphs[n_before:]]))
+            self._entries.append(_Entry(guarded.guard_manager, [found for found, _ in self.graphs[n_before:]]))
         code = {frame.f_code, *(each for found, _ in self.graphs[n_before:] for each in found.code)}
         scope = {"G": frame.f_globals, "L": frame.f_locals}
         if self._inside is None:
@@ -231,8 +237,7 @@ class Frontend:
         """
         with self._lock:
             outer = local.found, local.is_foreseeing
-            found: list[Found] = []
-            local.found, local.is_foreseeing = found, True
+            local.found, local.is_foreseeing = None, True
             try:
                 with torch._dynamo.error_on_graph_break(True):
                     self.run(*args, **kwargs)
@@ -242,26 +247,16 @@ class Frontend:
                 return None
             finally:
                 local.found, local.is_foreseeing = outer
-            self._keep(found)
-            chosen = self._foreseen_for(args, kwargs)
-            if chosen is None or chosen[1].root is not self._root.__code__ or chosen[1].why_not_whole:
+            given = self._given(args, kwargs)
+            entry = self._not_run(given)
+            found = entry.found[0] if entry is not None and entry.found else None
+            if entry is None or found is None or found.root is not self._root.__code__ or found.why_not_whole:
                 return None
-            return chosen[1], {**chosen[0].closure_vars, "G": self._root.__globals__, "L": self._given(args, kwargs)}
+            return found, {**entry.guards.closure_vars, "G": self._root.__globals__, "L": given}
 
-    def _keep(self, found: list[Found]) -> None:
-        """Remember what was traced but did not run to its end."""
-        fresh = self._fresh()
-        if fresh and found:
-            self._foreseen.append((fresh[0], found[0]))
-
-    def _fresh(self) -> list[Any]:
-        """New guard trees."""
-        seen = [*self._known, *[guards for guards, _ in self._foreseen]]
-        return [each for each in _guards_of(self._root) if not any(each is old for old in seen)]
-
-    def _foreseen_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Found] | None:
-        given = self._given(args, kwargs)
-        return next((each for each in self._foreseen if each[0].check(given)), None)
+    def _not_run(self, given: dict[str, Any]) -> _Entry | None:
+        """What was traced for such a call, in one that did not run to its end or was not to be traced."""
+        return next((each for each in self._entries if not each.has_world and each.guards.check(given)), None)
 
     def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, World]:
         """Run one call eagerly, and return its world too.
@@ -279,22 +274,19 @@ class Frontend:
             breaks, frames = dict(counters["graph_break"]), dict(counters["frames"])
             local.found, local.skipped = found, skipped
             versions = _Versions()
+            known_before = list(self._entries)
             try:
                 with versions:
                     result = self.run(*args, **kwargs)
             except Exception:
                 self.n_traces -= 1
-                self._keep(found)
                 raise
             finally:
                 local.found, local.skipped = before
                 local.is_tracing = was_tracing
-            new = self._fresh()
-            chosen = None if new else self._foreseen_for(args, kwargs)
-            if chosen is not None:
-                self._foreseen.remove(chosen)
-                new, found = [chosen[0]], [chosen[1]]
-            if not new:
+            new = [each for each in self._entries if not any(each is old for old in known_before)]
+            entry = new[-1] if new else self._not_run(self._given(args, kwargs))
+            if entry is None:
                 known = self.find(args, kwargs)
                 if known is not None:
                     return result, known
@@ -303,13 +295,10 @@ class Frontend:
                 is_idle = not found and counters["graph_break"] == breaks and failed[0] == failed[1]
                 why = skipped[0].splitlines()[0] if skipped else IDLE if is_idle else "Dynamo cannot trace it"
                 raise Untraceable(IDLE if "No ops traced" in why else why, result)
-            self._known = [
-                each for each in _guards_of(self._root) if not any(each is old for old, _ in self._foreseen)
-            ]
+            entry.has_world = True
             broke = [why for why, n in counters["graph_break"].items() if n > breaks.get(why, 0)]
-            # A call in pieces may already have traced it.
-            found = found or next((each for guards, each in self._founds if guards is new[0]), [])
-            world = self._world(new[0], found, broke, args, kwargs)
+            found = found if new and found else entry.found
+            world = self._world(entry.guards, found, broke, args, kwargs)
             seen = [versions.before.get(id(t)) for t in world.tensors]
             world.written = [each[0] for each in seen if each is not None and each[0]._version != each[1]]
             if not world.why_pieces and any(
@@ -374,11 +363,6 @@ class Frontend:
         why = re.sub(r"L\['args'\]\[(\d+)\]", r"argument \1", why)
         why = re.sub(r"L\['kwargs'\]\['(\w+)'\]", r"argument \1", why)
         return why.replace("L['fn'].__self__", "self").replace("L['fn']", name)
-
-
-def _guards_of(root: Any) -> list[Any]:
-    entries = torch._C._dynamo.eval_frame._debug_get_cache_entry_list(root.__code__)
-    return [entry.guard_manager for entry in entries]
 
 
 class _Versions:

@@ -303,20 +303,15 @@ def _rules() -> Iterator[StandIn]:
     variables = torch._dynamo.variables
     dicts: Tracker = variables.ConstDictVariable
     yield dicts, "install_dict_contains_guard", _asking_for_key
-    for name in ("mp_subscript_impl", "getitem_const"):
-        if name in vars(dicts):
-            yield dicts, name, _taking_item
-    sets: Tracker = variables.SetVariable
-    if "install_set_contains_guard" in vars(sets):
-        yield sets, "install_set_contains_guard", _asking_set
     yield getattr(dicts, "_HashableTracker", None) or variables.hashable.HashableTracker, "__eq__", _comparing_keys
-    for name in ("is", "is not", "==", "!="):
-        yield torch._dynamo.symbolic_convert.compare_op_handlers, name, _comparing_objects
-    if "iter_contains" in vars(variables.lists):
-        yield variables.lists, "iter_contains", _looking_in_list
+    compared = torch._dynamo.symbolic_convert.compare_op_handlers
+    for name in ("is", "is not"):
+        yield compared, name, _comparing_objects
     protocol: Tracker = getattr(variables, "object_protocol", None)
     if protocol is not None:
         yield protocol, "vt_identity_compare", _looking_for_object
+    else:
+        yield from _older_rules(dicts, compared)
     yield torch._dynamo.variables.builder, "is_from_closure_source", _of_closure
     for ordered in (dicts, getattr(variables, "OrderedDictVariable", dicts)):
         if "call_method" in vars(ordered):
@@ -328,6 +323,20 @@ def _rules() -> Iterator[StandIn]:
     yield variables.BuiltinVariable, "call_function_handler_cache", lambda own: _handlers
     yield variables.functions.LocalGeneratorObjectVariable, "reconstruct", _leaving_generator
     yield torch._dynamo.symbolic_convert.InstructionTranslator, "replace_tos_if_return_is_generator", _doing_nothing
+
+
+def _older_rules(dicts: Tracker, compared: object) -> Iterator[StandIn]:
+    """Where equality, and what looks for an equal one, does not ask ``vt_identity_compare``."""
+    variables = torch._dynamo.variables
+    for name in ("==", "!="):
+        yield compared, name, _comparing_objects
+    if "getitem_const" in vars(dicts):
+        yield dicts, "getitem_const", _taking_item
+    sets: Tracker = variables.SetVariable
+    if "install_set_contains_guard" in vars(sets):
+        yield sets, "install_set_contains_guard", _asking_set
+    if "iter_contains" in vars(variables.lists):
+        yield variables.lists, "iter_contains", _looking_in_list
 
 
 def _asking_for_key(ask: Func) -> Func:
@@ -360,6 +369,7 @@ def _taking_item(take: Func) -> Func:
 def _comparing_objects(compare: Func) -> Func:
     def compare_objects(tx: Tracker, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         _guard_both(*args)
+        _guard_containers(*args)
         return compare(tx, args, kwargs)
 
     return compare_objects
@@ -389,6 +399,16 @@ def _guard_both(left: Tracker, right: Tracker) -> None:
     if len(kinds) == 2 and kinds[0] is kinds[1]:
         _guard_identity(left)
         _guard_identity(right)
+
+
+def _guard_containers(left: Tracker, right: Tracker) -> None:
+    """Guard two lists, sets or dicts by identity, where that is asked for: Dynamo guards what they hold."""
+    variables = torch._dynamo.variables
+    kinds = variables.ListVariable, variables.SetVariable, variables.ConstDictVariable
+    given = [each for each in map(_realized, (left, right)) if isinstance(each, kinds) and each.source]
+    for each in given if len(given) == 2 else ():
+        guard = each.source.make_guard(torch._dynamo.guards.GuardBuilder.ID_MATCH)
+        torch._dynamo.variables.base.install_guard(guard)
 
 
 def _realized(variable: Tracker) -> Tracker:

@@ -23,23 +23,25 @@ import collections
 import dis
 import functools
 import logging
+import os
 import re
 import sys
 import types
 import weakref
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from gfxgraph.callables.trace.watch import NOTHING, Unwatchable, Watch
+from gfxgraph.callables.trace.watch import NOTHING, PACKAGES, Unwatchable, Watch, is_packages
 from gfxgraph.core.constants import NotConstant, constant_key
 
 MOST_OBJECTS = 100_000
 MOST_SMALL = 16
 """Host tensors up to this size are compared by value."""
-_PACKAGES = re.compile(r"[/\\](site-packages|dist-packages|lib[/\\]python3\.\d+|gfxgraph)[/\\]")
+_OURS = f"{Path(__file__).parents[1]}{os.sep}"
 _SEES_ALL = frozenset(["getattr", "setattr", "vars", "__dict__", "eval", "exec", "globals", "locals", "attrgetter"])
 """Names through which code may read attributes that it does not name."""
 _BY_IDENTITY = (
@@ -264,8 +266,7 @@ class _Walk(Watch):
         self.tokens[f"keys({path})"] = tuple(names)
 
     def _class(self, path: str, kind: type) -> None:
-        module = sys.modules.get(kind.__module__)
-        if kind.__module__ == "builtins" or (module is not None and _is_packages(module)):
+        if kind.__module__ == "builtins" or _is_packages(sys.modules.get(kind.__module__)):
             if issubclass(kind, nn.Module):
                 forward = cast(Any, kind).forward
                 self.attribute(kind, "forward", forward)
@@ -290,8 +291,7 @@ class _Walk(Watch):
         self._todo.append((f"type({path})", kind))
         own = getattr(value, "__dict__", None)
         whole = isinstance(value, nn.Module | torch.optim.Optimizer | torch.optim.lr_scheduler.LRScheduler)
-        module = sys.modules.get(kind.__module__)
-        is_library = module is not None and _is_packages(module)
+        is_library = _is_packages(sys.modules.get(kind.__module__))
         if isinstance(own, dict):
             if isinstance(value, nn.Module):
                 self.watch(own, None)
@@ -364,13 +364,12 @@ def _globals_of(code: types.CodeType) -> tuple[str, ...]:
 
 
 def _is_of_package(file: str) -> bool:
-    return bool(_PACKAGES.search(file)) or file.startswith("<frozen")
+    return bool(PACKAGES.search(file)) or file.startswith(("<frozen", _OURS))
 
 
-def _is_packages(module: types.ModuleType) -> bool:
-    """True for modules of torch, the standard library and installed packages."""
-    file = getattr(module, "__file__", None)
-    return module.__name__ in sys.builtin_module_names if file is None else _is_of_package(file)
+def _is_packages(module: types.ModuleType | None) -> bool:
+    """True for modules of torch, the standard library, installed packages and gfxgraph, wherever it lies."""
+    return is_packages(module) or _is_of_package(getattr(module, "__file__", None) or "")
 
 
 def _is_of_torch_or_lock(value: Any) -> bool:

@@ -168,10 +168,10 @@ def _left_to_python(seen: Seen) -> Iterator[StandIn]:
         yield table, itertools.count, lambda own: _leaving
     yield translator, "_format_value", _formatting_known
     yield variables.functions.WrapperUserFunctionVariable, "call_function", _calling_kept
-    if hasattr(builder, "_wrap_lazy_constant"):
-        yield builder, "_wrap_lazy_constant", _wrapping_at_once
     if hasattr(lazy, "supported_types"):
         yield lazy, "supported_types", lambda own: ()
+    elif hasattr(builder, "_wrap_lazy_constant"):
+        yield builder, "_wrap_lazy_constant", _wrapping_at_once
     if hasattr(translator, "maybe_has_backedge"):
         yield translator, "maybe_has_backedge", _breaking_in_loops
 
@@ -306,10 +306,10 @@ def _rules() -> Iterator[StandIn]:
     yield getattr(dicts, "_HashableTracker", None) or variables.hashable.HashableTracker, "__eq__", _comparing_keys
     compared = torch._dynamo.symbolic_convert.compare_op_handlers
     for name in ("is", "is not"):
-        yield compared, name, _comparing_objects
+        yield compared, name, _after(lambda tx, args, kwargs: _guard_operands(*args))
     protocol: Tracker = getattr(variables, "object_protocol", None)
     if protocol is not None:
-        yield protocol, "vt_identity_compare", _looking_for_object
+        yield protocol, "vt_identity_compare", _after(_guard_both)
     else:
         yield from _older_rules(dicts, compared)
     yield torch._dynamo.variables.builder, "is_from_closure_source", _of_closure
@@ -319,22 +319,35 @@ def _rules() -> Iterator[StandIn]:
     torch_functions = variables.TorchInGraphFunctionVariable._get_handlers()
     if torch.full in torch_functions:
         yield torch_functions, torch.full, _filling
-    yield variables.BuiltinVariable, "call_isinstance", _asking_for_class
+    yield variables.BuiltinVariable, "call_isinstance", _after(_ask_for_class)
     yield variables.BuiltinVariable, "call_function_handler_cache", lambda own: _handlers
     yield variables.functions.LocalGeneratorObjectVariable, "reconstruct", _leaving_generator
     yield torch._dynamo.symbolic_convert.InstructionTranslator, "replace_tos_if_return_is_generator", _doing_nothing
+
+
+def _after(act: Func) -> Callable[[Func], Func]:
+    """The rule, after ``act`` with the same arguments."""
+
+    def made(own: Func) -> Func:
+        def rule(*args: Tracker) -> Tracker:
+            act(*args)
+            return own(*args)
+
+        return rule
+
+    return made
 
 
 def _older_rules(dicts: Tracker, compared: object) -> Iterator[StandIn]:
     """Where equality, and what looks for an equal one, does not ask ``vt_identity_compare``."""
     variables = torch._dynamo.variables
     for name in ("==", "!="):
-        yield compared, name, _comparing_objects
+        yield compared, name, _after(lambda tx, args, kwargs: _guard_both(*args))
     if "getitem_const" in vars(dicts):
-        yield dicts, "getitem_const", _taking_item
+        yield dicts, "getitem_const", _after(lambda self, tx, key: _guard_identity(key))
     sets: Tracker = variables.SetVariable
     if "install_set_contains_guard" in vars(sets):
-        yield sets, "install_set_contains_guard", _asking_set
+        yield sets, "install_set_contains_guard", _after(lambda self, tx, args: _guard_identity(args[0]))
     if "iter_contains" in vars(variables.lists):
         yield variables.lists, "iter_contains", _looking_in_list
 
@@ -350,31 +363,6 @@ def _asking_for_key(ask: Func) -> Func:
     return install_dict_contains_guard
 
 
-def _asking_set(ask: Func) -> Func:
-    def install_set_contains_guard(self: Tracker, tx: Tracker, args: list[Tracker]) -> None:
-        ask(self, tx, args)
-        _guard_identity(args[0])
-
-    return install_set_contains_guard
-
-
-def _taking_item(take: Func) -> Func:
-    def take_item(self: Tracker, tx: Tracker, key: Tracker) -> Tracker:
-        _guard_identity(key)
-        return take(self, tx, key)
-
-    return take_item
-
-
-def _comparing_objects(compare: Func) -> Func:
-    def compare_objects(tx: Tracker, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
-        _guard_both(*args)
-        _guard_containers(*args)
-        return compare(tx, args, kwargs)
-
-    return compare_objects
-
-
 def _looking_in_list(look: Func) -> Func:
     def iter_contains(items: Iterable[Tracker], search: Tracker, *more: Tracker, **options: object) -> Tracker:
         items = list(items)
@@ -385,14 +373,6 @@ def _looking_in_list(look: Func) -> Func:
     return iter_contains
 
 
-def _looking_for_object(compare: Func) -> Func:
-    def vt_identity_compare(left: Tracker, right: Tracker) -> Tracker:
-        _guard_both(left, right)
-        return compare(left, right)
-
-    return vt_identity_compare
-
-
 def _guard_both(left: Tracker, right: Tracker) -> None:
     """Guard two objects of one class; objects of different classes differ by their class guards."""
     kinds = [type(each.value) for each in map(_realized, (left, right)) if _is_object(each)]
@@ -401,14 +381,15 @@ def _guard_both(left: Tracker, right: Tracker) -> None:
         _guard_identity(right)
 
 
-def _guard_containers(left: Tracker, right: Tracker) -> None:
-    """Guard two lists, sets or dicts by identity, where that is asked for: Dynamo guards what they hold."""
+def _guard_operands(left: Tracker, right: Tracker) -> None:
+    """Guard what ``is`` compares: lists, sets and dicts, too, of which Dynamo guards what they hold."""
     variables = torch._dynamo.variables
     kinds = variables.ListVariable, variables.SetVariable, variables.ConstDictVariable
     given = [each for each in map(_realized, (left, right)) if isinstance(each, kinds) and each.source]
     for each in given if len(given) == 2 else ():
         guard = each.source.make_guard(torch._dynamo.guards.GuardBuilder.ID_MATCH)
         torch._dynamo.variables.base.install_guard(guard)
+    _guard_both(left, right)
 
 
 def _realized(variable: Tracker) -> Tracker:
@@ -452,18 +433,12 @@ _SAME: Any = object.__eq__
 _SETTLED = {*sys.stdlib_module_names, "torch"}
 
 
-def _asking_for_class(ask: Func) -> Func:
-    def call_isinstance(self: Tracker, tx: Tracker, value: Tracker, kind: Tracker) -> Tracker:
-        found = kind.as_python_constant()
-        for each in found if isinstance(found, tuple) else (found,):
-            check = getattr(type(each), "__instancecheck__", None)
-            if isinstance(check, types.FunctionType) and check.__module__.partition(".")[0] not in _SETTLED:
-                raise torch._dynamo.exc.Unsupported(
-                    "it calls isinstance() with a class that defines __instancecheck__"
-                )
-        return ask(self, tx, value, kind)
-
-    return call_isinstance
+def _ask_for_class(self: Tracker, tx: Tracker, value: Tracker, kind: Tracker) -> None:
+    found = kind.as_python_constant()
+    for each in found if isinstance(found, tuple) else (found,):
+        check = getattr(type(each), "__instancecheck__", None)
+        if isinstance(check, types.FunctionType) and check.__module__.partition(".")[0] not in _SETTLED:
+            raise torch._dynamo.exc.Unsupported("it calls isinstance() with a class that defines __instancecheck__")
 
 
 def _ordering(call: Func) -> Func:

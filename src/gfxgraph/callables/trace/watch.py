@@ -349,14 +349,17 @@ def dict_of(kind: type) -> dict[str, Any]:
 PACKAGES = re.compile(r"[/\\](site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\]")
 
 
-def is_users(module: Any) -> bool:
+def is_packages(module: types.ModuleType | None) -> bool:
+    """True for modules of torch, the standard library and installed packages."""
+    file = getattr(module, "__file__", None)
+    if module is None or file is None:
+        return module is not None and module.__name__ in sys.builtin_module_names
+    return bool(PACKAGES.search(file))
+
+
+def is_users(module: object) -> bool:
     """True for the program's own modules, whose globals may change often for unrelated reasons."""
-    if not isinstance(module, types.ModuleType):
-        return False
-    where = getattr(module, "__file__", None)
-    if where is None:
-        return module.__name__ not in sys.builtin_module_names
-    return not PACKAGES.search(where)
+    return isinstance(module, types.ModuleType) and not is_packages(module)
 
 
 def _never() -> bool:

@@ -1,6 +1,6 @@
 """Every figure of `gfxgraph port` on ports that nobody read before, hipify alone beside it.
 
-    python benchmarks/port_fresh.py MIRRORS --set fresh3 --keep FOLDER > result.json
+    python benchmarks/port_fresh.py MIRRORS --set fresh4 --keep FOLDER > result.json
 
 For each row of ``port_repos.toml`` of that set the state before the port is unpacked, audited, fixed and, where a HIP
 compiler is on the PATH, compiled. To measure another version of gfxgraph put its ``src`` first on PYTHONPATH.
@@ -9,7 +9,8 @@ compiler is on the PATH, compiled. To measure another version of gfxgraph put it
   those that name something of CUDA's or of a warp's and others: flagged by the audit; flagged by it, by the compiler
   after the first fix, or edited by ``fix --loop``.
 - **identical**: lines that the port put into files that were there before, ``#if``, ``#else`` and ``#endif`` aside,
-  which ``fix --loop`` put into the same file too; the same of hipify's translation. White space does not count.
+  which ``fix --loop`` put into the same file too; the same of ``fix --hipify`` and of hipify alone. White
+  space does not count.
 - **units**: what compiles as the sources stand, after hipify alone, after ``fix --loop``.
 
 ``--keep`` writes the findings for ``port_noise.py``, which draws those that a person judges.
@@ -64,10 +65,11 @@ def put_in(old: str, new: str) -> Counter[str]:
     )
 
 
-def identical(clone: Path, row: dict[str, Any], ours: dict[str, tuple[str, str]], tree: Any, tables: Any) -> Any:
-    """How many of the port's lines `fix` and hipify put into the same files."""
+def identical(clone: Path, row: dict[str, Any], made: dict[str, LoopOutcome], tree: Any, tables: Any) -> Any:
+    """How many of the port's lines `fix`, in each of its ways, and hipify put into the same files."""
     base, commit = str(row.get("base") or f"{row['commit']}^"), str(row["commit"])
-    counts = Counter(port=0, fix=0, hipify=0)
+    ways = {way: {f.path: (f.old, f.new) for f in done.fixes} for way, done in made.items()}
+    counts = Counter(port=0, hipify=0, **dict.fromkeys(ways, 0))
     for file in PatchSet(port_recall.git(clone, "diff", "--unified=0", "-M", base, commit)):
         path = file.source_file.removeprefix("a/")
         if file.is_added_file or file.is_removed_file or file.is_binary_file or not port_recall.kind_of(path):
@@ -75,8 +77,8 @@ def identical(clone: Path, row: dict[str, Any], ours: dict[str, tuple[str, str]]
         old = port_recall.git(clone, "show", f"{base}:{path}")
         theirs = put_in(old, port_recall.git(clone, "show", f"{commit}:{file.path}"))
         counts["port"] += sum(theirs.values())
-        if path in ours:
-            counts["fix"] += sum((theirs & put_in(*ours[path])).values())
+        for way, ours in ways.items():
+            counts[way] += sum((theirs & put_in(*ours[path])).values()) if path in ours else 0
         if path in tree.paths:
             counts["hipify"] += sum((theirs & put_in(old, tables.translate(old))).values())
     return dict(counts)
@@ -125,8 +127,8 @@ def measure(mirrors: Path, row: dict[str, Any], keep: Path | None) -> dict[str, 
             result["rounds"] = len(done.rounds)
             result["left"] = [f"{x.kind}: {x.path}:{x.line}: {x.text}"[:200] for x in done.after.left[:40]]
             result["missing"] = {k: len(v) for k, v in done.after.headers.items()}
-            ours = {f.path: (f.old, f.new) for f in done.fixes}
-            result["identical"] = identical(clone, row, ours, read_tree(str(folder)), tables)
+            made = {"fix": done, "fix_hipify": loop(str(folder), None, translates=True)}
+            result["identical"] = identical(clone, row, made, read_tree(str(folder)), tables)
     counts: Counter[str] = Counter()
     misses = []
     for change in port_recall.changes(clone, row):
@@ -144,7 +146,7 @@ def measure(mirrors: Path, row: dict[str, Any], keep: Path | None) -> dict[str, 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("mirrors", type=Path)
-    parser.add_argument("--set", default="fresh3")
+    parser.add_argument("--set", default="fresh4")
     parser.add_argument("--only", default="")
     parser.add_argument("--keep", type=Path)
     options = parser.parse_args()

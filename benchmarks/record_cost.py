@@ -1,4 +1,4 @@
-"""What the recorder itself costs for each operation of a capture, in us: the operations' own calls are stubbed.
+"""What the recorder itself costs for each operation of a capture, in us of CPU: the operations' calls are stubbed.
 
     python benchmarks/record_cost.py [--reps 31]      runs in the simulator; compare two checkouts in turn
 
@@ -75,11 +75,11 @@ def measured(rows: list[tuple[Any, tuple[Any, ...], dict[str, Any]]]) -> float:
     dispatch = recorder.__torch_dispatch__
     held = []
     gc.disable()
-    begun = time.perf_counter()
+    begun = time.thread_time()
     for _ in range(ROUNDS):
         for func, args, kwargs in rows:
             held.append(dispatch(func, (), args, kwargs))
-    took = time.perf_counter() - begun
+    took = time.thread_time() - begun
     gc.enable()
     return took / ROUNDS / len(rows) * 1e6
 

@@ -89,7 +89,7 @@ def test_debug_logs_each_fallback(simulated, caplog):
     simulated(debug=True)
     state_log = logging.getLogger("gfxgraph")
     state_log.propagate = True
-    from gfxgraph.capture.replay.replay_steps import note_fallback
+    from gfxgraph.capture.replay.program import note_fallback
 
     with caplog.at_level(logging.DEBUG, logger="gfxgraph"):
         for _ in range(3):

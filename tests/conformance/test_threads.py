@@ -6,7 +6,6 @@ runtimes refuse (research: the rows ``thread_*`` of simulator/profiles).
 
 from __future__ import annotations
 
-import functools
 import gc
 import signal
 import subprocess
@@ -21,7 +20,7 @@ import torch
 
 import gfxgraph
 from gfxgraph.capture import capture_lock
-from gfxgraph.capture.patches import draws, intercept
+from gfxgraph.capture.patches import generators, intercept
 from gfxgraph.capture.record.random_generators import registering
 from gfxgraph.process import process
 
@@ -258,7 +257,7 @@ def test_a_capture_waits_for_a_draw_that_has_begun(platform):
         return torch.rand_like(x)
 
     threads = [
-        threading.Thread(target=draws._waiting(slow), args=(torch.ones(4, device="cuda"),)),
+        threading.Thread(target=generators._waiting(slow), args=(torch.ones(4, device="cuda"),)),
         threading.Thread(target=lambda: (captured(), is_captured.set())),
     ]
     threads[0].start()
@@ -327,7 +326,7 @@ def test_nothing_is_left_of_turns(platform):
     thread.join()
     captured()
     capture_lock.give(turn)
-    assert torch.rand.__module__ != "gfxgraph.capture.patches.draws"
+    assert torch.rand.__module__ != "gfxgraph.capture.patches.generators"
 
 
 def test_the_runtime_refuses_other_threads(platform):
@@ -401,7 +400,7 @@ def test_a_finalizer_while_a_capture_ends_elsewhere(platform):
         with capture_lock.lock:
             has_lock.set()
             time.sleep(0.2)  # by then the other thread is in the middle of ending its capture
-            intercept.keep_until_captures_end(())
+            capture_lock.keep_until_captures_end(())
 
     def end():
         has_lock.wait(20)
@@ -585,24 +584,6 @@ def test_draws_while_a_capture_without_draws_begins(platform, monkeypatch, nothi
     for thread in threads:
         thread.join()
     assert threads and not errors and drawn_inside[:1] == [True]
-
-
-def test_a_capture_waits_for_a_draw_of_before(platform):
-    """One that another thread began when torch's functions were still torch's own, however long it takes to run."""
-    begun = threading.Event()
-
-    class Slow:
-        rand = staticmethod(functools.partial(time.sleep, 0.03))
-
-    def work():
-        begun.set()
-        Slow.rand()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    begun.wait()
-    draws.wait_for_begun(time.sleep, at_least_once=False)
-    assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])

@@ -18,7 +18,7 @@ import gfxgraph
 from gfxgraph.callables.arena import arena_of
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.replay import hang_watch, runtime_workarounds
-from gfxgraph.capture.replay.other_ranks import NO_ANSWER, Peers, peers_of_process
+from gfxgraph.capture.replay.hang_watch import NO_ANSWER, Peers, peers_of_process
 from gfxgraph.hardware.defects import Decisions
 from gfxgraph.process import process
 from gfxgraph.types import GuardTier

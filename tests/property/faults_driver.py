@@ -27,7 +27,7 @@ import torch
 import gfxgraph
 from gfxgraph import simulator
 from gfxgraph.capture import capture_lock
-from gfxgraph.capture.patches import intercept
+from gfxgraph.capture.patches import replaced
 from gfxgraph.errors import DriverError
 from gfxgraph.process import process
 from tests.property import faults, faults_mixed
@@ -290,9 +290,9 @@ def left(before: dict[str, object]) -> list[str]:
     bad = faults_mixed.differing(before, faults_mixed.state())
     if capture_lock._turns and capture_lock._all():
         bad.append("a turn is taken")
-    if intercept.holders or intercept._names:
+    if capture_lock.holders or replaced.NAMES:
         bad.append("torch's functions are replaced")
-    if intercept._graveyard:
+    if capture_lock._graveyard:
         bad.append("dead graphs were not buried")
     if process.require().recording:
         bad.append("a pool counts as in use")

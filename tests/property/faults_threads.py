@@ -25,7 +25,6 @@ import torch
 
 import gfxgraph
 from gfxgraph.capture import capture_lock
-from gfxgraph.capture.patches import intercept
 from gfxgraph.process import process
 
 MODES = ("global", "thread_local", "relaxed")
@@ -240,8 +239,8 @@ def run(seed: int, seconds: float, n_threads: int = 8) -> dict[str, Any]:
         workers[0].kept.clear()
         del workers[1:]
         gc.collect()
-        if capture_lock._all() or intercept.holders or process.sessions():
-            errors.append(f"left: turns {len(capture_lock._all())}, captures {len(intercept.holders)}")
+        if capture_lock._all() or capture_lock.holders or process.sessions():
+            errors.append(f"left: turns {len(capture_lock._all())}, captures {len(capture_lock.holders)}")
         x, graph = torch.ones(8, device="cuda"), torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             out = eager(x)

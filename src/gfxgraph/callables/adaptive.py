@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from gfxgraph.capture.patches.intercept import is_capturing_anywhere
+from gfxgraph.capture.capture_lock import is_capturing_anywhere
 from gfxgraph.core.eager_or_graph import Choice, Decision, Way
 from gfxgraph.process import process
 from gfxgraph.process.measurements import Kept, key_of

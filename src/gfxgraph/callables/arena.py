@@ -36,14 +36,13 @@ from gfxgraph.capture import capture_lock
 from gfxgraph.capture.failures import clean_by_hand, heal_capture
 from gfxgraph.capture.graph import BridgedGraph, bridged_class
 from gfxgraph.capture.patches import intercept
-from gfxgraph.capture.record.random_generators import begin, drawless, is_drawless, kept_out
+from gfxgraph.capture.record.random_generators import begin, drawless, kept_out
 from gfxgraph.capture.record.streams import wait_for
 from gfxgraph.capture.replay import hang_watch, workspaces
-from gfxgraph.capture.replay.captured_program import Program
 from gfxgraph.capture.replay.graph_tensors import Layout, taken_from_device, used_on
-from gfxgraph.capture.replay.replay_hooks import bare_launch
-from gfxgraph.capture.replay.replay_steps import SegmentStep
+from gfxgraph.capture.replay.program import Program, SegmentStep
 from gfxgraph.capture.replay.rollback import Rollback
+from gfxgraph.capture.torchs_graph import bare_launch
 from gfxgraph.capture.undo import is_interrupt, unbroken
 from gfxgraph.core.locks import new_lock
 from gfxgraph.core.memory_budget import Held, Prediction, shown, to_evict
@@ -173,7 +172,7 @@ def _unrecorded(pool: SharedPool, policy: OnUnsafe, stream: Any, call: Callable[
     state = pool.state
     base, graph = state.base, graph_class(state)(on_unsafe=policy)
     workspaces.note(stream, graph)
-    with intercept.entered(graph, "a graphed callable", draws=not is_drawless()):
+    with intercept.entered(graph, "a graphed callable"):
         try:
             with capture_lock.unnoticed(), kept_out(stream.device_index):
                 begin(base, graph, (), pool.id, "thread_local")
@@ -201,7 +200,7 @@ def _unrecorded(pool: SharedPool, policy: OnUnsafe, stream: Any, call: Callable[
 @contextmanager
 def _bare_capture(state: process.Process, graph: Any, pool_id: Any, stream: Any) -> Iterator[None]:
     """A capture of torch's alone, without random numbers; one that fails is ended."""
-    with intercept.entered(graph, "a pool of graphed callables", draws=False):
+    with intercept.entered(graph, "a pool of graphed callables"):
         try:
             with capture_lock.unnoticed(), torch.cuda.stream(stream), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that the graph is empty

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from gfxgraph.capture.replay.graph_tensors import Layout
-from gfxgraph.capture.replay.replay_hooks import one_replay
+from gfxgraph.capture.torchs_graph import one_replay
 from gfxgraph.core.tape import leaves
 
 

@@ -27,8 +27,8 @@ from torch import Tensor
 
 from gfxgraph.callables.arena import arena_of
 from gfxgraph.callables.inputs import copy_all, is_one_copy
-from gfxgraph.capture.replay.replay_hooks import bare_launch
 from gfxgraph.capture.replay.tolerance import is_near
+from gfxgraph.capture.torchs_graph import bare_launch
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.driver.runtime_calls import Copies, CopyKernel, GraphDriver
 from gfxgraph.driver.small_copies import MOST

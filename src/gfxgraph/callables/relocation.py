@@ -33,10 +33,10 @@ from torch import Tensor
 
 from gfxgraph.callables.inputs import StaticInput, copy_all, span
 from gfxgraph.callables.signature import flatten
-from gfxgraph.capture.replay.replay_hooks import bare_launch
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.replay.runtime_workarounds import has_headroom
 from gfxgraph.capture.replay.tolerance import is_near
+from gfxgraph.capture.torchs_graph import bare_launch
 from gfxgraph.core.tape import Opaque
 from gfxgraph.driver.params import KernelParams
 from gfxgraph.driver.runtime_calls import GraphDriver, Patcher

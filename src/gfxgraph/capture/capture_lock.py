@@ -56,6 +56,10 @@ _turns: list[weakref.ref[Turn]] = []
 """Weak references: an interrupt may skip `give`, but the turn still dies with its holder's frame."""
 
 
+_graveyard: list[object] = []
+"""Graphs, and calls, that wait until no capture runs."""
+
+
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Turn:
     """One thread's exclusive time: a capture, or a call that must not run during one.
@@ -69,6 +73,33 @@ class Turn:
     """The line that began it."""
     draws: bool = True
     """Whether the default generator is in capture mode during it, so that other threads cannot draw."""
+
+
+holders: dict[int, Turn] = {}
+"""Running captures by identity, with their turns. A dict, so that entering or leaving twice does no harm.
+
+While it is empty no thread is in torch's ``capture_begin``, which registers its graph without the GIL and without a
+lock: a graph freed meanwhile ends the process ("The graph should be registered to the state").
+"""
+
+
+def is_capturing_anywhere() -> bool:
+    """True while any thread captures: some calls, such as event queries, could break that capture."""
+    return bool(holders)
+
+
+def keep_until_captures_end(held: object) -> bool:
+    """If a capture is running, hold graphs that are being dropped until it ends; False if none is."""
+    with lock:
+        if holders:
+            _graveyard.append(held)
+        return bool(holders)
+
+
+def kept() -> list[object]:
+    """What was held, which is the caller's now."""
+    found, _graveyard[:] = list(_graveyard), []
+    return found
 
 
 def take(turn: Turn) -> None:

@@ -26,13 +26,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gfxgraph.capture import capture_lock, upward_hooks
-from gfxgraph.capture.patches import intercept
 from gfxgraph.capture.record.modes import leave_modes
 from gfxgraph.capture.record.random_generators import registering
 from gfxgraph.capture.record.user_lines import SourcePlace, place, shown
 from gfxgraph.capture.replay import fast_replay, runtime_workarounds, validation
-from gfxgraph.capture.replay.captured_program import Program
-from gfxgraph.capture.replay.replay_hooks import one_replay
+from gfxgraph.capture.replay.program import Program
 from gfxgraph.capture.session import Session
 from gfxgraph.capture.state import CaptureState, Lifecycle
 from gfxgraph.capture.torchs_graph import (
@@ -45,6 +43,7 @@ from gfxgraph.capture.torchs_graph import (
     TORCH_VERSION,
     checked_pool,
     launch_of,
+    one_replay,
     without_liveness_check,
 )
 from gfxgraph.capture.undo import Undo, unbroken
@@ -112,8 +111,8 @@ class BridgedGraph(_TorchsGraph):
         self._lifecycle = Lifecycle()
         # The exception being handled when the capture began: an engine may retry inside its except block.
         self._begun_while = 0
-        self._guard: upward_hooks.GraphGuard | None = None
-        self._deep: upward_hooks.AllocationGuard | None = None
+        self._guard: Any = None
+        self._deep: Any = None
         self._state = state  # last: an object without it has nothing to clean up
         state.graphs.add(self)
 
@@ -495,7 +494,9 @@ class BridgedGraph(_TorchsGraph):
         super().debug_dump(debug_path, **kwargs)
 
     def __del__(
-        self, is_finalizing: Callable[[], bool] = sys.is_finalizing, holders: Collection[object] = intercept.holders
+        self,
+        is_finalizing: Callable[[], bool] = sys.is_finalizing,
+        holders: Collection[object] = capture_lock.holders,
     ) -> None:
         try:
             for problem in Undo([self._let_go, self._die]).take_back():
@@ -505,7 +506,7 @@ class BridgedGraph(_TorchsGraph):
                 raise
         finally:
             if holders:  # the destructor follows at once: a call in between could let another thread begin a capture
-                intercept.keep_until_captures_end(self)
+                capture_lock.keep_until_captures_end(self)
 
     def _let_go(self) -> None:
         """Free what runs Python when it is freed."""
@@ -526,14 +527,14 @@ class BridgedGraph(_TorchsGraph):
         if state is not None:
             self._tell_of_end()
             self._let_go_of_program()
-        if intercept.keep_until_captures_end((self, program)):
+        if capture_lock.keep_until_captures_end((self, program)):
             return  # destroying a graph now would break the capture underway
         if program is not None and runtime_workarounds.keeps((self, program)):
             return
         is_ours = state is process.current() and state is not None and state.pid == os.getpid()
         if program is not None and is_ours and not sys.is_finalizing():
             # Reset here, not in C++'s destructor: another thread could begin a capture before that runs.
-            with capture_lock.held_unless(lambda: intercept.keep_until_captures_end((self, program))) as is_time:
+            with capture_lock.held_unless(lambda: capture_lock.keep_until_captures_end((self, program))) as is_time:
                 if not is_time:
                     return
                 with suppress(RuntimeError, AttributeError):  # a CPU build whose simulator is gone has no reset

@@ -26,30 +26,29 @@ from torch import Tensor
 from gfxgraph.capture import capture_lock, failures
 from gfxgraph.capture.patches import intercept
 from gfxgraph.capture.patches.optimizers import OptimizersBefore
-from gfxgraph.capture.record import autocasting, dynamic_shapes, random_generators, splits
+from gfxgraph.capture.record import dynamic_shapes, random_generators, splits
 from gfxgraph.capture.record.dynamic_shapes import MovingTensors
 from gfxgraph.capture.record.host_memory import HostReads
 from gfxgraph.capture.record.host_values import HostValues
 from gfxgraph.capture.record.modes import enter_mode, forget_mode, leave_modes
-from gfxgraph.capture.record.random_generators import Generators, begin, kept_out
+from gfxgraph.capture.record.random_generators import Generators, Seeds, begin, kept_out
 from gfxgraph.capture.record.recorder import Recorder
-from gfxgraph.capture.record.seeds import Seeds
 from gfxgraph.capture.record.streams import Streams, wait_for
 from gfxgraph.capture.record.user_lines import SourcePlace, place, shown
 from gfxgraph.capture.replay import runtime_workarounds, workspaces
-from gfxgraph.capture.replay.captured_program import Program
 from gfxgraph.capture.replay.graph_tensors import Layout, is_within, pool_id, pool_ranges, storage_address
-from gfxgraph.capture.replay.replay_hooks import bare_launch
-from gfxgraph.capture.replay.replay_steps import (
+from gfxgraph.capture.replay.program import (
     CallStep,
     Gate,
     HostStep,
+    Program,
     ReadStep,
     SegmentStep,
     Step,
 )
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.state import CAPTURING, CaptureState
+from gfxgraph.capture.torchs_graph import bare_launch
 from gfxgraph.capture.undo import Undo, repair, set_sync_debug_mode
 from gfxgraph.errors import CaptureError
 from gfxgraph.process import process
@@ -167,7 +166,7 @@ class Session:
             undo.note(self._put_back)
             undo.note(partial(intercept.leave, self))
             # Before the first segment opens: garbage collected inside it could destroy a graph.
-            intercept.enter(self, SourcePlace(self.begun_at), draws=not random_generators.is_drawless())
+            intercept.enter(self, SourcePlace(self.begun_at))
             undo.note(self._settle_random_states)
             undo.note(self.moving.stop)
             undo.note(self._discard_segment)
@@ -192,8 +191,6 @@ class Session:
             with capture_lock.lock:
                 _overriding[id(self)] = next(iter(_overriding.values()), torch._C._override_stale_capture_stream())
                 torch._C._set_override_stale_capture_stream(True)
-        undo.note(partial(autocasting.leave, self))
-        autocasting.follow(self)
         entered: list[bool] = []
         undo.note(partial(_stop_recording, self.recorder, entered))
         enter_mode(self.recorder)

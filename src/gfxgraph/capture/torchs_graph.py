@@ -5,15 +5,16 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from gfxgraph.capture.replay.replay_hooks import bare_launch
 from gfxgraph.capture.undo import Baseline, is_interrupt
 from gfxgraph.errors import CaptureError
 from gfxgraph.process import process
+from gfxgraph.process.process import Process
 
 STOCK_ALREADY = (
     "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new instance."
@@ -32,6 +33,14 @@ STOCK_NO_RAW_GRAPH = (
     "destroyed (keep_graph=false, and capture has been finalized)."
 )
 STOCK_INSTANTIATE = "instantiate() is intended to be called by the user only when keep_graph=true"
+
+
+def bare_launch(base: type) -> Callable[[Any], None]:
+    """torch's replay of one instantiated graph, without hooks."""
+    bound = getattr(torch._C, "_CUDAGraph", None)
+    if bound is not None and issubclass(base, bound) and hasattr(bound, "replay"):
+        return bound.replay  # type: ignore[no-any-return]
+    return base.replay  # type: ignore[no-any-return, attr-defined]
 
 
 def launch_of(base: Any) -> Any:
@@ -127,3 +136,53 @@ def exit_of_graph(original: Callable[..., Any]) -> Callable[..., Any]:
                 block.leave(is_broken)
 
     return __exit__
+
+
+# -- replay hooks (torch 2.14 and later): once per replay, however many segments it has ---------------------
+#
+# torch's ``CUDAGraph.replay`` runs the hooks around the launch of one graph. A program may launch several, or none if
+# its tape runs, so its steps use the bare launch, and the hooks are run here.
+
+
+@contextmanager
+def one_replay(graph: Any, is_compared: bool = False) -> Iterator[None]:
+    """Run the hooks that torch runs before and after a replay of ``graph``, as torch does.
+
+    Args:
+        is_compared: the replay is compared with eager, so its launches do not count.
+    """
+    graphs = torch.cuda.graphs
+    watch = graph._state.watch
+    if watch is not None:
+        watch.replaying(graph, is_compared)
+    retained = getattr(graph, "_retained", None)
+    if retained is not None and retained.sync_before_fire:
+        retained.replay_streams.add(torch.cuda.current_stream())
+    _run(getattr(graphs, "_global_replay_start_hooks", None), getattr(graph, "_replay_start_hooks", None), graph)
+    try:
+        yield
+    finally:
+        if watch is not None:
+            watch.replayed()
+        _run(getattr(graphs, "_global_replay_end_hooks", None), getattr(graph, "_replay_end_hooks", None), graph)
+
+
+@contextmanager
+def uncounted(state: Process | None) -> Iterator[None]:
+    """Do not count launches in this block: they are gfxgraph's own."""
+    watch = state.watch if state is not None else None
+    if watch is not None:
+        watch.checking_begins()
+    try:
+        yield
+    finally:
+        if watch is not None:
+            watch.replayed()
+
+
+def _run(everywhere: object, own: Any, graph: Any) -> None:
+    if everywhere:
+        torch.cuda.graphs._run_global_hooks(everywhere, graph)  # type: ignore[attr-defined]
+    if own:
+        for hook in list(own.values()):
+            hook(graph)

@@ -34,7 +34,7 @@ OK, FOUND, COULD_NOT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 DEFAULT_PROFILE = "hip"
 _PLANT = re.compile(r"(fault|abort|hang|wrong)=.+")  # simulator/planted_faults.py, which needs torch
 PROFILES = Path(__file__).parent.parent / "simulator" / "profiles"
-PORT_NEEDS = ("tree_sitter", "tree_sitter_cuda", "libcst", "packaging")
+PORT_NEEDS = ("tree_sitter", "tree_sitter_cuda", "packaging")
 _NOT_WRITTEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 _FILLED = frozenset({"kind", "problem"})
 _TAKES_VALUE = frozenset({"--on-unsafe", "--guard", "--guard-limit", "-o", "--output"})

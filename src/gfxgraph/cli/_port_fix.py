@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -119,7 +120,7 @@ def _summary(verdict: Verdict) -> str:
     help="Where to write the patch.",
 )
 @click.option("--test", "test", metavar="COMMAND", help="With --apply: run this; undo the edits if it fails.")
-@click.option("--hipify", "hipify_to", metavar="FOLDER", help="Also write the tree, translated, to FOLDER.")
+@click.option("--hipify", "hipify_to", metavar="FOLDER", help="Write a tree with HIP's names to FOLDER instead.")
 @COMMANDS
 @JSON
 @click.pass_context
@@ -140,7 +141,8 @@ def fix_command(
     """Fix what can be fixed without touching NVIDIA's path.
 
     Writes a patch for review: the build behind USE_HIP, a folder of headers that stands in for the CUDA toolkit, and
-    edits that pass the identity gate. What is left is listed, with the reason.
+    edits that pass the identity gate. The copy that --hipify makes has HIP's names in its sources, and no build for
+    NVIDIA. What is left is listed, with the reason.
 
     Exit status: 0 done, 1 some edits were refused or undone, 2 it could not run.
     """
@@ -148,7 +150,10 @@ def fix_command(
     # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.port.fix import run
 
-    fixes, outcome = _fixes(path, arch, unsafe, loops, commands)
+    if hipify_to is not None:
+        _copy(path, hipify_to)
+        path, apply_ = hipify_to, True
+    fixes, outcome = _fixes(path, arch, unsafe, loops, commands, translates=hipify_to is not None)
     patch = "".join(f.patch() for f in fixes if f.new != f.old)
     edited, undone = ([], "") if dry_run else _write(path, fixes, test, None if apply_ else output, patch)
     left = run.left_over(path, fixes, archs_of(arch)) if not dry_run and not undone else []
@@ -174,29 +179,46 @@ def fix_command(
         click.echo(f"undone: {test}: {undone}", err=True)
         sys.exit(status)
     _tell(path, fixes, left, outcome)
-    if hipify_to and not dry_run:
-        _hipify(path, hipify_to)
     sys.exit(status)
 
 
 def _fixes(
-    path: str, arch: str | None, unsafe: bool, loops: bool, commands: str | None
-) -> tuple[list[FileFix], LoopOutcome | None]:
+    path: str, arch: str | None, unsafe: bool, loops: bool, commands: str | None, *, translates: bool
+) -> tuple[list[FileFix], LoopOutcome]:
     """The edits, by the rules alone or with the compiler."""
     # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.port.audit import AuditError
+    from gfxgraph.port.build.compiler import find_compiler
     from gfxgraph.port.fix import run
+    from gfxgraph.port.fix.loop import LoopOutcome, loop
     from gfxgraph.port.hipify import NoHipifyError
 
+    compiler = find_compiler() if loops else None
+    if loops and compiler is None:
+        fail(_NO_COMPILER)
     targets = archs_of(arch)
     try:
-        if loops:
-            outcome = _loop(path, arch, unsafe, commands)
+        with _contract.working(f"port fix: {'compiling' if loops else 'reading the tree'}") as shown:
+            if not loops and not translates:
+                return (fixes := run.fix(path, unsafe=unsafe, archs=targets)), LoopOutcome(fixes)
+            outcome = loop(
+                path, compiler, unsafe=unsafe, translates=translates, targets=targets, archs=_archs(arch),
+                commands=commands, progress=lambda _stage, n, of: shown.update(n, of),
+            )  # fmt: skip
             return outcome.fixes, outcome
-        with _contract.working("port fix: reading the tree"):
-            return run.fix(path, unsafe=unsafe, archs=targets), None
     except (AuditError, NoHipifyError, OSError, ValueError) as error:
         fail(error)
+
+
+def _copy(path: str, folder: str) -> None:
+    """The tree below a new folder outside it; links stay links."""
+    inside = os.path.realpath(folder).startswith(os.path.realpath(path) + os.sep)
+    if inside or not os.path.isdir(path) or os.path.lexists(folder):
+        _contract.refuse("file_unusable", path=folder, problem="--hipify: not a new folder outside the tree")
+    try:
+        shutil.copytree(path, folder, symlinks=True, ignore=shutil.ignore_patterns(".git"))
+    except (OSError, shutil.Error) as error:
+        fail(error if isinstance(error, OSError) and error.strerror else f"{folder}: {str(error)[:200]}")
 
 
 def _write(
@@ -220,7 +242,7 @@ def _write(
     return [], ""
 
 
-def _counts(fixes: list[FileFix], left: Sequence[Left], outcome: LoopOutcome | None) -> dict[str, object]:
+def _counts(fixes: list[FileFix], left: Sequence[Left], outcome: LoopOutcome) -> dict[str, object]:
     """What was done and what was not, as plain data."""
     return {
         "n_edits": sum(len(f.applied) for f in fixes),
@@ -229,11 +251,11 @@ def _counts(fixes: list[FileFix], left: Sequence[Left], outcome: LoopOutcome | N
         ],
         "check": [{"rule": r, "count": n, "needs": needs} for (r, needs), n in _preconditions(fixes).items()],
         "left": [{"rule": e.rule, "code": e.code, "count": e.count, "reason": e.reason} for e in left],
-        "units": _stages(outcome) if outcome is not None else None,
+        "units": _stages(outcome) or None,
     }
 
 
-def _tell(path: str, fixes: list[FileFix], left: Sequence[Left], outcome: LoopOutcome | None) -> None:
+def _tell(path: str, fixes: list[FileFix], left: Sequence[Left], outcome: LoopOutcome) -> None:
     """What was refused, what to check, what is left, how to build, and what compiles."""
     # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.port.fix import builds
@@ -251,30 +273,14 @@ def _tell(path: str, fixes: list[FileFix], left: Sequence[Left], outcome: LoopOu
     if any(f.path.startswith(f"{HOME}/") for f in fixes):
         for line in builds.how_to_build(discover(path)):
             click.echo(f"build {line}", err=True)
-    if outcome is not None:
-        for name, stage in _stages(outcome).items():
-            click.echo(f"units {name}: {stage['compile']} of {stage['units']} compile", err=True)
-
-
-def _loop(path: str, arch: str | None, unsafe: bool, commands: str | None) -> LoopOutcome:
-    # lazily: the parsers are an extra, and help must be there without them
-    from gfxgraph.port.build.compiler import find_compiler
-    from gfxgraph.port.fix.loop import loop
-
-    compiler = find_compiler()
-    if compiler is None:
-        fail(_NO_COMPILER)
-    targets = archs_of(arch)
-    with _contract.working("port fix: compiling") as shown:
-        return loop(
-            path, compiler, unsafe=unsafe, targets=targets, archs=_archs(arch), commands=commands,
-            progress=lambda _stage, n, of: shown.update(n, of),
-        )  # fmt: skip
+    for name, stage in _stages(outcome).items():
+        click.echo(f"units {name}: {stage['compile']} of {stage['units']} compile", err=True)
 
 
 def _stages(outcome: LoopOutcome) -> dict[str, dict[str, object]]:
-    """Which share of the units compiles: before, after hipify alone, after each round."""
-    return {"before": outcome.before.as_json(), "hipify": outcome.hipify.as_json(), "after": outcome.after.as_json()}
+    """Which share of the units compiles: before, after hipify alone, after each round; nothing without a compiler."""
+    stages = {"before": outcome.before, "hipify": outcome.hipify, "after": outcome.after if outcome.rounds else None}
+    return {name: verdict.as_json() for name, verdict in stages.items() if verdict is not None}
 
 
 def _refuse_conflicts(
@@ -297,24 +303,12 @@ def _refuse_conflicts(
         fail("--apply edits the files, --dry-run edits nothing: give one of them")
     if apply_ and ctx.get_parameter_source("output") is click.core.ParameterSource.COMMANDLINE:
         fail("--apply writes no patch file; leave out --output")
-    if hipify_to is not None and dry_run:
-        fail("--hipify writes a folder, --dry-run writes nothing: give one of them")
-    if hipify_to is not None and (not hipify_to or (os.path.exists(hipify_to) and not os.path.isdir(hipify_to))):
-        _contract.refuse("file_unusable", path=hipify_to, problem="--hipify: not a folder")
+    if hipify_to is not None and (
+        dry_run or apply_ or ctx.get_parameter_source("output") is click.core.ParameterSource.COMMANDLINE
+    ):
+        fail("--hipify writes a folder: leave out --apply, --dry-run and --output")
 
 
 def _preconditions(fixes: list[FileFix]) -> Counter[tuple[str, str]]:
     """What a reviewer is to check, by rule."""
     return Counter((e.rule, e.needs) for f in fixes for e in f.applied if e.needs)
-
-
-def _hipify(path: str, folder: str) -> None:
-    """Translate out of place with torch's own hipify, where torch is installed."""
-    # lazily: the parsers are an extra, and help must be there without them
-    from gfxgraph.rocm.hipify import HipifyError, hipify
-
-    try:
-        for line in hipify(path, folder):
-            click.echo(line)
-    except HipifyError as error:
-        fail(error)

@@ -110,9 +110,8 @@ def verify_command(
 ) -> None:
     """Check a port: static, build, and numbers where golden vectors are given."""
     # lazily: the parsers are an extra, and help must be there without them
-    from gfxgraph.hardware import checks as checks_of
     from gfxgraph.port import audit as auditing
-    from gfxgraph.port import env, verify
+    from gfxgraph.port import verify
 
     numerics = None
     if (golden_path is None) != (target is None):
@@ -123,12 +122,7 @@ def verify_command(
     try:
         with _contract.working("port verify: reading the tree") as shown:
             report = auditing.audit(path, archs=archs_of(arch), progress=shown.update)
-        variables = env.gather(checks_of.Site()).variables
-        checks = [
-            *verify.static_checks(report),
-            *verify.environment_checks(variables),
-            verify.build_check(build, path),
-        ]
+        checks = [*verify.static_checks(report), verify.build_check(build, path)]
         if golden_path and target:
             # lazily: the parsers are an extra, and help must be there without them
             from gfxgraph.rocm import golden

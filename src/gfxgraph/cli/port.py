@@ -345,19 +345,16 @@ def _document(path: str) -> dict[str, object]:
 @LANG
 @JSON
 def env_command(path: str | None, lang: str, as_json: bool) -> None:
-    """Audit this machine, its packages and, with PATH, the images and requirements there (phases 0 and 1).
+    """What gfxgraph doctor says of this machine and, with PATH, the images and requirements there (phases 0 and 1).
 
-    The health checks are those of gfxgraph doctor. Exit status: 0 nothing found, 1 findings, 2 it could not run.
+    Exit status: 0 nothing found, 1 findings, 2 it could not run.
     """
     # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.hardware import checks
     from gfxgraph.port import audit as auditing
-    from gfxgraph.port import env, render
+    from gfxgraph.port import render
 
-    site = checks.Site()
-    facts = env.gather(site)
-    findings = env.audit_env(facts)
-    health = checks.run(checks.ALL, site)
+    health = checks.run(checks.ALL, checks.Site())
     recipes = None
     if path is not None:
         try:
@@ -366,56 +363,20 @@ def env_command(path: str | None, lang: str, as_json: bool) -> None:
             fail(error)
         recipes.findings = [f for f in recipes.findings if f.phase <= 1]
     if as_json:
-        click.echo(json.dumps(_env_json(facts, findings, health, recipes, lang), indent=1, ensure_ascii=False))
+        data = {
+            "schema": "gfxgraph-port-env/2",
+            "doctor": [{"name": h.name, "state": h.state.value, "text": h.text(lang), "fix": h.fix} for h in health],
+            "recipes": render.as_json(recipes, lang=lang, guarded=False)["findings"] if recipes else [],
+        }
+        click.echo(json.dumps(data, indent=1, ensure_ascii=False))
     else:
-        _env_screen(facts, findings, health, lang)
+        for h in health:
+            said = {"red": "FAIL", "amber": "warn"}.get(h.state.value, "ok")
+            click.echo(f"{said:4}  {h.name}: {h.text(lang)}" + (f"\n      {h.fix}" if h.fix else ""))
         if recipes is not None:
             render.show(recipes, Console(highlight=False), lang=lang, guarded=False, limit=8)
-    found = any(f.severity > 0 for f in (*findings, *(recipes.findings if recipes else ())))
-    sys.exit(1 if found or any(h.state.value == "red" for h in health) else 0)
-
-
-def _env_json(facts: Any, findings: Any, health: Any, recipes: Any, lang: str) -> dict[str, Any]:
-    # lazily: the parsers are an extra, and help must be there without them
-    from gfxgraph.port import render
-
-    return {
-        "schema": "gfxgraph-port-env/1",
-        "torch": {"version": facts.torch_version, "build": facts.torch_build},
-        "devices": list(facts.devices),
-        "has_kfd": facts.has_kfd,
-        "container": facts.container,
-        "python": facts.python,
-        "variables": dict(facts.variables),
-        "findings": [{"rule": f.rule, "severity": f.severity.label, "values": dict(f.values)} for f in findings],
-        "doctor": [{"name": h.name, "state": h.state.value, "text": h.text(lang), "fix": h.fix} for h in health],
-        "recipes": render.as_json(recipes, lang=lang, guarded=False)["findings"] if recipes else [],
-    }
-
-
-def _env_screen(facts: Any, findings: Any, health: Any, lang: str) -> None:
-    # lazily: the parsers are an extra, and help must be there without them
-    from gfxgraph.port.model import fill
-    from gfxgraph.port.phases import word
-    from gfxgraph.port.registry import find
-
-    click.echo(f"torch {facts.torch_version or '-'} ({facts.torch_build or word('not_installed', lang)})")
-    click.echo(f"GPU   {', '.join(facts.devices) or '-'}" + (f"  ({facts.container})" if facts.container else ""))
-    for h in health:
-        if h.state.value != "green":
-            click.echo(f"{'FAIL' if h.state.value == 'red' else 'warn'}  {h.name}: {h.text(lang)}")
-            if h.fix:
-                click.echo(f"      {h.fix}")
-    for f in findings:
-        loaded = find(f.rule)
-        assert loaded is not None
-        text = loaded.rule.text(lang)
-        click.echo(f"\n{word(f.severity.label, lang)} {f.rule} {f.code} · {text.title}")
-        click.echo(f"  {fill(text.what, f.values)}")
-        click.echo(f"  {word('why', lang)}: {text.why}")
-        click.echo(f"  {word('do', lang)}: {text.do}")
-    if not findings:
-        click.echo(word("clean", lang))
+    is_found = recipes is not None and any(f.severity > 0 for f in recipes.findings)
+    sys.exit(1 if is_found or any(h.state.value == "red" for h in health) else 0)
 
 
 @command.command("pip", context_settings={"ignore_unknown_options": True})

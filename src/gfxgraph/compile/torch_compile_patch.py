@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gfxgraph.callables.pieces.region import RegionOptions
-from gfxgraph.capture.patches.rng_state import shield_from_dynamo
+from gfxgraph.capture.patches.generators import shield_from_dynamo
 from gfxgraph.compile import calls, inductor_hook, simulated
 from gfxgraph.compile.backend import register
 from gfxgraph.config import CompileWays

@@ -11,7 +11,7 @@ import torch
 
 from gfxgraph.capture.replay.graph_tensors import pool_id
 from gfxgraph.capture.replay.node_walk import can_walk, walk
-from gfxgraph.capture.replay.replay_hooks import uncounted
+from gfxgraph.capture.torchs_graph import uncounted
 from gfxgraph.core.fault_report import NodeInfo
 from gfxgraph.core.memory_map import Allocation
 from gfxgraph.errors import CaptureError, DriverError, GfxGraphFault
@@ -26,8 +26,7 @@ from gfxgraph.process import process
 from gfxgraph.types import GuardTier
 
 if TYPE_CHECKING:
-    from gfxgraph.capture.replay.captured_program import Program
-    from gfxgraph.capture.replay.replay_steps import SegmentStep
+    from gfxgraph.capture.replay.program import Program, SegmentStep
 
 _guards: weakref.WeakSet[Guard] = weakref.WeakSet()
 

@@ -19,7 +19,7 @@ from gfxgraph.errors import DriverError, GfxGraphFault
 from gfxgraph.guard.tensor_names import TensorNames, describe
 
 if TYPE_CHECKING:
-    from gfxgraph.capture.replay.replay_steps import SegmentStep
+    from gfxgraph.capture.replay.program import SegmentStep
 
 # Parts of the runtimes' names for errors that leave the device unusable.
 _FAULTS = (

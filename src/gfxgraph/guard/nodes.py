@@ -19,8 +19,7 @@ from gfxgraph.process import process
 from gfxgraph.types import NodeKind
 
 if TYPE_CHECKING:
-    from gfxgraph.capture.replay.captured_program import Program
-    from gfxgraph.capture.replay.replay_steps import SegmentStep
+    from gfxgraph.capture.replay.program import Program, SegmentStep
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from gfxgraph.guard.tensor_names import TensorNames, describe, device_tensors
 from gfxgraph.process import process
 
 if TYPE_CHECKING:
-    from gfxgraph.capture.replay.captured_program import Program
+    from gfxgraph.capture.replay.program import Program
 
 # Minimum interval between searches for memory that only C++ knows.
 _POLL_S = 0.5

@@ -30,8 +30,7 @@ from gfxgraph.guard.zoned_pool import ZonedPool
 from gfxgraph.process import process
 
 if TYPE_CHECKING:
-    from gfxgraph.capture.replay.captured_program import Program
-    from gfxgraph.capture.replay.replay_steps import SegmentStep
+    from gfxgraph.capture.replay.program import Program, SegmentStep
     from gfxgraph.guard.guard import Guard
 
 PATTERN = 0xA5

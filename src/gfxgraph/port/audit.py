@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from gfxgraph import files
 from gfxgraph.port.archs import Arch, select
 from gfxgraph.port.changes import RevisionError, changed_lines
-from gfxgraph.port.engine import Context, FileResult, audit_file
+from gfxgraph.port.engine import FileResult, audit_file
 from gfxgraph.port.facts import gather
 from gfxgraph.port.files import write_out
 from gfxgraph.port.model import Finding, Severity, SkippedFile
@@ -95,7 +95,6 @@ def audit(
         report.guarded += result.guarded
         report.suppressed += result.suppressed
         report.skipped += result.skipped
-    report.findings += _whole(project, targets)
     report.n_milder = sum(f.severity < min_severity for f in report.findings)
     keep = _filter(rules, min_severity, project.diff)
     for name in ("findings", "guarded", "suppressed"):
@@ -187,23 +186,6 @@ def _join_modules(project: Project, results: list[FileResult]) -> None:
             why = "every import of this module stands under a guard that excludes AMD"
             result.guarded += [replace(f, guarded_by=why) for f in result.findings]
             result.findings = []
-
-
-def _whole(project: Project, archs: tuple[Arch, ...]) -> list[Finding]:
-    """Rules about the repository as a whole."""
-    found = []
-    for rule, check in for_kind("repo"):
-        for path, hit in check(project, Context(project, "")):
-            names = tuple(a.name for a in archs if a in (hit.archs or rule.archs))
-            severity = hit.severity if hit.severity is not None else rule.severity
-            evidence = hit.values.get("evidence", "")
-            found.append(
-                Finding(
-                    rule.id, rule.code, path, hit.line, hit.column, severity, rule.phase, rule.fix, rule.cost,
-                    names, evidence, dict(hit.values),
-                )
-            )  # fmt: skip
-    return found
 
 
 def _filter(

@@ -32,7 +32,11 @@ _WARP_CONSTANT = re.compile(
 )
 
 _WARP_CODE = re.compile(r"(?i)__(?:shfl|ballot|any_sync|all_sync)|\blane_?id\b|warp_?size")
-_OWN_TEXTURE = re.compile(r"^[^\n;#/]*[\w>&*]\s+(tex[123]D\w*|surf[123]D\w*)\s*\([^;{}()]*\)\s*(?:const\s*)?\{", re.M)
+_OF_DEVICE = (
+    r"(?:tex|surf)[123]D\w*|__(?:v\w{2,12}[24]|dp4a|ld\w\w|st\w\w|\w+_a?sync|nanosleep|trap|syncwarp|activemask)"
+)
+_OWN_FUNCTION = re.compile(rf"^[^\n;#/]*[\w>&*]\s+({_OF_DEVICE})\s*\([^;{{}}()]*\)\s*(?:const\s*)?\{{", re.M)
+_MAY_BE_OWN = re.compile(rf"\b(?:{_OF_DEVICE})\b")
 _EXTENSION = re.compile(r"\bCUDAExtension\b|cpp_extension\.load\b|\bload_inline\b|cpp_extension import .*\bload\b")
 _CUDA_IMPORT = re.compile(rf"(?m)^[ \t]*(?:import|from)[ \t]+(?:{'|'.join(map(re.escape, CUDA_ONLY))})\b")
 _FRAMEWORK = re.compile(r"(?im)^[ \t]*-?[ \t]*[\"']?(torch|tensorflow|jax)[\"']?(?![\w-])")
@@ -53,7 +57,6 @@ class _Found:
         self.macros: set[str] = set()
         self.modules: set[str] = set()
         self.requires: set[str] = set()
-        self.lists: dict[str, tuple[bool, frozenset[str]]] = {}  # by name: brings CUDA, and which lists it takes in
         self.cuda_modules: set[str] = set()
 
     def done(self, project: Project) -> None:
@@ -61,7 +64,6 @@ class _Found:
         project.warp_constants, project.warp_folders = frozenset(self.warps), frozenset(self.folders)
         project.cuda_modules = frozenset(self.cuda_modules)
         project.requires = frozenset(self.requires)
-        project.cuda_lists = _bringing(self.lists)
         project.own_names = frozenset(self.own)
         project.extension_sources = frozenset(self.sources)
         project.extension_names = frozenset(self.modules)
@@ -102,8 +104,8 @@ def _cpp(project: Project, found: _Found, path: str, text: str) -> None:
     if "cuda" in text and _OWN_NAME.search(_lines_with("cuda", text)):
         code = _lines_with("cuda", blank_comments(text))
         found.own |= {name for m in _OWN_NAME.finditer(code) for name in m.groups() if name}
-    if re.search(r"\b(?:tex|surf)[123]D", text):
-        found.own |= set(_OWN_TEXTURE.findall(text))
+    if _MAY_BE_OWN.search(text):
+        found.own |= set(_OWN_FUNCTION.findall(text))
     if "32" in text and "warp" in lower:
         found.warps |= {m.group(1) or m.group(2) for m in _WARP_CONSTANT.finditer(text)}
     if "#" in text and "define" in text and re.search(r"^[ \t]*#[ \t]*(el)?if", text, re.M):
@@ -137,32 +139,7 @@ def _python(project: Project, found: _Found, path: str, text: str) -> None:
     found.sources |= {m.rpartition("/")[2] for m in names}
 
 
-_LIST = re.compile(r"(?i)[\w.-]{0,80}\.(?:txt|in)")
-_BRINGS = re.compile(
-    r"(?im)^[ \t]*(?:torch(?:vision|audio)?|onnxruntime-gpu|tensorrt|nvidia-[\w-]+|cupy-cuda\w+|pynvml|"
-    r"cuda-python)[ \t]*(?:[\[<>=!~;#@]|$)|"
-    r"\+cu\d{2,3}|/whl/(?:nightly/)?cu\d"
-)
-_TAKES_IN = re.compile(r"(?m)^[ \t]*(?:-r|--requirement)[ =]*([^\s#]{1,200})")
-
-
-def _bringing(lists: dict[str, tuple[bool, frozenset[str]]]) -> frozenset[str]:
-    """Names of lists that bring a CUDA build, themselves or through a list that they take in."""
-    known = {name for name, (brings, _) in lists.items() if brings}
-    for _ in lists:
-        more = {name for name, (_, taken) in lists.items() if name not in known and taken & known}
-        if not more:
-            break
-        known |= more
-    return frozenset(known)
-
-
 def _requirements(project: Project, found: _Found, path: str, text: str) -> None:
-    name = path.rpartition("/")[2]
-    if _LIST.fullmatch(name) and not project.vendor_of(path, "requirements") == "amd":
-        taken = frozenset(m.rpartition("/")[2] for m in _TAKES_IN.findall(text))
-        before = found.lists.get(name, (False, frozenset()))
-        found.lists[name] = (before[0] or bool(_BRINGS.search(text)), before[1] | taken)
     found.requires |= {m.lower() for m in _FRAMEWORK.findall(text)} or {"other"}
 
 

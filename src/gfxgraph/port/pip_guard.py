@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gfxgraph.port.env import torch_build
+from gfxgraph.hardware.software import find_torch
 
 GUARDED = ("torch", "torchvision", "torchaudio", "triton", "pytorch-triton", "pytorch-triton-rocm")
 
@@ -94,3 +94,10 @@ def changes_in(report: dict[str, object]) -> list[Change]:
 def install(arguments: Sequence[str], *, python: str = sys.executable) -> int:
     """Run pip for real and return its exit status."""
     return subprocess.run([python, "-m", "pip", *arguments], check=False).returncode
+
+
+def torch_build(search: list[str] | None = None) -> tuple[str, str]:
+    """Version and build (``rocm``, ``cuda``, ``cpu``, or "" without torch) of the torch that would be imported."""
+    found = find_torch(search)
+    kind = "rocm" if found.kind == "cpu" and "+rocm" in found.version else found.kind
+    return (found.version, kind) if found.version else ("", "")

@@ -45,34 +45,37 @@ def made_of(report: Audit, project: Project, lang: str) -> dict[str, Any]:
     order = stages(ordered)
     stage_of = {id(f): s.name[i] for s in order for f in s.findings}
     rows = [f for s in order for f in s.findings]
+    targets = [a.name for a in report.archs]
     return {
         "schema": SCHEMA,
-        "targets": [a.name for a in report.archs],
+        "targets": targets,
         "strategy": {
             "way": chosen.way.value,
             "reasons": [r[i] for r in chosen.reasons],
-            "also": [r[i] for r in chosen.also],
         },
         "start": ["gfxgraph port fix . --loop --apply", "gfxgraph port build . --json"],
         "order": [{"stage": s.name[i], "rules": list(s.codes), "findings": s.count} for s in order],
-        "work": [{"item": n, "stage": stage_of[id(f)], **item(f, lang)} for n, f in enumerate(rows, 1)],
+        "work": [{"item": n, "stage": stage_of[id(f)], **item(f, lang, targets)} for n, f in enumerate(rows, 1)],
         "by_hand": [{"rule": c, "what": text[i], "count": codes[c]} for c, text in _BY_HAND.items() if codes[c]]
         + [{"rule": "", "what": text[i], "count": 0} for text in _ALWAYS],
         "skipped": [{"path": s.path, "reason": s.reason, "detail": s.detail} for s in report.skipped],
     }
 
 
-def item(f: Finding, lang: str) -> dict[str, object]:
+def item(f: Finding, lang: str, targets: list[str]) -> dict[str, object]:
     """One piece of work: what, where, why, what to do, and the command that proves it done."""
     loaded = find(f.rule)
     assert loaded is not None
     text = loaded.rule.text(lang)
     proofs = [f"gfxgraph port audit . --rule {f.rule} --json"]
+    place = f.as_json()
+    if place["archs"] == targets:
+        del place["archs"]  # all that the plan names
     if kind_of(f.path) in _COMPILED:
         proofs.insert(0, "gfxgraph port build . --json")
     return {
         "impact": impact_of(f.code).label,
-        **f.as_json(),
+        **place,
         "title": text.title,
         "what": fill(text.what, f.values),
         "why": text.why,
@@ -87,7 +90,7 @@ def as_markdown(plan: dict[str, Any], *, lang: str) -> str:
     zh = lang == "zh"
     way, because, first = ("## 选择的方式", "因为", "先处理") if zh else ("## Which way", "because", "start with")
     out = ["# 移植计划" if zh else "# Port plan", "", way, "", f"- {plan['strategy']['way']}"]
-    out += [f"- {because}: {reason}" for reason in (*plan["strategy"]["reasons"], *plan["strategy"]["also"])]
+    out += [f"- {because}: {reason}" for reason in plan["strategy"]["reasons"]]
     out += ["", "## 开始" if zh else "## Begin", "", *(f"- `{line}`" for line in plan["start"])]
     out += ["", "## 编辑顺序" if zh else "## The edits in order", ""]
     for n, stage in enumerate(plan["order"], 1):

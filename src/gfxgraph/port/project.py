@@ -14,7 +14,7 @@ import stat
 import subprocess
 import tempfile
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -30,7 +30,6 @@ MAX_BYTES = 2_000_000
 MAX_READ = 32_000_000  # lock files may be larger than sources; nothing is read beyond this
 MOST_DEPTH = 64
 _MAX_CONFIGURE = 150_000
-_MAX_IGNORE_BYTES = 1_000_000
 _GIT_S = 10
 HOME = "hip_compat"  # the folder that `port fix` writes: it is AMD's, and nothing in it is left to port
 # What the folder answers: names, targets and paths of CUDA's toolkit.
@@ -117,7 +116,6 @@ class Project:
         asks_cuda_home: the build of a torch extension asks for CUDA_HOME and so defines nothing on ROCm.
         extension_names: modules that this repository builds itself.
         cuda_modules: Python files that name a package of CUDA_ONLY in an import.
-        cuda_lists: file names of requirement lists that bring a CUDA build, themselves or by another list.
         requires: which frameworks with builds by platform its lists of packages name; ``other`` for a list without.
         extension_macros: names that the Python build of a torch extension defines, on ROCm too.
         extension_sources: file names that a torch extension builds, which torch's hipify translates.
@@ -136,14 +134,11 @@ class Project:
     extension_names: frozenset[str] = frozenset()
     has_torch_extension: bool = False
     asks_cuda_home: bool = False
-    cuda_lists: frozenset[str] = frozenset()
     has_hip_build: bool = False
     has_werror: bool = False
     has_home: bool = False
-    gitignore: str = ""
     requires: frozenset[str] = frozenset()
     cuda_modules: frozenset[str] = frozenset()
-    compat: str = ""
     diff: dict[str, frozenset[int]] | None = None
     _by_module: dict[str, list[str]] = field(default_factory=dict)
     _amd_keys: set[str] = field(default_factory=set)
@@ -487,10 +482,6 @@ class _Ignores:
     def __init__(self, project: Project) -> None:
         self.has_index = os.path.isfile(os.path.join(project.root, ".git", "index"))
         self.kept: set[str] | None = None
-        try:
-            project.gitignore = read_inside(project.root, ".gitignore", _MAX_IGNORE_BYTES).decode("utf-8", "replace")
-        except OSError:
-            pass  # git says what is wrong with it
         for index in (True, False) if self.has_index else (False,):
             listed, why = _listed(project.root, with_index=index)
             if listed is not None:
@@ -515,25 +506,37 @@ class _Ignores:
         return is_dir or self.has_index or kind_of(rel) not in _RECIPES
 
 
+def own_git(own: str, root: str, environment: Mapping[str, str], *arguments: str, timeout_s: float = _GIT_S) -> bytes:
+    """What git says in an empty repository of ours with the tree as its work tree: no setting of the tree's is read.
+
+    Raises:
+        OSError, subprocess.SubprocessError: git is missing, refuses, or does not end.
+    """
+    alone = ["env", "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_OPTIONAL_LOCKS=0",
+             "GIT_NO_LAZY_FETCH=1", *(f"{name}={value}" for name, value in environment.items())]  # fmt: skip
+    where = ["-C", root, f"--git-dir={own}", f"--work-tree={root}"] if arguments[0] != "init" else []
+    return subprocess.run(
+        [*alone, "git", *where, *arguments],
+        capture_output=True,
+        timeout=timeout_s,
+        check=True,
+        stdin=subprocess.DEVNULL,
+    ).stdout
+
+
 def _listed(root: str, *, with_index: bool) -> tuple[list[str] | None, str]:
     """The files that git would keep; None, and why, where it cannot say."""
     with tempfile.TemporaryDirectory(prefix="gfxgraph-port-") as own:
-        alone = ["env", "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_OPTIONAL_LOCKS=0"]
-        index = [f"GIT_INDEX_FILE={os.path.join(root, '.git', 'index')}"] if with_index else []
+        index = {"GIT_INDEX_FILE": os.path.join(root, ".git", "index")} if with_index else {}
         listing = ["ls-files", "-z", "--others", "--exclude-standard", *(["--cached"] if with_index else [])]
         try:
-            subprocess.run(
-                [*alone, "git", "init", "-q", "--bare", "--template=", own], capture_output=True, check=True
-            )
-            done = subprocess.run(
-                [*alone, *index, "git", f"--git-dir={own}", f"--work-tree={root}", "-C", root, *listing],
-                capture_output=True, timeout=_GIT_S, check=True, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
+            own_git(own, root, {}, "init", "-q", "--bare", "--template=", own)
+            said = own_git(own, root, index, *listing)
         except subprocess.CalledProcessError as error:
             return None, f"not applied: git: {printable(error.stderr[-200:].decode('utf-8', 'replace').strip())}"
         except (OSError, subprocess.TimeoutExpired) as error:
             return None, f"not applied: {printable(str(error))[-200:]}"
-    return [os.fsdecode(name).rstrip("/") for name in done.stdout.split(b"\0") if name], ""
+    return [os.fsdecode(name).rstrip("/") for name in said.split(b"\0") if name], ""
 
 
 def _link(top: str, path: str, rel: str) -> str:

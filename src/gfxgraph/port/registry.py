@@ -2,7 +2,7 @@
 
 A table ``[[rule]]`` holds what a rule says and its two examples. ``check`` names, for each kind of file, the
 function that looks for it, or says as data what to look for (``checks.py``); ``edit`` names the function that
-proposes a change. The kinds are those of ``KINDS``; ``repo`` looks at the repository, ``env`` at the machine.
+proposes a change. The kinds are those of ``KINDS``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gfxgraph.port import archs
 from gfxgraph.port import rules as _package
 from gfxgraph.port.model import Effort, Fix, Impact, Rule, Scope, Severity, Text
 
-KINDS = ("python", "cpp", "requirements", "docker", "shell", "cmake", "make", "recipe", "yaml", "ini", "repo", "env")
+KINDS = ("python", "cpp", "requirements", "docker", "shell", "cmake", "make", "recipe", "yaml", "ini")
 Table = dict[str, Any]
 Check = Callable[..., Iterator[Any]]
 Edit = Callable[..., Any]

@@ -37,13 +37,26 @@ class PortingRoute(StrEnum):
     TRITON = "triton"
 
 
+_WHY: dict[PortingRoute, Pair] = {
+    PortingRoute.NONE: ("no CUDA sources and no Triton kernels: packages, flags and gates only",
+                        "没有 CUDA 源码与 Triton 核函数：只涉及软件包、标志与判断"),
+    PortingRoute.EXISTING: ("a HIP build exists already: extend it", "已有 HIP 构建：在其上扩展"),
+    PortingRoute.HIPIFY: ("a torch extension: its build translates the sources on ROCm by itself, keep CUDA's spelling",
+                          "torch 扩展：在 ROCm 上构建时会自动转换源码，保留 CUDA 写法"),
+    PortingRoute.HEADER: ("the project's own build with hipcc, and a folder that stands in for CUDA's toolkit",
+                          "用 hipcc 进行项目自己的构建，并以一个文件夹代替 CUDA 工具包"),
+    PortingRoute.DUAL: ("beyond 40% a translation would be written anew: keep NVIDIA's files, write AMD's beside them",
+                        "超过 40% 时翻译等于重写：保留 NVIDIA 的文件，在旁边写 AMD 的"),
+    PortingRoute.TRITON: ("kernels in Triton compile for AMD", "Triton 核函数可为 AMD 编译"),
+}  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """The way, its reasons in this repository, and what speaks for another."""
+    """The way, and its reasons in this repository."""
 
     way: PortingRoute
     reasons: tuple[Pair, ...]
-    also: tuple[Pair, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,65 +74,25 @@ class Stage:
 
 def choose(audit: Audit, project: Project) -> Strategy:
     """Choose the way for a repository."""
-    sources = [p for p in project.paths("cpp") if p.endswith((".cu", ".cuh"))]
     by_file: dict[str, set[str]] = {}
     for f in audit.findings:
         by_file.setdefault(f.path, set()).add(f.code)
-    native = {
-        p
-        for p, codes in by_file.items()
-        if codes & {"untranslated-cuda", *_NO_COUNTERPART} and p in set(project.paths("cpp"))
-    }
-    native |= set(sources)
+    sources = set(project.paths("cpp"))
+    native = {p for p in sources if p.endswith((".cu", ".cuh"))}
+    native |= {p for p in sources & by_file.keys() if by_file[p] & {"untranslated-cuda", *_NO_COUNTERPART}}
     stuck = {p for p in native if by_file.get(p, set()) & _NO_COUNTERPART}
     triton = sum(1 for codes in by_file.values() if any(c.startswith("triton-") for c in codes))
-    share = len(stuck) / len(native) if native else 0.0
+    if not native:
+        way = PortingRoute.TRITON if triton else PortingRoute.NONE
+    elif len(stuck) > _MANY * len(native):
+        way = PortingRoute.TRITON if triton > len(native) else PortingRoute.DUAL
+    elif project.has_torch_extension:
+        way = PortingRoute.HIPIFY
+    else:
+        way = PortingRoute.EXISTING if project.has_hip_build else PortingRoute.HEADER
     counts = (f"{len(native)} files with CUDA code, {len(stuck)} of them with parts that HIP has no counterpart for",
               f"{len(native)} 个文件含 CUDA 代码，其中 {len(stuck)} 个含 HIP 没有对应的部分")  # fmt: skip
-    if not native:
-        if triton:
-            said = (f"no CUDA sources; {triton} files of Triton kernels, which compile for AMD",
-                    f"没有 CUDA 源码；{triton} 个文件含 Triton 核函数，可为 AMD 编译")  # fmt: skip
-            return Strategy(PortingRoute.TRITON, (said,))
-        said = (
-            "no CUDA sources and no Triton kernels: packages, flags and gates only",
-            "没有 CUDA 源码与 Triton 核函数：只涉及软件包、标志与判断",
-        )
-        return Strategy(PortingRoute.NONE, (said,))
-    if share > _MANY:
-        instead = (
-            f"{triton} files of Triton kernels may take the place of the kernels",
-            f"{triton} 个文件的 Triton 核函数可替代这些核函数",
-        )
-        rest = (
-            "beyond 40% a translation would be written anew: keep NVIDIA's files, write AMD's beside them",
-            "超过 40% 时翻译等于重写：保留 NVIDIA 的文件，在旁边写 AMD 的",
-        )
-        route = PortingRoute.TRITON if triton > len(native) else PortingRoute.DUAL
-        return Strategy(route, (counts, rest), (instead,) if triton else ())
-    if project.has_torch_extension:
-        why = (
-            "a torch extension: its build translates the sources on ROCm by itself, keep CUDA's spelling",
-            "torch 扩展：在 ROCm 上构建时会自动转换源码，保留 CUDA 写法",
-        )
-        return Strategy(PortingRoute.HIPIFY, (why, counts))
-    if project.has_hip_build:
-        return Strategy(
-            PortingRoute.EXISTING, (("a HIP build exists already: extend it", "已有 HIP 构建：在其上扩展"), counts)
-        )
-    cmake = any(True for _ in project.paths("cmake"))
-    why = (
-        (
-            "CMake builds the sources: an option marks them LANGUAGE HIP, a header gives CUDA's names HIP's meaning",
-            "由 CMake 构建：用选项把源码标为 LANGUAGE HIP，用头文件把 CUDA 名称映射到 HIP",
-        )
-        if cmake
-        else (
-            "no CMake and no torch extension: hipcc as the compiler, with a header of aliases",
-            "没有 CMake 与 torch 扩展：以 hipcc 为编译器，加别名头文件",
-        )
-    )
-    return Strategy(PortingRoute.HEADER, (why, counts))
+    return Strategy(way, (_WHY[way], *([counts] if native else [])))
 
 
 _STAGES: tuple[tuple[Pair, tuple[int, ...], tuple[Impact, ...]], ...] = (

@@ -10,7 +10,6 @@ import json
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -50,27 +49,6 @@ def static_checks(audit: Audit) -> list[Check]:
     skipped = [f for f in (*audit.findings, *audit.guarded) if f.code == "tests-skip-on-amd"]
     checks.append(Check("static: tests that vanish on AMD", "passed", f"{len(skipped)} counted"))
     return checks
-
-
-_CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR",
-           "AMD_COMGR_CACHE_DIR")  # fmt: skip
-
-
-def environment_checks(variables: Mapping[str, str]) -> list[Check]:
-    """What bends a first measurement: where compiled kernels are kept, and a log level that serialises."""
-    kept = [f"{name}={variables[name]}" for name in _CACHES if variables.get(name)]
-    missing = [name for name in _CACHES if not variables.get(name)]
-    detail = "; ".join([*kept, f"not set, so in the home folder: {', '.join(missing)}"] if missing else kept)
-    level = variables.get("AMD_LOG_LEVEL", "0")
-    is_loud = level.isdigit() and int(level) >= 3
-    return [
-        Check("environment: caches of compiled kernels", "passed", detail),
-        Check(
-            "environment: AMD_LOG_LEVEL",
-            "failed" if is_loud else "passed",
-            f"{level}: calls are logged one by one, which hides races and costs time; unset it" if is_loud else level,
-        ),
-    ]
 
 
 def build_check(command: str | None, root: str, timeout_s: int = 3600) -> Check:

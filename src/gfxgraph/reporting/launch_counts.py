@@ -22,8 +22,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gfxgraph import callables
-from gfxgraph.capture.record.autocasting import as_outside
-from gfxgraph.capture.record.modes import enter_mode, leave_modes
+from gfxgraph.capture.record.modes import as_outside, enter_mode, leave_modes
 from gfxgraph.capture.record.overloads import OPS, OpInfo, identity
 from gfxgraph.capture.record.user_lines import user_frame
 from gfxgraph.capture.undo import Undo
@@ -123,7 +122,7 @@ class EagerLaunches(TorchDispatchMode):
             with self, as_outside():
                 return info.func._op_dk(_COMPOSITE, *args, **(kwargs or {}))
         out = info.func(*args, **kwargs) if kwargs else info.func(*args)
-        if not info.launches_nothing and _launches(info, out, args):
+        if not info.is_view and _launches(info, out, args):
             is_unsafe = info.unsafe is not None and bool(info.applies(args, kwargs or {}))  # type: ignore[misc]
             self._count(info.name, is_unsafe)
         return out

@@ -15,11 +15,10 @@ from torch import Tensor
 from gfxgraph.callables.explain_calls import regions
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.pieces.region import Region
-from gfxgraph.capture.replay.captured_program import Program
 from gfxgraph.capture.replay.graph_tensors import Layout, pool_of, pool_ranges
 from gfxgraph.capture.replay.node_walk import raw_graph
-from gfxgraph.capture.replay.replay_steps import CallStep, HostStep, ReadStep, ReplayStep, SegmentStep
-from gfxgraph.capture.replay.replay_steps import Step as ProgramStep
+from gfxgraph.capture.replay.program import CallStep, HostStep, Program, ReadStep, ReplayStep, SegmentStep
+from gfxgraph.capture.replay.program import Step as ProgramStep
 from gfxgraph.core.tape import where_of
 from gfxgraph.errors import DriverError
 from gfxgraph.guard.nodes import SegmentNode, known_params, nodes_of

@@ -9,7 +9,6 @@ Stays out: capture and replay; see ``capture``. Nothing asks the device when thi
     visible_devices.py  keeps HIP_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES in agreement
     fp8.py      the FP8 kind of an architecture
     golden.py   golden vectors: recorded on one machine, compared on another
-    hipify.py   CUDA sources through torch's hipify, out of place
 """
 
 from __future__ import annotations

@@ -78,12 +78,11 @@ def disable() -> None:
 
 def _take_back() -> None:
     # lazily: needs torch, which is there if anything was replaced
-    from gfxgraph.capture.patches import numbers_after_capture
     from gfxgraph.capture.replay import workspaces
     from gfxgraph.capture.undo import Undo, repair
 
     bridge.is_whole = False
-    problems = Undo([*bridge.undo, numbers_after_capture.put_back, workspaces.stop, repair]).take_back()
+    problems = Undo([*bridge.undo, workspaces.stop, repair]).take_back()
     bridge.undo.clear()
     for problem in problems:
         raise problem
@@ -218,7 +217,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     from gfxgraph.callables.training import make_graphed
     from gfxgraph.capture import torchs_graph
     from gfxgraph.capture.graph import bridged_class
-    from gfxgraph.capture.patches import optimizers, waits
+    from gfxgraph.capture.patches import replaced
     from gfxgraph.capture.replay import hang_watch, runtime_workarounds, workspaces
     from gfxgraph.compile import torch_compile_patch
     from gfxgraph.guard import for_capture
@@ -249,9 +248,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     bridge.replace(torch.cuda.graph, "__enter__", torchs_graph.enter_of_graph(torch.cuda.graph.__enter__))
     bridge.replace(torch.cuda.graph, "__exit__", torchs_graph.exit_of_graph(torch.cuda.graph.__exit__))
     make_graphed.take_name()
-    bridge.replace(torch.optim.Optimizer, "__init__", optimizers.noted(torch.optim.Optimizer.__init__))
-    bridge.replace(torch.cuda.Event, "__new__", staticmethod(waits.event_new(torch.cuda.Event.__new__)))
-    bridge.replace(torch.cuda.Event, "elapsed_time", waits.elapsed_of_events(torch.cuda.Event.elapsed_time))
+    replaced.as_long_as_enabled()
     bridge.undo.append(lambda: workspaces.stop(is_device_gone=platform == "simulator"))
     workspaces.start()
     watch_memory(settings.guard)

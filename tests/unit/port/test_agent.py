@@ -11,7 +11,6 @@ from click.testing import CliRunner
 pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install '.[port]'")
 
 from gfxgraph.cli.port import command
-from gfxgraph.port import verify
 from gfxgraph.port.audit import audit
 from gfxgraph.port.facts import gather
 from gfxgraph.port.impact import Impact, impact_of
@@ -162,20 +161,3 @@ def test_verify_compares_losses_and_gradients(tmp_path: Path) -> None:
     del made["cases"][0]["training"]
     old = golden.compare(golden.load_target(f"{tmp_path}/t.py:build"), made, iterations=1)
     assert old["passed"] and old["cases"][0]["training"]["outcome"] == "skipped"
-
-
-def test_verify_names_caches_and_log_levels() -> None:
-    """Where compiled kernels are kept is said, and a log level that serialises calls fails."""
-    quiet = verify.environment_checks({"TRITON_CACHE_DIR": "/t"})
-    assert [c.outcome for c in quiet] == ["passed", "passed"] and "TRITON_CACHE_DIR=/t" in quiet[0].detail
-    assert verify.environment_checks({"AMD_LOG_LEVEL": "4"})[1].outcome == "failed"
-
-
-def test_a_list_for_rocm_answers_and_then_silences_its_findings(tmp_path: Path) -> None:
-    """The document says that a patch holds the edit; with the new list in place the findings are guarded."""
-    write(tmp_path, {"requirements.txt": "torch==2.6.0\nnumpy\nnvidia-nccl-cu12\n"})
-    document = json.loads(CliRunner().invoke(command, ["agent", str(tmp_path)]).output)
-    assert {w["rule"] for w in document["work"] if w["edit"]["in_patch"]} == {"GFX001", "GFX003"}
-    assert [p["path"] for p in document["patches"]] == ["requirements-rocm.txt"]
-    write(tmp_path, {"requirements-rocm.txt": "numpy\n"})
-    assert not audit(str(tmp_path), jobs=1).findings

@@ -44,18 +44,6 @@ def test_the_worse_of_two_hits_of_a_line_counts(run: Run) -> None:
     assert any(f.covers(2) and f.severity.label != "info" for f in found)
 
 
-def test_a_script_that_installs_a_list_of_cudas(run: Run) -> None:
-    """A list that takes in one with CUDA wheels is CUDA's too; one that brings none is not reported."""
-    files = {
-        "requirements.txt": "-r requirements-gpu.txt\nnumpy\n",
-        "requirements-gpu.txt": "torch==2.4.0+cu121\n",
-        "requirements-doc.txt": "sphinx\n",
-        "install.sh": "pip install -r requirements-doc.txt\npip install -r requirements.txt\n",
-    }
-    report = run(files)
-    assert [(f.code, f.lines) for f in report.findings if f.path == "install.sh"] == [("cuda-named-in-recipe", (2,))]
-
-
 @pytest.mark.parametrize(
     ("path", "text"),
     [
@@ -89,17 +77,6 @@ def test_named_toolchain(run: Run, path: str, text: str) -> None:
 def test_what_holds_on_amd_too(run: Run, path: str, text: str) -> None:
     """A device name, a message and a choice between both vendors are no findings."""
     assert run({path: text}).findings == []
-
-
-@pytest.mark.parametrize("name", ["Makefile-flash", "build.sh"])
-def test_kernels_built_from_source_need_another_source_on_rocm(run: Run, name: str) -> None:
-    """Fetched, built or installed; what only is spoken of, or is AMD's already, is none."""
-    text = "{}git clone https://github.com/x/flash-attention.git f\n{}cd flash-attention && python setup.py install\n"
-    indent = "\t" if name.startswith("Make") else ""
-    head = "all:\n" if indent else ""
-    assert "cuda-named-in-recipe" in codes(run({name: head + text.format(indent, indent)}))
-    for harmless in ("git clone https://github.com/ROCm/flash-attention.git f", "echo git clone flash-attention"):
-        assert "cuda-named-in-recipe" not in codes(run({name: f"{head}{indent}{harmless}\n"}))
 
 
 def test_the_projects_own_library_chosen_by_name(run: Run) -> None:

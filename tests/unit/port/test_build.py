@@ -17,7 +17,7 @@ from gfxgraph.port.build import compiler as compiling
 from gfxgraph.port.build import judge as judging
 from gfxgraph.port.build.compiler import Compiler, parse
 from gfxgraph.port.build.units import read_tree, units_of
-from gfxgraph.port.fix import compat
+from gfxgraph.port.fix import compat, run
 from gfxgraph.port.fix import loop as looping
 from tests.unit.port.conftest import write
 
@@ -156,3 +156,46 @@ def test_names_that_the_tables_lack_are_spelt_as_hip_does() -> None:
     assert second.endswith(f"{compat.FOUND}\n// HIP lacks CUBLAS_X_Y\n#define make_cuComplex make_hipComplex\n")
     assert compat.respelt(second, {"CUBLAS_X_Y"}) == second
     assert compat.respelt("text\n", {"other"}) == "text\n"
+
+
+def test_a_copy_has_hips_names(tmp_path: Path, fake: Compiler) -> None:
+    """``--hipify`` writes a new tree with HIP's names and links kept; the sources keep their bytes."""
+    write(tmp_path / "r", {"a.cu": SOURCE, "deep/k.cuh": "\n", "m.bin": b"\x00\x01"})
+    (tmp_path / "r/link").symlink_to("m.bin")
+    options = ["fix", str(tmp_path / "r"), "--hipify"]
+    done = CliRunner().invoke(command, [*options, str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "r/a.cu").read_text() == SOURCE and "hipMalloc(p, 4)" in (tmp_path / "out/a.cu").read_text()
+    assert (tmp_path / "out/m.bin").read_bytes() == b"\x00\x01" and (tmp_path / "out/link").is_symlink()
+    for place in ("out", "r/deep/new"):
+        assert CliRunner().invoke(command, [*options, str(tmp_path / place)]).exit_code == 2
+    assert not (tmp_path / "r/deep/new").exists()
+
+
+def test_what_hip_lacks_is_included_by_a_torch_extension(tmp_path: Path) -> None:
+    """Below the include under the fewest conditions, for ROCm alone; a project's own function is its own."""
+    setup = "from torch.utils.cpp_extension import CUDAExtension\nCUDAExtension('m', ['csrc/k.cu'])\n"
+    kernel = "#include <a.h>\n#ifdef X\n#include <b.h>\n#endif\n__device__ int f(int x) { return __vsubss4(x, 1); }\n"
+    own = "__device__ int __dp4a(int a, int b, int c) { return a; }\nint g() { return __dp4a(1, 2, 3); }\n"
+    write(tmp_path, {"setup.py": setup, "csrc/k.cu": kernel, "csrc/own.cu": own})
+    made = {f.path: f for f in run.fix(str(tmp_path)) if f.new != f.old}
+    rows = made["csrc/k.cu"].new.splitlines()
+    assert rows[1:4] == ["#if defined(USE_ROCM) && defined(__HIPCC__)",
+                         '#include "../hip_compat/include/cuda_functions.h"', "#endif"]  # fmt: skip
+    assert made["hip_compat/include/cuda_functions.h"].new.endswith("#define __vsubss4 cuda_to_hip__vsubss4\n")
+    assert "csrc/own.cu" not in made
+    run.write_all(str(tmp_path), list(made.values()))
+    assert not [f for f in run.fix(str(tmp_path)) if f.new != f.old]
+
+
+def test_macros_that_the_tree_demands(tmp_path: Path) -> None:
+    """A switch of CMake's has two values; a macro of the GPU's without which a header stops is defined."""
+    cmake = (
+        "if(GPU)\n target_compile_definitions(a USE_CUDA=1 MPI=0)\nelse()\n add_definitions(-DUSE_CUDA=0 -DMPI=1)\n"
+    )
+    header = (
+        "#ifdef HAVE_GPU\n#include <x.h>\n#else\n#error needs a GPU\n#endif\n#ifndef CUDA_VERSION\n#error\n#endif\n"
+    )
+    write(tmp_path, {"CMakeLists.txt": cmake, "a.h": header, "a.cu": '#include "a.h"\n'})
+    (unit,) = units_of(read_tree(str(tmp_path)))
+    assert unit.macros == ("HAVE_GPU=1", "MPI=0", "USE_CUDA=1")

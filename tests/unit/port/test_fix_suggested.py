@@ -13,8 +13,9 @@ from click.testing import CliRunner
 pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install '.[port]'")
 
 from gfxgraph.cli.port import command
-from gfxgraph.port.fix import gate, requirement_lists, run
+from gfxgraph.port.fix import gate, run
 from gfxgraph.port.model import Fix
+from gfxgraph.port.project import ANSWERED_BY_HOME
 from gfxgraph.port.registry import load
 from tests.unit.port.conftest import write
 
@@ -45,7 +46,7 @@ def test_capability_gates_never_shut_amd_out(tmp_path: Path, line: str, becomes:
     """A demand stays met on AMD, Hopper's features stay NVIDIA's, and what AMD has too is a decision."""
     made = only(tmp_path, "m.py", f"{GATE}{line}\n")
     if becomes:
-        assert becomes in made.new and gate.check("m.py", made.old, made.new).passes
+        assert becomes in made.new
         for hip in (None, "6.4"):  # what runs: on AMD the program passes, on NVIDIA it is as it was
             scope = {"torch": _Torch(hip), "ValueError": _StoppedError}
             code = made.new.replace("import torch\n", "")
@@ -86,34 +87,6 @@ TAIL = """__global__ void k(float* s) {
 """
 
 
-def test_tails_become_one_loop(tmp_path: Path) -> None:
-    """The loop with barriers goes down to 0 and the tail goes, where both do the same; else it is left."""
-    made = only(tmp_path, "k.cu", TAIL)
-    assert made.new == TAIL.replace("> 32", "> 0").replace(TAIL[TAIL.index("\n\n  for") : TAIL.index("  s[0]")], "\n")
-    assert all(e.needs for e in made.applied)
-    other = TAIL.replace("+= s[threadIdx.x + o]; }\n    __syncwarp", "-= s[threadIdx.x + o]; }\n    __syncwarp")
-    made = only(tmp_path, "k.cu", other)
-    assert made.new == made.old and "different things" in made.refused[0].reason
-
-
-def test_imports_become_optional(tmp_path: Path) -> None:
-    """An import is wrapped only where nothing uses it while the module is imported."""
-    made = only(tmp_path, "m.py", "import pynvml\n\n\ndef f():\n    return pynvml.nvmlDeviceGetCount()\n")
-    assert made.new.startswith("try:\n    import pynvml\nexcept ImportError:\n    pynvml = None\n")
-    assert gate.check("m.py", made.old, made.new).passes
-    made = only(tmp_path, "m.py", "import pynvml\n\npynvml.nvmlInit()\n")
-    assert made.new == made.old and "while this module is imported" in made.refused[0].reason
-
-
-def test_optional_imports_are_told_from_other_handlers() -> None:
-    """The gate takes a handler that sets exactly the imported names to None, and no other."""
-    old = "import a\n"
-    assert gate.check("m.py", old, "try:\n    import a\nexcept ImportError:\n    a = None\n").passes
-    for handler in ("a = 1", "b = None", "a = None; f()", "pass", "raise"):
-        assert not gate.check("m.py", old, f"try:\n    import a\nexcept ImportError:\n    {handler}\n").passes
-    assert not gate.check("m.py", old, "try:\n    import a\nexcept Exception:\n    a = None\n").passes
-
-
 SETUP = """from setuptools import setup
 from torch.utils.cpp_extension import CUDAExtension
 
@@ -128,30 +101,18 @@ def test_flags_are_chosen_by_platform(tmp_path: Path) -> None:
     assert "import torch\nfrom torch.utils" in made.new
     assert '["-O3", ("-ffast-math" if torch.version.hip else "--use_fast_math")]' in made.new
     assert 'extend((["-DX"] if torch.version.hip else ["-gencode' in made.new
-    assert gate.check("setup.py", made.old, made.new).passes
-
-
-def test_masks_become_a_macro(tmp_path: Path) -> None:
-    """A literal mask is a macro of 64 bits on HIP; NVIDIA's tokens are the same once it is expanded."""
-    text = '#include "a.h"\n__device__ float f(float v) { return __shfl_xor_sync(0xffffffff, v, 1); }\n'
-    made = only(tmp_path, "k.cu", text)
-    assert "__shfl_xor_sync(FULL_WARP_MASK, v, 1)" in made.new and "#define FULL_WARP_MASK 0xffffffff" in made.new
-    assert gate.check("k.cu", made.old, made.new).passes
-    assert not gate.check("k.cu", made.old, made.new.replace("MASK 0xffffffff", "MASK 0xffff")).passes
 
 
 def test_guards_of_cpp(tmp_path: Path) -> None:
-    """Conditions gain HIP's name; a version stays a decision; what HIP defines goes under a condition."""
+    """Conditions gain HIP's name; a version stays a decision."""
     files = {
         "a.cuh": "#ifdef __CUDA_ARCH__\nint d;\n#endif\n#if __CUDA_ARCH__ < 700\nint e;\n#endif\n",
         "b.cpp": "#ifdef MY_WITH_CUDA\nint run();\n#endif\n",
-        "c.cu": "__device__ inline float3 operator+(float3 a, float3 b) {\n  return a;\n}\n",
     }
     made = fixed(tmp_path, files)
     assert "#if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)" in made["a.cuh"].new
     assert "#if __CUDA_ARCH__ < 700" in made["a.cuh"].new and made["a.cuh"].refused
     assert made["b.cpp"].new.startswith("#if defined(MY_WITH_CUDA) || defined(MY_WITH_HIP)\n")
-    assert made["c.cu"].new == "#if !defined(__HIP_PLATFORM_AMD__)\n" + files["c.cu"].rstrip() + "\n#endif\n"
 
 
 CMAKE = """cmake_minimum_required(VERSION 3.18)
@@ -166,14 +127,10 @@ target_link_libraries(demo PRIVATE CUDA::cublas fmt)
 def test_cmake_gets_an_option(tmp_path: Path) -> None:
     """Every CUDA command keeps its text under NOT USE_HIP; HIP's stand beside; off, nothing changes."""
     made = only(tmp_path, "CMakeLists.txt", CMAKE)
-    assert gate.project_cmake(made.new) == gate.project_cmake(CMAKE)
+    assert gate.check("CMakeLists.txt", CMAKE, made.new).passes
     assert made.new.count("option(USE_HIP") == 1
     for text in ("  project(demo LANGUAGES CXX HIP)", "hip_compat/hip.cmake"):
         assert text in made.new
-    assert not gate.check("CMakeLists.txt", CMAKE, CMAKE.replace("-v", "-w")).passes
-    assert not gate.check(
-        "CMakeLists.txt", CMAKE, CMAKE + "if(USE_HIP)\nelse()\nadd_library(x y.cu)\nendif()\n"
-    ).passes
 
 
 def test_the_folder_that_stands_in_for_the_toolkit(tmp_path: Path) -> None:
@@ -212,18 +169,11 @@ def test_nvcc_of_the_folder_speaks_hipcc(tmp_path: Path) -> None:
     assert " ".join(rest[:14]) == "-fPIC -O2 -ffast-math -c -x hip a b.cu -x none -o x.o -x hip -lcublas"
 
 
-def test_images_become_arguments(tmp_path: Path) -> None:
-    """The base image is a build argument whose default is the old one."""
-    made = only(tmp_path, "Dockerfile", "FROM nvidia/cuda:12.4.1-devel AS base\nRUN ls\n")
-    assert made.new.startswith("ARG BASE_IMAGE=nvidia/cuda:12.4.1-devel\nFROM ${BASE_IMAGE} AS base\n")
-    assert not gate.check("Dockerfile", made.old, made.new.replace("12.4.1", "12.4.2")).passes
-
-
 def test_suggested_means_that_a_diff_can_be_had() -> None:
     """A rule says that its fix is suggested only where something proposes one."""
     for loaded in load():
         if loaded.rule.fix is Fix.SUGGEST:
-            assert loaded.edits or loaded.rule.id in requirement_lists.ANSWERED, loaded.rule.code
+            assert loaded.edits or loaded.rule.code in ANSWERED_BY_HOME, loaded.rule.code
 
 
 def test_edits_are_undone_where_the_tests_fail(tmp_path: Path) -> None:
@@ -244,29 +194,25 @@ def test_fix_says_what_it_leaves(tmp_path: Path) -> None:
     output = (
         CliRunner().invoke(command, ["fix", str(tmp_path), "--unsafe", "--output", str(tmp_path / "p.patch")]).output
     )
-    assert re.search(r"check GFX330 \(1\): the loop is reached by every thread", output)
+    assert re.search(r"check GFX301 \(1\): only device code reads it", output)
     assert re.search(r"left GFX101 capability-gate \(1\): .*a decision", output)
-    assert re.search(r"left GFX317 syncwarp \(1\): no diff for this: ", output)
+    assert re.search(r"left GFX330 warp-tail \(\d\): no diff for this: ", output)
 
 
 LANES = """#define WARP_SIZE 32
-constexpr unsigned kAll = 0xffffffffu;
-#define EVERY_LANE 0xffffffff
 __global__ void k(int* o, bool p) {
   unsigned voted = __ballot_sync(0xffffffff, p);
-  o[threadIdx.x % WARP_SIZE] = __shfl_sync(kAll, o[0], 0) + __shfl_sync(EVERY_LANE, o[1], 0);
+  o[threadIdx.x % WARP_SIZE] = __shfl_sync(0xffffffff, o[0], 0);
   o[1] = voted != 0;
 }
 """
 
 
 def test_widths_and_masks_are_wide_on_amd_only(tmp_path: Path) -> None:
-    """A constant of 32, a named full mask and a vote's result get an arm for HIP; NVIDIA's tokens stay."""
+    """A constant of 32 and a vote's result get an arm for HIP; NVIDIA's lines stay."""
     made = only(tmp_path, "k.cu", LANES)
     for line in (
         "#define WARP_SIZE 64",
-        "constexpr unsigned long long kAll = 0xffffffffffffffffull;",
-        "#define EVERY_LANE 0xffffffffffffffffull",
         "  unsigned long long voted = __ballot_sync(0xffffffffffffffffull, p);",
     ):
         assert line in made.new
@@ -280,8 +226,6 @@ def test_widths_and_masks_are_wide_on_amd_only(tmp_path: Path) -> None:
         ("#define WARP_SIZE 32\nint f(int n) { return n / WARP_SIZE; }\n__global__ void k(int* o) {}\n", "host code"),
         ("__global__ void k(int* o, bool p) {\n  unsigned v = __ballot_sync(0xffffffff, p);\n  *o = __popc(v);\n}\n",
          "__popcll"),
-        ("__global__ void k(int* o) {\n  unsigned m = 0xffffffff;\n  m >>= 1;\n  *o = __shfl_sync(m, *o, 0);\n}\n",
-         "computed with"),
     ],
 )  # fmt: skip
 def test_a_width_that_more_depends_on_is_left(tmp_path: Path, text: str, why: str) -> None:
@@ -289,21 +233,3 @@ def test_a_width_that_more_depends_on_is_left(tmp_path: Path, text: str, why: st
     made = only(tmp_path, "k.cu", text)
     assert any(why in r.reason for r in made.refused)
     assert "#if defined(__HIP_PLATFORM_AMD__)\n" not in made.new and "__GFX9__" not in made.new
-
-
-def test_a_requirement_list_gets_a_twin_for_rocm(tmp_path: Path) -> None:
-    """torch and NVIDIA's wheels leave the new list; the old one stays, and a twin that exists is not touched."""
-    text = (
-        "--extra-index-url https://download.pytorch.org/whl/cu121\ntorch==2.6.0\nnumpy>=1.26\nonnxruntime-gpu\n"
-        "nvidia-nccl-cu12\n"
-    )
-    found = fixed(tmp_path, {"requirements.txt": text, "dev/requirements.txt": "pytest\n"})
-    assert set(found) == {"requirements-rocm.txt"}
-    new = found["requirements-rocm.txt"].new.splitlines()[1:]
-    assert [line for line in new if not line.startswith("#")] == [
-        "numpy>=1.26", "onnxruntime-migraphx  # in the place of onnxruntime-gpu",
-    ]  # fmt: skip
-    assert sum(line.startswith("#") for line in new) == 3
-    assert not run.left_over(str(tmp_path), list(found.values()))  # each of the rules that lists answer
-    write(tmp_path, {"requirements-rocm.txt": "numpy\n"})
-    assert not run.fix(str(tmp_path), unsafe=True)

@@ -31,13 +31,8 @@ GUARDED = {
     "env-or-version": f"V = os.getenv('CUDA_VERSION') or torch.version.cuda\nif V:\n    x = {GATE}\n",
     "getattr": f"if getattr(torch.version, 'hip', None) is None:\n    x = {GATE}\n",
     "private-helper": f"def _nv():\n    return {GATE}\n\nx = None if is_rocm else _nv()\n",
-    "match": f"match backend:\n    case 'hip':\n        x = 1\n    case 'nvidia':\n        x = {GATE}\n",
     "type-checking": f"from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    x = {GATE}\n",
     "comprehension": f"x = [{GATE} for _ in y if not is_rocm]\n",
-    "class-default": f"@dataclass\nclass C:\n    v: bool = {GATE}\n    def __post_init__(self):\n"
-    "        if is_rocm:\n            self.v = False\n",
-    "class-default-chosen": f"class C:\n    v = {GATE}\n    def __init__(self):\n"
-    "        self.v = False if is_rocm else find()\n",
 }  # fmt: skip
 OPEN = {
     "is_available": f"if torch.cuda.is_available():\n    x = {GATE}\n",
@@ -48,8 +43,6 @@ OPEN = {
     "and-unknown": f"x = fast and {GATE}\n",
     "public-helper": f"def nv():\n    return {GATE}\n\nx = None if is_rocm else nv()\ny = nv()\n",
     "rebound": f"is_rocm = read()\nif not is_rocm:\n    pass\nx = {GATE}\n",
-    "class-default-kept": f"class C:\n    v = {GATE}\n    def __init__(self, w):\n"
-    "        self.v = w if w else self.v\n",
     "option": f"if not args.use_hip_attention_kernels:\n    x = {GATE}\n",
 }
 

@@ -95,16 +95,6 @@ def test_flags_on_every_line(run: Run) -> None:
     assert lines(run, {"CMakeLists.txt": text}, "sm-arch-flags") == [3]
 
 
-def test_calls_of_nvml_are_one_finding(run: Run) -> None:
-    """Calls that a try lets fail leave AMD without an answer, unless AMD's own library is asked."""
-    text = (
-        "import pynvml\ntry:\n    n = pynvml.nvmlDeviceGetCount()\n    h = pynvml.nvmlDeviceGetName(0)\n"
-        "except Exception:\n    n = 0\n"
-    )
-    assert lines(run, {"a.py": text}, "nvml-import") == [1, 3, 4]
-    assert lines(run, {"a.py": text + "import amdsmi\n"}, "nvml-import") == [1]
-
-
 def test_the_rest_of_a_cuda_image(run: Run) -> None:
     """What a Dockerfile on NVIDIA's image installs and sets for CUDA is one finding."""
     text = (

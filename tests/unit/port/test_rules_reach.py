@@ -126,13 +126,6 @@ def test_mask_members_and_narrow_masks(run: Run) -> None:
     assert len(lines(run({"r.cu": text}), "GFX303")) == 1
 
 
-def test_installers_choose_cuda_builds(run: Run) -> None:
-    """Labels of CUDA builds in a script that installs; the same text elsewhere is data."""
-    text = 'import os\n\nCHOICES = ["cpu", "cu121"]\nos.system("pip install torch")\n'
-    assert lines(run({"install_deps.py": text}), "GFX414") == [3]
-    assert not lines(run({"table.py": text}), "GFX414")
-
-
 def test_long_paths_keep_their_line(run: Run) -> None:
     """A narrow terminal shows path and line in full, and the words below."""
     path = "a_long_folder/with_another_below/and_a_file_of_a_long_name_indeed.cu"
@@ -160,16 +153,6 @@ def test_verify_says_what_the_model_does_not_take(tmp_path: Path) -> None:
     assert done.exit_code == 2 and "4x128x2048" in done.output and "--shape" in done.output
 
 
-def test_uses_of_nvidia_only_packages(run: Run) -> None:
-    """Each call of NVML or nvgpu counts, not only the import; one in a try that expects it does not."""
-    text = (
-        "import nvgpu\nimport pynvml\n\n\ndef f():\n    return nvgpu.gpu_info()\n\n\ndef g():\n    try:\n"
-        "        return pynvml.nvmlDeviceGetCount()\n    except pynvml.NVMLError:\n        return 0\n"
-    )
-    found = lines(run({"m.py": text}), "GFX113")
-    assert 6 in found and 11 not in found
-
-
 def test_commands_kept_in_a_name(run: Run) -> None:
     """A command of NVIDIA's in a name or a helper's argument counts, words in a message do not."""
     text = 'smi = "nvidia-smi"\nrun_it("nvcc --version")\nprint("nvcc was not found")\nflags = {"nvcc": ["-O3"]}\n'
@@ -181,12 +164,6 @@ def test_scripts_that_build(run: Run) -> None:
     text = 'LIBS="tool tool_cuda"\ng++ a.cpp -ltool_cuda\necho built tool_cuda\n'
     assert lines(run({"build.sh": text}), "GFX405") == [1, 2]
     assert not lines(run({"build.sh": text, "hip.sh": "hipcc a.cpp\n"}), "GFX405")
-
-
-def test_installers_pass_the_version_on(run: Run) -> None:
-    """In a script that installs, what takes or hands on a CUDA version counts."""
-    text = 'import os\n\n\ndef torch(cuda_version):\n    os.system("pip install torch")\n\n\ntorch(cuda_version)\n'
-    assert lines(run({"install.py": text}), "GFX414") == [4, 8]
 
 
 def test_a_lock_counts_once(run: Run) -> None:

@@ -26,7 +26,7 @@ import torch
 
 from gfxgraph.callables.captured import CapturedCallable
 from gfxgraph.callables.graph_facts import draws, launched, overlap, reads_of, span, writes_of
-from gfxgraph.capture.patches import intercept
+from gfxgraph.capture import capture_lock
 from gfxgraph.capture.replay import runtime_workarounds
 from gfxgraph.capture.replay.node_walk import raw_graph
 from gfxgraph.capture.undo import unbroken
@@ -249,7 +249,7 @@ class Composition(CapturedCallable):
 
     def __del__(self) -> None:
         made = getattr(self, "_exec", None)
-        if made is not None and not intercept.keep_until_captures_end((self,)):
+        if made is not None and not capture_lock.keep_until_captures_end((self,)):
             self.drop()
 
 

@@ -30,7 +30,7 @@ from gfxgraph.callables.captured import Padded, Route
 from gfxgraph.callables.inputs import dense_copy, front, pad, repeat_last
 from gfxgraph.callables.signature import Args, Call, Kwargs, NotATree, flatten, replace
 from gfxgraph.callables.trace.dynamo import Calls
-from gfxgraph.capture.replay.replay_steps import is_operations_own
+from gfxgraph.capture.replay.program import is_operations_own
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.replay.tolerance import is_near
 from gfxgraph.capture.undo import is_interrupt

@@ -8,7 +8,7 @@ mode.
     of an FFT, a convolution, a decomposition takes memory;       before the thread's first capture
     torch compiles a kernel of its own and loads it
     the collector is switched on                                  deferred; called, it runs in relaxed mode, and
-                                                                  graphs that die wait (intercept.py)
+                                                                  graphs that die wait (capture_lock.py)
     NCCL's watchdog queries an event of the capturing stream      waited for first, if the defect table asks for it
 
 Only modules that the program has imported are touched, and only while captures run.
@@ -24,7 +24,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -32,6 +32,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gfxgraph.capture import capture_lock
+from gfxgraph.capture.patches.torch_functions import STOCK, Targets
 from gfxgraph.process import process
 
 _TRITON = "triton.compiler.compiler", "CompiledKernel"
@@ -80,22 +81,18 @@ class Later:
         self._call()
 
 
-def targets(put_off: Callable[[Later], bool]) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-    """(owner, attribute, replacement while captures run).
-
-    Args:
-        put_off: takes an object to destroy when captures are over; False if none is running any more.
-    """
+def targets() -> Targets:
+    found: Targets = {"ipc_collect": (torch.cuda, "ipc_collect", _collect_ipc_later)}
     for module, name in _FREE:
         owner = _found(module, name)
         final = getattr(owner, "__del__", None)
         if owner is not None and (final is not None or name == "MemPool"):
-            yield owner, "__del__", _dies_later(final, put_off)
+            found[f"{name}.__del__"] = owner, "__del__", _dies_later(final)
     for module, name, loader in _LOAD:
         owner = _found(module, name)
         if owner is not None and loader in vars(owner):
-            yield owner, loader, _relaxed(vars(owner)[loader])
-    yield torch.cuda, "ipc_collect", _done_later(torch.cuda.ipc_collect, put_off)
+            found[f"{module}.{name}.{loader}"] = owner, loader, _relaxed(vars(owner)[loader])
+    return found
 
 
 def _found(module: str, name: str) -> Any:
@@ -103,23 +100,21 @@ def _found(module: str, name: str) -> Any:
     return getattr(found, name, None) if name else found
 
 
-def _dies_later(final: Callable[[Any], object] | None, put_off: Callable[[Later], bool]) -> Callable[[Any], None]:
+@functools.cache  # one for all captures: it is known by identity
+def _dies_later(final: Callable[[Any], object] | None) -> Callable[[Any], None]:
     def __del__(self: Any) -> None:
         # The deferred call holds the object; Python does not finalize it twice, so the original finalizer is called
         # here.
-        if not put_off(Later(lambda: None if final is None else final(self))):
-            return
+        capture_lock.keep_until_captures_end(Later(lambda: None if final is None else final(self)))
 
     return __del__
 
 
-def _done_later(call: Callable[[], object], put_off: Callable[[Later], bool]) -> Callable[[], None]:
-    def later() -> None:
-        put_off(Later(call))
-
-    return later
+def _collect_ipc_later() -> None:
+    capture_lock.keep_until_captures_end(Later(STOCK["ipc_collect"]))
 
 
+@functools.cache
 def _relaxed(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function, updated=())
     def load(*args: Any, **kwargs: Any) -> Any:

@@ -16,7 +16,7 @@ import functools
 import gc
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,9 +24,10 @@ from torch.optim import SGD, Optimizer
 
 from gfxgraph.capture.patches.torch_functions import STOCK, Targets, session_here
 from gfxgraph.capture.record.host_memory import HostRead, HostReads
+from gfxgraph.capture.record.tracked_numbers import NUMBERS
 from gfxgraph.capture.record.user_lines import place, shown
-from gfxgraph.capture.replay.replay_steps import note_fallback
-from gfxgraph.core.unsafe import Kind, UnsafeOp
+from gfxgraph.capture.replay.program import Gate, note_fallback
+from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
 from gfxgraph.types import OnUnsafe
 
 Group = dict[str, Any]
@@ -35,23 +36,13 @@ _CHECKS = ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_healt
 """Of torch 2.11, and before."""
 _REMEDY = "the optimizer counts its steps on the host; with capturable=True, it is part of the graph"
 _FIRST_STEP = UnsafeOp("torch.optim", Kind.NOT_RECORDED, "it makes its state in its first step alone")
-_owners: weakref.WeakKeyDictionary[object, weakref.ref[StepTaking]] = weakref.WeakKeyDictionary()
+_owners: weakref.WeakKeyDictionary[object, weakref.ref[Any]] = weakref.WeakKeyDictionary()
 """Optimizers and scalers made inside captures, with these."""
 
 
-class StepTaking(Protocol):
-    """What is needed of a capture."""
-
-    policy: OnUnsafe
-    host: HostReads
-    optimizers: OptimizersBefore
-
-    def split(self, row: UnsafeOp, name: str, make: Callable[[], tuple[object, None]]) -> object: ...
-
-
-def _flowing() -> StepTaking | None:
+def _flowing() -> Any:
     """This thread's capture, if it repeats the host's part at each replay."""
-    session: StepTaking | None = session_here()
+    session = session_here()
     return session if session is not None and session.policy is OnUnsafe.SPLIT else None
 
 
@@ -173,7 +164,7 @@ def _scaler_init(self: object, *args: object, **kwargs: object) -> None:
     STOCK["scaler_init"](self, *args, **kwargs)
 
 
-def _outliving(maker: object) -> StepTaking | None:
+def _outliving(maker: object) -> Any:
     """This thread's capture, if it repeats the host's part and ``maker`` is older."""
     session, owner = _flowing(), _owners.get(maker)
     return session if owner is None or owner() is not session else None
@@ -210,6 +201,28 @@ def _make_scale(self: object, device: object) -> None:
         stock(self, device)
     else:
         session.split(_FIRST_STEP, "torch.amp.GradScaler.scale", lambda: (stock(self, device), None))
+
+
+def _maybe_opt_step(scaler: Any, optimizer: Any, state: Any, *args: Any, **kwargs: Any) -> Any:
+    """The one branch that is captured both ways: a ``GradScaler`` reads on the host whether a gradient overflowed,
+    and if so skips the optimizer's step. Here the step is always captured, behind a gate: a replay runs it only if no
+    gradient overflows in that replay.
+    """
+    session = _flowing()
+    if session is None or session.gate is not None:
+        return STOCK["maybe_opt_step"](scaler, optimizer, state, *args, **kwargs)
+    found = sum(flag.item() for flag in state["found_inf_per_device"].values())
+    if type(found) not in NUMBERS:
+        return optimizer.step(*args, **kwargs) if not found else None
+    where, row, name = place(), BY_NAME["aten::_local_scalar_dense"], "torch.amp.GradScaler.step"
+    session.split(row, name, lambda: (None, None), where)
+    session.gate = Gate(found._ref, False)
+    try:
+        out = optimizer.step(*args, **kwargs)
+        session.split(row, name, lambda: (None, None), where)
+    finally:
+        session.gate = None
+    return out
 
 
 def _without_state(optimizer: Optimizer, group: Group) -> list[Tensor]:
@@ -351,6 +364,7 @@ def targets() -> Targets:
     return {
         **{name: (Optimizer, name, _health_check(name)) for name in _CHECKS},
         **{short: (kind, "_init_group", _init_group(short)) for short, kind in shorts.items()},
+        "maybe_opt_step": (torch.amp.GradScaler, "_maybe_opt_step", _maybe_opt_step),
         "scaler_init": (torch.amp.GradScaler, "__init__", _scaler_init),
         "make_scale": (torch.amp.GradScaler, "_lazy_init_scale_growth_tracker", _make_scale),
         "optimizer_step_code": (Optimizer, "_optimizer_step_code", _step_is_over),

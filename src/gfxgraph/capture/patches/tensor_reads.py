@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import json
 import operator
 import sys
 import threading
@@ -20,9 +21,8 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from gfxgraph.capture.patches.torch_functions import STOCK, Targets, keep_from_dynamo, session_here
-from gfxgraph.capture.record import grad_scaler
 from gfxgraph.capture.record.host_memory import may_change, shares_memory
-from gfxgraph.capture.record.tracked_numbers import NUMBERS, holds_numbers, is_number
+from gfxgraph.capture.record.tracked_numbers import NUMBERS, holds_numbers, is_number, plain
 from gfxgraph.capture.record.user_lines import place
 from gfxgraph.capture.replay.graph_tensors import has_layout
 from gfxgraph.core.tape import TapeValue
@@ -163,48 +163,44 @@ _MEMORY = ("untyped_storage", "data_ptr", "__dlpack__")
 _BY_PYTHON = ("apply_", "map_", "map2_")
 
 
-@functools.cache
-def memory_targets(stock: Callable[[str], Any]) -> Targets:
-    """Replacements for functions that expose a host tensor's memory: pickling, DLPack and pointers read it untracked.
-
-    Args:
-        stock: gives torch's own function by its short name.
-    """
-    found = {f"memory.{name}": (Tensor, name, _handing_out(stock, f"memory.{name}")) for name in _MEMORY}
+@functools.cache  # one for all captures: it is known by identity
+def memory_targets() -> Targets:
+    """Functions that expose a host tensor's memory: pickling, DLPack and pointers read it untracked."""
+    found: Targets = {f"memory.{name}": (Tensor, name, _handing_out(f"memory.{name}")) for name in _MEMORY}
     for name in _BY_PYTHON:
-        found[f"memory.{name}"] = Tensor, name, _computed_in_python(stock, f"memory.{name}")
-    return {**found, "memory.__deepcopy__": (Tensor, "__deepcopy__", _deep_copying(stock))}
+        found[f"memory.{name}"] = Tensor, name, _computed_in_python(f"memory.{name}")
+    return {**found, "memory.__deepcopy__": (Tensor, "__deepcopy__", _deep_copy)}
 
 
-def _computed_in_python(stock: Callable[[str], Any], short: str) -> Callable[..., object]:
+def _computed_in_python(short: str) -> Callable[..., object]:
     name = short.rpartition(".")[2]
 
     def function(self: Tensor, *args: object) -> object:
         session = session_here()
         if session is None or not session.values.reads_tainted((self, *args), {}):
-            return stock(short)(self, *args)
+            return STOCK[short](self, *args)
         for tensor in (self, *args):
             if isinstance(tensor, Tensor):
                 session.values.read_contents(tensor, f"Tensor.{name}()")
-        return self.copy_(_unrecorded(session, lambda: stock(short)(self.clone(), *args)))
+        return self.copy_(_unrecorded(session, lambda: STOCK[short](self.clone(), *args)))
 
     function.__name__ = function.__qualname__ = name
     return function
 
 
-def _deep_copying(stock: Callable[[str], Any]) -> Any:
-    def __deepcopy__(self: Tensor, memo: dict[int, Any]) -> Any:
-        session = session_here()
-        is_plain = type(self) is Tensor and self.is_leaf and id(self) not in memo
-        if session is None or not is_plain or not session.values.is_tainted(self):
-            return stock("memory.__deepcopy__")(self, memo)
-        memo[id(self)] = made = self.detach().clone().requires_grad_(self.requires_grad)  # seen, so it flows
-        return made
-
-    return __deepcopy__
+def _deep_copy(self: Tensor, memo: dict[int, Any]) -> Any:
+    session = session_here()
+    is_plain = type(self) is Tensor and self.is_leaf and id(self) not in memo
+    if session is None or not is_plain or not session.values.is_tainted(self):
+        return STOCK["memory.__deepcopy__"](self, memo)
+    memo[id(self)] = made = self.detach().clone().requires_grad_(self.requires_grad)  # seen, so it flows
+    return made
 
 
-def _handing_out(stock: Callable[[str], Any], short: str) -> Any:
+_deep_copy.__name__ = _deep_copy.__qualname__ = "__deepcopy__"
+
+
+def _handing_out(short: str) -> Any:
     name = short.rpartition(".")[2]
 
     def function(self: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -213,7 +209,7 @@ def _handing_out(stock: Callable[[str], Any], short: str) -> Any:
             # Pinned memory that a later copy fills holds nothing yet: only its address is read.
             if name != "data_ptr" or not self.is_pinned():
                 session.values.read_contents(self, f"Tensor.{name}()")
-        return stock(short)(self, *args, **kwargs)
+        return STOCK[short](self, *args, **kwargs)
 
     function.__name__ = function.__qualname__ = name
     return function
@@ -302,6 +298,24 @@ def _new_tensor(self: Tensor, data: Any, *args: Any, **kwargs: Any) -> Tensor:
     return torch.tensor(data, *args, device=self.device, **kwargs)
 
 
+def _iterencode(self: json.JSONEncoder, item: object, *args: Any, **kwargs: Any) -> Any:
+    """C's encoder asks for Python's own types, of keys too."""
+    session = session_here()
+    if session is not None and session.values.has_given:
+        item = plain(item, "JSON")
+    return STOCK["json"](self, item, *args, **kwargs)
+
+
+def json_default(original: Callable[..., object]) -> Callable[..., object]:
+    """Wrap ``JSONEncoder.default``, which is asked for what C does not know: a number after its capture."""
+
+    @functools.wraps(original)
+    def default(self: json.JSONEncoder, item: object) -> object:
+        return plain(item, "JSON") if type(item) in NUMBERS else original(self, item)
+
+    return default
+
+
 def _getitem(self: Tensor, index: Any) -> Any:
     if _is_plain(index):
         return STOCK["getitem"](self, index)
@@ -355,14 +369,6 @@ def _host_indices(index: Any) -> Any:
     if type(index) is tuple:
         return tuple(_host_indices(part) if type(part) is list else part for part in index)
     return index
-
-
-def _maybe_opt_step(self: Any, optimizer: Any, optimizer_state: Any, *args: Any, **kwargs: Any) -> Any:
-    session = session_here()
-    stock_step = STOCK["maybe_opt_step"]
-    if session is None:
-        return stock_step(self, optimizer, optimizer_state, *args, **kwargs)
-    return grad_scaler.maybe_opt_step(session, stock_step, self, optimizer, optimizer_state, args, kwargs)
 
 
 @functools.cache  # one for all captures: it is known by identity
@@ -426,11 +432,11 @@ def targets() -> Targets:
         "as_subclass": (Tensor, "as_subclass", _as_subclass),
         "make_subclass": (Tensor, "_make_subclass", _make_subclass),
         "new_tensor": (Tensor, "new_tensor", _new_tensor),
-        "maybe_opt_step": (torch.amp.GradScaler, "_maybe_opt_step", _maybe_opt_step),
         "save": (torch, "save", _save),
         "tensor": (torch, "tensor", _made_on_host("tensor")),
         "as_tensor": (torch, "as_tensor", _made_on_host("as_tensor")),
         "asarray": (torch, "asarray", _made_on_host("asarray")),
+        "json": (json.JSONEncoder, "iterencode", _iterencode),
         "notify": (threading.Condition, "notify", _telling("notify")),
         "submit": (ThreadPoolExecutor, "submit", _telling("submit")),
     }

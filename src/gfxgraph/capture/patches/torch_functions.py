@@ -14,7 +14,7 @@ _FAKE = torch._C._TorchDispatchModeKey.FAKE
 
 
 class Stock(dict[str, Any]):
-    """torch's own functions by short name, for those that are replaced now (intercept.py).
+    """torch's own functions by short name, for those that are replaced now (replaced.py).
 
     A replacement may still run in another thread when the last capture ends: it then finds torch's own in its place.
     """

@@ -1,4 +1,4 @@
-"""Replacements, while a capture runs, for waits, queries, seeds and cache calls: split out, or made safe."""
+"""Replacements, while a capture runs, for waits, queries and cache calls: split out, or made safe."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from gfxgraph.capture import capture_lock
-from gfxgraph.capture.patches.rng_state import asks_dynamo, in_the_place_of
 from gfxgraph.capture.patches.torch_functions import STOCK, Targets, session_here
 from gfxgraph.capture.record.user_lines import place, shown
 from gfxgraph.errors import CaptureError
@@ -195,76 +194,6 @@ def _empty_cache(short: str) -> Callable[[], None]:
     return empty_cache
 
 
-@functools.cache  # one for all captures: it is known by identity
-def _reseed(name: str, short: str) -> Callable[[Any], Any]:
-    def reseed(seed: Any) -> Any:
-        session = session_here()
-        call = STOCK[short]
-        if session is None:
-            return call(seed)
-        session.rollback.save_states([torch.default_generator])
-        return session.host_call(name, lambda: call(seed))
-
-    return reseed
-
-
-_OF_GENERATORS = ("get_state", "set_state", "manual_seed", "seed")
-
-
-def _generator_targets() -> Targets:
-    """Methods of generators: torch's functions call them, and so do programs."""
-    classes = torch._C.Generator, *torch._C.Generator.__subclasses__()
-    return {
-        f"generator.{number}.{name}": (
-            owner,
-            name,
-            _of_generator(getattr(vars(owner)[name], "__wrapped__", vars(owner)[name])),
-        )
-        for number, owner in enumerate(classes)
-        for name in _OF_GENERATORS
-        if name in vars(owner)
-    }
-
-
-@functools.cache  # one for all captures: it is known by identity
-def _of_generator(original: Callable[..., object]) -> Callable[..., object]:
-    reads = original.__name__ == "get_state"
-
-    @functools.wraps(original)
-    def method(self: torch.Generator, *args: object, **kwargs: object) -> object:
-        session = session_here()
-        on_host = self.device.type == "cpu"
-        if session is None or (on_host and original.__name__ != "set_state" and session.seeds.has_made(self)):
-            return original(self, *args, **kwargs)
-        if asks_dynamo():  # around a trace, which draws nothing
-            return original(self, *args, **kwargs)
-        row = f"torch{'' if on_host else '.cuda'}.{'get' if reads else 'set'}_rng_state"
-        if reads:
-            return session.values.generator_state(lambda: original(self), row)
-        saving = [session.rollback.save_states]
-
-        def act() -> object:
-            if saving:  # by now no segment is open, in which torch gives the offset within the graph
-                saving.pop()([self])
-            return original(self, *args, **kwargs)
-
-        made = session.host_call(row, act)
-        session.seeds.told(self)
-        return made
-
-    return method
-
-
-def _read_rng_state(call: Callable[[], torch.Tensor]) -> torch.Tensor:
-    session = session_here()
-    return call() if session is None else session.values.generator_state(call, "torch.cuda.get_rng_state")
-
-
-def _write_rng_state(call: Callable[[], Any]) -> Any:
-    session = session_here()
-    return call() if session is None else session.host_call("torch.cuda.set_rng_state", call)
-
-
 def targets() -> Targets:
     cuda, C = torch.cuda, torch._C
     return {
@@ -280,14 +209,4 @@ def targets() -> Targets:
         "empty_cache": (C, "_cuda_emptyCache", _empty_cache("empty_cache")),
         # torch.cuda.graph() calls it on entry: freeing pinned memory kills a running capture.
         "host_empty_cache": (C, "_host_emptyCache", _empty_cache("host_empty_cache")),
-        "manual_seed": (torch, "manual_seed", _reseed("torch.manual_seed", "manual_seed")),
-        "cuda_manual_seed": (cuda, "manual_seed", _reseed("torch.cuda.manual_seed", "cuda_manual_seed")),
-        "cuda_manual_seed_all": (
-            cuda,
-            "manual_seed_all",
-            _reseed("torch.cuda.manual_seed_all", "cuda_manual_seed_all"),
-        ),  # fmt: skip
-        "get_rng_state": (cuda, "get_rng_state", in_the_place_of(cuda.get_rng_state, _read_rng_state)),
-        **_generator_targets(),
-        "set_rng_state": (cuda, "set_rng_state", in_the_place_of(cuda.set_rng_state, _write_rng_state)),
     }

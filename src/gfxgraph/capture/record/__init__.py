@@ -2,11 +2,11 @@
 
 recorder.py, not_recorded.py
               the dispatch mode that writes the tape; calls that it does not write down as they come
-modes.py      entering and leaving torch's stack of dispatch modes; autocasting.py: autocast's state inside one
-overloads.py, torch_bindings.py, fused_recording.py
-              facts about each operation, torch's bindings for it, and operations recorded whole
-tensor_arguments.py, unsafe_calls.py
-              tensors among the arguments of an operation; conditions on its arguments
+modes.py      entering and leaving torch's stack of dispatch modes; autocast's state inside one
+overloads.py, fused_recording.py
+              facts about each operation, and operations recorded whole
+tensor_arguments.py
+              tensors among the arguments of an operation
 splits.py     what runs between two segments
 host_values.py, host_memory.py
               values that leave the device; host memory that captured code read
@@ -14,10 +14,8 @@ tracked_numbers.py
               what ``.item()`` hands out inside a capture
 dynamic_shapes.py
               calls that replays repeat whole: with such numbers, or tensors whose shape depends on data
-random_generators.py, seeds.py
-              the generators of a capture; those that the captured program seeds
-grad_scaler.py
-              ``GradScaler.step``, the one branch that is captured both ways
+random_generators.py
+              the generators of a capture, and those that the captured program seeds
 collectives.py, streams.py
               collectives of a segment; the streams of a capture
 user_lines.py which line of the program is running

@@ -74,9 +74,13 @@ def wait_for(launched: object) -> None:
         torch.ops._c10d_functional.wait_tensor(tensor)
 
 
+def are_used() -> bool:
+    """Whether a process group has been made."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
 def targets() -> Targets:
-    """Replacements for waits; empty where no process group has been made."""
-    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+    if not are_used():
         return {}
     c10d = torch._C._distributed_c10d
     return {

@@ -22,9 +22,9 @@ does.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,16 +32,14 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from gfxgraph.capture.patches import intercept
+from gfxgraph.capture.patches import replaced
 from gfxgraph.capture.record import fused_recording
-from gfxgraph.capture.record.autocasting import as_now
-from gfxgraph.capture.record.modes import is_entered, put_below, take_off
+from gfxgraph.capture.record.modes import as_now, is_entered, put_below, take_off
 from gfxgraph.capture.record.tensor_arguments import flat, written
 from gfxgraph.capture.record.tracked_numbers import holds_numbers, plain
 from gfxgraph.capture.record.user_lines import place
-from gfxgraph.capture.replay.captured_program import Splitting
 from gfxgraph.capture.replay.graph_tensors import has_layout, memory_of, storage_address
-from gfxgraph.capture.replay.replay_steps import HostStep, ReadStep, SegmentStep, Step, share_memory
+from gfxgraph.capture.replay.program import HostStep, ReadStep, SegmentStep, Step, share_memory
 from gfxgraph.core.tape import TapeValue, leaves, where_of
 from gfxgraph.core.unsafe import Kind, UnsafeOp, When
 from gfxgraph.process import process
@@ -76,26 +74,17 @@ _everywhere: dict[int, tuple[weakref.ref[Tensor], weakref.ref[HostStep]]] = {}
 """Every moving tensor of the process, by ``id``, with the step that makes it."""
 
 
-class MovingCapture(Splitting, Protocol):
-    """What `MovingTensors` needs from its capture."""
-
-    values: Any
-    recorder: Any
-    rollback: Any
-    streams: Any
-
-
 class MovingTensors:
     """The moving tensors of one capture."""
 
-    def __init__(self, session: MovingCapture) -> None:
-        self._session = weakref.ref(session)
+    def __init__(self, session: Any) -> None:
+        self._session: Callable[[], Any] = weakref.ref(session)
         self._steps: dict[int, tuple[weakref.ref[Tensor], HostStep]] = {}
         self._mode: MovingCalls | None = None
 
     @property
     def is_idle(self) -> bool:
-        session: Any = self._session()
+        session = self._session()
         return session is None or session.recorder.paused or process.active_session() is not session
 
     @property
@@ -144,7 +133,7 @@ class MovingTensors:
         if self._mode is None and fused_recording.has_compiled_nothing():
             self._mode = MovingCalls(self)  # stored before it is entered, so that it is removed whatever happens
             put_below(self._mode)
-            session: Any = self._session()
+            session = self._session()
             session.recorder.is_wary = True
         return self._mode is not None
 
@@ -187,7 +176,7 @@ class MovingTensors:
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Handle a torch call inside the capture."""
-        session: Any = self._session()
+        session = self._session()
         if holds_numbers((args, kwargs)):
             return session.values.passed(func, args, kwargs)
         found = self.among(args, kwargs)
@@ -200,14 +189,14 @@ class MovingTensors:
         if name in _FORMS or not _can_be_made_again(flat(args, kwargs), kwargs):
             self.fix(found)
             return func(*args, **kwargs)
-        func = intercept.original_of(func)
+        func = replaced.original_of(func)
         if name in _ANSWERS:
             return self._answered(session, name, func, args, kwargs)
         return self._made(session, name, func, args, kwargs)
 
     def by_number(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Handle a torch call with a tracked number: repeat it with the fresh value, or pin the value."""
-        session: Any = self._session()
+        session = self._session()
         tensors = flat(args, kwargs)
         name = func.__name__
         if (
@@ -217,7 +206,7 @@ class MovingTensors:
             or not _can_be_made_again(tensors, kwargs)
         ):
             return func(*plain(args, name), **plain(kwargs, name))
-        return self._made(session, name, intercept.original_of(func), args, kwargs)
+        return self._made(session, name, replaced.original_of(func), args, kwargs)
 
     def _answered(self, session: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         """Record a read by Python that depends on the shape."""

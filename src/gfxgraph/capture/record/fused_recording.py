@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from gfxgraph.capture.patches.deferred_calls import quiet
+from gfxgraph.capture.patches.torch_functions import Targets
 from gfxgraph.capture.record.overloads import OpInfo, known_as
 from gfxgraph.process import process
 from gfxgraph.process.process import OngoingRecording
@@ -64,16 +65,20 @@ _SWITCHES: list[tuple[Any, Any]] = [
 ]
 
 
-def owner_of(name: str) -> Any:
-    """``torch.nn.functional``, or None if compiled code may have a guard on its function ``name``."""
-    functional = torch.nn.functional
-    return functional if has_compiled_nothing() and getattr(functional, name) is getattr(torch._C._nn, name) else None
-
-
 def has_compiled_nothing() -> bool:
     """True as long as no compiled code can have a guard on a function that a capture would replace."""
     frames: Any = sys.modules.get("torch._dynamo.convert_frame")
     return frames is None or bool(frames.FRAME_COUNTER == 0)
+
+
+def targets() -> Targets:
+    functional = torch.nn.functional
+    found = {"linear": ("linear", linear), "attention": ("scaled_dot_product_attention", attention)}
+    return {
+        short: (functional, name, instead)
+        for short, (name, instead) in found.items()
+        if getattr(functional, name) in (getattr(torch._C._nn, name), instead)
+    }
 
 
 def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:

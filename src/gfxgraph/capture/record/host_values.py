@@ -12,12 +12,13 @@ import operator
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from gfxgraph.capture.patches import intercept, numbers_after_capture
+from gfxgraph.capture.patches import replaced
+from gfxgraph.capture.patches.torch_functions import STOCK
 from gfxgraph.capture.record.host_memory import lends_memory
 from gfxgraph.capture.record.tensor_arguments import flat
 from gfxgraph.capture.record.tracked_numbers import (
@@ -31,16 +32,14 @@ from gfxgraph.capture.record.tracked_numbers import (
     refs_and_values,
 )
 from gfxgraph.capture.record.user_lines import is_made_by_dynamo, place, program_place
-from gfxgraph.capture.replay.captured_program import Splitting
 from gfxgraph.capture.replay.graph_tensors import kept_identity, memory_of, overwrite
-from gfxgraph.capture.replay.replay_steps import CallStep, Gate, HostStep, ReadStep, Step
+from gfxgraph.capture.replay.program import CallStep, HostStep, ReadStep, Step
 from gfxgraph.core.expressions import Expressions, Ref, refs_in
 from gfxgraph.core.questions import EXACTLY, TRUTH, Question, same_value
 from gfxgraph.core.tape import where_of
 from gfxgraph.core.unsafe import BY_NAME, UnsafeOp
 from gfxgraph.errors import CaptureError
 from gfxgraph.process import process
-from gfxgraph.process.process import OngoingRecording
 from gfxgraph.types import OnUnsafe
 
 _MOST_NUMBERS = 4096
@@ -50,28 +49,13 @@ _refilled: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionar
 that reads one is captured when it holds one call's values."""
 
 
-class ReadingCapture(Splitting, Protocol):
-    """What `HostValues` needs from its capture."""
-
-    gate: Gate | None
-
-    @property
-    def moving(self) -> Any: ...
-    @property
-    def recorder(self) -> OngoingRecording: ...
-    @property
-    def is_over(self) -> bool: ...
-    def add(self, step: Step) -> None: ...
-    def failed(self, error: CaptureError) -> CaptureError: ...
-
-
 def _below_modes(read: Callable[[Tensor], Any], tensor: Tensor) -> Any:
     """Read a tensor as torch does: what modes and subclasses make of it is done once, with the number."""
     with torch._C.DisableTorchFunction():
         return read(tensor)
 
 
-def _content(session: ReadingCapture, tensor: Tensor) -> Tensor:
+def _content(session: Any, tensor: Tensor) -> Tensor:
     """A copy that the capture does not see."""
     session.recorder.paused = True
     try:
@@ -90,7 +74,7 @@ def _here() -> HostValues | None:
 class HostValues:
     """The values that one capture read on the host."""
 
-    def __init__(self, session: ReadingCapture) -> None:
+    def __init__(self, session: Any) -> None:
         # A weak reference: numbers outlive their capture, and a finished session must not wait for the collector.
         self._session = weakref.ref(session)
         self.numbers = Expressions()
@@ -108,7 +92,7 @@ class HostValues:
 
     def taint(self, tensor: Tensor) -> None:
         if not self.tainted:
-            intercept.watch_host_memory()
+            replaced.also("memory")
         memory = memory_of(tensor)
         if memory not in self.tainted:
             self.tainted[memory] = kept_identity(tensor)
@@ -145,7 +129,7 @@ class HostValues:
 
     def read_scalar(self, tensor: Tensor, name: str) -> Any:
         """``tensor.item()`` inside the capture: a number that carries its expression, or a plain bool."""
-        value, ref, where = self._read(partial(_below_modes, intercept.stock("item"), tensor), name)
+        value, ref, where = self._read(partial(_below_modes, STOCK["item"], tensor), name)
         if isinstance(value, bool):
             self.asked(ref, TRUTH, None, value, where)
             return value
@@ -155,7 +139,7 @@ class HostValues:
         """``tensor.tolist()``: one read, and a number for each element."""
         if tensor.dim() == 0:
             return self.read_scalar(tensor, "Tensor.tolist")
-        to_list = partial(_below_modes, intercept.stock("tolist"), tensor)
+        to_list = partial(_below_modes, STOCK["tolist"], tensor)
         value, ref, where = self._read(to_list, "Tensor.tolist")
         if tensor.dtype is torch.bool or tensor.numel() > _MOST_NUMBERS:
             self.escaped(ref, value, "Tensor.tolist()", where)
@@ -175,7 +159,7 @@ class HostValues:
 
     def read_contents(self, tensor: Tensor, use: str, where: Any = None) -> None:
         """A host tensor's contents escape, as a NumPy array: they are pinned."""
-        value, ref, where = self._read(partial(_below_modes, intercept.stock("tolist"), tensor), use, where)
+        value, ref, where = self._read(partial(_below_modes, STOCK["tolist"], tensor), use, where)
         self.escaped(ref, value, use, where)
 
     def pin_lent(self, written: Iterable[Tensor]) -> None:
@@ -281,7 +265,7 @@ class HostValues:
         row: UnsafeOp = BY_NAME[name]
         return self._capturing().split(row, name, make, where)  # type: ignore[no-any-return]
 
-    def _capturing(self) -> ReadingCapture:
+    def _capturing(self) -> Any:
         session = self._session()
         assert session is not None  # a caller that splits holds the session
         return session
@@ -312,7 +296,6 @@ class HostValues:
             return value
         number = (TrackedInt if is_int else TrackedNumber)(self, value, ref)
         self._given.append(weakref.ref(number))
-        numbers_after_capture.note(number)
         return number
 
     def latest(self, ref: Ref, captured: Any) -> Any:

@@ -17,8 +17,10 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
+import torch
 from torch._C import (
     _get_function_stack_at,
     _len_torch_function_stack,
@@ -212,3 +214,37 @@ def _stack(modes: list[object]) -> None:
         _pop_torch_function_stack()
     for each in modes:
         _push_on_torch_function_stack(each)
+
+
+# -- autocast, asked from inside a handler -----------------------------------------------------------------
+
+_AUTOCAST = {"cuda": torch._C.DispatchKey.AutocastCUDA, "cpu": torch._C.DispatchKey.AutocastCPU}
+
+
+def as_outside() -> Any:
+    """Context manager for the parts of a composite operation, in a mode's handler: autocast as it is outside.
+
+    Inference mode hands such an operation whole to the mode. Torch has switched everything above the mode off in its
+    handler, autocast too: the parts of ``square`` would give bfloat16 where eager gives float32.
+    """
+    with torch._C._RestorePythonTLSSnapshot():  # as it was at the dispatcher's entry
+        keys = [key for kind, key in _AUTOCAST.items() if torch.is_autocast_enabled(kind)]
+    if not keys:
+        return nullcontext()
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    for key in keys:
+        excluded = excluded.remove(key)
+    return torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded)
+
+
+def as_now(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``func`` so that it runs under the autocast settings of now, wherever it is called."""
+    if not torch.is_autocast_enabled("cuda"):
+        return func
+    dtype = torch.get_autocast_dtype("cuda")
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with torch.autocast("cuda", dtype, cache_enabled=False):
+            return func(*args, **kwargs)
+
+    return called

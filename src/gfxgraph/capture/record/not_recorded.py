@@ -21,7 +21,7 @@ from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gfxgraph.capture import upward_hooks
-from gfxgraph.capture.record.autocasting import as_outside
+from gfxgraph.capture.record.modes import as_outside
 from gfxgraph.capture.record.overloads import NO_NODE, OPS, OpInfo, identity
 from gfxgraph.capture.record.tensor_arguments import flat
 from gfxgraph.capture.record.tracked_numbers import plain

@@ -1,4 +1,6 @@
-"""What is known about an operation before it runs, determined once per overload."""
+"""What is known about an operation before it runs, determined once per overload: torch's binding for it, and whether
+the unsafe table applies to a call.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from gfxgraph.capture.patches.deferred_calls import quiet
 from gfxgraph.capture.record.collectives import noting
 from gfxgraph.capture.record.tensor_arguments import is_collective_in_place, written_arguments
-from gfxgraph.capture.record.torch_bindings import BINDINGS, NAMED
-from gfxgraph.capture.record.unsafe_calls import CONDITIONS
-from gfxgraph.core.unsafe import BY_NAME, NO_LAYOUT, UnsafeOp
+from gfxgraph.core.unsafe import BY_NAME, NO_LAYOUT, UnsafeOp, When
 
 identity = object.__hash__
 """A number that no two live objects share, like ``id``, but without an audit event.
@@ -26,7 +27,7 @@ NO_NODE = frozenset(
     "aten::_unsafe_view aten::_conj aten::_neg_view aten::lift_fresh_copy".split()
 )
 """Operations that launch nothing, though no schema says so."""
-_EXACT = frozenset({torch.Tensor, torch.nn.Parameter})
+_EXACT = frozenset({Tensor, torch.nn.Parameter})
 _NO_LAYOUT = re.compile(r"aten::(?!_?fake_|_cslt|.*semi_structured).*(sparse|nested|quantize|mkldnn)").match
 """Operations that make tensors which no address, sizes and strides describe."""
 _HOLDS_NO_TENSOR = re.compile(
@@ -34,6 +35,127 @@ _HOLDS_NO_TENSOR = re.compile(
     r"|SymBool|Scalar|Generator|Stream)\]*"
 ).fullmatch
 """Argument types, as schemas write them, whose values cannot contain a tensor."""
+
+# torch's own Python bindings for the operations that models are made of, by overload. Calling an overload by name
+# goes through a parser that reads the schema on every call; the binding that a program would call was compiled for
+# its signature and takes half as long. A recorder calls each operation of a capture once, and this saves about 5% of
+# the capture. Given positional arguments only and a plain tensor first, a binding dispatches to exactly the overload
+# listed here: tests/unit/capture/record/test_overloads.py calls each one both ways.
+_METHODS = (
+    "add.Tensor add_.Tensor sub.Tensor mul.Tensor mul_.Tensor div.Tensor neg rsqrt sqrt cos sin exp tanh sigmoid "
+    "pow.Tensor_Scalar mean.dim view t transpose.int unsqueeze expand detach clone mm bmm index_copy_"
+)
+_FUNCTIONS = "cat addmm"
+_NN = "silu gelu"
+
+
+def _found() -> dict[str, Callable[..., Any]]:
+    rooms = ((torch._C.TensorBase, _METHODS), (torch._C._VariableFunctions, _FUNCTIONS), (torch._C._nn, _NN))
+    found: dict[str, Callable[..., Any]] = {}
+    for room, names in rooms:
+        for name in names.split():
+            binding = getattr(room, name.partition(".")[0], None)
+            if binding is not None:
+                found[f"aten::{name}"] = binding
+    return found
+
+
+def _to_dtype(tensor: torch.Tensor, *, dtype: torch.dtype | None) -> torch.Tensor:
+    return (
+        _to(tensor, dtype, False, True) if dtype is not None else torch.ops.aten._to_copy.default(tensor, dtype=None)
+    )
+
+
+_to = torch._C.TensorBase.to
+BINDINGS = _found()
+"""``aten::add.Tensor`` -> ``torch._C.TensorBase.add``."""
+NAMED: dict[str, tuple[str, Callable[..., Any]]] = {
+    "aten::clone": ("memory_format", torch._C.TensorBase.clone),
+    "aten::_to_copy": ("dtype", _to_dtype),
+}
+"""Like ``BINDINGS``, for calls with one tensor and one keyword argument: the keyword, and the function to call."""
+
+
+# Which calls of a listed operation are unsafe: the table's ``When``, evaluated on actual arguments.
+
+
+def always(args: Any, kwargs: Any) -> bool:
+    # Reading a tensor that is on the host needs no device.
+    first = args[0] if args else None
+    if isinstance(first, Tensor):
+        return first.is_cuda
+    return True
+
+
+def never(args: Any, kwargs: Any) -> bool:
+    return False
+
+
+def crosses_device(args: Any, kwargs: Any) -> bool:
+    """copy_(dst, src, non_blocking) and _to_copy(x, device=, non_blocking=) between host and device."""
+    first = args[0]
+    if len(args) > 1 and isinstance(args[1], Tensor):
+        dst, src = first, args[1]
+        if dst.is_cuda == src.is_cuda:
+            return False
+        non_blocking = kwargs.get("non_blocking", args[2] if len(args) > 2 else False)
+        host = src if dst.is_cuda else dst
+        return not (non_blocking and host.is_pinned())
+    device = kwargs.get("device")
+    if device is None:
+        return False
+    to_device = torch.device(device).type != "cpu"
+    if to_device == first.is_cuda:
+        return False
+    # For a non-blocking copy to the host, torch allocates pinned memory itself.
+    return not (kwargs.get("non_blocking") and (first.is_cuda or first.is_pinned()))
+
+
+def host_or_mask_index(args: Any, kwargs: Any) -> bool:
+    target, indices = args[0], args[1]
+    if not target.is_cuda:
+        return any(isinstance(i, Tensor) and i.is_cuda for i in indices)
+    values = args[2] if len(args) > 2 and isinstance(args[2], Tensor) else kwargs.get("values")
+    masks = others = hosts = 0
+    for index in indices:
+        if isinstance(index, Tensor):
+            if index.dtype in (torch.bool, torch.uint8):
+                masks += 1
+            else:
+                others += 1
+            hosts += not index.is_cuda
+    if hosts:
+        return True
+    if values is not None and not values.is_cuda:
+        # torch turns this one into masked_fill, which can be captured.
+        accumulate = kwargs.get("accumulate", args[3] if len(args) > 3 else False)
+        return not (values.numel() == 1 and masks and not others and not accumulate)
+    return masks > 0
+
+
+def no_output_size(args: Any, kwargs: Any) -> bool:
+    return kwargs.get("output_size") is None and always(args, kwargs)
+
+
+def tensor_std(args: Any, kwargs: Any) -> bool:
+    std = args[1] if len(args) > 1 else kwargs.get("std")
+    return isinstance(std, Tensor) and std.is_cuda
+
+
+def different_tensors(args: Any, kwargs: Any) -> bool:
+    return args[0].is_cuda and args[0] is not args[1]
+
+
+CONDITIONS: dict[When, Callable[[Any, Any], bool]] = {
+    When.ALWAYS: always,
+    When.CROSSES_DEVICE: crosses_device,
+    When.HOST_OR_MASK_INDEX: host_or_mask_index,
+    When.NO_OUTPUT_SIZE: no_output_size,
+    When.TENSOR_STD: tensor_std,
+    When.DIFFERENT_TENSORS: different_tensors,
+    When.FOREIGN_GENERATOR: never,  # checked through the operation's schema
+    When.RECORDED_NOTHING: never,  # checked after the operation has run
+}
 
 
 class OpInfo:
@@ -51,7 +173,6 @@ class OpInfo:
         "is_torchs",
         "is_view",
         "is_watched",
-        "launches_nothing",
         "makes_memory",
         "mutates",
         "n_tensors",
@@ -101,14 +222,12 @@ class OpInfo:
             or any(r.alias_info is not None for r in schema.returns)
             or schema.name.startswith(("aten::_unsafe_view", "aten::unsafe_"))
         )
-        # A view launches nothing, so the graph is not queried after it.
-        self.is_view = (
+        # It launches nothing. torch ends a product, or a copy, with the other one, of which no schema tells.
+        self.is_view = schema.name == "aten::_unsafe_view" or (
             bool(schema.returns)
             and not self.mutates
             and all(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
         )
-        # torch ends a product, or a copy, with this operation.
-        self.launches_nothing = self.is_view or schema.name == "aten::_unsafe_view"
         call = noting(schema.name, getattr(func, "_op", func))
         self.call = quiet(schema.name, call)
         self.binding = quiet(schema.name, BINDINGS.get(full, call))

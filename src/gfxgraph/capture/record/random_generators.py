@@ -1,19 +1,25 @@
-"""The random generators of one capture: the device's own, and those registered with the graph.
+"""The random generators of one capture: the device's own, those registered with the graph, and those that it seeds.
 
 A program can exchange a generator's state (``graphsafe_set_state``), while a graph keeps the state that the generator
 had when it was registered. So this file keeps handles on states, not on generators.
+
+A draw on the host, or from a generator that the graph does not know, is repeated at each replay, and goes on where
+the generator stands. If the program seeds it inside the capture, that is a step of its own (patches/generators.py).
+If it makes the generator there (``torch.Generator`` notes that while captures run), or seeds it by a method that it
+looked up before, a draw sets the state that it has found.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 
 from gfxgraph.capture import capture_lock
+from gfxgraph.capture.patches.torch_functions import put_state, state_of
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.undo import BASELINE
 from gfxgraph.process import process
@@ -176,3 +182,64 @@ def registering(base: Any, graph: object, states: list[object]) -> Iterator[None
             if not is_whole:
                 process.never_destroy(graph)
         raise
+
+
+# -- seeds: each replay's draws begin where the capture's did ----------------------------------------------
+
+
+class Drawn:
+    """A generator from which a step draws.
+
+    Args:
+        given: the state that it is given before; None if it goes on where it stands.
+    """
+
+    __slots__ = ("generator", "given")
+
+    def __init__(self, generator: torch.Generator, given: torch.Tensor | None) -> None:
+        self.generator = generator
+        self.given = given
+
+    def again(self) -> None:
+        """What a replay does before it draws."""
+        if self.given is not None:
+            put_state(self.generator, self.given)
+
+
+class Seeds:
+    """What one capture knows of the generators that it draws from by itself."""
+
+    def __init__(self) -> None:
+        self.made: list[torch.Generator] = []
+        self._left: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
+        self._told: set[int] = set()
+
+    def before(self, generators: Iterable[torch.Generator]) -> tuple[Drawn, ...]:
+        """Look at the generators of a draw to come."""
+        return tuple(map(self._looked_at, generators))
+
+    def after(self, drawn: Iterable[Drawn]) -> None:
+        """Note how a draw has left them."""
+        for each in drawn:
+            self._left[each.generator._cdata] = each.generator, state_of(each.generator)
+
+    def at_end(self) -> list[Callable[[], None]]:
+        """What each replay must do last: give the generators what the program gave them after its draws."""
+        last = [self._looked_at(generator) for generator, _ in self._left.values()]
+        return [each.again for each in last if each.given is not None]
+
+    def has_made(self, generator: torch.Generator) -> bool:
+        """Whether the program has made it in this capture, and no step sets its state."""
+        number = generator._cdata
+        return number not in self._told and any(made._cdata == number for made in self.made)
+
+    def told(self, generator: torch.Generator) -> None:
+        """A step sets its state, at each replay anew: what the next draw finds is no news."""
+        self._told.add(generator._cdata)
+        if generator._cdata in self._left:
+            self._left[generator._cdata] = generator, state_of(generator)
+
+    def _looked_at(self, generator: torch.Generator) -> Drawn:
+        state, left = state_of(generator), self._left.get(generator._cdata)
+        is_as_left = torch.equal(left[1], state) if left is not None else not self.has_made(generator)
+        return Drawn(generator, None if is_as_left else state)

@@ -19,8 +19,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable
-from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 from weakref import getweakrefs
 
 import torch
@@ -29,8 +28,6 @@ from torch.nn import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gfxgraph.capture.patches.torch_functions import can_keep_from_dynamo, keep_from_dynamo
-from gfxgraph.capture.record.dynamic_shapes import MovingTensors
-from gfxgraph.capture.record.host_memory import HostReads
 from gfxgraph.capture.record.not_recorded import (
     TO_RECORD,
     HostOperand,
@@ -43,15 +40,12 @@ from gfxgraph.capture.record.not_recorded import (
     otherwise,
 )
 from gfxgraph.capture.record.overloads import OPS, OpInfo, identity
-from gfxgraph.capture.record.random_generators import Generators
 from gfxgraph.capture.record.tensor_arguments import flat
-from gfxgraph.capture.record.user_lines import LIBRARIES, SKIP, is_library_code, note_library, place
+from gfxgraph.capture.record.user_lines import LIBRARIES, SKIP, place, user_frame
 from gfxgraph.capture.replay.graph_tensors import Layout, has_layout, storage_address
 from gfxgraph.core.tape import Opaque, Tape, TapeValue, new_value
-from gfxgraph.core.unsafe import BY_NAME, UnsafeOp
+from gfxgraph.core.unsafe import BY_NAME
 from gfxgraph.process import process
-from gfxgraph.process.process import Process
-from gfxgraph.types import OnUnsafe
 
 _getframe = sys._getframe
 _numbers = itertools.count(1)  # of recorders
@@ -61,46 +55,12 @@ def _no_reader() -> int:
     return 0
 
 
-class Tainted(Protocol):
-    """What a recorder asks about host tensors that hold device values."""
-
-    tainted: Any
-
-    @property
-    def has_given(self) -> bool: ...
-    def taint(self, tensor: Tensor) -> None: ...
-    def reads_tainted(self, args: Any, kwargs: Any) -> bool: ...
-
-
-class RecordedCapture(Protocol):
-    """What a recorder asks of the capture that it watches, wherever it cannot continue by itself."""
-
-    state: Process
-    device_index: int
-    checks_for_escapes: bool
-    policy: OnUnsafe
-    generators: Generators
-
-    @property
-    def values(self) -> Tainted: ...
-    @property
-    def moving(self) -> MovingTensors: ...
-    @property
-    def host(self) -> HostReads: ...
-    def frontier_reader(self, stream: int) -> Callable[[], int | tuple[int, ...]]: ...
-    def unsafe_op(self, row: UnsafeOp, func: Any, args: Any, kwargs: Any) -> Any: ...
-    def op_failed(self, info: OpInfo, func: Any, args: Any, kwargs: Any, error: RuntimeError) -> Any: ...
-    def note_draw(self, slot: tuple[int, str] | None, args: Any, kwargs: Any) -> None: ...
-    def grew(self) -> None: ...
-    def keep_layout(self, tensor: Tensor, as_it_was: Tensor) -> None: ...
-
-
 class Recorder(TorchDispatchMode):
     """Records one session; see the module's docstring."""
 
     supports_higher_order_operators = True
 
-    def __init__(self, session: RecordedCapture) -> None:
+    def __init__(self, session: Any) -> None:
         super().__init__()
         self.session = session
         self.paused = False
@@ -151,7 +111,7 @@ class Recorder(TorchDispatchMode):
 
     def let_go(self) -> None:
         """Release everything that would keep the finished session's graphs and tensors alive."""
-        self.session = None  # type: ignore[assignment]
+        self.session = None
         self.readers.clear()
         self.reader = _no_reader
         self.paused = True
@@ -223,13 +183,13 @@ class Recorder(TorchDispatchMode):
     # -- dispatch ---------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # Every line here runs once for each operation of a capture; see benchmarks/bench_core.py.
+        # Every line from here to the end of `_view` and `_launch` runs once for each operation of a capture: see
+        # benchmarks/record_cost.py. One call of Python's more costs as much as five of them.
         if self.paused:
             return func(*args, **kwargs) if kwargs else func(*args)
         info = OPS.get(identity(func)) or first_seen(func)
         if info is None:
             return not_recorded(self, func, args, kwargs or {})
-        func = info.func
         if info.is_watched or self.is_wary or ((applies := info.applies) is not None and applies(args, kwargs or {})):
             answer, args, kwargs = looked_at(self, info, args, kwargs or {})
             if answer is not TO_RECORD:
@@ -254,37 +214,64 @@ class Recorder(TorchDispatchMode):
             else:
                 spec_kwargs = kwargs
         except NoStorage as found:
-            return otherwise(self, found, func, args, kwargs)
-        rows = self.rows
-        position = len(rows)
+            return otherwise(self, found, info.func, args, kwargs or {})
         call = info.binding if not kwargs and args and type(args[0]) in _EXACT else info.by_name(args, kwargs)
-        if info.launches_nothing:
+        if info.is_view:
+            return self._view(info, call, args, kwargs, spec_args, spec_kwargs)
+        return self._launch(info, call, args, kwargs, spec_args, spec_kwargs)
+
+    def _view(self, info: OpInfo, call: Any, args: Any, kwargs: Any, spec_args: list[Any], spec_kwargs: Any) -> Any:
+        """Record what launches nothing, so that neither the graph is asked nor the line looked for."""
+        out = call(*args, **kwargs) if kwargs else call(*args)
+        rows, owner = self.rows, self.owner
+        if type(out) is Tensor and out.is_cuda:
+            made: Any = out.__weakref__
+            if made is not None and (type(made) is not TapeValue or made.owner is not owner):
+                made = self.known(out)
+            if made is None:
+                base = spec_args[0] if spec_args else None
+                made = TapeValue(out)
+                made.owner = owner
+                made.made_by = len(rows)
+                made.segment = self.segment
+                made.address = 0
+                made.root = (base.root or base) if type(base) is TapeValue else _EXTERNAL_ROOT
+                made.layout = None
+                self.values.append(made)
+                if self.is_guarded:
+                    self._note_layout(out, made)
+        elif (made := self._made_of(out, len(rows), info, args, kwargs, spec_args, spec_kwargs)) is _HOST_WORK:
+            return out
+        rows.append((info.func, spec_args, spec_kwargs, made))
+        return out
+
+    def _launch(self, info: OpInfo, call: Any, args: Any, kwargs: Any, spec_args: list[Any], spec_kwargs: Any) -> Any:
+        """Record an operation with the graph's last node after it, and the line that it comes from."""
+        rows, frontiers = self.rows, self.frontiers
+        reader = self.reader if self.raw_stream(self.device_index) == self.reader_stream else self._find_reader()
+        if reader() not in frontiers:
+            self.note_opaque()
+        try:
             out = call(*args, **kwargs) if kwargs else call(*args)
-        else:
-            reader = self.reader if self.raw_stream(self.device_index) == self.reader_stream else self._find_reader()
-            frontiers = self.frontiers
-            if reader() not in frontiers:
-                self.note_opaque()
-            try:
-                out = call(*args, **kwargs) if kwargs else call(*args)
-            except RuntimeError as error:
-                return self.session.op_failed(info, func, args, kwargs, error)
-            if self.rows is not rows:  # its kernel is Python, and the capture was split in there
-                return self._made_in_parts(info, args, kwargs, out)
-            after = reader()
-            if launched := after not in frontiers:
-                if type(after) is int:
-                    frontiers.add(after)
-                else:
-                    launched = self._new_nodes(after)
-        if type(out) is Tensor and out.is_cuda:  # inlines _made, without a call
+        except RuntimeError as error:
+            return self.session.op_failed(info, info.func, args, kwargs, error)
+        if self.rows is not rows:  # its kernel is Python, and the capture was split in there
+            return self._made_in_parts(info, args, kwargs, out)
+        after = reader()
+        if launched := after not in frontiers:
+            if type(after) is int:
+                frontiers.add(after)
+            else:
+                launched = self._new_nodes(after)
+        owner = self.owner
+        if type(out) is Tensor and out.is_cuda:
             made: Any = out.__weakref__
             if made is not None and (type(made) is not TapeValue or made.owner is not owner):
                 made = self.known(out)
             if made is None:  # an in-place operation returns the same value, changed
                 made = TapeValue(out)
                 made.owner = owner
-                made.made_by = position
+                made.made_by = len(rows)
                 made.segment = self.segment
                 made.layout = None
                 made.address = 0
@@ -301,34 +288,21 @@ class Recorder(TorchDispatchMode):
                 self.values.append(made)  # once it is whole: an interrupt may strike at any line
                 if self.is_guarded:
                     self._note_layout(out, made)
-        elif (made := self._made_of(out, position, info, args, kwargs, spec_args, spec_kwargs)) is _HOST_WORK:
+        elif (made := self._made_of(out, len(rows), info, args, kwargs, spec_args, spec_kwargs)) is _HOST_WORK:
             return out
-        if info.launches_nothing:
-            if info.is_view:
-                rows.append((func, spec_args, spec_kwargs, made))
-                return out
-            if position and len(last := rows[-1]) > 4 and spec_args[0] is last[3]:  # the end of what torch did there
-                rows.append((func, spec_args, spec_kwargs, made, last[4], last[5], last[6]))
-                return out
-            launched, after = True, 0
-        frame: FrameType | None = _getframe(1)
-        while frame is not None:
-            if frame.f_globals.get("__name__") not in LIBRARIES:
-                code = frame.f_code
-                is_library = SKIP.get(code.co_filename)
-                if not (is_library_code(code) if is_library is None else is_library):
-                    rows.append((func, spec_args, spec_kwargs, made, code, frame.f_lasti, after))
-                    break
-                note_library(frame.f_globals.get("__name__"))
-            frame = frame.f_back
+        frame: Any = _getframe(2)
+        if frame.f_globals.get("__name__") in LIBRARIES or SKIP.get(frame.f_code.co_filename) is not False:
+            frame = user_frame(frame)
+        if frame is None:
+            rows.append((info.func, spec_args, spec_kwargs, made, None, -1, after))
         else:
-            rows.append((func, spec_args, spec_kwargs, made, None, -1, after))
+            rows.append((info.func, spec_args, spec_kwargs, made, frame.f_code, frame.f_lasti, after))
         if info.has_effects:
-            self.note_effects(info, args, kwargs)
+            self._note_effects_of(info, args, kwargs, spec_args)
         if not launched and self.is_hip_like and info.makes_memory and escaped(out, info):
             rows.pop()
-            return self.session.unsafe_op(BY_NAME["any-operation"], func, args, kwargs)
-        if len(self.frontiers) > self.max_nodes:
+            return self.session.unsafe_op(BY_NAME["any-operation"], info.func, args, kwargs)
+        if len(frontiers) > self.max_nodes:
             self.session.grew()
         return out
 
@@ -506,6 +480,15 @@ class Recorder(TorchDispatchMode):
                         self.mutated[key] = tensor
         if info.draws:
             self.session.note_draw(info.generator, args, kwargs)
+
+    def _note_effects_of(self, info: OpInfo, args: Any, kwargs: Any, spec_args: list[Any]) -> None:
+        """As ``note_effects``, but most operations write to one tensor, which this segment has made."""
+        if len(info.mutates) == 1 and not info.draws and (position := info.mutates[0][0]) < len(spec_args):
+            value = spec_args[position]
+            if type(value) is TapeValue and value.root is None and value.address and value.segment == self.segment:
+                if value.made_by >= 0:
+                    return
+        self.note_effects(info, args, kwargs)
 
     def live_values(self) -> list[tuple[TapeValue, Tensor]]:
         """Values of the current segment whose tensors are alive, with the tensors; the newer if a tensor has two."""

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gfxgraph.capture import capture_lock
-from gfxgraph.capture.patches import intercept
+from gfxgraph.capture.patches.torch_functions import STOCK
 from gfxgraph.capture.record.host_memory import HOST_DRAW, ON_HOST, host_generator
-from gfxgraph.capture.record.seeds import Drawn
+from gfxgraph.capture.record.random_generators import Drawn
 from gfxgraph.capture.record.tensor_arguments import flat, outs, written
 from gfxgraph.capture.record.user_lines import place
-from gfxgraph.capture.replay.replay_steps import (
+from gfxgraph.capture.replay.program import (
     OPERATIONS_OWN,
     CallStep,
     HostStep,
@@ -180,9 +180,9 @@ def _execute_pending(session: Session) -> None:
         session.has_executed = True
         # Other streams may still be writing inputs; a capture does not wait for them.
         try:
-            capture_lock.synchronize_device(intercept.stock("device_synchronize"))
+            capture_lock.synchronize_device(STOCK["device_synchronize"])
         except RuntimeError:
-            intercept.stock("stream_synchronize")(session.streams.own)  # for a capture outside gfxgraph
+            STOCK["stream_synchronize"](session.streams.own)  # for a capture outside gfxgraph
         session.rollback.save_states(session.generators.states())
     pending = steps[session.n_executed :]
     for step in pending:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from gfxgraph.capture import capture_lock
-from gfxgraph.capture.patches import intercept
+from gfxgraph.capture.patches import replaced
+from gfxgraph.capture.patches.torch_functions import STOCK
 from gfxgraph.capture.record import collectives
 from gfxgraph.process import process
 from gfxgraph.types import CaptureStatus
@@ -25,14 +26,7 @@ def wait_for(state: process.Process, stream: Any) -> None:
         if state.driver is not None:  # torch's own call ends captures of other threads
             state.driver.synchronize_stream(stream.cuda_stream)
         else:
-            intercept.stock("stream_synchronize")(stream)
-
-
-class Attributing(Protocol):
-    """A recorder, as it tells which launch made a graph's new nodes."""
-
-    def note_opaque(self) -> None: ...
-    def disown_new_nodes(self) -> None: ...
+            STOCK["stream_synchronize"](stream)
 
 
 class Streams:
@@ -83,7 +77,7 @@ class Streams:
 
     def note_work(self, work: object, segment: int) -> None:
         """Note which segment launched a work, or made a future."""
-        intercept.watch_works()
+        replaced.also("collectives")
         self._works[id(work)] = weakref.ref(work), segment
 
     def launched_in(self, work: object) -> int | None:
@@ -100,9 +94,9 @@ class Streams:
         if not self.side:
             return
         event = torch.cuda.Event()
-        intercept.stock("record")(event, self.own)
+        STOCK["record"](event, self.own)
         for stream in self.side.values():
-            intercept.stock("wait")(event, stream)
+            STOCK["wait"](event, stream)
 
     def join(self) -> None:
         """Make the capture's own stream wait for the side streams."""
@@ -110,12 +104,12 @@ class Streams:
             if self.status(stream) is CaptureStatus.ACTIVE:
                 event = torch.cuda.Event()
                 try:
-                    intercept.stock("record")(event, stream)
-                    intercept.stock("wait")(event, self.own)
+                    STOCK["record"](event, stream)
+                    STOCK["wait"](event, self.own)
                 except RuntimeError as error:  # the capture is dead; ending it reports that
                     process.log.debug("could not join %s: %s", stream, error)
 
-    def join_collectives(self, recorder: Attributing) -> None:
+    def join_collectives(self, recorder: Any) -> None:
         """Make the capture's own stream wait for those that run on another, which the tape holds."""
         launched, self._unjoined = self._unjoined, {}
         if not launched:

@@ -21,7 +21,7 @@ import math
 import operator
 import sys
 from types import WrapperDescriptorType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.overrides import is_tensor_like
@@ -30,18 +30,6 @@ from gfxgraph.core.expressions import Ref, among
 
 _MISSING: Any = object()
 _PLAIN = (bool, int, float, complex)
-
-
-class Keeper(Protocol):
-    """A number's view of the capture that it was read in (host_values.py)."""
-
-    @property
-    def sees_calls(self) -> bool: ...
-    def latest(self, ref: Ref, captured: Any) -> Any: ...
-    def left(self, number: Any, value: Any, use: str, kind: type | None = None) -> None: ...
-    def computed(self, name: str, func: Any, args: tuple[Any, ...]) -> Any: ...
-    def passed(self, func: Any, args: Any, kwargs: Any) -> Any: ...
-    def compared(self, first: Any, test: str, second: Any, answer: bool) -> None: ...
 
 
 class _TorchFunction:
@@ -62,7 +50,8 @@ def _passed_to_torch(func: Any, types: Any, args: Any = (), kwargs: Any = None) 
 class TrackedNumber:
     """A number computed from values that the host read; see the module's docstring."""
 
-    _keeper: Keeper
+    _keeper: Any
+    """The ``HostValues`` of the capture that it was read in."""
     _captured: Any
     _ref: Ref
 
@@ -71,7 +60,7 @@ class TrackedNumber:
             return float(keeper)
         return object.__new__(cls)
 
-    def __init__(self, keeper: Keeper, captured: Any, ref: Ref) -> None:
+    def __init__(self, keeper: Any, captured: Any, ref: Ref) -> None:
         self._keeper = keeper
         self._captured = captured
         self._ref = ref

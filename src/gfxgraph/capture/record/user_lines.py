@@ -68,9 +68,14 @@ def locals_of(frame: FrameType) -> Mapping[str, object]:
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
     """The innermost frame that is neither torch's nor ours."""
-    while frame is not None and is_library_code(frame.f_code):
+    while frame is not None:
+        module = frame.f_globals.get("__name__")
+        if module not in LIBRARIES:
+            if not is_library_code(frame.f_code):
+                return frame
+            note_library(module)
         frame = frame.f_back
-    return frame
+    return None
 
 
 def program_place() -> tuple[CodeType | None, int]:

@@ -1,20 +1,15 @@
 """replay: a captured program, run again, checked, or replaced by its tape.
 
-captured_program.py, replay_steps.py
-              a captured program; what a replay of it does, step by step
+program.py    a captured program, and what a replay of it does, step by step
 eager_tape.py running a tape eagerly
 validation.py replay against eager; tolerance.py: tolerances for comparing two runs
 rollback.py   saves and restores what the captured work changes outside its graph
 node_walk.py  a program's nodes, launched one by one
 fast_replay.py
               the lines of a replay that has nothing to check
-replay_hooks.py
-              torch's replay hooks
 runtime_workarounds.py, workspaces.py
               workarounds for torch and its libraries during a replay
 graph_tensors.py
               tensors over memory that a graph uses
-hang_watch.py reports captures and replays that hang
-other_ranks.py
-              the other ranks of a job, asked through torch.distributed's store
+hang_watch.py reports captures and replays that hang, and asks the other ranks of a job where they are
 """

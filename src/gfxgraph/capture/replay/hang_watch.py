@@ -30,6 +30,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from types import FrameType
 from typing import Any
 
@@ -37,8 +38,7 @@ import torch
 
 import gfxgraph
 from gfxgraph.capture import capture_lock
-from gfxgraph.capture.patches import intercept
-from gfxgraph.capture.replay.other_ranks import Peers, peers_of_process
+from gfxgraph.capture.patches.torch_functions import STOCK
 from gfxgraph.capture.upward_hooks import rooms
 from gfxgraph.core.tape import where_of
 from gfxgraph.diagnostics.render import render
@@ -222,7 +222,7 @@ class Deadline:
     def _forget_done(self) -> bool:
         """Forget replays that are done; False if the device could not be asked."""
         # On some releases querying an event can end a capture; captures are short.
-        with capture_lock.held_unless(intercept.is_capturing_anywhere) as can_ask, capture_lock.unnoticed():
+        with capture_lock.held_unless(capture_lock.is_capturing_anywhere) as can_ask, capture_lock.unnoticed():
             if not can_ask:
                 return False
             for each in list(self._underway):
@@ -289,12 +289,12 @@ _OF_STORES = (RuntimeError, ValueError, OSError)
 
 def _recorded() -> object:
     event = torch.cuda.Event()
-    intercept.stock("record")(event)
+    STOCK["record"](event)
     return event
 
 
 def _is_past(event: object) -> bool:
-    return bool(intercept.stock("event_query")(event))
+    return bool(STOCK["event_query"](event))
 
 
 def stacks(first: int) -> str:
@@ -350,3 +350,71 @@ def start(state: process.Process, undo: list[Callable[[], None]]) -> None:
     undo.append(watch.stop)
     atexit.register(watch.stop)
     watch.begin()
+
+
+# -- the other ranks of a job, asked through torch.distributed's store: no collective, no GPU ---------------
+#
+# Every rank's watch thread answers for its rank, so a rank that hangs in a collective still reports. Nobody waits for
+# ranks but one that asks where they are, and it answers meanwhile: ranks that hang together ask together.
+
+_POLL_S = 0.05
+NO_ANSWER = "does not answer: it has ended, or is not watched"
+
+
+class Peers:
+    """Args:
+    store: shared by all ranks; used from the watch's thread as well as the program's.
+    group: what it belongs to.
+    """
+
+    def __init__(self, store: Any, rank: int, size: int, group: object = None) -> None:
+        self.store, self.rank, self.size = store, rank, size
+        self.group = weakref.ref(group) if group is not None else None
+        self.is_over = threading.Event()
+        self.is_lost = False
+        """Whether the store has failed."""
+        self._n_answered = 0
+
+    def post(self, topic: str, text: str) -> None:
+        self.store.set(topic, text)
+
+    def read(self, topic: str) -> str | None:
+        """What was posted; None if nothing was yet. The store itself can only wait for what is not there."""
+        return str(self.store.get(topic).decode()) if self.store.check([topic]) else None
+
+    def ask(self, mine: str, wait_s: float) -> list[str]:
+        """Ask every rank where it is; the ranks' watch threads answer."""
+        number = self.store.add("asked", 1)
+        deadline = time.monotonic() + wait_s
+        found: list[str | None] = [None] * self.size
+        while True:
+            self.answer(mine)
+            for rank in range(self.size):
+                found[rank] = found[rank] or self.read(f"answer/{number}/{rank}")
+            if None not in found or time.monotonic() > deadline or self.is_over.wait(_POLL_S):
+                return [text or NO_ANSWER for text in found]
+
+    def answer(self, mine: str) -> None:
+        """Answer every rank's questions since the last call."""
+        asked = self.store.add("asked", 0)
+        for number in range(self._n_answered + 1, asked + 1):
+            self.post(f"answer/{number}/{self.rank}", mine)
+        self._n_answered = asked
+
+
+def peers_of_process(known: Peers | None) -> Peers | None:
+    """The ranks of torch.distributed, once it has started with more than one; ``known`` while it is still they."""
+    dist = sys.modules.get("torch.distributed")
+    if known is not None and known.group is None:
+        return known
+    if dist is None or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() < 2:
+        return None
+    group = dist.group.WORLD
+    if known is not None and known.group is not None and known.group() is group:
+        return None if known.is_lost else known
+    store = dist.distributed_c10d._get_default_store()
+    if hasattr(store, "clone"):  # a separate connection: the program may be waiting on the other one
+        store = store.clone()
+    store = dist.PrefixStore("gfxgraph/watch", store)
+    store.set_timeout(timedelta(seconds=10))
+    return Peers(store, dist.get_rank(), dist.get_world_size(), group)

@@ -17,15 +17,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gfxgraph.capture.replay.replay_steps import Running, SegmentStep
 from gfxgraph.capture.undo import Undo
 from gfxgraph.errors import DriverError
 from gfxgraph.process import process
 from gfxgraph.types import NodeKind
+
+if TYPE_CHECKING:
+    from gfxgraph.capture.replay.program import SegmentStep
 
 _SWITCHABLE = frozenset({NodeKind.KERNEL, NodeKind.MEMCPY, NodeKind.MEMSET})
 # They only order other nodes: a walk, which waits after each node, keeps every order.
@@ -67,7 +69,7 @@ def _can_switch() -> bool:
 
 def walk(
     segment: SegmentStep,
-    program: Running,
+    program: Any,
     after: Callable[[int, int], bool] | None = None,
     first_advance: Callable[[], None] | None = None,
     before: Callable[[int, int], None] | None = None,
@@ -137,7 +139,7 @@ def _alone(graph: int, skipped: frozenset[int] = frozenset()) -> Runner:
 
 def _by_switching(
     segment: SegmentStep,
-    program: Running,
+    program: Any,
     graph: int,
     kinds: dict[int, NodeKind],
     first_advance: Callable[[], None] | None,

@@ -16,8 +16,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from gfxgraph.capture.patches import intercept
-from gfxgraph.capture.patches.torch_functions import put_state, state_of
+from gfxgraph.capture.patches.torch_functions import STOCK, put_state, state_of
 from gfxgraph.capture.replay.graph_tensors import Layout, has_layout, overwrite, tensor_of, used_on
 
 
@@ -109,7 +108,7 @@ class Rollback:
 
 def _wait(stream: torch.cuda.Stream | None, tensors: Iterable[Tensor]) -> None:
     if stream is not None:
-        intercept.stock("stream_synchronize")(stream)
+        STOCK["stream_synchronize"](stream)
     elif not all(tensor.is_cuda for tensor in tensors):  # a copy into pinned memory returns before it is done
         torch.cuda.current_stream().synchronize()
 

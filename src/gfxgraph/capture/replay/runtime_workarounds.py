@@ -21,7 +21,7 @@ from gfxgraph.process import bridge, process
 
 ALWAYS = {
     "one_capture_at_a_time": "capture/capture_lock.py",
-    "gc_before_capture": "capture/patches/intercept.py",
+    "gc_before_capture": "capture/patches/replaced.py",
     "check_after_each_op": "capture/record/recorder.py",
     "inline_nested_replay": "capture/record/splits.py",
     "clean_after_failure": "capture/failures.py",

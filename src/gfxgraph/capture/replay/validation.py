@@ -23,11 +23,10 @@ import torch
 from torch import Tensor
 
 from gfxgraph.capture.record.tensor_arguments import flat
-from gfxgraph.capture.replay.captured_program import Program
 from gfxgraph.capture.replay.eager_tape import Env, run_tape
 from gfxgraph.capture.replay.graph_tensors import Layout, overwrite, tensor_of
 from gfxgraph.capture.replay.node_walk import can_walk, raw_exec, raw_graph, walk
-from gfxgraph.capture.replay.replay_steps import HostStep, SegmentStep, note_fallback
+from gfxgraph.capture.replay.program import HostStep, Program, SegmentStep, note_fallback
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.replay.tolerance import Difference, compare
 from gfxgraph.capture.undo import is_interrupt
@@ -252,18 +251,16 @@ def _side_by_side(program: Program, step: SegmentStep) -> dict[str, Any] | None:
     before.put_back()
 
     order = {node: i for i, node in enumerate(driver.nodes(raw_graph(step.graph)))}
-    ends = [max((order.get(n, -1) for n in entry.last_nodes), default=-1) for entry in step.tape.entries]
     at_node: dict[int, list[int]] = {}
-    for index, end in enumerate(ends):
-        at_node.setdefault(end, []).append(index)
+    for index, entry in enumerate(step.tape.entries):
+        at_node.setdefault(max(order.get(n, -1) for n in entry.last_nodes), []).append(index)
     found: dict[str, Any] = {}
 
     def check(position: int, node: int) -> bool:
         for index in at_node.get(order[node], ()):
             entry = step.tape.entries[index]
-            exact = not any(word in entry.name for word in _VARIES)
             for layout, reference in eager[index]:
-                difference = compare(layout.tensor(), reference, exact and is_exact(step.tape.entries[:index]))
+                difference = compare(layout.tensor(), reference, is_exact(step.tape.entries[: index + 1]))
                 if not difference.is_match:
                     found.update(
                         position=index,

@@ -83,7 +83,7 @@ def compile_unit(
         *(compiler.command[:-1] if is_c else compiler.command), *(["c"] if is_c else []), "-fsyntax-only",
         *(f"--offload-arch={a}" for a in archs if not is_c),
         "-Wno-everything", "-Wunused-result", "-Wunused-value", "-ferror-limit=40", "-ftemplate-backtrace-limit=2",
-        "-fno-caret-diagnostics", "-fno-color-diagnostics", *flags, source,
+        "-fcaret-diagnostics-max-lines=1", "-fno-color-diagnostics", *flags, source,  # no carets, no sides
     ]  # fmt: skip
     try:
         done = subprocess.run(

@@ -26,7 +26,7 @@ _ABOUT = (
     (re.compile(r"file not found"), "nvidia-only-library"),
     (re.compile(r"must be a 64-bit integer|static assertion.*mask"), "sync-mask-32"),
     (re.compile(r"invalid (?:output|input) constraint|asm"), "inline-ptx"),
-    (re.compile(r"nodiscard"), "unchecked-hip-error"),
+    (re.compile(r"nodiscard"), "unchecked-status"),
     (re.compile(r"warpSize.*constant expression|constant expression.*warpSize"), "warpsize-constexpr"),
 )
 _DO = {

@@ -137,9 +137,7 @@ class _Scratch:
                 "-DTORCH_EXTENSION_NAME=ext",
                 "-DCUDA_VERSION=604",
             ]  # as torch's hipify has it
-            headers = compat.headers(
-                [*hipify.known, *compat.EXCHANGED], compat.STANDING_IN | set(hipify.includes), hipify
-            )
+            headers = compat.headers(hipify.known, compat.STANDING_IN | set(hipify.includes), hipify)
             headers["c10/cuda/impl/cuda_cmake_macros.h"] = "#pragma once\n"  # torch's CUDA build alone writes it
             self._use(folder / "compat", headers)
         else:

@@ -29,6 +29,13 @@ _HEADERS = (".h", ".hpp", ".hh", ".hxx", ".cuh", ".inl", ".inc", ".ipp", ".tpp",
 _USES_CUDA = re.compile(r"<<<|__global__|\bcuda[A-Z]\w+\s*\(|\bcu(?:blas|sparse|fft|rand|solver)[A-Z]\w+")
 _CUDA_INCLUDE = re.compile(r"cu(?:da|blas|sparse|fft|rand|solver)\w*\.h|cub/|nvToolsExt|nccl\.h|cuda/")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
+_OF_GPU = re.compile(r"^(?!__).*(?:CUDA|GPU)(?!.*(?:HIP|ROCM|_NO_))")
+_DEMANDED = re.compile(
+    r"^[ \t]*#[ \t]*if(?:ndef[ \t]|[ \t]*![ \t]*(?:defined)?[ \t]*\(?)[ \t]*(\w{1,80})\)?[ \t]*\n\s{0,40}#"
+    r"[ \t]*error|^[ \t]*#[ \t]*if(?:def[ \t]|[ \t]+defined[ \t]*\(?)[ \t]*(\w{1,80})\)?[ \t]*\n"
+    r"(?:(?![ \t]*#[ \t]*(?:if|endif)).{0,300}\n){0,12}?[ \t]*#[ \t]*else[ \t]*\n\s{0,40}#[ \t]*error",
+    re.M,
+)
 
 
 @dataclass(frozen=True)
@@ -171,7 +178,12 @@ def _is_foreign(path: str) -> bool:
 
 
 def _macros(tree: Tree) -> Iterator[str]:
-    """Macros that the build files define with a fixed text and that name the GPU, as HIP takes CUDA's place."""
+    """Macros that the build files define with a fixed text and that name the GPU, as HIP takes CUDA's place.
+
+    One that CMake gives 1 in one branch and 0 in another is 1 where its name says that it is about the GPU; one that
+    a file of the tree demands by ``#error`` is defined where its name says so.
+    """
+    switches: dict[str, set[str]] = {}
     for name in ("setup.py", "CMakeLists.txt", "Makefile", "configure", "meson.build"):
         try:
             text = read_inside(tree.root, name, MAX_BYTES).decode("utf-8", "replace")
@@ -180,6 +192,14 @@ def _macros(tree: Tree) -> Iterator[str]:
         yield from (m[1] for m in re.finditer(r"(?<![\w-])-D[ ]?(\w*CUDA\w*)(?![\w=$({])", text) if "NO_" not in m[1])
         if name == "setup.py":
             yield from (m[1] for m in re.finditer(r"\(\s*[\"'](\w*CUDA\w*)[\"']\s*,\s*None\s*\)", text))
+        if name == "CMakeLists.txt":
+            for m in re.finditer(r"(?<![\w-])(?:-D)?([A-Z]\w{2,60})=([01])(?!\w)", text):
+                switches.setdefault(m[1], set()).add(m[2])
+    yield from (f"{m}={int(bool(_OF_GPU.search(m)))}" for m, values in switches.items() if len(values) == 2)
+    texts = [tree.text(p) for p in tree.paths]
+    demanded = {m[1] or m[2] for text in texts if "error" in text for m in _DEMANDED.finditer(text)} - switches.keys()
+    defined = {m[1] for text in texts for m in re.finditer(r"#[ \t]*define[ \t]+(\w+)", text)} if demanded else set()
+    yield from (f"{m}=1" for m in sorted(demanded - defined) if _OF_GPU.search(m) and not m.endswith("_VERSION"))
 
 
 def _told(tree: Tree, commands: str | None) -> list[Unit]:

@@ -11,5 +11,4 @@ Stays out: what a rule looks for; that is the rule's business.
     cmake.py              edits of CMake files
     lanes.py              edits of what a warp's width is written into
     compat.py             headers that give CUDA's names HIP's meaning
-    requirement_lists.py  ``requirements-rocm.txt`` beside each list of NVIDIA's packages
 """

@@ -16,12 +16,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from importlib import resources
 
 from gfxgraph.port.hipify import Hipify
 from gfxgraph.port.project import HOME
 
 FOLDER = f"{HOME}/include"
 MAIN = "cuda_to_hip.h"
+FUNCTIONS = "cuda_functions.h"
+LACKING = re.compile(
+    r"__v(?:add|sub|cmpeq|cmpne|seteq|setne|abs|neg|(?:add|sub)[su]s|(?:max|min|absdiff|avg|(?:cmp|set)[gl][te])[su])[24]|__dp4a|"
+    r"__ld(?:cg|ca|cs|lu)|__st(?:cg|cs|wb|wt)|__reduce_(?:add|min|max|and|or|xor)_sync|__floats2bfloat162_rn|__nanosleep|"
+    r"__trap|__pipeline_(?:memcpy_async|commit|wait_prior)|__activemask|__syncwarp|"
+    r"__(?:shfl|shfl_up|shfl_down|shfl_xor|ballot|any|all|match_any|match_all)_sync"
+)
+_OTHERWISE = {"cublasGetStatusString": "hipblasStatusToString", "cublasGetStatusName": "hipblasStatusToString",
+              "__grid_constant__": ""}  # fmt: skip
 _IN_RUNTIME = frozenset(
     "device_launch_parameters.h builtin_types.h vector_functions.h vector_types.h driver_types.h host_defines.h "
     "cuda_device_runtime_api.h device_functions.h device_atomic_functions.h device_types.h crt/host_defines.h "
@@ -34,17 +44,12 @@ _BESIDE = {"math_constants.h": "hip/hip_math_constants.h", "nvtx3/nvToolsExt.h":
 _OWNED = re.compile(r"(?:cu|CU|nv|NV|__nv|nccl)")  # the tables also know names that ROCm's own headers use
 STANDING_IN = _IN_RUNTIME | _BESIDE.keys()
 _THRUST = ("namespace thrust {", "namespace cuda = hip;", "}  // namespace thrust")
-_BEFORE = ("hip_fp16.h", "hip_bf16.h", "hip_cooperative_groups.h")
-EXCHANGED = frozenset(
-    "__shfl_sync __shfl_up_sync __shfl_down_sync __shfl_xor_sync __ballot_sync __any_sync __all_sync "
-    "__match_any_sync __match_all_sync __syncwarp".split()
-)
 # HIP takes a kernel as an untyped pointer, and in the second place where it asks.
 _OF_KERNELS = {
-    "cudaFuncSetAttribute": "Kernel kernel, Rest... rest",
-    "cudaFuncSetCacheConfig": "Kernel kernel, Rest... rest",
-    "cudaFuncSetSharedMemConfig": "Kernel kernel, Rest... rest",
-    "cudaFuncGetAttributes": "hipFuncAttributes* found, Kernel kernel, Rest... rest",
+    "hipFuncSetAttribute": "Kernel kernel, Rest... rest",
+    "hipFuncSetCacheConfig": "Kernel kernel, Rest... rest",
+    "hipFuncSetSharedMemConfig": "Kernel kernel, Rest... rest",
+    "hipFuncGetAttributes": "hipFuncAttributes* found, Kernel kernel, Rest... rest",
 }
 
 
@@ -90,8 +95,18 @@ def headers(words: Iterable[str], includes: Iterable[str], hipify: Hipify) -> di
         elif hip:
             rest = ["namespace cub = hipcub;"] if hip.startswith("hipcub/") else []
             files[name] = _file([f'#include "{_up(name)}{MAIN}"', f"#include <{hip}>", *rest])
-    files[MAIN] = _main(words, names)
-    return files
+    own = functions(words)
+    files[MAIN] = _main(words, names, bool(own))
+    return files | ({FUNCTIONS: own} if own else {})
+
+
+def functions(words: Iterable[str]) -> str:
+    """The header of what HIP lacks, with the names that are used; "" where none is."""
+    used = sorted({w for w in words if LACKING.fullmatch(w)})
+    if not used:
+        return ""
+    text = (resources.files("gfxgraph.port.fix") / "toolkit" / FUNCTIONS).read_text("utf-8")
+    return "\n".join([text, *(f"#define {w} cuda_to_hip{w}" for w in used), ""])
 
 
 def _up(name: str) -> str:
@@ -102,35 +117,41 @@ def _file(lines: list[str]) -> str:
     return "\n".join(["#pragma once", *lines, ""])
 
 
-def _main(words: set[str], names: dict[str, str]) -> str:
+def _main(words: set[str], names: dict[str, str], has_functions: bool) -> str:
     lines = [
         "// CUDA's names as HIP's. A HIP build looks into this folder first; NVIDIA's build never sees it.",
         "// Written by gfxgraph port fix from hipify's tables. A name that HIP lacks stays, and does not compile.",
         "#pragma once",
-        "#define HIP_ENABLE_WARP_SYNC_BUILTINS",
         "#ifdef __cplusplus",
         "#include <hip/hip_runtime.h>",
         "#else",
         "#include <hip/hip_runtime_api.h>",
         "#endif",
-        # their own uses of what is redefined below are right as they are
-        *(f"#ifdef __cplusplus\n#include <hip/{n}>\n#endif" for n in _BEFORE if words & EXCHANGED),
         "",
     ]
-    for name, hip in names.items():
-        if parameters := _OF_KERNELS.get(name):
+    if has_functions:
+        lines += ["#ifdef __cplusplus", f'#include "{FUNCTIONS}"', "#endif"]
+    kernels = {(w, w) for w in words & _OF_KERNELS.keys()}
+    for name, hip in sorted(names.items() | kernels):
+        if parameters := _OF_KERNELS.get(hip):
             found = "found, " if parameters.startswith("hip") else ""
-            lines += [
-                "#ifdef __cplusplus",
+            body = [
                 "template <class Kernel, class... Rest>",
                 f"inline hipError_t cuda_to_{hip}({parameters}) {{",
                 f"  return {hip}({found}reinterpret_cast<const void*>(kernel), rest...);",
                 "}",
+            ]
+            is_second = name == hip and any(h == hip != n for n, h in names.items())
+            lines += [
+                "#ifdef __cplusplus",
+                *(body if not is_second else ()),
                 f"#define {name} cuda_to_{hip}",
                 "#endif",
             ]
         elif hip != name and _OWNED.match(name):
             lines.append(f"#define {name} {hip}")
+    lines += [f"#define {w} {_OTHERWISE[w]}".rstrip() for w in sorted(words & _OTHERWISE.keys() - names.keys())]
+    lines += [f"#define {w} {w[:-6]}" for w in sorted(words) if re.fullmatch(r"atomic[A-Z]\w+_block", w)]  # no weaker
     constants = sorted(
         w for w in words if re.fullmatch(r"CUDART_(?!VERSION)[A-Z0-9_]+_[FDH]|CUDART_(?:INF|NAN|PI)", w)
     )
@@ -143,23 +164,4 @@ def _main(words: set[str], names: dict[str, str]) -> str:
         lines += [f"#ifndef {n}\n#define {n} 12000\n#endif" for n in ("CUDA_VERSION", "CUDART_VERSION") if n in words]
     if "thrust::cuda" in words:
         lines += ["", "#ifdef __cplusplus", "#include <thrust/execution_policy.h>", *_THRUST, "#endif"]
-    used = sorted((words & EXCHANGED) - {"__syncwarp"})
-    if used:
-        lines += [
-            "",
-            "// HIP's masks have a bit for each of up to 64 lanes. All 32 of CUDA's are all that there are.",
-            "#ifdef __cplusplus",
-            "__device__ inline unsigned long long cuda_lanes_to_hip(unsigned long long mask) {",
-            "  return mask == 0xffffffffull ? ~0ull : mask;",
-            "}",
-            *(f"#define {name}(mask, ...) {name}(cuda_lanes_to_hip(mask), __VA_ARGS__)" for name in used),
-            "#endif",
-        ]
-    if "__syncwarp" in words:
-        lines += [
-            "",
-            "// Lanes of a wavefront run together: only memory has to be ordered.",
-            "#define __syncwarp(...) \\\n"
-            '  (__builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront"), __builtin_amdgcn_wave_barrier())',
-        ]
     return "\n".join([*lines, ""])

@@ -18,10 +18,6 @@ _CONSTANT = (
     re.compile(rf"(\s*{_QUALIFIERS}[\w:]+(?:\s+int)?\s+(\w+)\s*(?:=\s*|\{{\s*))32([uU]?\s*\}}?\s*;{_REST})$"),
 )
 _FULL = r"(?:0[xX][fF]{8}[uUlL]{0,3}|UINT32_MAX|UINT_MAX|~0[uU]?)"
-_MASK_MACRO = re.compile(rf"(\s*#\s*define\s+(\w+)\s+)\(?\s*{_FULL}\s*\)?{_REST}$")
-_MASK = re.compile(
-    rf"(\s*{_QUALIFIERS}){_NARROW}(\s+(?:const\s+)?(\w+)\s*(?:=\s*|\{{\s*)){_FULL}(\s*\}}?\s*;{_REST})$"
-)
 _LANES = re.compile(
     rf"(\s*(?:const\s+)?){_NARROW}(\s+(?:const\s+)?(\w+)\s*=\s*__(?:ballot|activemask|match_)\w*\s*\(.*)$"
 )
@@ -30,6 +26,14 @@ _SHIFTED = (
     r"\b{name}\s*(?:[&|^]=|<<=?|>>=?)|(?:<<|>>)\s*{name}\b|"
     r"\b__(?:popc|ffs|clz|brev|fns)\s*\(\s*\(?(?:int\)\s*)?{name}\b"
 )
+
+
+def gated(number: int, new: str, old: str, needs: str, more: str = "") -> Edit | EditRefusal:
+    """A line for HIP; NVIDIA's stays in the other arm."""
+    if old.rstrip().endswith("\\"):
+        return EditRefusal(number, "inside a macro")
+    text = "\n".join([f"{_HIP}{more}", new, "#else", old, "#endif"])
+    return Edit(number, 0, text, last_line=number, needs=needs)
 
 
 def constant(f: CppFile, number: int) -> Edit | EditRefusal:
@@ -42,29 +46,8 @@ def constant(f: CppFile, number: int) -> Edit | EditRefusal:
     if _in_host_code(f, name):
         return EditRefusal(number, f"host code reads {name} too: it must ask the device (hipDeviceProp_t::warpSize)")
     wide = re.sub(r"\b32(?=[uU]?[\s)}};/]|[uU]?$)", "64", line[found.end(1) :])
-    text = [f"{_HIP} && defined(__GFX9__)  // wavefronts of 64 lanes", found.group(1) + wide, "#else", line, "#endif"]
     needs = "only device code reads it (host code sees 32 on any GPU); what it sizes has room for 64 lanes"
-    return Edit(number, 0, "\n".join(text), last_line=number, needs=needs)
-
-
-def full_mask(f: CppFile, number: int) -> Edit | EditRefusal | None:
-    """A name for all lanes has 64 bits on HIP, which drops those that a wavefront of 32 lacks."""
-    line = f.line_text(number)
-    macro = _MASK_MACRO.match(line)
-    declared = None if macro else _MASK.match(line)
-    if macro is None and declared is None:
-        return None
-    name = (macro or declared).group(2 if macro else 5)  # type: ignore[union-attr]
-    if re.search(_SHIFTED.format(name=re.escape(name)), f.code):
-        return EditRefusal(number, f"{name} is computed with: its other uses need 64 bits too")
-    if macro:
-        wide = f"{macro.group(1)}{_ALL_LANES}{macro.group(3)}"
-    else:
-        assert declared is not None
-        before, kept, after = declared.group(1), declared.group(4), declared.group(6)
-        wide = f"{before}unsigned long long{kept}{_ALL_LANES}{after}"
-    needs = "all lanes of the wavefront take part, as on NVIDIA"
-    return Edit(number, 0, "\n".join([_HIP, wide, "#else", line, "#endif"]), last_line=number, needs=needs)
+    return gated(number, found.group(1) + wide, line, needs, " && defined(__GFX9__)  // wavefronts of 64 lanes")
 
 
 def lane_mask(f: CppFile, number: int) -> Edit | EditRefusal:
@@ -77,8 +60,7 @@ def lane_mask(f: CppFile, number: int) -> Edit | EditRefusal:
     if re.search(_SHIFTED.format(name=re.escape(name)), f.code):
         return EditRefusal(number, f"{name} is shifted or counted: that needs 64 bits too (__popcll, __ffsll)")
     wide = f"{found.group(1)}unsigned long long{re.sub(_FULL, _ALL_LANES, found.group(3))}"
-    needs = "what reads the mask takes 64 bits"
-    return Edit(number, 0, "\n".join([_HIP, wide, "#else", line, "#endif"]), last_line=number, needs=needs)
+    return gated(number, wide, line, "what reads the mask takes 64 bits")
 
 
 def _in_host_code(f: CppFile, name: str) -> bool:

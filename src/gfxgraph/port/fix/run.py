@@ -9,6 +9,7 @@ import contextlib
 import difflib
 import errno
 import os
+import posixpath
 import shlex
 import signal
 import subprocess
@@ -24,10 +25,11 @@ from gfxgraph.port.build.units import read_tree, uses_cuda
 from gfxgraph.port.engine import Context, audit_file, wanted
 from gfxgraph.port.facts import gather
 from gfxgraph.port.files import read_inside, write_inside
-from gfxgraph.port.fix import builds, gate, requirement_lists
-from gfxgraph.port.fix.edits import Edit, EditRefusal, apply_cpp, apply_lines, apply_python
+from gfxgraph.port.fix import builds, compat, gate
+from gfxgraph.port.fix.edits import Edit, EditRefusal, apply_cpp, apply_python
 from gfxgraph.port.guards import cpp as cpp_guards
 from gfxgraph.port.guards.python import PyGuards
+from gfxgraph.port.hipify import Hipify
 from gfxgraph.port.hipify import load as load_hipify
 from gfxgraph.port.impact import rank
 from gfxgraph.port.model import Fix
@@ -36,10 +38,9 @@ from gfxgraph.port.readers.cpp import CppFile
 from gfxgraph.port.readers.python import PyFile
 from gfxgraph.port.readers.text import TextFile
 from gfxgraph.port.registry import find
-from gfxgraph.port.rules.build import generated_hip_not_ignored
 
 _COMPILED = (2, 4)  # phases of sources and builds: the compiler judges, and the gate proves that NVIDIA's stay
-FIXERS = ("python", "cpp", "docker")
+FIXERS = ("python", "cpp")
 
 
 @dataclass
@@ -90,10 +91,20 @@ def fix(path: str, *, unsafe: bool = False, archs: tuple[Arch, ...] | None = Non
     is_ours = os.path.isfile(os.path.join(project.root, HOME, "hip.cmake"))
     if os.path.isdir(path) and not project.has_torch_extension and (is_ours or not project.has_hip_build):
         _build(project, found)
-    for new, text, origin, edit in requirement_lists.lists(project) if unsafe else ():
-        answered = frozenset((origin, rule) for rule in requirement_lists.ANSWERED)
-        found.append(FileFix(new, "", text, applied=[edit], answers=answered))
-    return found + _gitignore(project)
+    if project.has_torch_extension:
+        _functions(project, found, archs or select(None))
+    return found
+
+
+def translated(path: str, sources: list[str], hipify: Hipify) -> list[FileFix]:
+    """Every source with HIP's names, as hipify has them."""
+    found = []
+    for name in sources:
+        old = read_inside(path, name, MAX_READ).decode("utf-8", "surrogateescape")
+        new = hipify.translate(old)
+        if new != old and not name.startswith(f"{HOME}/"):
+            found.append(FileFix(name, old, new, [Edit(1, 0, "", "GFX201")]))
+    return found
 
 
 def stand_in(path: str) -> list[FileFix]:
@@ -129,6 +140,38 @@ def _build(project: Project, found: list[FileFix]) -> None:
             f for f in found if f.path != name
         ]  # theirs come first: the folder answers what a rule would edit
         found.append(FileFix(name, old, new, done, refused))
+
+
+def _functions(project: Project, found: list[FileFix], archs: tuple[Arch, ...]) -> None:
+    """A torch extension: what torch's hipify has no name for, as a header that the sources include under ROCm."""
+    place, used = f"{compat.FOLDER}/{compat.FUNCTIONS}", set()
+    for path in project.paths("cpp"):
+        made = next((f for f in found if f.path == path), None) or FileFix(path, "", "")
+        try:
+            text = made.new or project.read(path)[0]
+        except (OSError, UnreadableError):
+            continue
+        if not project.is_translated(path) or not compat.LACKING.search(text):
+            continue
+        file = CppFile(path, text)
+        mine = {
+            name
+            for name, line, _ in file.idents_like(compat.LACKING.pattern)
+            if name not in project.own_names and cpp_guards.reaching(file.arm(line), archs, project.macros)[0]
+        }
+        near = posixpath.relpath(place, posixpath.dirname(path) or ".")
+        include = f'#if defined(USE_ROCM) && defined(__HIPCC__)\n#include "{near}"\n#endif\n'
+        if _now(project.root, FileFix(path, "", "")) != _bytes(made.old or text):
+            continue  # not UTF-8
+        used |= mine
+        if mine and include not in text:
+            edit = Edit(1, 0, "", "GFX211", define=include)
+            made.old, made.new = made.old or text, apply_cpp(text, [edit])
+            made.applied.append(edit)
+            found += [made] if made not in found else []
+    header, now = compat.functions(used), _now(project.root, FileFix(place, "", ""))
+    if header and now != _bytes(header):
+        found.append(FileFix(place, (now or b"").decode(), header, [Edit(1, 0, "", "GFX211")], is_new=now is None))
 
 
 def fix_file(
@@ -175,36 +218,22 @@ def _apart(edits: list[Edit]) -> list[Edit]:
 
 
 def _apply(result: FileFix, edits: list[Edit], kind: str) -> None:
-    """Apply all edits at once; where the gate refuses them together, those that pass alone."""
-    apply = {"python": apply_python, "cpp": apply_cpp}.get(kind, apply_lines)
-
-    def attempt(chosen: list[Edit]) -> tuple[str, str]:
-        same = [e for e in chosen if e.equivalent]
+    """Apply the edits that the gate lets pass."""
+    apply = {"python": apply_python, "cpp": apply_cpp}[kind]
+    passing = []
+    for edit in edits:
         try:
-            new = apply(result.old, chosen)
-            old = apply(result.old, same) if same else result.old
-        except Exception as error:  # noqa: BLE001 - LibCST raises its own tree of errors for odd sources
-            return "", f"could not be applied: {error}"
-        if same and len(same) == len(chosen):
-            return new, ""  # what the precondition says is all there is to compare
-        verdict = gate.check(result.path, old, new, frozenset(e.absent for e in chosen if e.absent))
-        return (new, "") if verdict.passes else ("", verdict.reason)
-
-    new, reason = attempt(edits)
-    if reason:
-        passing = []
-        for edit in edits:
-            _, why = attempt([edit])
-            if why:
-                result.refused.append(EditRefusal(edit.line, why, edit.rule))
-            else:
-                passing.append(edit)
-        edits = passing
-        new, reason = attempt(edits) if edits else (result.old, "")
-        if reason:
-            result.refused += [EditRefusal(e.line, reason, e.rule) for e in edits]
-            edits, new = [], result.old
-    result.new, result.applied = new, edits
+            verdict = gate.check(result.path, result.old, apply(result.old, [edit]), [edit])
+        except (SyntaxError, ValueError, RecursionError) as error:
+            verdict = gate.GateVerdict(False, f"could not be applied: {error}")
+        if verdict.passes:
+            passing.append(edit)
+        else:
+            result.refused.append(EditRefusal(edit.line, verdict.reason, edit.rule))
+    if passing:
+        new = apply(result.old, passing)
+        if gate.check(result.path, result.old, new, passing).passes:
+            result.new, result.applied = new, passing
 
 
 def _proposals(
@@ -238,30 +267,10 @@ def _proposals(
                 if not hit.guard_free:
                     continue
             made = propose(hit.node if guards is not None else hit, file, context)
-            if isinstance(made, Edit) and (unsafe or rule.fix is Fix.SAFE or not made.equivalent):
+            if isinstance(made, Edit):
                 yield replace(made, rule=rule.id)
             elif isinstance(made, EditRefusal):
                 yield EditRefusal(made.line, made.reason, rule.id)
-
-
-def _gitignore(project: Project) -> list[FileFix]:
-    """Patterns for the copies that torch's hipify writes."""
-    if not list(generated_hip_not_ignored(project, Context(project, ""))):
-        return []
-    if any(path.endswith(".hip") for path in project.paths("cpp")):
-        return [
-            FileFix(".gitignore", "", "", refused=[EditRefusal(1, "hand-written .hip sources are here", "GFX411")])
-        ]
-    try:
-        old = read_inside(project.root, ".gitignore", MAX_READ).decode("utf-8", "surrogateescape")
-        is_new = False
-    except FileNotFoundError:
-        old, is_new = "", True
-    except OSError as error:
-        return [FileFix(".gitignore", "", "", refused=[EditRefusal(1, str(error.strerror), "GFX411")])]
-    start = "" if not old or old.endswith("\n") else "\n"
-    new = f"{old}{start}# copies that torch's hipify writes beside the sources\n*.hip\n*_hip.*\n"
-    return [FileFix(".gitignore", old, new, applied=[Edit(1, 0, "", "GFX411")], is_new=is_new)]
 
 
 def top_of(path: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from typing import Protocol
 
-from gfxgraph.port.guards.names import AMD_WORDS, arch_matches, judge, words
+from gfxgraph.port.guards.names import arch_matches, judge, words
 from gfxgraph.port.guards.worlds import SOME, UNKNOWN, DeviceKind, Value, all_of, any_of, negate, truth
 from gfxgraph.port.readers.python import Function, PyFile, text_of
 
@@ -277,8 +277,6 @@ class Conditions:
         if name == "bool" and len(call.args) == 1:
             value = truth(self.value(call.args[0], world, depth))
             return UNKNOWN if value is None else value
-        if name in ("any", "all") and len(call.args) == 1:
-            return self._quantified(call.args[0], world, depth, any_=name == "any")
         if isinstance(call.func, ast.Attribute):
             method = call.func.attr
             if method == "startswith" and call.args:
@@ -295,22 +293,6 @@ class Conditions:
             named = self._name(call.func, world, depth + 1)
             if named is not UNKNOWN and name:
                 return named
-            if name.rpartition(".")[2] == "is_cuda" and not call.args and self._knows_hip():
-                return not world.is_amd
-        return UNKNOWN
-
-    def _knows_hip(self) -> bool:
-        return any(set(words(n.id)) & AMD_WORDS for n in self.file.nodes(ast.Name))
-
-    def _quantified(self, node: ast.AST, world: DeviceKind, depth: int, *, any_: bool) -> Value:
-        """``any(a in name for a in ("gfx942", "gfx950"))``."""
-        if isinstance(node, ast.List | ast.Tuple):
-            values = [self.value(e, world, depth) for e in node.elts]
-            return any_of(values) if any_ else all_of(values)
-        if isinstance(node, ast.GeneratorExp | ast.ListComp) and len(node.generators) == 1:
-            members = self._members(node.generators[0].iter, depth)
-            if members and all(m.startswith("gfx") for m in members) and any_:
-                return world.arch is not None and any(arch_matches(m, world.arch) for m in members)
         return UNKNOWN
 
     def _body(self, body: list[ast.stmt], world: DeviceKind, depth: int) -> Value:

@@ -10,14 +10,16 @@ rewritten by torch's hipify and counts as not known.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import ast
+import operator
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 from gfxgraph.port.archs import Arch, select
 from gfxgraph.port.guards.names import AMD_WORDS, CLAIM_WORDS, CUDA_WORDS, NVIDIA_WORDS, arch_word, words
 from gfxgraph.port.guards.worlds import NVIDIA, UNKNOWN, DeviceKind, Value, all_of, any_of, negate, truth
-from gfxgraph.port.readers.directives import Arm, Directive, Expr, names_in
+from gfxgraph.port.readers.directives import Arm, Directive, names_in
 
 _NOT_ON_AMD = frozenset(
     {
@@ -68,47 +70,40 @@ def judge_macro(name: str, world: DeviceKind, macros: Macros) -> Value:
     return UNKNOWN
 
 
-def evaluate(expr: Expr | None, world: DeviceKind, macros: Macros) -> Value:
+def evaluate(condition: ast.expr | None, world: DeviceKind, macros: Macros) -> Value:
     """Evaluate an ``#if`` condition in a world."""
-    if expr is None:
-        return True
-    match expr:
-        case ("defined", str(name)):
-            return judge_macro(name, world, macros)
-        case ("not", tuple(inner)):
+    match condition:
+        case None:
+            return True
+        case ast.Call(func=ast.Name(id="defined"), args=[ast.Name(id=name)]) | ast.Name(id=name):
+            return name == "true" if name in ("true", "false") else judge_macro(name, world, macros)
+        case ast.UnaryOp(op=ast.Not(), operand=inner):
             return negate(evaluate(inner, world, macros))
-        case ("and", tuple(a), tuple(b)):
-            return all_of([evaluate(a, world, macros), evaluate(b, world, macros)])
-        case ("or", tuple(a), tuple(b)):
-            return any_of([evaluate(a, world, macros), evaluate(b, world, macros)])
-        case ("num", int(n)):
+        case ast.BoolOp(op=op, values=values):
+            every = [evaluate(v, world, macros) for v in values]
+            return all_of(every) if isinstance(op, ast.And) else any_of(every)
+        case ast.Constant(value=int(n)):
             return n != 0
-        case ("name", str(name)):
-            if name in ("true", "false"):
-                return name == "true"
-            return judge_macro(name, world, macros)
-        case ("cmp", str(op), tuple(a), tuple(b)):
-            return _compare(op, a, b, world, macros)
+        case ast.Compare(left=left, ops=[op], comparators=[right]):
+            a, b = _number(left, world, macros), _number(right, world, macros)
+            compare = _COMPARE.get(type(op))
+            return UNKNOWN if a is None or b is None or compare is None else compare(a, b)
     return UNKNOWN
 
 
-def _number(expr: Expr, world: DeviceKind, macros: Macros) -> int | None:
-    match expr:
-        case ("num", int(n)):
-            return n
-        case ("name", str(name)) | ("defined", str(name)):
-            return 0 if truth(judge_macro(name, world, macros)) is False else None
-    return None
+_COMPARE: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.Gt: operator.gt, ast.LtE: operator.le,
+    ast.GtE: operator.ge,
+}  # fmt: skip
 
 
-def _compare(op: str, left: Expr, right: Expr, world: DeviceKind, macros: Macros) -> Value:
-    a, b = _number(left, world, macros), _number(right, world, macros)
-    if a is None or b is None:
-        return UNKNOWN
-    return {"==": a == b, "!=": a != b, "<": a < b, ">": a > b, "<=": a <= b, ">=": a >= b}[op]
+def _number(side: ast.expr, world: DeviceKind, macros: Macros) -> int | None:
+    if isinstance(side, ast.Constant):
+        return side.value if isinstance(side.value, int) else None
+    return 0 if isinstance(side, ast.Name) and truth(judge_macro(side.id, world, macros)) is False else None
 
 
-def _is_cuda_only(expr: Expr | None) -> bool:
+def _is_cuda_only(expr: ast.expr | None) -> bool:
     names = names_in(expr)
     return bool(names) and all(set(words(n)) & (CUDA_WORDS | NVIDIA_WORDS | {"cudnn", "nccl"}) for n in names)
 
@@ -126,15 +121,11 @@ def arm_outcome(arm: Arm, world: DeviceKind, macros: Macros) -> bool | None:
             and truth(evaluate(a.condition, world, macros)) is True
             and truth(evaluate(a.condition, NVIDIA, macros)) is False
             for a in (*arm.earlier, *arm.later)
-        ) and not _negated(arm.condition):
+        ) and not isinstance(arm.condition, ast.UnaryOp):
             return False
     if own is True and all(e is False for e in earlier):
         return True
     return None
-
-
-def _negated(expr: Expr) -> bool:
-    return bool(expr) and expr[0] == "not"
 
 
 def excluding_arm(arm: Arm | None, world: DeviceKind, macros: Macros) -> Arm | None:

@@ -1,8 +1,8 @@
 """Guards in Python: find the condition that keeps a node from running in a world.
 
 Shapes understood: if/elif/else arms, ternaries, and/or terms, comprehension filters, early exits (return,
-raise, continue, break, assert, pytest.skip, sys.exit), skip decorators and marks, ``match``, TYPE_CHECKING,
-class defaults that ``__post_init__`` overrides, and functions only ever called under a guard.
+raise, continue, break, assert, pytest.skip, sys.exit), skip decorators and marks, TYPE_CHECKING, and functions only
+ever called under a guard.
 """
 
 from __future__ import annotations
@@ -71,8 +71,6 @@ class PyGuards:
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
                 tests = (test for generator in up.generators for test in generator.ifs if test is not child)
                 found = next((test for test in tests if truth(self.conditions.value(test, world)) is False), None)
-            case ast.match_case():
-                found = self._case(up, world)
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 found = self._not_called(up, child, world)
         return found if found is not None else self._earlier_exit(up, child, world)
@@ -94,7 +92,7 @@ class PyGuards:
         for decorator in up.decorator_list:
             if decorator is not child and self._skips(decorator, world):
                 return decorator
-        return self._call_sites(up, world) if isinstance(up, Function) else self._post_init(up, child, world)
+        return self._call_sites(up, world) if isinstance(up, Function) else None
 
     def _earlier_exit(self, up: ast.AST, child: ast.AST, world: DeviceKind) -> ast.AST | None:
         if not isinstance(child, ast.stmt):
@@ -196,40 +194,6 @@ class PyGuards:
             if {"nvidia", "nv"} & set(parts):
                 return world.is_amd
         return False
-
-    def _case(self, case: ast.match_case, world: DeviceKind) -> ast.AST | None:
-        match = self.file.parent(case)
-        if not isinstance(match, ast.Match):
-            return None
-        if case.guard is not None and truth(self.conditions.value(case.guard, world)) is False:
-            return case.guard
-        patterns = case.pattern.patterns if isinstance(case.pattern, ast.MatchOr) else [case.pattern]
-        values = [text_of(p.value) for p in patterns if isinstance(p, ast.MatchValue)]
-        if values and len(values) == len(patterns):
-            outcomes = [self.conditions.equals(match.subject, v, world, 0) if v else None for v in values]
-            if all(o is False for o in outcomes):
-                return case.pattern
-        return None
-
-    def _post_init(self, cls: ast.ClassDef, child: ast.AST, world: DeviceKind) -> ast.AST | None:
-        """A class default that the constructor replaces in this world does not run there."""
-        targets = child.targets if isinstance(child, ast.Assign) else [getattr(child, "target", None)]
-        names = {t.id for t in targets if isinstance(t, ast.Name)}
-        for method in cls.body if names else ():
-            if not (isinstance(method, Function) and method.name in ("__post_init__", "__init__")):
-                continue
-            for node in ast.walk(method):
-                given: list[ast.stmt] = []
-                if isinstance(node, ast.If) and truth(self.conditions.value(node.test, world)) is True:
-                    given, test = node.body, node.test
-                elif isinstance(node, ast.Assign) and isinstance(node.value, ast.IfExp) and node in method.body:
-                    test = node.value.test
-                    given = [node] if truth(self.conditions.value(test, world)) is not None else []
-                for inner in given:
-                    replaced = (t.attr for t in getattr(inner, "targets", ()) if isinstance(t, ast.Attribute))
-                    if not names.isdisjoint(replaced):
-                        return test
-        return None
 
     def _call_sites(self, function: Function, world: DeviceKind) -> ast.AST | None:
         """A function whose callers are all excluded in this world is excluded with them."""

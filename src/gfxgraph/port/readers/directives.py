@@ -5,12 +5,12 @@ Every arm is kept. A compiler that skips inactive arms never sees half of the co
 
 from __future__ import annotations
 
+import ast
 import itertools
 import re
+import warnings
 from dataclasses import dataclass, field
 from functools import lru_cache
-
-Expr = tuple[object, ...]
 
 _COMMENT = re.compile(
     # What is never closed goes to the end (of the line, for a string), so that nothing is read twice.
@@ -23,7 +23,6 @@ _DIRECTIVE = re.compile(
     r"((?:\\\r?\n|[^\n])*)",
     re.M,
 )
-_TOKEN = re.compile(r"(0[xX][0-9a-fA-F]+|\d+|[A-Za-z_]\w*|&&|\|\||[<>=!]=|[-+*/%!<>()?:,~&|^])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ class Arm:
     index: int
     parent: Arm | None
     chain: int
-    condition: Expr | None  # None for #else
+    condition: ast.expr | None  # None for #else
     text: str
     line: int
     first_line: int
@@ -175,105 +174,42 @@ def arms_of(directives: list[Directive], n_lines: int) -> list[Arm]:
     return arms
 
 
-def _condition(d: Directive) -> Expr:
-    if d.kind in ("ifdef", "elifdef"):
-        return ("defined", _first_name(d.body))
-    if d.kind in ("ifndef", "elifndef"):
-        return ("not", ("defined", _first_name(d.body)))
+def _condition(d: Directive) -> ast.expr:
+    match = re.search(r"[A-Za-z_]\w*", d.body)
+    if d.kind.endswith("def"):
+        return parse_condition(f"{'!' * d.kind.endswith('ndef')}defined({match[0] if match else ''})")
     return parse_condition(d.body)
 
 
-def _first_name(text: str) -> str:
-    match = re.search(r"[A-Za-z_]\w*", text)
-    return match.group() if match else ""
+# C's operators as Python's; a question of the compiler's is one that is not answered.
+_AS_PYTHON = (
+    (re.compile(r"__has_\w+\s*\([^()]*\)"), "unknown()"),
+    (re.compile(r"\bdefined\s+(\w+)"), r"defined(\1)"),
+    (re.compile(r"(?<=\b\d)([xX]?[\da-fA-F]*)[uUlL]+\b"), r"\1"),
+    (re.compile(r"&&"), " and "),
+    (re.compile(r"\|\|"), " or "),
+    (re.compile(r"!(?!=)"), " not "),
+)
 
 
 @lru_cache(maxsize=4096)
-def parse_condition(text: str) -> Expr:
-    """Parse an ``#if`` expression; what is not understood becomes ``("unknown",)``."""
-    tokens = [m.group(1) for m in _TOKEN.finditer(text)]
+def parse_condition(text: str) -> ast.expr:
+    """An ``#if`` expression as Python's tree; what is not understood is None's."""
+    text = " ".join(text.split())
+    for pattern, instead in _AS_PYTHON:
+        text = pattern.sub(instead, text)
     try:
-        tree, rest = _or(tokens, 0)
-    except (IndexError, RecursionError):
-        return ("unknown",)
-    return tree if rest == len(tokens) else ("unknown",)
+        with warnings.catch_warnings():  # of the interpreter's, about numbers
+            warnings.simplefilter("ignore")
+            return ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Constant(None)
 
 
-def _or(t: list[str], i: int) -> tuple[Expr, int]:
-    left, i = _and(t, i)
-    while i < len(t) and t[i] == "||":
-        right, i = _and(t, i + 1)
-        left = ("or", left, right)
-    return left, i
-
-
-def _and(t: list[str], i: int) -> tuple[Expr, int]:
-    left, i = _compare(t, i)
-    while i < len(t) and t[i] == "&&":
-        right, i = _compare(t, i + 1)
-        left = ("and", left, right)
-    return left, i
-
-
-def _compare(t: list[str], i: int) -> tuple[Expr, int]:
-    left, i = _sum(t, i)
-    if i < len(t) and t[i] in ("==", "!=", "<", ">", "<=", ">="):
-        op = t[i]
-        right, i = _sum(t, i + 1)
-        return ("cmp", op, left, right), i
-    return left, i
-
-
-def _sum(t: list[str], i: int) -> tuple[Expr, int]:
-    left, i = _unary(t, i)
-    while i < len(t) and t[i] in ("+", "-", "*", "/", "%", "&", "|", "^"):
-        op = t[i]
-        right, i = _unary(t, i + 1)
-        left = ("arith", op, left, right)
-    return left, i
-
-
-def _unary(t: list[str], i: int) -> tuple[Expr, int]:
-    token = t[i]
-    if token == "!":
-        inner, i = _unary(t, i + 1)
-        return ("not", inner), i
-    if token == "(":
-        inner, i = _or(t, i + 1)
-        if t[i] != ")":
-            raise IndexError
-        return inner, i + 1
-    if token == "defined":
-        if t[i + 1] == "(":
-            return ("defined", t[i + 2]), i + 4
-        return ("defined", t[i + 1]), i + 2
-    if token[0].isdigit():
-        return (
-            "num",
-            int(token, 0) if not token.startswith("0") or "x" in token.lower() else int(token, 10),
-        ), i + 1
-    if token[0].isalpha() or token[0] == "_":
-        if i + 1 < len(t) and t[i + 1] == "(":
-            depth, i = 1, i + 2
-            while depth:
-                depth += {"(": 1, ")": -1}.get(t[i], 0)
-                i += 1
-            return ("call", token), i
-        return ("name", token), i + 1
-    raise IndexError
-
-
-def names_in(expr: Expr | None) -> set[str]:
+def names_in(condition: ast.expr | None) -> set[str]:
     """Every macro a condition asks about."""
-    if expr is None:
-        return set()
-    found: set[str] = set()
-    for item in expr[1:]:
-        if isinstance(item, tuple):
-            found |= names_in(item)
-        elif isinstance(item, str) and expr[0] in ("defined", "name", "call"):
-            found.add(item)
-    return found
+    found = {n.id for n in ast.walk(condition) if isinstance(n, ast.Name)} if condition is not None else set()
+    return found - {"defined", "unknown"}
 
 
 def selections(arms: list[Arm], limit: int = 8) -> list[frozenset[int]]:

@@ -9,8 +9,8 @@ silent. ``seen`` is where in a public repository the rule was right. A table tha
 
     environment.toml, detection.toml, translation.toml, architecture.toml, build.toml, libraries.toml, compile.toml,
     graphs.toml, verification.toml   the rules, by phase
-    dependencies.py  packages and images             machine.py      variables and device files of this machine
-    devices.py       how Python tells devices apart  translation.py  what hipify leaves in C++
+    dependencies.py  packages and images             translation.py  what hipify leaves in C++
+    devices.py       how Python tells devices apart
     warps.py         code that relies on 32 lanes    launches.py     grids, barriers, shared memory
     triton.py        kernels written in Triton       build.py        setup scripts and recipes
     cmake.py         CMake, make and their scripts   libraries.py    packages that are NVIDIA's alone

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from gfxgraph.port import bounded as re
 from gfxgraph.port.archs import ArchSet, table
 from gfxgraph.port.fix.edits import Edit, EditRefusal, torch_is_bound
+from gfxgraph.port.fix.edits import of as edit_of
 from gfxgraph.port.guards.cpp import Macros, judge_macro
 from gfxgraph.port.guards.worlds import NVIDIA, DeviceKind, truth
 from gfxgraph.port.model import Hit, Severity
 from gfxgraph.port.readers.cpp import CppCall, CppFile
 from gfxgraph.port.readers.directives import Arm, names_in
-from gfxgraph.port.readers.python import Function, PyFile, argument, defaults, keyword, text_of
+from gfxgraph.port.readers.python import Function, PyFile, argument, keyword, text_of
 from gfxgraph.port.readers.text import LogicalLine, TextFile
 
 if TYPE_CHECKING:
@@ -204,74 +205,17 @@ def is_test_file(path: str) -> bool:
     return name.startswith("test_") or name.endswith("_test.py") or name == "conftest.py" or "/tests/" in f"/{path}"
 
 
-_MODE = re.compile(r"(?i)compile_?mode|(torch_?)?compile\w*mode|dynamo_?mode|inductor_?mode")
+_MODES = ("reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
 def compile_modes(file: PyFile) -> Iterator[tuple[ast.Constant, str]]:
-    """Constants that become torch.compile's ``mode``: keywords, and defaults of names that mean it."""
-    seen: set[int] = set()
-    for value in (*_passed_modes(file), *_assigned_modes(file), *_default_modes(file), *_mapped_modes(file)):
-        for constant in _constants(file, value):
-            if id(constant) not in seen:
-                seen.add(id(constant))
-                yield constant, str(constant.value)
-
-
-def _constants(file: PyFile, node: ast.AST | None) -> Iterator[ast.Constant]:
-    """The texts that an expression may be."""
-    if isinstance(node, ast.IfExp):
-        yield from _constants(file, node.body)
-        yield from _constants(file, node.orelse)
-    elif isinstance(node, ast.BoolOp):
-        for value in node.values:
-            yield from _constants(file, value)
-    elif isinstance(node, ast.Name):
-        for bound in file.lookup(node.id, node):
-            if not isinstance(bound, ast.Name):
-                yield from _constants(file, bound)
-    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-        yield node
-
-
-def _passed_modes(file: PyFile) -> Iterator[ast.expr | None]:
-    for call in file.calls("torch.compile", "*.compile"):
-        yield keyword(call, "mode")
-    for call in file.calls("functools.partial"):
-        if call.args and file.dotted(call.args[0]) == "torch.compile":
-            yield keyword(call, "mode")
-
-
-def _assigned_modes(file: PyFile) -> Iterator[ast.expr | None]:
-    for node in file.nodes(ast.AnnAssign, ast.Assign):
-        targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
-        for target in targets:
-            name = getattr(target, "id", "") or getattr(target, "attr", "")
-            if isinstance(target, ast.Subscript):
-                name = text_of(target.slice) or ""
-            if _MODE.search(name):
-                yield node.value
-
-
-def _default_modes(file: PyFile) -> Iterator[ast.expr | None]:
-    for function in file.nodes(ast.FunctionDef, ast.AsyncFunctionDef):
-        for arg, value in defaults(function):
-            if _MODE.search(arg.arg):
-                yield value
-    for call in file.nodes(ast.Call):
-        for kw in call.keywords:
-            if kw.arg and _MODE.search(kw.arg):
-                yield kw.value
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument":
-            first = text_of(call.args[0]) if call.args else None
-            if first and _MODE.search(first.replace("-", "_")):
-                yield keyword(call, "default")
-
-
-def _mapped_modes(file: PyFile) -> Iterator[ast.expr | None]:
-    for mapping in file.nodes(ast.Dict):
-        for key, value in zip(mapping.keys, mapping.values):
-            if _MODE.search(text_of(key) or ""):
-                yield value
+    """Constants that become torch.compile's ``mode``: nothing else has their names. Asking for one sets none."""
+    for node, text in strings(file):
+        up = file.parent(node)
+        if isinstance(up, ast.List | ast.Tuple | ast.Set):
+            up = None  # what may be chosen
+        if text in _MODES and up is not None and not isinstance(up, ast.Compare | ast.match_case | ast.MatchValue):
+            yield node, text
 
 
 def inductor_settings(file: PyFile) -> Iterator[tuple[ast.AST, str, ast.expr]]:
@@ -452,31 +396,4 @@ def gated(node: ast.expr, file: PyFile, text: str) -> Edit | EditRefusal:
     """An edit that asks ``torch.version``, where torch is there to be asked."""
     if not torch_is_bound(file.tree, node, at_import=file.at_import(node)):
         return EditRefusal(node.lineno, "torch is not imported before this line")
-    return Edit(node.lineno, node.col_offset, text)
-
-
-def optional_import(node: ast.AST, file: PyFile) -> Edit | EditRefusal | None:
-    """``try: import x / except ImportError: x = None`` for an import that stands alone on its lines."""
-    if not isinstance(node, ast.Import | ast.ImportFrom):
-        return None
-    last = node.end_lineno or node.lineno
-    lines = file.lines[node.lineno - 1 : last]
-    indent = lines[0][: node.col_offset]
-    if indent.strip() or ";" in lines[0] or any(a.name == "*" for a in node.names):
-        return EditRefusal(node.lineno, "the import shares its line, or takes every name")
-    names = list(dict.fromkeys((a.asname or a.name).split(".")[0] for a in node.names))
-    if any(_used_at_import(file, name, node) for name in names):
-        return EditRefusal(node.lineno, "what is imported is used while this module is imported")
-    text = [f"{indent}try:", *(f"    {row}" for row in lines), f"{indent}except ImportError:"]
-    text += [f"{indent}    {name} = None" for name in names]
-    needs = f"callers of {', '.join(names)} test for None, or are not reached on AMD"
-    return Edit(node.lineno, 0, "\n".join(text), last_line=last, needs=needs)
-
-
-def _used_at_import(file: PyFile, name: str, node: ast.AST) -> bool:
-    """A base class, a decorator or a call at the top level would fail on None."""
-    for used in file.nodes(ast.Name):
-        if used.id == name and isinstance(used.ctx, ast.Load) and file.at_import(used):
-            if not any(isinstance(up, ast.Try | ast.If) for up in file.ancestors(used)):
-                return True
-    return False
+    return edit_of(node, text)

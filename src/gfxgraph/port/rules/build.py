@@ -94,9 +94,8 @@ def fix_nvcc_flags_python(node: ast.expr, f: PyFile, ctx: Context) -> Edit | Edi
     needs = "the build runs with the torch that the extension is for"
     up = f.parent(node)
     if node.value in _FOR_CLANG and not isinstance(up, ast.JoinedStr):
-        return Edit(
-            node.lineno,
-            node.col_offset,
+        return edit_of(
+            node,
             f'("{_FOR_CLANG[node.value]}" if {ROCM} else {{old}})',
             needs=needs,
             define=define,
@@ -107,7 +106,7 @@ def fix_nvcc_flags_python(node: ast.expr, f: PyFile, ctx: Context) -> Edit | Edi
             return EditRefusal(node.lineno, "the list is computed in part")
         kept = [_FOR_CLANG.get(e, e) for e in elements if e in _FOR_CLANG or not (FLAG.search(e) or _ARCH.search(e))]
         shown = ", ".join(f'"{e}"' for e in dict.fromkeys(kept))
-        return Edit(up.lineno, up.col_offset, f"([{shown}] if {ROCM} else {{old}})", needs=needs, define=define)
+        return edit_of(up, f"([{shown}] if {ROCM} else {{old}})", needs=needs, define=define)
     return EditRefusal(node.lineno, "not an element of a list of flags")
 
 
@@ -172,22 +171,6 @@ def nvcc_version_probe(f: PyFile, ctx: Context) -> Iterator[Hit]:
             yield hit(node, severity=Severity.MEDIUM, expr=f.source(node)[:100])
 
 
-def generated_hip_not_ignored(project: Project, ctx: Context) -> Iterator[tuple[str, Hit]]:
-    if not project.has_torch_extension or project.diff is not None:
-        return
-    if re.search(r"\.hip\b|_hip\b|^hip/", project.gitignore, re.M):
-        return
-    for path in project.paths("python"):
-        if path.endswith("setup.py"):
-            try:
-                text = project.read(path)[0]
-            except (OSError, UnreadableError):
-                continue
-            if "CUDAExtension" in text:
-                yield ".gitignore", line_hit(1)
-                return
-
-
 def build_on_cuda_available(f: PyFile, ctx: Context) -> Iterator[Hit]:
     if f.path.endswith("setup.py") or "CUDAExtension" in f.text:
         for call in f.calls("torch.cuda.is_available"):
@@ -204,18 +187,15 @@ _ENVIRON = re.compile(
     r"(?i)^(\w+_)?(CUDA|NVCC)(_?(VERSION|HOME|PATH|ROOT\w*|EXT|OPS|PKG\w*|BUILD|DIR|ARCH\w*|\w*FLAGS))?$"
 )
 _BUILD = re.compile(r"cu(?:da)?[-_]?\d{2,3}(?:\.\d)?")
-_PASSED = re.compile(r"cuda(_?(version|home|path|tag|label|suffix))?")
 
 
 def build_for_cuda_only(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    """Conditions, values and calls of a build script or an installer that ask for CUDA alone."""
+    """Conditions, values and calls of a build script that ask for CUDA alone."""
     name = f.path.rpartition("/")[2]
-    installs = re.match(r"(?i)(\w*install\w*|\w*bootstrap\w*|one_click|\w*dependencies|launch\w*)\.py$", name)
-    installer = bool(installs and re.search(r"(pip|conda|mamba|uv)[\s\"',]+(-\w+\s+)*install", f.text))
     builder = name in ("setup.py", "build.py") or re.search(
         r"\b(CUDAExtension|BuildExtension|cpp_extension|build_ext)\b", f.text
     )
-    if not (builder or installer) or re.search(r"(^|/)tests?/", f.path):
+    if not builder or re.search(r"(^|/)tests?/", f.path):
         return
     for test in f.nodes(ast.If, ast.IfExp):
         if not AMD.search(f.source(test.test)) and any(_is_cuda_flag(f, n) for n in ast.walk(test.test)):
@@ -226,25 +206,12 @@ def build_for_cuda_only(f: PyFile, ctx: Context) -> Iterator[Hit]:
     for constant, text in strings(f):
         if _BUILD.fullmatch(text):
             yield hit(constant, expr=f.source(constant)[:100], severity=Severity.LOW)
-    if installer:
-        yield from _handed_on(f)
     for call in f.nodes(ast.Call):
         owner, _, called = f.call_name(call).rpartition(".")
         if owner.startswith("torch.") or called == "CUDAExtension" or called.startswith("cpp_") or AMD.search(called):
             continue
         if _FLAG_BUILD_FOR_CUDA_ONLY.match(called) or _LOOKS.search(called):
             yield hit(call, expr=f.source(call)[:100])
-
-
-def _handed_on(f: PyFile) -> Iterator[Hit]:
-    """A CUDA version that an installer's functions are given."""
-    for function in f.nodes(ast.FunctionDef):
-        if any(_PASSED.fullmatch(a.arg) for a in (*function.args.args, *function.args.kwonlyargs)):
-            yield hit(function, expr=f"def {function.name}", severity=Severity.LOW)
-    for passing in f.nodes(ast.Call):
-        given = [*passing.args, *(k.value for k in passing.keywords)]
-        if any(isinstance(g, ast.Name) and _PASSED.fullmatch(g.id) for g in given):
-            yield hit(passing, expr=f.source(passing)[:100], severity=Severity.LOW)
 
 
 _LOOKS = re.compile(r"(?i)(cuda|nvcc).*(version|home|dirs?|flags|arch)|(check|find|get|locate)\w*(cuda|nvcc)")
@@ -270,14 +237,6 @@ _TOOLCHAIN = re.compile(
 _ANY = re.compile(
     r"(?i)cuda|nvcc\b|nvidia|\bcu(?:blas|dnn|fft|rand|sparse|solver|tlass)|\bnccl|nvrtc|tensorrt|[\w*]\.cuh?\b"
 )
-# Built here from source; for ROCm from another branch, fork or with other settings.
-_KERNELS = re.compile(
-    r"(?i)(?<![\w.])(?:flash[-_]?att\w*(?:-v?\d)?|vllm|apex|xformers|exllama\w*|transformerengine|flashinfer|sageattention)\b"
-)
-_FROM_SOURCE = re.compile(
-    r"\bgit clone\b|\bgit\+|\bsetup\.py (?:build|install|bdist)|\bpip3? (?:install|wheel)\b.* \.(?:\s|$)"
-)
-_INSTALLS = re.compile(r"(?:-r|--requirements?)[ =]*[\"']?([^\s\"';&|]{1,200})")
 
 
 def cuda_named_in_recipe_text(f: TextFile, ctx: Context) -> Iterator[Hit]:
@@ -286,9 +245,7 @@ def cuda_named_in_recipe_text(f: TextFile, ctx: Context) -> Iterator[Hit]:
         for number, line in rows(f, entry):
             if _SAID.match(line) or AMD.search(line):
                 continue
-            match = named.search(line) or (_FROM_SOURCE.search(line) and _KERNELS.search(line))
-            installed = _INSTALLS.search(line) if f.kind in ("shell", "docker", "recipe") else None
-            if match or (installed and installed[1].rpartition("/")[2] in ctx.project.cuda_lists):
+            if named.search(line):
                 made = entry_hit(f, entry, text=line.strip()[:90], group="names")
                 yield replace(made, line=number, end_line=number)
 
@@ -296,10 +253,3 @@ def cuda_named_in_recipe_text(f: TextFile, ctx: Context) -> Iterator[Hit]:
 def cuda_named_in_recipe_recipe(f: TextFile, ctx: Context) -> Iterator[Hit]:
     if not (ctx.project.has_hip_build and AMD.search(f.text)):
         yield from cuda_named_in_recipe_text(f, ctx)
-
-
-def cuda_named_in_recipe_make(f: TextFile, ctx: Context) -> Iterator[Hit]:
-    """Kernels that a Makefile fetches or builds; what it names of CUDA's is another rule's."""
-    for number, line in enumerate(f.lines, 1):
-        if _FROM_SOURCE.search(line[:2000]) and not AMD.search(line) and (match := _KERNELS.search(line[:2000])):
-            yield line_hit(number, match.start(), text=line.strip()[:90], group="names")

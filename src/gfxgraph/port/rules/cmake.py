@@ -194,7 +194,3 @@ def cuda_link_libs_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
             owner = next((f.source(u) for u in f.ancestors(node) if isinstance(u, owners)), "")
             if re.search(r"(?i)librar|ldflags|link|find_library", owner.replace(text, "", 1)):
                 yield hit(node, text=text)
-
-
-def fix_line(hit: Hit, f: TextFile, ctx: Context) -> Edit | EditRefusal | None:
-    return fix_entry(f, hit.line)

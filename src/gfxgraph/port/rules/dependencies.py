@@ -87,20 +87,6 @@ def docker_cuda_base_yaml(f: TextFile, ctx: Context) -> Iterator[Hit]:
         yield entry_hit(f, entry, image=match.group().partition(":")[2].strip())
 
 
-def fix_docker_cuda_base(hit: Hit, f: TextFile, ctx: Context) -> Edit | EditRefusal | None:
-    """The base image becomes a build argument whose default is the old one."""
-    line = f.lines[hit.line - 1] if 0 < hit.line <= len(f.lines) else ""
-    match = re.fullmatch(r"FROM\s+(\S+)(.*)", line.strip())
-    if match is None or "$" in line:
-        return None if hit.group else EditRefusal(hit.line, "the image is computed")
-    number = sum(row.upper().startswith("FROM") for row in f.lines[: hit.line - 1])
-    if number:
-        return EditRefusal(hit.line, "an argument of a later stage must stand before the first FROM")
-    text = f"ARG BASE_IMAGE={match[1]}\nFROM ${{BASE_IMAGE}}{match[2]}"
-    needs = "docker build --build-arg BASE_IMAGE=rocm/dev-ubuntu-22.04 (or rocm/pytorch) for AMD"
-    return Edit(hit.line, 0, text, last_line=hit.line, needs=needs)
-
-
 _INSTALL = re.compile(r"\bpip3?\s+install\b(?P<rest>.*)")
 _OWN = r"(?:^|\s)(?:-e\s+|--editable[ =])?[\"']?\.{1,2}(?:/\S*)?(?:\[[^\]]*\])?[\"']?(?:\s|$)|git\+https?://"
 

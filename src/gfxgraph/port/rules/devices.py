@@ -148,16 +148,16 @@ def fix_capability_gate(node: ast.expr | ast.stmt, f: PyFile, ctx: Context) -> E
     if not isinstance(node, ast.Compare) or least is None:
         return EditRefusal(node.lineno, "which side AMD belongs to is a decision")
     if _is_demanded(f, node):
-        return Edit(node.lineno, node.col_offset, f"({ROCM} is not None or {{old}})", needs="AMD runs what follows")
+        return edit_of(node, f"({ROCM} is not None or {{old}})", needs="AMD runs what follows")
     if isinstance(node.ops[0], ast.Lt | ast.LtE) and _raises(f, node):
-        return Edit(node.lineno, node.col_offset, f"({ROCM} is None and {{old}})", needs="AMD runs what follows")
+        return edit_of(node, f"({ROCM} is None and {{old}})", needs="AMD runs what follows")
     if not isinstance(node.ops[0], ast.Gt | ast.GtE | ast.Eq | ast.In):
         return EditRefusal(node.lineno, "which side AMD belongs to is a decision")
     if least < 9:
         return EditRefusal(
             node.lineno, "every AMD GPU of the last years passes, and most have the feature: a decision"
         )
-    return Edit(node.lineno, node.col_offset, f"({ROCM} is None and {{old}})", needs="the feature is NVIDIA's alone")
+    return edit_of(node, f"({ROCM} is None and {{old}})", needs="the feature is NVIDIA's alone")
 
 
 def _least(f: PyFile, node: ast.expr) -> int | None:
@@ -304,17 +304,6 @@ def truthy_or_arch(f: PyFile, ctx: Context) -> Iterator[Hit]:
             yield hit(node, expr=f.source(node)[:120])
 
 
-def fix_truthy_or_arch(node: ast.BoolOp, f: PyFile, ctx: Context) -> Edit | EditRefusal:
-    compare = node.values[-1]
-    words = [text_of(v) or "" for v in node.values[:-1]]
-    if not isinstance(compare, ast.Compare) or not all(words) or not text_of(compare.left):
-        return EditRefusal(node.lineno, "not of the form 'a' or 'b' in name")
-    if ctx.guards is None or ctx.guards.exclusion(node, NVIDIA) is None:
-        return EditRefusal(node.lineno, "not under a ROCm guard: the rewrite would change NVIDIA's value too")
-    listed = ", ".join(repr(w) for w in [*words, text_of(compare.left)])
-    return Edit(node.lineno, node.col_offset, f"any(a in {f.source(compare.comparators[0])} for a in ({listed}))")
-
-
 VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
@@ -352,37 +341,6 @@ def alloc_conf_combo_text(f: TextFile, ctx: Context) -> Iterator[Hit]:
 
 def fix_alloc_conf_combo(node: ast.expr, f: PyFile, ctx: Context) -> Edit | EditRefusal:
     return gated(node, f, f'("expandable_segments:True" if {ROCM} else {{old}})')
-
-
-_NVML = r"(?:pynvml|nvidia_smi|py3nvml|nvitop|gpustat|GPUtil|nvgpu)"
-_NVML_AMD = re.compile(r"(?i)amd_?smi|pyrsmi|rocm|\bhip\b")
-
-
-def nvml_import(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    yield from import_hits(f, _NVML, Severity.HIGH, Severity.MEDIUM)
-    for used in f.nodes(ast.Call, ast.ExceptHandler):
-        named = used.func if isinstance(used, ast.Call) else used.type
-        name = f.dotted(named) if named is not None else ""
-        if not re.match(_NVML + r"\.", name):
-            continue
-        tried = f.caught(used, "NVMLError", "NVMLError_LibraryNotFound", "ImportError", "ModuleNotFoundError")
-        starts = name.endswith("nvmlInit")
-        # Caught it does not stop the program, but what it asked is then unknown on AMD.
-        expected = tried is not None and any("NVML" in f.source(h.type) for h in tried.handlers if h.type)
-        guarded = (
-            f"line {tried.lineno}: try"
-            if tried is not None and (starts or expected or _NVML_AMD.search(f.text))
-            else ""
-        )
-        yield hit(
-            named or used, severity=Severity.MEDIUM if starts else Severity.LOW, guarded_by=guarded,
-            group="" if starts else "calls", name=name,
-        )  # fmt: skip
-    for node in f.nodes(ast.If, ast.IfExp):  # what AMD gets then is the else
-        text = f.source(node.test)
-        other = "".join(f.source(x) for x in node.orelse) if isinstance(node, ast.If) else ""
-        if re.search(r"(?i)nvml|nvidia_?smi", text) and not _NVML_AMD.search(text + other):
-            yield hit(node.test, severity=Severity.LOW, group="calls", name=text[:80])
 
 
 TOOL = re.compile(r"(?:^|[\s/\"'`(|;&])(nvidia-smi|nvcc|cuobjdump|nvdisasm|ptxas|nsys|ncu)(?=$|[\s\"'`)|;&.])")
@@ -432,29 +390,6 @@ def nvidia_tool_subprocess_shell(f: TextFile, ctx: Context) -> Iterator[Hit]:
         yield entry_hit(f, entry, re.escape(match.group(1)), severity=Severity.LOW, tool=match.group(1))
 
 
-def fork_start_method(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    if "cuda" not in f.text or is_test_file(f.path):
-        return
-    for call in f.calls("*.get_context", "*.set_start_method", "*.start_processes", "*.notebook_launcher"):
-        value = argument(call, 0, "method") if not f.call_name(call).endswith("start_processes") else None
-        if _may_fork(f, keyword(call, "start_method") or value):
-            yield hit(call, expr=f.source(call)[:100])
-    for kw in f.nodes(ast.keyword):
-        if kw.arg in ("start_method", "method", "multiprocessing_context", "mp_context"):
-            if text_of(kw.value) != "fork" or kw.arg != "method":
-                if _may_fork(f, kw.value):
-                    yield hit(kw.value, expr=f.source(kw.value)[:100])
-    for node in f.nodes(ast.Assign):
-        names = [t.id for t in node.targets if isinstance(t, ast.Name)]
-        if any(re.fullmatch(r"(?i)\w*(start_?method|mp_?(context|method|start)\w*)", n) for n in names):
-            if _may_fork(f, node.value):
-                yield hit(node, expr=f.source(node)[:100])
-
-
-def _may_fork(f: PyFile, value: ast.AST | None) -> bool:
-    return any(text_of(one) == "fork" for one in meanings(f, value))
-
-
 def fp8_e4m3fn_hardcoded(f: PyFile, ctx: Context) -> Iterator[Hit]:
     if is_test_file(f.path):
         return
@@ -494,57 +429,6 @@ def fp8_fnuz_for_any_hip_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
 def fp8_fnuz_for_any_hip_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
     for name, line, column in f.idents_like(r"Float8_e[45]m[32]fnuz|__hip_fp8_e[45]m[32]_fnuz"):
         yield line_hit(line, column, expr=name)
-
-
-_PACKAGES = frozenset(
-    "torch vllm triton torchvision torchaudio flash_attn flash-attn bitsandbytes xformers apex deepspeed sglang".split()
-)
-
-
-def version_text_compare(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    for node in f.nodes(ast.Compare):
-        for a, b in ((node.left, node.comparators[0]), (node.comparators[0], node.left)):
-            if re.match(r"\d+\.\d", text_of(b) or "") and _is_version_of(f, a):
-                yield hit(node, expr=f.source(node)[:120])
-            elif isinstance(b, ast.Call) and isinstance(a, ast.Call) and isinstance(node.ops[0], ast.Eq | ast.LtE):
-                both = all(last_name(f, c) in ("Version", "parse") and c.args for c in (a, b))
-                if both and text_of(b.args[0]) and _is_version_of(f, a.args[0]):
-                    yield hit(node, expr=f.source(node)[:120])
-
-
-def _is_version_of(f: PyFile, node: ast.AST) -> bool:
-    return any(
-        (isinstance(v, ast.Attribute) and v.attr == "__version__" and f.dotted(v.value).split(".")[0] in _PACKAGES)
-        or (
-            isinstance(v, ast.Call)
-            and f.call_name(v).endswith("version")
-            and text_of(argument(v, 0, "")) in _PACKAGES
-        )
-        for v in meanings(f, node)
-    )
-
-
-_QUERIES = tuple(
-    f"torch.cuda.{n}" for n in ("get_device_name", "get_device_properties", "get_device_capability", "current_device")
-)
-
-
-def device_query_before_visibility(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    writes = [
-        (f.scope(node), getattr(node, "lineno", 0))
-        for node, key, _ in env_writes(f)
-        if key in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-    ]
-    for call in f.calls(*_QUERIES):
-        if any(scope is f.scope(call) and line > call.lineno for scope, line in writes):
-            yield hit(call, expr=f.source(call)[:100])
-    for node in f.nodes(ast.Compare):
-        if any(
-            text_of(s) and re.search(r"\bAMD\b|Radeon|Instinct", text_of(s) or "")
-            for s in [node.left, *node.comparators]
-        ):
-            if "get_device_name" in f.source(node):
-                yield hit(node, expr=f.source(node)[:100])
 
 
 def torch_build_by_label(f: PyFile, ctx: Context) -> Iterator[Hit]:

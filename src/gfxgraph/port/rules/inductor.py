@@ -36,7 +36,7 @@ def fix_mode(node: ast.Constant, f: PyFile, ctx: Context) -> Edit | EditRefusal:
 def fix_setting(node: ast.expr, f: PyFile, ctx: Context) -> Edit | EditRefusal:
     if not is_true(node):
         return EditRefusal(node.lineno, "set through the environment: gate it by hand")
-    return gated(node, f, f"({ROCM} is None)")
+    return gated(node, f, f"({ROCM} is None and {{old}})")
 
 
 def inductor_max_autotune(f: PyFile, ctx: Context) -> Iterator[Hit]:

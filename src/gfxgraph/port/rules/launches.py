@@ -74,41 +74,6 @@ def warp_tail(f: CppFile, ctx: Context) -> Iterator[Hit]:
             yield line_hit(line, column, name=" ".join(found.split())[:80])
 
 
-_FIRST = re.compile(r"(\s*for\s*\([^;]*;\s*\w+\s*>=?\s*)32u?(\s*;[^{}]*\)\s*)\{")
-_SECOND = re.compile(r"\s*for\s*\([^;]*=\s*32u?\s*;\s*\w+\s*>\s*0\s*;[^{}]*\)\s*\{")
-
-
-def fix_warp_tail(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal | None:
-    """The loop with barriers takes the steps of the tail; the tail goes."""
-    rest = "\n".join(f.code.split("\n")[hit.line - 1 - f.offset :])
-    first = _FIRST.match(rest)
-    if first is None:
-        return None if _SECOND.match(rest) else EditRefusal(hit.line, "not a loop that a tail follows")
-    end = _closing(rest, first.end())
-    second = _SECOND.match(rest, end)
-    if second is None:
-        return EditRefusal(hit.line, "the tail does not follow the loop")
-    last = _closing(rest, second.end())
-    bodies = [re.sub(r"\s", "", rest[a:b]) for a, b in ((first.end(), end), (second.end(), last))]
-    if bodies[0] != bodies[1].replace("__syncwarp()", "__syncthreads()") or "__syncthreads()" not in bodies[0]:
-        return EditRefusal(hit.line, "the two loops do different things")
-    row = rest.count("\n", 0, len(rest[: first.start(1)]) + len(first[1]) - len(first[1].lstrip("\n")))
-    text = f"{first[1]}0{first[2]}{{" + rest[first.end() : end]
-    return Edit(
-        hit.line + row, 0, text, last_line=hit.line + rest.count("\n", 0, last), equivalent=True,
-        needs="the loop is reached by every thread of the block, as its barrier already asks",
-    )  # fmt: skip
-
-
-def _closing(text: str, at: int) -> int:
-    """Past the bracket that closes the one before ``at``."""
-    depth = 1
-    while depth and at < len(text):
-        depth += {"{": 1, "}": -1}.get(text[at], 0)
-        at += 1
-    return at
-
-
 _BARRIER = re.compile(r"__syncthreads\s*\(\s*\)")
 
 

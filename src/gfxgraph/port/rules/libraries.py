@@ -48,7 +48,3 @@ def cuda_extension_import(f: PyFile, ctx: Context) -> Iterator[Hit]:
         if not own and root not in ("flash_attn_2_cuda", "flash_attn_cuda", "flash_attn_3_cuda"):
             severity = Severity.MEDIUM if f.at_import(node) else Severity.LOW
             yield hit(node, severity=severity, guarded_by=import_guard(f, node), name=name)
-
-
-def fix_import(node: ast.AST, f: PyFile, ctx: Context) -> Edit | EditRefusal | None:
-    return optional_import(node, f)

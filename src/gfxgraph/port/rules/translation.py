@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
-
 from gfxgraph.port.rule_api import *
 
 _HEADER = r"cuda_runtime\w*\.h|cuda\.h|cuda_(fp16|bf16|fp8|profiler_api|texture_types|device_runtime_api)\.h|cublas\w*\.h|cufft\w*\.h|curand\w*\.h|cusparse\w*\.h|cusolver\w*\.h|device_launch_parameters\.h|nvrtc\.h|channel_descriptor\.h|library_types\.h|driver_types\.h|vector_types\.h|helper_(cuda|math)\.h|device_functions\.h|(?:[\w.-]+/)*cub/.*|math_constants\.h|cuComplex\.h|sm_\d+_intrinsics\.h"
@@ -38,34 +36,6 @@ def untranslated_cuda(f: CppFile, ctx: Context) -> Iterator[Hit]:
     yield from once_a_line(hits)
 
 
-_PLACE = {
-    "cublas": "hipblas/hipblas.h", "cufft": "hipfft/hipfft.h", "curand_kernel": "hiprand/hiprand_kernel.h",
-    "curand": "hiprand/hiprand.h", "cusparse": "hipsparse/hipsparse.h", "cusolver": "hipsolver/hipsolver.h",
-    "cuda_fp16": "hip/hip_fp16.h", "cuda_bf16": "hip/hip_bf16.h", "cuComplex": "hip/hip_complex.h",
-    "cub/": "hipcub/hipcub.hpp", "nvrtc": "hip/hiprtc.h",
-}  # fmt: skip
-
-
-def fix_untranslated_cuda(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal | None:
-    """A run of CUDA's headers gets an arm with HIP's; names come from the compatibility header."""
-    here = {line for header, line in f.includes() if re.fullmatch(_HEADER, header)}
-    if hit.line not in here or hit.line - 1 in here:
-        return None  # a name, or within a run: the first line is edited
-    last = hit.line
-    while last + 1 in here:
-        last += 1
-    old = [f.line_text(n) for n in range(hit.line, last + 1)]
-    wanted = [place for row in old for key, place in _PLACE.items() if key in row]
-    new = [f"#include <{name}>" for name in dict.fromkeys(wanted)]
-    if ctx.project.compat:
-        near = posixpath.relpath(ctx.project.compat, posixpath.dirname(f.path) or ".")
-        new = [f'#include "{near}"', *[n for n in new if "hipcub" in n or "_kernel" in n]]
-    else:
-        new = ["#include <hip/hip_runtime.h>", *new]
-    text = "\n".join(["#if defined(USE_HIP)", *new, "#else", *old, "#endif"])
-    return Edit(hit.line, 0, text, last_line=last, needs="the HIP build defines USE_HIP", absent="USE_HIP")
-
-
 PTX = re.compile(
     r"\b(?:ld|st|mov|cvt|cvta|cp|mma|wgmma|ldmatrix|stmatrix|bar|barrier|red|atom|fma|shfl|lop3|prefetchu?|tanh|ex2|lg2|sin|cos|rcp|rsqrt|sqrt|griddepcontrol|"
     r"mbarrier|fence|membar|setmaxnreg|elect|vote|activemask|nanosleep|createpolicy|prmt|bfe|bfi|bfind|mad|add|sub|mul|div|min|max|shl|shr|shf|and|or|xor|not|neg|abs|"
@@ -88,20 +58,30 @@ def cuda_arch_guard(f: CppFile, ctx: Context) -> Iterator[Hit]:
         yield line_hit(arm.line + f.offset, text=arm.text[:100], guard_free=True, group=arm.text[:100])
 
 
+_ASKS = re.compile(r"(\s*#\s*)(?:ifdef\s+(\w+)|if\s+defined\s*\(?\s*(\w+)\s*\)?)(\s*(?://.*|/\*.*\*/\s*)?)")
+
+
+def _widened(line: str, names: str, other: str) -> str:
+    """A line that asks for one macro, asking for another as well; "" for any other line."""
+    match = _ASKS.fullmatch(line)
+    name = (match[2] or match[3]) if match is not None else ""
+    return (
+        f"{match[1]}if defined({name}) || defined({other}){match[4]}" if match and re.fullmatch(names, name) else ""
+    )
+
+
 def fix_cuda_arch_guard(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal:
     """``#ifdef __CUDA_ARCH__`` tells device from host code: HIP's name for that is added."""
     line = f.line_text(hit.line)
-    match = re.fullmatch(
-        r"(\s*#\s*)(?:ifdef\s+__CUDA_ARCH__|if\s+defined\s*\(?\s*__CUDA_ARCH__\s*\)?)(\s*(?://.*|/\*.*\*/\s*)?)", line
-    )
-    if match is not None:
-        text = f"{match.group(1)}if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__){match.group(2)}"
-        return Edit(hit.line, 0, text, length=len(line), needs="the arm holds no PTX and no intrinsic that HIP lacks")
+    needs = "the arm holds no PTX and no intrinsic that HIP lacks"
+    text = _widened(line, "__CUDA_ARCH__", "__HIP_DEVICE_COMPILE__")
     least = re.fullmatch(r"(\s*#\s*(?:el)?if\s+)(__CUDA_ARCH__\s*>=?\s*(\d+))(\s*(?://.*)?)", line)
     if least is not None and int(least.group(3)) <= 700:
         text = f"{least.group(1)}{least.group(2)} || defined(__HIP_DEVICE_COMPILE__){least.group(4)}"
-        return Edit(hit.line, 0, text, length=len(line), needs="the arm is what every AMD GPU can run, too")
-    return EditRefusal(hit.line, "a test of a version: which side AMD belongs to is a decision")
+        needs = "the arm is what every AMD GPU can run, too"
+    if not text:
+        return EditRefusal(hit.line, "a test of a version: which side AMD belongs to is a decision")
+    return Edit(hit.line, 0, text, last_line=hit.line, needs=needs)
 
 
 def cudacc_guard(f: CppFile, ctx: Context) -> Iterator[Hit]:
@@ -115,17 +95,12 @@ def cudacc_guard(f: CppFile, ctx: Context) -> Iterator[Hit]:
         yield line_hit(arm.line + f.offset, text=arm.text[:100], guard_free=True, group=arm.text[:100])
 
 
+_PARTS = "a condition of several parts: which side AMD belongs to is a decision"
+
+
 def fix_cudacc_guard(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal:
-    line = f.line_text(hit.line)
-    match = re.fullmatch(
-        r"(\s*#\s*)(?:ifdef\s+(__CUDACC__|__NVCC__)|if\s+defined\s*\(?\s*(__CUDACC__|__NVCC__)\s*\)?)(\s*(?://.*|/\*.*\*/\s*)?)",
-        line,
-    )
-    if match is None:
-        return EditRefusal(hit.line, "a condition of several parts: which side AMD belongs to is a decision")
-    name = match.group(2) or match.group(3)
-    text = f"{match.group(1)}if defined({name}) || defined(__HIPCC__){match.group(4)}"
-    return Edit(hit.line, 0, text, length=len(line))
+    text = _widened(f.line_text(hit.line), "__CUDACC__|__NVCC__", "__HIPCC__")
+    return Edit(hit.line, 0, text, last_line=hit.line) if text else EditRefusal(hit.line, _PARTS)
 
 
 _NAMES = r"CUDA_VERSION|CUDART_VERSION|CUDNN_(VERSION|MAJOR|MINOR)|CUBLAS_VER\w*|CUSPARSE_VER\w*|CUFFT_VER\w*|NCCL_(VERSION_CODE|MAJOR|MINOR)|__CUDACC_VER_\w+"
@@ -175,15 +150,12 @@ def with_cuda_dispatch(f: CppFile, ctx: Context) -> Iterator[Hit]:
 def fix_with_cuda_dispatch(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal:
     """The macro of the same name with HIP in place of CUDA is asked as well."""
     line = f.line_text(hit.line)
-    match = re.fullmatch(
-        r"(\s*#\s*)(?:ifdef\s+(\w+)|if\s+defined\s*\(?\s*(\w+)\s*\)?)(\s*(?://.*|/\*.*\*/\s*)?)", line
-    )
+    match = _ASKS.fullmatch(line)
     if match is None:
-        return EditRefusal(hit.line, "a condition of several parts: which side AMD belongs to is a decision")
-    name = match.group(2) or match.group(3)
-    other = name.replace("CUDA", "HIP")
-    text = f"{match.group(1)}if defined({name}) || defined({other}){match.group(4)}"
-    return Edit(hit.line, 0, text, length=len(line), needs=f"the HIP build defines {other}", absent=other)
+        return EditRefusal(hit.line, _PARTS)
+    other = (match[2] or match[3]).replace("CUDA", "HIP")
+    text = _widened(line, r"\w+", other)
+    return Edit(hit.line, 0, text, last_line=hit.line, needs=f"the HIP build defines {other}", absent=other)
 
 
 _TYPE = re.compile(r"\b(?:struct|class)\s+(?:__\w+__\s*(?:\([^)]*\)\s*)?)?(\w+)\b[^;{}()]*\{")
@@ -205,72 +177,6 @@ def device_only_special_member(f: CppFile, ctx: Context) -> Iterator[Hit]:
         given = re.match(r"(?:\w+::)*(\w+)\s*&\s*operator\s*=\s*\(", rest)
         if (made and made.group(1) in names) or (given and given.group(1) in names):
             yield line_hit(number + f.offset, line.index("__device__"), expr=line.strip()[:90])
-
-
-_VECTOR = r"(?:u?(?:char|short|int|long|longlong)|float|double)[1-4]"
-_OPERATOR = re.compile(
-    rf"\b(operator\s*(?:[-+*/]=?|==|!=))\s*\(\s*(?:const\s+)?(?:{_VECTOR}\b[^)]*|[^),]*,\s*(?:const\s+)?{_VECTOR}\b[^)]*)\)"
-)
-_FUNCTION = re.compile(
-    r"\b(?:float|double|int|unsigned|void|auto|half|__half2?|[A-Z]|scalar_t|[uU]?int\d*(?:_t)?|unsigned\s+(?:int|long\s+long))\s*&?\s+"
-    r"(atomic(?:Add|Sub|Max|Min|Exch|CAS|And|Or|Xor|Inc|Dec)|r?sqrtf?|rcbrt|exp10f?|sincosf?|rhypot|norm3df?|erfinvf?|normcdff?|max|min|clamp|lerp|__ldg|__shfl\w*)\s*\("
-)
-_TYPE_DEFINED_BY_HIP = re.compile(
-    rf"\btypedef\s+struct\s*\w*\s*\{{[^{{}}]*\}}\s*({_VECTOR}|dim3)\s*;|\bstruct\s+(?:__align__\(\d+\)\s*)?({_VECTOR}|dim3)\s*\{{|"
-    r"extern\s+\"C\"\s+__device__\s+void\s+(__assert_fail)\b"
-)
-_MAY_DEFINED_BY_HIP = (
-    "dim3",
-    "__assert_fail",
-    *(f"{t}{n}" for t in ("char", "short", "int", "long", "float", "double") for n in "1234"),
-)
-
-
-def defined_by_hip(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    yield from once_a_line([*_all_defined_by_hip(f), *_types(f)])
-
-
-def _types(f: CppFile) -> Iterator[Hit]:
-    """Types and functions that hip/hip_vector_types.h and the device library bring."""
-    for found in _TYPE_DEFINED_BY_HIP.finditer(f.code) if any(word in f.code for word in _MAY_DEFINED_BY_HIP) else ():
-        line = f.code.count("\n", 0, found.start()) + 1 + f.offset
-        yield line_hit(line, name=next(g for g in found.groups() if g))
-
-
-def _all_defined_by_hip(f: CppFile) -> Iterator[Hit]:
-    code = f.code.replace("\\\n", " ")
-    if not (("operator" in code and _OPERATOR.search(code)) or ("__device__" in code and _FUNCTION.search(code))):
-        return  # without parsing
-    for n in f.nodes("function_definition"):
-        body = n.child_by_field_name("body")
-        if body is None:
-            continue
-        head = f.source(n)[: max(0, body.start_byte - n.start_byte)]
-        device = re.search(r"__device__|(?i:(?<!\w)\w*(device|HD|inline_hd)\w*\s)", head)
-        found = _OPERATOR.search(head) or (_FUNCTION.search(head) if "__device__" in head else None)
-        if found and device and "::" not in head[: found.start()].split("(")[0]:
-            up = f.enclosing(n, "namespace_definition", "class_specifier", "struct_specifier")
-            if up is not None and found.re is _FUNCTION:
-                continue  # a name in a namespace or class of its own does not clash
-            yield line_hit(
-                f.line(n), f.column(n), name=found.group(1), end_line=f.line(n) + n.end_point[0] - n.start_point[0]
-            )
-
-
-def fix_defined_by_hip(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal | None:
-    """The whole definition goes under a condition."""
-    if not hit.end_line:
-        return EditRefusal(hit.line, "a type: which of its members are used decides")
-    first = hit.line
-    while first > 1 and f.line_text(first - 1).lstrip().startswith("template"):
-        first -= 1
-    lines = [f.line_text(n) for n in range(first, hit.end_line + 1)]
-    if any(line.rstrip().endswith("\\") for line in lines):
-        return EditRefusal(hit.line, "inside a macro")
-    text = "\n".join(["#if !defined(__HIP_PLATFORM_AMD__)", *lines, "#endif"])
-    return Edit(
-        first, 0, text, last_line=hit.end_line, needs="HIP's own has the same meaning, as it has for the vector types"
-    )
 
 
 _CUDA = re.compile(

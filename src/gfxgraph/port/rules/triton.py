@@ -5,79 +5,41 @@ from __future__ import annotations
 from gfxgraph.port.rule_api import *
 from gfxgraph.port.rules.translation import PTX
 
+_WARPS = re.compile(
+    r"(?i)(?:n|num)_?warps(?:_(?:list|options|choices|configs?))?|warps_?(?:list|options|choices)|calculate_settings"
+)
+
 
 def triton_num_warps(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    if not re.search(r"\btriton\b|\btl\.", f.text):
-        return
-    yield from once_a_line(_all(f))
+    for node in f.nodes(ast.Constant) if re.search(r"\btriton\b|\btl\.", f.text) else ():
+        if (int_of(node) or 0) >= 32 and _WARPS.fullmatch(_purpose(f, node)):
+            yield hit(node, expr=f"num_warps={f.source(node)}")
 
 
-def too_many(node: ast.AST) -> bool:
-    value = int_of(node)
-    return value is not None and value >= 32
-
-
-def _all(f: PyFile) -> Iterator[Hit]:
-    for kw in f.nodes(ast.keyword):
-        if kw.arg == "num_warps":
-            if too_many(kw.value):
-                yield hit(kw.value, expr=f"num_warps={f.source(kw.value)}")
-            elif isinstance(kw.value, ast.Name):
-                yield from _from_loop(f, kw.value)
-    yield from _assigned(f)
-    for mapping in f.nodes(ast.Dict):
-        for key, value in zip(mapping.keys, mapping.values):
-            if text_of(key) == "num_warps" and too_many(value):
-                yield hit(value, expr="num_warps: " + f.source(value))
-    yield from _in_functions(f)
-
-
-def _assigned(f: PyFile) -> Iterator[Hit]:
-    for node in f.nodes(ast.Assign):
-        for name in (target.id for target in node.targets if isinstance(target, ast.Name)):
-            if name in ("num_warps", "NUM_WARPS", "nwarps") and too_many(node.value):
-                yield hit(node.value, expr=f.source(node))
-            elif re.search(r"(?i)(num_?warps|warps)_?(list|options|choices|configs?)?$", name):
-                yield from _in_list(node.value)
-
-
-def _in_functions(f: PyFile) -> Iterator[Hit]:
-    """What a function that is named for it returns, and defaults."""
-    for function in f.nodes(ast.FunctionDef):
-        if re.search(r"num_?warps|calculate_settings", function.name):
-            for inner in ast.walk(function):
-                if isinstance(inner, ast.Return) and inner.value is not None and too_many(inner.value):
-                    yield hit(inner.value, expr=f.source(inner))
-        for arg, value in defaults(function):
-            if arg.arg == "num_warps" and too_many(value):
-                yield hit(value, expr=f"num_warps={f.source(value)}")
-
-
-def _in_list(value: ast.AST) -> Iterator[Hit]:
-    if isinstance(value, ast.List | ast.Tuple):
-        for element in value.elts:
-            if too_many(element):
-                yield hit(element, expr="32 among the warps to try")
-
-
-def _from_loop(f: PyFile, name: ast.Name) -> Iterator[Hit]:
-    """``for num_warps in [4, 32]`` and comprehensions of that form."""
-    for up in f.ancestors(name):
-        loops = (
-            up.generators
-            if isinstance(up, ast.ListComp | ast.GeneratorExp)
-            else [up]
-            if isinstance(up, ast.For)
-            else []
-        )
-        for loop in loops:
-            if isinstance(loop.target, ast.Name) and loop.target.id == name.id:
-                iterable = loop.iter
-                if isinstance(iterable, ast.Name):
-                    for bound in f.lookup(iterable.id, iterable):
-                        yield from _in_list(bound)
-                else:
-                    yield from _in_list(iterable)
+def _purpose(f: PyFile, node: ast.AST) -> str:
+    """The name that a constant goes to, alone or in a list."""
+    child, up = node, f.parent(node)
+    while isinstance(up, ast.List | ast.Tuple):
+        child, up = up, f.parent(up)
+    match up:
+        case (
+            ast.keyword(arg=str(name))
+            | ast.For(target=ast.Name(id=name))
+            | ast.comprehension(target=ast.Name(id=name))
+        ):
+            return name
+        case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+            return name
+        case ast.Dict():
+            return text_of(next((k for k, v in zip(up.keys, up.values) if v is child), None)) or ""
+        case ast.arguments():
+            owner = f.parent(up)
+            pairs = defaults(owner) if isinstance(owner, ast.FunctionDef) else ()
+            return next((arg.arg for arg, value in pairs if value is child), "")
+        case ast.Return():
+            function = f.function(up)
+            return function.name if function is not None else ""
+    return ""
 
 
 def fix_triton_num_warps(node: ast.expr, f: PyFile, ctx: Context) -> Edit | EditRefusal:
@@ -86,7 +48,7 @@ def fix_triton_num_warps(node: ast.expr, f: PyFile, ctx: Context) -> Edit | Edit
     if int_of(node) is None or not torch_is_bound(f.tree, node, at_import=False):
         return EditRefusal(node.lineno, "torch is not imported at the top of this file")
     wave = "torch.cuda.get_device_properties(torch.cuda.current_device()).warp_size"
-    return Edit(node.lineno, node.col_offset, f"(16 if {ROCM} and {wave} == 64 else {{old}})")
+    return edit_of(node, f"(16 if {ROCM} and {wave} == 64 else {{old}})")
 
 
 def triton_inline_ptx(f: PyFile, ctx: Context) -> Iterator[Hit]:

@@ -169,31 +169,6 @@ def _wide(f: CppFile, name: str) -> bool:
     return bool(re.search(rf"(?i)({wide})[^;{{}}]*\b{name}\b|\b{name}\b[^;{{}}]*({wide})", f.code))
 
 
-_MASK = (
-    "#if defined(USE_ROCM) || defined(__HIP_PLATFORM_AMD__)\n#define FULL_WARP_MASK (~0ull >> (64 - warpSize))\n"
-    "#else\n#define FULL_WARP_MASK {old}\n#endif\n"
-)
-
-
-def fix_sync_mask_32(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal:
-    """A literal mask becomes a macro of 64 bits on HIP, trimmed to the lanes that exist."""
-    if (made := lanes.full_mask(f, hit.line)) is not None:
-        return made
-    line = f.line_text(hit.line)
-    if re.search(r"_sync\s*\(\s*[A-Za-z_]|__syncwarp", line) and not re.search(r"_sync\s*\(\s*0[xX]", line):
-        return EditRefusal(hit.line, "the mask has a name: it is widened where it is defined, if that is a constant")
-    found = [m for m in re.finditer(r"_sync\s*\(\s*(0[xX][fF]{8}[uU]?)\s*,", line)]
-    if len(found) != 1 or "FULL_WARP_MASK" in f.code:
-        return EditRefusal(hit.line, "the mask is no literal, or several stand on the line")
-    old = found[0].group(1)
-    if any(m != old for m in re.findall(r"_sync\s*\(\s*(0[xX][fF]{8}[uU]?)\s*,", f.code)):
-        return EditRefusal(hit.line, "the file spells the mask in several ways")
-    return Edit(
-        hit.line, found[0].start(1), "FULL_WARP_MASK", length=len(old), define=_MASK.format(old=old),
-        needs="all lanes of the wavefront take part, as on NVIDIA",
-    )  # fmt: skip
-
-
 _SOURCE = re.compile(r"\b__(ballot(_sync)?|activemask|match_(any|all)(_sync)?)\s*\(")
 
 
@@ -283,28 +258,6 @@ def partial_warp_shuffle(f: CppFile, ctx: Context) -> Iterator[Hit]:
             yield cpp_hit(f, n, expr=condition[:80])
 
 
-def warpsize_constexpr(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    constant = re.compile(
-        r"\bwarpSize\b|HIPCUB_WARP_THREADS|rocprim::(device_)?warp_size\(\)|__AMDGCN_WAVEFRONT_SIZE(__)?\b"
-    )
-    for n in f.nodes("array_declarator"):
-        if constant.search(f.source(n.child_by_field_name("size"))):
-            yield cpp_hit(f, n, expr=f.source(n)[:80])
-    for n in f.nodes("template_type", "template_function"):
-        if constant.search(f.source(n.child_by_field_name("arguments"))):
-            yield cpp_hit(f, n, expr=f.source(n)[:80])
-    for n in f.nodes("declaration", "field_declaration"):
-        text = f.source(n)
-        if re.match(r"(static\s+)?constexpr|static_assert", text) and constant.search(text):
-            yield cpp_hit(f, n, expr=text[:80])
-    for arm in f.conditions():
-        if re.search(r"\bwarpSize\b|__AMDGCN_WAVEFRONT_SIZE", arm.text):
-            yield line_hit(arm.line + f.offset, expr=arm.text[:80], guard_free=True)
-    for _, takes, body, line in f.defines():
-        if not takes and re.search(r"__AMDGCN_WAVEFRONT_SIZE|HIPCUB_WARP_THREADS", body):
-            yield line_hit(line, expr=body[:80])
-
-
 _NAME_WAVE_64_HARDCODED = re.compile(
     r"(?i)\w*(warp|wave)\w*(size|threads|width|len|dim|sz)\w*|\w*threads_?per_?(warp|wave)\w*|warp|wave(front)?"
 )
@@ -369,13 +322,6 @@ def lane_shift_32(f: CppFile, ctx: Context) -> Iterator[Hit]:
             r"(?i)\blane(_?id|_?idx)?\b|threadIdx", right
         ):
             yield cpp_hit(f, n, expr=f.source(n)[:60])
-
-
-def syncwarp(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    known = ctx.project.macros.known
-    if "__syncwarp" in known:
-        return
-    yield from once_a_line(cpp_hit(f, c, expr=f.source(c.node)) for c in f.calls("__syncwarp"))
 
 
 def warp_constant_use(f: CppFile, ctx: Context) -> Iterator[Hit]:
@@ -472,7 +418,5 @@ def fix_cub_warp_width(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal
     match = re.search(r"\bWarp(?:Reduce|Scan)\s*<\s*([\w:]+)\s*(>)", line)
     if match is None:
         return EditRefusal(hit.line, "the type is a template of several parts")
-    return Edit(
-        hit.line, match.start(2), ", 32>", length=1, equivalent=True,
-        needs="storage and results are counted by groups of 32 threads, as NVIDIA's default has it",
-    )  # fmt: skip
+    needs = "storage and results are counted by groups of 32 threads, as NVIDIA's default has it"
+    return lanes.gated(hit.line, f"{line[: match.start(2)]}, 32>{line[match.end(2) :]}", line, needs)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.capture.patches import intercept
+from gfxgraph.capture.patches import intercept, replaced
 
 
 def for_sigmoid(x: torch.Tensor) -> torch.Tensor:
@@ -21,24 +21,24 @@ def for_sigmoid(x: torch.Tensor) -> torch.Tensor:
 def test_a_thread_started_as_the_last_capture_ends_is_started() -> None:
     """It was on its way through ours when another thread gave everything back; the next capture finds nothing."""
     ran = threading.Event()
-    assert "start_thread" not in intercept.STOCK
+    assert "start_thread" not in replaced.STOCK
     thread = threading.Thread(target=ran.set)
-    intercept._start_thread(thread)
+    replaced._start_thread(thread)
     thread.join(10)
-    assert ran.is_set() and not intercept._names
+    assert ran.is_set() and not replaced.NAMES
 
 
 @pytest.mark.parametrize(("name", "wanted"), [("max", max), ("optimizer_init", torch.optim.Optimizer.__init__)])
 def test_every_name_is_found_as_the_last_capture_ends(name, wanted) -> None:
     """Likewise: a thread that is on its way through ours finds torch's own, or Python's, in its place."""
-    assert name not in intercept.STOCK and intercept.STOCK[name] is wanted
+    assert name not in replaced.STOCK and replaced.STOCK[name] is wanted
 
 
 def test_garbage_is_collected_as_the_last_capture_ends() -> None:
     """Likewise."""
-    assert "gc_collect" not in intercept.STOCK
+    assert "gc_collect" not in replaced.STOCK
     gc.collect()
-    assert isinstance(intercept._collect(), int)
+    assert isinstance(replaced._collect(), int)
 
 
 def test_an_end_that_an_interrupt_stopped_is_ended_by_the_clean_up() -> None:
@@ -58,32 +58,30 @@ def test_an_end_that_an_interrupt_stopped_is_ended_by_the_clean_up() -> None:
         known = intercept.holders_here()
         intercept.enter(holder, "here")
         assert not gc.isenabled()
-        intercept._names.note(functools.partial(intercept._put_back, Interrupted(), "name", 1))
+        replaced.NAMES.note(functools.partial(replaced._put_back, Interrupted(), "name", 1))
         with pytest.raises(KeyboardInterrupt):
             intercept.leave(holder)
         intercept.leave_others(known)
-        assert not intercept._names and gc.isenabled() and Interrupted.n_tries == 2
+        assert not replaced.NAMES and gc.isenabled() and Interrupted.n_tries == 2
     finally:
         gfxgraph.disable()
 
 
-def test_dynamo_and_torchscript_are_told_of_a_lasting_replacement_once(monkeypatch) -> None:
-    """One of torch's own, or one that stays, is the original to TorchScript from the first capture on."""
+def test_dynamo_and_torchscript_are_told_of_a_replacement_once(monkeypatch) -> None:
+    """It is the original to TorchScript from the first capture on, and stays: TorchScript knows it by its address."""
     told = []
-    monkeypatch.setattr(intercept, "_told_of", {})
-    monkeypatch.setattr(intercept, "keep_from_dynamo", told.append)
+    monkeypatch.setattr(replaced, "_told_of", {})
+    monkeypatch.setattr(replaced, "keep_from_dynamo", told.append)
 
     class Owner:
         pass
 
     def lasting() -> None: ...
-    def passing() -> None: ...
 
     Owner.sigmoid = torch.sigmoid
     for _ in range(2):
-        intercept._put(Owner, "one", lasting, is_lasting=True)
-        intercept._put(Owner, "other", passing)
-        intercept._put(Owner, "sigmoid", for_sigmoid)
-        intercept._names.take_back()
-    assert told == [lasting, passing, for_sigmoid, passing]
+        replaced._put(Owner, "one", lasting)
+        replaced._put(Owner, "sigmoid", for_sigmoid)
+        replaced.NAMES.take_back()
+    assert told == [lasting, for_sigmoid]
     assert torch.jit._builtins._find_builtin(for_sigmoid) == "aten::sigmoid"

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gfxgraph.capture.record.torch_bindings import BINDINGS, NAMED
+from gfxgraph.capture.record.overloads import BINDINGS, NAMED
 
 A, B = torch.rand(4, 4) + 0.5, torch.rand(4, 4) + 0.5
 ARGUMENTS: dict[str, list[tuple[Any, ...]]] = {

@@ -1,0 +1,219 @@
+"""The table of what is replaced while a capture runs, and putting it there and back.
+
+A dispatch mode sees operations. It does not see ``torch.cuda.synchronize()``, an event's wait, or the number that
+``.item()`` gives to Python. While at least one capture is running, these names stand for functions that check whether
+*this thread* is capturing, and otherwise call the original. The originals are back when the last capture has ended,
+so a program that captures nothing is not affected.
+
+Invariant: ``STOCK[name]`` is always torch's own function, whatever is installed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import gc
+import json
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import torch
+
+from gfxgraph.capture import capture_lock
+from gfxgraph.capture.patches import deferred_calls, generators, optimizers, tensor_reads, waits
+from gfxgraph.capture.patches.torch_functions import STOCK, Targets, keep_from_dynamo
+from gfxgraph.capture.record import collectives, fused_recording
+from gfxgraph.capture.record.overloads import identity
+from gfxgraph.capture.undo import Undo
+from gfxgraph.process import bridge, process
+
+NAMES = Undo()
+"""Puts back what is replaced, and the collector; empty while no capture runs."""
+_IMMUTABLE = 1 << 8
+"""Py_TPFLAGS_IMMUTABLETYPE: such a class, as torch's generators, is changed in its dict."""
+_collects = False
+_installed: set[str] = set()
+_told_of: dict[int, object] = {}
+"""By ``identity``, the replacements: Dynamo and TorchScript are told of each once, and know it by its address."""
+_originals: dict[int, object] = {}
+"""By ``identity`` of what stands now: what stood there."""
+
+
+class Names(NamedTuple):
+    """Names that are replaced together."""
+
+    why: str
+    targets: Callable[[], Targets]
+    """Owner, attribute and replacement by short name, asked anew for each capture."""
+    is_due: Callable[[], bool]
+    """Whether a capture needs them from its beginning; else ``also`` installs them."""
+
+
+_nothing_compiled = fused_recording.has_compiled_nothing  # Dynamo recompiles code that is guarded on such a function
+
+
+def _has_threads() -> bool:
+    return threading.active_count() > 1
+
+
+def _always() -> bool:
+    return True
+
+
+def _never() -> bool:
+    return False
+
+
+GROUPS = {
+    "reads": Names("a value that Python reads is a constant of the graph", tensor_reads.targets, _always),
+    "waits": Names("a wait ends a capture", waits.targets, _always),
+    "states": Names("no mode sees seeds and states of generators", generators.targets, _always),
+    "threads": Names("a collector that runs, or a thread that waits, ends a capture", lambda: _OWN, _always),
+    "kernels": Names("loading or unloading a module ends a capture", deferred_calls.targets, _always),
+    "whole": Names("one entry of the tape costs less than five", fused_recording.targets, _nothing_compiled),
+    "min and max": Names("gradients are clipped by a number", tensor_reads.number_targets, _nothing_compiled),
+    "optimizers": Names("a first step makes state that replays go on from", optimizers.targets, optimizers.are_used),
+    "collectives": Names("a split ends what a wait waits for", collectives.targets, collectives.are_used),
+    "draws": Names("the generator is the capture's alone", generators.drawing_targets, _has_threads),
+    "memory": Names("host memory that holds values of the device", tensor_reads.memory_targets, _never),
+}
+
+
+def install() -> None:
+    """A capture begins, and no other runs."""
+    global _collects
+    _collects = gc.isenabled()
+    for clear in (STOCK.clear, _installed.clear, _originals.clear, _collect_again):
+        NAMES.note(clear)
+    # A graph freed by the collector inside a capture invalidates that capture (torch since 2.9).
+    gc.disable()
+    for name, group in GROUPS.items():
+        if group.is_due():
+            also(name)
+
+
+def also(name: str) -> None:
+    """A capture needs this group, too, from now on."""
+    with capture_lock.lock:
+        if not NAMES or name in _installed:  # the last capture may have ended meanwhile
+            return
+        _installed.add(name)
+        for short, (owner, attribute, replacement) in GROUPS[name].targets().items():
+            original = getattr(owner, attribute, None)
+            if original is not None or attribute == "__del__":
+                STOCK[short] = original
+                _put(owner, attribute, replacement)
+
+
+def guards_draws() -> bool:
+    """Whether other threads' draws wait for captures."""
+    return "draws" in _installed
+
+
+def _in_its_place(short: str) -> object:
+    """What stands now where torch's own function is."""
+    owner, attribute, _ = next(found[short] for group in GROUPS.values() if short in (found := group.targets()))
+    found_there: object = getattr(owner, attribute)
+    return found_there
+
+
+STOCK.find = _in_its_place
+
+
+def as_long_as_enabled() -> None:
+    """What stands for torch's and Python's own while no capture runs, too."""
+    event = torch.cuda.Event
+    bridge.replace(torch.optim.Optimizer, "__init__", optimizers.noted(torch.optim.Optimizer.__init__))
+    bridge.replace(event, "__new__", staticmethod(waits.event_new(event.__new__)))
+    bridge.replace(event, "elapsed_time", waits.elapsed_of_events(event.elapsed_time))
+    bridge.replace(json.JSONEncoder, "default", tensor_reads.json_default(json.JSONEncoder.default))
+
+
+def original_of(func: Any) -> Any:
+    """torch's own function for ``func``, if ``func`` is a replacement; else ``func``."""
+    return _originals.get(identity(func), func)
+
+
+def _put(owner: Any, attribute: str, replacement: Any) -> None:
+    own = vars(owner).get(attribute)
+    number = identity(replacement)
+    _originals[number] = getattr(owner, attribute, None)
+    if number not in _told_of:
+        _tell_of(own, replacement)
+        _told_of[number] = replacement
+    NAMES.note(functools.partial(_put_back, owner, attribute, own))
+    _set(owner, attribute, replacement)
+
+
+def _put_back(owner: Any, attribute: str, own: Any) -> None:
+    if own is not None:
+        _set(owner, attribute, own)
+    elif attribute in vars(owner):
+        delattr(owner, attribute)  # it was inherited
+
+
+def _set(owner: object, attribute: str, value: object) -> None:
+    if isinstance(owner, type) and owner.__flags__ & _IMMUTABLE:
+        gc.get_referents(owner.__dict__)[0][attribute] = value  # type: ignore[index]
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(owner))  # calls look the method up anew
+    else:
+        setattr(owner, attribute, value)
+
+
+def _tell_of(original: object, replacement: object) -> None:
+    """Make Dynamo skip a replacement, and make it the original to TorchScript, which knows functions as objects."""
+    keep_from_dynamo(replacement)
+    operator = None if original is None else torch.jit._builtins._find_builtin(original)
+    if operator is not None:
+        torch.jit._builtins._register_builtin(replacement, operator)
+
+
+# -- the collector, and threads that begin --------------------------------------------------------------
+
+
+def _collect_again() -> None:
+    if _collects:
+        gc.enable()
+
+
+def _collect(*args: Any, **kwargs: Any) -> int:
+    # It may find and end a dropped capture. What it frees is deferred, or freed in relaxed mode.
+    with capture_lock.unnoticed() if capture_lock.is_held_here() else nullcontext():
+        return STOCK["gc_collect"](*args, **kwargs)  # type: ignore[no-any-return]
+
+
+def _switch_collector_on() -> None:
+    global _collects
+    _collects = True
+
+
+def _switch_collector_off() -> None:
+    global _collects
+    _collects = False
+
+
+def _start_thread(self: threading.Thread) -> None:
+    for session in process.sessions():
+        session.make_room_for_threads()
+    capturing = process.active_session()
+    if capturing is not None:
+        capturing.values.share()
+    also("draws")
+    STOCK["start_thread"](self)  # the original: another thread may have ended the last capture
+
+
+def _optimizer_init(self: object, *args: object, **kwargs: object) -> None:
+    also("optimizers")
+    optimizers.made_here(self)
+    STOCK["optimizer_init"](self, *args, **kwargs)
+
+
+_OWN: Targets = {
+    "optimizer_init": (torch.optim.Optimizer, "__init__", _optimizer_init),
+    "gc_collect": (gc, "collect", _collect),
+    "gc_enable": (gc, "enable", _switch_collector_on),
+    "gc_disable": (gc, "disable", _switch_collector_off),
+    "start_thread": (threading.Thread, "start", _start_thread),
+}

@@ -44,8 +44,7 @@ from gfxgraph.callables.signature import (
     why_in_pieces,
     zeros_in,
 )
-from gfxgraph.callables.trace.dynamo import WARM_UP, Calls, local
-from gfxgraph.callables.trace.frontend import IDLE, RAISED, Frontend, Untraceable
+from gfxgraph.callables.trace.dynamo import IDLE, RAISED, WARM_UP, Calls, Frontend, Untraceable, local
 from gfxgraph.callables.trace.watch import watched
 from gfxgraph.callables.trace.world import World
 from gfxgraph.capture.replay.graph_tensors import has_layout, kind_of, parts_of, size_of, storage_address, used_on

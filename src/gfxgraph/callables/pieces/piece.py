@@ -20,8 +20,7 @@ from gfxgraph.callables.effects import Draws
 from gfxgraph.callables.pieces.graph_numbers import InParts, numbers_in
 from gfxgraph.callables.pieces.region import Region, RegionOptions
 from gfxgraph.callables.signature import HOST_CONSTANT_NUMEL, RunEagerly, mode_key, tensor_key, what_changed
-from gfxgraph.callables.trace.dynamo import local
-from gfxgraph.callables.trace.frontend import OnlyTraced, note_inputs
+from gfxgraph.callables.trace.dynamo import OnlyTraced, local, note_inputs
 from gfxgraph.callables.trace.trace_result import RESTLESS_NUMBER, Found
 from gfxgraph.callables.training.gradients import Gradients
 from gfxgraph.capture.replay.graph_tensors import has_layout

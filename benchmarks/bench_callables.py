@@ -264,53 +264,16 @@ def bench_parts(reps: int) -> dict:
     }
 
 
-def bench_moved(reps: int) -> dict:
-    """One large argument at another address each call: copied into a buffer, or read where it lies."""
-    numel = 16 << 20  # 64 MiB
-    step = lambda x: (x * 1.5 + 1).relu()  # noqa: E731
-    sets = [torch.randn(numel, device="cuda") for _ in range(4)]
-    with torch.no_grad():
-        ways = {
-            "eager": step,
-            "graphed, copied": gfxgraph.graphed(step),
-            "graphed, read in place": gfxgraph.graphed(step, moved="relocate"),
-        }
-        expected = [step(x) for x in sets]
-        for name, call in ways.items():
-            for _ in range(3):
-                assert all(torch.equal(call(x), want) for x, want in zip(sets, expected)), name
-        moving = [entry.first.moving for entry in ways["graphed, read in place"]._entries.values()]
-        assert moving[0] is not None, ways["graphed, read in place"].explain()
-        wall: dict[str, list[float]] = {name: [] for name in ways}
-        cpu: dict[str, list[float]] = {name: [] for name in ways}
-        for _ in range(reps):
-            for name, call in ways.items():
-                torch.cuda.synchronize()
-                begun = time.perf_counter()
-                for i in range(20):
-                    call(sets[i % 4])
-                issued = time.perf_counter() - begun
-                torch.cuda.synchronize()
-                wall[name].append((time.perf_counter() - begun) / 20 * 1e6)
-                cpu[name].append(issued / 20 * 1e6)
-    return {
-        "figure": "one argument of 64 MiB, at another address each call, three kernels",
-        "unit": "us",
-        "ways": {name: {"wall": summary(wall[name]), "cpu": summary(cpu[name])} for name in ways},
-        "reached": statistics.median(wall["graphed, read in place"]) < statistics.median(wall["graphed, copied"]),
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--reps", type=int, default=25)
-    parser.add_argument("--only", default="parts,calls,buckets,moved")
+    parser.add_argument("--only", default="parts,calls,buckets")
     options = parser.parse_args()
     figures: list[dict] = []
     for name in options.only.split(","):
         begun = time.perf_counter()
-        bench = {"calls": bench_calls, "buckets": bench_buckets, "moved": bench_moved, "parts": bench_parts}
+        bench = {"calls": bench_calls, "buckets": bench_buckets, "parts": bench_parts}
         try:
             made = bench[name](options.reps)
         except (RuntimeError, AssertionError) as error:

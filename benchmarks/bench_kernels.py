@@ -32,7 +32,7 @@ os.environ["BENCH_KERNELS_FOLDER"] = os.environ.get("BENCH_KERNELS_FOLDER") or t
 )
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.environ["BENCH_KERNELS_FOLDER"] + "/inductor"
 os.environ["TRITON_CACHE_DIR"] = os.environ["BENCH_KERNELS_FOLDER"] + "/triton"
-os.environ["GFXGRAPH_STATE_DIR"] = os.environ["BENCH_KERNELS_FOLDER"] + "/state"
+os.environ["XDG_STATE_HOME"] = os.environ["BENCH_KERNELS_FOLDER"] + "/state"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "0")
 
 import kernel_cases as operations

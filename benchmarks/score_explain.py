@@ -2,10 +2,10 @@
 
     python benchmarks/score_explain.py SAMPLES.jsonl... [--show]
 
-A sample has "text", "source" (its thread), "label" or "accept" (codes) and "must_mention" (facts of the thread); a label of "none"
-or an empty "accept" means a harmless text. Known cases from the sample's own thread are left out, so that the figures say what explain
-makes of a thread that it has not seen. A fact is told if half of its telling words are in what is printed: a rough measure, good for
-comparing two versions, not for a claim.
+A sample has "text", "source" (its thread), "label" or "accept" (codes) and "must_mention" (facts of the thread); a
+label of "none" or an empty "accept" means a harmless text. Known cases from the sample's own thread are left out,
+so that the figures say what explain makes of a thread that it has not seen. A fact is told if half of its telling
+words are in what is printed: a rough measure, good for comparing two versions, not for a claim.
 """
 
 from __future__ import annotations
@@ -21,7 +21,23 @@ from gfxgraph.diagnostics import known
 from gfxgraph.diagnostics.explanation import Explanation
 from gfxgraph.hardware import advice
 
-FILLERS = {"the", "for", "and", "not", "with", "this", "that", "from", "gpu", "has", "are", "use", "than", "its", "rocm"}
+FILLERS = {
+    "the",
+    "for",
+    "and",
+    "not",
+    "with",
+    "this",
+    "that",
+    "from",
+    "gpu",
+    "has",
+    "are",
+    "use",
+    "than",
+    "its",
+    "rocm",
+}
 
 
 def without_own(text: str, source: str) -> Explanation:

@@ -27,7 +27,6 @@ _EXPORTS: dict[str, str] = {
     "graphed": "gfxgraph.callables.api:graphed",
     "Graphed": "gfxgraph.callables.graphed:Graphed",
     "memory_report": "gfxgraph.reporting.memory_use:memory_report",
-    "coverage": "gfxgraph.reporting.launch_counts:coverage",
     "write_report": "gfxgraph.reporting.page:write_report",
     "inspect": "gfxgraph.reporting.inspect:inspect",
     "Conditional": "gfxgraph.callables.control.conditional:Conditional",

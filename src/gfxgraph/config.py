@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import os
 import string
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -96,8 +96,6 @@ class Config:
     replay_mode: ReplayMode = ReplayMode.STANDARD
     vram_cap: float = 0.80
     lib: str = ""
-    state_dir: str = ""
-    """Where measured decisions are kept between runs; empty where they are not."""
     log_level: LogLevel = LogLevel.WARN
     trusted_replay_threshold: int | None = None
     """Replays that take the slow way before a graphed callable takes the short one; None: 1."""
@@ -107,11 +105,8 @@ class Config:
     wave: WaveMode = WaveMode.DETECT
     no_wave: bool = False
     sglang_disabled: bool = False
-    is_refused: bool = False
     """``GFXGRAPH`` says off, or SGLANG_DISABLE_GFXGRAPH: nothing else switches it on."""
     migraphx_graphs: bool = False
-    coverage: bool = False
-    """Count what runs in graphs and what does not."""
     report: str = ""
     """Folder where each process leaves what `gfxgraph report` shows; empty: none."""
     compile: CompileWays = CompileWays.AUTO
@@ -180,7 +175,6 @@ VARIABLES: Mapping[str, str] = {
     "GFXGRAPH_REPLAY_HOT_MODE": "0 | 1",
     "GFXGRAPH_VRAM_CAP": "a fraction above 0, at most 1",
     "GFXGRAPH_LIB": "path of the native library",
-    "GFXGRAPH_STATE_DIR": "folder for decisions kept between runs; off to keep none",
     "HGB_LOG_LEVEL": "debug | info | warn | error",
     "HGB_DEBUG": "0 | 1; same as HGB_LOG_LEVEL=debug",
     "GFXGRAPH_TRUSTED_REPLAY_THRESHOLD": "a whole number, 0 or more",
@@ -188,7 +182,6 @@ VARIABLES: Mapping[str, str] = {
     "GFXGRAPH_DIAG": "0 | 1",
     "GFXGRAPH_WAVE": "off | detect | auto",
     "GFXGRAPH_NO_WAVE": "0 | 1",
-    "GFXGRAPH_COVERAGE": "0 | 1",
     "GFXGRAPH_REPORT": "a folder for what gfxgraph report shows",
     "SGLANG_RDNA2_KERNELS": "0 | 1",
     "SGLANG_DISABLE_GFXGRAPH": "0 | 1",
@@ -223,7 +216,7 @@ REPORTED = frozenset({
     "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_ROCM_ARCH",
     "PYTORCH_TUNABLEOP_ENABLED", "ROCR_VISIBLE_DEVICES", "TORCHINDUCTOR_MAX_AUTOTUNE",
     "TORCH_BLAS_PREFER_HIPBLASLT", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TRITON_HIP_USE_BLOCK_PINGPONG",
-    *(VARIABLES.keys() - {"GFXGRAPH_FLIGHT", "GFXGRAPH_LIB", "GFXGRAPH_STATE_DIR"}),
+    *(VARIABLES.keys() - {"GFXGRAPH_FLIGHT", "GFXGRAPH_LIB"}),
 })  # fmt: skip
 """What a report for others may show: names whose values are switches and numbers, one by one."""
 
@@ -360,13 +353,6 @@ def language_of(environ: Mapping[str, str] | None = None) -> str:
     return "en"
 
 
-def _default_state_dir(environ: Mapping[str, str]) -> str:
-    """The user's own state folder, "" where the variables name none."""
-    home = environ.get("HOME", "").strip() or environ.get("LOCALAPPDATA", "").strip()
-    state = environ.get("XDG_STATE_HOME", "").strip() or (home and os.path.join(home, ".local", "state"))
-    return os.path.join(state, "gfxgraph") if os.path.isabs(state) else ""
-
-
 def load(environ: Mapping[str, str] | None = None) -> Config:
     """Read every setting. Bad values are reported in ``problems``, and the default is used.
 
@@ -398,7 +384,6 @@ def load(environ: Mapping[str, str] | None = None) -> Config:
         replay_mode=reader.choice("GFXGRAPH_REPLAY_MODE", {m.value: m for m in ReplayMode}, default_mode),
         vram_cap=reader.checked("GFXGRAPH_VRAM_CAP", _fraction, 0.80),
         lib=reader.path("GFXGRAPH_LIB"),
-        state_dir=reader.path("GFXGRAPH_STATE_DIR", _default_state_dir(reader.environ), _FALSE),
         log_level=reader.choice("HGB_LOG_LEVEL", _LOG_LEVEL, LogLevel.DEBUG if debug else LogLevel.WARN),
         trusted_replay_threshold=reader.checked("GFXGRAPH_TRUSTED_REPLAY_THRESHOLD", _maybe_whole, None),
         trusted_replay_sample_interval=reader.checked(
@@ -408,9 +393,7 @@ def load(environ: Mapping[str, str] | None = None) -> Config:
         wave=reader.choice("GFXGRAPH_WAVE", _WAVE, WaveMode.DETECT),
         no_wave=reader.flag("GFXGRAPH_NO_WAVE", False),
         sglang_disabled=sglang_disabled,
-        is_refused=sglang_disabled or reader.text("GFXGRAPH").lower() in _FALSE,
         migraphx_graphs=reader.choice("MIGRAPHX_ENABLE_HIPGRAPH", _MIGRAPHX, False),
-        coverage=reader.flag("GFXGRAPH_COVERAGE", False),
         report=reader.path("GFXGRAPH_REPORT"),
         compile=reader.choice("GFXGRAPH_COMPILE", _COMPILE, CompileWays.AUTO),
         transformers=reader.choice("GFXGRAPH_TRANSFORMERS", _TRANSFORMERS, Transformers.OFF),
@@ -451,12 +434,10 @@ class _Reader:
 
         return self.checked(name, parse, default)
 
-    def path(self, name: str, default: str = "", off: Collection[str] = ()) -> str:
-        """A path; its ``~`` stands for a home where the shell left it, and words of ``off`` for none."""
+    def path(self, name: str) -> str:
+        """A path; its ``~`` stands for a home where the shell left it."""
 
         def parse(value: str) -> str:
-            if value.lower() in off:
-                return ""
             if value[:1] != "~":
                 return value
             home = self.text("HOME") if value[1:2] in ("", "/") else ""
@@ -465,7 +446,7 @@ class _Reader:
                 raise ValueError(value)
             return found
 
-        return self.checked(name, parse, default)
+        return self.checked(name, parse, "")
 
     def flag(self, name: str, default: bool) -> bool:
         words = dict.fromkeys(_TRUE, True) | dict.fromkeys(_FALSE, False)

@@ -35,7 +35,6 @@ class MovedInput(StrEnum):
     """What a graphed callable does about an argument at another address than before."""
 
     COPY = "copy"
-    RELOCATE = "relocate"
     RECAPTURE = "recapture"
 
 

@@ -106,23 +106,6 @@ def calls_go_the_fast_path():
     return {"right": right, "replays": agreed.stats()["replays"], "captures": agreed.stats()["captures"]}
 
 
-def checks_grow_rare():
-    """After four checks the interval doubles, up to eight times; what changes on one rank brings it back."""
-    factor = RANK + 1.0
-
-    def scaled(x):
-        return all_reduce(x * factor) + 1
-
-    agreed, right, intervals = gfxgraph.Agreed(scaled, Ranks(name="rare"), check_every=2), True, []
-    for turn in range(76):
-        factor = RANK + 1.0 if turn < 60 or RANK == 0 else 5.0
-        got = agreed(inputs(turn % 8, RANK).cuda()).cpu()
-        factors = [1.0, 2.0 if turn < 60 else 5.0]
-        right &= torch.equal(got, sum(inputs(turn % 8, rank) * factors[rank] for rank in range(SIZE)) + 1)
-        intervals.append(next(iter(agreed._known.values())).interval)
-    return {"right": right, "intervals": list(dict.fromkeys(intervals)), "last": intervals[-1]}
-
-
 def capture_fails_on_one():
     agreed = gfxgraph.Agreed(step, Ranks(name="capture"))
 

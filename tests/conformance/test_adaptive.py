@@ -15,14 +15,18 @@ from gfxgraph.core.eager_or_graph import Choice, Decision, Way
 from gfxgraph.process import process
 from tests.conformance.conftest import PLATFORMS
 
-pytestmark = pytest.mark.skipif(PLATFORMS == ["gpu"], reason="times are planted in the simulator")
+pytestmark = [
+    pytest.mark.any_platform,
+    pytest.mark.skipif(PLATFORMS == ["gpu"], reason="times are planted in the simulator"),
+]
 
 
 @pytest.fixture
 def state(tmp_path, monkeypatch):
     """A state folder of the test's own."""
-    monkeypatch.setenv("GFXGRAPH_STATE_DIR", str(tmp_path))
-    return tmp_path / "decisions.json"
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    (tmp_path / "gfxgraph").mkdir()
+    return tmp_path / "gfxgraph" / "decisions.json"
 
 
 @pytest.fixture
@@ -111,32 +115,35 @@ def test_another_body_is_another_function():
 def test_a_broken_file_is_no_reason_to_fail(text, state, platform):
     """It is left until there is something to write, and then replaced."""
     state.write_text(text)
-    kept = store(str(state.parent))
+    kept = store()
     assert kept_decision(kept, "k") is None
     decision = Decision(Way.EAGER, "planted", 0.5, 0.4, 0.6, 9, 1.0, 2.0)
     kept.put("k", {"decision": decision.as_dict()})
-    assert kept_decision(store(str(state.parent)), "k") == decision
+    assert kept_decision(store(), "k") == decision
 
 
-def test_nothing_is_written_where_it_is_off_or_impossible(tmp_path, platform):
-    """No folder, or one that cannot be made: decisions hold for this process alone."""
+def test_nothing_is_written_where_it_is_impossible(tmp_path, platform, monkeypatch):
+    """No home, or a folder that cannot be made: decisions hold for this process alone."""
     decision = Decision(Way.GRAPH, "planted", 2.0, 1.9, 2.1, 9, 2.0, 1.0)
-    store("").put("k", {"decision": decision.as_dict()})
+    for name in ("HOME", "XDG_STATE_HOME"):
+        monkeypatch.setenv(name, "nowhere")
+    store().put("k", {"decision": decision.as_dict()})
     (tmp_path / "file").write_text("")
-    kept = store(str(tmp_path / "file" / "below"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file" / "below"))
+    kept = store()
     kept.put("k", {"decision": decision.as_dict()})
     assert kept_decision(kept, "k") == decision
     assert any(e["kind"] == "decisions_not_kept" for e in process.current().counters.snapshot()["events"])
 
 
-def test_what_other_processes_kept_stays(tmp_path, platform):
+def test_what_other_processes_kept_stays(state, platform):
     """Two writers of one file: neither loses the other's decision."""
     decision = Decision(Way.GRAPH, "planted", 2.0, 1.9, 2.1, 9, 2.0, 1.0)
-    one, two = store(str(tmp_path)), store(str(tmp_path))
+    one, two = store(), store()
     assert kept_decision(one, "a") is kept_decision(two, "a") is None
     one.put("a", {"decision": decision.as_dict()})
     two.put("b", {"decision": decision.as_dict()})
-    assert kept_decision(store(str(tmp_path)), "a") == kept_decision(store(str(tmp_path)), "b") == decision
+    assert kept_decision(store(), "a") == kept_decision(store(), "b") == decision
 
 
 def test_timing_waits_for_nothing(state, platform, monkeypatch):
@@ -144,7 +151,7 @@ def test_timing_waits_for_nothing(state, platform, monkeypatch):
     waiting = []
     monkeypatch.setattr(torch.cuda.Event, "query", lambda self: not waiting)
     monkeypatch.setattr(torch.cuda.Event, "synchronize", lambda self: pytest.fail("waited"))
-    timed = Adaptive(step, 0, store("")).of("s")
+    timed = Adaptive(step, 0, store()).of("s")
     waiting.append(1)
     for _ in range(20):
         assert timed.decided() is None

@@ -264,6 +264,7 @@ def test_reset_and_recapture(capture):
     assert torch.equal(y, x * 5)
 
 
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream does not match")
 def test_backward_inside_capture(capture):
     """Autograd's backward runs inside the capture, and gradients follow the inputs."""
     w = randn(4, 4).requires_grad_()

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from gfxgraph.errors import CaptureError
 from gfxgraph.reporting import check
 
 MODULE = """
@@ -95,9 +96,8 @@ def test_what_cannot_be_checked_says_why(module):
 def test_every_finding_has_a_place(module, monkeypatch):
     """Where no line is known it is the function's own; what people read has the path from where they are."""
     clean = check.load(f"{module}:clean")
-    finding = check._with_place(check.UncapturedPlace("breaks", "the capture", "", 0, "it fails", ""), clean)
-    assert (finding.file, finding.line) == (str(module), clean.__code__.co_firstlineno)
+    finding = check._of_error(CaptureError("capture_failed"), (str(module), clean.__code__.co_firstlineno))
     monkeypatch.chdir(module.parent)
-    assert finding.text().startswith(f"{module.name}:{finding.line}: breaks")
+    assert finding.text().startswith(f"{module.name}:{line_of('def clean(x):')}: breaks")
     monkeypatch.chdir("/")
     assert finding.text().startswith(f"{module.parent}")

@@ -81,32 +81,6 @@ def waited_for_on_another_stream(x):
 
 
 @program
-def future_waited_for_after_a_read(x):
-    y, work = reduced(x)
-    future = work.get_future()
-    v = x.sum().item()
-    future.wait()
-    return y + v
-
-
-@program
-def future_continued_after_a_read(x):
-    y, work = reduced(x)
-    future = work.get_future()
-    v = x.sum().item()
-    return y + v + future.then(lambda done: 3.0).wait()
-
-
-@program
-def asked_whether_it_is_done(x):
-    y, work = reduced(x)
-    while not work.is_completed():
-        pass
-    v = x.sum().item()
-    return y + v if work.is_completed() else y
-
-
-@program
 def several_at_once(x):
     y, z = x * 2, x * 3
     with dist._coalescing_manager(async_ops=True) as many:
@@ -153,8 +127,6 @@ def test_a_work_from_before_the_capture(capture, platform):
     y, work = reduced(x)
 
     def body():
-        while not work.is_completed():
-            pass
         work.wait()
         return x + y
 
@@ -165,6 +137,6 @@ def test_a_work_from_before_the_capture(capture, platform):
 
 
 def test_works_are_torchs_again_after_the_capture(capture, platform):
-    before = {name: vars(dist.Work)[name] for name in ("wait", "is_completed", "get_future")}
+    before = {name: vars(dist.Work)[name] for name in ("wait", "synchronize")}
     capture(lambda: reduced(torch.ones(3, device="cuda"))[1].wait())
     assert before == {name: vars(dist.Work)[name] for name in before}

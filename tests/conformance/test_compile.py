@@ -132,22 +132,8 @@ def test_written_inputs_are_the_callers_own(cuda):
     assert "has a new address each time" in shown()
 
 
-def test_sizes_go_to_buckets(cuda):
-    """Compiled code cannot be followed by its rows, so a size is captured as it is; the reason is told."""
-    model = nn.Linear(8, 8).cuda()
-    compiled = torch.compile(model, backend="gfxgraph", dynamic=True, options={"buckets": [4, 8]})
-    sizes = [3, 5, 7, 2, 6, 3, 4, 8, 5, 6, 7, 3]
-    with torch.no_grad():
-        for n in sizes:
-            x = torch.randn(n, 8, device="cuda")
-            got = compiled(x)
-            assert got.shape == (n, 8) and torch.allclose(got, model(x), atol=1e-5), n
-    assert total("replays") >= 2, shown()
-    assert "is not padded: the function cannot be traced with a symbol for its size" in shown()
-
-
-def test_without_buckets_each_size_is_captured(cuda):
-    """Dynamic shapes without buckets: a capture for each size."""
+def test_each_size_is_captured(cuda):
+    """Dynamic shapes: a capture for each size."""
     model = nn.Linear(8, 8).cuda()
     compiled = torch.compile(model, backend="gfxgraph", dynamic=True)
     with torch.no_grad():

@@ -110,7 +110,7 @@ def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GFXGRAPH_SIMULATE", "hip")
     monkeypatch.setenv("GFXGRAPH_LANG", "en")
-    monkeypatch.setenv("GFXGRAPH_STATE_DIR", "off")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     modules = set(sys.modules)
     yield tmp_path
     gfxgraph.disable()

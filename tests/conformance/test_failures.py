@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.callables.arena import SharedPool, capture_graph
+from gfxgraph.callables.arena import SharedPool, arena_of, capture_graph
 from gfxgraph.capture.patches import deferred_calls
 from gfxgraph.process import process
 from gfxgraph.simulator import Faults
@@ -245,7 +245,7 @@ def test_a_capture_that_had_ended(platform, monkeypatch, caplog, struck):
         planted.setattr(base, struck, failing)
         with pytest.raises(failure):
             pool = SharedPool(process.require(), torch.cuda.Stream())
-            capture_graph(lambda: x + 1, torch.cuda.Stream(), pool, recorded=False)
+            capture_graph(arena_of(process.require(), 0), lambda: x + 1, pool, recorded=False)
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
     (x + torch.rand_like(x)).sum().item()
     graph = torch.cuda.CUDAGraph()

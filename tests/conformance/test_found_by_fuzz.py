@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from contextlib import suppress
 
 import pytest
@@ -10,6 +11,8 @@ import torch
 
 import gfxgraph
 from gfxgraph.process import process
+
+pytestmark = pytest.mark.any_platform
 
 
 def ones(*size, **kw):
@@ -466,6 +469,19 @@ def test_tensors_that_exchange_their_contents(platform, body, want, by_tape):
             graph.replay()
         assert y.tolist() == [want] * 4
         y.zero_()
+
+
+def test_captured_tensors_exchange_their_contents_afterwards(platform):
+    """A program's own references to its inputs are none for ``torch.utils.swap_tensors``, which refuses those."""
+    x, other, graph = torch.ones(4, device="cuda"), torch.zeros(4, device="cuda"), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        _ = x + 1
+    torch.utils.swap_tensors(x, other)
+    assert other.tolist() == [1.0] * 4
+    held = weakref.ref(x)
+    with pytest.raises(RuntimeError, match="weakref"):
+        torch.utils.swap_tensors(x, other)
+    del held
 
 
 def test_validation_beside_a_launch_on_what_the_host_made(platform):

@@ -239,7 +239,7 @@ def test_capture_all_under_a_limit(arena):
     g = gfxgraph.graphed(double, dynamic={"x": {0: "n"}}, buckets=sizes)
     arena.limit = arena.graph_nbytes() + 1
     done = g.capture_all(filled(1, 64))
-    assert done["n_captured"] == 0 and done["n_left"] == 3 and done["predicted_bytes"] > 1 << 20
+    assert done["n_captured"] == 0 and done["n_left"] == 3
     same(g, double, filled(1, 1 << 17))
 
 
@@ -502,7 +502,7 @@ def test_ranks_of_one_are_nobody_to_ask():
         same(g, chain, filled(i))
     assert g.stats()["replays"] == 3 and "3 replays" in g.explain()
     with pytest.raises(ValueError, match="moved, strict cannot be chosen"):
-        gfxgraph.graphed(chain, ranks=True, moved="relocate", strict=True)
+        gfxgraph.graphed(chain, ranks=True, moved="recapture", strict=True)
     with pytest.raises(ValueError, match="list of sizes that every rank has"):
         gfxgraph.graphed(chain, ranks=True, buckets="auto")
 

@@ -11,7 +11,7 @@ from torch import nn
 
 import gfxgraph
 
-pytestmark = pytest.mark.usefixtures("platform")
+pytestmark = [pytest.mark.any_platform, pytest.mark.usefixtures("platform")]
 N_CALLS = 4
 
 

@@ -387,3 +387,63 @@ def test_reset_lets_go_of_a_module_that_was_an_argument():
         for _ in range(4):
             torch.testing.assert_close(step(second, x), second(x) * 2)
     assert step.stats()["replays"] >= 2
+
+
+def _of_argument(x, w):
+    return x, x[1:], x @ w
+
+
+def _last(x, w):
+    return (x @ w)[:, -1]
+
+
+def _whole_and_detached(x, w):
+    y = x @ w
+    return y.detach(), y[1:], y
+
+
+def _turned(x, w):
+    y = (x @ w).t()
+    return y, y[0], y.sum()
+
+
+WITH_GRADIENTS = {
+    "chunks": lambda x, w: (x @ w).chunk(3, -1),
+    "of an argument": _of_argument,
+    "a part alone": _last,
+    "the whole, a part, and detached": _whole_and_detached,
+    "turned": _turned,
+}
+
+
+@pytest.mark.parametrize("differentiated", ["all", "the first"])
+@pytest.mark.parametrize("name", WITH_GRADIENTS)
+def test_results_that_share_memory_have_gradients_by_graph(name, differentiated):
+    """Gradients of each result reach what it is a part of, and a write to one is seen in the others."""
+    fn = WITH_GRADIENTS[name]
+    g = gfxgraph.graphed(fn)
+    for i in range(N_CALLS + 2):
+        found = []
+        for call in (fn, g):
+            torch.manual_seed(i)
+            x, w = (torch.randn(*size, device="cuda", requires_grad=True) for size in ((3, 4), (4, 12)))
+            made = call(x, w)
+            results = made if isinstance(made, tuple) else (made,)
+            ends = [t * (k + 1) for k, t in enumerate(results) if t.requires_grad]
+            sum(t.sin().sum() for t in (ends if differentiated == "all" else ends[:1])).backward()
+            with torch.no_grad():
+                results[-1].zero_()
+            found.append([*results, x.grad, w.grad])
+        for want, got in zip(*found):
+            assert got is want is None or torch.allclose(got, want, atol=1e-5), i
+    assert g.stats()["replays"] >= N_CALLS - 1, g.explain()
+
+
+def test_a_small_host_tensor_that_changes_is_named():
+    """Its content is part of the signature; after sixteen of them calls say which argument belongs on the device."""
+    g = gfxgraph.graphed(lambda x, scale: x * scale)
+    for i in range(20):
+        assert torch.equal(g(X(), torch.tensor(i + 1.0)), X() * (i + 1.0))
+    assert torch.equal(g(X(), torch.tensor(3.0)), X() * 3.0) and g.stats()["replays"] == 1
+    why = next(why for why in g.stats()["eager"] if why != "warm-up")
+    assert why.startswith("scale is a tensor in host memory") and g.stats()["eager"][why] == 4

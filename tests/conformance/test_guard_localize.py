@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -311,71 +308,25 @@ def test_a_node_that_the_program_disabled_stays_disabled(localizing):
     assert driver.node_enabled(raw_exec(graph), first) and not driver.node_enabled(raw_exec(graph), second)
 
 
-PROGRAM = """
-import os, sys
-import torch
-import gfxgraph
-x = torch.arange(8.0, device="cuda")
-graph = torch.cuda.CUDAGraph()
-with torch.cuda.graph(graph):
-    y = x * 2
-graph.replay()
-state = os.environ["XDG_STATE_HOME"]
-files = [name for _, _, names in os.walk(state) for name in names]
-assert "recorder" in files and "graph-1-0.json" in files and "memory.json" in files, files
-if sys.argv[1:] == ["fork"]:
-    if os.fork() == 0:
-        # A child's clean end must leave the parent's recorder.
-        from gfxgraph.guard import flight_recorder
-        flight_recorder._recorder.close()
-        os._exit(0)
-    os.wait()
-    graph.replay()
-    files = [name for _, _, names in os.walk(state) for name in names]
-    assert "recorder" in files
-if sys.argv[1:] == ["raise"]:
-    raise RuntimeError("unrelated")
-"""
-
-
-@pytest.mark.parametrize("how", ["fork", "raise"])
-def test_the_recorder_is_removed_at_a_clean_end_and_nothing_else_is_written(tmp_path, how):
-    """Also after an exception and beside forked children; files appear below the state and cache directories only."""
-    work = tmp_path / "work"
-    work.mkdir()
-    (work / "program.py").write_text(PROGRAM)
-    environment = dict(
-        os.environ, XDG_STATE_HOME=str(tmp_path / "state"), HOME=str(tmp_path / "home"), PYTHONPATH=SOURCE,
-        GFXGRAPH="1", GFXGRAPH_SIMULATE="hip", GFXGRAPH_GUARD="2", PYTHONDONTWRITEBYTECODE="1",
-    )  # fmt: skip
-    command = [sys.executable, "program.py", *([how] if how else [])]
-    run = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert run.returncode == (1 if how == "raise" else 0), run.stderr
-    left = [path for path in tmp_path.rglob("*") if path.is_file() and ".cache" not in path.parts]
-    assert [path.name for path in left] == ["program.py"]
-
-
-def test_a_folder_outside_the_state_directory_is_not_used(tmp_path, monkeypatch):
-    """Whatever a variable says, nothing is written elsewhere."""
-    from gfxgraph.guard import flight_recorder
-
-    elsewhere = tmp_path / "elsewhere"
-    monkeypatch.setenv("GFXGRAPH_FLIGHT", str(elsewhere))
+@pytest.mark.parametrize("place", ["", "state/gfxgraph/flight/run-1", "elsewhere"])
+def test_files_are_written_for_a_supervisor_alone(tmp_path, monkeypatch, place):
+    """Below the state directory, where ``gfxgraph run`` reads them; whatever a variable says, nowhere else."""
+    monkeypatch.setenv("GFXGRAPH_FLIGHT", str(tmp_path / place) if place else "")
     with guarded("cuda", 2, tmp_path, monkeypatch):
-        recorder = flight_recorder.recorder()
-        assert recorder.folder.is_relative_to(tmp_path / "state" / "gfxgraph")
-        assert not elsewhere.exists()
-        recorder.close()
-        assert not recorder.folder.exists()
+        graph, _, _x, _, _ = gathering()
+        graph.replay()
+        left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+        assert left == ({"recorder", "graph-1-0.json", "memory.json"} if place.startswith("state") else set())
 
 
 def test_a_state_directory_that_cannot_be_written_costs_the_recorder_only(tmp_path, monkeypatch):
     """Said once; replays and their reports go on."""
     (tmp_path / "state").write_text("a file where the folder should be")
+    monkeypatch.setenv("GFXGRAPH_FLIGHT", str(tmp_path / "state/gfxgraph/flight/run-1"))
     with guarded("cuda", 2, tmp_path, monkeypatch):
         graph, _, _x, idx, _ = gathering()
         graph.replay()
-        assert [e["kind"] for e in gfxgraph.stats()["events"]] == ["guard_without_recorder"]
+        assert {e["kind"] for e in gfxgraph.stats()["events"]} == {"guard_without_recorder"}
         idx.fill_(100)
         with pytest.raises(GfxGraphFault, match="memory_fault"):
             graph.replay()

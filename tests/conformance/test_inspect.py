@@ -7,6 +7,8 @@ import torch
 
 import gfxgraph
 
+pytestmark = pytest.mark.any_platform
+
 
 def layers(x, w, n=3):
     for _ in range(n):

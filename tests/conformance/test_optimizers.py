@@ -12,7 +12,7 @@ from torch import nn, optim
 import gfxgraph
 from tests.conformance.conftest import HAS_GPU, on_both_platforms
 
-pytestmark = pytest.mark.usefixtures("nothing_compiled")
+pytestmark = [pytest.mark.any_platform, pytest.mark.usefixtures("nothing_compiled")]
 N_REPLAYS = 7
 
 

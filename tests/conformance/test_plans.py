@@ -1,4 +1,4 @@
-"""Buckets learned from the sizes of calls, saved and read again; captures dropped by the program."""
+"""Buckets learned from the sizes of calls, handed on; captures dropped by the program."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import torch
 
 import gfxgraph
 from gfxgraph.callables.buckets import LEARN_AFTER
-from gfxgraph.core.bucket_sizes import BucketPlan
 
 pytestmark = pytest.mark.any_platform
 SIZES = (33, 40)
@@ -44,19 +43,14 @@ def test_sizes_are_learned():
     assert {row["bucket"] for row in g.padding()} == {f"n={n}" for n in SIZES}
 
 
-def test_a_plan_is_saved_and_read(tmp_path):
-    """What one process has learned the next begins with, and learns no further; a file that is not there is an error."""
-    path = tmp_path / "plan.json"
+def test_a_plan_is_handed_on():
+    """What one callable has learned another begins with, and learns no further."""
     g = learned()
-    g.save_plan(path)
-    assert BucketPlan.from_json(path.read_text(), "").dims == g.plan().dims
-    again = gfxgraph.graphed(step, dynamic={"x": {0: "n"}}, buckets=str(path))
+    again = gfxgraph.graphed(step, dynamic={"x": {0: "n"}}, buckets=g.plan())
     for _ in range(3):
         x = torch.randn(35, 3, device="cuda")
         assert torch.equal(again(x), step(x))
     assert again.plan().dims == g.plan().dims and again.stats()["replays"] >= 1
-    with pytest.raises(gfxgraph.GfxGraphError, match="bucket_plan_unreadable"):
-        gfxgraph.graphed(step, dynamic={"x": {0: "n"}}, buckets=str(tmp_path / "none.json"))
 
 
 def test_reset_drops_every_capture():

@@ -105,12 +105,6 @@ def test_ranks_need_not_launch_alike(scenarios):
     assert [row["launches"] for row in rows] == [7, 7]
 
 
-def test_checks_grow_rare_while_nothing_happens(scenarios):
-    """2, then 4, 8 and 16 calls apart on both ranks; a change on one, heard at a check, makes it 2 again."""
-    for row in both(scenarios, "checks_grow_rare"):
-        assert row["intervals"] == [2, 4, 8, 16] and row["last"] == 2
-
-
 def test_graphed_lets_the_ranks_decide(scenarios):
     """``graphed(ranks=True)``: both ranks in the same buckets; after a capture that failed on one, no graph on either."""
     for row in both(scenarios, "graphed_by_ranks"):

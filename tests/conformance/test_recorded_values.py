@@ -7,6 +7,8 @@ import weakref
 import pytest
 import torch
 
+pytestmark = pytest.mark.any_platform
+
 
 def entries(graph):
     return graph._program.segments[0].tape.entries

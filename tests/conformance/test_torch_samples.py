@@ -142,6 +142,7 @@ def test_a_backward_that_traces(platform):
     assert torch.equal(found, step())
 
 
+@pytest.mark.filterwarnings("ignore:torch.cholesky is deprecated")
 def test_an_out_of_what_ones_are_no_input_for(platform):
     """The simulator tries an operation on ones; where these are refused (a singular matrix) shapes still count."""
     x, out = 4 * torch.eye(5, device="cuda"), torch.zeros(5, 5, device="cuda")

@@ -313,25 +313,6 @@ def test_a_failed_replay_does_the_step_eagerly_once(platform):
     assert gfxgraph.stats()["fallback_count"] == 1
 
 
-def test_methods_and_explicit_parts_are_found(platform):
-    """A step that is a method finds its optimizer and scaler on the object; a list of modules is looked into."""
-
-    class Trainer:
-        def __init__(self):
-            self.net, self.optimizer = simple()
-            self.scaler = torch.amp.GradScaler("cuda")
-            self.parts = [self.net]
-
-        def step(self, x):
-            return x
-
-    trainer = Trainer()
-    found = TrainingStep(trainer.step)
-    assert found.optimizers == [trainer.optimizer] and found.scalers == [trainer.scaler]
-    assert found.modules == [trainer.net]
-    assert TrainingStep(trainer.step, optimizers=[], modules=[]).optimizers == []
-
-
 # -- make_graphed_callables -----------------------------------------------------------------------------------
 
 

@@ -106,13 +106,21 @@ def test_program_of_several_segments(bench, segment):
     bench.sim.faults = Faults()
 
 
+def redirect(graph, position, operand, tensor):
+    """Have an operand of a node be ``tensor`` from the next launch on."""
+    driver, node_exec = process.require().driver, node_walk.raw_exec(graph)
+    node = driver.nodes(node_walk.raw_graph(graph))[position]
+    patcher = driver.patcher(node_exec, node, driver.node_params(node))
+    patcher.put(operand, 0, tensor.data_ptr())
+    patcher.apply()
+
+
 def test_redirected_input(bench):
     """A node that reads from another address than the one captured."""
     graph, outputs = captured(bench, bench.plain)
-    driver = process.require().driver
-    nodes = driver.nodes(node_walk.raw_graph(graph))
     bench.x.fill_(2)
-    driver.redirect_input(nodes[0], 0, torch.rand(8, device="cuda") + 3)
+    other = torch.rand(8, device="cuda") + 3
+    redirect(graph, 0, 0, other)
     want = bench.eager(bench.plain)
     assert graph.validate() is False
     same(bench.observe(outputs), want)
@@ -123,9 +131,7 @@ def test_redirected_output(bench):
     """A node that writes to another address: what it should have written is missing."""
     elsewhere = torch.zeros(8, device="cuda")
     graph, outputs = captured(bench, bench.plain)
-    driver = process.require().driver
-    nodes = driver.nodes(node_walk.raw_graph(graph))
-    driver.redirect_output(nodes[2], 0, elsewhere)
+    redirect(graph, 2, -1, elsewhere)
     bench.x.copy_(torch.rand(8) + 1)
     want = bench.eager(bench.plain)
     assert graph.validate() is False

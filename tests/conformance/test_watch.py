@@ -6,7 +6,6 @@ import logging
 import os
 import re
 import threading
-import weakref
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +17,6 @@ import gfxgraph
 from gfxgraph.callables.arena import arena_of
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.replay import hang_watch, runtime_workarounds
-from gfxgraph.capture.replay.hang_watch import NO_ANSWER, Peers, peers_of_process
 from gfxgraph.hardware.defects import Decisions
 from gfxgraph.process import process
 from gfxgraph.types import GuardTier
@@ -348,121 +346,6 @@ def test_the_programs_lines_are_in_a_deep_stack():
     first = text.split("\nthread ")[0]
     assert first.startswith("thread deep") and "self.run()" in first and "is_done.wait(60)" in first
     assert re.search(r"\.\.\. \(\d+ more\)", first) and first.count("in nested") < 10
-
-
-# -- ranks ------------------------------------------------------------------------------------------------------
-
-
-def on_ranks(n, body):
-    """body(peers) on each of ``n`` ranks, which are threads; their results by rank."""
-    store, results = torch.distributed.HashStore(), [None] * n
-
-    def run(rank):
-        results[rank] = body(Peers(store, rank, n))
-
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(n)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return results
-
-
-@pytest.fixture
-def ranks(platform, monkeypatch):
-    """Two watches of this process that take themselves for two ranks; their looks are made by hand."""
-    state, store = process.require(), torch.distributed.HashStore()
-    both = []
-    for rank in range(2):
-        monkeypatch.setattr(hang_watch.Deadline, "_run", lambda self: None)
-        both.append(hang_watch.Deadline(state, LIMIT_S, Peers(store, rank, 2)))
-    yield both
-    for each in both:
-        each.stop()
-
-
-def test_the_rank_that_does_not_wait_is_named():
-    """A rank that hangs asks where the others are: their watches answer, and one that is gone does not."""
-    store = torch.distributed.HashStore()
-    waiting, elsewhere = Peers(store, 0, 3), Peers(store, 1, 3)
-    is_done = threading.Event()
-
-    def live():
-        while not is_done.wait(0.01):
-            elsewhere.answer("is in no graph: train.py:7 in load")
-
-    thread = threading.Thread(target=live)
-    thread.start()
-    told = waiting.ask("waits in replay 3", 1.0)
-    is_done.set()
-    thread.join()
-    assert told == ["waits in replay 3", "is in no graph: train.py:7 in load", NO_ANSWER]
-
-
-def test_ranks_that_hang_together_answer_each_other():
-    """All ask at once, and all are told where all are."""
-    is_there, asked = threading.Barrier(4), []
-
-    def hang(peers):
-        is_there.wait()
-        told = peers.ask(f"waits {peers.rank}", 60)
-        asked.append(told)
-        while len(asked) < 4:  # as its next looks do
-            peers.answer(f"waits {peers.rank}")
-        return told
-
-    found = on_ranks(4, hang)
-    assert found == [[f"waits {rank}" for rank in range(4)]] * 4
-
-
-def test_ranks_are_named_where_nothing_was_replayed(platform, reports, monkeypatch):
-    """The report of a first capture has them, too: a watch knows the others as soon as torch.distributed does."""
-    asked = SimpleNamespace(rank=0, size=2, ask=lambda mine, wait_s: [mine, "is in no graph: train.py:7 in load"])
-    monkeypatch.setattr(hang_watch, "peers_of_process", lambda known: asked)
-    deadline = hang_watch.Deadline(process.require(), 1000.0)
-    deadline._report("capture_hang", hang_watch.Tracing("here"))
-    deadline._peers = None
-    deadline.stop()
-    assert f"process {os.getpid()}, rank 0\nrank 0: is in no graph: " in reports.texts[0]
-    assert "rank 1: is in no graph: train.py:7 in load" in reports.texts[0]
-
-
-def test_a_store_that_fails_costs_only_the_ranks(ranks, reports, monkeypatch):
-    """The report comes without them and says so; the store is not asked again."""
-
-    class Gone:
-        def __getattr__(self, name):
-            raise RuntimeError("connection reset")
-
-    ranks[0]._peers.store = Gone()
-    ranks[0]._report("capture_hang", hang_watch.Tracing("here"))
-    assert "could not be asked" in reports.texts[0]
-    assert ranks[0]._peers.is_lost
-    lost = ranks[0]._peers
-    monkeypatch.setattr(
-        hang_watch, "peers_of_process", lambda known: None if known is lost else pytest.fail("asked anew")
-    )
-    ranks[0]._look()
-    assert ranks[0]._others() is None and ranks[0]._peers is lost
-
-
-def test_the_ranks_of_this_process(monkeypatch):
-    """Those of torch.distributed's default group; new ones with a new group, none with none or a lost store."""
-    dist = torch.distributed
-    assert peers_of_process(None) is None
-    made = []
-    for _ in range(2):
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-        monkeypatch.setattr(dist, "get_world_size", lambda: 2)
-        made.append(peers_of_process(made[0] if made else None))
-        assert made[-1] is not None and peers_of_process(made[-1]) is made[-1]
-        made[-1].is_lost = True
-        assert peers_of_process(made[-1]) is None
-        group = weakref.ref(dist.group.WORLD)
-        monkeypatch.undo()
-        dist.destroy_process_group()
-        assert group() is None
-    assert made[0] is not made[1] and peers_of_process(made[1]) is None
 
 
 # -- the defect table ---------------------------------------------------------------------------------------------

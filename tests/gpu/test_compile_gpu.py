@@ -79,20 +79,6 @@ def test_training(how):
     assert kinds["forward"] >= 20 and kinds["backward"] >= 15, [region.explain() for region in mine(before)]
 
 
-def test_sizes_go_to_buckets():
-    """Inductor's code cannot be followed by its rows: calls of a bucket's own size replay, others say why not."""
-    before = regions()
-    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)).cuda()
-    compiled = torch.compile(model, backend="gfxgraph", dynamic=True, options={"buckets": [4, 8, 16]})
-    with torch.no_grad():
-        for n in [3, 5, 7, 8, 6, 3, 4, 12, 15, 16, 9, 5, 3, 2] * 2:
-            x = torch.randn(n, 64, device="cuda")
-            got = compiled(x)
-            assert got.shape == (n, 64) and torch.allclose(got, model(x), atol=1e-2), n
-    said = "\n".join(region.explain() for region in mine(before))
-    assert replays(before) >= 2 and "is not padded" in said, said
-
-
 def test_written_inputs_are_written_where_they_lie():
     """A cache that the function writes to is the caller's own, at each of its places."""
     before = regions()

@@ -23,7 +23,7 @@ def triton_interpreter():
 @pytest.fixture
 def way(monkeypatch, tmp_path):
     """Tensors are made on the GPU, and every call is a kernel's."""
-    monkeypatch.setenv("GFXGRAPH_STATE_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     before = kernels.fallbacks()
     with torch.device("cuda"):
         yield "kernels"

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 @pytest.fixture(autouse=True)
 def bridge(tmp_path, monkeypatch):
     """On, and with a state folder of the test's own."""
-    monkeypatch.setenv("GFXGRAPH_STATE_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     gfxgraph.enable(allow_cuda=True, validate=False)
     gfxgraph.reset_stats()
     with torch.no_grad():

@@ -64,13 +64,6 @@ def test_the_demo():
     assert "simulator" not in done.stdout
 
 
-def test_check():
-    """The health check passes."""
-    done = gfxgraph("check", "--json", *PERMISSION)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads(done.stdout)["ok"]
-
-
 def test_spawned_workers(tmp_path):
     """A spawned worker captures and replays under gfxgraph."""
     script = tmp_path / "program.py"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from gfxgraph.core.bucket_sizes import Buckets, BucketPlan, ladder, learn, learn_plan, powers
-from gfxgraph.core.optimum import best_sizes
+from gfxgraph.core.bucket_sizes import best_sizes, Buckets, ladder, learn, powers
 
 SIZES = st.sets(st.integers(1, 600), min_size=1, max_size=40)
 HISTOGRAMS = st.dictionaries(st.integers(1, 600), st.integers(1, 50), min_size=1, max_size=60)
@@ -69,17 +68,6 @@ def test_a_budget_of_buckets_is_kept(histogram, n):
     learned = learn(histogram, n)
     assert len(learned) <= n
     assert learned.largest == max(histogram)
-
-
-PAIRS = st.dictionaries(st.tuples(st.integers(1, 12), st.integers(1, 90)), st.integers(1, 9), min_size=1, max_size=25)
-
-
-@given(PAIRS)
-@settings(deadline=None)
-def test_a_plan_survives_a_round_trip(seen):
-    """Saved and loaded it is the same plan."""
-    plan = learn_plan(["batch", "seq"], seen)
-    assert BucketPlan.from_json(plan.to_json()) == plan
 
 
 def test_above_the_largest_bucket():

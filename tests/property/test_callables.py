@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gfxgraph.core.memory_budget import Held, Prediction, to_evict
+from gfxgraph.core.memory_budget import Held, to_evict
 from gfxgraph.core.constants import constant_key
 from gfxgraph.core.bucket_sizes import explicit
 from gfxgraph.callables.buckets import Dims
@@ -111,12 +111,3 @@ def test_eviction_takes_the_oldest_and_no_more_than_needed(rows, needed, room):
     if gone:
         assert needed > room + freed - held[gone[-1]].nbytes
         assert all(held[i].used_at <= item.used_at for i in gone for item in left)
-
-
-@given(st.integers(0, 100), st.integers(0, 20), st.integers(0, 40), st.integers(0, 300))
-def test_a_prediction_never_promises_more_than_the_room(first, second, n, room):
-    """How many fit, by the prediction's own account."""
-    p = Prediction(first, second)
-    fits = p.how_many(n, room)
-    assert 0 <= fits <= n and (fits == 0 or p.total(fits) <= room)
-    assert fits == n or p.total(fits + 1) > room

@@ -16,7 +16,13 @@ from gfxgraph.callables.trace import dynamo
 from gfxgraph.process import process
 from tests.property import faults, faults_driver, faults_mixed, faults_threads
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="failures are planted in the simulator")
+pytestmark = [
+    pytest.mark.skipif(torch.cuda.is_available(), reason="failures are planted in the simulator"),
+    # A signal that strikes in a finalizer or a callback of the collector: Python swallows what its handler raises.
+    pytest.mark.filterwarnings(
+        "ignore:(?s)Exception ignored in.*(KeyboardInterrupt|Late):pytest.PytestUnraisableExceptionWarning"
+    ),
+]
 
 
 @pytest.fixture

@@ -42,9 +42,7 @@ def test_empty_environment_gives_the_defaults():
         ("GFXGRAPH_ENVIRONMENT", "env.json", "environment", "env.json"),
         ("SGLANG_DISABLE_GFXGRAPH", "1", "sglang_disabled", True),
         ("SGLANG_RDNA2_KERNELS", "1", "activation", config.Activation.ON),
-        ("GFXGRAPH", "off", "is_refused", True),
         ("MIGRAPHX_ENABLE_HIPGRAPH", "enable", "migraphx_graphs", True),
-        ("GFXGRAPH_COVERAGE", "1", "coverage", True),
         ("GFXGRAPH_REPORT", "seen", "report", "seen"),
         ("GFXGRAPH_TRANSFORMERS", "compile", "transformers", config.Transformers.COMPILE),
         ("GFXGRAPH_TRANSFORMERS", "1", "transformers", config.Transformers.ON),
@@ -126,8 +124,7 @@ def test_sglangs_switch_asks_and_is_overruled():
     """SGLANG_RDNA2_KERNELS=1 asks for the bridge; GFXGRAPH=0 and SGLANG_DISABLE_GFXGRAPH=1 are heard before it."""
     assert config.load({"SGLANG_RDNA2_KERNELS": "1"}).is_on
     for other in ({"GFXGRAPH": "0"}, {"SGLANG_DISABLE_GFXGRAPH": "1"}):
-        settings = config.load({"SGLANG_RDNA2_KERNELS": "1", **other})
-        assert not settings.is_on and settings.is_refused
+        assert not config.load({"SGLANG_RDNA2_KERNELS": "1", **other}).is_on
 
 
 def test_hgb_debug_asks_for_the_log_alone():
@@ -157,12 +154,11 @@ def test_a_default_is_set_once(monkeypatch):
         ("~/x", "/home/me/x", False),
         ("~", "/home/me", False),
         ("/a/~b", "/a/~b", False),
-        ("off", "", False),
-        ("~no-such-user/x", "/home/me/.local/state/gfxgraph", True),
+        ("~no-such-user/x", "", True),
     ],
 )
 def test_a_home_that_the_shell_left_alone_is_expanded(value, folder, is_refused):
     """In quotes ``~`` arrives as it is; it never names a folder in the current one."""
-    settings = config.load({"GFXGRAPH_STATE_DIR": value, "HOME": "/home/me"})
-    assert settings.state_dir == folder
-    assert [problem.variable for problem in settings.problems] == ["GFXGRAPH_STATE_DIR"] * is_refused
+    settings = config.load({"GFXGRAPH_LIB": value, "HOME": "/home/me"})
+    assert settings.lib == folder
+    assert [problem.variable for problem in settings.problems] == ["GFXGRAPH_LIB"] * is_refused

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from gfxgraph import config, files
-from gfxgraph.callables import buckets
 from gfxgraph.diagnostics import derived
 from gfxgraph.errors import GfxGraphError
 from gfxgraph.hardware import advice, defect_environment
@@ -224,8 +223,8 @@ def test_what_the_user_names_is_read_whatever_it_is(tmp_path):
 @needs_links
 @pytest.mark.parametrize(
     "read",
-    [defect_environment.load, lambda path: buckets._text_of(path), lambda path: read_baseline(str(path))],
-    ids=["environment", "plan", "baseline"],
+    [defect_environment.load, lambda path: read_baseline(str(path))],
+    ids=["environment", "baseline"],
 )
 @pytest.mark.parametrize("content", [None, b"\xff\xfe\x00", b"[" * 100_000, b'{"n_gpus": null}'], ids=str)
 def test_no_file_of_the_users_hangs_a_command_or_ends_in_a_traceback(read, content, tmp_path):

@@ -10,7 +10,6 @@ Invariant: the returned tensors have the same addresses at every call, like a gr
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -118,21 +117,6 @@ def report(engine: str, graph: str, error: BaseException) -> None:
         state.report("fallback", reason, graph)
     else:
         process.log.warning("%s (%s)", reason, graph)
-
-
-MOST_REASONS = 64
-_reasons: set[str] = set()
-
-
-def ran_without_graph(engine: str, graph: str, why: str) -> None:
-    """Count that an engine chose to run a step without a graph that it could have used."""
-    state = process.current()
-    if state is None:
-        return
-    if why not in _reasons and len(_reasons) >= MOST_REASONS:
-        why = "other batches"  # a prefill has a different size each time
-    _reasons.add(why)
-    state.report("engine_eager", f"{engine} ran a step without its graph: {why}", graph, level=logging.INFO)
 
 
 def any_rank_failed(group: Any, failed: bool) -> bool:

@@ -173,29 +173,7 @@ def known_settings() -> dict[str, Any]:
 
 # -- operations that keep torch's own kernels ----------------------------------------------------------
 
-_UNARY: dict[str, Callable[[Tensor], Tensor]] = {
-    "silu": F.silu,
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-    "exp": torch.exp,
-    "cos": torch.cos,
-    "sin": torch.sin,
-    "sqrt": torch.sqrt,
-    "softplus": F.softplus,
-}
-_FUNCTIONS: dict[Any, str] = {
-    F.silu: "silu",
-    torch.sigmoid: "sigmoid",
-    torch.nn.functional.sigmoid: "sigmoid",
-    torch.tanh: "tanh",
-    torch.nn.functional.tanh: "tanh",
-    torch.exp: "exp",
-    torch.cos: "cos",
-    torch.sin: "sin",
-    torch.sqrt: "sqrt",
-}
+_UNARY = frozenset("silu gelu gelu_tanh sigmoid tanh exp cos sin sqrt softplus".split())
 _library: Any = None
 
 
@@ -211,7 +189,7 @@ def _define_ops() -> None:
     _library.impl("attention", attention.attend, "CompositeExplicitAutograd")
     torch.library.register_fake("gfxgraph::attention", lambda q, *_: q.new_empty(q.shape), lib=_library)
     _library.define("softmax(Tensor x, int dim, ScalarType? dtype) -> Tensor")
-    _library.impl("unary", lambda x, name: _UNARY[name](x), "CompositeExplicitAutograd")
+    _library.impl("unary", _unary, "CompositeExplicitAutograd")
     _library.impl("mean", lambda x, dim, keepdim: x.mean(dim, keepdim), "CompositeExplicitAutograd")
     _library.impl("softmax", lambda x, dim, dtype: torch.softmax(x, dim, dtype=dtype), "CompositeExplicitAutograd")
     torch.library.register_fake("gfxgraph::unary", lambda x, name: torch.empty_like(x), lib=_library)
@@ -219,6 +197,13 @@ def _define_ops() -> None:
     torch.library.register_fake(
         "gfxgraph::softmax", lambda x, dim, dtype: torch.empty_like(x, dtype=dtype or x.dtype), lib=_library
     )
+
+
+def _unary(x: Tensor, name: str) -> Tensor:
+    if name == "gelu_tanh":
+        return F.gelu(x, approximate="tanh")
+    made: Tensor = (getattr(torch, name, None) or getattr(F, name))(x)
+    return made
 
 
 def keep_own_kernels(module: Any) -> int:
@@ -246,7 +231,7 @@ def _replacement(node: Any) -> tuple[Any, tuple[Any, ...]] | None:
     if node.op == "call_method":
         name = node.target
     elif node.op == "call_function":
-        name = _FUNCTIONS.get(node.target, getattr(node.target, "__name__", ""))
+        name = getattr(node.target, "__name__", "")
     else:
         return None
     args, kwargs = node.args, dict(node.kwargs)

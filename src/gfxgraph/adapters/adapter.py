@@ -19,44 +19,20 @@ import sys
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
-from types import ModuleType
 from typing import Any, ClassVar
 
 from gfxgraph.adapters._needs import NeededName, missing
 from gfxgraph.config import Config
+from gfxgraph.core.replaced import Replaced
 from gfxgraph.errors import ActivationError
 from gfxgraph.process import process
 from gfxgraph.process.imports import watch
 
 log = logging.getLogger("gfxgraph")
-
-
-class Replaced:
-    """What an adapter replaced, in order, with the originals."""
-
-    def __init__(self) -> None:
-        self._steps: list[Callable[[], None]] = []
-
-    def replace(self, owner: object, name: str, new: object) -> None:
-        """Set an attribute; undoing restores the owner's own value, or removes ours if it was inherited."""
-        own = vars(owner).get(name, _ABSENT)
-        setattr(owner, name, new)
-        self.add((lambda: delattr(owner, name)) if own is _ABSENT else (lambda: setattr(owner, name, own)))
-
-    def add(self, step: Callable[[], None]) -> None:
-        self._steps.append(step)
-
-    def all(self) -> None:
-        """Undo everything, last first."""
-        while self._steps:
-            self._steps.pop()()
-
-
-_ABSENT = object()
 
 
 def installed_version(module: str) -> str:
@@ -116,14 +92,12 @@ class Adapter(ABC):
         name: the name for users, and of the file.
         module: what is imported.
         needs: by module of the engine in which it replaces something: what must exist.
-        optional: the same for modules that it can do without; one that lacks anything is left alone.
         tested: the versions that `make test-matrix` and `make test-engines` ran; others are not refused.
     """
 
     name: ClassVar[str]
     module: ClassVar[str]
     needs: ClassVar[dict[str, tuple[NeededName, ...]]]
-    optional: ClassVar[dict[str, tuple[NeededName, ...]]] = {}
     tested: ClassVar[str]
 
     def __init__(self) -> None:
@@ -143,7 +117,7 @@ class Adapter(ABC):
     @property
     def parts(self) -> tuple[str, ...]:
         """The engine's modules in which it replaces something."""
-        return (*self.needs, *self.optional)
+        return tuple(self.needs)
 
     def available(self) -> bool:
         """True if the engine is installed and, as far as is known yet, has what is needed."""
@@ -182,7 +156,7 @@ class Adapter(ABC):
         """Restore every object that ``install`` replaced; does nothing if it is not installed."""
         with self._lock:
             self._done.clear()
-            self._undo.all()
+            self._undo.undo()
             for why in [why for why, name in _refused.items() if name == self.name]:
                 del _refused[why]
 
@@ -205,35 +179,23 @@ class Adapter(ABC):
                 raise ActivationError("engine_missing", engine=self.name, module=self.module)
             undo = Replaced()
             try:
-                modules = [import_module(part) for part in left if part in self.needs]
+                modules = [import_module(part) for part in left]
                 lacking = [name for module in modules for name in missing(module, self.needs[module.__name__])]
                 if lacking:
                     raise AttributeError(", ".join(lacking))
-                for module in (*modules, *self._optional(left)):
+                for module in modules:
                     self.put_in_place(undo, module)
             except (AttributeError, ImportError) as error:
-                undo.all()
+                undo.undo()
                 raise ActivationError(
                     "engine_layout", engine=self.name, version=version, missing=str(error), tested=self.tested
                 ) from error
             except BaseException:
-                undo.all()
+                undo.undo()
                 raise
-            self._undo.add(undo.all)
+            self._undo.add(undo.undo)
             self._done.update(left)
             log.info("%s %s: adapter in place (%s)", self.name, version, ", ".join(left))
-
-    def _optional(self, parts: Sequence[str]) -> Iterator[ModuleType]:
-        """The optional modules among ``parts`` that exist and have what is needed."""
-        for part in parts:
-            if part in self.optional:
-                try:
-                    module = import_module(part)
-                except ImportError as error:
-                    log.debug("%s: %s is missing: %s", self.name, part, error)
-                    continue
-                if not missing(module, self.optional[part]):
-                    yield module
 
     def _install_or_warn(self, part: str) -> None:
         try:
@@ -253,14 +215,8 @@ class Adapter(ABC):
         _refused[why] = self.name
         log.warning("%s", error)
         if (state := process.current()) is not None:
-            count_refusals(None, state)
+            state.counters.event("fallback", why, self.name)
 
 
 _refused: dict[str, str] = {}
-"""Why adapters were refused in this process, with their names; most plugins run before the bridge is on."""
-
-
-def count_refusals(torch: object, state: process.Process) -> None:
-    """Called by ``gfxgraph.enable``: add earlier refusals to its statistics."""
-    for why, name in _refused.items():
-        state.counters.event("fallback", why, name)
+"""Why adapters were refused in this process, with their names."""

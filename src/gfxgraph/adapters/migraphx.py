@@ -8,7 +8,7 @@ they compute.
     first run ──captured──> launched, because a capture computes nothing ──> its results are kept
         └── refused: the program runs as before; one more attempt at the next run, then none
     later run, same arguments ──> one launch, or eagerly if that was measured to be faster
-    later run, other addresses ──> a graph for these too; addresses that keep changing are copied to fixed ones
+    later run, other addresses ──> a graph for these too; inputs that keep moving are copied to fixed addresses
     later run, other shapes ──> a graph for these too; the least recently launched is dropped
 
 Invariants:
@@ -26,14 +26,16 @@ import logging
 import sys
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from gfxgraph import config
 from gfxgraph.adapters._needs import NeededName
-from gfxgraph.adapters.adapter import Adapter, GraphedObject, OwnMethods, Replaced
+from gfxgraph.adapters.adapter import Adapter, GraphedObject, OwnMethods
 from gfxgraph.config import Config
+from gfxgraph.core.replaced import Replaced
 from gfxgraph.errors import GfxGraphFault
 from gfxgraph.hardware.software import migraphx_available
 from gfxgraph.process import bridge
@@ -68,26 +70,21 @@ class _ProgramGraph:
 
 @dataclass(slots=True)
 class _Fixed:
-    """Our memory for arguments that keep moving; those with the same address share it."""
+    """Our memory for an input that keeps moving."""
 
-    names: tuple[str, ...]
-    memory: Any
-    arguments: dict[str, Any]
-    is_written: bool
+    memory: Any = None
+    argument: Any = None
 
-    def take_shapes_of(self, params: Params) -> None:
-        """Adopt new shapes of the arguments, and allocate more memory if they are longer."""
-        shapes = {name: params[name].get_shape() for name in self.names}
-        if all(_about(shapes[name]) == _about(self.arguments[name].get_shape()) for name in self.names):
-            return
+    def take(self, shape: Any) -> Any:
+        """The argument in our memory; more is allocated for a longer shape."""
         # lazily: adapters are listed and asked about where there is no torch
         import torch
 
-        nbytes = max(shape.bytes() for shape in shapes.values())
-        if self.memory is None or nbytes > self.memory.numel():
-            self.memory = torch.empty(nbytes, dtype=torch.uint8, device="cuda")
-        place = self.memory.data_ptr()
-        self.arguments = {name: _module().argument_from_pointer(shape, place) for name, shape in shapes.items()}
+        if self.argument is None or _about(shape) != _about(self.argument.get_shape()):
+            if self.memory is None or shape.bytes() > self.memory.numel():
+                self.memory = torch.empty(shape.bytes(), dtype=torch.uint8, device="cuda")
+            self.argument = _module().argument_from_pointer(shape, self.memory.data_ptr())
+        return self.argument
 
 
 class GraphedProgram(GraphedObject):
@@ -111,7 +108,7 @@ class GraphedProgram(GraphedObject):
         """Why no graph is tried any more; "" while one is."""
         self.n_captures = 0
         self._graphs: dict[tuple[Any, ...], _ProgramGraph] = {}
-        self._fixed: list[_Fixed] = []
+        self._fixed: dict[str, _Fixed] = {}
         self._streams: dict[int, Any] = {}
         self._last: tuple[int, Any] | None = None
         """The stream of the last graph launch, and an event recorded after it."""
@@ -143,9 +140,8 @@ class GraphedProgram(GraphedObject):
             return "off: MIGRAPHX_ENABLE_HIPGRAPH is not set"
         if self.why_eager:
             return f"eager: {self.why_eager}"
-        copied = [name for fixed in self._fixed for name in fixed.names]
         n = len(self._graphs)
-        said = f"{n} graph{'s' * (n != 1)}" + (f", copying {', '.join(copied)}" if copied else "")
+        said = f"{n} graph{'s' * (n != 1)}" + (f", copying {', '.join(self._fixed)}" if self._fixed else "")
         return f"{said}; {self._choices.why()}" if self._choices is not None else said
 
     # -- one run --------------------------------------------------------------------------------------
@@ -209,25 +205,15 @@ class GraphedProgram(GraphedObject):
         if self._last is not None and self._last[0] != stream.cuda_stream:
             # All its graphs share memory: the program's scratch memory, and our copies of moving arguments.
             stream.wait_event(self._last[1])
-        self._copy(params, back=False)
+        self._copy(params)
         try:
             replay(captured.graph)
         except RunEagerly as failed:
             if isinstance(failed.__cause__, GfxGraphFault):
                 raise failed.__cause__ from None
             return self._fall_back(f"its graph could not be launched ({failed.why})", plain)
-        self._copy(params, back=True)
         self._last = stream.cuda_stream, stream.record_event(self._last[1] if self._last else None)
-        return [self._theirs(result, params) for result in captured.results]
-
-    def _theirs(self, result: Any, params: Params) -> Any:
-        """A result that lies in memory of ours, which the next run writes to, where the caller has it."""
-        for fixed in self._fixed:
-            offset = result.data_ptr() - fixed.memory.data_ptr()
-            if 0 <= offset < fixed.memory.numel():
-                address = params[fixed.names[0]].data_ptr() + offset
-                return _module().argument_from_pointer(result.get_shape(), address)
-        return result
+        return list(captured.results)
 
     def _fall_back(self, reason: str, plain: Callable[[], list[Any]]) -> list[Any]:
         """Run without graphs from now on, and report why; the first reason is kept."""
@@ -279,14 +265,9 @@ class GraphedProgram(GraphedObject):
             place.stream.wait_stream(stream)
             handle = place.stream.cuda_stream
             try:
-                made = capture_graph(
-                    lambda: self.program.run_async(dict(placed), handle, STREAM),
-                    place.stream,
-                    SharedPool(_state(), place.stream),
-                    recorded=False,
-                )
+                run = lambda: self.program.run_async(dict(placed), handle, STREAM)  # noqa: E731
+                made = capture_graph(place, run, SharedPool(_state(), place.stream), recorded=False)
             except (CaptureDied, torch.OutOfMemoryError) as error:
-                place.renew()
                 return None, str(error).splitlines()[0]
         if _n_nodes(made.graph) == 0:
             self._n_failed = MOST_TRIES
@@ -314,63 +295,42 @@ class GraphedProgram(GraphedObject):
 
     def _into_place(self, params: Params) -> Params:
         """The arguments, with our memory for those that keep moving."""
-        if not self._fixed or any(name not in params for fixed in self._fixed for name in fixed.names):
+        if not self._fixed or any(name not in params for name in self._fixed):
             return params
-        if any(len({params[name].data_ptr() for name in fixed.names}) > 1 for fixed in self._fixed):
-            # Two that shared their memory no longer do.
-            self._fix({name for fixed in self._fixed for name in fixed.names}, params)
-        for fixed in self._fixed:
-            fixed.take_shapes_of(params)
-        return dict(params) | {name: fixed.arguments[name] for fixed in self._fixed for name in fixed.names}
+        if not self._fixed.keys() <= _alone(params):  # what the program writes would not be seen in a copy
+            self._fixed.clear()
+            self._graphs.clear()
+            return params
+        return dict(params) | {name: fixed.take(params[name].get_shape()) for name, fixed in self._fixed.items()}
 
     def _fix_what_moves(self, params: Params) -> bool:
-        """Give our memory to every argument that has had several addresses; False if none has."""
+        """Give our memory to every input that has had several addresses; False if none has."""
         keys = [*self._graphs, _key(self._into_place(params))]
         found: dict[str, set[int]] = {}
         for key in keys:
             for name, address, *_ in key:
                 found.setdefault(name, set()).add(address)
-        moving = {name for name, addresses in found.items() if len(addresses) > 1}
-        if moving <= {name for fixed in self._fixed for name in fixed.names}:
+        moving = {name for name, addresses in found.items() if len(addresses) > 1} & _alone(params)
+        if not moving - self._fixed.keys():
             return False
-        moving |= {name for fixed in self._fixed for name in fixed.names}
-        self._fix(moving, params)
-        names = ", ".join(sorted(moving))
+        self._graphs.clear()
+        self._fixed |= {name: _Fixed() for name in sorted(moving - self._fixed.keys())}
         self.tell(
-            f"{names}: a new address at every run; copied to the address that the graph uses",
+            f"{', '.join(self._fixed)}: a new address at every run; copied to the address that the graph uses",
             "argument_moved",
             level=logging.INFO,
         )
         return True
 
-    def _fix(self, names: Iterable[str], params: Params) -> None:
+    def _copy(self, params: Params) -> None:
+        """Copy arguments that keep moving to our memory."""
         # lazily: adapters are listed and asked about where there is no torch
         import torch
 
-        by_address: dict[int, list[str]] = {}
-        for name in sorted(names):
-            by_address.setdefault(params[name].data_ptr(), []).append(name)
-        self._graphs.clear()
-        self._fixed = []
-        for group in by_address.values():
-            shapes = {name: params[name].get_shape() for name in group}
-            memory = torch.empty(max(shape.bytes() for shape in shapes.values()), dtype=torch.uint8, device="cuda")
-            made = {name: _module().argument_from_pointer(shape, memory.data_ptr()) for name, shape in shapes.items()}
-            self._fixed.append(_Fixed(tuple(group), memory, made, any(map(_is_output, group))))
-
-    def _copy(self, params: Params, *, back: bool) -> None:
-        """Copy arguments to our memory, or what the program wrote there back to theirs."""
-        # lazily: adapters are listed and asked about where there is no torch
-        import torch
-
-        pairs = []
-        for fixed in self._fixed:
-            if fixed.is_written or not back:
-                theirs = max((_bytes(params[name]) for name in fixed.names), key=lambda view: view.numel())
-                ours = fixed.memory[: theirs.numel()]
-                pairs.append((theirs, ours) if back else (ours, theirs))
-        if pairs:
-            torch._foreach_copy_([target for target, _ in pairs], [source for _, source in pairs])
+        theirs = [_bytes(params[name]) for name in self._fixed]
+        if theirs:
+            ours = [fixed.memory[: view.numel()] for fixed, view in zip(self._fixed.values(), theirs)]
+            torch._foreach_copy_(ours, theirs)
 
     # -- eager or graph ---------------------------------------------------------------------------------------
 
@@ -383,11 +343,10 @@ class GraphedProgram(GraphedObject):
 
             from gfxgraph.callables.adaptive import Adaptive, store
 
-            self._choices = Adaptive(type(self).run, torch.cuda.current_device(), store(_state().settings.state_dir))
+            self._choices = Adaptive(type(self).run, torch.cuda.current_device(), store())
             digest = hashlib.sha256(repr(self.program).encode()).hexdigest()[:12]
             self._choices.about["function"] = f"migraphx.program#{digest}"
-        copied = ",".join(name for fixed in self._fixed for name in fixed.names)
-        return self._choices.of(f"copied: {copied}" if copied else "in place")
+        return self._choices.of(f"copied: {','.join(self._fixed)}" if self._fixed else "in place")
 
     def _stream(self, handle: int) -> Any:
         # lazily: adapters are listed and asked about where there is no torch
@@ -478,6 +437,12 @@ def _about(shape: Any) -> tuple[Any, ...]:
 def _is_output(name: str) -> bool:
     """True for a parameter that MIGraphX added for a result, to which it writes."""
     return "#output_" in name or name == "output" or name.startswith("output_")
+
+
+def _alone(params: Params) -> set[str]:
+    """The inputs that share their memory with no other argument: a program reads them and writes elsewhere."""
+    users = Counter(argument.data_ptr() for argument in params.values())
+    return {name for name, argument in params.items() if users[argument.data_ptr()] == 1 and not _is_output(name)}
 
 
 def _no_graph(program: Any) -> str:

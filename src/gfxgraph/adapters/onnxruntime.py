@@ -2,12 +2,13 @@
 
 The CUDA, ROCm and MIGraphX providers have graphs of their own, off by default. They need three things that
 ``session.run`` does not provide: one size per graph, the same memory at every run, and an option whose name differs
-by provider and build. A ``GraphedSession`` has the same ``run`` as an ``InferenceSession``, and underneath: buckets
-over the batch dimension, padded with the last row; IOBinding with fixed buffers; the option, if the build has it.
+by provider and build. A ``GraphedSession`` has the same ``run`` as an ``InferenceSession``, and underneath: IOBinding
+with fixed buffers for each set of shapes, and the option, if the build has it. Nothing is padded: whether a model's
+rows depend on each other cannot be known here, and the program that makes the batches can pad them.
 
-Padding is checked: the first padded call of a bucket is compared with the same call unpadded. If results differ, or
-a bound run fails, the model runs from then on as ``InferenceSession.run`` does, with that reason. If a build has no
-graphs, everything else still applies, as for the CPU provider.
+Where first replays are validated, they are compared with the same call without a graph. If results differ, or a bound
+run fails, the model runs from then on as ``InferenceSession.run`` does, with that reason. If a build has no graphs,
+everything else still applies, as for the CPU provider.
 
 Source: onnxruntime 1.31.1's Python package; ``enable_cuda_graph`` and ``gpu_graph_id`` as its documentation and
 onnxruntime_run_options_config_keys.h say; ``migraphx_hip_graph_enable`` as ROCm's builds have it
@@ -19,21 +20,21 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 from gfxgraph import config
 from gfxgraph.adapters._needs import NeededName
-from gfxgraph.adapters.adapter import Adapter, GraphedObject, OwnMethods, Replaced
+from gfxgraph.adapters.adapter import Adapter, GraphedObject, OwnMethods
 from gfxgraph.config import Activation, Config
-from gfxgraph.core.bucket_sizes import Buckets, powers
+from gfxgraph.core.replaced import Replaced
 from gfxgraph.errors import first_line
 from gfxgraph.hardware import defect_environment, defects
 
-LARGEST = 64
-"""The largest bucket by default."""
+MOST_SHAPES = 16
+"""Most sets of input shapes with buffers and a graph each; calls of further ones run without."""
 NO_GRAPH = "-1"
 _MADE_OF = "_gfxgraph_made_of"
 _RELATIVE = {"float16": 1e-2, "float32": 2e-4, "float64": 1e-10}
@@ -67,29 +68,24 @@ PROVIDERS = {
 
 
 @dataclass(slots=True)
-class Bucket:
-    """Buffers of one size, and the run that uses them."""
+class BoundRun:
+    """Buffers for one set of shapes, and the run that uses them."""
 
-    size: int
     binding: Any
     options: Any
     inputs: dict[str, Any]
-    staging: dict[str, Any]
     outputs: dict[str, Any]
     n_unchecked: int
-    cut: frozenset[str] | None = None
-    """Outputs with one row per input row, as shown by a padded run."""
     n_runs: int = 0
 
 
 class GraphedSession(GraphedObject):
-    """An ONNX Runtime session that runs in buckets, on fixed buffers, as a graph if its provider can.
+    """An ONNX Runtime session that runs on fixed buffers, as a graph if its provider can.
 
     Args:
         model: path, bytes, as ``InferenceSession`` takes them.
         sess_options: likewise.
         providers: names, or pairs of name and options, likewise; None for the best that this build has.
-        buckets: batch sizes; None for powers of two up to 64, () for the calls' own sizes.
         graphs: False leaves the provider's graphs off.
         plain: an existing session of the same model without graphs.
         ort: the module; for tests.
@@ -103,7 +99,6 @@ class GraphedSession(GraphedObject):
         *,
         sess_options: Any = None,
         providers: Sequence[Any] | None = None,
-        buckets: Iterable[int] | None = None,
         graphs: bool = True,
         plain: Any = None,
         ort: Any = None,
@@ -113,19 +108,16 @@ class GraphedSession(GraphedObject):
         self._model, self._sess_options = model, sess_options
         self._plain = plain
         self._asked = list(providers) if providers is not None else _best(self._ort)
-        sizes = None if buckets is None else tuple(buckets)
-        self.buckets: Buckets | None = powers(LARGEST) if sizes is None else Buckets(sizes) if sizes else None
         self.counts: Counter[str] = Counter()
         self.fallbacks: Counter[str] = Counter()
         self.why_no_graph = ""
         """Why the provider's graphs are off; "" while they are on."""
         self.why_exact = ""
-        """Why every run uses the given size and its own memory; "" while buckets are used."""
-        self._made: dict[Any, Bucket] = {}
+        """Why every run uses its own memory; "" while fixed buffers are used."""
+        self._made: dict[Any, BoundRun] = {}
         self._n_checks = _n_checks()
         self.session = self._open(graphs)
         self.provider = self.session.get_providers()[0]
-        self._batched = _batched(self.session.get_inputs())
         self._names = [output.name for output in self.session.get_outputs()]
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], run_options: Any = None) -> list[Any]:
@@ -134,33 +126,33 @@ class GraphedSession(GraphedObject):
         With the caller's own run options, the session runs as without us.
         """
         self.counts["run_count"] += 1
-        n = self._n_rows(feeds)
-        size = None if n is None else n if self.buckets is None else self.buckets.pick(n)
-        if run_options is not None or size is None or n is None or self.why_exact:
-            if size is None and n is not None and run_options is None:
-                self._note(f"a batch of {n} is larger than every bucket; it runs unpadded, without a graph")
+        is_plain = run_options is None and all(hasattr(v, "shape") and hasattr(v, "dtype") for v in feeds.values())
+        key = tuple((name, feeds[name].shape, feeds[name].dtype.str) for name in sorted(feeds)) if is_plain else ()
+        if self.why_exact or not is_plain:
             results = self._exactly(feeds, run_options)
+        elif key not in self._made and len(self._made) >= MOST_SHAPES:
+            self._note(f"{MOST_SHAPES} sets of shapes have a graph; others run without: pad to fewer sizes")
+            results = self._exactly(feeds)
         else:
-            results = self._in_bucket(feeds, n, size)
+            results = self._bound(key, feeds)
         wanted = self._names if output_names is None else output_names
         return [results[name] for name in wanted]
 
     def why(self) -> str:
-        """The provider, whether graphs are on and why, and the buckets."""
+        """The provider, whether graphs are on and why, and for how many sets of shapes."""
         graphs = f"no graphs: {self.why_no_graph}" if self.why_no_graph else "graphs on"
-        return f"{self.provider}, {graphs}; buckets {sorted({bucket.size for bucket in self._made.values()})}"
+        return f"{self.provider}, {graphs}; {len(self._made)} sets of shapes"
 
     def stats(self) -> dict[str, Any]:
-        """Counts of this session, by bucket too."""
-        names = ("run_count", "row_count", "padded_row_count", "exact_run_count", "validations")
+        """Counts of this session; ``shapes`` are the runs of each set of shapes."""
         return {
             "provider": self.provider,
             "graphs": not self.why_no_graph,
             "why_no_graph": self.why_no_graph,
-            **{name: self.counts[name] for name in names},
+            **{name: self.counts[name] for name in ("run_count", "exact_run_count", "validations")},
             "fallback_count": self.fallbacks.total(),
             "fallbacks": dict(self.fallbacks),
-            "buckets": {bucket.size: bucket.n_runs for bucket in self._made.values()},
+            "shapes": {str([list(shape) for _, shape, _ in key]): made.n_runs for key, made in self._made.items()},
         }
 
     # -- the session ------------------------------------------------------------------------------------
@@ -197,12 +189,12 @@ class GraphedSession(GraphedObject):
         self.why_exact = self.why_no_graph = reason
         self._made.clear()
         self.session = self._without_graphs()
-        self._note(f"ONNX Runtime: {reason}; it runs without a graph, at the sizes it is given")
+        self._note(f"ONNX Runtime: {reason}; it runs without a graph")
 
     # -- running ------------------------------------------------------------------------------------------
 
     def _exactly(self, feeds: Mapping[str, Any], run_options: Any = None) -> dict[str, Any]:
-        """Run at the given size with its own memory, without a graph if one run can be excluded."""
+        """Run with its own memory, without a graph if one run can be excluded."""
         self.counts["exact_run_count"] += 1
         session = self.session
         if run_options is None and not self.why_no_graph:
@@ -217,36 +209,38 @@ class GraphedSession(GraphedObject):
             self._plain = self._make(self._asked)
         return self._plain
 
-    def _in_bucket(self, feeds: Mapping[str, Any], n: int, size: int) -> dict[str, Any]:
+    def _bound(self, key: Any, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """Run on the buffers of these shapes; the first times, where replays are validated, beside a plain run."""
         try:
-            bucket = self._bucket(feeds, n, size)
-            results = self._bound(bucket, feeds, n)
+            made = self._made[key] if key in self._made else self._bind(key, feeds)
+            for name, value in made.inputs.items():
+                value.update_inplace(feeds[name])
+            made.binding.synchronize_inputs()
+            self.session.run_with_iobinding(made.binding, made.options)
+            made.binding.synchronize_outputs()
+            results = {name: value.numpy().copy() for name, value in made.outputs.items()}
         except self._failures as error:
-            results = self._exactly(feeds)  # first: wrong inputs raise here
+            right = self._exactly(feeds)  # first: wrong inputs raise here
             self._only_exactly(f"a run on fixed buffers failed ({first_line(error)})")
+            return right
+        made.n_runs += 1
+        if not made.n_unchecked:
             return results
-        if bucket.n_unchecked or (n < size and bucket.cut is None):
-            return self._compared(bucket, feeds, n, results)
-        return {name: array[:n] if name in (bucket.cut or ()) else array for name, array in results.items()}
+        made.n_unchecked -= 1
+        right = self._exactly(feeds)
+        self.counts["validations"] += 1
+        if worst := _worst(results, right):
+            self._only_exactly(f"a run on fixed buffers gives different results ({worst})")
+        return right
 
-    def _bucket(self, feeds: Mapping[str, Any], n: int, size: int) -> Bucket:
-        import numpy
-
-        shapes = {name: (size if name in self._batched else value.shape[0] if value.ndim else 0, *value.shape[1:])
-                  if value.ndim else () for name, value in feeds.items()}  # fmt: skip
-        key = (size, tuple(sorted((name, shape, feeds[name].dtype.str) for name, shape in shapes.items())))
-        found = self._made.get(key)
-        if found is not None:
-            return found
-        staging = {name: numpy.zeros(shape, feeds[name].dtype) for name, shape in shapes.items()}
-        _fill(staging, feeds, n, self._batched)
+    def _bind(self, key: Any, feeds: Mapping[str, Any]) -> BoundRun:
         # Outputs take the shapes that the model gives them: found by one run without buffers.
-        made = self._exactly(staging)
+        found = self._exactly(feeds)
         self.counts["exact_run_count"] -= 1
-        if not all(hasattr(array, "dtype") for array in made.values()):
+        if not all(hasattr(array, "dtype") for array in found.values()):
             raise RuntimeError("an output is not a tensor")
-        inputs = {name: self._value(array) for name, array in staging.items()}
-        outputs = {name: self._value(made[name]) for name in self._names}
+        inputs = {name: self._value(array) for name, array in feeds.items()}
+        outputs = {name: self._value(found[name]) for name in self._names}
         binding = self.session.io_binding()
         for name, value in inputs.items():
             binding.bind_ortvalue_input(name, value)
@@ -255,47 +249,10 @@ class GraphedSession(GraphedObject):
         by_run = not self.why_no_graph and PROVIDERS[self.provider].by_run
         options = self._options(str(len(self._made) + 1)) if by_run else None
         checks = 0 if self.why_no_graph else self._n_checks
-        found = self._made[key] = Bucket(size, binding, options, inputs, staging, outputs, checks)
-        return found
-
-    def _bound(self, bucket: Bucket, feeds: Mapping[str, Any], n: int) -> dict[str, Any]:
-        """Run once on the bucket's buffers; results have all their rows."""
-        _fill(bucket.staging, feeds, n, self._batched)
-        for name, value in bucket.inputs.items():
-            value.update_inplace(bucket.staging[name])
-        bucket.binding.synchronize_inputs()
-        self.session.run_with_iobinding(bucket.binding, bucket.options)
-        bucket.binding.synchronize_outputs()
-        bucket.n_runs += 1
-        self.counts["row_count"] += n
-        self.counts["padded_row_count"] += bucket.size - n
-        return {name: value.numpy().copy() for name, value in bucket.outputs.items()}
-
-    def _compared(self, bucket: Bucket, feeds: Mapping[str, Any], n: int, results: dict[str, Any]) -> dict[str, Any]:
-        """Compare with the same call unpadded and without a graph; return the results of that one."""
-        right = self._exactly(feeds)
-        self.counts["validations"] += 1
-        cut = frozenset(name for name, array in right.items() if array.shape[:1] == (n,) != results[name].shape[:1])
-        worst = _worst({name: array[:n] if name in cut else array for name, array in results.items()}, right)
-        if not worst:
-            bucket.n_unchecked = max(0, bucket.n_unchecked - 1)
-            if n < bucket.size:
-                bucket.cut = cut
-        else:
-            how = f"padded from {n} rows to {bucket.size} it" if n < bucket.size else "a run on fixed buffers"
-            self._only_exactly(f"{how} gives different results ({worst})")
-        return right
+        made = self._made[key] = BoundRun(binding, options, inputs, outputs, checks)
+        return made
 
     # -- small things ---------------------------------------------------------------------------------------
-
-    def _n_rows(self, feeds: Mapping[str, Any]) -> int | None:
-        """Rows of a call; None if its inputs do not agree, or are not arrays."""
-        if not all(hasattr(value, "ndim") and hasattr(value, "dtype") for value in feeds.values()):
-            return None
-        rows = {feeds[name].shape[0] for name in self._batched if name in feeds and feeds[name].ndim}
-        if not self._batched:
-            return 1
-        return rows.pop() if len(rows) == 1 and min(rows) > 0 else None
 
     def _value(self, array: Any) -> Any:
         provider = PROVIDERS.get(self.provider, Provider())
@@ -342,12 +299,12 @@ class OnnxruntimeAdapter(Adapter):
     tested = "1.31.1"
 
     def wanted(self, settings: Config) -> bool:
-        return False  # it runs models at other sizes than the program does: only on request by name
+        return False  # a session for each model more: only on request by name
 
     def put_in_place(self, undo: Replaced, part: Any) -> None:
         owner = part.InferenceSession
         undo.replace(owner, "__init__", _noting(owner.__init__))
-        undo.replace(owner, "run", _through_buckets(owner.run))
+        undo.replace(owner, "run", _on_buffers(owner.run))
 
 
 def _noting(original: Callable[..., None]) -> Callable[..., None]:
@@ -371,7 +328,7 @@ def _noting(original: Callable[..., None]) -> Callable[..., None]:
     return __init__
 
 
-def _through_buckets(original: Callable[..., Any]) -> Callable[..., Any]:
+def _on_buffers(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``InferenceSession.run`` with a ``GraphedSession``, which uses this session for runs without graphs."""
 
     @functools.wraps(original)
@@ -399,22 +356,6 @@ def _best(ort: Any) -> list[str]:
 
 def _parts(asked: Any) -> tuple[str, dict[str, Any]]:
     return (asked, {}) if isinstance(asked, str) else (asked[0], dict(asked[1]))
-
-
-def _batched(inputs: Iterable[Any]) -> frozenset[str]:
-    """Inputs with a free first dimension; if dimensions are named, only those with the first such name."""
-    free = [(one.name, one.shape[0]) for one in inputs if one.shape and not isinstance(one.shape[0], int)]
-    return frozenset(name for name, dim in free if dim == free[0][1])
-
-
-def _fill(staging: Mapping[str, Any], feeds: Mapping[str, Any], n: int, batched: frozenset[str]) -> None:
-    """Copy a call's inputs, and repeat the last row in all remaining rows."""
-    for name, array in staging.items():
-        if name in batched:
-            array[:n] = feeds[name]
-            array[n:] = feeds[name][n - 1 : n]
-        else:
-            array[...] = feeds[name]
 
 
 def _worst(results: Mapping[str, Any], right: Mapping[str, Any]) -> str:

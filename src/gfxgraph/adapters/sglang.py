@@ -4,12 +4,11 @@ SGLang's runners capture each shape through a backend and end the server if that
 breakable) leave the shape out instead: their ``can_run`` is then False for it, and the runner takes its eager path
 for unknown shapes. A piece of the torch.compile backend becomes eager by itself, into the same memory. Graphs of
 attention metadata, which SGLang captures while it serves, fail like torch's own if a backend reads a value on the
-host: SGLang then continues eagerly, which it could not do at a replay that refuses another value. Batches that SGLang
-itself runs without a graph go to its eager runner, where they are counted with the reason.
+host: SGLang then continues eagerly, which it could not do at a replay that refuses another value.
 
-How a process gets here: SGLang calls ``plugin`` in each of its processes (entry point
-``sglang.srt.plugins``), or ``gfxgraph run`` sees it import the backends. ``SGLANG_RDNA2_KERNELS=1`` asks for
-the bridge as ``GFXGRAPH=1`` does, ``SGLANG_DISABLE_GFXGRAPH=1`` refuses it.
+How a process gets here: gfxgraph, which each process switches on as it imports torch (startup/hook.py), sees it
+import the backends. ``SGLANG_RDNA2_KERNELS=1`` asks for the bridge as ``GFXGRAPH=1`` does,
+``SGLANG_DISABLE_GFXGRAPH=1`` refuses it.
 
 Source: sglang/srt/model_executor/runner_backend and sglang/srt/compilation/cuda_piecewise_backend.py of
 SGLang 0.5.23, which `make test-engines` runs unmodified.
@@ -23,11 +22,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from gfxgraph.adapters._eager_fallback import Downgraded, attempt, ran_without_graph, report
+from gfxgraph.adapters._eager_fallback import Downgraded, attempt, report
 from gfxgraph.adapters._needs import NeededName
 from gfxgraph.adapters._start_message import announce
-from gfxgraph.adapters.adapter import Adapter, Replaced
-from gfxgraph.process import process
+from gfxgraph.adapters.adapter import Adapter
+from gfxgraph.core.replaced import Replaced
 from gfxgraph.types import OnUnsafe
 
 _FULL = "sglang.srt.model_executor.runner_backend.full_cuda_graph_backend"
@@ -35,7 +34,6 @@ _BREAKABLE = "sglang.srt.model_executor.runner_backend.breakable_cuda_graph_back
 _UTILS = "sglang.srt.model_executor.runner_backend_utils.breakable_cuda_graph"
 _PIECEWISE = "sglang.srt.compilation.cuda_piecewise_backend"
 _GLUE = "sglang.srt.model_executor.runner.metadata_glue_graph"
-_EAGER = "sglang.srt.model_executor.runner.eager_runner"
 
 N_WARMUPS = 2
 """How often both backends run the model before they capture it."""
@@ -64,9 +62,6 @@ class SglangAdapter(Adapter):
             NeededName("is_in_torch_compile_warmup"),
             NeededName("get_pcg_capture_stream"),
         ),
-    }
-    optional = {
-        _EAGER: (NeededName("EagerRunner.execute", takes="forward_batch"),),
         _GLUE: (NeededName("MetadataGlueGraph.run"),),
     }
     tested = "0.5.23"
@@ -75,9 +70,6 @@ class SglangAdapter(Adapter):
         if part.__name__ == _PIECEWISE:
             owner = part.CUDAPiecewiseBackend
             undo.replace(owner, "__call__", _surviving(owner.__call__, part))
-            return
-        if part.__name__ == _EAGER:
-            undo.replace(part.EagerRunner, "execute", _counting(part.EagerRunner.execute))
             return
         if part.__name__ == _GLUE:
             undo.replace(part.MetadataGlueGraph, "run", _refusing(part.MetadataGlueGraph.run))
@@ -176,39 +168,6 @@ def _refusing(original: Callable[..., None]) -> Callable[..., None]:
             original(self, *args, **kwargs)
 
     return run
-
-
-def _counting(original: Callable[..., object]) -> Callable[..., object]:
-    """Wrap ``execute`` of the eager runner: if coverage is counted, count each batch with SGLang's reason."""
-
-    @functools.wraps(original)
-    def execute(self: object, forward_batch: object, *args: object, **kwargs: object) -> object:
-        state = process.current()
-        if state is not None and state.watch is not None and (why := _why_eager(self, forward_batch)):
-            ran_without_graph("SGLang", type(self).__name__, why)
-        return original(self, forward_batch, *args, **kwargs)
-
-    return execute
-
-
-def _why_eager(eager: object, batch: Any) -> str:
-    """Why SGLang chose eager, from its own objects (missing names are omitted); "" if it was idle."""
-    mode = batch.forward_mode
-    if getattr(mode, "name", "") == "IDLE":
-        return ""
-    is_decode = hasattr(mode, "is_cuda_graph") and bool(mode.is_cuda_graph())
-    phase, size, most = ("decode", "requests", "max_bs") if is_decode else ("prefill", "tokens", "max_num_tokens")
-    owner = getattr(eager, "model_runner", None)
-    runner = getattr(owner, f"{phase}_cuda_graph_runner", None)
-    of = f"{phase} ({getattr(mode, 'name', mode)})"
-    if runner is None or runner is eager:
-        return f"it has no graphs for {of}"
-    tokens = getattr(batch, "input_ids", None)
-    n = batch.batch_size if is_decode else len(tokens) if tokens is not None else 0
-    limit = getattr(runner, most, None)
-    if isinstance(limit, int) and n > limit:
-        return f"{of} of more {size} than its largest graph holds, {limit}"
-    return f"its graph runner refused {of} of {n} {size}, although it has graphs for up to {limit}"
 
 
 def _tp_group() -> Any:

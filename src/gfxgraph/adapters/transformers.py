@@ -25,8 +25,9 @@ from typing import Any
 from gfxgraph.adapters._needs import NeededName
 from gfxgraph.adapters._transformers_model import Accelerated
 from gfxgraph.adapters._transformers_version_check import TESTED
-from gfxgraph.adapters.adapter import Adapter, Replaced
+from gfxgraph.adapters.adapter import Adapter
 from gfxgraph.config import Config, Transformers
+from gfxgraph.core.replaced import Replaced
 from gfxgraph.errors import ActivationError
 from gfxgraph.process import bridge
 

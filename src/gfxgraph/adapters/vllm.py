@@ -4,8 +4,8 @@ vLLM captures at start. An exception there ends the engine core, and the server 
 capture (full, piecewise, breakable) a fallback: the graph that failed is left out, its ranks agree on that, and its
 work runs eagerly from then on.
 
-How a process gets here: vLLM itself calls ``plugin`` in each of its processes (entry point
-``vllm.general_plugins``), or ``gfxgraph run`` sees it import the wrappers.
+How a process gets here: gfxgraph, which each process switches on as it imports torch (startup/hook.py), sees it
+import the wrappers.
 
 Source: vllm/compilation/cuda_graph.py and breakable_cudagraph.py of vLLM 0.33.0, which `make test-engines`
 runs unmodified.
@@ -19,10 +19,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gfxgraph.adapters._eager_fallback import Downgraded, attempt, ran_without_graph, report
+from gfxgraph.adapters._eager_fallback import Downgraded, attempt, report
 from gfxgraph.adapters._needs import NeededName
-from gfxgraph.adapters.adapter import Adapter, Replaced
-from gfxgraph.process import process
+from gfxgraph.adapters.adapter import Adapter
+from gfxgraph.core.replaced import Replaced
 
 _FULL = "vllm.compilation.cuda_graph"
 _BREAKABLE = "vllm.compilation.breakable_cudagraph"
@@ -78,7 +78,6 @@ def _surviving(
     def __call__(self: Any, *args: object, **kwargs: object) -> Any:
         key = _key(self, contexts, args, kwargs)
         if key is None:
-            _note_mode(self, contexts)
             return original(self, *args, **kwargs)
         eager: dict[Any, Downgraded] = self.__dict__.setdefault("_gfxgraph_eager", {})
         if key in eager:
@@ -129,17 +128,6 @@ def _key(wrapper: Any, contexts: Any, args: Any, kwargs: Any) -> Any:
         return None
     key_fn = getattr(wrapper, "key_fn", None) if "key_fn" in vars(wrapper) else None
     return context.batch_descriptor if key_fn is None else (context.batch_descriptor, key_fn(*args, **kwargs))
-
-
-def _note_mode(wrapper: object, contexts: Any) -> None:
-    """If coverage is counted: count that vLLM chose to run a step without its graph."""
-    state = process.current()
-    if state is None or state.watch is None or not contexts.is_forward_context_available():
-        return
-    context = contexts.get_forward_context()
-    if context.cudagraph_runtime_mode.name == "NONE":
-        batch = getattr(context, "batch_descriptor", None)
-        ran_without_graph("vLLM", type(wrapper).__name__, f"its graph mode was NONE for {batch}")
 
 
 def _nothing() -> None:

@@ -35,9 +35,9 @@ MOST_ROWS = 4096
 MOST_WAITING = 64
 
 
-def store(folder: str) -> Kept:
-    """Decisions on disk; "" to keep none."""
-    return Kept(folder, "decisions", "decisions", VERSION, MOST_ROWS, logging.INFO)
+def store() -> Kept:
+    """Decisions on disk."""
+    return Kept("decisions", "decisions", VERSION, MOST_ROWS, logging.INFO)
 
 
 class Adaptive:

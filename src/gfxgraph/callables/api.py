@@ -12,7 +12,7 @@ from gfxgraph.callables.distributed.agreed import Agreed, GraphedOnRanks
 from gfxgraph.callables.distributed.ranks import Ranks
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.options import Options, check, choice
-from gfxgraph.callables.pieces.piece import make_piece
+from gfxgraph.callables.pieces.graph_numbers import make_piece
 from gfxgraph.callables.type_hints import GraphedCallable, GraphedDecorator, GraphedOptions, P, R
 from gfxgraph.types import MovedInput, ReplayMode
 
@@ -50,9 +50,8 @@ def graphed(
         mode: "standard", "adaptive" or "hot"; by default GFXGRAPH_REPLAY_MODE. In "adaptive" each signature runs in
         the way measured to be faster. In "hot" the results are the graph's own buffers, reused only when nothing
         refers to them any more.
-        moved: what to do with arguments at a new address: "copy" them into buffers; "relocate" large ones, by
-        patching their address into the graph's kernels; "recapture", which reads and writes the caller's tensors in
-        place, with one graph per address.
+        moved: what to do with arguments at a new address: "copy" them into buffers; "recapture", which reads and
+            writes the caller's tensors in place, with one graph per address.
         warmup: eager calls of a signature before it is captured.
         max_graphs: most captured signatures of this callable; the least recently used is evicted first.
         strict: raise, instead of running eagerly, if a call cannot be captured.
@@ -69,7 +68,7 @@ def graphed(
 
     Raises:
         ArgumentError: `bad_argument`.
-        ConfigError: `bad_buckets`, `bucket_plan_unreadable`.
+        ConfigError: `bad_buckets`.
         CaptureError (if ``strict``): `graphed_not_captured`, `graphed_other_device`, `graphed_result_changes`,
             `graphed_unknown_object`, `vram_cap_exceeded`.
     """

@@ -22,7 +22,7 @@ from __future__ import annotations
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -43,9 +43,9 @@ from gfxgraph.capture.replay.graph_tensors import Layout, taken_from_device, use
 from gfxgraph.capture.replay.program import Program, SegmentStep
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.torchs_graph import bare_launch
-from gfxgraph.capture.undo import is_interrupt, unbroken
+from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.core.locks import new_lock
-from gfxgraph.core.memory_budget import Held, Prediction, shown, to_evict
+from gfxgraph.core.memory_budget import Held, shown, to_evict
 from gfxgraph.core.tape import Opaque, Tape
 from gfxgraph.errors import GfxGraphError, GuardMismatch, ReplayError
 from gfxgraph.guard import for_capture
@@ -85,7 +85,7 @@ class SharedPool:
         self._graph = intercept.own_class(state.base)(keep_graph=True)  # never launched, so never instantiated
         workspaces.own_pools.add(tuple(self.id))
         try:
-            with _bare_capture(state, self._graph, self.id, stream):
+            with drawless(True), _bare_capture(state, self._graph, self.id, stream, "a pool of graphed callables"):
                 pass
         except RuntimeError as error:
             if is_interrupt(error):
@@ -104,89 +104,87 @@ class CaptureResult:
     graph: Any
     result: Any
     is_recorded: bool
-    pool: SharedPool
-    is_plain: bool = True
+    pool: Any
+    is_plain: bool
     """A replay is one launch and nothing else."""
-    is_opaque: bool = True
+    is_opaque: bool
     """It launches what torch did not make: what that reads and writes is not known."""
 
 
 def capture_graph(
+    place: Arena,
     call: Callable[[], Any],
-    stream: Any,
-    pool: SharedPool,
+    pool: Any = None,
     *,
-    recorded: bool,
+    recorded: bool = True,
     is_drawless: bool = False,
     on_unsafe: OnUnsafe | None = None,
 ) -> CaptureResult:
-    """Capture ``call`` on ``stream`` into ``pool``; nothing is executed.
+    """Capture ``call`` on the arena's stream, after the current stream's work; nothing is executed.
 
     Args:
+        pool: a `SharedPool`, the id of one, or None for memory of its own.
+        recorded: with a tape; else only a launch can run the graph.
         is_drawless: it draws no random numbers, so other threads may go on drawing.
-        on_unsafe: overrides the settings'.
+        on_unsafe: overrides the settings', where values that are computed with are constants.
 
     Raises:
-        CaptureDied: the capture failed, whatever the reason; the process is as before.
+        CaptureDied: the capture failed, whatever the reason; the process is as before, the arena has a new pool.
         torch.OutOfMemoryError: as torch raised it.
     """
-    state = pool.state
-    policy = on_unsafe or state.settings.on_unsafe
-    if policy is OnUnsafe.SPLIT:
-        policy = OnUnsafe.PIN
+    chosen = place.state.settings.on_unsafe
+    policy = on_unsafe or (OnUnsafe.PIN if chosen is OnUnsafe.SPLIT else chosen)
     capturing = _recorded if recorded else _unrecorded
+    place.stream.wait_stream(torch.cuda.current_stream(place.device_index))
     # Weights cached by autocast must neither enter the graph nor leave it: outside, they are freed with
     # the context; inside, only replays compute them.
     torch.clear_autocast_cache()
     try:
-        with torch.cuda.stream(stream), drawless(is_drawless):
-            return capturing(pool, policy, stream, call)
+        with torch.cuda.stream(place.stream), drawless(is_drawless):
+            graph, result = capturing(place.state, getattr(pool, "id", pool), policy, place.stream, call)
+    except CaptureDied:
+        place.renew()
+        raise
     finally:
         torch.clear_autocast_cache()
+    is_plain, is_opaque = (graph.is_plain, graph.is_opaque) if recorded else (True, True)
+    return CaptureResult(graph, result, recorded, pool, is_plain, is_opaque)
 
 
-def _recorded(pool: SharedPool, policy: OnUnsafe, stream: Any, call: Callable[[], Any]) -> CaptureResult:
-    graph = graph_class(pool.state)(on_unsafe=policy)
+def _recorded(
+    state: process.Process, pool_id: Any, policy: OnUnsafe, stream: Any, call: Callable[[], Any]
+) -> tuple[Any, Any]:
+    graph = graph_class(state)(on_unsafe=policy)
     try:
-        graph.capture_begin(pool=pool.id, capture_error_mode="thread_local")
+        graph.capture_begin(pool=pool_id, capture_error_mode="thread_local")
         result = call()
         graph.capture_end()
-    except torch.OutOfMemoryError:
-        _abandon(graph)
-        raise
     except BaseException as error:
-        _abandon(graph)
-        if is_interrupt(error):
+        with suppress(GfxGraphError, RuntimeError):
+            graph.reset()
+        if isinstance(error, torch.OutOfMemoryError) or is_interrupt(error):
             raise
         raise CaptureDied(kind_and_line(error)) from error
-    return CaptureResult(graph, result, True, pool, graph.is_plain, graph.is_opaque)
+    return graph, result
 
 
-def _abandon(graph: Any) -> None:
-    with suppress(GfxGraphError, RuntimeError):
-        graph.reset()
-
-
-def _unrecorded(pool: SharedPool, policy: OnUnsafe, stream: Any, call: Callable[[], Any]) -> CaptureResult:
+def _unrecorded(
+    state: process.Process, pool_id: Any, policy: OnUnsafe, stream: Any, call: Callable[[], Any]
+) -> tuple[Any, Any]:
     """Like ``_recorded``, without a tape: the graph's program is one segment that only a launch can run."""
-    state = pool.state
     base, graph = state.base, graph_class(state)(on_unsafe=policy)
     workspaces.note(stream, graph)
-    with intercept.entered(graph, "a graphed callable"):
-        try:
-            with capture_lock.unnoticed(), kept_out(stream.device_index):
-                begin(base, graph, (), pool.id, "thread_local")
-            with _refusing_waits():
-                result = call()
-            with capture_lock.unnoticed(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # an empty graph: the function does nothing on the device
-                base.capture_end(graph)
-                driver_nbytes = taken_from_device(lambda: base.instantiate(graph))
-        except BaseException as error:
-            _end_dead(state, graph, stream)
-            if isinstance(error, torch.OutOfMemoryError) or is_interrupt(error):
-                raise
-            raise CaptureDied(kind_and_line(error)) from error
+    try:
+        with _bare_capture(state, graph, pool_id, stream, "a graphed callable"), _refusing_waits():
+            result = call()
+        with capture_lock.unnoticed():
+            driver_nbytes = taken_from_device(lambda: base.instantiate(graph))
+    except BaseException as error:
+        with suppress(RuntimeError):
+            base.reset(graph)
+        if isinstance(error, torch.OutOfMemoryError) or is_interrupt(error):
+            raise
+        raise CaptureDied(kind_and_line(error)) from error
     tape = Tape(0)
     tape.opaque.append(Opaque(0))
     step = SegmentStep(graph, True, tape, [], ())
@@ -194,19 +192,19 @@ def _unrecorded(pool: SharedPool, policy: OnUnsafe, stream: Any, call: Callable[
     step.driver_nbytes = driver_nbytes
     graph._hold(Program(bare_launch(base), steps=[step]))
     state.counters.add("capture")
-    return CaptureResult(graph, result, False, pool)
+    return graph, result
 
 
 @contextmanager
-def _bare_capture(state: process.Process, graph: Any, pool_id: Any, stream: Any) -> Iterator[None]:
-    """A capture of torch's alone, without random numbers; one that fails is ended."""
-    with intercept.entered(graph, "a pool of graphed callables"):
+def _bare_capture(state: process.Process, graph: Any, pool_id: Any, stream: Any, what: str) -> Iterator[None]:
+    """A capture of torch's alone; one that fails is ended."""
+    with intercept.entered(graph, what), torch.cuda.stream(stream):
         try:
-            with capture_lock.unnoticed(), torch.cuda.stream(stream), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that the graph is empty
-                with drawless(True), kept_out(stream.device_index):
-                    begin(state.base, graph, (), pool_id, "thread_local")
-                yield
+            with capture_lock.unnoticed(), kept_out(stream.device_index):
+                begin(state.base, graph, (), pool_id, "thread_local")
+            yield
+            with capture_lock.unnoticed(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that the graph is empty: the function does nothing on the device
                 state.base.capture_end(graph)
         except BaseException:
             _end_dead(state, graph, stream)
@@ -389,11 +387,6 @@ class Arena:
         cap = max(0, int(total * self.state.settings.vram_cap) - others)
         return cap if self.limit is None else min(cap, self.limit)
 
-    def nominal_cap(self) -> int:
-        """``cap()`` if nobody else used the device; calls no driver, so any thread may call it."""
-        cap = int(torch.cuda.get_device_properties(self.device_index).total_memory * self.state.settings.vram_cap)
-        return cap if self.limit is None else min(cap, self.limit)
-
     def report(self) -> list[dict[str, Any]]:
         """Memory of every capture, largest first."""
         return sorted((entry.report() for entry in list(self.entries)), key=lambda row: -row["pool_bytes"])
@@ -440,21 +433,6 @@ class Arena:
         self.renew()
         torch.cuda.empty_cache()
 
-    def predict(self, captures: Sequence[Callable[[Any], Any]]) -> Prediction:
-        """Predict what captures will take, by making the first two in a pool that is thrown away.
-
-        Args:
-            captures: largest first; each takes a pool, captures into it and returns what holds the graph.
-        """
-        pool = self.new_pool()
-        made, grown = [], []
-        for make in captures[:2]:
-            before = self.reserved()
-            made.append(make(pool))
-            grown.append(max(0, self.reserved() - before))
-        made.clear()
-        return Prediction(grown[0], grown[1] if len(grown) > 1 else 0)
-
 
 # -- running on the arena's stream ----------------------------------------------------------------
 
@@ -465,31 +443,12 @@ def current_arena() -> Arena | None:
     return None if state is None or foreign_mode() else arena_of(state, torch.cuda.current_device())
 
 
-@unbroken
-def record(place: Arena, pool: Any, call: Callable[[], Any], on_unsafe: OnUnsafe | None = None) -> tuple[Any, Any]:
-    """Capture ``call`` on the arena's stream; return the graph object and the call's result.
-
-    Raises:
-        RuntimeError: the capture failed; the process is as before, but the pool must not be captured into again.
-    """
-    graph = graph_class(place.state)(on_unsafe=on_unsafe)
-    place.stream.wait_stream(torch.cuda.current_stream())
-    # Weights cached by autocast must neither enter the graph nor leave it.
-    torch.clear_autocast_cache()
-    with torch.cuda.stream(place.stream):
-        try:
-            graph.capture_begin(pool=getattr(pool, "id", pool), capture_error_mode="thread_local")
-            result = call()
-            graph.capture_end()
-        except BaseException:
-            with suppress(RuntimeError):
-                graph.reset()
-            if place.stream.cuda_stream in place.state.lost_streams:
-                place.renew()
-            raise
-        finally:
-            torch.clear_autocast_cache()
-    return graph, result
+def upload(graph: Any) -> None:
+    """Upload a graph to the device before its first launch, if the runtime can."""
+    state = bridge.process_for_callables()
+    driver = state.driver if state is not None else None
+    if driver is not None and "upload" not in driver.missing:
+        driver.upload(graph.raw_cuda_graph_exec(), torch.cuda.current_stream().cuda_stream)
 
 
 @contextmanager

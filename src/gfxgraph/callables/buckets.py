@@ -26,12 +26,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replace_in
-from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor
 
-from gfxgraph import files
 from gfxgraph.callables.signature import paths
 from gfxgraph.callables.type_hints import Picks
 from gfxgraph.core.bucket_sizes import BucketPlan, Buckets, explicit, ladder, learn_plan
@@ -217,8 +215,8 @@ class BucketSizes(Mapping[str, Any]):
     """The buckets of every dynamic dim, by its name, and the sizes that calls have had.
 
     Args:
-        given: as the user wrote it: sizes, "auto", "powers", "ladder", a ``BucketPlan``, an object with ``pick``, the
-        path of a saved plan, or one of these by dim name.
+        given: as the user wrote it: sizes, "auto", "powers", "ladder", a ``BucketPlan`` (``plan()`` of another), an
+        object with ``pick``, or one of these by dim name.
     """
 
     def __init__(self, given: Any) -> None:
@@ -227,8 +225,6 @@ class BucketSizes(Mapping[str, Any]):
         self.learned: BucketPlan | None = None
         self._next_look = LEARN_AFTER
         self._n_seen = 0
-        if isinstance(given, Path) or (isinstance(given, str) and given.endswith(".json")):
-            given = BucketPlan.from_json(_text_of(Path(given)), str(given))
         if isinstance(given, BucketPlan):
             self.learned = given
             self.names, self.seen = tuple(given.dims), Counter(given.seen)
@@ -402,15 +398,6 @@ def _rule(given: Any) -> Any:
     if not isinstance(given, Iterable):
         raise ConfigError("bad_buckets", given=repr(given), problem="it is neither a list of sizes nor a rule")
     return explicit(given)
-
-
-def _text_of(path: Path) -> str:
-    try:
-        return files.read_named(path).decode("utf-8")
-    except OSError as error:
-        raise ConfigError("bucket_plan_unreadable", path=str(path), problem=str(error.strerror)) from error
-    except UnicodeDecodeError as error:
-        raise ConfigError("bucket_plan_unreadable", path=str(path), problem=f"not UTF-8: {error.reason}") from error
 
 
 def _report(kind: str, reason: str) -> None:

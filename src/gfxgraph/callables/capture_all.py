@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -26,7 +25,7 @@ def capture_all(graphed: Graphed, args: Args, kwargs: Kwargs) -> dict[str, int]:
     """See ``Graphed.capture_all``."""
     state = bridge.process_for_callables()
     if state is None or graphed._dims is None:
-        return {"n_captured": 0, "n_left": 0, "predicted_bytes": 0}
+        return {"n_captured": 0, "n_left": 0}
     tensors: list[Tensor] = []
     structure = flatten((args, kwargs), tensors)
     graphed._at(state)
@@ -42,10 +41,10 @@ def capture_all(graphed: Graphed, args: Args, kwargs: Kwargs) -> dict[str, int]:
                     raise RunEagerly("the function is not traced")
         except (RunEagerly, InPieces) as reason:
             arena.state.report("fallback", f"not captured ahead: {reason.why}", graphed._name)
-            return {"n_captured": 0, "n_left": len(buckets), "predicted_bytes": 0}
+            return {"n_captured": 0, "n_left": len(buckets)}
         except torch.OutOfMemoryError as error:
             arena.state.report("fallback", "capturing ahead stopped", graphed._name, kind_and_line(error))
-            return {"n_captured": 0, "n_left": len(buckets), "predicted_bytes": 0}
+            return {"n_captured": 0, "n_left": len(buckets)}
         todo: list[Todo] = []
         n_left = 0
         for bucketed in buckets:
@@ -65,31 +64,21 @@ def capture_all(graphed: Graphed, args: Args, kwargs: Kwargs) -> dict[str, int]:
 
 
 def _capture(graphed: Graphed, arena: Arena, todo: list[Todo], call: Call) -> dict[str, int]:
-    def capture(entry: Captured, repeats_last: bool, pool: Any = None) -> Any:
-        _fill(entry, call, repeats_last)
-        instance = entry.capture(recorded=not graphed._shared.may_go_unrecorded(arena.state, call.kind), pool=pool)
-        entry.learn(call, instance)
-        return instance
-
-    n_done, predicted = 0, 0
+    n_done, largest = 0, 0
     progress = Progress(f"gfxgraph: {graphed._name}, capturing")
     current = torch.cuda.current_stream(arena.device_index)
     try:
-        ready = [
-            (entry, repeats_last)
-            for entry, size, repeats_last in todo
-            if _is_warm(graphed, call, entry, size, repeats_last)
-        ]
-        if ready:
-            prediction = arena.predict([partial(capture, entry, repeats_last) for entry, repeats_last in ready])
-            predicted = prediction.total(len(ready))
-            ready = ready[: prediction.how_many(len(ready), arena.cap() - arena.graph_nbytes())]
-        for entry, repeats_last in ready:
+        ready = [each for each in todo if _is_warm(graphed, call, *each)]
+        for entry, _, repeats_last in ready:
+            # The largest comes first: no other takes more than it did.
+            if arena.graph_nbytes() + max(largest, entry.input_nbytes + entry.result_nbytes) > arena.cap():
+                break
+            _fill(entry, call, repeats_last)
+            entry.first = entry.capture()
             entry.n_seen = graphed._options.warmup
-            entry.first = capture(entry, repeats_last)
             graphed._shared.n_captures += 1
             arena.use(entry)
-            n_done += 1
+            n_done, largest = n_done + 1, max(largest, entry.nbytes)
             if progress.is_live:
                 progress.update(n_done, len(ready), "buckets")
     except (CaptureDied, torch.OutOfMemoryError, NotATree) as error:
@@ -99,7 +88,7 @@ def _capture(graphed: Graphed, arena: Arena, todo: list[Todo], call: Call) -> di
         if not entry.is_captured:
             entry.let_go_of_inputs()
     current.wait_stream(arena.stream)
-    return {"n_captured": n_done, "n_left": len(todo) - n_done, "predicted_bytes": predicted}
+    return {"n_captured": n_done, "n_left": len(todo) - n_done}
 
 
 def _is_warm(graphed: Graphed, call: Call, entry: Captured, bucketed: Bucketed, repeats_last: bool) -> bool:

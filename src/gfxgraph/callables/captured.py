@@ -25,22 +25,18 @@ import functools
 import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from gfxgraph.callables.arena import (
     Arena,
     CaptureDied,
     CaptureResult,
-    SharedPool,
     capture_graph,
     kind_and_line,
-    record,
     replay,
 )
 from gfxgraph.callables.buckets import Bucketed
@@ -57,8 +53,6 @@ from gfxgraph.callables.inputs import (
 )
 from gfxgraph.callables.options import Options
 from gfxgraph.callables.outputs import RING, GraphOutput, Outputs
-from gfxgraph.callables.relocation import NotRelocatable
-from gfxgraph.callables.relocation import learn as where_read
 from gfxgraph.callables.signature import (
     Args,
     Call,
@@ -74,22 +68,23 @@ from gfxgraph.callables.signature import (
 from gfxgraph.callables.trace.dynamo import Calls, Frontend, is_compiled
 from gfxgraph.capture.replay.graph_tensors import size_of, used_on
 from gfxgraph.capture.undo import is_interrupt
-from gfxgraph.errors import CaptureError, DriverError, first_line
+from gfxgraph.errors import CaptureError, first_line
 from gfxgraph.process import bridge
 from gfxgraph.process.process import Process
-from gfxgraph.types import MovedInput, OnUnsafe, ReplayMode
+from gfxgraph.types import MovedInput, OnUnsafe
 
 if TYPE_CHECKING:
     from gfxgraph.callables.arena import Arena
     from gfxgraph.callables.buckets import Bucketed
     from gfxgraph.callables.joined_launch import JoinedCall
-    from gfxgraph.callables.relocation import RelocatedInputs
 
 
 TRY_AGAIN_AFTER = 64
 """Eager calls before the next attempt, after a capture found no memory."""
-MOST_VARIANTS = 3
-"""Most captures of one signature, besides the first, for values that it branches on; more of them run eagerly."""
+MOST_MISSES = 2
+"""Replays in a row that find another value than was captured, before the signature is captured again."""
+MOST_RECAPTURES = 3
+"""Most captures of one signature because of such values; after that only calls with the captured ones replay."""
 
 
 NO_GPU = "there is no GPU, or gfxgraph cannot use it"
@@ -150,41 +145,24 @@ class CapturedCallable:
 
 
 class CapturedFunction(CapturedCallable):
-    """A function over inputs that are in place, run as a graph if possible.
+    """A function over inputs that are in place, without gradients, run as a graph if possible.
 
     Args:
         place: the arena whose stream captures; the caller holds its lock, and has run the function with `beside`.
         fn: the function to capture.
-        args, kwargs: its arguments; their tensors are the static inputs.
-        pool: memory shared with other captures: another one's, or a ``graph_pool_handle()``.
-        into: buffers for the tensors among the results, in order; None leaves them in the pool.
+        args: its arguments; their tensors are the static inputs.
+        pool: memory shared with other captures: another one's, or a ``graph_pool_handle()``; by default its own.
         name: its name in messages.
-        on_unsafe: what its capture does with unsafe operations; None for the process's default.
-        keeps_grad_mode: run in the caller's grad mode; its results are known to need no gradients.
     """
 
     def __init__(
-        self,
-        place: Arena,
-        fn: Callable[..., Any],
-        args: Sequence[Any] = (),
-        kwargs: dict[str, Any] | None = None,
-        *,
-        pool: Any = None,
-        into: Sequence[Tensor] | None = None,
-        name: str = "",
-        on_unsafe: OnUnsafe | None = None,
-        keeps_grad_mode: bool = False,
+        self, place: Arena, fn: Callable[..., Any], args: Sequence[Any] = (), *, pool: Any = None, name: str = ""
     ) -> None:
         super().__init__(name or getattr(fn, "__qualname__", type(fn).__name__))
         self.place = place
-        self._mode = nullcontext if keeps_grad_mode else torch.no_grad
         self.fn = fn
         self.args = tuple(args)
-        self.kwargs = kwargs or {}
         self.pool = pool
-        self.into = into
-        self.on_unsafe = on_unsafe
         self.graph: Any = None
         self.outputs: Any = None
 
@@ -193,16 +171,15 @@ class CapturedFunction(CapturedCallable):
         try:
             if self.pool is None:
                 self.pool = self.place.new_pool()
-            self.graph, self.outputs = record(
-                self.place, self.pool, lambda: self._store(self._made()), self.on_unsafe
-            )
+            on_unsafe = self.place.state.settings.on_unsafe
+            made = capture_graph(self.place, self._run, self.pool, on_unsafe=on_unsafe)
         except RuntimeError as error:  # out of memory too
             if is_interrupt(error):
                 raise
             self.pool = None
             self.fall_back("its capture failed", error)
             return False
-        self._why_for_good = ""
+        self.graph, self.outputs, self._why_for_good = made.graph, made.result, ""
         return True
 
     def run(self) -> Any:
@@ -215,34 +192,19 @@ class CapturedFunction(CapturedCallable):
                 self.fall_back("a value that the capture read has changed", miss.__cause__, for_good=False)
             except RunEagerly as failed:
                 self.fall_back("its replay failed", failed.__cause__)
-        made = self._made()
-        if self.outputs is None or self.into is not None:
-            self.outputs = self._store(made)
+        made = self._run()
+        if self.outputs is None:
+            self.outputs = made
         else:
             copy_in(tensors_of(self.outputs), tensors_of(made))
         return self.outputs
 
-    def upload(self) -> None:
-        """Upload the graph to the device before its first launch, if the runtime can."""
-        driver = self.place.state.driver
-        if self.graph is not None and driver is not None and "upload" not in driver.missing:
-            driver.upload(self.graph.raw_cuda_graph_exec(), torch.cuda.current_stream().cuda_stream)
-
     def drop(self) -> None:
         self.graph = None
 
-    def _made(self) -> Any:
-        with self._mode():
-            return self.fn(*self.args, **self.kwargs)
-
-    def _store(self, made: Any) -> Any:
-        if self.into is None:
-            return made
-        flat, spec = pytree.tree_flatten(made)
-        with self._mode():
-            copy_in(self.into, [leaf for leaf in flat if isinstance(leaf, Tensor)])
-        buffers = iter(self.into)
-        return pytree.tree_unflatten([next(buffers) if isinstance(leaf, Tensor) else leaf for leaf in flat], spec)
+    @torch.no_grad()
+    def _run(self) -> Any:
+        return self.fn(*self.args)
 
 
 class Instance:
@@ -258,8 +220,6 @@ class Instance:
         self.is_opaque = made.is_opaque
         self.mutated = [place for step in program.steps for place in step.mutated]
         self.generators = program.generators
-        self.moving: RelocatedInputs | None = None
-        """Arguments read in place instead of from buffers; None if all are copied."""
         self.draws: bool | None = None
         """Whether a replay advances a random generator, which only torch's own replay does; None before the first."""
         self.joined: JoinedCall | None = None
@@ -268,8 +228,6 @@ class Instance:
         """A second one, for results that are copied out: a caller that keeps each result until the next alternates
         between two.
         """
-        self.n_trials = 0
-        """Replays whose result went to no caller."""
         self.seen_on = -1
         self.stream: Any = None
         """The stream on which the results were last handed out."""
@@ -298,6 +256,7 @@ class Shared(CapturedCallable):
         front: Frontend | None,
         name: str,
         options: Options,
+        buffers: Buffers | None = None,
     ) -> None:
         super().__init__(name)
         self.fn = fn
@@ -309,7 +268,7 @@ class Shared(CapturedCallable):
         self.is_opaque = is_compiled(fn)
         self.is_clean: dict[Any, bool] = {}
         """By kind of call: whether its first recorded capture was one plain segment."""
-        self.buffers = Buffers()
+        self.buffers = Buffers() if buffers is None else buffers
         """The memory of all signatures' static inputs."""
 
     def forget(self) -> None:
@@ -319,8 +278,6 @@ class Shared(CapturedCallable):
 
     def may_go_unrecorded(self, state: Process, kind: Any) -> bool:
         """Whether calls of this kind are captured without the recorder: they differ only in sizes."""
-        if self.options.moved is MovedInput.RELOCATE:  # relocation needs the nodes' names
-            return False
         if not self.is_clean.get(kind, False):
             return False
         # Only if the driver itself refuses what no graph can hold, and nothing needs a tape.
@@ -334,9 +291,10 @@ class Captured(CapturedCallable):
     Args:
         shared: what it has in common with the callable's other signatures.
         label: readable signature: the shapes.
+        kind: what it has in common with the signatures of other sizes.
     """
 
-    def __init__(self, arena: Arena, shared: Shared, label: str) -> None:
+    def __init__(self, arena: Arena, shared: Shared, label: str, kind: Any = None) -> None:
         super().__init__(shared.name)
         self.arena = arena
         self.shared = shared
@@ -344,8 +302,7 @@ class Captured(CapturedCallable):
         self.buffers = shared.buffers
         self.in_place = shared.in_place
         self.label = label
-        self.is_clean = False
-        """Whether further captures need not be recorded."""
+        self.kind = kind
         self.error: CaptureError | None = None
         self.warm_structure: Any = None
         self.on_evict: Callable[[], Callable[[], None] | None] = lambda: None
@@ -363,11 +320,8 @@ class Captured(CapturedCallable):
         self.ring_failed = False
         self.all_held = False
         """Whether a caller held the results of the whole ring: from then on results are copied out."""
-        self.variants: list[Instance] = []
-        """Captures made for other values; the one that fitted last is ``first``."""
+        self.n_missed = self.n_recaptured = 0
         self.result_nbytes = 0
-        self.why_copied = ""
-        """Why large arguments are copied, though they should be read in place."""
         self.world: Any = None
         """What the captured function reads besides its arguments."""
         self.n_seen = 0
@@ -415,10 +369,10 @@ class Captured(CapturedCallable):
 
     def replays(self) -> int:
         """Replays that produced a caller's result."""
-        return self.n_gone + sum(i.graph.n_replays - i.n_trials for i in self.instances())
+        return self.n_gone + sum(i.graph.n_replays for i in self.instances())
 
     def instances(self) -> list[Instance]:
-        return [self.first, *self.ring, *self.variants] if self.first is not None else []
+        return [self.first, *self.ring] if self.first is not None else []
 
     def named_graphs(self) -> list[tuple[Any, str]]:
         return [(instance.graph, f"{self.name} {self.label}".strip()) for instance in self.instances()]
@@ -455,14 +409,11 @@ class Captured(CapturedCallable):
         Args:
             current: the stream that goes on to use it, where it was made on another.
         """
-        made: list[Tensor] = []
         try:
-            self.warm_structure = flatten(result, made)
+            made = self.warmed(result)
         except NotATree as error:
             self.fall_back(f"its result cannot be taken apart: {error}")
             return
-        self.warm = [weakref.ref(t) for t in made]
-        self.result_nbytes = sum(t.nbytes for t in made if t.layout is torch.strided)
         for tensor in made if current is not None else ():
             if tensor.is_cuda and tensor.layout is torch.strided:
                 used_on(tensor, current)
@@ -500,9 +451,6 @@ class Captured(CapturedCallable):
             raise RunEagerly(self.why_eager, self.error)
         self.first = instance
         self.shared.n_captures += 1
-        self.learn(call, instance)
-        if self.shared.options.moved is MovedInput.RELOCATE:
-            self._relocate(call, instance, bucketed)
         if self.arena.graph_nbytes() > self.arena.cap():  # it took more than predicted
             try:
                 self._make_room(0)
@@ -525,22 +473,6 @@ class Captured(CapturedCallable):
         self.arena.state.report("fallback", "out of memory in a capture; these calls run eagerly", self.name)
         raise RunEagerly("out of memory in a capture")
 
-    def _relocate(self, call: Call, instance: Instance, bucketed: Bucketed | None) -> None:
-        """Make the graph read large arguments in place, if its kernels are understood."""
-        try:
-            if self.shared.options.mode is ReplayMode.HOT:
-                raise NotRelocatable("arguments are copied in hot mode")
-            if call.aliases:
-                raise NotRelocatable("arguments share memory")
-            if bucketed is not None and bucketed.is_padded:
-                raise NotRelocatable("the call is smaller than its bucket")
-            instance.moving = where_read(self, instance, call.tensors)
-        except (NotRelocatable, CaptureDied, DriverError, torch.OutOfMemoryError) as error:
-            self.why_copied = first_line(error)
-            why = f"large arguments are copied, not read in place: {self.why_copied}"
-            self.arena.state.report("not_relocated", why, self.name, self.label, logging.INFO)
-            torch.cuda.current_stream(self.arena.device_index).wait_stream(self.arena.stream)
-
     def _make_room(self, needed: int) -> None:
         if not self.arena.make_room(needed, keep=self):
             self.n_seen = self.shared.options.warmup - TRY_AGAIN_AFTER
@@ -548,34 +480,26 @@ class Captured(CapturedCallable):
             raise RunEagerly("a capture would exceed the memory limit", error)
 
     def _attempt(self, call: Call, sizes: Sequence[Any]) -> Instance | None:
-        """Make one capture, recorded if needed; None if the entry is eager from now on."""
-        for recorded in (False, True) if self.shared.may_go_unrecorded(self.arena.state, call.kind) else (True,):
-            self.prepare(call.args, call.kwargs, call.tensors, sizes)
-            self.fill(call.tensors)
-            if self.shared.front is not None:
-                # Nothing may be traced inside a capture: Dynamo must already have code for the entry's own buffers.
-                world = self.shared.front.find(self.args, self.kwargs)
-                if world is None or world.why_pieces or self.shared.front.has_moved(world, self.args, self.kwargs):
-                    self.fall_back("the trace is not valid for the buffers that a graph would read")
-                    return None
-                self.world = world
-            self.arena.stream.wait_stream(torch.cuda.current_stream(self.arena.device_index))
-            try:
-                return self.capture(recorded=recorded)
-            except CaptureDied as error:
-                if recorded:
-                    self.fall_back(f"it could not be captured: {error}")
-                self.shared.is_clean[call.kind] = False  # the recorder can split there
-            except NotATree as error:
-                self.fall_back(f"its result cannot be taken apart: {error}")
-                break
+        """Make one capture; None if the entry is eager from now on."""
+        self.prepare(call.args, call.kwargs, call.tensors, sizes)
+        self.fill(call.tensors)
+        if self.shared.front is not None:
+            # Nothing may be traced inside a capture: Dynamo must already have code for the entry's own buffers.
+            world = self.shared.front.find(self.args, self.kwargs)
+            if world is None or world.why_pieces or self.shared.front.has_moved(world, self.args, self.kwargs):
+                self.fall_back("the trace is not valid for the buffers that a graph would read")
+                return None
+            self.world = world
+        was_clean = self.shared.is_clean.get(self.kind)
+        try:
+            return self.capture()
+        except CaptureDied as error:
+            if was_clean:
+                return self._attempt(call, sizes)  # the recorder can split there
+            self.fall_back(f"it could not be captured: {error}")
+        except NotATree as error:
+            self.fall_back(f"its result cannot be taken apart: {error}")
         return None
-
-    def learn(self, call: Call, instance: Instance) -> None:
-        """Apply what the first recorded capture of a kind of call shows to the others, which differ only in sizes."""
-        if instance.is_recorded and call.kind not in self.shared.is_clean:
-            self.shared.is_clean[call.kind] = instance.is_plain
-        self.is_clean = self.shared.may_go_unrecorded(self.arena.state, call.kind)
 
     def of_ring(self, stream: Any, tensors: list[Tensor], repeats_last: bool) -> tuple[Instance, bool]:
         """In hot mode: the graph to launch, and whether its results must be copied out."""
@@ -584,9 +508,12 @@ class Captured(CapturedCallable):
         if chosen is None and len(self.ring) < RING and not self.ring_failed:
             # A capture that is split runs its parts, and the inputs still hold another call's values.
             self.fill(tensors, repeats_last)
-            self.arena.stream.wait_stream(stream)
             try:
-                chosen = self.add_to_ring(recorded=not self.is_clean)
+                kind = self.first.outputs
+                buffers = kind.buffers()
+                chosen = self.capture(kind.into(buffers))
+                chosen.outputs.hand_out(buffers)
+                self.ring.append(chosen)
                 self.shared.n_captures += 1
                 stream.wait_stream(self.arena.stream)
             except (CaptureDied, torch.OutOfMemoryError, NotATree) as error:
@@ -600,30 +527,6 @@ class Captured(CapturedCallable):
             stream.wait_stream(chosen.stream)  # its last results may still be read there
         chosen.stream, chosen.seen_on = stream, stream.cuda_stream
         return chosen, False
-
-    def variant(self) -> Instance:
-        """Replay another capture of the same signature, made for the present values.
-
-        Raises:
-            RunEagerly: there is none, and no room for more.
-        """
-        found = self.replay_variant()
-        if found is None and len(self.variants) < MOST_VARIANTS:
-            current = torch.cuda.current_stream(self.arena.device_index)
-            self.arena.stream.wait_stream(current)
-            try:
-                self.add_variant()
-                self.shared.n_captures += 1
-            except (CaptureDied, torch.OutOfMemoryError, NotATree) as error:
-                why = "too many captures for different values; such calls run eagerly"
-                self.arena.state.report("fallback", why, self.name, kind_and_line(error))
-                raise RunEagerly("a value that the capture read has changed") from error
-            finally:
-                current.wait_stream(self.arena.stream)
-            found = self.replay_variant()
-        if found is None:
-            raise RunEagerly("a value that the capture read has changed")
-        return found
 
     # -- capture ----------------------------------------------------------------------------------
 
@@ -650,57 +553,45 @@ class Captured(CapturedCallable):
                 result = self.fn(*self.args, **self.kwargs)
             self.warmed(result)
 
-    def warmed(self, result: Any) -> None:
-        """Keep what an eager run on the static inputs gave: a capture's result must be like it."""
+    def warmed(self, result: Any) -> list[Tensor]:
+        """Keep what an eager run gave, for a capture's result must be like it; return its tensors."""
         made: list[Tensor] = []
         self.warm_structure = flatten(result, made)
         self.warm = [weakref.ref(t) for t in made]
+        self.result_nbytes = sum(t.nbytes for t in made if t.layout is torch.strided)
+        return made
 
-    def add_to_ring(self, *, recorded: bool) -> Instance:
-        """Capture one more graph whose results can be handed out; raises as ``capture``."""
-        assert self.first is not None
-        kind = self.first.outputs
-        buffers = kind.buffers()
-        instance = self.capture(recorded=recorded, copy_results=kind.into(buffers))
-        instance.outputs.hand_out(buffers)
-        self.ring.append(instance)
-        return instance
-
-    def capture(
-        self,
-        *,
-        recorded: bool,
-        pool: SharedPool | None = None,
-        copy_results: Callable[[Any], Any] | None = None,
-    ) -> Instance:
-        """Capture the function once more on the static inputs.
+    def capture(self, copy_results: Callable[[Any], Any] | None = None) -> Instance:
+        """Capture the function once more on the static inputs; without the recorder, if one of its kind was clean.
 
         Args:
-            pool: to use instead of the arena's.
             copy_results: called with the function's result inside the capture; returns the result to use.
 
         Raises:
-            CaptureDied: it could not be captured.
+            CaptureDied: it could not be captured; the next of its kind is recorded.
             NotATree: its result has an unknown structure.
             torch.OutOfMemoryError: there was no memory.
         """
         arena = self.arena
+        recorded = not self.shared.may_go_unrecorded(arena.state, self.kind)
         before = arena.reserved()
         versions = [s.tensor._version for s in self.statics if not s.tensor.is_inference()]
 
         run = functools.partial(self.fn, *self.args, **self.kwargs)
+        clean = self.shared.is_clean
         try:
             made = capture_graph(
+                arena,
                 run if copy_results is None else lambda: copy_results(run()),
-                arena.stream,
-                pool or arena.pool,
+                arena.pool,
                 recorded=recorded,
                 is_drawless=self.is_drawless,
                 on_unsafe=self.on_unsafe,
             )
         except CaptureDied:
-            arena.renew()
+            clean[self.kind] = False
             raise
+        clean.setdefault(self.kind, made.is_plain)
         homes = self.world.homes if self.world is not None else frozenset()
         instance = Instance(made, Outputs(made.result, self.statics, self.warm, homes))
         after = [s.tensor._version for s in self.statics if not s.tensor.is_inference()]
@@ -709,8 +600,7 @@ class Captured(CapturedCallable):
         else:
             counted = set(range(len(self.statics)))
         self.mutates = tuple(sorted(counted | self.written | self._recorded_writes(instance)))
-        if pool is None:
-            self.pool_nbytes += max(0, arena.reserved() - before)
+        self.pool_nbytes += max(0, arena.reserved() - before)
         return instance
 
     def _recorded_writes(self, instance: Instance) -> set[int]:
@@ -722,21 +612,6 @@ class Captured(CapturedCallable):
         if not instance.mutated:
             return set()
         return set(written_inputs(instance.graph, [static.tensor for static in self.statics]))
-
-    def args_over(self, others: Mapping[int, Tensor]) -> tuple[Args, Kwargs]:
-        """The static arguments, with the tensors at some positions replaced."""
-        given = iter([others.get(i, static.tensor) for i, static in enumerate(self.statics)])
-        return replace(self.args, lambda _: next(given)), replace(self.kwargs, lambda _: next(given))
-
-    def capture_over(self, others: Mapping[int, Tensor]) -> Instance:
-        """Make one more recorded capture over other buffers; raises as ``capture``."""
-        args, kwargs, mutates = self.args, self.kwargs, self.mutates
-        self.args, self.kwargs = self.args_over(others)
-        try:
-            return self.capture(recorded=True)
-        finally:
-            # What the function writes was seen on the entry's own buffers, which this capture does not touch.
-            self.args, self.kwargs, self.mutates = args, kwargs, mutates
 
     def fall_back(
         self, why: str, error: BaseException | None = None, *, label: str = "", for_good: bool = True
@@ -756,7 +631,6 @@ class Captured(CapturedCallable):
         self.n_gone = self.replays()
         self.first = None
         self.ring.clear()
-        self.variants.clear()
         self.pool_nbytes = 0
         self.input_nbytes = 0
         self.let_go_of_inputs()
@@ -787,17 +661,11 @@ class Captured(CapturedCallable):
             repeats_last: padding repeats the last row; else it is zero.
             filled_for: the call's route; padding already filled for the same route is left.
         """
-        moving = self.first.moving if self.first is not None else None
         pads_again = filled_for is None or self.buffers.filled_for is not filled_for
         self.buffers.filled_for = filled_for
         targets, sources, padded = [], [], []
-        for i, (static, given) in enumerate(zip(self.statics, tensors)):
+        for static, given in zip(self.statics, tensors):
             size = given.size()
-            if moving is not None and i in moving.places:
-                if moving.move(i, given.data_ptr()):
-                    continue
-                if not moving.move(i, static.tensor.data_ptr()):
-                    raise RunEagerly("the address of an argument could not be changed")
             if size != static.tensor.size():
                 padded.append((static.tensor, size))
             elif given.data_ptr() == static.tensor.data_ptr():
@@ -827,41 +695,24 @@ class Captured(CapturedCallable):
             writes = ArgumentWrites([static.tensor for static in self.statics])
         try:
             replay(instance.graph, instance.mutated)
-        except GuardMiss:
-            instance.n_trials += 1
+        except GuardMiss as miss:
+            self.n_gone -= 1  # the graph has counted it
+            self.n_missed += 1
+            if self.n_missed >= MOST_MISSES and self.n_recaptured < MOST_RECAPTURES:
+                self.n_recaptured += 1
+                self.evict(miss.why)
             raise
+        self.n_missed = 0
         if writes is not None:
             self.was_looked_at = True
             self.mutates = tuple(sorted({*self.mutates, *writes.found()}))
         if generators:
             instance.draws = drawn != [g.get_offset() for g in generators]
 
-    def replay_variant(self) -> Instance | None:
-        """Try the captures made for other values until one fits, which becomes ``first``."""
-        for k, variant in enumerate(self.variants):
-            try:
-                self.replay(variant)
-            except GuardMiss:
-                continue
-            assert self.first is not None
-            self.first, self.variants[k] = variant, self.first
-            return variant
-        return None
-
-    def add_variant(self) -> None:
-        """Capture the function once more, for the values now in the inputs; raises as ``capture``."""
-        known = self.mutates
-        variant = self.capture(recorded=True)
-        self.mutates = tuple(sorted({*known, *self.mutates}))
-        self.variants.insert(0, variant)
-
     def give_back_mutated(self, tensors: Sequence[Tensor]) -> None:
         """Copy what the function wrote to its arguments back to the caller's tensors."""
-        moving = self.first.moving if self.first is not None else None
         with torch.no_grad():
             for i in self.mutates:
-                if moving is not None and moving.is_at(i, tensors[i].data_ptr()):
-                    continue
                 target, source = self.statics[i].target(tensors[i])
                 if target.data_ptr() != source.data_ptr():
                     source.copy_(target)

@@ -24,10 +24,6 @@ def explain(graphed: Graphed) -> str:
             how = f"eager: {entry.why_eager}"
         elif entry.first is not None:
             how = f"{entry.replays()} replays of {entry.first.graph.steps_text()}"
-            if entry.first.moving is not None:
-                how += f"; {entry.first.moving}"
-            elif entry.why_copied:
-                how += f"; arguments are copied: {entry.why_copied}"
             if any(instance.joined is not None for instance in entry.instances()):
                 how += "; copies are nodes of the launch"
             elif entry.why_not_joined:

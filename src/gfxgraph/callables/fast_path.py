@@ -80,8 +80,6 @@ class Writer:
 
     def __init__(self, entry: Captured, mark: object, tensors: Sequence[Tensor]) -> None:
         self.entry, self.tensors = entry, tensors
-        moving = entry.first.moving if entry.first is not None else None
-        self._moving = moving.places if moving is not None else {}
         arena = entry.arena
         self.copier = device_copier(arena.state.driver)
         self.kernel = copy_kernel(arena.state, arena.device_index)
@@ -93,7 +91,6 @@ class Writer:
             "mark": mark,
             "acquire": arena.lock.acquire,
             "release": arena.lock.release,
-            "is_held": arena.lock._is_owned,  # type: ignore[attr-defined]
             "settings": torch._C._dynamo.guards.GlobalStateGuard().check,
             "raw_stream": torch._C._cuda_getCurrentRawStream,
             "is_capturing": torch.cuda.is_current_stream_capturing,
@@ -232,23 +229,15 @@ class Writer:
             self.indent = "    "
         else:
             self.line("buffers.filled_for = mark")
-        self._move_in()
         self._copies_in(joined)
         if self.repeats_last:
             self._repeat_last()
         self.indent = ""
 
-    def _move_in(self) -> None:
-        """Set the addresses of the arguments that the graph reads in place."""
-        for i in self._moving:
-            self.names[f"place{i}"], self.names["move"] = self._moving[i], self.entry.first.moving.move  # type: ignore
-            self.line(f"given = t{i}.data_ptr()")
-            self.line(f"if given != place{i}.address and not move({i}, given): return MISS")
-
     def _pairs_in(self) -> dict[int, tuple[Tensor, Tensor]]:
         """For each argument that is copied: its target and the call's tensor."""
         pairs = zip(self.entry.statics, self.tensors)
-        return {i: (static.target(t)[0], t) for i, (static, t) in enumerate(pairs) if i not in self._moving}
+        return {i: (static.target(t)[0], t) for i, (static, t) in enumerate(pairs)}
 
     def _small(self) -> list[int]:
         """The arguments that a joined graph copies."""
@@ -328,7 +317,7 @@ class Writer:
     def join(self, instance: Instance, results: Sequence[GraphOutput]) -> bool:
         """Whether ``instance`` is launched with its copies as one graph: of the arguments and of ``results``."""
         entry = self.entry
-        if self._is_padded or self._moving or entry.in_place or any(self._cut(i) for i in range(len(results))):
+        if self._is_padded or entry.in_place or any(self._cut(i) for i in range(len(results))):
             return False
         into = [pair for pair in self._pairs_in().values() if takes(*pair)]
         made = [result.made.detach() for result in results if result.made is not None]
@@ -515,7 +504,8 @@ class Writer:
         if not self.launches.n:
             self.lines = [line for line in self.lines if line != _REBIND]
         body = "\n        ".join(self.lines)
-        # Like ``with lock``, at less than half its cost. An interrupt may come before or after the lock is taken.
+        # Like ``with lock``, at less than half its cost. An interrupt may come before the lock is taken, but none
+        # before the release: Python looks for signals after a call, and that is the first one.
         source = (
             "def fast(args, kwargs):\n"
             "    try:\n"
@@ -524,7 +514,8 @@ class Writer:
             "    except ReplayError:\n"
             "        return MISS\n"
             "    finally:\n"
-            "        if is_held(): release()\n"
+            "        try: release()\n"
+            "        except RuntimeError: pass\n"
         )
         exec(compile(source, "<gfxgraph fast path>", "exec"), self.names)
         return self.names.pop("fast")  # left in, it would refer to itself: a cycle that only the collector frees

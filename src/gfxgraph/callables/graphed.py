@@ -22,19 +22,16 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
-import os
 import types
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from gfxgraph import files
 from gfxgraph.callables import explain_calls
 from gfxgraph.callables.adaptive import Adaptive, store
 from gfxgraph.callables.arena import Arena, arena_of, kind_and_line
@@ -50,7 +47,6 @@ from gfxgraph.callables.signature import (
     Args,
     Call,
     Fast,
-    GuardMiss,
     InPieces,
     Kwargs,
     NotATree,
@@ -62,7 +58,7 @@ from gfxgraph.callables.signature import (
     tensor_key,
     understand,
 )
-from gfxgraph.callables.trace.dynamo import Calls, Frontend, is_compiled, is_traced_here, shield
+from gfxgraph.callables.trace.dynamo import WARM_UP, Calls, Frontend, is_compiled, is_traced_here, shield
 from gfxgraph.callables.trace.world import World, holds_mapping
 from gfxgraph.callables.worlds import Worlds
 from gfxgraph.capture.undo import unbroken
@@ -73,12 +69,14 @@ from gfxgraph.process import bridge, process
 from gfxgraph.types import MovedInput, ReplayMode
 
 MakePiece = Callable[..., Any]
-"""Given what Dynamo found and a name, makes a callable for the FX graph (pieces/piece.py)."""
+"""Given what Dynamo found and a name, makes a callable for the FX graph (pieces/graph_numbers.py)."""
 MAX_ROUTES = 4096
 MOST_BOUND = 16
 """Classes, and objects without a ``__dict__``, whose captures of a method are kept."""
 MAX_ENTRIES = 1024
 """Signatures remembered; beyond that, those that were never captured are forgotten."""
+MOST_HOST_VALUES = 16
+"""Contents of small host tensors that have signatures of their own; calls with more run eagerly."""
 SAMPLED_IN_ADAPTIVE = 512
 """One call in this many checks whether a decision is due to be measured again."""
 
@@ -99,20 +97,30 @@ class Graphed:
     served by a larger bucket is also compared with a padded run (`_judge`).
     3. Record: the function is captured over static inputs (`Captured.record`).
     4. Replay: copy in, launch, results (`_replay`); from the second on by a function generated for such calls
-    (`_fast`). If a value that the capture read has changed: another capture of the signature, or this call eagerly.
+    (`_fast`). A call for which a value that the capture read has changed runs eagerly.
     5. Eager for good: `Captured.fall_back` has reported why. If something that 1 saw has changed, start again at 1.
 
     Args:
         fn: the function, method or module.
         options: what ``gfxgraph.graphed`` was asked for.
         make_piece: makes a callable from each graph that Dynamo finds; None to not trace the function.
+        name: its name in reports; by default the function's.
+        buffers: memory of static inputs that it shares with other callables.
     """
 
-    def __init__(self, fn: Callable[..., Any], options: Options, *, make_piece: MakePiece | None = None) -> None:
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        options: Options,
+        *,
+        make_piece: MakePiece | None = None,
+        name: str = "",
+        buffers: Buffers | None = None,
+    ) -> None:
         self._fn = fn
         self._options = options
         self._make_piece = make_piece
-        self._name = getattr(fn, "__qualname__", type(fn).__qualname__)
+        self._name = name or getattr(fn, "__qualname__", type(fn).__qualname__)
         self._is_in_place = options.moved is MovedInput.RECAPTURE
         """Whether the caller's tensors are read and written in place, which makes their addresses part of a
         signature.
@@ -122,6 +130,7 @@ class Graphed:
         """The last route of calls with this tree and these shapes; its fast path checks everything itself."""
         self._routes: dict[Any, Route] = {}
         self._entries: dict[Any, Captured] = {}
+        self._host_values: dict[Any, set[Any]] = {}
         self._n_gone = 0
         """Replays of forgotten signatures."""
         is_dynamic = options.dynamic is not None or options.buckets is not None
@@ -138,7 +147,7 @@ class Graphed:
                 self._run = self._front.run
         self._pieces = Calls()
         """Calls in pieces, by reason."""
-        self._shared = Shared(fn, self._run, self._front, self._name, options)
+        self._shared = Shared(fn, self._run, self._front, self._name, options, buffers)
         self._eager = self._shared.eager
         forget = weakref.WeakMethod(self._evict_world)
         self._worlds = Worlds(fn, self._front, self._eager, self._pieces, forget)
@@ -210,6 +219,8 @@ class Graphed:
                     self._count(route)
                 return result
         call = understand(self._name, args, kwargs, tensors, structure, self._is_in_place)
+        if call.host:
+            self._look_at_host(call)
         arena = arena_of(state, call.device)
         arena.contexts.give(arena.device_index)
         with arena.lock:
@@ -232,6 +243,30 @@ class Graphed:
                     self._near.clear()
                 self._near[near] = route
             return result
+
+    def world_of(self, args: Args) -> Any:
+        """The world in which one graph can serve such a call; None if it has not been traced yet.
+
+        Raises:
+            RunEagerly, InPieces: one graph cannot.
+        """
+        tensors: list[Tensor] = []
+        structure = flatten((args, {}), tensors)
+        call = understand(self._name, args, {}, tensors, structure, False)
+        return call.world if self._worlds.enter(call) else None
+
+    def _look_at_host(self, call: Call) -> None:
+        """Raise for yet another content of small host tensors, which are constants of a graph."""
+        met = self._host_values.setdefault((call.structure, call.kind[2:]), set())
+        if call.host in met:
+            return
+        if len(met) >= MOST_HOST_VALUES:
+            names = argument_paths(self._fn, call.args, call.kwargs)
+            name = next((name for name, t in zip(names, call.tensors) if not t.is_cuda), "an argument")
+            raise RunEagerly(
+                f"{name} is a tensor in host memory that differs from call to call; make it on the device"
+            )
+        met.add(call.host)
 
     def _more_than_a_tree(self, args: Args, kwargs: Kwargs, what: str) -> RunEagerly | InPieces:
         """How to run a call with an argument that cannot be compared."""
@@ -342,12 +377,7 @@ class Graphed:
             instance, own = entry.of_ring(stream, tensors, route.repeats_last)
         # What the function writes to its arguments it also writes to their padding.
         entry.fill(tensors, route.repeats_last, None if entry.mutates else route.mark)
-        try:
-            entry.replay(instance)
-        except GuardMiss:
-            if own is False or route.padded is not None:
-                raise
-            instance = entry.variant()
+        entry.replay(instance)
         if entry.mutates:
             entry.give_back_mutated(tensors)
         arena.use(entry)
@@ -429,7 +459,7 @@ class Graphed:
             RunEagerly: eager was measured to be faster.
         """
         if self._adaptive is None:
-            self._adaptive = Adaptive(self._fn, arena.device_index, store(arena.state.settings.state_dir))
+            self._adaptive = Adaptive(self._fn, arena.device_index, store())
         digest = hashlib.sha256(repr(call.structure).encode()).hexdigest()[:8]
         timed = self._adaptive.of(f"{label_of([s.tensor for s in entry.statics])} #{digest}")
 
@@ -456,7 +486,7 @@ class Graphed:
             if len(self._entries) >= MAX_ENTRIES:
                 self._forget(lambda entry: not entry.is_captured)
             label = label or label_of(call.tensors)
-            entry = Captured(arena, self._shared, label)
+            entry = Captured(arena, self._shared, label, call.kind)
             entry.on_evict = weakref.WeakMethod(self._forget_fast)
             self._entries[key] = entry
         return entry
@@ -481,15 +511,14 @@ class Graphed:
         """Capture every bucket now, largest first.
 
         The function runs ``warmup`` times in each bucket, on the example's values with zeros for padding.
-        The total memory is predicted from two captures in a pool that is thrown away; buckets that
-        would exceed the limit are left to be captured on demand.
+        A bucket that would exceed the limit, should it take what the largest took, is left to be captured on demand.
 
         Args:
             args: an example of the function's arguments, of any size.
             kwargs: likewise.
 
         Returns:
-            ``n_captured``, ``n_left``, ``predicted_bytes``.
+            ``n_captured``, ``n_left``.
         """
         return capture_all(self, args, kwargs)
 
@@ -513,6 +542,18 @@ class Graphed:
             "signatures": len(self._entries),
         }
 
+    @property
+    def graphs(self) -> list[Any]:
+        """The graphs of its signatures."""
+        return [instance.graph for entry in self._entries.values() for instance in entry.instances()]
+
+    @property
+    def why_eager(self) -> str:
+        """The commonest reason why its calls have no graph of their own; "" if a signature has one."""
+        reasons = Counter(self._eager) + Counter(self._pieces)
+        del reasons[WARM_UP]
+        return "" if self.graphs or not reasons else reasons.most_common(1)[0][0].partition("\n")[0]
+
     def explain(self) -> str:
         """Every signature: how it runs, and why."""
         return explain_calls.explain(self)
@@ -529,17 +570,6 @@ class Graphed:
         """Calls and elements by bucket so far, as plain data. Changes nothing, so any thread may call it."""
         return self._planned.by_bucket(self._name)
 
-    def save_plan(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan to a file for ``graphed(..., buckets="plan.json")``.
-
-        Args:
-            path: the JSON file; an existing one is replaced.
-
-        Raises:
-            OSError: it cannot be written.
-        """
-        files.write(Path(path), self.plan().to_json())
-
     def reset(self) -> None:
         """Drop every capture and trace, and what they hold of the program's; the next calls start again."""
         for entry in list(self._entries.values()):
@@ -547,6 +577,7 @@ class Graphed:
                 entry.evict("reset by the program")
         self._forget(lambda entry: True)
         self._shared.buffers = Buffers()
+        self._host_values.clear()
         self._worlds.reset()
 
     def _n_replays(self) -> int:

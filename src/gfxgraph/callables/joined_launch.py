@@ -2,7 +2,7 @@
 
 The driver launches a joined graph (driver/joined.py), bypassing torch. So it is made only if torch's
 replay does nothing besides the launch: no random numbers, no hooks, no guard to check before each
-replay. It serves calls that copy whole arguments and whole results; padded, relocated or
+replay. It serves calls that copy whole arguments and whole results; padded or
 written arguments take the other paths.
 
 It is trusted on a device once a test graph of ours has run that way at a dozen addresses, queued without
@@ -282,7 +282,7 @@ def _why_not(entry: Captured, instance: Instance, n_copies: int) -> str:
         return "its graph draws random numbers, which torch's own replay provides"
     if graph._guard is not None:
         return "a guard runs before each replay"
-    if state.decisions.join_copies or state.is_watched or getattr(graph, "_tracker", None) is not None:
+    if state.decisions.join_copies or state.hang_watch is not None or getattr(graph, "_tracker", None) is not None:
         return "something has to be done before each replay"
     if n_copies > MOST:
         return f"it has {n_copies} small arguments and results, and one launch copies {MOST}"

@@ -25,7 +25,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from gfxgraph.callables.inputs import StaticInput, copy_all, front, is_dense, span
 from gfxgraph.callables.signature import NotATree, children_of, flatten
@@ -195,23 +194,6 @@ def builder(value: Any) -> Callable[[Iterator[Any]], Any]:
         made = [builder(part) for part in parts]
         return lambda tensors: rebuild([make(tensors) for make in made])
     return lambda tensors: value
-
-
-def copied(tree: Any) -> Any:
-    """The tree with its tensors copied; those that share memory share a copy of it."""
-    homes = [storage_address(t) for t in pytree.tree_leaves(tree) if isinstance(t, Tensor)]
-    copies: dict[int, Tensor] = {}
-
-    def copy(tensor: Tensor) -> Tensor:
-        home = storage_address(tensor)
-        if homes.count(home) < 2 or not tensor.numel():
-            return tensor.clone()
-        if home not in copies:
-            whole = typed(tensor, torch.empty(0, dtype=torch.uint8), tensor.untyped_storage().nbytes())
-            copies[home] = whole.clone()
-        return typed(copies[home], tensor)
-
-    return pytree.tree_map_only(Tensor, copy, tree)
 
 
 def typed(memory: Tensor, like: Tensor, n: int = -1) -> Tensor:

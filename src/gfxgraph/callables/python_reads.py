@@ -52,6 +52,7 @@ _BY_IDENTITY = (
     re.Pattern,
 )  # fmt: skip
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+_OF_TRAINING = (nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)
 _UNSEEN = {"_per_optimizer_states"}
 """Ignored: gradient scalers use it between a step and its update."""
 _OF_OURS = ("fn", "_fn", "step", "branches", "condition", "body")
@@ -78,8 +79,8 @@ class Snapshot:
             names = frozenset(walk.read)  # attributes that were skipped may turn out to be named
         self._tokens = walk.tokens
         self.key = tuple(walk.tokens.items())
-        self.found = [each for each in walk.met if isinstance(each, nn.Module | torch.optim.Optimizer)]
-        self.scalers = [each for each in walk.met if isinstance(each, torch.amp.GradScaler)]
+        self.found = [each for each in walk.met if isinstance(each, _OF_TRAINING)]
+        """What a training step uses."""
         self._walk = walk  # also keeps what it met, so that no address in the key is met twice
 
     is_same: Callable[[], bool] = staticmethod(lambda: False)

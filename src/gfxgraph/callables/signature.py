@@ -394,6 +394,11 @@ class Call:
     key: tuple[Any, ...]
     world: Any = None
 
+    @property
+    def host(self) -> tuple[str, ...]:
+        """What the small host tensors among the arguments hold."""
+        return self.kind[1]  # type: ignore[no-any-return]
+
     def in_world(self, world: Any) -> None:
         """Make the world part of the call's keys."""
         self.world = world

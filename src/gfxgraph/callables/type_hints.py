@@ -7,7 +7,6 @@ is not imported, so they also work where it is absent.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, Protocol, TypedDict, TypeVar
 
@@ -37,14 +36,13 @@ class GraphedOptions(TypedDict, total=False):
     buckets: (
         Sequence[int]
         | str
-        | os.PathLike[str]
         | BucketPlan
         | Picks
-        | Mapping[str, Sequence[int] | str | os.PathLike[str] | BucketPlan | Picks | None]
+        | Mapping[str, Sequence[int] | str | BucketPlan | Picks | None]
         | None
     )
     mode: ReplayMode | Literal["standard", "adaptive", "hot"] | None
-    moved: MovedInput | Literal["copy", "relocate", "recapture"]
+    moved: MovedInput | Literal["copy", "recapture"]
     warmup: int
     max_graphs: int
     strict: bool
@@ -89,10 +87,6 @@ class GraphedCallable(Protocol[P, R_co]):
 
     def plan(self) -> BucketPlan:
         """The current buckets and the sizes seen."""
-        ...
-
-    def save_plan(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan to a file for ``buckets="plan.json"``."""
         ...
 
     def reset(self) -> None:

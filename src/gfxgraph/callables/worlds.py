@@ -8,9 +8,6 @@ in pieces, or eager for good: the reason is raised
 A call may be one FX graph and still not one replay: it stores what it computes in an object, or its result needs
 gradients. Then Dynamo's code runs, which guards and stores, and the graph in it is replayed (``InPieces.is_one``).
 
-`Worlds` is this for ``graphed``, `TracedFunction` for a branch, a loop's body or a step. There the function itself is
-captured: a whole trace means that in Python it only reads what the world watches.
-
 Invariant: a graph is replayed only in the world that it was captured in. Source: decisions 0111, 0113.
 """
 
@@ -19,8 +16,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -44,11 +40,10 @@ from gfxgraph.callables.signature import (
     why_in_pieces,
     zeros_in,
 )
-from gfxgraph.callables.trace.dynamo import IDLE, RAISED, WARM_UP, Calls, Frontend, Untraceable, local
+from gfxgraph.callables.trace.dynamo import RAISED, WARM_UP, Calls, Frontend, Untraceable, local
 from gfxgraph.callables.trace.watch import watched
 from gfxgraph.callables.trace.world import World
 from gfxgraph.capture.replay.graph_tensors import has_layout, kind_of, parts_of, size_of, storage_address, used_on
-from gfxgraph.process import bridge
 
 Evict = Callable[[], Callable[[World | None], None] | None]
 MAX_WORLDS = 4096
@@ -301,103 +296,6 @@ def _check(call: Call, world: World) -> None:
         raise RunEagerly("0.0 and -0.0 were both passed, and Dynamo does not distinguish them")
     if world.does_catch and world.skeleton not in (None, skeleton(call.structure)):
         raise RunEagerly("it catches errors, and Dynamo does not distinguish what two kinds of arguments lack")
-
-
-class TracedFunction:
-    """A user's function that becomes a graph of a conditional, a loop or a step.
-
-    Args:
-        fn: the function or module.
-        name: its name in reports.
-        make_piece: makes a callable from each graph that Dynamo finds.
-    """
-
-    def __init__(self, fn: Callable[..., Any], name: str, make_piece: Callable[..., Any]) -> None:
-        self.fn = fn
-        self.name = name
-        self.why_eager = ""
-        """Why the last call examined was not one graph; "" if it may be."""
-        self.not_whole: Counter[str] = Counter()
-        """Calls without a graph of their own, by reason."""
-        front = Frontend(fn, functools.partial(make_piece, name=name), dynamic=False)
-        self._known = Known(front, lambda: None)
-        self._reported: set[str] = set()
-
-    def world(self, key: Any, args: Args, kwargs: Kwargs) -> World | None:
-        """The world of this call if it is one graph there; None for a call that needs ``run``.
-
-        Args:
-            key: the same for calls of the same shapes, constants and modes.
-        """
-        self.why_eager = ""
-        try:
-            return self._known.world(key, args, kwargs)
-        except (RunEagerly, InPieces) as reason:
-            self.why_eager = first_line_of(reason.why)
-        return None
-
-    def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the call without a graph for the whole of it."""
-        if torch.cuda.is_current_stream_capturing():
-            return self.fn(*args, **kwargs)
-        tensors = [t for t in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
-        try:
-            if self._known.world(None, args, kwargs) is not None:
-                return self.fn(*args, **kwargs)
-            result, world = self._known.trace(None, args, kwargs, tensors)
-        except RunEagerly as eager:
-            self._count(eager.why)
-            return self.fn(*args, **kwargs)
-        except InPieces as pieces:
-            self._count(pieces.why)
-            return self._known.front.pieces(*args, **kwargs)
-        except Exception:
-            self._count(RAISED)
-            raise
-        finally:
-            self._known.worlds.pop(None, None)  # a world is found anew for each key
-        why = self._known.untraceable if world is None else world.why_eager or world.why_pieces
-        if why:
-            self._count(why)
-        return result
-
-    def _count(self, why: str) -> None:
-        why = first_line_of(why)
-        self.not_whole[why] += 1
-        if why not in self._reported and why != IDLE:
-            self._reported.add(why)
-            state = bridge.process_for_callables()
-            if state is not None:
-                state.report("fallback", f"it is not one graph: {why}", self.name)
-
-
-def first_line_of(why: str) -> str:
-    """The reason, without Dynamo's explanations below it."""
-    return why.partition("\n")[0]
-
-
-def why_shared(worlds: Iterable[World], given: Iterable[Tensor], written: Iterable[Tensor]) -> str:
-    """Why a graph cannot serve these arguments: they share memory that it reads or writes in another way; else "".
-
-    Args:
-        given: the call's tensors; a graph reads copies of them.
-        written: those of them that the graph writes to.
-    """
-    homes = [home(t) for t in given]
-    changed = [home(t) for t in written]
-    for world in worlds:
-        if world.written_homes and world.written_homes.intersection(homes):
-            return "an argument shares memory that it also writes to under another name"
-        if changed and world.homes.intersection(changed):
-            return "it writes to an argument that it also reads under another name"
-    if changed and any(homes.count(home) > 1 for home in changed):
-        return "it writes to an argument that shares memory with another one"
-    return ""
-
-
-def home(tensor: Tensor) -> int:
-    """Address of a tensor's storage, whatever part of it the tensor is."""
-    return tensor.untyped_storage().data_ptr() if has_layout(tensor) else id(tensor)
 
 
 def _key_of(tensor: Tensor) -> Any:

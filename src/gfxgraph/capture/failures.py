@@ -30,9 +30,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gfxgraph.capture.record.tensor_arguments import flat
 from gfxgraph.capture.record.user_lines import place
-from gfxgraph.capture.replay.graph_tensors import all_segments, is_within
+from gfxgraph.capture.replay.graph_tensors import all_segments, flat, is_within
 from gfxgraph.capture.state import CaptureState
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.core.tape import where_of

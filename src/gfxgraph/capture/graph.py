@@ -143,11 +143,11 @@ class BridgedGraph(_TorchsGraph):
         extra = without_liveness_check(args, kwargs)
         if self._state.settings.guard is GuardTier.DEEP:
             pool = self._begin_deep(pool)
-        session = Session(self, pool, mode or capture_error_mode, extra, self._generators, self._policy)
+        session = Session(self, pool, mode or capture_error_mode, self._generators, self._policy)
         self._begun_while = id(sys.exc_info()[1])  # only the id: a reference would hold frames that hold this graph
         self._session = session
         try:
-            session.begin()
+            session.begin(extra)
             if self._deep is not None:
                 session.recorder.holds = []
         except BaseException as error:
@@ -361,7 +361,7 @@ class BridgedGraph(_TorchsGraph):
         self._choose_path()
 
     def _validated_replay(self, program: Program) -> None:
-        with one_replay(self, is_compared=True):
+        with one_replay(self):
             validation.replay_validated(program, self._retire)
 
     def _replay_failed(self, error: RuntimeError) -> None:
@@ -396,7 +396,7 @@ class BridgedGraph(_TorchsGraph):
         plain = plain and (self._guard is None or not self._guard.is_slow)
         # The first replay is timed, so that there is an average; with debug logging each replay is logged here.
         checked = self._unvalidated or self._state.decisions.join_copies or not self._is_timed
-        checked = checked or self._state.is_watched or process.log.isEnabledFor(logging.DEBUG)
+        checked = checked or self._state.hang_watch is not None or process.log.isEnabledFor(logging.DEBUG)
         self._grant(SAMPLE_INTERVAL - 1 if plain and not checked else 0)
 
     def _grant(self, n: int) -> None:

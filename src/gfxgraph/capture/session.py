@@ -59,19 +59,6 @@ _WANTS_PLAIN = (
     "float or int refuses it. There, write float(value) or int(value), which pins it (docs/run.md)"
 )
 
-_HAS_STALE_STREAMS = hasattr(torch._C, "_set_override_stale_capture_stream")
-"""torch 2.13 refuses a captured backward to a leaf whose gradients a warm-up's loss, still alive, ties to the default
-stream, unless told to use the capture's."""
-_overriding: dict[int, bool] = {}
-"""Captures for which torch is told so, with what it had been told before the first: a switch of the whole process."""
-
-
-def _use_stale_streams_no_more(capture: int) -> None:
-    with capture_lock.lock:
-        if list(_overriding) == [capture]:  # the last one
-            torch._C._set_override_stale_capture_stream(_overriding[capture])
-        _overriding.pop(capture, None)
-
 
 def _stop_recording(recorder: Recorder, entered: list[bool]) -> None:
     recorder.paused = True
@@ -86,8 +73,6 @@ def _stop_recording(recorder: Recorder, entered: list[bool]) -> None:
 class Session:
     """The capture of one graph object, from capture_begin to capture_end."""
 
-    values_type = HostValues
-
     unsafe_op = splits.unsafe_op
     split = splits.split
     host_call = splits.host_call
@@ -101,14 +86,12 @@ class Session:
         graph: Any,
         pool: Any,
         mode: str,
-        extra: tuple[tuple[Any, ...], dict[str, Any]],
         generators: list[Any],
         policy: OnUnsafe,
     ) -> None:
         self.state = process.require()
         self.graph_ref = weakref.ref(graph)
         self.mode = mode
-        self.extra = extra
         self.policy = policy
         self.device_index = torch.cuda.current_device()
         self.streams = Streams()
@@ -118,7 +101,7 @@ class Session:
         self.has_users_pool = self.pool_id is not None
         self.rollback = Rollback()
         self.generators = Generators(self.device_index, self.state.base, generators)
-        self.values = self.values_type(self)
+        self.values = HostValues(self)
         self.moving = MovingTensors(self)
         self.host = HostReads()
         self.seeds = Seeds()
@@ -134,13 +117,10 @@ class Session:
         self.lifecycle = graph._lifecycle
         self.error: BaseException | None = None
         """What made it fail, until its graph lets go of it: frames of the traceback hold this session."""
-        self.mark = object()
-        """On each error that an operation raised and that the program may yet catch."""
         self.died_of: tuple[str, object] | None = None
         self.graph_handle = 0
         """The driver's handle of the graph being captured."""
         self.outer: Any = None
-        self.checks_for_escapes = self.state.driver is not None and self.state.driver.name != "cuda"
         self.recorder = Recorder(self)
         self.recorder.paused = True
         self.undo = Undo()
@@ -152,8 +132,12 @@ class Session:
 
     # -- begin and end ------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """Begin the first segment on the user's graph object."""
+    def begin(self, extra: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
+        """Begin the first segment on the user's graph object.
+
+        Args:
+            extra: torch's further arguments for it.
+        """
         try:
             repair(everything=False)
             self.outer = process.active_session()
@@ -172,7 +156,7 @@ class Session:
             undo.note(self._discard_segment)
             undo.note(self.thread_undo.take_back)
             self.thread_undo.note(self.make_room_for_threads)
-            self.open_segment(self.graph_ref(), self.extra)
+            self.open_segment(self.graph_ref(), extra)
             self._take_thread()
             self.values.take_over()
             self.recorder.paused = False
@@ -186,11 +170,6 @@ class Session:
         # Autograd's own threads have no modes.
         undo.note(partial(torch._C._set_multithreading_enabled, torch.autograd.is_multithreading_enabled()))
         torch._C._set_multithreading_enabled(False)
-        if _HAS_STALE_STREAMS and self.policy is not OnUnsafe.RAISE:
-            undo.note(partial(_use_stale_streams_no_more, id(self)))
-            with capture_lock.lock:
-                _overriding[id(self)] = next(iter(_overriding.values()), torch._C._override_stale_capture_stream())
-                torch._C._set_override_stale_capture_stream(True)
         entered: list[bool] = []
         undo.note(partial(_stop_recording, self.recorder, entered))
         enter_mode(self.recorder)
@@ -203,7 +182,7 @@ class Session:
                 self.end_segment(final=True)
                 self.values.take_back()
                 for call in self.seeds.at_end():
-                    self.add(CallStep(call, "torch.Generator.set_state", *self.begun_at))
+                    self.add(CallStep("torch.Generator.set_state", self.begun_at, call))
                 for problem in self.undo.take_back():
                     raise problem
                 self._finish_program()
@@ -509,7 +488,7 @@ class Session:
             # By address: the memory is pinned through ``externals``, or belongs to a pool and must not be pinned.
             step.mutated = tuple(Layout.of(t) if isinstance(t, Tensor) and t.is_cuda else t for t in step.mutated)
         program.addresses = {value.address for step in program.segments for value, _ in step.live if value.address}
-        program.steps = dynamic_shapes.watch(program.steps, self.recorder.externals)
+        dynamic_shapes.fix_for(program.steps, self.recorder.externals)
         needed = self.values.needed_reads(program.steps)
         program.steps = [s for s in program.steps if not isinstance(s, ReadStep) or s.index in needed]
         if self.policy is not OnUnsafe.RAISE:

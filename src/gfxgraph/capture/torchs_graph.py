@@ -14,7 +14,6 @@ import torch
 from gfxgraph.capture.undo import Baseline, is_interrupt
 from gfxgraph.errors import CaptureError
 from gfxgraph.process import process
-from gfxgraph.process.process import Process
 
 STOCK_ALREADY = (
     "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new instance."
@@ -145,16 +144,9 @@ def exit_of_graph(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextmanager
-def one_replay(graph: Any, is_compared: bool = False) -> Iterator[None]:
-    """Run the hooks that torch runs before and after a replay of ``graph``, as torch does.
-
-    Args:
-        is_compared: the replay is compared with eager, so its launches do not count.
-    """
+def one_replay(graph: Any) -> Iterator[None]:
+    """Run the hooks that torch runs before and after a replay of ``graph``, as torch does."""
     graphs = torch.cuda.graphs
-    watch = graph._state.watch
-    if watch is not None:
-        watch.replaying(graph, is_compared)
     retained = getattr(graph, "_retained", None)
     if retained is not None and retained.sync_before_fire:
         retained.replay_streams.add(torch.cuda.current_stream())
@@ -162,22 +154,7 @@ def one_replay(graph: Any, is_compared: bool = False) -> Iterator[None]:
     try:
         yield
     finally:
-        if watch is not None:
-            watch.replayed()
         _run(getattr(graphs, "_global_replay_end_hooks", None), getattr(graph, "_replay_end_hooks", None), graph)
-
-
-@contextmanager
-def uncounted(state: Process | None) -> Iterator[None]:
-    """Do not count launches in this block: they are gfxgraph's own."""
-    watch = state.watch if state is not None else None
-    if watch is not None:
-        watch.checking_begins()
-    try:
-        yield
-    finally:
-        if watch is not None:
-            watch.replayed()
 
 
 def _run(everywhere: object, own: Any, graph: Any) -> None:

@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
@@ -26,8 +27,6 @@ import click
 from gfxgraph.process.progress import Progress
 
 if TYPE_CHECKING:  # --help needs none, and importing them takes half its time
-    import subprocess
-
     from gfxgraph.errors import GfxGraphError
 
 OK, FOUND, COULD_NOT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
@@ -37,7 +36,6 @@ PROFILES = Path(__file__).parent.parent / "simulator" / "profiles"
 PORT_NEEDS = ("tree_sitter", "tree_sitter_cuda", "packaging")
 _NOT_WRITTEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 _FILLED = frozenset({"kind", "problem"})
-_TAKES_VALUE = frozenset({"--on-unsafe", "--guard", "--guard-limit", "-o", "--output"})
 
 
 _CHINESE = {
@@ -348,19 +346,13 @@ def as_dict(error: GfxGraphError) -> dict[str, object]:
 
 def wants_json(arguments: list[str]) -> bool:
     """True where our own arguments ask for JSON; a program's arguments after ``run`` are its own."""
-    return any(word == "--json" or word.startswith("--json=") for word in own_arguments(arguments))
+    own = arguments[1:]
+    if arguments[:1] == ["run"]:
+        # lazily: that command asks this module
+        from gfxgraph.cli.run import TAKE_VALUES, split
 
-
-def own_arguments(arguments: list[str]) -> Iterator[str]:
-    """Those before ``--``, and for commands that take a program those before the program."""
-    takes_program = arguments[:1] == ["run"]
-    words = iter(arguments[1:])
-    for word in words:
-        if word == "--" or (takes_program and (word == "-m" or not word.startswith("-"))):
-            return
-        yield word
-        if takes_program and word in _TAKES_VALUE:
-            next(words, None)
+        own, _ = split(own, TAKE_VALUES)
+    return any(word == "--json" or word.startswith("--json=") for word in takewhile(lambda word: word != "--", own))
 
 
 @contextmanager
@@ -381,25 +373,6 @@ def working(what: str, **times: float) -> Iterator[Progress]:
         ended.set()
         thread.join()
         progress.close()
-
-
-def run_apart(
-    line: Sequence[str], environment: dict[str, str], *, timeout_s: float | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run a process of ours in a group of its own: Ctrl-C reaches us alone, and ``run`` then ends it."""
-    # lazily: --help needs it not
-    import subprocess
-
-    group = 0 if os.name == "posix" else None
-    return subprocess.run(
-        line,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=timeout_s,
-        process_group=group,
-    )
 
 
 def words(texts: dict[str, tuple[str, str]], language: str) -> Callable[[str], str]:

@@ -1,8 +1,7 @@
-"""What ``gfxgraph run`` says when its program has ended: one line, and coverage, statistics, a page where asked for.
+"""What ``gfxgraph run`` says when its program has ended: one line, and statistics, a page where asked for.
 
-Every process leaves its statistics in a folder of the run as it ends; with ``--coverage`` or ``--report`` also what
-it launched and captured. The program's own status is the status, unless it ended well and less than what was asked
-for is in graphs.
+Every process leaves its statistics in a folder of the run as it ends; with ``--report`` also what it captured. The
+program's own status is the status.
 """
 
 from __future__ import annotations
@@ -28,34 +27,23 @@ class RunEnd:
     Args:
         folder: empty, of this run alone.
         environment: the program's.
-        coverage: count what runs in graphs.
-        with_table: print the lines that ran eagerly, too.
-        least: the share of launches below which the status is 1.
         page: where the HTML report goes.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        environment: Mapping[str, str],
-        coverage: bool,
-        with_table: bool,
-        least: float | None,
-        page: str | None,
-    ) -> None:
-        self.folder, self.coverage, self.with_table, self.least, self.page = folder, coverage, with_table, least, page
+    def __init__(self, folder: Path, environment: Mapping[str, str], page: str | None) -> None:
+        self.folder, self.page = folder, page
         self.lang = config.language_of(environment)
         self.stats_to = environment.get(stats_file.VARIABLE, "")
         self.environment = {**environment, stats_file.VARIABLE: str(folder / "stats")}
-        if coverage:
-            self.environment |= {"GFXGRAPH_REPORT": str(folder), "GFXGRAPH_COVERAGE": "1"}
+        if page:
+            self.environment["GFXGRAPH_REPORT"] = str(folder)
 
     def tell(self, status: int, *, is_quiet: bool, as_json: bool, is_guarded: bool) -> int:
         """Say how the run ended, write what was asked for; return the status to end with."""
         lines = _lines(self.folder / "stats")
         self._hand_on(lines)
         rows = [json.loads(line)["stats"] for line in lines]
-        result = self._tell_coverage(status) if self.coverage else status
+        result = self._write_page(status) if self.page else status
         if not is_quiet:
             told = run_line.told(status, rows, is_guarded, self.lang == "zh")
             click.echo(json.dumps(told, ensure_ascii=False) if as_json else _short(visible(told["line"])), err=True)
@@ -73,28 +61,17 @@ class RunEnd:
                 click.echo(f"gfxgraph: statistics not written to {self.stats_to}: {error.strerror}", err=True)
                 return
 
-    def _tell_coverage(self, status: int) -> int:
-        # lazily: a run that is not watched does without
+    def _write_page(self, status: int) -> int:
+        # lazily: a run without a report does without
         from gfxgraph.reporting import page, process_files
-        from gfxgraph.reporting.coverage import Coverage
 
         found = process_files.read(self.folder)
         if not found:
-            click.echo("gfxgraph coverage: no process used torch with gfxgraph on; nothing was seen", err=True)
-            if self.page is not None:
-                click.echo(f"gfxgraph report: {self.page} was not written", err=True)
-            return status or (1 if self.least is not None else 2 if self.page else 0)
-        seen = [Coverage.from_dict(table["coverage"]) for table in found if table.get("coverage")]
-        total = sum(seen[1:], seen[0]) if seen else Coverage()
-        of = f" (of {len(seen)} processes)" if len(seen) > 1 else ""
-        click.echo(_short(f"gfxgraph {total}{of}" + (f"\n{total.table()}" if self.with_table else "")), err=True)
-        if self.page is not None:
-            files.write(Path(self.page), page.html(found))
-            click.echo(f"gfxgraph report: {self.page}", err=True)
-        if self.least is not None and (total.share is None or total.share < self.least):
-            share = "nothing" if total.share is None else f"{total.share:.1%}"
-            click.echo(f"gfxgraph coverage: {share} in graphs is less than the {self.least:.1%} asked for", err=True)
-            return status or 1
+            why = "no process used torch with gfxgraph on"
+            click.echo(f"gfxgraph report: {self.page} was not written: {why}", err=True)
+            return status or 2
+        files.write(Path(str(self.page)), page.html(found))
+        click.echo(f"gfxgraph report: {self.page}", err=True)
         return status
 
 

@@ -115,7 +115,10 @@ def run_example(place: DemoDevice, arguments: list[str]) -> tuple[dict[str, Any]
         }
         environment, _ = program_environment(asked)
         line = [sys.executable, str(script), "--json", *arguments]
-        done = _contract.run_apart(line, environment)
+        # In a group of its own: Ctrl-C reaches us alone, and ``run`` then ends it.
+        done = subprocess.run(
+            line, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, process_group=0
+        )
         if done.returncode != 0:
             click.echo(f"The example ended with status {done.returncode}; it says why above.", err=True)
             sys.exit(_contract.COULD_NOT)

@@ -1,4 +1,4 @@
-"""Make an HTML page from the data of a run: coverage, graphs, memory, messages."""
+"""Make an HTML page from the data of a run: graphs, memory, messages."""
 
 from __future__ import annotations
 

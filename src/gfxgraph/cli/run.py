@@ -12,9 +12,11 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -32,7 +34,16 @@ DEFAULT_VALUES = {
     "--stats": stats_file.TO_STDERR,
     "--watch": f"{HANG_LIMIT_S:g}",
 }
-TAKE_VALUES = {"--on-unsafe", "--guard", "--guard-limit", "--min-coverage", "--report"}
+TAKE_VALUES = {"--on-unsafe", "--guard", "--guard-limit", "--report"}
+VARIABLES = {
+    "allow_cuda": "GFXGRAPH_ALLOW_CUDA",
+    "simulate": "GFXGRAPH_SIMULATE",
+    "on_unsafe": "GFXGRAPH_ON_UNSAFE",
+    "watch": "GFXGRAPH_WATCH",
+    "guard": "GFXGRAPH_GUARD",
+    "stats": stats_file.VARIABLE,
+}
+"""What each option sets for the program."""
 TIERS = ("0", "1", "2", "3", "safe", "localize", "deep")
 USAGE = "[OPTIONS] (SCRIPT.py ARGS... | -m MODULE ARGS... | -- COMMAND ARGS...)"
 
@@ -120,36 +131,19 @@ def split(args: list[str], takes_value: set[str]) -> tuple[list[str], LaunchedPr
 @click.option(
     "--sanitizer", is_flag=True, help="Run under compute-sanitizer or AMD's debug agent; implies --guard 3."
 )
-@click.option("--coverage", is_flag=True, help="Report how much ran in graphs; a launch costs some us.")
-@click.option("--coverage-table", is_flag=True, help="Name the lines that ran eagerly; implies --coverage.")
-@click.option(
-    "--min-coverage",
-    type=_contract.Number(0.0, 1.0),
-    metavar="SHARE",
-    help="Exit with status 1 if less than this share of launches is in graphs, e.g. 0.9; implies --coverage.",
-)
 @click.option("--report", "report_file", metavar="FILE.html", help="Write what ran, and where, as one HTML page.")
 @_contract.quiet
 @click.pass_context
 def command(
     ctx: click.Context,
-    allow_cuda: bool,
-    simulate: str,
+    /,
     as_json: bool,
-    on_unsafe: str | None,
-    validate: bool,
-    debug: bool,
-    stats: str | None,
     preload: bool,
-    watch: float | None,
-    guard: str | None,
     guard_limit: float,
     sanitizer: bool,
-    coverage: bool,
-    coverage_table: bool,
-    min_coverage: float | None,
     report_file: str | None,
     quiet: bool,
+    **given: Any,
 ) -> None:
     """Run a program with safe graphs, in all of its processes.
 
@@ -165,17 +159,16 @@ def command(
     program: LaunchedProgram | None = ctx.meta["gfxgraph.program"]
     if program is None:
         raise click.UsageError("nothing to run: name a script, -m MODULE, or -- COMMAND", ctx)
+    stats = given["stats"]
     for written in (report_file, None if stats == stats_file.TO_STDERR else stats):
         _contract.can_be_written(written, program=program.argv[0])
-    tier = "3" if sanitizer else guard
-    asked = wanted(allow_cuda, simulate, on_unsafe, validate, debug, stats, watch, tier)
-    environment, settings = program_environment(asked)
+    given["guard"] = "3" if sanitizer else given["guard"]
+    environment, settings = program_environment(wanted(given))
     argv = command_line(program)
     if runs_here(argv):
         refuse_unsuitable(settings, sys.executable)
-    coverage = coverage or coverage_table or min_coverage is not None or bool(report_file)
     with tempfile.TemporaryDirectory(prefix="gfxgraph-run-", ignore_cleanup_errors=True) as folder:
-        end = _run_end.RunEnd(Path(folder), environment, coverage, coverage_table, min_coverage, report_file)
+        end = _run_end.RunEnd(Path(folder), environment, report_file)
         is_guarded = settings.guard >= GuardTier.LOCALIZE and os.name == "posix"
         if preload:
             # lazily: other runs start without it
@@ -191,35 +184,19 @@ def command(
     supervise.end_as(status)
 
 
-def wanted(
-    allow_cuda: bool,
-    simulate: str | None,
-    on_unsafe: str | None,
-    validate: bool,
-    debug: bool,
-    stats: str | None,
-    watch: float | None = None,
-    guard: str | None = None,
-) -> dict[str, str]:
+def wanted(given: Mapping[str, Any]) -> dict[str, str]:
     """Return the variables that say what the options say; an option left out leaves its variable alone."""
     result = {}
-    if validate or debug:
-        result["GFXGRAPH"] = "validate" if validate else "debug"
-    if validate and debug:
+    if given["validate"] or given["debug"]:
+        result["GFXGRAPH"] = "validate" if given["validate"] else "debug"
+    if given["validate"] and given["debug"]:
         result["HGB_LOG_LEVEL"] = "debug"
-    if allow_cuda:
-        result["GFXGRAPH_ALLOW_CUDA"] = "1"
-    if simulate:
-        result["GFXGRAPH_SIMULATE"] = simulate
-    if on_unsafe:
-        result["GFXGRAPH_ON_UNSAFE"] = on_unsafe
-    if watch is not None:
-        result["GFXGRAPH_WATCH"] = f"{watch:g}"
-    if guard:
-        result["GFXGRAPH_GUARD"] = guard
-    if stats is not None:
-        is_file = stats != stats_file.TO_STDERR
-        result[stats_file.VARIABLE] = str(Path(stats).absolute()) if is_file else stats
+    for name, variable in VARIABLES.items():
+        value = given[name]
+        if value is not None and value is not False and value != "":
+            result[variable] = "1" if value is True else f"{value:g}" if isinstance(value, float) else value
+    if result.get(stats_file.VARIABLE, stats_file.TO_STDERR) != stats_file.TO_STDERR:
+        result[stats_file.VARIABLE] = str(Path(given["stats"]).absolute())
     return result
 
 

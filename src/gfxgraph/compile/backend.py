@@ -1,7 +1,7 @@
 """``torch.compile(model, backend="gfxgraph")``: Inductor compiles, we capture.
 
     compiled = torch.compile(model, backend="gfxgraph")
-    compiled = torch.compile(model, backend="gfxgraph", dynamic=True, options={"buckets": [1, 2, 4, 8]})
+    step = gfxgraph.graphed(torch.compile(model), dynamic="infer", buckets=[1, 2, 4, 8])
 
 Needs no ``enable()``. Without a GPU the compiled code just runs.
 """
@@ -13,13 +13,11 @@ from typing import Any
 
 import torch
 
-from gfxgraph.callables.buckets import BucketSizes
-from gfxgraph.callables.pieces.region import RegionOptions
 from gfxgraph.compile import calls, inductor_hook, simulated
 from gfxgraph.errors import ArgumentError
 
-OURS = ("buckets", "max_graphs")
-"""Our own options; all others are Inductor's."""
+MAX_GRAPHS = 64
+"""Most captured signatures of a region, by default."""
 NAMES = ("gfxgraph", "hipgraph_bridge")
 """Names of the backend; the second is from gfxgraph 1.x."""
 
@@ -37,28 +35,25 @@ def gfxgraph(
         gm: what Dynamo traced.
         example_inputs: its inputs, faked.
         mode: Inductor's, for example "max-autotune"; it does not matter whether it asks for Inductor's own graphs.
-        options: Inductor's, and ours: ``buckets`` (as ``graphed`` takes them; for inference) and ``max_graphs``,
-            captured signatures of each region.
+        options: Inductor's, and ours: ``max_graphs``, captured signatures of each region.
     """
     # lazily: Inductor takes seconds to import
     from torch._inductor.compile_fx import compile_fx
 
     calls.note_what_is_traced()
     asked = dict(options or {})
-    _check_ours(asked)
-    wanted = RegionOptions(**{name: asked.pop(name) for name in OURS if name in asked})
+    wanted = _max_graphs(asked.pop("max_graphs", MAX_GRAPHS))
     config = _inductors(mode, asked)
     with simulated.device():
         return inductor_hook.compile_with(wanted, compile_fx, gm, example_inputs, config)
 
 
-def _check_ours(asked: Mapping[str, Any]) -> None:
-    """Refuse invalid options now, which would otherwise be refused at a call, in a region's terms."""
-    BucketSizes(asked.get("buckets"))
-    most = asked.get("max_graphs", 1)
+def _max_graphs(most: Any) -> int:
+    """The option, refused now if invalid: at a call it would be refused in a region's terms."""
     if not isinstance(most, int) or isinstance(most, bool) or most < 1:
         fields = {"argument": "max_graphs", "value": repr(most), "allowed": "a whole number, 1 or more"}
         raise ArgumentError("bad_argument", function='torch.compile(backend="gfxgraph")', **fields)
+    return most
 
 
 def _inductors(mode: str | None, options: dict[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from gfxgraph.callables.pieces.region import Region, RegionOptions
+from gfxgraph.callables.pieces.region import Region
 
 _mine = threading.local()
 _lock = threading.Lock()
@@ -40,40 +40,40 @@ def has_policy() -> bool:
 
 
 @contextmanager
-def marked(wanted: RegionOptions) -> Iterator[None]:
+def marked(max_graphs: int) -> Iterator[None]:
     """Everything compiled in this block is handed to us, in torch 2.11's way."""
-    before = getattr(_mine, "wanted", None)
-    _mine.wanted = wanted
+    before = getattr(_mine, "max_graphs", None)
+    _mine.max_graphs = max_graphs
     try:
         yield
     finally:
-        _mine.wanted = before
+        _mine.max_graphs = before
 
 
-def patches(wanted: RegionOptions) -> dict[str, Any]:
+def patches(max_graphs: int) -> dict[str, Any]:
     """The configuration under which Inductor hands its callables to us."""
     stand()
     found: dict[str, Any] = {"triton.cudagraphs": True}
     if has_policy():
-        found["cudagraph_policy"] = policy(wanted)
+        found["cudagraph_policy"] = policy(max_graphs)
     return found
 
 
 def compile_with(
-    wanted: RegionOptions, compile_fx: Callable[..., Any], gm: Any, inputs: Any, config: dict[str, Any]
+    max_graphs: int, compile_fx: Callable[..., Any], gm: Any, inputs: Any, config: dict[str, Any]
 ) -> Any:
     """Compile ``gm`` with Inductor, with its callables handed to us, now and when the backward is compiled."""
-    config = {**config, **patches(wanted)}
+    config = {**config, **patches(max_graphs)}
     if has_policy():
         return compile_fx(gm, inputs, config_patches=config)
     # lazily: Inductor takes seconds to import
     from torch._inductor.compile_fx import compile_fx_inner
 
     def inner(*args: Any, **kwargs: Any) -> Any:
-        with marked(wanted):
+        with marked(max_graphs):
             return compile_fx_inner(*args, **kwargs)
 
-    with marked(wanted):  # a result from the cache involves no inner compilation
+    with marked(max_graphs):  # a result from the cache involves no inner compilation
         return compile_fx(gm, inputs, inner_compile=inner, config_patches=config)
 
 
@@ -98,10 +98,10 @@ def stand() -> None:
             stock = compile_fx.cudagraphify
 
             def cudagraphify(model: Any, static_input_idxs: Sequence[int] = (), **known: Any) -> Any:
-                wanted = getattr(_mine, "wanted", None)
-                if wanted is None:
+                max_graphs = getattr(_mine, "max_graphs", None)
+                if max_graphs is None:
                     return stock(model, static_input_idxs, **known)
-                return _region(model, static_input_idxs, wanted, known, getattr(_mine, "n_parts", 1) > 1)
+                return _region(model, static_input_idxs, max_graphs, known, getattr(_mine, "n_parts", 1) > 1)
 
             by_parts = output_code.cudagraph_partition_post_compile
 
@@ -122,12 +122,12 @@ def _is_ours() -> bool:
     from torch._inductor import config
 
     return getattr(getattr(config, "cudagraph_policy", None), "is_gfxgraph", False) or (
-        getattr(_mine, "wanted", None) is not None
+        getattr(_mine, "max_graphs", None) is not None
     )
 
 
 def _region(
-    model: Any, static: Sequence[int], wanted: RegionOptions, known: dict[str, Any], is_partition: bool = False
+    model: Any, static: Sequence[int], max_graphs: int, known: dict[str, Any], is_partition: bool = False
 ) -> Region:
     return Region(
         model,
@@ -136,11 +136,11 @@ def _region(
         is_backward=bool(known.get("is_backward")),
         is_inference=bool(known.get("is_inference")),
         is_partition=is_partition,
-        wanted=wanted,
+        max_graphs=max_graphs,
     )
 
 
-def policy(wanted: RegionOptions) -> Any:
+def policy(max_graphs: int) -> Any:
     """Our policy for ``torch._inductor.config.cudagraph_policy``."""
     # lazily: Inductor takes seconds to import
     from torch._inductor import config
@@ -159,9 +159,9 @@ def policy(wanted: RegionOptions) -> Any:
             graph = getattr(_mine, "graph", None)
             _mine.graph = None
             if not config.graph_partition or graph is None or graph.current_callable is not model:
-                return _region(model, static_input_idxs, wanted, known)
+                return _region(model, static_input_idxs, max_graphs, known)
             if graph.partition_maps and graph.recursively_apply_fns is not None:
-                graph.recursively_apply_fns(_for_partitions(graph, static_input_idxs, wanted, known))
+                graph.recursively_apply_fns(_for_partitions(graph, static_input_idxs, max_graphs, known))
             return model
 
         def __deepcopy__(self, memo: Any) -> Any:
@@ -171,7 +171,7 @@ def policy(wanted: RegionOptions) -> Any:
 
 
 def _for_partitions(
-    graph: Any, static: Sequence[int], wanted: RegionOptions, known: dict[str, Any]
+    graph: Any, static: Sequence[int], max_graphs: int, known: dict[str, Any]
 ) -> list[Callable[[Any], Region]]:
     """For each partition a function that makes it a region, with the whole graph's facts mapped to it."""
     # lazily: Inductor takes seconds to import
@@ -194,7 +194,7 @@ def _for_partitions(
         facts = {**known, "mutated_input_idxs": tuple(part.mutated_input_idxs)}
 
         def wrap(model: Any, static: Any = tuple(part.static_input_idxs), facts: Any = facts) -> Region:
-            return _region(model, static, wanted, facts, len(graph.partition_maps) > 1)
+            return _region(model, static, max_graphs, facts, len(graph.partition_maps) > 1)
 
         made.append(wrap)
     return made

@@ -15,10 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gfxgraph.callables.pieces.region import RegionOptions
 from gfxgraph.capture.patches.generators import shield_from_dynamo
 from gfxgraph.compile import calls, inductor_hook, simulated
-from gfxgraph.compile.backend import register
+from gfxgraph.compile.backend import MAX_GRAPHS, register
 from gfxgraph.config import CompileWays
 from gfxgraph.hardware.defects import rows
 from gfxgraph.process import bridge
@@ -78,7 +77,7 @@ def _compile(
     _say_once(state)
     with simulated.device():
         patches = {**asked, **safe, **simulated.settings()}
-        return inductor_hook.compile_with(RegionOptions(), compile_fx, gm, inputs, patches)
+        return inductor_hook.compile_with(MAX_GRAPHS, compile_fx, gm, inputs, patches)
 
 
 def _asks_for_graphs(arguments: Mapping[str, Any]) -> bool:

@@ -10,10 +10,10 @@ Stays out: torch, drivers, files, clocks, environment.
     constants.py         when two values that are not tensors are the same constant
     strides.py           what is unusual about a tensor's memory
     bucket_sizes.py      the sizes that are captured, and which of them serves a call
-    optimum.py           the best sizes for a histogram, by dynamic programming
     memory_budget.py     what a further capture will need, and what must go for it
     eager_or_graph.py    eager or graph, by timings
     counters.py          captures, replays, splits and every fallback with its reason
+    replaced.py          attributes that were replaced, and how they are put back
     locks.py             locks that a forked child does not inherit held
     flight_page.py       the flight recorder's page: 128 bytes
     fault_report.py      a fault's report, put together

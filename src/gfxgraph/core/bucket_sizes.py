@@ -14,17 +14,14 @@ Source: docs/decisions/0067; tests/property/test_buckets.py. vLLM's ladder as in
 from __future__ import annotations
 
 import itertools
-import json
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from gfxgraph.core.optimum import best_sizes
 from gfxgraph.errors import ConfigError
 
-VERSION = 1
 LADDER_MAX = 512
 """The largest size of vLLM's ladder on most devices."""
 
@@ -67,11 +64,6 @@ class Buckets:
     def padded(self, n: int) -> int:
         """The size that a call of ``n`` runs at: its bucket, or ``n`` itself, eagerly."""
         return self.pick(n) or n
-
-    def below(self, bucket: int) -> int:
-        """The next smaller bucket, or 0 for the smallest: ``bucket`` serves the sizes above it."""
-        at = bisect_left(self.sizes, bucket)
-        return self.sizes[at - 1] if at else 0
 
     def padding(self, histogram: Mapping[int, int]) -> int:
         """Padded work: rows computed and discarded, over all calls of the histogram."""
@@ -190,56 +182,19 @@ class BucketPlan:
             rows.append(Served(bucket, calls := sum(served.values()), asked, calls * _elements(bucket)))
         return rows
 
-    def table(self) -> str:
-        """The plan for people: one row a bucket."""
-        names = list(self.dims)
-        head = [" x ".join(names), "calls", "sizes served", "padding"]
-        rows = [head]
-        for row in self.by_bucket():
-            share = f"{1 - row.n_asked / row.n_run:.1%}" if row.n_calls else "-"
-            rows.append([_shown(row.bucket), str(row.n_calls), _served(self, row.bucket), share])
-        if self.refused:
-            eager = {s: n for s, n in self.seen.items() if s in self.refused}
-            rows.append(["eager (padding refused)", str(sum(eager.values())), _range(eager), "-"])
-        over = {s: n for s, n in self.seen.items() if self.pick(s) is None}
-        if over:
-            rows.append(["above (eager)", str(sum(over.values())), _range(over), "-"])
-        widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
-        lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+    def __str__(self) -> str:
+        """The plan for people: one line a bucket, largest first, and the whole."""
+        lines = [
+            f"{' x '.join(map(str, row.bucket))}: {row.n_calls} calls"
+            + (f", padding {1 - row.n_asked / row.n_run:.1%}" if row.n_calls else "")
+            for row in self.by_bucket()
+        ]
+        n_eager = sum(n for sizes, n in self.seen.items() if sizes in self.refused or self.pick(sizes) is None)
+        lines += [f"eager: {n_eager} calls"] if n_eager else []
         sources = ", ".join(f"{name}: {b.source}, {len(b)} sizes" for name, b in self.dims.items())
         total = self.n_elements_seen + self.n_elements_padded
         tail = f"{sources}; padding {self.n_elements_padded / total:.1%} of the work seen" if total else sources
         return "\n".join([*lines, tail])
-
-    def __str__(self) -> str:
-        return self.table()
-
-    def to_json(self) -> str:
-        """The plan as text that ``from_json`` reads."""
-        dims = {n: {"sizes": b.sizes, "source": b.source} for n, b in self.dims.items()}
-        seen = [{"sizes": sizes, "calls": n} for sizes, n in sorted(self.seen.items())]
-        return json.dumps({"version": VERSION, "dims": dims, "seen": seen}, indent=1) + "\n"
-
-    @classmethod
-    def from_json(cls, text: str, path: str = "the text") -> BucketPlan:
-        """The plan that ``to_json`` wrote.
-
-        Raises:
-            ConfigError: `bucket_plan_unreadable`, with what is wrong.
-        """
-        try:
-            data = json.loads(text)
-            if not isinstance(data, dict) or data.get("version") != VERSION:
-                found = data.get("version") if isinstance(data, dict) else None
-                raise ValueError(f"its version is {found!r}, and this gfxgraph reads version {VERSION}")
-            dims = {str(name): Buckets(tuple(row["sizes"]), str(row["source"])) for name, row in data["dims"].items()}
-            seen = Counter({tuple(map(int, row["sizes"])): int(row["calls"]) for row in data["seen"]})
-            if any(len(sizes) != len(dims) for sizes in seen):
-                raise ValueError(f"a call in it does not have {len(dims)} sizes")
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, ConfigError) as error:
-            problem = error.fields["problem"] if isinstance(error, ConfigError) else _problem(error)
-            raise ConfigError("bucket_plan_unreadable", path=path, problem=problem) from error
-        return cls(dims, seen)
 
 
 def learn_plan(names: Sequence[str], seen: Mapping[tuple[int, ...], int], *, n_rounds: int = 4) -> BucketPlan:
@@ -262,8 +217,58 @@ def learn_plan(names: Sequence[str], seen: Mapping[tuple[int, ...], int], *, n_r
     return BucketPlan(dims, dict(seen))
 
 
-def _problem(error: Exception) -> str:
-    return f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
+# Only sizes that were seen can be buckets: lowering one to the largest size it serves never pads more. With the sizes
+# s[0] < s[1] < ... and calls w, a bucket at s[j] that serves s[i+1..j] costs s[j] * (W[j] - W[i]) rows; W sums w.
+# The real rows are the same in every plan and left out. So
+#     best[k][j] = min over i of best[k-1][i] + s[j] * (W[j] - W[i])
+# and the best i never falls as j grows: halving the sizes halves the choices, and k buckets over m sizes take
+# k * m * log m steps.
+def best_sizes(histogram: Mapping[int, int], n_most: int) -> Iterator[tuple[int, ...]]:
+    """The best set of 1, 2, ... ``n_most`` buckets, in that order.
+
+    Args:
+        histogram: calls by size, all counts above zero; not empty.
+        n_most: at most as many as there are sizes.
+    """
+    sizes = sorted(histogram)
+    calls = [0]  # calls[j]: calls of the first j sizes together
+    for size in sizes:
+        calls.append(calls[-1] + histogram[size])
+    m = len(sizes)
+    # cost[j]: rows computed for the first j sizes with the buckets so far; j is a bucket.
+    cost = [0.0] + [float(sizes[j - 1] * calls[j]) for j in range(1, m + 1)]
+    chosen: list[list[int]] = [[0] * (m + 1)]
+    yield (sizes[-1],)
+    for k in range(2, n_most + 1):
+        cost, choice = _one_more(sizes, calls, cost, k)
+        chosen.append(choice)
+        yield _walk_back(sizes, chosen)
+
+
+def _one_more(sizes: list[int], calls: list[int], before: list[float], k: int) -> tuple[list[float], list[int]]:
+    """Costs with exactly ``k`` buckets from those with ``k - 1``, and where each last bucket begins."""
+    m = len(sizes)
+    cost, choice = [float("inf")] * (m + 1), [0] * (m + 1)
+    pending = [(k, m, k - 1, m - 1)]  # of the sizes from .. to, the best i lies between .. and
+    while pending:
+        low, high, first, last = pending.pop()
+        if low > high:
+            continue
+        j = (low + high) // 2
+        cost[j], choice[j] = min(
+            (before[i] + sizes[j - 1] * (calls[j] - calls[i]), i) for i in range(first, min(last, j - 1) + 1)
+        )
+        pending += [(low, j - 1, first, choice[j]), (j + 1, high, choice[j], last)]
+    return cost, choice
+
+
+def _walk_back(sizes: list[int], chosen: list[list[int]]) -> tuple[int, ...]:
+    found = []
+    at = len(sizes)
+    for choice in reversed(chosen):
+        found.append(sizes[at - 1])
+        at = choice[at]
+    return tuple(reversed(found))
 
 
 def _elements(sizes: Iterable[int]) -> int:
@@ -271,21 +276,3 @@ def _elements(sizes: Iterable[int]) -> int:
     for size in sizes:
         product *= size
     return product
-
-
-def _shown(sizes: Sequence[int]) -> str:
-    return " x ".join(map(str, sizes))
-
-
-def _served(plan: BucketPlan, bucket: Sequence[int]) -> str:
-    """The sizes that the bucket serves, seen or not: ``9..16``."""
-    spans = []
-    for buckets, size in zip(plan.dims.values(), bucket):
-        least = buckets.below(size) + 1
-        spans.append(f"{least}..{size}" if least < size else str(size))
-    return " x ".join(spans)
-
-
-def _range(seen: Mapping[tuple[int, ...], int]) -> str:
-    columns = list(zip(*seen))
-    return " x ".join(f"{min(c)}..{max(c)}" if min(c) < max(c) else str(min(c)) for c in columns)

@@ -14,26 +14,6 @@ from typing import Any
 from gfxgraph.core.locks import new_lock
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something reported: a split, a fallback, a skipped validation."""
-
-    kind: str
-    reason: str
-    op: str
-    where: str
-    n_times: int = 1
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "reason": self.reason,
-            "op": self.op,
-            "where": self.where,
-            "count": self.n_times,
-        }
-
-
 @dataclass(slots=True)
 class Counters:
     """Counts of one process."""
@@ -71,7 +51,9 @@ class Counters:
         """All counts, with ``avg_replay_us`` over the replays that were timed (None before the first)."""
         with self._lock:
             counts = Counter(self._counts)
-            events = [Event(k, r, o, w, n).as_dict() for (k, r, o, w), n in self._events.items()]
+            events: list[dict[str, Any]] = [
+                dict(zip(("kind", "reason", "op", "where"), what)) | {"count": n} for what, n in self._events.items()
+            ]
             total, timed = self._replay_us
         fallbacks: Counter[str] = Counter()
         for event in events:

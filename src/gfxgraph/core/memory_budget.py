@@ -1,4 +1,4 @@
-"""Budgets of graph memory: what a further capture will need, and what must go to make room.
+"""Budgets of graph memory: what must go to make room.
 
 Plain numbers only: other rooms measure and free the memory.
 """
@@ -9,31 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 MIB = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """Predicted memory of the captures of one function, from two captures in a temporary pool.
-
-    ``first`` is the memory of the largest capture, ``second`` what the next one adds to the same pool.
-    """
-
-    first: int
-    second: int
-
-    def total(self, n: int) -> int:
-        """Bytes for ``n`` captures in one pool, the largest first.
-
-        Source: vLLM 0.33, gpu_model_runner.profile_cudagraph_memory, which takes at least 1 MiB for
-        each further one; what a graph adds in one shared pool may be nothing, so no least is taken.
-        """
-        return self.first + (n - 1) * self.second if n > 0 else 0
-
-    def how_many(self, n: int, room: int) -> int:
-        """How many of ``n`` captures fit into ``room`` bytes."""
-        if n <= 0 or self.first > room:
-            return 0
-        return n if self.second <= 0 else min(n, 1 + (room - self.first) // self.second)
 
 
 @dataclass(frozen=True, slots=True)

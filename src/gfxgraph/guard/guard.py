@@ -11,7 +11,6 @@ import torch
 
 from gfxgraph.capture.replay.graph_tensors import pool_id
 from gfxgraph.capture.replay.node_walk import can_walk, walk
-from gfxgraph.capture.torchs_graph import uncounted
 from gfxgraph.core.fault_report import NodeInfo
 from gfxgraph.core.memory_map import Allocation
 from gfxgraph.errors import CaptureError, DriverError, GfxGraphFault
@@ -89,15 +88,12 @@ class Guard:
         self.pointers.check()
         self.n_replays += 1
         if self.zones is not None:
-            with uncounted(process.current()):
-                self.zones.arm(self.program)
+            self.zones.arm(self.program)
 
     # -- during ------------------------------------------------------------------------------------------
 
     def _start_recording(self, names: TensorNames) -> None:
         self._recorder = flight_recorder.recorder()
-        if self._recorder is None:
-            return
         self._graph_number = self._recorder.next_graph()
         for number, segment in enumerate(self.program.segments):
             self._recorder.describe(self._graph_number, number, self.infos(segment), self.where)
@@ -177,8 +173,7 @@ class Guard:
             GfxGraphFault: `red_zone_overwritten`.
         """
         if self.zones is not None:
-            with uncounted(process.current()):
-                self.zones.check(self)
+            self.zones.check(self)
 
 
 def guard_for(graph: Any, program: Program, pool: Any, where: str, zones: RedZones | None = None) -> Guard | None:

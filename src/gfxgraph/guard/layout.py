@@ -57,19 +57,6 @@ def validate_layout(tensor: Tensor, name: str = "tensor", *, strict: bool = Fals
     return report
 
 
-def is_plain(tensor: Tensor) -> bool:
-    """True for a contiguous tensor that owns its memory; the fast form of ``validate_layout``."""
-    if not has_layout(tensor):
-        return True
-    return (
-        tensor.is_contiguous()
-        and tensor.storage_offset() == 0
-        and not tensor.is_neg()
-        and not tensor.is_conj()
-        and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
-    )
-
-
 def make_safe(value: Any) -> Any:
     """Make every tensor own plain contiguous memory.
 
@@ -111,7 +98,7 @@ def _with_safe_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    if is_plain(tensor):
+    if validate_layout(tensor):
         return tensor
     state = process.current()
     if state is not None:

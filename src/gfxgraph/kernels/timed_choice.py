@@ -14,8 +14,6 @@ from typing import Any
 
 import torch
 
-from gfxgraph import config
-from gfxgraph.process import process
 from gfxgraph.process.measurements import Kept, key_of
 
 VERSION = 2
@@ -40,10 +38,8 @@ class TrialTimes:
 
 
 def kept() -> Kept:
-    """The store in the folder from the settings."""
-    state = process.current()
-    folder = state.settings.state_dir if state is not None else config.load().state_dir
-    return Kept(folder, "kernels", "verdicts", VERSION, MOST_ROWS)
+    """The store of earlier verdicts."""
+    return Kept("kernels", "verdicts", VERSION, MOST_ROWS)
 
 
 def compare(

@@ -9,5 +9,4 @@ Stays out: graphs being captured; torch at import time.
     measurements.py  what was measured, kept for later processes
     progress.py   progress of long commands, on stderr
     imports.py    callbacks after a module's import
-    engine_log.py  counts log lines in which other libraries say that they do not use graphs
 """

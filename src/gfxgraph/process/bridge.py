@@ -15,6 +15,7 @@ from typing import Any
 from gfxgraph import config
 from gfxgraph.config import Activation, Config
 from gfxgraph.core.locks import new_lock
+from gfxgraph.core.replaced import ABSENT, put_back
 from gfxgraph.driver import locate
 from gfxgraph.driver.runtime_calls import GraphDriver
 from gfxgraph.errors import DriverError, check_settings
@@ -32,7 +33,6 @@ Each is listed before what it undoes is done, and may run again: an interrupt ma
 """
 is_whole = False
 """False while it is off, and where an interrupt left it half on: then ``enable`` begins anew."""
-_ABSENT = object()
 
 
 def is_enabled() -> bool:
@@ -42,15 +42,8 @@ def is_enabled() -> bool:
 
 def replace(owner: object, name: str, new: object) -> None:
     """Patch an attribute with ``new`` until the bridge is switched off."""
-    undo.append(functools.partial(_put_back, owner, name, vars(owner).get(name, _ABSENT)))
+    undo.append(functools.partial(put_back, owner, name, vars(owner).get(name, ABSENT)))
     setattr(owner, name, new)
-
-
-def _put_back(owner: object, name: str, old: object) -> None:
-    if old is not _ABSENT:
-        setattr(owner, name, old)
-    elif name in vars(owner):
-        delattr(owner, name)  # it was inherited
 
 
 def make_process(settings: Config, platform: str, base: object, driver: GraphDriver | None) -> process.Process:

@@ -9,10 +9,11 @@ import hashlib
 import json
 import logging
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gfxgraph import files
+from gfxgraph import config, files
 from gfxgraph.process import process
 
 
@@ -20,17 +21,16 @@ class Kept:
     """One file of rows by key, replaced as a whole.
 
     Args:
-        folder: "" to keep nothing.
         name: the file's, without its ending.
         rows: what messages call its rows.
         version: a file of another one is none.
         most: rows; beyond, those kept longest ago go.
     """
 
-    def __init__(
-        self, folder: str, name: str, rows: str, version: int, most: int, level: int = logging.WARNING
-    ) -> None:
-        self.path = Path(folder) / f"{name}.json" if folder else None
+    def __init__(self, name: str, rows: str, version: int, most: int, level: int = logging.WARNING) -> None:
+        self.path: Path | None = None
+        with suppress(FileNotFoundError):  # this user's home is not known: nothing is kept
+            self.path = config.state_folder() / f"{name}.json"
         self._called, self._version, self._most, self._level = rows, version, most, level
         self._rows: dict[str, Any] | None = None
 

@@ -63,14 +63,6 @@ class OngoingCapture(Protocol):
     def make_room_for_threads(self) -> None: ...
 
 
-class LaunchCounter(Protocol):
-    """Counts replays and eager launches while it is installed (reporting/launch_counts.py)."""
-
-    def replaying(self, graph: object, is_compared: bool = False) -> None: ...
-    def checking_begins(self) -> None: ...
-    def replayed(self) -> None: ...
-
-
 @dataclass(slots=True)
 class Process:
     """State of the bridge in this process; made by ``activation.enable``."""
@@ -95,24 +87,20 @@ class Process:
     joins: dict[int, bool] = field(default_factory=dict)
     """By device: whether copies can be part of a graph exec, with addresses updated at each call."""
     hang_watch: Any = None
-    """Reports captures and replays that do not finish (capture/replay/hang_watch.py); None if it is off."""
+    """Reports captures and replays that do not finish (capture/replay/hang_watch.py); None if it is off.
+
+    It is told of each replay, so none takes the fast path then.
+    """
     why_not_joined: str = ""
     """Why they cannot, if so."""
     counters: Counters = field(default_factory=Counters)
     enabled_at: float = field(default_factory=time.time)
     pid: int = field(default_factory=os.getpid)
     graphs: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
-    watch: LaunchCounter | None = None
-    """If set, it is told of each replay, and no replay takes the fast path."""
     graph_memory: dict[int, set[int]] = field(default_factory=dict)
     """Addresses of captures' results, by the ``id`` of each program. Other captures do not pin tensors
     there: engines rely on a pool's memory being reused.
     """
-
-    @property
-    def is_watched(self) -> bool:
-        """Whether each replay is reported, in which case none takes the fast path."""
-        return self.watch is not None or self.hang_watch is not None
 
     def report(self, kind: str, reason: str, op: str = "", where: object = "", level: int = logging.WARNING) -> None:
         """Count an event; log it the first time, and at debug level every time."""

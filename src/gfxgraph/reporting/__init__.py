@@ -6,14 +6,11 @@ Stays out: capturing and replaying, the command line.
     inspection.py  a capture as plain data
     reading.py     reads one from a graph; inspect.py: from graphs, graphed callables, compiled regions
     generated.py   the program's line behind one that torch generated
-    folding.py     a list of nodes with repeated layers folded
-    demangle.py    readable C++ names of kernels
-    coverage.py    the share of work done by graphs, as plain data; launch_counts.py counts it
     memory_use.py  where graph memory is, including what torch does not count
     check.py       finds the parts of a function that cannot be captured, in the simulator
-    write_process_file.py  a process's data for ``gfxgraph run --coverage`` and ``--report``
+    write_process_file.py  a process's data for ``gfxgraph run --report``
     process_files.py  reads that data, without torch
     run_line.py    the line with which a run ends and its page begins
     page.py        all of it as one HTML page (page.html)
-    rewrites.py    suggests replacements for operations that cannot be captured
+    rewrites.py    suggests replacements (rewrites.toml) for operations that cannot be captured
 """

@@ -1,8 +1,7 @@
 """Finds the parts of a function that would break or split a capture, by capturing it in the simulator.
 
 The recorder that keeps captures alive recognises each operation that cannot be captured before it runs. So one
-capture
-on the simulated device lists them all: nothing is guessed from source text, and no GPU is needed.
+capture on the simulated device lists them all: nothing is guessed from source text, and no GPU is needed.
 """
 
 from __future__ import annotations
@@ -11,8 +10,9 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,6 @@ class UncapturedPlace:
     Args:
         kind: "splits" (the graph is cut there, the host does that part at each replay) or "breaks" (the capture
             fails).
-        file: "" if there was no Python frame.
     """
 
     kind: str
@@ -46,17 +45,10 @@ class UncapturedPlace:
     rewrite: str
     n_times: int = 1
 
-    @property
-    def where(self) -> str:
-        return f"{self.file}:{self.line}" if self.file else "?"
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
     def text(self) -> str:
         """In a compiler's format, with a relative path if the file is in the working directory."""
         often = f" ({self.n_times} times)" if self.n_times > 1 else ""
-        where = self.where.removeprefix(f"{Path.cwd()}/")
+        where = f"{self.file}:{self.line}".removeprefix(f"{Path.cwd()}/")
         lines = [f"{where}: {self.kind}: {self.op}{often}: {self.reason}"]
         return "\n".join([*lines, f"    instead: {self.rewrite}"] if self.rewrite else lines)
 
@@ -175,37 +167,37 @@ def _parameters(fn: Any) -> list[inspect.Parameter]:
         return []
 
 
-def check(fn: Callable[..., Any], args: Sequence[Any] = (), *, target: str = "", warmup: bool = True) -> Checked:
+def check(fn: Callable[..., Any], args: Sequence[Any] = (), *, target: str = "") -> Checked:
     """Capture ``fn(*args)`` on the simulated device, which must be installed, and list what cannot be captured.
 
     Raises:
         CannotCheck: it does not run without a capture either.
     """
-    state = process.require()
-    if warmup:
-        try:
-            fn(*args)
-            torch.cuda.synchronize()
-        except (Exception, SystemExit) as error:
-            raise CannotCheck(target, f"it fails without a capture: {_said(error)}") from error
-    before = _events(state)
+    try:
+        fn(*args)
+        torch.cuda.synchronize()
+    except (Exception, SystemExit) as error:
+        raise CannotCheck(target, f"it fails without a capture: {_said(error)}") from error
+    code = getattr(inspect.unwrap(getattr(fn, "forward", fn)), "__code__", None)
+    home = (code.co_filename, code.co_firstlineno) if code is not None else ("?", 0)
+    gfxgraph.reset_stats()
     graph = torch.cuda.CUDAGraph()
     broken: list[UncapturedPlace] = []
     try:
         with torch.cuda.graph(graph):
             fn(*args)
-    except GfxGraphError as error:
-        broken.append(_of_error(error))
     except (Exception, SystemExit) as error:  # noqa: BLE001  (what a capture alone makes the function raise is a finding)
-        broken.append(_of_exception(error))
-    program = graph._program
-    found = [*_new_events(before, _events(state)), *broken]
-    segments = program.segments if program is not None else []
-    found = _unless_known([_with_place(finding, fn) for finding in found])
+        broken.append(_of_error(error, home))
+    events = process.require().counters.snapshot()["events"]
+    kept: dict[tuple[str, str, int, str], UncapturedPlace] = {}
+    for found in (*_of_events(events, home), *broken):  # of two for one operation at one place, the first
+        kept.setdefault((found.op, found.file, found.line, found.kind), found)
+    segments = graph._program.segments if graph._program is not None else []
     n_operations = sum(len(segment.tape.rows) for segment in segments)
-    if not found and not n_operations:
+    if not kept and not n_operations:
         raise CannotCheck(target, 'it computes nothing on the GPU; make its tensors with device="cuda"')
-    return Checked(target or getattr(fn, "__qualname__", str(fn)), tuple(found), len(segments), n_operations)
+    findings = sorted(kept.values(), key=lambda f: (f.file, f.line, f.op))
+    return Checked(target or getattr(fn, "__qualname__", str(fn)), tuple(findings), len(segments), n_operations)
 
 
 def run(target: str, expressions: Sequence[str] = (), profile: str = "hip") -> Checked:
@@ -219,62 +211,29 @@ def run(target: str, expressions: Sequence[str] = (), profile: str = "hip") -> C
     return check(fn, arguments(fn, expressions, target), target=target)
 
 
-def _events(state: process.Process) -> dict[tuple[str, str, str, str], int]:
-    return {(e["kind"], e["reason"], e["op"], e["where"]): e["count"] for e in state.counters.snapshot()["events"]}
+def _of_events(events: Sequence[dict[str, Any]], home: tuple[str, int]) -> Iterator[UncapturedPlace]:
+    for event in events:
+        kind, reason, op = event["kind"], event["reason"], event["op"]
+        if kind in ("split", "fallback", "not_recorded"):
+            known = rewrite(op, kind=reason) or (rewrite(op, kind=Kind.HOST_READ) if op.startswith("Tensor.") else "")
+            where = _place(event["where"]) or home
+            how = SPLITS if kind == "split" else BREAKS
+            yield UncapturedPlace(how, op or "the capture", *where, why_unsafe(op) or reason, known, event["count"])
 
 
-def _new_events(before: dict[Any, int], after: dict[Any, int]) -> Iterator[UncapturedPlace]:
-    for (kind, reason, op, where), n in after.items():
-        n -= before.get((kind, reason, op, where), 0)
-        if n <= 0 or kind not in ("split", "fallback", "not_recorded"):
-            continue
-        file, line = _place(where)
-        why = why_unsafe(op) or reason
-        known = rewrite(op, kind=reason) or (rewrite(op, kind=Kind.HOST_READ) if op.startswith("Tensor.") else "")
-        yield UncapturedPlace(SPLITS if kind == "split" else BREAKS, op or "the capture", file, line, why, known, n)
-
-
-def _of_error(error: GfxGraphError) -> UncapturedPlace:
-    op, where = str(error.fields.get("op", "")), str(error.fields.get("where", ""))
-    file, line = _place(where)
-    reason = str(error.fields.get("reason", "")) or str(error).splitlines()[0]
-    return UncapturedPlace(
-        BREAKS,
-        op or (error.code if isinstance(error, CaptureError) else type(error).__name__),
-        file,
-        line,
-        reason,
-        rewrite(op),
-    )
-
-
-def _of_exception(error: BaseException) -> UncapturedPlace:
-    place = ("", 0)
-    trace = error.__traceback__
-    while trace is not None:
-        if user_frame(trace.tb_frame) is trace.tb_frame:
-            place = trace.tb_frame.f_code.co_filename, trace.tb_lineno
-        trace = trace.tb_next
+def _of_error(error: BaseException, home: tuple[str, int]) -> UncapturedPlace:
+    """Where a line is not known, the function's own: code scanning requires one."""
     text = str(error).splitlines()[0] if str(error) else "it raises inside a capture"
+    if isinstance(error, GfxGraphError):
+        op, reason = (str(error.fields.get(name, "")) for name in ("op", "reason"))
+        name = op or (error.code if isinstance(error, CaptureError) else type(error).__name__)
+        place = _place(str(error.fields.get("where", "")))
+        return UncapturedPlace(BREAKS, name, *(place or home), reason or text, rewrite(op))
+    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if user_frame(frame) is frame]
+    place = (frames[-1][0].f_code.co_filename, frames[-1][1]) if frames else home
     return UncapturedPlace(BREAKS, type(error).__name__, *place, text, "")
 
 
-def _place(where: str) -> tuple[str, int]:
+def _place(where: str) -> tuple[str, int] | None:
     file, _, line = where.rpartition(":")
-    return (file, int(line)) if file and line.isdigit() and not file.startswith("<no ") else ("", 0)
-
-
-def _with_place(finding: UncapturedPlace, fn: Callable[..., object]) -> UncapturedPlace:
-    """Give a finding without a line the function's own: code scanning requires one."""
-    code = getattr(inspect.unwrap(getattr(fn, "forward", fn)), "__code__", None)
-    if finding.file or code is None:
-        return finding
-    return replace(finding, file=code.co_filename, line=code.co_firstlineno)
-
-
-def _unless_known(found: list[UncapturedPlace]) -> list[UncapturedPlace]:
-    """Findings by place; of two for one operation at one place, the first."""
-    kept: dict[tuple[str, str, int, str], UncapturedPlace] = {}
-    for finding in found:
-        kept.setdefault((finding.op, finding.file, finding.line, finding.kind), finding)
-    return sorted(kept.values(), key=lambda f: (f.file, f.line, f.op))
+    return (file, int(line)) if file and line.isdigit() and not file.startswith("<no ") else None

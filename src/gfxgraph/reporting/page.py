@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import linecache
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,12 @@ from typing import Any
 from gfxgraph import config
 from gfxgraph import files as writer
 from gfxgraph.reporting import run_line
-from gfxgraph.reporting.folding import folded
 from gfxgraph.reporting.rewrites import in_chinese
 
 N_SOURCES = 100
 """Most places of which the source text is shown."""
+LONGEST_PERIOD = 512
+"""Most nodes of one repeated layer."""
 
 
 def html(processes: Sequence[dict[str, Any]]) -> str:
@@ -46,7 +48,7 @@ def is_readable(process: dict[str, Any]) -> bool:
 
 
 def write_report(path: str | Path) -> None:
-    """Write what this process has captured so far, and its coverage if that is counted, as one HTML page.
+    """Write what this process has captured so far as one HTML page.
 
     Args:
         path: the file; an existing one is replaced.
@@ -78,7 +80,6 @@ class _Strings:
 
 def _process(table: dict[str, Any], strings: _Strings) -> dict[str, Any]:
     inspection = table.get("inspection") or {"captures": [], "runtime": "", "left_out": 0}
-    coverage = table.get("coverage")
     return {
         "pid": table["pid"],
         "argv": table["argv"],
@@ -90,7 +91,6 @@ def _process(table: dict[str, Any], strings: _Strings) -> dict[str, Any]:
         },
         "stats": table["stats"],
         "sources": {where: found for where in _places(table) if (found := _source(where))},
-        "coverage": coverage,
         "memory": table.get("memory"),
         "runtime": inspection.get("runtime", ""),
         "left_out": inspection.get("left_out", 0),
@@ -165,3 +165,47 @@ def _node(node: dict[str, Any], strings: _Strings) -> list[Any]:
         strings(node["defined_at"]),
         [[strings(t["role"]), strings(t["name"]), strings(t["layout"]), t["nbytes"]] for t in node["tensors"]],
     ]
+
+
+# -- repeated layers: sixteen equal ones are one, sixteen times --------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Items ``start`` to ``start + period``, ``n_times`` in a row."""
+
+    start: int
+    period: int
+    n_times: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.period * self.n_times
+
+
+def folded(items: Sequence[Hashable]) -> list[Fold]:
+    """Cut ``items`` into repeating runs and single items, from the left, longest repetition first."""
+    number: dict[Hashable, int] = {}
+    tokens = [number.setdefault(item, len(number)) for item in items]
+    found: list[Fold] = []
+    at = 0
+    while at < len(tokens):
+        best = _best(tokens, at)
+        found.append(best)
+        at = best.end
+    return found
+
+
+def _best(tokens: list[int], at: int) -> Fold:
+    best, covered = Fold(at, 1, 1), 0
+    for period in range(1, min(LONGEST_PERIOD, (len(tokens) - at) // 2) + 1):
+        if tokens[at] != tokens[at + period]:
+            continue
+        end = at
+        while end + period < len(tokens) and tokens[end] == tokens[end + period]:
+            end += 1
+        n_times = (end - at) // period + 1
+        # A few equal nodes in a row do not hide a layer: longer repetitions win, with their shortest period.
+        if n_times > 1 and n_times * period > covered:
+            best, covered = Fold(at, period, n_times), n_times * period
+    return best

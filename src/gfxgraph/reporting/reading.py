@@ -6,10 +6,13 @@ beyond those with which kernels are launched.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gfxgraph.callables.explain_calls import regions
@@ -19,12 +22,10 @@ from gfxgraph.capture.replay.graph_tensors import Layout, pool_of, pool_ranges
 from gfxgraph.capture.replay.node_walk import raw_graph
 from gfxgraph.capture.replay.program import CallStep, HostStep, Program, ReadStep, ReplayStep, SegmentStep
 from gfxgraph.capture.replay.program import Step as ProgramStep
-from gfxgraph.core.tape import where_of
 from gfxgraph.errors import DriverError
 from gfxgraph.guard.nodes import SegmentNode, known_params, nodes_of
 from gfxgraph.guard.tensor_names import TensorNames, describe, layout_text, objects_of
 from gfxgraph.process import process
-from gfxgraph.reporting.demangle import demangled, short
 from gfxgraph.reporting.generated import Sources
 from gfxgraph.reporting.inspection import InspectedCapture, InspectedNode, InspectedStep, TensorInfo
 from gfxgraph.reporting.rewrites import rewrite, why_unsafe
@@ -45,7 +46,7 @@ def graphs_of(obj: Any) -> tuple[list[tuple[str, Any]], list[str]]:
     if hasattr(obj, "_program") and hasattr(obj, "n_replays"):
         return [("", obj)], []
     if isinstance(obj, Region):
-        inner = [graphed for variant in obj._variants.values() for graphed in variant.graphed]
+        inner = [variant.graphed for variant in obj._variants.values()]
         return _of_many(inner, [f"{obj.name}: {obj.why_eager}"] if obj.why_eager else [])
     if isinstance(obj, Graphed):
         made = [(name, graph) for entry in obj._entries.values() for graph, name in entry.named_graphs()]
@@ -110,7 +111,7 @@ def _step(step: ProgramStep, program: Program, names: TensorNames | None) -> Ins
         )
     kind = next((name for cls, name in _KINDS.items() if isinstance(step, cls)), "call")
     op = getattr(step, "name", type(step).__name__)
-    where = Sources().of(str(where_of(getattr(step, "code", None), getattr(step, "lasti", -1))))
+    where = Sources().of(str(getattr(step, "where", "")))
     questions = step.questions if isinstance(step, ReadStep) else ()
     guards = tuple(question.text(program.numbers) for question in questions)
     known = op if why_unsafe(op) or kind != "read" else _READ  # a read has the name of the call that caused it
@@ -232,3 +233,35 @@ def _outputs(program: Program, names: TensorNames | None) -> Iterator[TensorInfo
             else:
                 nbytes = place.numel() * place.element_size()
                 yield TensorInfo(name, describe(place), nbytes, place.data_ptr(), "host")
+
+
+# -- readable C++ names of kernels ------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4096)
+def demangled(name: str) -> str:
+    """The full name; unchanged if it is not mangled."""
+    return str(torch._C._demangle(name)) if name.startswith("_Z") else name
+
+
+@lru_cache(maxsize=4096)
+def short(name: str) -> str:
+    """A demangled kernel name without return type, namespaces and arguments, one level of template arguments kept.
+
+    ``void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, ...>(int, ...)`` is
+    ``vectorized_elementwise_kernel<CUDAFunctor_add>``.
+    """
+    name = re.sub(r"\((anonymous namespace|lambda[^()]*(\([^()]*\))?[^()]*)\)", "", name)
+    head, _, rest = name.partition("<")
+    plain = _last(head.split("(")[0])
+    inner = [word for word in re.findall(r"[\w:~]+", rest.split("(")[0]) if "::" in word and not word.endswith("::")]
+    telling = [word for word in map(_last, inner) if word not in _DULL and len(word) > 2]
+    return f"{plain}<{telling[0]}>" if rest and telling else plain
+
+
+def _last(qualified: str) -> str:
+    words = qualified.strip().split(" ")[-1]
+    return words.rsplit("::", 1)[-1] or words
+
+
+_DULL = frozenset({"array", "detail", "Array", "type", "value", "native", "opmath_t", "arg1_t", "arg2_t"})

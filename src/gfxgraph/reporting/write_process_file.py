@@ -1,4 +1,4 @@
-"""Writes a process's data for ``gfxgraph run --coverage`` and ``--report``: one JSON file."""
+"""Writes a process's data for ``gfxgraph run --report`` and ``GFXGRAPH_REPORT``: one JSON file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from gfxgraph.errors import GfxGraphError
 from gfxgraph.hardware.aside import LAST_S, Aside
 from gfxgraph.process import bridge, process
 from gfxgraph.process.health import stats
-from gfxgraph.reporting import launch_counts
 from gfxgraph.reporting.inspect import inspect
 from gfxgraph.reporting.inspection import InspectedCapture, Inspection
 from gfxgraph.reporting.memory_use import memory_report
@@ -35,28 +34,23 @@ _arranged: set[int] = set()
 
 
 def arrange(settings: Config) -> None:
-    """Watch this process as ``settings`` ask, and write the results at its end, and every few seconds."""
+    """Write this process's counters to the folder of ``settings.report`` every few seconds; graphs at its end."""
     if os.getpid() in _arranged or not bridge.is_enabled():
         return
     _arranged.add(os.getpid())
-    if settings.coverage:
-        launch_counts.start()
-    if settings.report:
-        upward_hooks.leaving.append(_leaving)
+    upward_hooks.leaving.append(_leaving)
     os.register_at_fork(after_in_child=functools.partial(_arranged.discard, os.getpid()))
     ended = threading.Event()
     writer = threading.Thread(
         target=_keep_writing, args=(settings, os.getpid(), ended), name="gfxgraph-report", daemon=True
     )
-    atexit.register(_end, settings, os.getpid(), ended, writer, Aside() if settings.report else None)
-    if settings.report:
-        # A worker that is killed runs no exit handlers: then the last periodic file remains.
-        writer.start()
+    atexit.register(_end, settings, os.getpid(), ended, writer, Aside())
+    # A worker that is killed runs no exit handlers: then the last periodic file remains.
+    writer.start()
 
 
 def process_report(with_nodes: bool = True) -> dict[str, Any]:
-    """Everything known about this process: counters, coverage, captures, memory."""
-    watching = launch_counts.watching()
+    """Everything known about this process: counters, captures, memory."""
     state = process.current()
     made: dict[str, Any] = {
         "pid": os.getpid(),
@@ -65,7 +59,6 @@ def process_report(with_nodes: bool = True) -> dict[str, Any]:
         "at": time.time(),
         "platform": state.platform if state is not None else None,
         "stats": stats(),
-        "coverage": watching.coverage().as_dict() if watching is not None else None,
     }
     if with_nodes:
         made["memory"] = _memory(_gone)
@@ -140,25 +133,19 @@ def _keep_writing(settings: Config, owner: int, ended: threading.Event) -> None:
         )
 
 
-def _end(settings: Config, owner: int, ended: threading.Event, writer: threading.Thread, aside: Aside | None) -> None:
+def _end(settings: Config, owner: int, ended: threading.Event, writer: threading.Thread, aside: Aside) -> None:
     if os.getpid() != owner:
         return
     ended.set()
     if writer.is_alive():
-        # It knows no captures, and after this function no coverage: what it writes is to be replaced, not to replace.
+        # It knows no captures: what it writes is to be replaced, not to replace.
         writer.join(LAST_S)
-    watching = launch_counts.watching()
-    seen = watching.coverage() if watching is not None else None
-    if aside is not None:
-        try:
-            report = process_report()
-        except (GfxGraphError, RuntimeError) as error:  # the device may be gone; the counters are still known
-            process.log.warning("captures could not be read at the end: %s", error)
-            report = process_report(with_nodes=False)
-        try:
-            aside.within(LAST_S, lambda: write(settings.report, report))
-        except OSError as error:
-            sys.stderr.write(f"gfxgraph: the report's data was not written to {settings.report}: {error.strerror}\n")
-    elif seen is not None:
-        sys.stderr.write(f"gfxgraph {seen}\n".replace(f"{_here()}/", ""))
-    launch_counts.stop()
+    try:
+        report = process_report()
+    except (GfxGraphError, RuntimeError) as error:  # the device may be gone; the counters are still known
+        process.log.warning("captures could not be read at the end: %s", error)
+        report = process_report(with_nodes=False)
+    try:
+        aside.within(LAST_S, lambda: write(settings.report, report))
+    except OSError as error:
+        sys.stderr.write(f"gfxgraph: the report's data was not written to {settings.report}: {error.strerror}\n")

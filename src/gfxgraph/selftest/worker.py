@@ -114,13 +114,13 @@ def _describe(asked: dict[str, Any], told: dict[str, Any]) -> int:
 
 
 def load(module: str) -> dict[str, Any]:
-    """The cases of a module by name, in the order of its ``IN_ORDER``, or else as they stand there."""
+    """The cases of a module, or of its ``MODULES``, by name, in the order in which they stand there."""
     found = importlib.import_module(module)
     # lazily: the parent imports this module, and never torch
     from gfxgraph.selftest.bench import Case
 
-    values = getattr(found, "IN_ORDER", vars(found).values())
-    return {value.name: value for value in values if isinstance(value, Case)}
+    modules = getattr(found, "MODULES", (found,))
+    return {value.name: value for each in modules for value in vars(each).values() if isinstance(value, Case)}
 
 
 def _enable(asked: dict[str, Any], settings: dict[str, Any]) -> None:

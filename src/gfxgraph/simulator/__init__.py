@@ -22,8 +22,7 @@ installs nothing. Numbers come from torch's CPU kernels; times mean nothing.
     pinned_memory.py      page-locked memory
     random_state.py       random generators
     kernels.py            every aten operation, computed on CPU twins or recorded
-    op_schema.py          what an operation's schema says about its arguments
-    op_table.py           facts about single operations beyond their schema
+    op_schema.py          what an operation's schema says about its arguments, and facts that none says
     sparse_kernels.py     sparse and nested tensors
     special_kernels.py    factories, copies between devices, storages
     cuda_only_kernels.py  calls that CPU kernels refuse; recurrent cells
@@ -42,7 +41,7 @@ import torch
 from gfxgraph.errors import SimulatorError
 from gfxgraph.simulator.core import Simulator
 from gfxgraph.simulator.driver import SimDriver
-from gfxgraph.simulator.installation import Restore, active, install
+from gfxgraph.simulator.installation import active, install
 from gfxgraph.simulator.planted_faults import Faults, WrongReplay
 from gfxgraph.simulator.profiles import names as profile_names
 from gfxgraph.simulator.runtime import SimulatedCrash
@@ -53,7 +52,6 @@ __all__ = [
     "SimDriver",
     "SimulatedCrash",
     "Simulator",
-    "Restore",
     "WrongReplay",
     "active",
     "install",

@@ -31,7 +31,10 @@ _SMALL_SEGMENT = 2 << 20
 _LARGE = 10 << 20
 _LARGE_SEGMENT = 20 << 20
 _GRANULE = 2 << 20
-_NO_USERS = 'it->second->use_count > 0 INTERNAL ASSERT FAILED at "/pytorch/{place}, please report a bug to PyTorch. '
+_NO_USERS = (
+    'it->second->use_count > 0 INTERNAL ASSERT FAILED at "/pytorch/c10/cuda/CUDACachingAllocator.cpp":2799, please '
+    "report a bug to PyTorch. "
+)
 
 
 class OutOfDeviceMemory(Exception):
@@ -122,8 +125,6 @@ class Allocator:
         self.total_nbytes = total_nbytes
         self.fraction = 1.0
         self.pools: dict[PoolId, Pool] = {DEFAULT_POOL: Pool(DEFAULT_POOL, use_count=1)}
-        # Users of each private pool of pinned memory; nothing else of those pools is simulated.
-        self.host_pools: dict[PoolId, int] = {}
         self.routes: list[tuple[PoolId, Callable[[int], bool]]] = []
         self.live: dict[int, Block] = {}
         self.stats: dict[str, dict[str, Stat]] = {
@@ -371,27 +372,8 @@ class Allocator:
             if pool is None:
                 pool = self.pools[pool_id] = Pool(pool_id)
             elif pool.use_count == 0:
-                raise RuntimeError(_NO_USERS.format(place='c10/cuda/CUDACachingAllocator.cpp":2799'))
+                raise RuntimeError(_NO_USERS)
             pool.use_count += 1
-
-    def retain_host_pool(self, pool_id: PoolId) -> None:
-        """The same for pinned memory, which torch keeps by the same ids; emptying the device's cache does not affect
-        it.
-        """
-        with self._use_lock:
-            if self.host_pools.get(pool_id) == 0:
-                raise RuntimeError(_NO_USERS.format(place='aten/src/ATen/core/CachingHostAllocator.h":773'))
-            self.host_pools[pool_id] = self.host_pools.get(pool_id, 0) + 1
-
-    def release_host_pool(self, pool_id: PoolId) -> None:
-        with self._use_lock:
-            self.host_pools[pool_id] -= 1
-
-    def empty_host_cache(self) -> None:
-        """Drop unused pools of pinned memory; ``torch.cuda.graph`` does so at each begin."""
-        with self._use_lock:
-            for pool_id in [pool_id for pool_id, users in self.host_pools.items() if not users]:
-                del self.host_pools[pool_id]
 
     def release_pool(self, pool_id: PoolId) -> None:
         with self._use_lock:

@@ -27,22 +27,18 @@ _MANAGED: Final = struct.Struct("<QiiiBBHQQQQQ")
 _KDL_CUDA: Final = 2
 
 _DTYPES: Final[dict[torch.dtype, tuple[int, int]]] = {
-    torch.int8: (0, 8),
-    torch.int16: (0, 16),
-    torch.int32: (0, 32),
-    torch.int64: (0, 64),
-    torch.uint8: (1, 8),
-    torch.uint16: (1, 16),
-    torch.uint32: (1, 32),
-    torch.uint64: (1, 64),
-    torch.float16: (2, 16),
-    torch.float32: (2, 32),
-    torch.float64: (2, 64),
-    torch.bfloat16: (4, 16),
-    torch.complex64: (5, 64),
-    torch.complex128: (5, 128),
-    torch.bool: (6, 8),
+    getattr(torch, name): (code, 8 * getattr(torch, name).itemsize)
+    for code, names in {
+        0: "int8 int16 int32 int64",
+        1: "uint8 uint16 uint32 uint64",
+        2: "float16 float32 float64",
+        4: "bfloat16",
+        5: "complex64 complex128",
+        6: "bool",
+    }.items()
+    for name in names.split()
 }
+"""DLPack's code and bits of each dtype that every version of torch wraps."""
 _CPU_KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _as_strided: Final = torch.ops.aten.as_strided.default
 _view_dtype: Final = torch.ops.aten.view.dtype
@@ -90,14 +86,7 @@ class DeviceMemory:
     def twin(self, tensor: torch.Tensor) -> torch.Tensor:
         """CPU tensor over the bytes of a device tensor."""
         dtype = tensor.dtype
-        address = tensor.data_ptr()
-        if not address:
-            return _empty(tensor.size(), tensor.stride(), dtype)
-        if dtype not in self._flat:
-            self._add_dtype(dtype)
-        twin = self._flat[dtype].as_strided(
-            tensor.size(), tensor.stride(), (address - self.base) >> self._shift[dtype]
-        )
+        twin = self.twin_at(tensor.data_ptr(), tensor.size(), tensor.stride(), dtype)
         if dtype.is_complex and tensor.is_conj():
             twin = torch._conj(twin)
         if tensor.is_neg():

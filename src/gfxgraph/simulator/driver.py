@@ -1,4 +1,4 @@
-"""The simulator's GraphDriver, and what only a simulated driver can do: move a node's operands.
+"""The simulator's GraphDriver.
 
 Enters: handles as integers.
 Stays out: torch's classes.
@@ -7,11 +7,9 @@ Stays out: torch's classes.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
-
-import torch
+from typing import Any, TypeVar
 
 from gfxgraph.driver.joined import JoinedExec
 from gfxgraph.driver.params import KernelParams, Layout
@@ -22,6 +20,8 @@ from gfxgraph.simulator.core import Simulator, below_the_dispatcher
 from gfxgraph.simulator.graph_nodes import ChildNode, Graph, GraphExec, RecordedNode
 from gfxgraph.simulator.runtime import CallRefused, Stream
 from gfxgraph.types import CaptureInfo, CaptureStatus, NodeKind
+
+_T = TypeVar("_T")
 
 
 class SimDriver:
@@ -124,10 +124,8 @@ class SimDriver:
             raise self._error("hipGraphDestroy", codes.INVALID_VALUE)
 
     def instantiate(self, graph: int, flags: int = 0) -> int:
-        try:
+        with self._answering("hipGraphInstantiateWithFlags"):
             made = self._device.instantiate(self._graph(graph))
-        except CallRefused as refused:
-            raise self._error("hipGraphInstantiateWithFlags", refused.code) from None
         self._made[made.handle] = made
         return made.handle
 
@@ -152,17 +150,12 @@ class SimDriver:
 
     def launch(self, graph_exec: int, stream: int) -> None:
         made = self._exec(graph_exec)
-        try:
+        with self._answering("hipGraphLaunch"):
             self._device.launch(made, self._stream(stream))
-        except CallRefused as refused:
-            raise self._error("hipGraphLaunch", refused.code) from None
 
     def synchronize_stream(self, stream: int) -> None:
-        try:
-            with self.relaxed():
-                self._device.synchronize_stream(self._stream(stream))
-        except CallRefused as refused:
-            raise self._error("hipStreamSynchronize", refused.code) from None
+        with self._answering("hipStreamSynchronize"), self.relaxed():
+            self._device.synchronize_stream(self._stream(stream))
 
     @contextmanager
     def relaxed(self) -> Iterator[None]:
@@ -182,10 +175,8 @@ class SimDriver:
         return copy
 
     def copy_kernel(self, arch: str) -> SimulatedCopyKernel:
-        try:
+        with self._answering("hipModuleLoadData"):
             self._device.check_below("load")
-        except CallRefused as refused:
-            raise self._error("hipModuleLoadData", refused.code) from None
         return SimulatedCopyKernel(self)
 
     def add_copies(
@@ -231,60 +222,40 @@ class SimDriver:
         return JoinedExec(self, kernel, graph, into, back, stream)
 
     def begin_capture(self, stream: int) -> None:
-        try:
+        with self._answering("hipStreamBeginCapture"):
             self._device.begin_capture(self._stream(stream), "relaxed")
-        except CallRefused as refused:
-            raise self._error("hipStreamBeginCapture", refused.code) from None
 
     def abandon_capture(self, stream: int, *, end_was_refused: bool = False) -> None:
-        try:
+        with self._answering("hipStreamEndCapture"):
             self._device.abandon_capture(self._stream(stream))
-        except CallRefused as refused:
-            raise self._error("hipStreamEndCapture", refused.code) from None
-
-    # ---- operands ---------------------------------------------------------------------------------------
-
-    def node_operands(self, node: int) -> tuple[list[int], list[int]]:
-        """Addresses that ``node`` reads, and those it writes; in-place targets are among both."""
-        found = self._node(node)
-        return [tensor.data_ptr() for tensor in found.inputs], [out.data_ptr() for out in found.written]
-
-    def redirect_input(self, node: int, index: int, tensor: torch.Tensor) -> None:
-        """Make input ``index`` of ``node`` read ``tensor`` from the next launch on."""
-        container, key = self._node(node).input_slots[index]
-        with below_the_dispatcher():
-            container[key] = self._sim.arena.twin(tensor)
-
-    def redirect_output(self, node: int, index: int, tensor: torch.Tensor) -> None:
-        """Make ``node`` write its output ``index`` to ``tensor`` from the next launch on."""
-        with below_the_dispatcher():
-            self._node(node).outputs[index] = self._sim.arena.twin(tensor)
 
     # ---- handles ----------------------------------------------------------------------------------------
 
     def _stream(self, handle: int) -> Stream:
-        found = self._device.by_handle.get(handle)
-        if found is None:
-            raise self._error("hipStreamGetCaptureInfo", 400)
-        return found
+        return self._known(self._device.by_handle, handle, "hipStreamGetCaptureInfo", 400)
 
     def _graph(self, handle: int) -> Graph:
-        found = self._device.handles.graphs.get(handle)
-        if found is None:
-            raise self._error("hipGraphGetNodes", codes.INVALID_VALUE)
-        return found
+        return self._known(self._device.handles.graphs, handle, "hipGraphGetNodes")
 
     def _exec(self, handle: int) -> GraphExec:
-        found = self._device.handles.execs.get(handle)
-        if found is None:
-            raise self._error("hipGraphLaunch", codes.INVALID_VALUE)
-        return found
+        return self._known(self._device.handles.execs, handle, "hipGraphLaunch")
 
     def _node(self, handle: int) -> RecordedNode:
-        found = self._device.handles.nodes.get(handle)
+        return self._known(self._device.handles.nodes, handle, "hipGraphNodeGetType")
+
+    def _known(self, table: Mapping[int, _T], handle: int, api: str, code: int = codes.INVALID_VALUE) -> _T:
+        found = table.get(handle)
         if found is None:
-            raise self._error("hipGraphNodeGetType", codes.INVALID_VALUE)
+            raise self._error(api, code)
         return found
+
+    @contextmanager
+    def _answering(self, api: str) -> Iterator[None]:
+        """Make a refusal in this block the error of a call of ``api``."""
+        try:
+            yield
+        except CallRefused as refused:
+            raise self._error(api, refused.code) from None
 
     def _belongs(self, api: str, made: GraphExec, node: RecordedNode) -> None:
         # Both runtimes refuse nodes of other kinds (HIP 6.4.3 and 7.15: status 1).
@@ -314,10 +285,8 @@ class _Patcher:
         self._words[argument] = (*self._slots[argument], word)
 
     def apply(self) -> None:
-        try:
+        with self._driver._answering("hipGraphExecKernelNodeSetParams"):
             self._driver._device.check("exec_params")
-        except CallRefused as refused:
-            raise self._driver._error("hipGraphExecKernelNodeSetParams", refused.code) from None
         with below_the_dispatcher():
             for container, key, word in self._words.values():
                 here = container[key]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ import torch
 from torch.autograd import graph as autograd_graph
 from torch.utils._device import _device_constructors
 
+from gfxgraph.core.replaced import Replaced
 from gfxgraph.errors import SimulatorError
 from gfxgraph.simulator import process_group, profiles
 from gfxgraph.simulator.core import Simulator
@@ -36,7 +36,6 @@ from gfxgraph.simulator.torch_names import (
 from gfxgraph.types import CaptureStatus
 
 DEFAULT_MEMORY: Final = 8 << 30
-_MISSING: Final = object()
 # Modules of torch that bound names of torch._C at import.
 _BINDERS: Final = ("torch.cuda", "torch.cuda.graphs", "torch.cuda.memory", "torch.cuda.streams")
 
@@ -48,41 +47,9 @@ def active() -> Simulator | None:
     return _active
 
 
-class Restore:
-    """Restores every object that ``install`` patched; calling ``undo`` twice does no harm."""
-
-    def __init__(self) -> None:
-        self._steps: list[Callable[[], object]] = []
-        self.replaced: list[str] = []
-        """The names that ``set`` changed, in order."""
-
-    def add(self, step: Callable[[], object]) -> None:
-        self._steps.append(step)
-
-    def undo(self) -> None:
-        while self._steps:
-            self._steps.pop()()
-
-    def __enter__(self) -> Restore:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.undo()
-
-    def set(self, owner: object, name: str, value: object) -> None:
-        """Set ``owner.name`` until ``undo``."""
-        before = vars(owner).get(name, _MISSING)
-        setattr(owner, name, value)
-        self.replaced.append(f"{getattr(owner, '__name__', owner)}.{name}")
-        if before is _MISSING:
-            self.add(lambda: delattr(owner, name))
-        else:
-            self.add(lambda: setattr(owner, name, before))
-
-
 def install(
-    profile: str = "cuda", *, total_memory: int = DEFAULT_MEMORY, undo: Restore | None = None, **torch_habits: bool
-) -> Restore:
+    profile: str = "cuda", *, total_memory: int = DEFAULT_MEMORY, undo: Replaced | None = None, **torch_habits: bool
+) -> Replaced:
     """Make ``torch.cuda`` one simulated card that behaves like ``profile``.
 
     Args:
@@ -109,7 +76,7 @@ def install(
             "simulator_unsupported", feature="a simulated card beside a real one", where="this machine"
         )
     _have_dynamo_look_first()
-    undo = undo or Restore()
+    undo = undo or Replaced()
     try:
         with torch.inference_mode(False), torch.enable_grad():
             # Autograd's engine starts its threads at its first use: now, while there is no device to start one for.
@@ -145,7 +112,7 @@ def _plant(sim: Simulator, plants: list[str]) -> None:
             raise SimulatorError("simulator_unknown_profile", profile=f"+{text}", known=known) from None
 
 
-def _tell_dynamo(undo: Restore) -> None:
+def _tell_dynamo(undo: Replaced) -> None:
     """Register Dynamo's rules for the replaced torch functions, which it knows by identity.
 
     Clearing its map would do the same, but looking up all of torch takes 25 ms at each installation.
@@ -156,7 +123,7 @@ def _tell_dynamo(undo: Restore) -> None:
         return
     known = rules.get_torch_obj_rule_map()
     added = []
-    for name in undo.replaced:
+    for name in undo.names:
         rule = next((by_name[name] for by_name in rules.torch_name_rule_map if name in by_name), None)
         value = rule and rules.load_object(name)
         if value is not None and value not in known:
@@ -186,65 +153,66 @@ def _forget(sim: Simulator) -> None:
     sim.retire()
 
 
-def _patch_names(sim: Simulator, undo: Restore) -> None:
+def _patch_names(sim: Simulator, undo: Replaced) -> None:
     for name, value in torch_c_names(sim).items():
         for binder in _BINDERS:
             module = sys.modules[binder]
             if name in vars(module):
-                undo.set(module, name, value)
-        undo.set(torch._C, name, value)
+                undo.replace(module, name, value)
+        undo.replace(torch._C, name, value)
 
 
-def _patch_modules(sim: Simulator, undo: Restore) -> None:
+def _patch_modules(sim: Simulator, undo: Replaced) -> None:
     cuda = torch.cuda
-    undo.set(cuda, "_lazy_init", lambda: None)
-    undo.set(cuda, "_initialized", True)
+    undo.replace(cuda, "_lazy_init", lambda: None)
+    undo.replace(cuda, "_initialized", True)
     owner = os.getpid()
-    undo.set(cuda, "_is_in_bad_fork", lambda: os.getpid() != owner)  # a runtime does not survive a fork
-    undo.set(cuda, "_exchange_device", lambda index: 0)
-    undo.set(cuda, "_maybe_exchange_device", lambda index: 0)
-    undo.set(cuda, "_get_device_properties", lambda index: device_properties(sim))
-    undo.set(cuda, "_cudart", cudart_module(sim))
-    undo.set(cuda, "default_generators", (sim.default_generator,))
-    undo.set(cuda, "device_count", lambda: 1)
-    undo.set(cuda, "is_available", lambda: True)
-    undo.set(torch.backends.cuda, "is_built", lambda: True)
-    undo.set(cuda.nvtx, "_nvtx", nvtx_module())
-    undo.set(torch, "Generator", GeneratorName)
-    undo.set(torch.UntypedStorage, "__new__", storage_constructor(sim))
+    undo.replace(cuda, "_is_in_bad_fork", lambda: os.getpid() != owner)  # a runtime does not survive a fork
+    undo.replace(cuda, "_exchange_device", lambda index: 0)
+    undo.replace(cuda, "_maybe_exchange_device", lambda index: 0)
+    undo.replace(cuda, "_get_device_properties", lambda index: device_properties(sim))
+    undo.replace(cuda, "_cudart", cudart_module(sim))
+    undo.replace(cuda, "default_generators", (sim.default_generator,))
+    undo.replace(cuda, "device_count", lambda: 1)
+    undo.replace(cuda, "is_available", lambda: True)
+    undo.replace(torch.backends.cuda, "is_built", lambda: True)
+    undo.replace(torch.backends.cudnn, "is_acceptable", lambda tensor: False)  # without its warning
+    undo.replace(cuda.nvtx, "_nvtx", nvtx_module())
+    undo.replace(torch, "Generator", GeneratorName)
+    undo.replace(torch.UntypedStorage, "__new__", storage_constructor(sim))
     # torch.device(...) as a context manager looks up factories in a table built on first use.
     _device_constructors()
     for name, function in factories_with_pinning(sim).items():
-        undo.set(torch, name, function)
+        undo.replace(torch, name, function)
     if sim.profile.platform == "hip":
-        undo.set(torch.version, "hip", sim.profile.torch_hip)
-        undo.set(torch.version, "cuda", None)
+        undo.replace(torch.version, "hip", sim.profile.torch_hip)
+        undo.replace(torch.version, "cuda", None)
 
 
-def _patch_compile(undo: Restore) -> None:
+def _patch_compile(undo: Replaced) -> None:
     """Make torch.compile trace as usual, and run the result eagerly: there is no device to generate code for."""
 
     def run_eagerly(self: object, model_: Any, inputs_: object, **kwargs: object) -> Any:
         return model_.forward
 
-    undo.set(torch._TorchCompileInductorWrapper, "__call__", run_eagerly)
+    undo.replace(torch._TorchCompileInductorWrapper, "__call__", run_eagerly)
 
 
-def _patch_classes(sim: Simulator, undo: Restore) -> None:
+def _patch_classes(sim: Simulator, undo: Replaced) -> None:
     cuda = torch.cuda
     bases = make_classes(sim)
     for name, base in bases.items():
-        undo.set(torch._C, name, base)
+        undo.replace(torch._C, name, base)
     stream = rebase(undo, cuda.Stream, bases["_CudaStreamBase"], [(cuda, "Stream"), (cuda.streams, "Stream")])
     places = [(cuda, "ExternalStream"), (cuda.streams, "ExternalStream")]
     rebase(undo, cuda.ExternalStream, stream, places)
     rebase(undo, cuda.Event, bases["_CudaEventBase"], [(cuda, "Event"), (cuda.streams, "Event")])
     rebase(undo, cuda.CUDAGraph, bases["_CUDAGraph"], [(cuda, "CUDAGraph"), (cuda.graphs, "CUDAGraph")])
     rebase(undo, cuda.MemPool, bases["_MemPool"], [(cuda, "MemPool"), (cuda.memory, "MemPool")])
-    undo.set(cuda.graphs.graph, "default_capture_stream", None)
+    undo.replace(cuda.graphs.graph, "default_capture_stream", None)
 
 
-def rebase(undo: Restore, cls: type, base: type, places: list[tuple[Any, str]]) -> type:
+def rebase(undo: Replaced, cls: type, base: type, places: list[tuple[Any, str]]) -> type:
     """Give torch's Python class ``cls`` another base, keeping its code.
 
     If Python allows it the class remains the same object, so existing subclasses are covered. If the
@@ -269,7 +237,7 @@ def rebase(undo: Restore, cls: type, base: type, places: list[tuple[Any, str]]) 
         cell.cell_contents = made
         undo.add(lambda cell=cell: setattr(cell, "cell_contents", cls))  # type: ignore[misc]
     for module, name in places:
-        undo.set(module, name, made)
+        undo.replace(module, name, made)
     return made
 
 
@@ -280,7 +248,7 @@ def _holds(cell: Any, value: object) -> bool:
         return False
 
 
-def _run_backward_in_callers_thread(undo: Restore) -> None:
+def _run_backward_in_callers_thread(undo: Replaced) -> None:
     """Let backward() run in the thread that calls it, as it must where the engine has no thread for the card."""
     real = autograd_graph._engine_run_backward
 
@@ -296,4 +264,4 @@ def _run_backward_in_callers_thread(undo: Restore) -> None:
 
     for module in (autograd_graph, torch.autograd):
         if "_engine_run_backward" in vars(module):
-            undo.set(module, "_engine_run_backward", run_backward)
+            undo.replace(module, "_engine_run_backward", run_backward)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor
 
-from gfxgraph.simulator import op_table, sparse_kernels
+from gfxgraph.simulator import op_schema, sparse_kernels
 from gfxgraph.simulator.cuda_only_kernels import COMPOSED
 from gfxgraph.simulator.device_memory import span_nbytes
 from gfxgraph.simulator.graph_nodes import RecordedNode
@@ -53,7 +53,7 @@ def _on_the_cpu() -> frozenset[str]:
             continue
         # Without its own CPU kernel an operation may still be composed of such operations.
         composed = has(full, "CUDA") and any(has(full, key) for key in _COMPOSED)
-        if name.startswith("_foreach_") or name in op_table.ALSO or has(full, "CPU") or composed:
+        if name.startswith("_foreach_") or name in op_schema.ALSO or has(full, "CPU") or composed:
             names.add(name)
     return frozenset(names)
 
@@ -160,8 +160,8 @@ class Kernels:
 
     def _compute_kernel(self, schema: OpSchema) -> Kernel:
         device = self.device
-        syncs = self._sync_test(schema.name)
-        how = op_table.SYNCING.get(schema.name, "memcpy_with_stream")
+        syncs = self._sync_test(schema)
+        how = "stream_synchronize" if schema.name in op_schema.BY_THRUST else "memcpy_with_stream"
 
         def kernel(*args: object, **kwargs: object) -> Any:
             if syncs is not None and syncs(args):
@@ -173,11 +173,12 @@ class Kernels:
 
         return kernel
 
-    def _sync_test(self, name: str) -> Callable[[tuple[Any, ...]], bool] | None:
-        if name in op_table.SYNCING:
-            return _always
-        if name in op_table.MASK_INDEXING:
+    def _sync_test(self, schema: OpSchema) -> Callable[[tuple[Any, ...]], bool] | None:
+        name = schema.name
+        if name in op_schema.MASK_INDEXING:
             return _has_mask
+        if name in op_schema.SYNCING or (schema.waits and name not in op_schema.NOT_SYNCING):
+            return _always
         return _has_no_total if name == "_padded_dense_to_jagged_forward" else None
 
     # ---- eager --------------------------------------------------------------------------------------

@@ -15,30 +15,13 @@ import torch
 if TYPE_CHECKING:
     from gfxgraph.simulator.core import Simulator
 
-_FACTORIES: Final = (
-    "arange",
-    "empty",
-    "empty_like",
-    "empty_permuted",
-    "empty_strided",
-    "eye",
-    "full",
-    "full_like",
-    "linspace",
-    "logspace",
-    "ones",
-    "ones_like",
-    "rand",
-    "rand_like",
-    "randint",
-    "randint_like",
-    "randn",
-    "randn_like",
-    "randperm",
-    "tensor",
-    "zeros",
-    "zeros_like",
-)
+_schemas = torch._C._jit_get_schemas_for_operator
+_FACTORIES: Final = ["tensor"] + [
+    name
+    for name in dir(torch)
+    if not name.startswith(("_", "sparse"))
+    and any(each.name == "pin_memory" for schema in _schemas(f"aten::{name}") for each in schema.arguments)
+]
 
 _active: list[Simulator] = []
 _wrapped: dict[str, Callable[..., Any]] = {}

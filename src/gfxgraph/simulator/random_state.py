@@ -1,7 +1,7 @@
 """The device's random numbers: a counter-based state like Philox's, on top of torch's CPU generator.
 
 Enters: seeds, offsets, captures that register a state.
-Stays out: which ops draw (op_table.py).
+Stays out: which ops draw (op_schema.py).
 
 A draw at (seed, offset) depends on nothing else, so a replay that starts at the state's current offset
 gives what eager would give there. It follows torch 2.11's rules: a captured draw needs a state that the capture

@@ -511,16 +511,12 @@ class Device:
         count = len(graph_exec.nodes)
 
         def corrupt(at: int, node: RecordedNode) -> None:
-            if wrong and self.faults.ending_of(node.name) == "wrong":
-                for written in node.written[:1]:
-                    if written.numel():
-                        victim = written.as_strided((1,), (1,), written.storage_offset())
-                        victim.copy_(victim + 1)
-            for lie in lies:
-                written = [tensor for tensor in node.written if tensor.numel()]
-                if at == lie.node % count and written:
-                    victim = written[0].as_strided((1,), (1,), written[0].storage_offset())
-                    victim.copy_(victim + lie.add)
+            added = sum(lie.add for lie in lies if at == lie.node % count)
+            added += bool(wrong) and self.faults.ending_of(node.name) == "wrong"
+            written = next((tensor for tensor in node.written if tensor.numel()), None)
+            if added and written is not None:
+                victim = written.as_strided((1,), (1,), written.storage_offset())
+                victim.copy_(victim + added)
 
         return corrupt
 

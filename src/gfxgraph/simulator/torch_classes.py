@@ -229,7 +229,6 @@ class _Holdings:
         self.sim = sim
         self.exec: GraphExec | None = None
         self.pools: list[PoolId] = []
-        self.host_pool: PoolId | None = None
         self.states: list[GeneratorState] = []
 
     def unregister(self) -> None:
@@ -241,11 +240,8 @@ class _Holdings:
     def give_back(self) -> None:
         made, self.exec = self.exec, None
         pools, self.pools = self.pools, []
-        host_pool, self.host_pool = self.host_pool, None
         for pool in pools:
             self.sim.allocator.release_pool(pool)
-        if host_pool is not None:
-            self.sim.allocator.release_host_pool(host_pool)
         if made is not None and self.sim.device.captures:
             self.sim.call(self.sim.device.runtime_call, "graph_destroy")
 
@@ -294,7 +290,7 @@ class SimCUDAGraphBase:
         self._destructor = _destructor(self._holdings)
         self._pool: PoolId | None = None
         self._capture: StreamCapture | None = None
-        self._has_host_route = False
+        self._is_routed = False
         self._stream: Stream | None = None
         self._capture_ended = False
         # state -> how far one replay advances it
@@ -329,8 +325,7 @@ class SimCUDAGraphBase:
             self._pool = (int(pool[0]), int(pool[1]))
         self._stream = stream
         sim.allocator.begin_route(self._pool, _taken_by(weakref.ref(self)))
-        sim.allocator.retain_host_pool(self._pool)
-        self._has_host_route = True
+        self._is_routed = True
         self._capture = sim.call(sim.device.begin_capture, stream, capture_error_mode)
         self._capturing.append(weakref.ref(self))
 
@@ -361,7 +356,6 @@ class SimCUDAGraphBase:
             if not habits.failed_capture_leaves_routing and self._pool is not None:
                 sim.allocator.end_route(self._pool)
                 sim.allocator.release_pool(self._pool)
-                sim.allocator.release_host_pool(self._pool)
             if not habits.failed_capture_leaves_generator:
                 self._end_states()
             code = refused.code
@@ -374,7 +368,7 @@ class SimCUDAGraphBase:
     def _captured(self, graph: Graph) -> None:
         assert self._pool is not None
         self.sim.allocator.end_route(self._pool)
-        if not self._has_host_route:
+        if not self._is_routed:
             raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
         self._graph = graph
         self._end_states()
@@ -386,7 +380,6 @@ class SimCUDAGraphBase:
         self._capture_ended = True
         assert self._pool is not None
         self._holdings.pools.insert(0, self._pool)
-        self._holdings.host_pool = self._pool
         if not self._keep_graph:
             self._graph = None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -22,9 +22,17 @@ if TYPE_CHECKING:
     from gfxgraph.simulator.core import Simulator
 
 
+_NOTHING_TO_DO: Final = (
+    "_cuda_init _cuda_ipc_collect _cuda_clearCublasWorkspaces _cuda_lock_mutex _cuda_unlock_mutex _host_emptyCache "
+    "_cuda_resetPeakHostMemoryStats _cuda_resetAccumulatedHostMemoryStats _cuda_setMemoryMetadata "
+    "_cuda_cudaCachingAllocator_enable _accelerator_setAllocatorSettings _accelerator_emptyHostCache"
+)
+
+
 def torch_c_names(sim: Simulator) -> dict[str, Any]:
     """Names of ``torch._C``."""
     return {
+        **dict.fromkeys(_NOTHING_TO_DO.split(), _nothing),
         **_device_names(sim),
         **_stream_names(sim),
         **_pool_names(sim),
@@ -59,21 +67,16 @@ def _device_names(sim: Simulator) -> dict[str, Any]:
         "_cuda_setDevice": set_device,
         "_cuda_exchangeDevice": lambda index: 0,
         "_cuda_maybeExchangeDevice": lambda index: 0,
-        "_cuda_init": _nothing,
         "_cuda_isInBadFork": lambda: False,
         "_cuda_synchronize": lambda: sim.call(device.synchronize),
         "_cuda_set_sync_debug_mode": set_sync_debug_mode,
         "_cuda_get_sync_debug_mode": lambda: device.sync_debug_mode,
         "_cuda_sleep": sleep,
-        "_cuda_ipc_collect": _nothing,
         "_cuda_getCurrentBlasHandle": blas_handle,
         "_cuda_canDeviceAccessPeer": lambda one, other: False,
         "_cuda_getArchFlags": lambda: sim.profile.device.arch,
         "_cuda_getCompiledVersion": lambda: 13000,
         "_cuda_hasPrimaryContext": lambda index: True,
-        "_cuda_clearCublasWorkspaces": _nothing,
-        "_cuda_lock_mutex": _nothing,
-        "_cuda_unlock_mutex": _nothing,
         "_has_cuda": True,
         "_get_device_properties": lambda index: device_properties(sim),
     }
@@ -164,7 +167,6 @@ def _memory_names(sim: Simulator) -> dict[str, Any]:
 
     return {
         "_cuda_emptyCache": empty_cache,
-        "_host_emptyCache": memory.empty_host_cache,
         "_cuda_memoryStats": lambda index: memory_stats(sim),
         "_cuda_resetPeakMemoryStats": lambda index: memory.reset_peaks(),
         "_cuda_resetAccumulatedMemoryStats": lambda index: memory.reset_accumulated(),
@@ -173,19 +175,13 @@ def _memory_names(sim: Simulator) -> dict[str, Any]:
         "_cuda_getMemoryFraction": lambda index: memory.fraction,
         "_cuda_getAllocatorBackend": lambda: "native",
         "_cuda_hostMemoryStats": lambda: {},
-        "_cuda_resetPeakHostMemoryStats": lambda: None,
-        "_cuda_resetAccumulatedHostMemoryStats": lambda: None,
         "_cuda_cudaCachingAllocator_raw_alloc": raw_alloc,
         "_cuda_cudaCachingAllocator_raw_delete": raw_delete,
         "_cuda_getMemoryMetadata": lambda: "",
-        "_cuda_setMemoryMetadata": lambda text: None,
         "_cuda_record_memory_history": record_history,
         "_cuda_isHistoryEnabled": lambda: memory.history is not None,
-        "_cuda_cudaCachingAllocator_enable": lambda value: None,
         "_cuda_cudaCachingAllocator_is_enabled": lambda: True,
-        "_accelerator_setAllocatorSettings": lambda text: None,
         "_accelerator_emptyCache": empty_cache,
-        "_accelerator_emptyHostCache": lambda: None,
         "_accelerator_isAllocatorInitialized": lambda: True,
         "_accelerator_getDeviceStats": lambda index: memory_stats(sim),
         "_accelerator_resetPeakStats": lambda index: memory.reset_peaks(),

@@ -12,7 +12,6 @@ This room is above every room that it switches on.
     activation.py   enable() and disable()
     graph_class.py  the class in force
     child_environment.py  the variables that a program is started with
-    plugins.py      the entry points that engines call in their processes
     stats_file.py   writes the statistics when a process ends
     supervise.py    runs a program as a child, and reports how a guarded one died
     sanitizer.py    runs a program under the vendor's memory checker

@@ -14,10 +14,12 @@ from typing import Any
 
 from gfxgraph import config
 from gfxgraph.config import Activation, Config
+from gfxgraph.core.replaced import Replaced
 from gfxgraph.errors import ActivationError, ArgumentError, check_settings, member
 from gfxgraph.guard.level import asked_tier, guard_level, watch_memory
-from gfxgraph.hardware.software import other_gfxgraph
+from gfxgraph.hardware.software import Torch, other_gfxgraph
 from gfxgraph.process import bridge, process
+from gfxgraph.startup.torch_build import refuse_unsuitable
 from gfxgraph.types import GuardTier, OnUnsafe
 
 OLDEST_TORCH = (2, 9)
@@ -165,7 +167,7 @@ def _enable(settings: Config) -> None:
             # lazily: needs torch
             from gfxgraph import simulator
 
-            restore = simulator.Restore()
+            restore = Replaced()
             bridge.undo.append(restore.undo)
             simulator.install(settings.simulate, undo=restore)
         _put_in_place(torch, settings, platform)
@@ -195,13 +197,8 @@ def _platform(torch: Any, settings: Config) -> str:
     """The platform of this process; raises before anything is patched."""
     if settings.simulate:
         return "simulator"
-    if torch.version.hip is None:
-        if torch.version.cuda is None:
-            raise ActivationError("not_rocm_cpu_torch", torch_version=torch.__version__)
-        if not settings.allow_cuda:
-            raise ActivationError(
-                "not_rocm_cuda_torch", torch_version=torch.__version__, cuda_version=torch.version.cuda
-            )
+    build = Torch(torch.__version__, torch.version.hip or "", torch.version.cuda or "")
+    refuse_unsuitable(settings, sys.executable, build)
     if not torch.cuda.is_available():
         if torch.version.hip is None:
             raise ActivationError("no_cuda_gpu", torch_version=torch.__version__, cuda_version=torch.version.cuda)
@@ -212,7 +209,6 @@ def _platform(torch: Any, settings: Config) -> str:
 def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     # lazily: all of these need torch
     from gfxgraph import simulator
-    from gfxgraph.adapters import adapter as adapter
     from gfxgraph.adapters import transformers
     from gfxgraph.callables.training import make_graphed
     from gfxgraph.capture import torchs_graph
@@ -221,7 +217,6 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     from gfxgraph.capture.replay import hang_watch, runtime_workarounds, workspaces
     from gfxgraph.compile import torch_compile_patch
     from gfxgraph.guard import for_capture
-    from gfxgraph.process import engine_log
     from gfxgraph.reporting import inspect as inspection
 
     bridge.set_log_level(settings)
@@ -252,8 +247,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     bridge.undo.append(lambda: workspaces.stop(is_device_gone=platform == "simulator"))
     workspaces.start()
     watch_memory(settings.guard)
-    said_by_others = adapter.count_refusals, engine_log.listen
-    for companion in (torch_compile_patch.install, transformers.beside_enable, *said_by_others):
+    for companion in (torch_compile_patch.install, transformers.beside_enable):
         companion(torch, state)
     process.log.info(
         "enabled on %s (on_unsafe=%s, validating %s of each graph)",

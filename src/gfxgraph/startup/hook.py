@@ -80,6 +80,7 @@ def activate() -> None:
     # lazily: `import gfxgraph` must cost next to nothing
     from gfxgraph import config
     from gfxgraph.errors import GfxGraphError
+    from gfxgraph.startup import stats_file
     from gfxgraph.startup.activation import activate_from_environment
 
     try:
@@ -93,8 +94,8 @@ def activate() -> None:
         else:
             sys.stderr.write(f"{error}\n")
         raise SystemExit(2) from None
-    report_at_exit()
-    if config.load().coverage or config.load().report:
+    stats_file.register()
+    if config.load().report:
         # lazily: it needs torch, and a process that is not watched pays nothing
         from gfxgraph.reporting import write_process_file
 
@@ -112,11 +113,3 @@ def watch_engines() -> None:
         adapter = adapters.get(name)
         if adapter.wanted(settings):
             adapter.install_when_imported()
-
-
-def report_at_exit() -> None:
-    """Arrange for this process to write its statistics when it ends, if ``gfxgraph run --stats`` requested them."""
-    # lazily: `import gfxgraph` must cost next to nothing
-    from gfxgraph.startup import stats_file
-
-    stats_file.register()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from gfxgraph.config import Config
 from gfxgraph.errors import ActivationError
-from gfxgraph.hardware.software import find_torch
+from gfxgraph.hardware.software import Torch, find_torch
 
 
-def refuse_unsuitable(settings: Config, python: str) -> None:
+def refuse_unsuitable(settings: Config, python: str, build: Torch | None = None) -> None:
     """Raise the errors of activation that depend only on the installed torch.
 
     Called before a program is started, so that none of it runs. Errors that depend on the device
@@ -16,11 +16,12 @@ def refuse_unsuitable(settings: Config, python: str) -> None:
     Args:
         settings: the program's settings.
         python: the interpreter, for the message.
+        build: the torch that has been imported; None: the one that would be.
 
     Raises:
         ActivationError: `no_torch`, `not_rocm_cuda_torch` or `not_rocm_cpu_torch`.
     """
-    build = find_torch()
+    build = build or find_torch()
     if build.kind == "none":
         raise ActivationError("no_torch", python=python)
     if build.hip or settings.simulate:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import signal
 import threading
 import time
@@ -93,45 +92,6 @@ def test_ranks_say_the_same(failed):
     assert said == dict.fromkeys(range(2), any(failed))
 
 
-@pytest.fixture
-def counted():
-    """The downgrades that coverage names, in the simulator."""
-    import gfxgraph
-    from gfxgraph.adapters import _eager_fallback
-    from gfxgraph.reporting import launch_counts
-
-    if torch.cuda.is_available():
-        pytest.skip("the simulator stands in only where there is no GPU")
-    gfxgraph.enable(simulate="hip", validate=False)
-    launch_counts.start()
-    _eager_fallback._reasons.clear()
-    yield lambda: gfxgraph.coverage().downgrades
-    launch_counts.stop()
-    gfxgraph.disable()
-
-
-def vllm_step():
-    from gfxgraph.adapters import vllm
-
-    mode = SimpleNamespace(name="NONE")
-    context = SimpleNamespace(cudagraph_runtime_mode=mode, batch_descriptor="BatchDescriptor(num_tokens=7)")
-    contexts = SimpleNamespace(is_forward_context_available=lambda: True, get_forward_context=lambda: context)
-    return context, vllm._surviving(lambda self, x: x, contexts, "entries", "graph", lambda: None)
-
-
-def test_vllms_own_choice_of_no_graph_is_named(counted):
-    """A step that vLLM runs in mode NONE is counted with its batch, where coverage is counted, and only there."""
-    import gfxgraph
-    from gfxgraph.reporting import launch_counts
-
-    _, call = vllm_step()
-    assert call(object(), 2) == 2
-    (line,) = counted()
-    assert "vLLM ran a step without its graph" in line and "num_tokens=7" in line
-    launch_counts.stop()
-    assert call(object(), 1) == 1 and sum(event["count"] for event in gfxgraph.stats()["events"]) == 1
-
-
 @pytest.mark.parametrize("is_handlers", [True, False])
 def test_a_handlers_error_downgrades_nothing(is_handlers, monkeypatch):
     """Time is up inside a capture of vLLM's: it sees the error, as without gfxgraph; a failed capture runs eagerly."""
@@ -160,75 +120,3 @@ def test_a_handlers_error_downgrades_nothing(is_handlers, monkeypatch):
             assert call(owner, 2) == 2
     finally:
         signal.signal(signal.SIGUSR1, saved)
-
-
-def test_batches_are_named_up_to_a_limit(counted):
-    """A server whose every prefill has another size does not fill its statistics."""
-    from gfxgraph.adapters import _eager_fallback
-
-    context, call = vllm_step()
-    for n in range(2 * _eager_fallback.MOST_REASONS):
-        context.batch_descriptor = n
-        call(object(), 1)
-    found = counted()
-    assert len(found) == _eager_fallback.MOST_REASONS + 1 and found[-1].startswith(
-        f"{_eager_fallback.MOST_REASONS} x"
-    )
-
-
-def test_sglangs_own_choice_of_no_graph_is_named(counted):
-    """A batch in SGLang's eager runner is counted with what kept it out of a graph; an idle one is not."""
-    from gfxgraph.adapters import sglang
-
-    decode = SimpleNamespace(name="DECODE", is_cuda_graph=lambda: True)
-    extend = SimpleNamespace(name="EXTEND", is_cuda_graph=lambda: False)
-    owner = SimpleNamespace(decode_cuda_graph_runner=SimpleNamespace(max_bs=8), prefill_cuda_graph_runner=None)
-
-    class EagerRunner:
-        model_runner = owner
-        execute = sglang._counting(lambda self, forward_batch: forward_batch.batch_size)
-
-    def batch(mode, n):
-        return SimpleNamespace(forward_mode=mode, batch_size=n, input_ids=range(n))
-
-    eager = EagerRunner()
-    assert eager.execute(batch(decode, 9)) == 9
-    eager.execute(batch(decode, 4))
-    eager.execute(batch(extend, 100))
-    eager.execute(batch(SimpleNamespace(name="IDLE"), 0))
-    owner.prefill_cuda_graph_runner = SimpleNamespace(max_num_tokens=64)
-    eager.execute(batch(extend, 100))
-    above, refused, none, prefill = counted()
-    assert "decode (DECODE) of more requests than its largest graph holds, 8" in above
-    assert "refused decode (DECODE) of 4 requests" in refused
-    assert "it has no graphs for prefill (EXTEND)" in none
-    assert "of more tokens than its largest graph holds, 64" in prefill
-
-
-def test_what_libraries_say_of_graphs_left_off_is_named(counted):
-    """The line in which an engine or Inductor gives graphs up is in the coverage, once each, with its source line."""
-    from torch._inductor.cudagraph_utils import log_cudagraph_skip_and_bump_counter
-
-    log_cudagraph_skip_and_bump_counter(
-        'skipping cudagraphs due to cpu device (y). Found from : \n   File "/m/model.py", line 7, in f\n    y.sum()'
-    )
-    said = {
-        "vllm.config.compilation": "CUDAGraphMode.FULL is not supported with X backend; setting cudagraph_mode=NONE",
-        "sglang.srt.model_executor": "Disable prefill CUDA graph because the capture size is not set",
-    }
-    for name, text in said.items():
-        for _ in range(2):
-            logging.getLogger(name).warning(text)
-        logging.getLogger(name).warning("CUDA graph memory %d MiB, capture end; skipping the profile run", 3)
-        logging.getLogger(name).warning("Enabling CUDA graphs for supported backends")
-    assert counted() == [
-        "1 x Inductor says: skipping cudagraphs due to cpu device (y) (/m/model.py:7)",
-        *(f"2 x {who} says: {text}" for who, text in zip(("vLLM", "SGLang"), said.values())),
-    ]
-    import gfxgraph
-
-    gfxgraph.disable()
-    handlers = [
-        handler for name in ("vllm", "sglang", "torch._inductor") for handler in logging.getLogger(name).handlers
-    ]
-    assert not [handler for handler in handlers if type(handler).__module__.startswith("gfxgraph")]

@@ -59,7 +59,7 @@ def changed(before, after):
 def test_name_is_the_files(adapter):
     """The name that users give is the file's, it says what it was tested with, and what it needs of every part."""
     assert type(adapter).__module__ == f"gfxgraph.adapters.{adapter.name}"
-    assert adapter.tested and all((adapter.needs | adapter.optional)[part] for part in adapter.parts)
+    assert adapter.tested and all(adapter.needs[part] for part in adapter.parts)
 
 
 def test_install_changes_something_and_uninstall_puts_it_back(adapter):
@@ -124,19 +124,6 @@ def test_what_is_missing_is_named_and_counted(adapter, monkeypatch, caplog):
     assert not [key for key in changed(before, surface(adapter)) if key[0] == part]
     assert len([one for one in caplog.records if "engine_layout" in one.getMessage()]) == 1
     assert not adapter.available()
-    seen = []
-    state = type("State", (), {"counters": type("Counters", (), {"event": lambda self, *said: seen.append(said)})()})
-    adapter_interface.count_refusals(None, state)
-    assert [(kind, op) for kind, _, op in seen] == [("fallback", adapter.name)] and "Moved.elsewhere" in seen[0][1]
-
-
-def test_where_it_only_counts_nothing_is_needed(adapter, monkeypatch):
-    """An engine without the modules or names in which steps are counted is not refused."""
-    monkeypatch.setattr(
-        adapter, "optional", {"no_such.module": ()} | {part: (NeededName("Moved"),) for part in adapter.optional}
-    )
-    adapter.install()
-    assert adapter.is_installed and adapter.available()
 
 
 def test_engine_absent(adapter, monkeypatch):

@@ -21,6 +21,7 @@ from onnx import TensorProto, helper  # noqa: E402
 
 import gfxgraph  # noqa: E402
 from gfxgraph import adapters  # noqa: E402
+from gfxgraph.adapters import onnxruntime  # noqa: E402
 from gfxgraph.adapters.onnxruntime import GraphedSession  # noqa: E402
 from tests.conformance.conftest import HAS_GPU  # noqa: E402
 
@@ -46,26 +47,10 @@ def linear():
     return model(nodes, {"x": ["batch", 6]}, {"y": (TensorProto.FLOAT, ["batch", 5])}, [("w", WEIGHT)])
 
 
-def centred():
-    """Each row less the mean over the batch: padding would change it."""
-    nodes = [
-        helper.make_node("ReduceMean", ["x"], ["m"], axes=[0], keepdims=1),
-        helper.make_node("Sub", ["x", "m"], ["y"]),
-    ]
-    return model(nodes, {"x": ["batch", 6]}, {"y": (TensorProto.FLOAT, ["batch", 6])})
-
-
 def found():
     """As many results as there are values above zero."""
     nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("NonZero", ["r"], ["y"])]
     return model(nodes, {"x": ["batch", 6]}, {"y": (TensorProto.INT64, [2, "found"])})
-
-
-def shared():
-    """An input that is the same for all rows, and an output that happens to have as many rows as a bucket."""
-    nodes = [helper.make_node("Add", ["x", "s"], ["y"]), helper.make_node("Mul", ["t", "t"], ["z"])]
-    outputs = {"y": (TensorProto.FLOAT, ["batch", 6]), "z": (TensorProto.FLOAT, [4, 6])}
-    return model(nodes, {"x": ["batch", 6], "s": [6], "t": [4, 6]}, outputs)
 
 
 def rows(n, seed=0, width=6):
@@ -85,77 +70,41 @@ def plain(made):
 # -- the CPU provider ------------------------------------------------------------------------------------------
 
 
-def test_every_size_gives_what_the_session_gives():
-    """Sizes at, between and above the buckets; results are the caller's own."""
-    session, wanted = GraphedSession(linear(), buckets=(2, 4, 8)), plain(linear())
-    kept = []
-    for seed, n in enumerate((1, 2, 3, 8, 5, 3, 11, 1)):
+def test_every_size_gives_what_the_session_gives(monkeypatch):
+    """Up to the limit each set of shapes has its buffers, whose memory stays; results are the caller's own."""
+    monkeypatch.setattr(onnxruntime, "MOST_SHAPES", 3)
+    session, wanted = GraphedSession(linear()), plain(linear())
+    kept, addresses = [], set()
+    for seed, n in enumerate((1, 2, 3, 2, 5, 3, 11, 1)):
         got = session.run(None, {"x": rows(n, seed)})
         want = wanted.run(None, {"x": rows(n, seed)})
         same(got, want)
         kept.append((got, want))
+        addresses |= {(made.inputs["x"].data_ptr(), made.outputs["y"].data_ptr()) for made in session._made.values()}
     for got, want in kept:
         same(got, want)
     stats = session.stats()
-    assert stats["provider"] == "CPUExecutionProvider" and not stats["graphs"]
-    assert stats["buckets"] == {2: 3, 4: 2, 8: 2}
-    assert stats["padded_row_count"] == 1 + 1 + 3 + 1 + 1
-    assert stats["fallbacks"] == {"a batch of 11 is larger than every bucket; it runs unpadded, without a graph": 1}
-
-
-def test_the_padding_is_the_last_row():
-    """What a bucket is filled up with is the last row of the call."""
-    session = GraphedSession(linear(), buckets=(4,))
-    session.run(None, {"x": rows(2, 7)})
-    (bucket,) = session._made.values()
-    assert numpy.array_equal(bucket.staging["x"], rows(2, 7)[[0, 1, 1, 1]])
-
-
-def test_buffers_stay():
-    """Runs of one bucket bind the same memory, whatever the caller's arrays are."""
-    session = GraphedSession(linear(), buckets=(4,))
-    addresses = set()
-    for seed in range(4):
-        session.run(None, {"x": rows(3, seed)})
-        (bucket,) = session._made.values()
-        addresses.add((bucket.inputs["x"].data_ptr(), bucket.outputs["y"].data_ptr()))
-    assert len(addresses) == 1
-
-
-def test_padding_is_proved():
-    """A model whose rows depend on each other is found at its first padded call, which is right already."""
-    session, wanted = GraphedSession(centred(), buckets=(4, 8)), plain(centred())
-    for seed, n in enumerate((4, 3, 4, 6)):
-        same(session.run(None, {"x": rows(n, seed)}), wanted.run(None, {"x": rows(n, seed)}))
-    assert session.why_exact == "padded from 3 rows to 4 it gives different results ('y')"
-    assert session.stats()["fallback_count"] == 1
+    assert stats["provider"] == "CPUExecutionProvider" and not stats["graphs"] and len(addresses) == 3
+    assert stats["shapes"] == {"[[1, 6]]": 2, "[[2, 6]]": 2, "[[3, 6]]": 2}
+    ((why, times),) = stats["fallbacks"].items()
+    assert why.startswith("3 sets of shapes have a graph") and times == 2
 
 
 def test_outputs_whose_size_depends_on_values():
     """Buffers of one size cannot hold them: the session runs as it would without us, every result right."""
-    session, wanted = GraphedSession(found(), buckets=(4,)), plain(found())
+    session, wanted = GraphedSession(found()), plain(found())
     for seed, n in enumerate((4, 3, 4, 2)):
         same(session.run(None, {"x": rows(n, seed)}), wanted.run(None, {"x": rows(n, seed)}))
     assert session.why_exact
     assert session.stats()["fallback_count"] == 1
 
 
-def test_only_outputs_with_rows_are_cut():
-    """An output that has as many rows as the bucket by chance keeps them all."""
-    session, wanted = GraphedSession(shared(), buckets=(4,)), plain(shared())
-    for seed, n in enumerate((3, 4, 2, 1)):
-        feeds = {"x": rows(n, seed), "s": rows(1, seed)[0], "t": rows(4, seed)}
-        same(session.run(None, feeds), wanted.run(None, feeds))
-        same(session.run(["z"], feeds), wanted.run(["z"], feeds))
-    assert session.stats()["fallback_count"] == 0
-
-
 def test_run_options_and_wrong_inputs_are_the_sessions_own():
     """Options of the caller's run the session itself; its errors are its own."""
-    session, wanted = GraphedSession(linear(), buckets=(4,)), plain(linear())
+    session, wanted = GraphedSession(linear()), plain(linear())
     options = ort.RunOptions()
     same(session.run(None, {"x": rows(3)}, options), wanted.run(None, {"x": rows(3)}))
-    assert session.stats()["buckets"] == {}
+    assert session.stats()["shapes"] == {}
     with pytest.raises(Exception, match="x"):
         session.run(None, {"x": rows(3, width=7)})
     same(session.run(None, {"x": rows(3)}), wanted.run(None, {"x": rows(3)}))
@@ -168,21 +117,23 @@ def test_fallbacks_are_counted_by_gfxgraph_too():
     gfxgraph.enable(simulate="cuda")
     try:
         gfxgraph.reset_stats()
-        GraphedSession(linear(), buckets=(2,)).run(None, {"x": rows(3)})
+        session = GraphedSession(found())
+        for seed in (0, 2):
+            session.run(None, {"x": rows(4, seed)})
         assert gfxgraph.stats()["fallback_count"] == 1
     finally:
         gfxgraph.disable()
 
 
-def test_installed_every_session_goes_through_buckets():
-    """With the adapter in place ``InferenceSession.run`` is in buckets; sessions die with their last reference."""
+def test_installed_every_session_is_bound():
+    """With the adapter in place ``InferenceSession.run`` uses fixed buffers; sessions die with their last reference."""
     before = plain(linear())
     adapters.install("onnxruntime")
     try:
         session = plain(linear())
         for seed, n in enumerate((3, 5, 3)):
             same(session.run(None, {"x": rows(n, seed)}), before.run(None, {"x": rows(n, seed)}))
-        assert session._gfxgraph_session.stats()["buckets"] == {4: 2, 8: 1}
+        assert session._gfxgraph_session.stats()["shapes"] == {"[[3, 6]]": 2, "[[5, 6]]": 1}
         assert "_gfxgraph_session" not in vars(before)
         gone = weakref.ref(session)
         del session
@@ -329,38 +280,38 @@ def test_a_build_that_takes_no_vendor():
     engine.OrtValue = SimpleNamespace(
         ortvalue_from_shape_and_type=lambda shape, element_type, device_type="cpu", device_id=0: None
     )
-    session = GraphedSession(linear(), buckets=(1, 2, 4, 8), ort=engine)
+    session = GraphedSession(linear(), ort=engine)
     drive(session)
     assert not session.stats()["graphs"] and "vendor_id" in session.why_exact
 
 
 def drive(session, made=None):
     wanted = plain(made or linear())
-    for seed, n in enumerate((3, 4, 1, 8, 3, 7, 20, 2)):
+    for seed, n in enumerate((3, 4, 1, 8, 3, 4, 1, 8)):
         same(session.run(None, {"x": rows(n, seed)}), wanted.run(None, {"x": rows(n, seed)}))
 
 
 def test_graphs_are_asked_for_and_each_size_has_its_own(gpu):
-    """The provider's own option is set, each bucket is captured once, on its device, and no run reads old memory."""
+    """The provider's own option is set, each size is captured once, on its device, and no run reads old memory."""
     engine = gpu.engine()
-    session = GraphedSession(linear(), buckets=(1, 2, 4, 8), ort=engine)
+    session = GraphedSession(linear(), ort=engine)
     drive(session)
     assert session.provider == gpu.provider and session.stats()["graphs"]
     assert engine.captures == 4
-    assert {value.device for bucket in session._made.values() for value in bucket.inputs.values()} == {gpu.device}
+    assert {value.device for made in session._made.values() for value in made.inputs.values()} == {gpu.device}
     assert session.why_no_graph == ""
 
 
 def test_a_build_without_the_option(gpu):
     """A build that does not take the option runs without graphs, and says so."""
-    session = GraphedSession(linear(), buckets=(1, 2, 4, 8), ort=gpu.engine("option"))
+    session = GraphedSession(linear(), ort=gpu.engine("option"))
     drive(session)
     assert "does not have the option" in session.why_no_graph and not session.stats()["graphs"]
 
 
 def test_a_session_that_cannot_be_made_with_graphs(gpu):
     """The provider refuses the model, for its control flow: a session without graphs takes its place."""
-    session = GraphedSession(linear(), buckets=(1, 2, 4, 8), ort=gpu.engine("session"))
+    session = GraphedSession(linear(), ort=gpu.engine("session"))
     drive(session)
     assert "control flow" in session.why_no_graph
     assert session.stats()["fallback_count"] >= 1
@@ -368,7 +319,7 @@ def test_a_session_that_cannot_be_made_with_graphs(gpu):
 
 def test_a_capture_that_fails(gpu):
     """The first run under a graph fails: the same call runs without, and so do all that follow."""
-    session = GraphedSession(linear(), buckets=(1, 2, 4, 8), ort=gpu.engine("run"))
+    session = GraphedSession(linear(), ort=gpu.engine("run"))
     drive(session)
     assert "900" in session.why_exact
 
@@ -376,7 +327,7 @@ def test_a_capture_that_fails(gpu):
 def test_a_replay_that_computes_something_else(gpu, monkeypatch):
     """Where first replays are validated, a wrong one is never handed out, and graphs are given up."""
     monkeypatch.setenv("GFXGRAPH_VALIDATE_REPLAYS", "2")
-    session = GraphedSession(linear(), buckets=(1, 2, 4, 8), ort=gpu.engine("replay"))
+    session = GraphedSession(linear(), ort=gpu.engine("replay"))
     drive(session)
     assert "different results" in session.why_exact
 
@@ -396,7 +347,7 @@ def test_how_many_replays_are_validated_follows_the_defect_table(gpu, monkeypatc
         }
         file.write_text(json.dumps(about | {"n_gpus": 1, "environ": {}}))
         monkeypatch.setenv("GFXGRAPH_ENVIRONMENT", str(file))
-        session = GraphedSession(linear(), buckets=(4,), ort=gpu.engine())
+        session = GraphedSession(linear(), ort=gpu.engine())
         for seed in range(6):
             session.run(None, {"x": rows(4, seed)})
         assert (session.stats()["validations"] > 0) == wanted

@@ -22,30 +22,39 @@ HOSTILE = [
 ]
 
 
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The state folder, of the test's own."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    (tmp_path / "gfxgraph").mkdir()
+    return tmp_path / "gfxgraph"
+
+
 @pytest.mark.parametrize("content", HOSTILE)
-def test_any_content(tmp_path, content):
+def test_any_content(folder, content):
     """Nothing is raised, nothing is believed, and what is decided afterwards is kept."""
-    (tmp_path / "decisions.json").write_text(content, encoding="utf-8")
-    assert kept_decision(store(str(tmp_path)), "k") is None
+    (folder / "decisions.json").write_text(content, encoding="utf-8")
+    assert kept_decision(store(), "k") is None
     decision = a_decision()
-    store(str(tmp_path)).put("mine", {"decision": decision.as_dict()})
-    assert kept_decision(store(str(tmp_path)), "mine") == decision
+    store().put("mine", {"decision": decision.as_dict()})
+    assert kept_decision(store(), "mine") == decision
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no FIFOs")
-def test_a_pipe(tmp_path):
+def test_a_pipe(folder):
     """A FIFO in the file's place is neither read nor replaced, and nobody waits."""
-    os.mkfifo(tmp_path / "decisions.json")
-    kept = store(str(tmp_path))
+    os.mkfifo(folder / "decisions.json")
+    kept = store()
     assert kept_decision(kept, "k") is None
     kept.put("k", {"decision": a_decision().as_dict()})
     assert kept_decision(kept, "k") is not None  # in this process
 
 
-def test_a_folder_that_cannot_be(tmp_path):
+def test_a_folder_that_cannot_be(tmp_path, monkeypatch):
     """A state folder below a file: nothing is kept, nothing is raised."""
     (tmp_path / "home").write_text("")
-    kept = store(str(tmp_path / "home" / "state"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home" / "state"))
+    kept = store()
     assert kept_decision(kept, "k") is None
     kept.put("k", {"decision": a_decision().as_dict()})
 

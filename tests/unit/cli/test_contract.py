@@ -53,15 +53,14 @@ explain HSA_STATUS_ERROR_NOPE
 explain hsa_status_error_nope
 doctor --selftest --simulate=hip-9.9
 doctor --selftest --simulate=hip-7.2+nope
-check --simulate=hip+
+check --simulate=hip+ m:f
 run --simulate=hip+fault= {d}/good.py
-check --allow-cuda --simulate=hip-5
 fly
 explian
 run --simulate=hipp good.py
 run --simulate=../hip good.py
 run --simulate= good.py
-check --simulate=hipp
+check --simulate=hipp m:f
 demo --simulate=cudda
 doctor --selftest --simulate=hipp
 explain hipErrorNope
@@ -90,7 +89,6 @@ port plan {d} --arch=,,
 port verify run {d} --golden {d}/binary.pt
 port verify run {d} --target {d}/build.py:build
 run --simulate --watch= good.py
-run --simulate --coverage= good.py
 run --simulate --guard-limit 1e400 good.py
 device --index 99999999999999999999.5
 --nope
@@ -107,14 +105,11 @@ run --nope good.py
 check --nope
 check a b
 check --arg 1
+check
 report
 report a b
-run --simulate --min-coverage 2 good.py
-run --simulate --min-coverage most good.py
-run --simulate --coverage=some good.py
 run --simulate --watch=-1 good.py
 run --simulate --watch=nan good.py
-run --simulate --min-coverage nan good.py
 run --simulate --guard-limit inf good.py
 demo --tokens 0
 demo --tokens many
@@ -129,7 +124,7 @@ doctor --out {d}/x.json
 doctor --simulate
 doctor --only tokens
 doctor --selftest --simulate --out {d}
-check --simulate --allow-cuda
+doctor --selftest --simulate --allow-cuda
 port verify run {d} --build=
 port verify run {d} --build "
 demo --tokens 99999999999999999999
@@ -410,7 +405,7 @@ def test_what_cannot_be_done_is_refused(call, code, line):
 @pytest.mark.parametrize("variable", BAD_SETTINGS)
 def test_a_setting_that_cannot_be_is_refused(call, variable):
     """By the commands that start a program; doctor reports it as a finding."""
-    for line in ("check --simulate", "run --simulate good.py"):
+    for line in ("check good.py:x", "run --simulate good.py"):
         status, _, err = call(line, **{variable: BAD_SETTINGS[variable]})
         assert status == 2 and err.startswith("bad_setting: ") and variable in err
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from gfxgraph.cli.demo import examples_folder, fallbacks, verdict
@@ -124,33 +122,3 @@ def test_examples_are_found_in_the_source_tree():
     folder = examples_folder()
     assert (folder / "char_model.py").is_file()
     assert (folder / "char_model.pt").stat().st_size <= 2_000_000
-
-
-@pytest.mark.parametrize("ok", [True, False])
-def test_check(sandbox, ok):
-    """check prints health_check's keys, and its status tells whether all is well."""
-    health = {"ok": ok, "gpu": "Radeon", "rocm": "gfx1030", "native_bridge": False, "details": "fine"}
-    init = sandbox.folder / "lib/gfxgraph/__init__.py"
-    init.write_text(init.read_text() + f"\ndef health_check(): return {health!r}\n")
-    done = sandbox.gfxgraph("check")
-    assert done.returncode == (0 if ok else 1), done.stderr
-    assert done.stdout.splitlines()[0] == ("ok" if ok else "not ok")
-    assert "  native_bridge   no" in done.stdout
-    assert json.loads(sandbox.gfxgraph("check", "--json").stdout) == health
-
-
-def test_check_survives_what_kills_the_process_it_asks(sandbox):
-    """A capture that ends its process by a signal is reported as such."""
-    init = sandbox.folder / "lib/gfxgraph/__init__.py"
-    init.write_text(init.read_text() + "\ndef health_check():\n import os; os.abort()\n")
-    done = sandbox.gfxgraph("check")
-    assert done.returncode == 1
-    assert "ended by signal 6" in done.stdout
-
-
-def test_check_refuses(sandbox):
-    """What cannot be used here is refused with status 2, found before or after torch is there."""
-    assert sandbox.gfxgraph("check", STANDIN_REFUSES="1").stderr.startswith("no_gpu: ")
-    sandbox.torch("cpu")
-    done = sandbox.gfxgraph("check")
-    assert done.returncode == 2 and done.stderr.startswith("not_rocm_cpu_torch: ")

@@ -59,14 +59,12 @@ def test_an_architecture_that_nobody_knows_is_refused():
 
 
 def test_the_simulated_device_is_known_before_torch_is():
-    """device_info() under GFXGRAPH_SIMULATE; check --simulate names the simulator and no machine."""
+    """device_info() under GFXGRAPH_SIMULATE."""
     code = "import gfxgraph, sys; d = gfxgraph.device_info(); print(d.arch, d.source, 'torch' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], env=ENVIRONMENT | {"GFXGRAPH_SIMULATE": "hip"}, capture_output=True, text=True
     )
     assert done.stdout == "gfx1030 simulator False\n"
-    said = gfxgraph("check", "--simulate").stdout
-    assert "profile hip" in said and "gfx1030" not in said
 
 
 def test_status_shows_python_and_system():

@@ -260,8 +260,12 @@ def test_split():
 
 def test_wanted_sets_only_what_was_asked():
     """An option that was not given leaves the user's variable as it is."""
-    assert wanted(False, None, None, False, False, None) == {}
-    assert wanted(True, None, "pin", True, True, "-") == {
+    left_out = dict.fromkeys(("on_unsafe", "watch", "guard", "stats"))
+    left_out |= {"allow_cuda": False, "simulate": "", "validate": False, "debug": False}
+    assert wanted(left_out) == {}
+    asked = {"allow_cuda": True, "on_unsafe": "pin", "validate": True, "debug": True, "stats": "-", "watch": 0.0}
+    assert wanted(left_out | asked) == {
+        "GFXGRAPH_WATCH": "0",
         "GFXGRAPH": "validate",
         "HGB_LOG_LEVEL": "debug",
         "GFXGRAPH_ALLOW_CUDA": "1",

@@ -37,8 +37,8 @@ def model_of(name, **sizes):
 
 
 @pytest.fixture(autouse=True)
-def no_folder(monkeypatch):
-    monkeypatch.setenv("GFXGRAPH_STATE_DIR", "off")
+def no_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr("gfxgraph.process.process.current", lambda: None)  # whoever enabled gfxgraph before
 
 
@@ -177,7 +177,7 @@ def test_only_what_is_faster(composed, monkeypatch, theirs_us, is_swapped):
 
 def test_verdicts_outlive_the_process(composed, monkeypatch, tmp_path):
     """What was measured is kept; what cannot be read is measured again."""
-    monkeypatch.setenv("GFXGRAPH_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     calls = []
     monkeypatch.setattr(timed_choice, "measured", lambda *args: calls.append(1) or timed_choice.TrialTimes(1.0, 2.0))
     kernels.apply(model_of("Llama"))
@@ -186,7 +186,7 @@ def test_verdicts_outlive_the_process(composed, monkeypatch, tmp_path):
     assert len(calls) == 7
     kernels.apply(model_of("Llama"), rows=2)
     assert len(calls) == 14
-    path = tmp_path / "state" / "kernels.json"
+    path = tmp_path / "state" / "gfxgraph" / "kernels.json"
     rows = json.loads(path.read_text())["rows"]
     assert len(rows) == 14 and all(row["about"]["torch"] == torch.__version__ for row in rows.values())
     for content in (

@@ -13,17 +13,20 @@ ROW = {"ours_us": 1.0, "theirs_us": 2.0}
 
 
 @pytest.mark.parametrize("at", [None, True, -1, 10**400, float("inf"), "soon", [], {}])
-def test_a_row_of_any_time_is_sorted(tmp_path, at):
+def test_a_row_of_any_time_is_sorted(tmp_path, monkeypatch, at):
     """A time that no clock shows, one beyond floats included, keeps no verdict from being written."""
     rows = {"other": {"ours_us": 10**400, "theirs_us": [], "about": None, "at": at}}
-    (tmp_path / "kernels.json").write_text(json.dumps({"version": VERSION, "rows": rows}))
-    store = Kept(str(tmp_path), "kernels", "verdicts", VERSION, 9)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    (tmp_path / "gfxgraph").mkdir()
+    (tmp_path / "gfxgraph/kernels.json").write_text(json.dumps({"version": VERSION, "rows": rows}))
+    store = Kept("kernels", "verdicts", VERSION, 9)
     store.put("x", ROW)
     assert kept_times(store, "x") == TrialTimes(1.0, 2.0)
 
 
-def test_a_folder_that_cannot_be(caplog):
+def test_a_folder_that_cannot_be(monkeypatch):
     """A name that no file system takes keeps nothing, and raises nothing."""
-    store = Kept("/tmp/\ud800", "kernels", "verdicts", VERSION, 9)
+    monkeypatch.setenv("XDG_STATE_HOME", "/proc/nowhere")
+    store = Kept("kernels", "verdicts", VERSION, 9)
     store.put("x", ROW)
-    assert not Kept("/tmp/\ud800", "kernels", "verdicts", VERSION, 9).get("x")
+    assert not Kept("kernels", "verdicts", VERSION, 9).get("x")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from gfxgraph.core.counters import Counters
-from gfxgraph.reporting.coverage import Coverage, EagerLine
 from gfxgraph.reporting.inspection import InspectedCapture, InspectedNode, InspectedStep, Inspection, TensorInfo
 
 KERNELS = (
@@ -43,7 +42,7 @@ def node(index: int, per_layer: int) -> InspectedNode:
 
 
 def process(n_nodes: int = 100, per_layer: int = 25) -> dict[str, Any]:
-    """What one process leaves: a graph of ``n_nodes``, a split, coverage, memory."""
+    """What one process leaves: a graph of ``n_nodes``, a split, memory."""
     nodes = tuple(node(i, per_layer) for i in range(n_nodes))
     segment = InspectedStep(
         "graph", where=nodes[0].where, n_operations=n_nodes, nodes=nodes, n_nodes=n_nodes, driver_nbytes=4 << 20
@@ -60,8 +59,6 @@ def process(n_nodes: int = 100, per_layer: int = 25) -> dict[str, Any]:
     capture = InspectedCapture(
         "decode", nodes[0].where, (segment, split, last), inputs, inputs, (0, 1), 64 << 20, 900
     )
-    lines = [EagerLine("aten::argmax", "/models/llama/generate.py:90", "no capture covers this line", 900)]
-    seen = Coverage(900 * n_nodes, 900, 900, lines=lines)
     counters = Counters()
     counters.event("split", "a value read by the host", "Tensor.item", "/models/llama/generate.py:88")
     row = {
@@ -81,7 +78,6 @@ def process(n_nodes: int = 100, per_layer: int = 25) -> dict[str, Any]:
         "at": 1_790_000_000.0,
         "platform": "rocm",
         "stats": counters.snapshot() | {"enabled_at": 0.0, "replay_count": 900, "capture_count": 1},
-        "coverage": seen.as_dict(),
         "memory": {
             "devices": [device], "graphs": [row], "pools": {"(0, 1)": 64 << 20}, "driver_bytes": 4 << 20,
         },

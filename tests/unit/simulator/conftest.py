@@ -10,12 +10,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gfxgraph import simulator  # noqa: E402
+from gfxgraph.core.replaced import Replaced  # noqa: E402
 
 
 @pytest.fixture
 def install() -> Iterator[Callable[..., simulator.Simulator]]:
     """Install a profile for the rest of the test."""
-    undos: list[simulator.Restore] = []
+    undos: list[Replaced] = []
 
     def start(profile: str = "cuda", **options: int) -> simulator.Simulator:
         undos.append(simulator.install(profile, **options))

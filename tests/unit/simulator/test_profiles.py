@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from gfxgraph import simulator
+from gfxgraph.core.replaced import Replaced
 from gfxgraph.simulator import profiles
 from gfxgraph.simulator.graph_nodes import Graph
 from gfxgraph.simulator.runtime import CallRefused, SimulatedEvent, Stream
@@ -24,7 +25,7 @@ Install = Callable[..., simulator.Simulator]
 @pytest.fixture(scope="module")
 def profile_of() -> Iterator[Install]:
     """Install a profile, unless it is installed already: installing costs more than an experiment."""
-    current: list[simulator.Restore] = []
+    current: list[Replaced] = []
 
     def switch(profile: str) -> simulator.Simulator:
         sim = simulator.active()

@@ -49,13 +49,13 @@ def test_nothing_happens_unless_asked(installed):
     """The bridge is off, and of gfxgraph no more was imported than asks the environment."""
     expected = "False False ['gfxgraph', 'gfxgraph.startup', 'gfxgraph.startup.hook']\n"
     assert installed() == (0, expected, "")
-    code, said, _ = installed(GFXGRAPH="0", GFXGRAPH_SIMULATE="cuda")
+    code, said, _ = installed(SGLANG_RDNA2_KERNELS="1", SGLANG_DISABLE_GFXGRAPH="1", GFXGRAPH_SIMULATE="cuda")
     assert (code, said.split()[0]) == (0, "False")
 
 
 def test_asked_for_it_is_on(installed):
-    """GFXGRAPH=1 is enough, in the simulator as anywhere: graphs are bridged, and errors are explained."""
-    code, said, errors = installed(GFXGRAPH="1", GFXGRAPH_SIMULATE="cuda")
+    """SGLang's variable is enough, as GFXGRAPH=1 is, in the simulator too: bridged, and errors explained."""
+    code, said, errors = installed(SGLANG_RDNA2_KERNELS="1", GFXGRAPH_SIMULATE="cuda")
     assert (code, said.split()[:2]) == (0, ["True", "True"]), errors
 
 

@@ -2,7 +2,7 @@
 
     both = Composition({"encode": g1, "decode": g2, "log": g3}, after={"decode": ["encode"]})
     both.replay()                 # one launch; "log" may run beside the others
-    both.update("decode", g4)     # replaces one graph; nothing is captured again
+    both.update("decode", g4)     # another graph in its place; nothing is captured again
 
 Each graph becomes a child node of a graph built through the driver; the edges are the declared dependencies.
 Dependencies through memory are added, in the order in which the graphs were given: two graphs of one pool may use
@@ -12,14 +12,12 @@ One launch is not possible if a graph is more than its nodes: it was split at an
 it draws random numbers (torch prepares those before each replay), the first replays are still being
 validated, or the runtime lacks child graphs or is known to crash with them. Then the graphs are replayed
 one after another, in an order that fits the dependencies: the same results, more launches.
-
-HIP frees the memory of an update only when the exec is destroyed, so after a number of updates
-(hardware/defects.toml) the exec is rebuilt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import torch
@@ -27,7 +25,6 @@ import torch
 from gfxgraph.callables.captured import CapturedCallable
 from gfxgraph.callables.graph_facts import draws, launched, overlap, reads_of, span, writes_of
 from gfxgraph.capture import capture_lock
-from gfxgraph.capture.replay import runtime_workarounds
 from gfxgraph.capture.replay.node_walk import raw_graph
 from gfxgraph.capture.undo import unbroken
 from gfxgraph.core.locks import new_lock
@@ -80,8 +77,6 @@ class Composition(CapturedCallable):
         self._programs: list[Any] = []
         self._advances: bool | None = None
         self._lock = new_lock()
-        self.n_updates = 0
-        """Updates of the present exec."""
         self._look()
 
     # -- running --------------------------------------------------------------------------------------
@@ -123,21 +118,9 @@ class Composition(CapturedCallable):
             parts = {**self._parts, name: graph}
             for each, part in parts.items():
                 _check(each, part)
-            edges = self.edges
             self._parts = parts
+            self.drop()
             self._look()
-            if self._exec is None:
-                return
-            if self._why_for_good or self.edges != edges or self._is_used_up() or graph._unvalidated > 0:
-                self.drop()
-                return
-            try:
-                self._exec.update(name, graph)
-                self._programs = [part._program for part in self._parts.values()]
-                self.n_updates += 1
-            except DriverError as error:  # another topology: the exec is rebuilt at the next replay
-                process.log.debug("child graph %s was not updated: %s", name, error)
-                self.drop()
 
     def upload(self) -> None:
         """Upload what the launch needs to the device before the first one, if the runtime can."""
@@ -217,7 +200,6 @@ class Composition(CapturedCallable):
         try:
             self._exec = _Exec(self._state.driver, self._parts, self.edges)
             self._programs = [graph._program for graph in self._parts.values()]
-            self.n_updates = 0
         except DriverError as error:
             self.fall_back("graphs could not be composed", error)
         return self._exec is not None
@@ -236,11 +218,6 @@ class Composition(CapturedCallable):
                     "a launch outside torch draws random numbers, which torch prepares before each replay"
                 )
 
-    def _is_used_up(self) -> bool:
-        decisions = self._state.decisions
-        budget = None if decisions is None else decisions.update_budget
-        return (budget is not None and self.n_updates >= budget) or not runtime_workarounds.has_headroom()
-
     def drop(self) -> None:
         """Destroy the built graph; the next replay builds it anew."""
         made, self._exec = self._exec, None
@@ -258,13 +235,13 @@ class _Exec:
 
     def __init__(self, driver: Any, parts: Mapping[str, Any], edges: Edges) -> None:
         self.driver = driver
-        self.nodes: dict[str, int] = {}
+        nodes: dict[str, int] = {}
         # The nodes refer to the built graph, so it lives as long as the exec.
         self.graph = driver.create_graph()
         try:
             for name in _sorted(list(parts), edges):
-                before = [self.nodes[b] for b, a in edges if a == name]
-                self.nodes[name] = driver.add_child(self.graph, raw_graph(parts[name]), before)
+                before = [nodes[b] for b, a in edges if a == name]
+                nodes[name] = driver.add_child(self.graph, raw_graph(parts[name]), before)
             self.handle = driver.instantiate(self.graph)
         except DriverError:
             driver.destroy_graph(self.graph)
@@ -272,11 +249,6 @@ class _Exec:
 
     def launch(self, stream: int) -> None:
         self.driver.launch(self.handle, stream)
-
-    def update(self, name: str, graph: Any) -> None:
-        if "update_child" in self.driver.missing:
-            raise DriverError("graph_api_missing", api="GraphExecChildGraphNodeSetParams", library="", version=None)
-        self.driver.update_child(self.handle, self.nodes[name], raw_graph(graph))
 
     def destroy(self) -> None:
         for destroy, handle in ((self.driver.destroy_exec, self.handle), (self.driver.destroy_graph, self.graph)):
@@ -338,13 +310,10 @@ def _reaches(edges: Edges, start: str, goal: str) -> bool:
 
 
 def _sorted(names: list[str], edges: Edges) -> list[str]:
-    """The names in topological order; as given if the edges have a cycle."""
-    done: list[str] = []
-    while len(done) < len(names):
-        ready = [n for n in names if n not in done and all(b in done for b, a in edges if a == n)]
-        if not ready:
-            rest = [n for n in names if n not in done]
-            circle = f"{', '.join(rest)} depend on each other in a cycle"
-            raise CaptureError("compose_part", part=rest[0], problem=circle)
-        done.append(ready[0])
-    return done
+    """The names in topological order."""
+    try:
+        return list(TopologicalSorter({name: [b for b, a in edges if a == name] for name in names}).static_order())
+    except CycleError as error:
+        circle = list(dict.fromkeys(error.args[1]))
+        problem = f"{', '.join(circle)} depend on each other in a cycle"
+        raise CaptureError("compose_part", part=circle[0], problem=problem) from None

@@ -23,15 +23,15 @@ class Answer:
 
     __slots__ = ("_event", "_host", "_source")
 
-    def __init__(self, host: Tensor, event: Any, source: Tensor) -> None:
+    def __init__(self, host: Tensor, event: Any = None, source: Tensor | None = None) -> None:
         self._host = host
         self._event = event
-        self._source: Tensor | None = source  # the copy reads it until the event completes
+        self._source = source  # the copy reads it until the event completes
 
     @property
     def is_ready(self) -> bool:
         """True once the value has arrived; does not wait."""
-        return bool(self._event.query())
+        return self._event is None or bool(self._event.query())
 
     def value(self) -> Any:
         """The value as a Python number; waits for its copy, but for no work queued after the request."""
@@ -46,7 +46,7 @@ def ask(flag: Tensor) -> Answer:
     if flag.numel() != 1:
         raise ValueError(f"a flag must have one element; this tensor has the shape {tuple(flag.shape)}")
     if not flag.is_cuda:
-        return _Known(flag)
+        return Answer(flag.detach().clone().reshape(()))
     asked = torch.cuda.Event()
     asked.record()
     stream = _stream()
@@ -57,18 +57,6 @@ def ask(flag: Tensor) -> Answer:
         arrived = torch.cuda.Event()
         arrived.record()
     return Answer(host, arrived, flag)
-
-
-class _Known(Answer):
-    """A flag that is already on the host."""
-
-    def __init__(self, flag: Tensor) -> None:
-        super().__init__(flag.detach().clone().reshape(()), None, flag)
-        self._source = None
-
-    @property
-    def is_ready(self) -> bool:
-        return True
 
 
 def _stream() -> Any:

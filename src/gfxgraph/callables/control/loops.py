@@ -24,6 +24,7 @@ graph, because Python runs between its parts, runs in Python with its parts capt
 from __future__ import annotations
 
 import functools
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -32,16 +33,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.callables.arena import Arena, beside, current_arena
+from gfxgraph.callables.arena import Arena, beside, current_arena, upload
 from gfxgraph.callables.captured import CAPTURED, NO_GPU, WARM_UP, CapturedCallable, CapturedFunction
 from gfxgraph.callables.control import flags
 from gfxgraph.callables.graph_facts import draws, overlap, span, writes_of
+from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.inputs import copy_in, like
-from gfxgraph.callables.pieces.piece import make_piece
-from gfxgraph.callables.signature import has_buffer, key_of
+from gfxgraph.callables.options import Options
+from gfxgraph.callables.pieces.graph_numbers import make_piece
+from gfxgraph.callables.signature import InPieces, RunEagerly, has_buffer, key_of
 from gfxgraph.callables.trace.dynamo import shield
 from gfxgraph.callables.trace.world import World
-from gfxgraph.callables.worlds import TracedFunction, why_shared
 from gfxgraph.capture.replay.graph_tensors import size_of
 from gfxgraph.capture.undo import unbroken
 from gfxgraph.errors import CaptureError
@@ -81,10 +83,10 @@ class _Memory:
 class _Loop(CapturedCallable):
     """What loops share: one memory and its graphs for each kind of state, in each world of their functions."""
 
-    def __init__(self, name: str, functions: Sequence[TracedFunction], pool: Any) -> None:
+    def __init__(self, name: str, functions: Sequence[Graphed]) -> None:
         super().__init__(name)
         self._functions = functions
-        self._pool = pool
+        self._why = ""
         self._known: dict[Any, tuple[Any, dict[int, CapturedFunction]]] = {}
         self._place: Arena | None = None
         self.n_launches = 0
@@ -92,14 +94,15 @@ class _Loop(CapturedCallable):
 
     @property
     def why_eager(self) -> str:
-        """Why the loop runs eagerly; "" if it may be a graph."""
-        return next((each.why_eager for each in self._functions if each.why_eager), "")
+        """Why the last call was not a graph; "" if it may be one."""
+        return self._why
 
     def upload(self) -> None:
         """Upload the graphs to the device before their first launch, if the runtime can."""
         for _, pieces in self._known.values():
             for piece in pieces.values():
-                piece.upload()
+                if piece.graph is not None:
+                    upload(piece.graph)
 
     def _run(
         self,
@@ -130,10 +133,9 @@ class _Loop(CapturedCallable):
                     while len(self._known) > MAX_KEPT:
                         del self._known[next(iter(self._known))]
                 return made  # type: ignore[no-any-return]
-            failed = next((piece.why_eager for piece in known[1].values() if piece.why_eager), "")
-            why = failed or why_shared(worlds, state, ())
-            if why:
-                self.count_eager(why)
+            self._why = next((piece.why_eager for piece in known[1].values() if piece.why_eager), "")
+            if self._why:
+                self.count_eager(self._why)
                 return beside(place, eagerly, state, {})  # type: ignore[no-any-return]
             self.n_replays += 1
             with torch.no_grad():
@@ -141,10 +143,14 @@ class _Loop(CapturedCallable):
 
     def _worlds(self, state: tuple[Tensor, ...]) -> tuple[World, ...]:
         """The worlds that the functions are in; () if one is not a graph, or not traced yet, or has no buffers."""
+        self._why = ""
         if not all(map(has_buffer, state)):
             return ()
-        key = key_of(state)
-        found = [each.world(key, state, {}) for each in self._functions]
+        try:
+            found = [each.world_of(state) for each in self._functions]
+        except (RunEagerly, InPieces) as reason:
+            self._why = reason.why.partition("\n")[0]
+            return ()
         if torch.is_grad_enabled() and any(t.requires_grad for t in state):
             return ()  # a loop without iterations returns its inputs
         return tuple(world for world in found if world is not None) if None not in found else ()
@@ -154,9 +160,10 @@ class _Loop(CapturedCallable):
         raise NotImplementedError
 
     def _piece(self, place: Arena, steps: Callable[[], None], name: str) -> CapturedFunction:
-        piece = CapturedFunction(place, steps, pool=self._pool, name=name)
+        piece = CapturedFunction(
+            place, steps, pool=place.pool, name=name
+        )  # what outlives a step lies outside the pool
         self.n_captures += piece.capture()
-        self._pool = piece.pool
         return piece
 
 
@@ -170,7 +177,6 @@ class WhileLoop(_Loop):
         steps_per_launch: steps per launch, if steps may be launched ahead.
         run_ahead: launch before the last flag has arrived. "auto": if the body is known to change nothing but the
         state; kernels launched outside torch count as changing something.
-        pool: memory to share with other captures.
 
     The first call for states of some shape runs eagerly and warms the body up; then it is captured.
 
@@ -186,15 +192,14 @@ class WhileLoop(_Loop):
         max_steps: int,
         steps_per_launch: int = 1,
         run_ahead: bool | str = "auto",
-        pool: Any = None,
     ) -> None:
         if max_steps < 1 or steps_per_launch < 1:
             raise ValueError("max_steps and steps_per_launch must be at least 1")
         if not (callable(condition) and callable(body)):
             raise TypeError(f"WhileLoop() takes two functions, a condition and a body, not {condition!r}, {body!r}")
-        self._test = TracedFunction(condition, "condition of a while loop", make_piece)
-        self._turn = TracedFunction(body, "body of a while loop", make_piece)
-        super().__init__("while loop", (self._test, self._turn), pool)
+        self._test = _part(condition, "condition of a while loop")
+        self._turn = _part(body, "body of a while loop")
+        super().__init__("while loop", (self._test, self._turn))
         self.condition = condition
         self.body = body
         self.max_steps = max_steps
@@ -252,11 +257,11 @@ class WhileLoop(_Loop):
 
     def _eagerly(self, *state: Tensor) -> tuple[Tensor, ...]:
         n_steps = 0
-        holds = bool(self._test.run(*state))
+        holds = bool(self._test(*state))
         while holds and n_steps < self.max_steps:
-            state = _checked(self._turn.run(*state), state)
+            state = _checked(self._turn(*state), state)
             n_steps += 1
-            holds = bool(self._test.run(*state))
+            holds = bool(self._test(*state))
         self._last = n_steps, holds
         return tuple(t.clone() for t in state)
 
@@ -304,19 +309,18 @@ class Unrolled(_Loop):
     Args:
         step: takes the state, tensors on the device, and returns the next: as many, of the same shapes and dtypes.
         k: steps in one launch, at least 1.
-        pool: memory to share with other captures.
 
     Raises:
         ValueError: ``k`` is below 1.
     """
 
-    def __init__(self, step: Callable[..., Any], k: int, *, pool: Any = None) -> None:
+    def __init__(self, step: Callable[..., Any], k: int) -> None:
         if k < 1:
             raise ValueError("k must be at least 1")
         if not callable(step):
             raise TypeError(f"Unrolled() takes a function of one step, not {step!r}")
-        self._traced = TracedFunction(step, "step of an unrolled loop", make_piece)
-        super().__init__("unrolled loop", (self._traced,), pool)
+        self._traced = _part(step, "step of an unrolled loop")
+        super().__init__("unrolled loop", (self._traced,))
         self.step = step
         self.k = k
 
@@ -337,7 +341,7 @@ class Unrolled(_Loop):
 
     def _eagerly(self, n: int, *state: Tensor) -> tuple[Tensor, ...]:
         for _ in range(n):
-            state = _checked(self._traced.run(*state), state)
+            state = _checked(self._traced(*state), state)
         return tuple(t.clone() for t in state)
 
     @torch.no_grad()
@@ -358,6 +362,11 @@ class Unrolled(_Loop):
             copy_in(memory, made)
 
         return steps
+
+
+def _part(fn: Callable[..., Any], name: str) -> Graphed:
+    """A function of a loop as Dynamo sees it; it is captured as a part of a step, so not on its own."""
+    return Graphed(fn, Options(warmup=sys.maxsize), make_piece=make_piece, name=name)
 
 
 def _key(worlds: Sequence[World], state: Sequence[Tensor]) -> Any:

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gfxgraph.capture.record.tensor_arguments import written_arguments
+from gfxgraph.capture.record.overloads import written_arguments
 from gfxgraph.capture.replay.graph_tensors import storage_address
 from gfxgraph.capture.replay.rollback import Rollback
 

@@ -9,8 +9,7 @@ bucket, a graph or no graph. What the ranks decide together (ranks.py), and when
     bucket     each call, if buckets are given: the one for the largest input of any rank
     capture    after the capture: kept if it succeeded on every rank
     eviction   before a capture: what any rank has no room for is evicted on all
-    fall back  every ``check_every`` calls: if a rank's graph has failed, all drop theirs; after four
-               checks in a row without a finding, the interval grows to up to eight times its length
+    fall back  every ``check_every`` calls: if a rank's graph has failed, all drop theirs
     change     at the same checks: if what a rank's function reads in Python has changed, all capture again
 
 A rank whose replay fails does not stop the others, which have already launched: until the next check it runs the
@@ -63,9 +62,6 @@ from gfxgraph.capture.undo import unbroken
 from gfxgraph.errors import CaptureError, DriverError, first_line
 from gfxgraph.types import OnUnsafe
 
-QUIET_CHECKS, MOST_TIMES = 4, 8
-"""After this many checks without a finding, each further one doubles the interval, up to this multiple of the first.
-"""
 MAX_CHANGES = 4
 """How many times a signature is captured again because what the function reads has changed."""
 
@@ -87,9 +83,6 @@ class _Bucket:
     """Whether the graph could be joined to its copies when ``fast`` was made; None where it was not."""
     n_calls: int = 0
     n_since_check: int = 0
-    n_quiet: int = 0
-    interval: int = 0
-    """Calls from the last check to the next; the same on every rank, as all get the same answers at each check."""
     n_changes: int = 0
     used_at: int = 0
     why_eager: str = ""
@@ -124,7 +117,7 @@ class Agreed(CapturedCallable):
             there; None uses the actual sizes, which must then be the same on all ranks. A single rank is
             never padded.
         warmup: eager calls before a capture.
-        check_every: replays from one check of the graphs' health to the next, at first and after a finding.
+        check_every: replays from one check of the graphs' health to the next; the same on every rank.
         max_graphs: most captured signatures on this rank.
 
     Raises:
@@ -140,7 +133,7 @@ class Agreed(CapturedCallable):
         *,
         buckets: Sequence[int] | None = None,
         warmup: int = 1,
-        check_every: int = 32,
+        check_every: int = 128,
         max_graphs: int = 16,
     ) -> None:
         if not callable(fn):
@@ -161,7 +154,7 @@ class Agreed(CapturedCallable):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function; every rank must call it equally often."""
         last = self._last
-        if last is not None and last.n_since_check < last.interval:
+        if last is not None and last.n_since_check < self.check_every:
             made = last.fast(args, kwargs)
             if made is not MISS:
                 self._n_calls += 1
@@ -299,7 +292,7 @@ class Agreed(CapturedCallable):
                 return WARM_UP
             if not self._capture(place, bucket, args, kwargs, tensors):
                 return bucket.why_eager
-        if bucket.n_since_check == bucket.interval:
+        if bucket.n_since_check == self.check_every:
             bucket.n_since_check = 0
             self._check(bucket)
             if bucket.entry is None:
@@ -337,12 +330,6 @@ class Agreed(CapturedCallable):
             self._drop(bucket, bucket.failed or "the ranks no longer decide together")
             return
         states = {state for state, _ in opinions}
-        is_quiet = states == {"well"}
-        bucket.n_quiet = bucket.n_quiet + 1 if is_quiet else 0
-        if bucket.n_quiet > QUIET_CHECKS:
-            bucket.interval = min(2 * bucket.interval, MOST_TIMES * self.check_every)
-        elif not is_quiet:
-            bucket.interval = self.check_every
         if "failed" in states:
             self._drop(bucket, bucket.failed or "the graph of another rank has failed")
         elif "changed" in states:
@@ -436,7 +423,7 @@ class Agreed(CapturedCallable):
         entry.fill(tensors)
         entry.warm, entry.written = bucket.warm, set(bucket.written)
         place.stream.wait_stream(torch.cuda.current_stream())
-        entry.first = entry.capture(recorded=True)
+        entry.first = entry.capture()
         return entry
 
     def _drop(self, bucket: _Bucket, why: str) -> None:
@@ -449,7 +436,7 @@ class Agreed(CapturedCallable):
         if found is None:
             if not all(t.is_cuda for t in tensors):
                 raise CaptureError("wrong_device", tensor_device="cpu", graph_device="cuda", op=self.name, where="")
-            found = self._known[key] = _Bucket(label_of(tensors), interval=self.check_every)
+            found = self._known[key] = _Bucket(label_of(tensors))
         return found
 
 

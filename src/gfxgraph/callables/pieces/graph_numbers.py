@@ -20,13 +20,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 import torch
 from torch import Tensor, fx
 
 from gfxgraph.callables.pieces.device_numbers import OnDevice, Range
-from gfxgraph.callables.pieces.region import Region
+from gfxgraph.callables.pieces.region import Piece, Region
 from gfxgraph.callables.trace.dynamo import OnlyTraced, local, note_inputs
 from gfxgraph.callables.trace.trace_result import RESTLESS_NUMBER, Found
 
@@ -35,26 +34,6 @@ MOST_VALUES = 6
 
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
 Env = dict[fx.Node, object]
-
-
-class Capturing(Protocol):
-    """A piece (piece.py)."""
-
-    is_drawless: bool
-    draws_of_host: bool
-
-    def __call__(self, *inputs: object) -> object:
-        """Run it."""
-        ...
-
-    @property
-    def regions(self) -> list[Region]:
-        """What captures it."""
-        ...
-
-    def give_up(self) -> None:
-        """Drop what was captured."""
-        ...
 
 
 def numbers_in(graph: fx.Graph) -> list[fx.Node]:
@@ -88,7 +67,7 @@ class InParts:
         make: a piece for a part of it.
     """
 
-    def __init__(self, found: Found, numbers: list[fx.Node], make: Callable[[Found], Capturing]) -> None:
+    def __init__(self, found: Found, numbers: list[fx.Node], make: Callable[[Found], Piece]) -> None:
         self._found = found
         self._make = make
         self._numbers = numbers
@@ -101,7 +80,7 @@ class InParts:
         self._values: dict[fx.Node, set[object]] = {node: set() for node in self._taken}
         self._can_be_cut = not found.why_eager and not any(map(_switches, self._rest))
         self._steps: list[_Stretch] = []
-        self._gone: list[Capturing] = []
+        self._gone: list[Piece] = []
         """Pieces of before the graph was cut."""
         self._boxed: dict[fx.Node, fx.Node] = {}
         """By number: the input of pieces that is its tensor on the device."""
@@ -111,7 +90,7 @@ class InParts:
         self._has_forms = self._can_be_cut and all(map(self._on_device(frozenset(numbers)).can, self._takers()))
 
     @property
-    def _pieces(self) -> list[Capturing]:
+    def _pieces(self) -> list[Piece]:
         return [*self._gone, *[step.piece for step in self._steps]]
 
     @property
@@ -256,7 +235,7 @@ class InParts:
 class _Stretch:
     """Operations of the graph that run together."""
 
-    def __init__(self, takes: list[fx.Node], gives: list[fx.Node], piece: Capturing) -> None:
+    def __init__(self, takes: list[fx.Node], gives: list[fx.Node], piece: Piece) -> None:
         self.takes, self.gives, self.piece = takes, gives, piece
 
 
@@ -281,3 +260,11 @@ def _switches(node: fx.Node) -> bool:
     """Whether the node may change a state of torch's: it computes no tensor, of none."""
     about = [each.meta.get("example_value") for each in (node, *node.all_input_nodes)]
     return node.op != "get_attr" and not any(isinstance(value, Tensor | tuple | list) for value in about)
+
+
+def make_piece(found: Found, *, name: str, max_graphs: int = 64) -> Piece | InParts:
+    """Make a callable for an FX graph of the function called ``name``."""
+    numbers = numbers_in(found.graph.graph)
+    if not numbers:
+        return Piece(found, name, max_graphs)
+    return InParts(found, numbers, lambda part: Piece(part, name, max_graphs))

@@ -1,10 +1,9 @@
-"""One callable compiled by Inductor, captured and replayed by a graphed callable.
+"""One callable compiled by Inductor, or one FX graph from Dynamo, captured and replayed by a graphed callable.
 
 Problem: Inductor's callables take everything as inputs, parameters included: hundreds of tensors that never
 move, and a few that change each time. Copying all of them costs more than the replay. Idea: inputs that
 Inductor declares static, and those that the region writes to, are bound to their addresses, and one C
-call compares all of these; the rest goes to a graphed callable, with its buffers, buckets, memory limit
-and fallbacks.
+call compares all of these; the rest goes to a graphed callable, with its buffers, memory limit and fallbacks.
 
     inputs ── all bound addresses unchanged? ──> variant ──> graphed callable
                       └── no ──> another variant, for the present addresses
@@ -20,53 +19,24 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from gfxgraph.callables.captured import CapturedCallable
+from gfxgraph.callables.effects import Draws
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.options import Options
+from gfxgraph.callables.signature import HOST_CONSTANT_NUMEL, RunEagerly, mode_key, tensor_key, what_changed
+from gfxgraph.callables.trace.dynamo import OnlyTraced, local, note_inputs
+from gfxgraph.callables.trace.trace_result import RESTLESS_NUMBER, Found
 from gfxgraph.callables.trace.watch import same_addresses
+from gfxgraph.callables.training.gradients import Gradients
 from gfxgraph.capture.replay.graph_tensors import Layout, has_layout, tensor_at
+from gfxgraph.process import bridge
 from gfxgraph.types import ReplayMode
-
-Place = tuple[int, int]
-"""Position of a tensor among the inputs, and its dim."""
-
-
-class Sizes:
-    """The observations of the calls seen so far."""
-
-    def __init__(self) -> None:
-        self._candidates: dict[int, set[Place]] = {}
-        self._seen: set[tuple[int, ...]] = set()
-        self._where: dict[int, Place] | None = None
-        self.is_hopeless = False
-
-    def look(self, inputs: list[Any], numbers: list[int], tensors: list[int]) -> dict[int, Place] | None:
-        """Each number's place; None until every number has been seen with two values, or if one has no place."""
-        if self.is_hopeless:
-            return None
-        values = tuple([inputs[i] for i in numbers])
-        if values in self._seen:
-            return self._where
-        self._seen.add(values)
-        for number in numbers:
-            found = {
-                (at, dim) for at in tensors for dim, size in enumerate(inputs[at].size()) if size == inputs[number]
-            }
-            known = self._candidates.get(number)
-            self._candidates[number] = found if known is None else known & found
-        self.is_hopeless = not all(self._candidates[number] for number in numbers)
-        if self.is_hopeless:
-            self._where = None
-        elif all(len({seen[at] for seen in self._seen}) > 1 for at in range(len(numbers))):
-            self._where = {number: min(self._candidates[number]) for number in numbers}
-        return self._where
-
 
 MAX_VARIANTS = 4
 """Sets of addresses kept captured; the least recently used is evicted first."""
@@ -77,14 +47,6 @@ ALIGNMENT = 16
 
 Boxed = Callable[[list[Any]], Any]
 _regions: weakref.WeakSet[Region] = weakref.WeakSet()
-
-
-@dataclass(frozen=True, slots=True)
-class RegionOptions:
-    """Options for our graphs from the caller of ``torch.compile``."""
-
-    buckets: Any = None
-    max_graphs: int = 64
 
 
 def living() -> list[Region]:
@@ -101,6 +63,7 @@ class Region(CapturedCallable):
         mutated: positions of inputs that the callable writes to.
         is_backward, is_inference: what it was compiled from.
         is_partition: one of several parts of a compiled graph.
+        max_graphs: most captured signatures at the same addresses.
         mode: of the graphed callables inside; hot ones hand out their buffers.
         name: for messages.
         alignment: what the callable assumes about addresses, in bytes; other inputs are copied for it.
@@ -117,7 +80,7 @@ class Region(CapturedCallable):
         is_backward: bool = False,
         is_inference: bool = True,
         is_partition: bool = False,
-        wanted: RegionOptions = RegionOptions(),
+        max_graphs: int = 64,
         mode: ReplayMode = ReplayMode.HOT,
         name: str = "",
         alignment: int = ALIGNMENT,
@@ -131,8 +94,7 @@ class Region(CapturedCallable):
         self._is_backward = is_backward
         self.computes_into_arguments = is_backward or is_partition
         """Whether Inductor may compute into an argument whose last use is this region, if Inductor made it."""
-        self.wanted = wanted
-        self._sizes = Sizes() if wanted.buckets is not None and is_inference else None
+        self.max_graphs = max_graphs
         self._copied: frozenset[int] = frozenset()
         """Static inputs that turned out to move."""
         self._variants: dict[tuple[int, ...], Variant] = {}
@@ -253,17 +215,13 @@ class Region(CapturedCallable):
     def mutated(self) -> frozenset[int]:
         return self._mutated
 
-    @property
-    def sizes(self) -> Sizes | None:
-        return self._sizes
-
     def stats(self) -> dict[str, Any]:
         """Sums over the variants: ``captures``, ``replays``, ``eager`` calls by reason."""
         total: dict[str, Any] = {
             "captures": 0, "replays": 0, "eager": {}, **self._before, "variants": len(self._variants),
         }  # fmt: skip
         total["eager"] = dict(Counter(total["eager"]) + self.eager)
-        for inner in (*self.gradients, *[graphed for each in self._variants.values() for graphed in each.graphed]):
+        for inner in (*self.gradients, *[each.graphed for each in self._variants.values()]):
             found = inner.stats()
             total["captures"] += found["captures"]
             total["replays"] += found["replays"]
@@ -278,8 +236,7 @@ class Region(CapturedCallable):
         for each in self.gradients:
             lines.append(f"  forward and backward: {each.why_eager or f'{each.n_replays} replays'}")
         for variant in self._variants.values():
-            for graphed in variant.graphed:
-                lines += ["  " + line for line in graphed.explain().splitlines()]
+            lines += ["  " + line for line in variant.graphed.explain().splitlines()]
         return "\n".join(lines)
 
 
@@ -287,24 +244,15 @@ class Variant:
     """The region with some of its inputs at fixed addresses."""
 
     def __init__(self, region: Region, inputs: list[Any], fixed: tuple[int, ...]) -> None:
-        self._region = weakref.ref(region)
         self._positions = list(fixed)
         self._addresses: list[int | None] = [None] * len(inputs)
-        self._bound: list[Any] = [None] * len(inputs)
+        bound: list[Any] = [None] * len(inputs)
         for i in fixed:
             self._addresses[i] = inputs[i].data_ptr()
-            self._bound[i] = inputs[i].detach() if region.owns(i) else tensor_at(Layout.of(inputs[i]))
+            bound[i] = inputs[i].detach() if region.owns(i) else tensor_at(Layout.of(inputs[i]))
         self._moving = [i for i in range(len(inputs)) if self._addresses[i] is None]
-        self._tensors = [i for i in self._moving if isinstance(inputs[i], Tensor)]
-        self._numbers = [i for i in self._moving if not isinstance(inputs[i], Tensor)]
-        self._sizes = region.sizes
-        options = Options(mode=region.mode, max_graphs=region.wanted.max_graphs, assume_pure=True)
-        self._exact = Graphed(Bound(region, self._bound, self._moving), options)
-        self._padded: Graphed | None = None
-
-    @property
-    def graphed(self) -> list[Graphed]:
-        return [self._exact] if self._padded is None else [self._exact, self._padded]
+        options = Options(mode=region.mode, max_graphs=region.max_graphs, assume_pure=True)
+        self.graphed = Graphed(Bound(region, bound, self._moving), options)
 
     def is_at(self, inputs: list[Any]) -> bool:
         """True if all bound inputs lie at their addresses."""
@@ -312,34 +260,9 @@ class Variant:
 
     def run(self, inputs: list[Any]) -> Any:
         """Run one call; empties the list, as Inductor's callables do."""
-        if self._sizes is not None and self._numbers:
-            return self._run_sized(inputs)
         given = [inputs[i] for i in self._moving]
         inputs.clear()
-        return self._exact(*given)
-
-    def _run_sized(self, inputs: list[Any]) -> Any:
-        """Run a call whose sizes vary: in a bucket, once it is known which dims the numbers are."""
-        assert self._sizes is not None
-        where = self._sizes.look(inputs, self._numbers, self._tensors)
-        if where is None:
-            given = [inputs[i] for i in self._moving]
-            inputs.clear()
-            return self._exact(*given)
-        if self._padded is None:
-            region = self._region()
-            assert region is not None
-            options = Options(
-                dynamic="infer",
-                buckets=region.wanted.buckets,
-                mode=region.mode,
-                max_graphs=region.wanted.max_graphs,
-                assume_pure=True,
-            )
-            self._padded = Graphed(Bound(region, self._bound, self._tensors, where), options)
-        given = [inputs[i] for i in self._tensors]
-        inputs.clear()
-        return self._padded(*given)
+        return self.graphed(*given)
 
 
 class Bound:
@@ -348,19 +271,15 @@ class Bound:
     Args:
         bound: the bound tensors, at their positions; None elsewhere.
         moving: positions of the arguments.
-        numbers: by position, which dim of which argument a number is; empty if numbers are arguments.
     """
 
-    def __init__(
-        self, region: Region, bound: list[Any], moving: list[int], numbers: dict[int, tuple[int, int]] | None = None
-    ) -> None:
+    def __init__(self, region: Region, bound: list[Any], moving: list[int]) -> None:
         self._model = region.model
         self._mutated = region.mutated
         self._alignment = region.alignment
         self._into_arguments = region.computes_into_arguments
         self._inputs = bound
         self._moving = moving
-        self._numbers = numbers or {}
         self.__qualname__ = region.name
         self.homes = frozenset(t.untyped_storage().data_ptr() for t in bound if isinstance(t, Tensor) and t.numel())
         """Storage addresses of the bound tensors."""
@@ -369,8 +288,6 @@ class Bound:
         inputs = list(self._inputs)
         for i, value in zip(self._moving, given):
             inputs[i] = value
-        for i, (tensor, dim) in self._numbers.items():
-            inputs[i] = inputs[tensor].size(dim)
         results = self._model(_aligned_all(inputs, self._mutated, self._alignment))
         return _apart(results, given) if self._into_arguments else results
 
@@ -394,11 +311,13 @@ def _aligned_all(inputs: list[Any], mutated: frozenset[int], alignment: int) -> 
 
     An alignment of 1 copies none: an FX graph writes to its inputs, and returns views of them.
 
-    An input that is written to is not copied: if it is misaligned now, it was when its kernels were compiled.
+    An input that is written to is not copied: if it is misaligned now, it was when its kernels were compiled. A fake
+    one, where a padding is judged, has no address.
     """
     for i, value in enumerate(inputs if alignment > 1 else ()):
-        if isinstance(value, Tensor) and value.is_cuda and value.data_ptr() % alignment and i not in mutated:
-            inputs[i] = _clone(value)
+        if isinstance(value, Tensor) and value.is_cuda and i not in mutated and not isinstance(value, FakeTensor):
+            if value.data_ptr() % alignment:
+                inputs[i] = _clone(value)
     return inputs
 
 
@@ -408,3 +327,147 @@ def _clone(tensor: Tensor) -> Tensor:
         n = 1 + sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride()))
         flat = tensor.as_strided((n,), (1,), tensor.storage_offset()).clone()
         return flat.as_strided(tensor.size(), tensor.stride(), 0)
+
+
+MAX_NUMBERS = 16
+"""Values of small host tensors for which forward and backward are captured; with more, calls run eagerly.
+
+Python's own numbers do not count here: graph_numbers.py keeps them out of the pieces.
+"""
+
+
+class Piece(Region):
+    """A callable that replaces one FX graph from Dynamo, where Dynamo's code calls it.
+
+        inputs ── no gradients ──> as any region
+               ── gradients    ──> forward and backward as two graphs; every tensor is an argument, parameters too
+               ── during a warm-up, comparison or capture by others ──> the FX graph itself
+
+    Inputs from outside the function's arguments (parameters, buffers, attributes) are expected
+    to stay in place; one that moves is copied from then on. Dynamo has checked its guards before a piece runs.
+    """
+
+    restless: tuple[str, ...] = ()
+    """Sources of numbers that differ from call to call: it is given none."""
+
+    def __init__(self, found: Found, name: str, max_graphs: int) -> None:
+        graph = self._graph = found.graph.forward
+        nodes = found.graph.graph.nodes
+        n = sum(node.op != "placeholder" for node in nodes)
+        super().__init__(
+            lambda inputs: graph(*inputs),
+            found.outside,
+            [],
+            max_graphs=max_graphs,
+            mode=ReplayMode.STANDARD,
+            alignment=1,
+            name=f"{name}, a piece of {n} operations",
+        )
+        self._is_empty = not any(node.op.startswith("call_") for node in nodes)
+        self._outside = found.outside
+        self._names = found.names
+        self._numbers_met: set[tuple[str, ...]] = set()
+        """What small host tensors have held, in calls that may be differentiated."""
+        if found.why_eager:
+            self.fall_back(found.why_eager)
+        self._with_gradients: dict[Any, Gradients] = {}
+        self._has_run = False
+        self.is_drawless = False
+        """Its first run drew no random numbers from the device's default generator."""
+        self.draws_of_host = False
+        """Its first run drew random numbers from the host's generator."""
+
+    def __call__(self, *inputs: Any) -> Any:  # type: ignore[override]
+        if local.is_foreseeing:
+            raise OnlyTraced
+        state = bridge.process_for_callables()
+        if self._is_empty or state is None or torch.cuda.is_current_stream_capturing():
+            return self._graph(*inputs)
+        if not self._has_run:
+            return self._first(inputs)
+        note_inputs(inputs)
+        if local.is_raw:
+            return self._graph(*inputs)
+        if self.why_eager:
+            self.count_eager(self.why_eager)
+            return self._graph(*inputs)
+        if torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in inputs):
+            try:
+                return self._differentiable(inputs)
+            except RunEagerly as eager:
+                self.count_eager(eager.why)
+                return self._graph(*inputs)
+        return super().__call__(list(inputs))
+
+    def _first(self, inputs: Sequence[Any]) -> Any:
+        """Run the first call eagerly, and find out whether it does something that no graph can, and what its results
+        share.
+        """
+        self._has_run = True
+        note_inputs(inputs)
+        tensors = [t for t in inputs if isinstance(t, Tensor)]
+        host = [t for t in tensors if not t.is_cuda and not t.is_inference()]
+        versions, layouts = [t._version for t in host], [tensor_key(t) for t in tensors]
+        on_device = [t.get_device() for t in tensors if t.is_cuda]
+        with Draws(on_device[0] if on_device else torch.cuda.current_device()) as draws:
+            result = self.look(list(inputs))
+        self.is_drawless, self.draws_of_host = draws.none, draws.of_host
+        changed = [tensor_key(t) for t in tensors]
+        # Whether results need gradients because of what the graph does, rather than because of its inputs.
+        has_gradients = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+        begins = any(isinstance(t, Tensor) and t.requires_grad and t.grad_fn is not None for t in result)
+        if draws.of_host:
+            self.fall_back("it draws random numbers on the host")
+        elif versions != [t._version for t in host]:
+            self.fall_back("it writes to a tensor on the host")
+        elif layouts != changed:
+            self.fall_back(what_changed(layouts, changed))
+        elif begins and not has_gradients:
+            self.fall_back("it enables gradients inside, and the results of a graph have none")
+        elif not local.is_raw:
+            self.count_eager("warm-up")
+        return result
+
+    def _differentiable(self, inputs: Sequence[Any]) -> Any:
+        """Run a call that may be differentiated.
+
+        Raises:
+            RunEagerly: the FX graph itself must run.
+        """
+        if torch._C._current_graph_task_id() != -1 or torch._C._autograd._top_saved_tensors_default_hooks(True):
+            raise RunEagerly("saved-tensor hooks (checkpointing) replace what autograd saves")
+        in_place = [i for i in self._outside if isinstance(inputs[i], Tensor) and inputs[i].is_cuda]
+        tensors = [each for each in inputs if isinstance(each, Tensor)]
+        others = tuple(each for each in inputs if not isinstance(each, Tensor))
+        # Dynamo hands a number that has changed over as a tensor on the host: a constant, as all small ones.
+        host = [t for t in tensors if not t.is_cuda]
+        if any(t.requires_grad or t.numel() > HOST_CONSTANT_NUMEL for t in host):
+            raise RunEagerly("an input of a differentiable piece is not on the device")
+        if not all(map(has_layout, tensors)):
+            raise RunEagerly("an input of a differentiable piece is sparse, nested or a wrapper")
+        if any(t.is_inference() for t in tensors):
+            raise RunEagerly("an input was made under inference_mode, which autograd does not save")
+        values = tuple(repr(t.tolist()) for t in host)
+        if values and values not in self._numbers_met:
+            if len(self._numbers_met) >= MAX_NUMBERS:
+                at = next(i for i, t in enumerate(inputs) if isinstance(t, Tensor) and not t.is_cuda)
+                raise RunEagerly(f"{self._names[at] or 'a number'} {RESTLESS_NUMBER}")
+            self._numbers_met.add(values)
+        addresses = tuple(inputs[i].data_ptr() for i in in_place)
+        key = (*[tensor_key(t) for t in tensors], others, values, addresses, mode_key())
+        known = self._with_gradients.get(key)
+        if known is None:
+            if len(self._with_gradients) >= self.max_graphs:
+                raise RunEagerly("more signatures than max_graphs")
+            known = self._with_gradients[key] = Gradients(self._graph, inputs, frozenset(in_place), self.is_drawless)
+            self.gradients.append(known)
+        return known(inputs)
+
+    @property
+    def regions(self) -> list[Region]:
+        """What captures it."""
+        return [self]
+
+    def give_up(self) -> None:
+        super().give_up()
+        self._with_gradients.clear()

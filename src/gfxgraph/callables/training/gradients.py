@@ -26,19 +26,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import compress
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gfxgraph.callables.arena import arena_of, record, replay
+from gfxgraph.callables.arena import arena_of, capture_graph, replay
 from gfxgraph.callables.captured import CapturedCallable
 from gfxgraph.callables.graph_facts import draws, writes_of, written_inputs
-from gfxgraph.callables.inputs import copy_in, like
+from gfxgraph.callables.inputs import copy_in, is_dense, like
 from gfxgraph.callables.outputs import builder
 from gfxgraph.callables.signature import NotATree, RunEagerly, flatten
-from gfxgraph.capture.record.random_generators import drawless
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.process import bridge
@@ -101,8 +101,8 @@ class Gradients(CapturedCallable):
             self._capture(given)
         flat = _Replay.apply(self, *given)
         self.n_replays += 1
-        made = iter(flat if isinstance(flat, tuple) else (flat,))
-        return self._build(iter([next(made) if i is None else given[i] for i in self._itself]))
+        have = [*given, *(flat if isinstance(flat, tuple) else (flat,))]
+        return self._build(iter([have[at] if part is None else part.of(have[at]) for at, part in self._places]))
 
     # -- capture --------------------------------------------------------------------------------------
 
@@ -116,8 +116,7 @@ class Gradients(CapturedCallable):
         with place.lock:
             place.follow(torch.cuda.current_stream(place.device_index))
             try:
-                with drawless(self._is_drawless):
-                    self._record(place, given)
+                self._record(place, given)
             except (RuntimeError, NotATree) as error:
                 if is_interrupt(error):
                     raise
@@ -136,7 +135,8 @@ class Gradients(CapturedCallable):
             # A new leaf: if it were a view, as eager's argument may be, gradients would bypass it.
             inputs[i] = static
         with torch.enable_grad():
-            forward, result = record(place, None, lambda: self.fn(*inputs))
+            made = capture_graph(place, lambda: self.fn(*inputs), is_drawless=self._is_drawless)
+        forward, result = made.graph, made.result
         self._pool = forward.pool()
         self._build = builder(result)
         copied = [t for i, t in zip(self._at, self.statics) if i not in self._in_place]
@@ -144,14 +144,12 @@ class Gradients(CapturedCallable):
             raise RuntimeError("the function writes to its arguments")
         results: list[Tensor] = []
         flatten(result, results)
-        # A result that is an argument is returned as the caller's own, and autograd continues from there.
-        self._itself = [next((i for i, s in enumerate(self.statics) if t is s), None) for t in results]
-        self.made = [t for t, i in zip(results, self._itself) if i is None]
-        if not all(t.is_cuda and t.layout is torch.strided for t in self.made):
+        if not all(t.is_cuda and t.layout is torch.strided for t in results):
             raise RuntimeError("a result is not a tensor on the device")
-        homes = [t.untyped_storage().data_ptr() for t in self.made if t.numel()]
-        if len(set(homes)) < len(homes) or set(homes) & {t.untyped_storage().data_ptr() for t in self.statics}:
-            raise RuntimeError("a result shares memory with another one or with an argument")
+        self._sources, self._places = _taken_apart(results, self.statics)
+        self.made = [_source(results, *each) for each in self._sources]
+        if [t.stride() for t in given] != [t.stride() for t in self.statics] and any(p for _, p in self._places):
+            raise RuntimeError("a result is a part of an argument with gaps in its memory")
         ends = [t for t in self.made if t.requires_grad]
         self.wanted = [t for t in self.statics if t.requires_grad]
         self.arriving = [torch.empty_like(t, requires_grad=False) for t in ends]
@@ -169,13 +167,15 @@ class Gradients(CapturedCallable):
         from_, arriving = list(compress(ends, arrivals)), list(compress(self.arriving, arrivals))
         is_last = all(arrivals)
         with torch.enable_grad():
-            return record(
+            made = capture_graph(
                 place,
-                self._pool,
                 lambda: torch.autograd.grad(
                     from_, self.wanted, arriving, allow_unused=True, retain_graph=not is_last
                 ),
+                self._pool,
+                is_drawless=self._is_drawless,
             )
+        return made.graph, made.result
 
     # -- replay ---------------------------------------------------------------------------------------
 
@@ -243,7 +243,7 @@ class Gradients(CapturedCallable):
             for i, each in zip(self._at, own):
                 inputs[i] = each
             flatten(self.fn(*inputs), results)
-        made = [t for t, i in zip(results, self._itself) if i is None]
+        made = [_source(results, *each) for each in self._sources]
         ends = [(t, grad) for t, grad, needs in zip(made, grads, self._needs) if needs and grad is not None]
         wanted = [t for t, static in zip(own, self.statics) if static.requires_grad]
         return list(
@@ -269,6 +269,63 @@ class Gradients(CapturedCallable):
             yield
         finally:
             before.put_back()
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A result that is a part of another tensor: of an argument, or of what several results are parts of."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    is_detached: bool
+
+    def of(self, whole: Tensor) -> Tensor:
+        """The part as autograd's view of the caller's tensor: a gradient goes through it into the whole."""
+        whole = whole.detach() if self.is_detached else whole
+        return whole.as_strided(self.size, self.stride, whole.storage_offset() + self.offset)
+
+
+def _taken_apart(
+    results: list[Tensor], statics: Sequence[Tensor]
+) -> tuple[list[tuple[int, bool]], list[tuple[int, _Part | None]]]:
+    """How results are made from the arguments and from tensors that have memory of their own.
+
+    Returns:
+        The tensors to make, as a result's number and whether it is what that result is a view of; and for each
+        result its place among the arguments and these, and which part of that it is.
+
+    Raises:
+        RuntimeError: results share memory in a way that autograd does not know.
+    """
+    homes = [t.untyped_storage().data_ptr() if t.numel() else -1 for t in results]
+    whole: list[Tensor] = list(statics)
+    sources: list[tuple[int, bool]] = []
+    places: list[tuple[int, _Part | None]] = [(0, None)] * len(results)
+    for i in sorted(range(len(results)), key=lambda i: not results[i].requires_grad):  # detached ones come last
+        t, home = results[i], homes[i]
+        shared = [k for k, w in enumerate(whole) if w is t or home >= 0 and w.untyped_storage().data_ptr() == home]
+        if not shared:
+            has_base = homes.count(home) > 1 and t._base is not None
+            whole.append(t._base if has_base else t)  # type: ignore[arg-type]
+            sources.append((i, has_base))
+            shared = [len(whole) - 1]
+        at = next((k for k in shared if whole[k] is t), shared[0])
+        w = whole[at]
+        if w is t:
+            places[i] = at, None
+            continue
+        if w.dtype != t.dtype or not is_dense(w) or (t.requires_grad and t._base is not w):
+            raise RuntimeError("a result shares memory with another one or with an argument")
+        offset = t.storage_offset() - w.storage_offset()
+        places[i] = at, _Part(tuple(t.size()), t.stride(), offset, not t.requires_grad)
+    return sources, places
+
+
+def _source(results: Sequence[Tensor], i: int, is_base: bool) -> Tensor:
+    found = results[i]._base if is_base else results[i]
+    assert found is not None
+    return found
 
 
 class _Replay(torch.autograd.Function):

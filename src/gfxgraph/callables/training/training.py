@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -40,14 +39,14 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from gfxgraph.callables.arena import Arena, beside, current_arena, record, replay
+from gfxgraph.callables.arena import Arena, beside, capture_graph, current_arena, replay
 from gfxgraph.callables.captured import CAPTURED, NO_GPU, WARM_UP, CapturedCallable
 from gfxgraph.callables.explain_calls import table
 from gfxgraph.callables.graph_facts import overlap, reads_of, span, writes_of, written_inputs
 from gfxgraph.callables.inputs import copy_in, like, tensors_of
-from gfxgraph.callables.outputs import copied, use_count
+from gfxgraph.callables.outputs import Outputs, use_count
 from gfxgraph.callables.python_reads import HostEffects, Snapshot
-from gfxgraph.callables.signature import RunEagerly, has_buffer, key_of, named_by
+from gfxgraph.callables.signature import NotATree, RunEagerly, has_buffer, key_of
 from gfxgraph.callables.trace.watch import Unwatchable
 from gfxgraph.capture.replay.graph_tensors import kind_of
 from gfxgraph.capture.replay.rollback import Rollback
@@ -139,7 +138,7 @@ class TrainingStep(CapturedCallable):
         the caller.
         warmup: eager calls before the capture; they are real steps. At least one, which creates the optimizer's
         state.
-        optimizers: the optimizers that the step uses; by default those it names: in its closure, its globals, or the
+        optimizers: more optimizers that the step uses, besides those it names: in its closure, its globals, or the
         object whose method it is.
         scalers: likewise.
         modules: likewise.
@@ -158,9 +157,9 @@ class TrainingStep(CapturedCallable):
         step: Callable[..., Any],
         *,
         warmup: int = 3,
-        optimizers: Iterable[Any] | None = None,
-        scalers: Iterable[Any] | None = None,
-        modules: Iterable[torch.nn.Module] | None = None,
+        optimizers: Iterable[Any] = (),
+        scalers: Iterable[Any] = (),
+        modules: Iterable[torch.nn.Module] = (),
         pool: Any = None,
     ) -> None:
         if not callable(step):
@@ -169,11 +168,15 @@ class TrainingStep(CapturedCallable):
         functools.update_wrapper(self, step)
         self.step = step
         self.warmup = max(1, warmup)
-        named = list(_named_by(step))
-        self.optimizers = list(optimizers) if optimizers is not None else _of_kind(named, torch.optim.Optimizer)
-        self.scalers = list(scalers) if scalers is not None else _of_kind(named, torch.amp.GradScaler)
-        self.schedulers = _of_kind(named, torch.optim.lr_scheduler.LRScheduler)
-        self.modules = list(modules) if modules is not None else _of_kind(named, torch.nn.Module)
+        self.optimizers, self.scalers, self.modules = list(optimizers), list(scalers), list(modules)
+        self.schedulers: list[torch.optim.lr_scheduler.LRScheduler] = []
+        self._roots = {
+            "step": step,
+            "optimizers": [*self.optimizers],
+            "scalers": [*self.scalers],
+            "modules": [*self.modules],
+        }
+        """Where snapshots begin."""
         self._why_last = ""
         self._pool = pool
         self._captured: dict[Any, list[_CapturedStep]] = {}
@@ -294,26 +297,20 @@ class TrainingStep(CapturedCallable):
     def _look(self) -> Snapshot | None:
         """A snapshot of what the step reads; None if it cannot be watched, and then the step is eager for good."""
         try:
-            found = Snapshot(self._roots)
+            found = Snapshot({**self._roots, **_hooks_for_all_modules()})
         except Unwatchable as what:
             self.fall_back(f"it reads {what}")
             return None
-        for kind, mine in ((torch.optim.Optimizer, self.optimizers), (torch.nn.Module, self.modules)):
-            mine += [e for e in found.found if isinstance(e, kind) and not any(e is m for m in self._all_of(kind))]
-        self.scalers += [each for each in found.scalers if each not in self.scalers]
+        inner = {id(each) for module in self.modules for each in module.modules()}
+        kinds: list[tuple[type, list[Any]]] = [
+            (torch.optim.Optimizer, self.optimizers),
+            (torch.nn.Module, self.modules),
+        ]
+        kinds += [(torch.amp.GradScaler, self.scalers), (torch.optim.lr_scheduler.LRScheduler, self.schedulers)]
+        for kind, mine in kinds:
+            known = inner.union(map(id, mine))
+            mine += [each for each in found.found if isinstance(each, kind) and id(each) not in known]
         return found
-
-    def _all_of(self, kind: type) -> list[Any]:
-        if kind is torch.optim.Optimizer:
-            return self.optimizers
-        return [inner for module in self.modules for inner in module.modules()]
-
-    @property
-    def _roots(self) -> dict[str, Any]:
-        """Where snapshots begin: the objects named, and torch's hooks for all modules."""
-        every = {n: v for n, v in vars(torch.nn.modules.module).items() if n.startswith("_global_") and "hooks" in n}
-        kinds = {"optimizers": self.optimizers, "scalers": self.scalers, "modules": self.modules}
-        return {"step": self.step, **kinds, **every}
 
     def _eagerly(self, args: Any, kwargs: Any, why: str) -> Any:
         self._count(why)
@@ -342,7 +339,7 @@ class TrainingStep(CapturedCallable):
         with torch.no_grad():
             for at in known.written:
                 given[at].copy_(known.inputs[at])
-        return copied(known.outputs)
+        return known.outputs.give((), None, own=True)
 
     def _capture(self, held: list[_CapturedStep], now: Snapshot, args: Any, kwargs: Any) -> _CapturedStep | None:
         if self.n_captures >= MAX_CAPTURES:
@@ -361,28 +358,27 @@ class TrainingStep(CapturedCallable):
         counts = [each.count() for each in others]
         before = self._python_state()
         grads = [(p, p.grad) for p in self._parameters()]
-        # Weights cached by an autocast around the step belong to no graph.
-        torch.clear_autocast_cache()
         try:
             if self._pool is None:
                 self._pool = self._arena.new_pool()
             with _skipping_on_the_device(self.scalers):
-                graph, made = record(self._arena, self._pool, lambda: self.step(*known.args[0], **known.args[1]))
-            known.outputs = pytree.tree_map_only(Tensor, Tensor.detach, made)
+                run = functools.partial(self.step, *known.args[0], **known.args[1])
+                on_unsafe = self._arena.state.settings.on_unsafe
+                captured = capture_graph(self._arena, run, self._pool, on_unsafe=on_unsafe)
+            graph, made = captured.graph, captured.result
+            known.outputs = Outputs(pytree.tree_map_only(Tensor, Tensor.detach, made), (), ())
             problem = _why_no_result(graph, made)
             after = self._look()
             if not problem and (after is None or after.key != now.key):
                 problem = self._why_for_good if after is None else f"its capture changes {now.differs(after)}"
             known.snapshot = (after or now).watched()
-        except RuntimeError as error:
+        except (RuntimeError, NotATree) as error:
             if is_interrupt(error):
                 raise
             problem = first_line(error)
             if "capturable is False" in problem:  # torch 2.11 asks it of fused optimizers too
                 problem = _NEEDS_CAPTURABLE
             self._pool = None
-        finally:
-            torch.clear_autocast_cache()
         if problem:
             before.put_back()
             self.fall_back(problem)
@@ -516,33 +512,5 @@ def _not_constant(tree: Any) -> str:
     return ""
 
 
-# -- objects that a step uses ----------------------------------------------------------------------------------
-
-
-def _named_by(step: Callable[..., Any]) -> Iterator[Any]:
-    """Objects that a function names: in its closure, its globals, or the object whose method it is."""
-    function = inspect.unwrap(step)
-    owner = getattr(function, "__self__", None)
-    if owner is not None:
-        yield owner
-        yield from getattr(owner, "__dict__", {}).values()
-        function = function.__func__
-    elif isinstance(function, functools.partial):
-        yield from (*function.args, *function.keywords.values())
-        function = function.func
-    elif not inspect.isfunction(function):
-        yield function
-        yield from getattr(function, "__dict__", {}).values()
-        function = type(function).__call__
-    if inspect.isfunction(function):
-        yield from named_by(function)
-
-
-def _of_kind(named: list[Any], kind: type) -> list[Any]:
-    found: dict[int, Any] = {}
-    for item in named:
-        parts = item if isinstance(item, (list, tuple)) else item.values() if isinstance(item, dict) else (item,)
-        for part in parts:
-            if isinstance(part, kind):
-                found[id(part)] = part
-    return list(found.values())
+def _hooks_for_all_modules() -> dict[str, Any]:
+    return {n: v for n, v in vars(torch.nn.modules.module).items() if n.startswith("_global_") and "hooks" in n}

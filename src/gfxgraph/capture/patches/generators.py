@@ -6,13 +6,12 @@ exist, torch's drawing functions wait until no other thread's capture uses the g
 draws in progress. Functions that compiled code has guards on are left alone, because Dynamo would recompile that
 code. They, and draws below Python (autograd, compiled code), keep torch's error.
 
-``torch.cuda.get_rng_state`` and ``set_rng_state``: Dynamo guards the code object of the functions that compiled code
-calls. If they are replaced, the compiled code is recompiled inside the capture: torch up to 2.13 then reads and sets
-the random state there itself, which CUDA refuses, and from 2.14 it refuses to compile. So the replacement *is*
-torch's own code object with different globals: where it asks the device's generator for its state, it asks ours.
+States: the methods of ``torch.Generator`` are replaced in the class, where torch's own functions for states and seeds
+end, whatever name a program has for them. The functions stay: Dynamo guards their code where compiled code calls
+them.
 
-Dynamo itself saves the state before it traces and restores it afterwards (``convert_frame``). Tracing draws nothing,
-and neither is possible inside a capture, so both are skipped there.
+Dynamo itself saves a device's state before it traces and restores it afterwards (``convert_frame``). Tracing draws
+nothing, and neither is possible inside a capture, so both are skipped there.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from __future__ import annotations
 import functools
 import re
 import sys
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -103,64 +101,6 @@ def _is_on_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 # -- the states of the device's generators ---------------------------------------------------------------
-
-Handler = Callable[[Callable[[], Any]], Any]
-"""Makes a torch call, or lets the capture make it."""
-
-
-class _Generator:
-    """Replaces the device's generator in torch's code."""
-
-    def __init__(self, real: Any, handle: Handler) -> None:
-        self._real = real
-        self._handle = handle
-
-    def get_state(self) -> Tensor:
-        if asks_dynamo():
-            return torch.zeros(16, dtype=torch.uint8)
-        return self._handle(self._real.get_state)  # type: ignore[no-any-return]
-
-    def set_state(self, state: Tensor) -> None:
-        if not asks_dynamo():
-            self._handle(lambda: self._real.set_state(state))
-
-
-class _Cuda:
-    """``torch.cuda`` with those generators."""
-
-    def __init__(self, handle: Handler) -> None:
-        self._handle = handle
-
-    @property
-    def default_generators(self) -> list[_Generator]:
-        return [_Generator(real, self._handle) for real in torch.cuda.default_generators]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(torch.cuda, name)
-
-
-class _Torch:
-    """``torch`` with that ``cuda``."""
-
-    def __init__(self, handle: Handler) -> None:
-        self.cuda = _Cuda(handle)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(torch, name)
-
-
-def _at_once(call: Callable[[], Any], **kwargs: Any) -> None:
-    # Up to 2.14 torch holds a lock here, for which a compilation inside the call would wait.
-    call()
-
-
-def in_the_place_of(stock: Any, handle: Handler) -> Any:
-    """torch's function ``stock``, with its access to generators passed through ``handle``."""
-    if not isinstance(stock, types.FunctionType):
-        return stock
-    names = {**stock.__globals__, "torch": _Torch(handle), "_lazy_call": _at_once}
-    made = types.FunctionType(stock.__code__, names, stock.__name__, stock.__defaults__, stock.__closure__)
-    return functools.update_wrapper(made, stock)
 
 
 def asks_dynamo() -> bool:
@@ -256,8 +196,8 @@ def _of_generator(original: Callable[..., object]) -> Callable[..., object]:
         on_host = self.device.type == "cpu"
         if session is None or (on_host and original.__name__ != "set_state" and session.seeds.has_made(self)):
             return original(self, *args, **kwargs)
-        if asks_dynamo():  # around a trace, which draws nothing
-            return original(self, *args, **kwargs)
+        if asks_dynamo():  # around a trace, which draws nothing; torch itself refuses to, of a device's
+            return original(self, *args, **kwargs) if on_host else torch.zeros(16, dtype=torch.uint8)
         row = f"torch{'' if on_host else '.cuda'}.{'get' if reads else 'set'}_rng_state"
         if reads:
             return session.values.generator_state(lambda: original(self), row)
@@ -275,16 +215,6 @@ def _of_generator(original: Callable[..., object]) -> Callable[..., object]:
     return method
 
 
-def _read_rng_state(call: Callable[[], torch.Tensor]) -> torch.Tensor:
-    session = session_here()
-    return call() if session is None else session.values.generator_state(call, "torch.cuda.get_rng_state")
-
-
-def _write_rng_state(call: Callable[[], Any]) -> Any:
-    session = session_here()
-    return call() if session is None else session.host_call("torch.cuda.set_rng_state", call)
-
-
 def targets() -> Targets:
     cuda = torch.cuda
     return {
@@ -297,6 +227,4 @@ def targets() -> Targets:
             "manual_seed_all",
             _reseed("torch.cuda.manual_seed_all", "cuda_manual_seed_all"),
         ),  # fmt: skip
-        "get_rng_state": (cuda, "get_rng_state", in_the_place_of(cuda.get_rng_state, _read_rng_state)),
-        "set_rng_state": (cuda, "set_rng_state", in_the_place_of(cuda.set_rng_state, _write_rng_state)),
     }

@@ -74,14 +74,20 @@ _known: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 _State = list[tuple[object, Tensor]]
 
 
-def noted(original: Callable[..., None]) -> Callable[..., None]:
-    """Wrap Optimizer.__init__ to know every optimizer; those that there are already are found once."""
+def noted(original: Callable[..., None], make_ready: Callable[[], None]) -> Callable[..., None]:
+    """Wrap Optimizer.__init__ to know every optimizer; those that there are already are found once.
+
+    Args:
+        make_ready: a capture may meet the first one.
+    """
     if are_used():
         _known.update(each for each in gc.get_referrers(*_kinds()) if issubclass(type(each), Optimizer))
 
     @functools.wraps(original)
     def __init__(self: Optimizer, *args: object, **kwargs: object) -> None:
+        make_ready()
         _known.add(self)
+        made_here(self)
         original(self, *args, **kwargs)
 
     return __init__

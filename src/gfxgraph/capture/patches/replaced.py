@@ -24,7 +24,7 @@ import torch
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.patches import deferred_calls, generators, optimizers, tensor_reads, waits
 from gfxgraph.capture.patches.torch_functions import STOCK, Targets, keep_from_dynamo
-from gfxgraph.capture.record import collectives, fused_recording
+from gfxgraph.capture.record import fused_recording, streams
 from gfxgraph.capture.record.overloads import identity
 from gfxgraph.capture.undo import Undo
 from gfxgraph.process import bridge, process
@@ -75,7 +75,7 @@ GROUPS = {
     "whole": Names("one entry of the tape costs less than five", fused_recording.targets, _nothing_compiled),
     "min and max": Names("gradients are clipped by a number", tensor_reads.number_targets, _nothing_compiled),
     "optimizers": Names("a first step makes state that replays go on from", optimizers.targets, optimizers.are_used),
-    "collectives": Names("a split ends what a wait waits for", collectives.targets, collectives.are_used),
+    "collectives": Names("a split ends what a wait waits for", streams.targets, streams.are_used),
     "draws": Names("the generator is the capture's alone", generators.drawing_targets, _has_threads),
     "memory": Names("host memory that holds values of the device", tensor_reads.memory_targets, _never),
 }
@@ -124,10 +124,11 @@ STOCK.find = _in_its_place
 
 def as_long_as_enabled() -> None:
     """What stands for torch's and Python's own while no capture runs, too."""
-    event = torch.cuda.Event
-    bridge.replace(torch.optim.Optimizer, "__init__", optimizers.noted(torch.optim.Optimizer.__init__))
+    event, kind = torch.cuda.Event, torch.optim.Optimizer
+    bridge.replace(kind, "__init__", optimizers.noted(kind.__init__, functools.partial(also, "optimizers")))
     bridge.replace(event, "__new__", staticmethod(waits.event_new(event.__new__)))
     bridge.replace(event, "elapsed_time", waits.elapsed_of_events(event.elapsed_time))
+    bridge.replace(torch.utils, "weakref", tensor_reads.references_of_others())
     bridge.replace(json.JSONEncoder, "default", tensor_reads.json_default(json.JSONEncoder.default))
 
 
@@ -204,14 +205,7 @@ def _start_thread(self: threading.Thread) -> None:
     STOCK["start_thread"](self)  # the original: another thread may have ended the last capture
 
 
-def _optimizer_init(self: object, *args: object, **kwargs: object) -> None:
-    also("optimizers")
-    optimizers.made_here(self)
-    STOCK["optimizer_init"](self, *args, **kwargs)
-
-
 _OWN: Targets = {
-    "optimizer_init": (torch.optim.Optimizer, "__init__", _optimizer_init),
     "gc_collect": (gc, "collect", _collect),
     "gc_enable": (gc, "enable", _switch_collector_on),
     "gc_disable": (gc, "disable", _switch_collector_off),

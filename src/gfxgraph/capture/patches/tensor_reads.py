@@ -415,19 +415,18 @@ def _swap_tensor_impl(first: Tensor, second: Tensor) -> None:
         session.recorder.swap((first, second), swap)  # type: ignore[attr-defined]
 
 
-def _references_of_others(tensor: Tensor) -> list[object]:
-    """Its weak references without ours: ``swap_tensors`` refuses tensors that have any."""
-    return [each for each in weakref.getweakrefs(tensor) if type(each) is not TapeValue]
+def references_of_others() -> SimpleNamespace:
+    """``weakref`` for ``swap_tensors``, which refuses tensors that have references: a program's own are none."""
+
+    def getweakrefs(tensor: Tensor) -> list[object]:
+        return [each for each in weakref.getweakrefs(tensor) if type(each) is not TapeValue]
+
+    return SimpleNamespace(**vars(weakref) | {"getweakrefs": getweakrefs})
 
 
 def targets() -> Targets:
     return {
         "swap_tensor_impl": (torch._C, "_swap_tensor_impl", _swap_tensor_impl),
-        "weakref": (
-            torch.utils,
-            "weakref",
-            SimpleNamespace(**vars(weakref) | {"getweakrefs": _references_of_others}),
-        ),
         **_methods(),
         "as_subclass": (Tensor, "as_subclass", _as_subclass),
         "make_subclass": (Tensor, "_make_subclass", _make_subclass),

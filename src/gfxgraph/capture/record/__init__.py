@@ -5,8 +5,6 @@ recorder.py, not_recorded.py
 modes.py      entering and leaving torch's stack of dispatch modes; autocast's state inside one
 overloads.py, fused_recording.py
               facts about each operation, and operations recorded whole
-tensor_arguments.py
-              tensors among the arguments of an operation
 splits.py     what runs between two segments
 host_values.py, host_memory.py
               values that leave the device; host memory that captured code read
@@ -16,7 +14,6 @@ dynamic_shapes.py
               calls that replays repeat whole: with such numbers, or tensors whose shape depends on data
 random_generators.py
               the generators of a capture, and those that the captured program seeds
-collectives.py, streams.py
-              collectives of a segment; the streams of a capture
+streams.py    the streams of a capture, and the collectives of a segment
 user_lines.py which line of the program is running
 """

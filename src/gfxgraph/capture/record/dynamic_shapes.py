@@ -14,9 +14,7 @@ What Python reads of a moving tensor (its shape, its length) is checked again at
 Views move whatever their dimensions: copying a new view to where the old one lay would overwrite its base.
 
 Invariant: anything that uses a moving tensor in another way (autograd, an operation without a visible call, a
-pointer) fixes it first: then its step copies into the captured memory, and raises if the shape differs. Another
-program that uses one checks, before each segment, that it lies where it lay; a result of the captured shape always
-does.
+pointer, another graph) fixes it first: from then on its step copies into its memory, and raises if the shape differs.
 """
 
 from __future__ import annotations
@@ -35,12 +33,12 @@ from torch.utils._pytree import tree_leaves
 from gfxgraph.capture.patches import replaced
 from gfxgraph.capture.record import fused_recording
 from gfxgraph.capture.record.modes import as_now, is_entered, put_below, take_off
-from gfxgraph.capture.record.tensor_arguments import flat, written
+from gfxgraph.capture.record.overloads import written
 from gfxgraph.capture.record.tracked_numbers import holds_numbers, plain
 from gfxgraph.capture.record.user_lines import place
-from gfxgraph.capture.replay.graph_tensors import has_layout, memory_of, storage_address
+from gfxgraph.capture.replay.graph_tensors import flat, has_layout, memory_of, storage_address
 from gfxgraph.capture.replay.program import HostStep, ReadStep, SegmentStep, Step, share_memory
-from gfxgraph.core.tape import TapeValue, leaves, where_of
+from gfxgraph.core.tape import TapeValue, leaves
 from gfxgraph.core.unsafe import Kind, UnsafeOp, When
 from gfxgraph.process import process
 from gfxgraph.types import OnUnsafe
@@ -152,8 +150,6 @@ class MovingTensors:
             self._steps[key] = weakref.ref(tensor), step
             if has_layout(tensor):
                 _everywhere[key] = weakref.ref(tensor, partial(_forget, key)), weakref.ref(step)
-                if not is_part:
-                    step.homes[key] = tensor.detach()
 
     def _is_anothers(self, tensor: Tensor) -> bool:
         """Whether its memory belongs to a tensor that stays: not moving itself, or a view of one that stays."""
@@ -214,7 +210,7 @@ class MovingTensors:
         step, ref = self._read(session, name, func, args, kwargs, value)
         session.add(step)
         if name in _COUNTS and type(value) is int:
-            return session.values.give(value, ref, (step.code, step.lasti))
+            return session.values.give(value, ref, step.at)
         session.values.escaped(ref, value, name)
         return value
 
@@ -253,7 +249,7 @@ class MovingTensors:
         def again(out: object = None) -> HostStep:
             is_symbolic = spec_kwargs is not kwargs  # an empty tuple of arguments is always the same
             return HostStep(
-                as_now(func), spec_args, spec_kwargs, out, name, *where, tuple(wrote), tuple(states), is_symbolic
+                name, where, as_now(func), spec_args, spec_kwargs, out, tuple(wrote), tuple(states), is_symbolic
             )
 
         out = session.split(_MOVING, name, make, where, again)
@@ -344,49 +340,23 @@ def _forget(key: int, ref: object) -> None:
     _everywhere.pop(key, None)
 
 
-def watch(steps: list[Step], externals: dict[TapeValue, Tensor]) -> list[Step]:
-    """A program's steps, with a check inserted before each segment that uses a tensor moved by another program."""
+def fix_for(steps: list[Step], externals: dict[TapeValue, Tensor]) -> None:
+    """A program's segments use these tensors where they lie: those that another program moves are fixed there."""
     pairs = [(tensor(), step()) for tensor, step in list(_everywhere.values())]
     others = [
-        (tensor, made)
-        for tensor, made in pairs
-        if tensor is not None and made is not None and id(tensor) in made.moving and made not in steps
+        (tensor, made) for tensor, made in pairs if tensor is not None and made is not None and made not in steps
     ]
-    found: list[Step] = []
-    for step in steps:
-        if isinstance(step, SegmentStep) and others:
-            values = {value for entry in step.tape.entries for value in (*leaves(entry.args), *leaves(entry.kwargs))}
-            used = [tensor for value, tensor in externals.items() if value in values]
-            found += [AtHome(tensor, made) for tensor, made in others if _is_among(tensor, used)]
-        found.append(step)
-    return found
+    if not others:
+        return
+    entries = [entry for step in steps if isinstance(step, SegmentStep) for entry in step.tape.entries]
+    values = {value for entry in entries for value in (*leaves(entry.args), *leaves(entry.kwargs))}
+    used = [tensor for value, tensor in externals.items() if value in values]
+    for tensor, made in others:
+        if made not in steps and _is_among(tensor, used):
+            made.moving.discard(id(tensor))
 
 
 def _is_among(tensor: Tensor, used: Iterable[Tensor]) -> bool:
     """True if a segment uses the tensor, or another view of its memory."""
     start = storage_address(tensor)
     return any(each is tensor or (start and each.is_cuda and storage_address(each) == start) for each in used)
-
-
-class AtHome(Step):
-    """Checks, before a segment that uses another program's moving tensor, that the tensor lies where it lay at
-    capture.
-    """
-
-    def __init__(self, tensor: Tensor, made: HostStep) -> None:
-        self._tensor = weakref.ref(tensor)
-        self._home = tensor.detach()
-        self._made = made.name, where_of(made.code, made.lasti)
-
-    def run(self, program: Any) -> None:
-        tensor = self._tensor()
-        if tensor is None:  # nothing can see another value of it
-            return
-        home = self._home
-        if tensor.size() != home.size() or tensor.data_ptr() != home.data_ptr():
-            op, where = self._made
-            expected, actual = tuple(home.size()), tuple(tensor.size())
-            raise process.mismatch("moved_tensor", op=op, where=where, expected=expected, actual=actual)
-
-    def __str__(self) -> str:
-        return f"a check of the result of {self._made[0]}, which another graph computes"

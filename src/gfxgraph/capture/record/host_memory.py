@@ -19,10 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.capture.record.overloads import NO_NODE, OpInfo
-from gfxgraph.capture.record.tensor_arguments import flat, written
+from gfxgraph.capture.record.overloads import NO_NODE, OpInfo, written
 from gfxgraph.capture.record.user_lines import place
-from gfxgraph.capture.replay.graph_tensors import kept_identity, memory_of
+from gfxgraph.capture.replay.graph_tensors import flat, kept_identity, memory_of
 from gfxgraph.core.tape import where_of
 from gfxgraph.core.unsafe import Kind, UnsafeOp, When
 from gfxgraph.process import process

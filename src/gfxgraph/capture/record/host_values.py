@@ -20,7 +20,6 @@ from torch import Tensor
 from gfxgraph.capture.patches import replaced
 from gfxgraph.capture.patches.torch_functions import STOCK
 from gfxgraph.capture.record.host_memory import lends_memory
-from gfxgraph.capture.record.tensor_arguments import flat
 from gfxgraph.capture.record.tracked_numbers import (
     NUMBERS,
     TrackedInt,
@@ -32,7 +31,7 @@ from gfxgraph.capture.record.tracked_numbers import (
     refs_and_values,
 )
 from gfxgraph.capture.record.user_lines import is_made_by_dynamo, place, program_place
-from gfxgraph.capture.replay.graph_tensors import kept_identity, memory_of, overwrite
+from gfxgraph.capture.replay.graph_tensors import flat, kept_identity, memory_of, overwrite
 from gfxgraph.capture.replay.program import CallStep, HostStep, ReadStep, Step
 from gfxgraph.core.expressions import Expressions, Ref, refs_in
 from gfxgraph.core.questions import EXACTLY, TRUTH, Question, same_value
@@ -185,9 +184,7 @@ class HostValues:
             now = _content(session, tensor)
             if not same_value(_below_modes(Tensor.tolist, content), _below_modes(Tensor.tolist, now)):
                 self._shared[at] = tensor, now
-                session.add(
-                    CallStep(partial(overwrite, tensor, now), "a write of another thread's", *program_place())
-                )
+                session.add(CallStep("a write of another thread's", program_place(), partial(overwrite, tensor, now)))
 
     def read_text(self, show: Callable[[], str]) -> str:
         """The text of a tensor, by which the program goes: it is pinned."""
@@ -237,7 +234,7 @@ class HostValues:
             return value, step
 
         def again() -> HostStep:
-            return HostStep(read, (), {}, None, name, *where)
+            return HostStep(name, where, read, (), {}, None)
 
         value = self._capturing().split(BY_NAME["aten::_local_scalar_dense"], name, make, where, again)
         return value, made[0], where
@@ -245,7 +242,7 @@ class HostValues:
     def new_read(self, read: Callable[[], Any], value: Any, name: str, where: Any) -> tuple[Ref, ReadStep]:
         ref = self.numbers.read()
         self.numbers.values[ref.row] = value
-        step = self._reads[ref.row] = ReadStep(read, ref.row, name, *where)
+        step = self._reads[ref.row] = ReadStep(name, where, read, ref.row)
         return ref, step
 
     def generator_state(self, read: Callable[[], Tensor], name: str) -> Tensor:
@@ -260,7 +257,7 @@ class HostValues:
                 with torch._C._InferenceMode(True):
                     out.copy_(read())
 
-            return out, CallStep(again, name, *where)
+            return out, CallStep(name, where, again)
 
         row: UnsafeOp = BY_NAME[name]
         return self._capturing().split(row, name, make, where)  # type: ignore[no-any-return]
@@ -375,7 +372,7 @@ class HostValues:
             return out, again(out)
 
         def again(out: Tensor | None = None) -> HostStep:
-            return HostStep(make, (spec,), {}, out, name, *where, is_symbolic=True)
+            return HostStep(name, where, make, (spec,), {}, out, is_symbolic=True)
 
         row: UnsafeOp = BY_NAME["aten::_local_scalar_dense"]
         return self._capturing().split(row, name, step, where, again)  # type: ignore[no-any-return]
@@ -455,7 +452,7 @@ class HostValues:
             self.asked(ref, EXACTLY, value, True, used)
             return
         step = self._reads[max(self.numbers.reads_of((ref,)))]
-        read_at, used_at = where_of(step.code, step.lasti), where_of(*used)
+        read_at, used_at = step.where, where_of(*used)
         raise session.failed(
             CaptureError("host_value_escaped", op=use, value=value, read_at=read_at, used_at=used_at)
         )

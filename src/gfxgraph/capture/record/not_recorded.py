@@ -23,9 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gfxgraph.capture import upward_hooks
 from gfxgraph.capture.record.modes import as_outside
 from gfxgraph.capture.record.overloads import NO_NODE, OPS, OpInfo, identity
-from gfxgraph.capture.record.tensor_arguments import flat
 from gfxgraph.capture.record.tracked_numbers import plain
-from gfxgraph.capture.replay.graph_tensors import has_layout, is_wrapper
+from gfxgraph.capture.replay.graph_tensors import flat, has_layout, is_wrapper
 from gfxgraph.core.unsafe import BY_NAME, NO_LAYOUT, Kind, UnsafeOp, When
 from gfxgraph.types import OnUnsafe
 

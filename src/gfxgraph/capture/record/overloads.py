@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from gfxgraph.capture.patches.deferred_calls import quiet
-from gfxgraph.capture.record.collectives import noting
-from gfxgraph.capture.record.tensor_arguments import is_collective_in_place, written_arguments
+from gfxgraph.capture.record.streams import noting
+from gfxgraph.capture.replay.graph_tensors import flat
 from gfxgraph.core.unsafe import BY_NAME, NO_LAYOUT, UnsafeOp, When
 
 identity = object.__hash__
@@ -36,6 +36,53 @@ _HOLDS_NO_TENSOR = re.compile(
 ).fullmatch
 """Argument types, as schemas write them, whose values cannot contain a tensor."""
 
+# -- what an operation writes to -------------------------------------------------------------------------
+
+# Operations that write to inputs without declaring it: running statistics, in training only.
+_UNDECLARED = frozenset(
+    f"aten::{name}"
+    for name in "native_batch_norm cudnn_batch_norm miopen_batch_norm batch_norm_update_stats "
+    "batch_norm_gather_stats batch_norm_gather_stats_with_counts".split()
+)
+
+
+def is_collective_in_place(schema: Any) -> bool:
+    """Whether it is a c10d operation that writes to its first argument, which its schema does not say."""
+    name: str = schema.name
+    return name.startswith("c10d::") and name.endswith("_")
+
+
+def written_arguments(schema: Any) -> tuple[tuple[int, str], ...]:
+    """Position and name of each argument that an operation may write to."""
+    if is_collective_in_place(schema):
+        return ((0, schema.arguments[0].name),)
+    undeclared = schema.name in _UNDECLARED
+    return tuple(
+        (i, a.name)
+        for i, a in enumerate(schema.arguments)
+        if (a.alias_info is not None and a.alias_info.is_write) or (undeclared and a.name.startswith("running_"))
+    )
+
+
+def written(func: Any, args: Any, kwargs: Any) -> tuple[Tensor, ...]:
+    """The arguments whose content the operation changes; those of which it makes another view only are none."""
+    if torch.Tag.inplace_view in func.tags:
+        return ()
+    targets: set[int] = set()
+    for position, name in written_arguments(func._schema):
+        given = args[position] if position < len(args) else kwargs.get(name)
+        targets.update(id(t) for t in flat(given))
+    return tuple(t for t in flat(args, kwargs) if id(t) in targets)
+
+
+def outs(func: torch._ops.OpOverload, kwargs: dict[str, object]) -> tuple[str, ...]:
+    """Names of torch's ``out=`` among the arguments, where they are on the device: nothing reads what they hold."""
+    names = [a.name for a in func._schema.arguments if a.is_out and func.namespace == "aten"]
+    return tuple(name for name in names if isinstance(given := kwargs.get(name), Tensor) and given.is_cuda)
+
+
+# -- bindings -------------------------------------------------------------------------------------------
+#
 # torch's own Python bindings for the operations that models are made of, by overload. Calling an overload by name
 # goes through a parser that reads the schema on every call; the binding that a program would call was compiled for
 # its signature and takes half as long. A recorder calls each operation of a capture once, and this saves about 5% of

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import getweakrefs
 
@@ -40,9 +40,8 @@ from gfxgraph.capture.record.not_recorded import (
     otherwise,
 )
 from gfxgraph.capture.record.overloads import OPS, OpInfo, identity
-from gfxgraph.capture.record.tensor_arguments import flat
 from gfxgraph.capture.record.user_lines import LIBRARIES, SKIP, place, user_frame
-from gfxgraph.capture.replay.graph_tensors import Layout, has_layout, storage_address
+from gfxgraph.capture.replay.graph_tensors import Layout, flat, has_layout, storage_address
 from gfxgraph.core.tape import Opaque, Tape, TapeValue, new_value
 from gfxgraph.core.unsafe import BY_NAME
 from gfxgraph.process import process
@@ -80,7 +79,7 @@ class Recorder(TorchDispatchMode):
         self.frontiers: set[int | tuple[int, ...]] = {0}
         self.device_index = session.device_index
         self.raw_stream = torch._C._cuda_getCurrentRawStream
-        self.is_hip_like = session.checks_for_escapes
+        self.is_hip_like = session.state.driver is not None and session.state.driver.name != "cuda"
         self.holds: list[Tensor] | None = None
         """If set, every result is held until the capture is over, so that no two share memory."""
         self.segment = 0
@@ -291,14 +290,12 @@ class Recorder(TorchDispatchMode):
         elif (made := self._made_of(out, len(rows), info, args, kwargs, spec_args, spec_kwargs)) is _HOST_WORK:
             return out
         frame: Any = _getframe(2)
-        if frame.f_globals.get("__name__") in LIBRARIES or SKIP.get(frame.f_code.co_filename) is not False:
+        if frame.f_globals.get("__name__") in LIBRARIES or SKIP.get((code := frame.f_code).co_filename) is not False:
             frame = user_frame(frame)
-        if frame is None:
-            rows.append((info.func, spec_args, spec_kwargs, made, None, -1, after))
-        else:
-            rows.append((info.func, spec_args, spec_kwargs, made, frame.f_code, frame.f_lasti, after))
+            code = frame.f_code if frame is not None else None
+        rows.append((info.func, spec_args, spec_kwargs, made, code, frame.f_lasti if code is not None else -1, after))
         if info.has_effects:
-            self._note_effects_of(info, args, kwargs, spec_args)
+            self.note_effects(info, args, kwargs, spec_args)
         if not launched and self.is_hip_like and info.makes_memory and escaped(out, info):
             rows.pop()
             return self.session.unsafe_op(BY_NAME["any-operation"], info.func, args, kwargs)
@@ -465,30 +462,35 @@ class Recorder(TorchDispatchMode):
         self.note_effects(info, args, kwargs)
         return out
 
-    def note_effects(self, info: OpInfo, args: Any, kwargs: Any) -> None:
-        """Note which external tensors the operation wrote, and that it drew random numbers."""
+    def note_effects(self, info: OpInfo, args: Any, kwargs: Any, spec_args: Sequence[Any] = ()) -> None:
+        """Note which external tensors the operation wrote, and that it drew random numbers.
+
+        Args:
+            spec_args: values in place of tensors, where they are known.
+        """
         for position, name in info.mutates:
+            if position < len(spec_args) and type(value := spec_args[position]) is TapeValue:
+                if (
+                    value.root is not None
+                    or value.segment != self.segment
+                    or not (value.made_by >= 0 < value.address)
+                ):
+                    self._note_write(args[position], value)
+                continue
             target = args[position] if position < len(args) else kwargs.get(name)
             for tensor in (target,) if isinstance(target, Tensor) else flat(target):
-                value = self.value_of(tensor)
-                if not tensor.is_cuda:
-                    self.session.values.taint(tensor)
-                    self.session.host.note_write(tensor)
-                if value.is_of_external or (value.root or value).segment != self.tape.segment:
-                    key = (tensor.data_ptr(), tuple(tensor.size()), tuple(tensor.stride()))
-                    if key not in self.mutated:
-                        self.mutated[key] = tensor
+                self._note_write(tensor, self.value_of(tensor))
         if info.draws:
             self.session.note_draw(info.generator, args, kwargs)
 
-    def _note_effects_of(self, info: OpInfo, args: Any, kwargs: Any, spec_args: list[Any]) -> None:
-        """As ``note_effects``, but most operations write to one tensor, which this segment has made."""
-        if len(info.mutates) == 1 and not info.draws and (position := info.mutates[0][0]) < len(spec_args):
-            value = spec_args[position]
-            if type(value) is TapeValue and value.root is None and value.address and value.segment == self.segment:
-                if value.made_by >= 0:
-                    return
-        self.note_effects(info, args, kwargs)
+    def _note_write(self, tensor: Tensor, value: TapeValue) -> None:
+        if not tensor.is_cuda:
+            self.session.values.taint(tensor)
+            self.session.host.note_write(tensor)
+        if value.is_of_external or (value.root or value).segment != self.tape.segment:
+            key = (tensor.data_ptr(), tuple(tensor.size()), tuple(tensor.stride()))
+            if key not in self.mutated:
+                self.mutated[key] = tensor
 
     def live_values(self) -> list[tuple[TapeValue, Tensor]]:
         """Values of the current segment whose tensors are alive, with the tensors; the newer if a tensor has two."""

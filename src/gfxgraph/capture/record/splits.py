@@ -21,9 +21,10 @@ import torch
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.patches.torch_functions import STOCK
 from gfxgraph.capture.record.host_memory import HOST_DRAW, ON_HOST, host_generator
+from gfxgraph.capture.record.overloads import outs, written
 from gfxgraph.capture.record.random_generators import Drawn
-from gfxgraph.capture.record.tensor_arguments import flat, outs, written
 from gfxgraph.capture.record.user_lines import place
+from gfxgraph.capture.replay.graph_tensors import flat
 from gfxgraph.capture.replay.program import (
     OPERATIONS_OWN,
     CallStep,
@@ -45,11 +46,12 @@ if TYPE_CHECKING:
 STOCK_TEXT = "CUDA error: operation not permitted when stream is capturing"
 
 _RAISED_IN = "_gfxgraph_raised_in"
+"""Attribute of each error that an operation raised and that the program may yet catch: its capture's state."""
 
 
 def is_left_by(session: Session, error: BaseException | None) -> bool:
     """Whether an operation's own error, or one raised while it was handled, leaves the capture."""
-    while error is not None and getattr(error, _RAISED_IN, None) is not session.mark:
+    while error is not None and getattr(error, _RAISED_IN, None) is not session.lifecycle:
         error = error.__context__
     return error is not None
 
@@ -69,7 +71,7 @@ def unsafe_op(session: Session, row: UnsafeOp, func: Any, args: Any, kwargs: Any
     drawn: tuple[Drawn, ...] = ()
 
     def again(out: object = None) -> HostStep:
-        step = HostStep(func, args, kwargs, out, name, *where, writes, tuple(foreign))
+        step = HostStep(name, where, func, args, kwargs, out, writes, tuple(foreign))
         step.drawn = drawn
         step.filled = outs(func, kwargs) if schema is not None else ()
         return step
@@ -139,7 +141,7 @@ def split(
                 if again is None or not is_operations_own(error):
                     raise
                 own, step = error, raising(again(), error)
-                setattr(error, _RAISED_IN, session.mark)
+                setattr(error, _RAISED_IN, session.lifecycle)
             if step is not None:
                 session.add(step)
             session.n_executed = len(session.program.steps)
@@ -210,7 +212,7 @@ def host_call(session: Session, name: str, call: Callable[[], Any], repeat: bool
     where = place()
 
     def make() -> tuple[Any, Step | None]:
-        return call(), CallStep(call, name, *where) if repeat else None
+        return call(), CallStep(name, where, call) if repeat else None
 
     out = session.split(BY_NAME[name], name, make, where)
     if repeat:
@@ -230,6 +232,6 @@ def replay_inside(session: Session, graph: Any) -> None:
         for segment in program.segments:
             _report_opaque(session, segment.tape)
         graph.replay()
-        return None, ReplayStep(graph, name, *where)
+        return None, ReplayStep(name, where, graph)
 
     session.split(BY_NAME[name], name, make, where)

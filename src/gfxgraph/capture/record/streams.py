@@ -1,20 +1,31 @@
-"""The streams of one capture: the one it began on, those forked from it, and the events between them."""
+"""The streams of one capture: the one it began on, those forked from it, and the events between them; collectives.
+
+Problem: an asynchronous collective runs on a stream of the library's own, and ``work.wait()`` makes the current
+stream wait for an event there. A split ends the capture: a collective that nothing waits for leaves it unjoined, and
+once it has ended, its events are of no capture (on CUDA "invalid argument"). Idea: note what each segment launches.
+Its end waits for what the program has not; a later wait has nothing to do, since everything before a split has run.
+
+A work's future, and the question whether it is done, are torch's, which refuses them in a capture or after its end.
+"""
 
 from __future__ import annotations
 
+import functools
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gfxgraph.capture import capture_lock
-from gfxgraph.capture.patches import replaced
-from gfxgraph.capture.patches.torch_functions import STOCK
-from gfxgraph.capture.record import collectives
+from gfxgraph.capture.patches.torch_functions import STOCK, Targets, session_here
+from gfxgraph.capture.replay.graph_tensors import flat
 from gfxgraph.process import process
-from gfxgraph.types import CaptureStatus
+from gfxgraph.types import CaptureStatus, OnUnsafe
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import ProcessGroup, Work
 
 
 def wait_for(state: process.Process, stream: Any) -> None:
@@ -72,13 +83,8 @@ class Streams:
     def note_launched(self, launched: object, segment: int) -> None:
         """Note what nobody has waited for yet: a work, or a functional collective's result."""
         if not isinstance(launched, weakref.ref):
-            self.note_work(launched, segment)
+            self._works[id(launched)] = weakref.ref(launched), segment
         self._unjoined[id(launched)] = launched
-
-    def note_work(self, work: object, segment: int) -> None:
-        """Note which segment launched a work, or made a future."""
-        replaced.also("collectives")
-        self._works[id(work)] = weakref.ref(work), segment
 
     def launched_in(self, work: object) -> int | None:
         """The segment that launched a work; None if it was not launched on the device in this capture."""
@@ -118,7 +124,7 @@ class Streams:
             recorder.note_opaque()
             for each in launched.values():
                 try:
-                    collectives.wait_for(each)
+                    wait_for_launched(each)
                 except RuntimeError as error:  # as above
                     process.log.debug("could not join %s: %s", each, error)
             recorder.disown_new_nodes()
@@ -135,3 +141,103 @@ class Streams:
         self._works.clear()
         self._unjoined.clear()
         self.side.clear()
+
+
+# -- collectives ---------------------------------------------------------------------------------------------
+
+_ROOMS = ("c10d::", "_c10d_functional::")
+_WAITS = ("wait", "synchronize", "block_current_stream")
+_OUTSIDE = "torch.cuda.Stream.wait_event"
+
+
+def noting(name: str, call: Callable[..., object]) -> Callable[..., object]:
+    """Wrap ``call`` (operation ``name``) so that the capture notes what it launches, if it is a collective."""
+    if not name.startswith(_ROOMS) or name.endswith("::wait_tensor") or not torch.distributed.is_available():
+        return call
+
+    def launch(*args: object, **kwargs: object) -> object:
+        out = call(*args, **kwargs)
+        session = session_here()
+        if session is not None and any(tensor.is_cuda for tensor in flat(args, kwargs)):
+            for launched in _launched(name, out):
+                session.streams.note_launched(launched, session.n_segments)
+        return out
+
+    return launch
+
+
+def _launched(name: str, out: object) -> list[object]:
+    """What is to be waited for: works, or for functional collectives the results, weakly."""
+    if name.startswith("_"):
+        return [weakref.ref(tensor) for tensor in flat(out)]
+    return [*works_of(out)]
+
+
+def works_of(out: object) -> Iterator[Work]:
+    """The works in what an operation gave: the same objects as the program will get.
+
+    NCCL and RCCL give nothing to wait for where ``async_op`` is False, since torch 2.8: a null that only C++
+    recognises, and that ends the process if asked.
+    """
+    for part in out if isinstance(out, (tuple, list)) else (out,):
+        if isinstance(part, torch.ScriptObject) and part._has_method("wait"):
+            work: Work | None = torch._C._distributed_c10d.Work.unbox(part)
+            if work is not None:
+                yield work
+
+
+def wait_for_launched(launched: object) -> None:
+    """Make the current stream wait for what `noting` found."""
+    if not isinstance(launched, weakref.ref):
+        STOCK["work.wait"](launched)
+    elif (tensor := launched()) is not None:
+        torch.ops._c10d_functional.wait_tensor(tensor)
+
+
+def are_used() -> bool:
+    """Whether a process group has been made."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def targets() -> Targets:
+    if not are_used():
+        return {}
+    c10d = torch._C._distributed_c10d
+    return {
+        **{
+            f"work.{name}": (c10d.Work, name, _waiting(f"work.{name}")) for name in _WAITS if hasattr(c10d.Work, name)
+        },
+        "work.end_coalescing": (c10d.ProcessGroup, "_end_coalescing", _end_coalescing),
+    }
+
+
+@functools.cache  # one for all captures: it is known by identity
+def _waiting(short: str) -> Callable[..., object]:
+    def wait(work: Work, *args: object, **kwargs: object) -> object:
+        session = session_here()
+        call = STOCK[short]
+        if session is None or session.policy is OnUnsafe.RAISE:
+            return call(work, *args, **kwargs)
+        segment = session.streams.launched_in(work)
+        if segment is None:  # launched before the capture, or on the host
+            return session.host_call(_OUTSIDE, lambda: call(work, *args, **kwargs))
+        if segment != session.n_segments:
+            return True if short == "work.wait" else None
+        session.streams.note_joined(work)
+        session.recorder.note_opaque()
+        try:
+            return call(work, *args, **kwargs)
+        except RuntimeError as error:
+            return session.call_failed("torch.distributed.Work.wait", error, lambda: wait(work, *args, **kwargs))
+        finally:
+            session.recorder.disown_new_nodes()  # the collective's own, which the tape holds
+
+    return wait
+
+
+def _end_coalescing(group: ProcessGroup, *device: torch.device) -> Work | None:
+    work: Work | None = STOCK["work.end_coalescing"](group, *device)
+    session = session_here()
+    if session is not None and work is not None and not any(each.type == "cpu" for each in device):
+        session.streams.note_launched(work, session.n_segments)
+    return work

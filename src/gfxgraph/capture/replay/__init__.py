@@ -11,5 +11,5 @@ runtime_workarounds.py, workspaces.py
               workarounds for torch and its libraries during a replay
 graph_tensors.py
               tensors over memory that a graph uses
-hang_watch.py reports captures and replays that hang, and asks the other ranks of a job where they are
+hang_watch.py reports captures and replays that hang
 """

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.capture.record.collectives import works_of
+from gfxgraph.capture.record.streams import works_of
 from gfxgraph.capture.replay.graph_tensors import has_layout
 from gfxgraph.core.tape import Entry, Tape, TapeValue, leaves, substitute
 

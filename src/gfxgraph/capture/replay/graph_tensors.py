@@ -269,3 +269,28 @@ def _snapshot(pool: tuple[int, int]) -> Any:
             for _ in range(n_before - n_after):
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(number))
         del spare
+
+
+# -- among the arguments and results of an operation ---------------------------------------------------
+
+
+def flat(*items: Any) -> list[Tensor]:
+    """Every tensor among arguments or results, nested lists included."""
+    found: list[Tensor] = []
+    for item in items:
+        if isinstance(item, Tensor):
+            found.append(item)
+        elif isinstance(item, (list, tuple)):
+            found.extend(flat(*item))
+        elif isinstance(item, dict):
+            found.extend(flat(*item.values()))
+    return found
+
+
+def exchanged(item: Any, old: Tensor, new: Tensor) -> Any:
+    """The same structure with ``new`` in place of ``old``."""
+    if isinstance(item, (list, tuple)):
+        return type(item)([exchanged(part, old, new) for part in item])
+    if isinstance(item, dict):
+        return {name: exchanged(part, old, new) for name, part in item.items()}
+    return new if item is old else item

@@ -2,13 +2,13 @@
 
 Problem: a hang says nothing. Idea: a thread of ours looks every two seconds or more often at the captures in progress
 (from capture_lock.py), the traces (`tracing`) and the replays, each between two events. Whatever exceeds the limit is
-reported once: where it was captured, the node if known (from the flight recorder, under ``--guard 2``), the stack of
-every thread, and what the other ranks are doing: those that wait in the same replay, and the one elsewhere.
+reported once: where it was captured, the node if known (from the flight recorder, under ``--guard 2``), and the stack
+of every thread. Every rank of a job reports its own.
 
 Time counts while this process runs: not while it is stopped (Ctrl-Z, a debugger) or the machine is suspended. A
 replay's counts from the moment at which the device comes to it.
 
-Switched off, it costs nothing: no thread, no event, no access to the store. It never ends a capture or a replay.
+Switched off, it costs nothing: no thread, no event. It never ends a capture or a replay.
 
     GFXGRAPH_WATCH=60, gfxgraph run --watch    switch it on
     replay_timeout_s of the defect table       switches it on where hangs are known
@@ -21,17 +21,14 @@ import itertools
 import logging
 import os
 import sys
-import sysconfig
 import threading
 import time
 import traceback
 import weakref
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
-from types import FrameType
 from typing import Any
 
 import torch
@@ -40,7 +37,6 @@ import gfxgraph
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.patches.torch_functions import STOCK
 from gfxgraph.capture.upward_hooks import rooms
-from gfxgraph.core.tape import where_of
 from gfxgraph.diagnostics.render import render
 from gfxgraph.errors import DriverError
 from gfxgraph.process import process
@@ -53,7 +49,6 @@ MOST_UNDERWAY = 64
 MOST_FRAMES, OUTERMOST_FRAMES = 16, 4
 _OURS = (os.path.dirname(gfxgraph.__file__) + os.sep, "<gfxgraph ")
 _TORCHS = os.path.dirname(torch.__file__) + os.sep
-_LIBRARIES = (*_OURS, _TORCHS, "<frozen ", *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib")))
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
@@ -97,14 +92,12 @@ class _Seen:
 class Deadline:
     """Args:
     limit_s: how long a capture or a replay may take.
-    peers: the other ranks; None to ask torch.distributed once it has started.
     """
 
-    def __init__(self, state: process.Process, limit_s: float, peers: Peers | None = None) -> None:
+    def __init__(self, state: process.Process, limit_s: float) -> None:
         self.limit_s = limit_s
         self.look_s = min(max(limit_s / LOOKS_IN_LIMIT, SHORTEST_LOOK_S), LONGEST_LOOK_S)
         self._state = state
-        self._peers = peers
         self._underway: deque[Replaying] = deque()
         self._traces: list[Tracing] = []
         self._seen: weakref.WeakKeyDictionary[Late, _Seen] = weakref.WeakKeyDictionary()
@@ -122,8 +115,6 @@ class Deadline:
         self._is_over.set()
         if self._state.hang_watch is self:
             self._state.hang_watch = None
-        if self._peers is not None:
-            self._peers.is_over.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(1.0)
 
@@ -158,20 +149,6 @@ class Deadline:
         finally:
             self._traces.remove(this)
 
-    @property
-    def _lang(self) -> str:
-        return self._state.settings.lang
-
-    def _others(self) -> Peers | None:
-        found = peers_of_process(self._peers)
-        self._peers = found or self._peers  # those that are lost are remembered: making new ones could wait for ever
-        return found
-
-    def _lose_others(self, error: Exception) -> None:
-        process.log.debug("the other ranks cannot be asked any more: %s", error)
-        if self._peers is not None:
-            self._peers.is_lost = True
-
     # -- checking -------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -179,7 +156,7 @@ class Deadline:
             process.attempt(self._look, "the watch for hangs")
 
     def _look(self) -> None:
-        """Forget what is done, report what is late, and tell other ranks where this one is if they ask."""
+        """Forget what is done, and report what is late."""
         now = time.monotonic()
         # Whoever is stopped, or gets no time, looks late: nothing of this process went on meanwhile.
         self._asleep_s += max(0.0, now - self._looked - 2 * self.look_s)
@@ -188,12 +165,6 @@ class Deadline:
         for code, late in [*self._late_captures(), *self._late_replays(can_ask)]:
             self._seen[late].is_told = True
             self._report(code, late)
-        try:
-            peers = self._others()
-            if peers is not None:
-                peers.answer(self.whereabouts())
-        except _OF_STORES as error:
-            self._lose_others(error)
 
     def _lasts(self, thing: Late) -> _Seen:
         awake = time.monotonic() - self._asleep_s
@@ -242,21 +213,10 @@ class Deadline:
                         self._underway.remove(each)
         return True
 
-    def whereabouts(self) -> str:
-        """What this rank is doing, in one line."""
-        doing = [f"captures since {turn.where}" for turn in capture_lock.underway()]
-        doing += [f"traces {trace.where}" for trace in list(self._traces)]
-        doing += [f"waits in {each.describe()}" for each in list(self._underway)[:1]]
-        frame = sys._current_frames().get(threading.main_thread().ident or 0)
-        return "; ".join(doing) or (f"is in no graph: {_line(frame)}" if frame is not None else "is in no graph")
-
     def _report(self, code: str, late: Late) -> None:
         where = f"{late.where} (replay {late.number})" if isinstance(late, Replaying) else str(late.where)
         fields = {"wait_s": f"{self.limit_s:g}", "where": where, "node": self._node(late)}
-        seen = stacks(late.thread)  # before the others are asked, which takes seconds
-        ranks = self._ranks()
-        own = f", rank {self._peers.rank}" if ranks and self._peers is not None else ""
-        parts = [render(code, fields, self._lang), f"process {os.getpid()}{own}", *ranks, seen]
+        parts = [render(code, fields, self._state.settings.lang), f"process {os.getpid()}", stacks(late.thread)]
         self._state.report(code, f"not done after {self.limit_s:g} s", where=where, level=logging.DEBUG)
         process.log.error("%s", "\n".join(parts))
 
@@ -266,25 +226,6 @@ class Deadline:
         is_walked = self._state.settings.guard >= GuardTier.LOCALIZE
         unknown = "(none yet)" if is_walked else "(not known: --guard 2 names it)"
         return getattr(rooms, "running_node", lambda: "")() or unknown
-
-    def _ranks(self) -> list[str]:
-        """What each rank is doing, those that do the same in one line."""
-        try:
-            peers = self._others()
-            if peers is None:
-                return []
-            told = peers.ask(self.whereabouts(), 1.0 + 3 * self.look_s)
-        except _OF_STORES as error:
-            self._lose_others(error)
-            return ["the other ranks could not be asked: torch.distributed's store does not answer"]
-        doing: defaultdict[str, list[str]] = defaultdict(list)
-        for rank, text in enumerate(told):
-            doing[text].append(str(rank))
-        return [f"rank {', '.join(ranks)}: {text}" for text, ranks in doing.items()]
-
-
-_OF_STORES = (RuntimeError, ValueError, OSError)
-"""What torch.distributed's store, or what another rank left there, may raise."""
 
 
 def _recorded() -> object:
@@ -327,15 +268,6 @@ def _owner(filename: str) -> str:
     return "gfxgraph" if filename.startswith(_OURS) else "torch" if filename.startswith(_TORCHS) else ""
 
 
-def _line(frame: FrameType) -> str:
-    """The program's own line in a stack, the innermost; else the innermost of all."""
-    own: FrameType | None = frame
-    while own is not None and own.f_code.co_filename.startswith(_LIBRARIES):
-        own = own.f_back
-    found = own or frame
-    return f"{where_of(found.f_code, found.f_lasti)} in {found.f_code.co_name}"
-
-
 def start(state: process.Process, undo: list[Callable[[], None]]) -> None:
     """Watch this process if the settings or the defect table say so.
 
@@ -350,71 +282,3 @@ def start(state: process.Process, undo: list[Callable[[], None]]) -> None:
     undo.append(watch.stop)
     atexit.register(watch.stop)
     watch.begin()
-
-
-# -- the other ranks of a job, asked through torch.distributed's store: no collective, no GPU ---------------
-#
-# Every rank's watch thread answers for its rank, so a rank that hangs in a collective still reports. Nobody waits for
-# ranks but one that asks where they are, and it answers meanwhile: ranks that hang together ask together.
-
-_POLL_S = 0.05
-NO_ANSWER = "does not answer: it has ended, or is not watched"
-
-
-class Peers:
-    """Args:
-    store: shared by all ranks; used from the watch's thread as well as the program's.
-    group: what it belongs to.
-    """
-
-    def __init__(self, store: Any, rank: int, size: int, group: object = None) -> None:
-        self.store, self.rank, self.size = store, rank, size
-        self.group = weakref.ref(group) if group is not None else None
-        self.is_over = threading.Event()
-        self.is_lost = False
-        """Whether the store has failed."""
-        self._n_answered = 0
-
-    def post(self, topic: str, text: str) -> None:
-        self.store.set(topic, text)
-
-    def read(self, topic: str) -> str | None:
-        """What was posted; None if nothing was yet. The store itself can only wait for what is not there."""
-        return str(self.store.get(topic).decode()) if self.store.check([topic]) else None
-
-    def ask(self, mine: str, wait_s: float) -> list[str]:
-        """Ask every rank where it is; the ranks' watch threads answer."""
-        number = self.store.add("asked", 1)
-        deadline = time.monotonic() + wait_s
-        found: list[str | None] = [None] * self.size
-        while True:
-            self.answer(mine)
-            for rank in range(self.size):
-                found[rank] = found[rank] or self.read(f"answer/{number}/{rank}")
-            if None not in found or time.monotonic() > deadline or self.is_over.wait(_POLL_S):
-                return [text or NO_ANSWER for text in found]
-
-    def answer(self, mine: str) -> None:
-        """Answer every rank's questions since the last call."""
-        asked = self.store.add("asked", 0)
-        for number in range(self._n_answered + 1, asked + 1):
-            self.post(f"answer/{number}/{self.rank}", mine)
-        self._n_answered = asked
-
-
-def peers_of_process(known: Peers | None) -> Peers | None:
-    """The ranks of torch.distributed, once it has started with more than one; ``known`` while it is still they."""
-    dist = sys.modules.get("torch.distributed")
-    if known is not None and known.group is None:
-        return known
-    if dist is None or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() < 2:
-        return None
-    group = dist.group.WORLD
-    if known is not None and known.group is not None and known.group() is group:
-        return None if known.is_lost else known
-    store = dist.distributed_c10d._get_default_store()
-    if hasattr(store, "clone"):  # a separate connection: the program may be waiting on the other one
-        store = store.clone()
-    store = dist.PrefixStore("gfxgraph/watch", store)
-    store.set_timeout(timedelta(seconds=10))
-    return Peers(store, dist.get_rank(), dist.get_world_size(), group)

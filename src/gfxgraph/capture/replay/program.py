@@ -27,10 +27,11 @@ from torch.autograd import profiler
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.record.host_memory import HostRead
 from gfxgraph.capture.record.random_generators import Drawn
-from gfxgraph.capture.record.tensor_arguments import exchanged, flat
 from gfxgraph.capture.replay.eager_tape import Env, below_autograd, run_tape, wait_for_collective
 from gfxgraph.capture.replay.graph_tensors import (
     Layout,
+    exchanged,
+    flat,
     has_layout,
     overwrite,
     parts_of,
@@ -81,6 +82,22 @@ class Step(ABC):
 
     def __str__(self) -> str:
         return type(self).__name__
+
+
+@dataclass(slots=True, eq=False)
+class PlacedStep(Step):
+    """A step that is not a graph's: a call of the program's."""
+
+    name: str
+    at: tuple[Any, int]
+    """Its line, as ``place`` gives it."""
+
+    @property
+    def where(self) -> object:
+        return where_of(*self.at)
+
+    def __str__(self) -> str:
+        return f"{self.name} at {self.where}"
 
 
 class SegmentStep(Step):
@@ -208,29 +225,24 @@ class SegmentStep(Step):
 
 
 @dataclass(slots=True, eq=False)
-class HostStep(Step):
+class HostStep(PlacedStep):
     """An operation that no graph can hold, run eagerly at each replay into the same tensors."""
 
     func: Callable[..., Any]
     args: Any
     kwargs: Any
     out: Any
-    name: str
-    code: Any
-    lasti: int
     mutated: tuple[Tensor | Layout, ...] = ()
     states: tuple[Any, ...] = ()
     """Handles on the states of generators among ``args`` that the graph does not know."""
     is_symbolic: bool = False
     """Whether the arguments contain tracked numbers, as references."""
     drawn: tuple[Drawn, ...] = ()
-    """The generators from which it draws, which the program may seed before; see seeds.py."""
+    """The generators from which it draws, which the program may seed before; see random_generators.py."""
     moving: set[int] = field(default_factory=set)
     """``id`` of the results whose shape or memory depends on data (dynamic_shapes.py)."""
     views: set[int] = field(default_factory=set)
     """``id`` of the results that share memory with an argument that stays: they must not be copied into."""
-    homes: dict[int, Tensor] = field(default_factory=dict)
-    """By ``id``: where moving results lay in the capture, and lie whenever they have that shape."""
     filled: tuple[str, ...] = ()
     """Names of the arguments that are ``out=``: the call could give them other memory than graphs know."""
 
@@ -277,7 +289,7 @@ class HostStep(Step):
 
     def _store_tensor(self, out: Tensor, result: Tensor) -> None:
         if id(out) in self.moving and out.dtype is result.dtype and has_layout(out):
-            self._move(out, result)
+            _point(out, result)
             return
         if out.dtype is not result.dtype or (id(out) not in self.moving and size_of(out) != size_of(result)):
             self._differs(shape_of(out, result), shape_of(result, out))
@@ -290,21 +302,9 @@ class HostStep(Step):
         else:
             self._differs("one part of a tensor", "another part")
 
-    def _move(self, out: Tensor, result: Tensor) -> None:
-        home = self.homes.get(id(out))
-        if home is None or home.size() != result.size():
-            _point(out, result)
-            return
-        _refresh(home, result)
-        if out.data_ptr() != home.data_ptr() or out.size() != home.size():
-            _point(out, home)
-
     def _differs(self, expected: object, actual: object) -> NoReturn:
-        where = where_of(self.code, self.lasti)
-        raise process.mismatch("shape_guard_mismatch", op=self.name, where=where, expected=expected, actual=actual)
-
-    def __str__(self) -> str:
-        return f"{self.name} at {where_of(self.code, self.lasti)}"
+        fields = {"op": self.name, "where": self.where, "expected": expected, "actual": actual}
+        raise process.mismatch("shape_guard_mismatch", **fields)
 
 
 def _point(out: Tensor, result: Tensor) -> None:
@@ -361,14 +361,11 @@ def share_memory(one: Tensor, other: Tensor) -> bool:
 
 
 @dataclass(slots=True, eq=False)
-class ReadStep(Step):
+class ReadStep(PlacedStep):
     """A value read by the host: each replay reads it again and checks its guards."""
 
     read: Callable[[], Any]
     index: int
-    name: str
-    code: Any
-    lasti: int
     questions: list[Question] = field(default_factory=list)
 
     def exchange(self, old: Tensor, new: Tensor) -> None:
@@ -389,33 +386,24 @@ class ReadStep(Step):
                 )
 
     def __str__(self) -> str:
-        return f"{len(self.questions)} guards on {self.name} at {where_of(self.code, self.lasti)}"
+        return f"{len(self.questions)} guards on {self.name} at {self.where}"
 
 
 @dataclass(slots=True, eq=False)
-class CallStep(Step):
+class CallStep(PlacedStep):
     """A host call that each replay repeats: a wait, a generator's state."""
 
     call: Callable[[], Any]
-    name: str
-    code: Any
-    lasti: int
 
     def run(self, program: Any) -> None:
         self.call()
 
-    def __str__(self) -> str:
-        return f"{self.name} at {where_of(self.code, self.lasti)}"
-
 
 @dataclass(slots=True, eq=False)
-class ReplayStep(Step):
+class ReplayStep(PlacedStep):
     """A graph replayed inside the capture; replayed again with its whole program."""
 
     graph: Any
-    name: str
-    code: Any
-    lasti: int
 
     def run(self, program: Any) -> None:
         self.graph.replay()
@@ -427,9 +415,6 @@ class ReplayStep(Step):
     def random_states(self) -> Iterator[Any]:
         inner = self.graph._program
         return inner.random_states() if inner is not None else iter(())
-
-    def __str__(self) -> str:
-        return f"{self.name} at {where_of(self.code, self.lasti)}"
 
 
 def leaves_of(out: Any) -> Iterator[Tensor]:
@@ -453,7 +438,7 @@ def is_operations_own(error: Exception) -> bool:
 
 def raising(step: HostStep, error: Exception) -> HostStep:
     """A call that failed in the capture: the program may have caught that error, so each replay must fail alike."""
-    func, name, where = step.func, step.name, where_of(step.code, step.lasti)
+    func, name, where = step.func, step.name, step.where
     kind, expected = type(error), f"{type(error).__name__}: {first_line(error)}"
 
     def fails(*args: object, **kwargs: object) -> None:
@@ -482,7 +467,7 @@ def computed(compute: Callable[[], Any], what: str, step: HostStep | ReadStep, e
             raise
         if not is_operations_own(error):
             raise
-        where, actual = where_of(step.code, step.lasti), f"{type(error).__name__}: {error}"
+        where, actual = step.where, f"{type(error).__name__}: {error}"
         raise process.mismatch(
             "guard_mismatch", where=where, question=what, expected=expected, actual=actual
         ) from error

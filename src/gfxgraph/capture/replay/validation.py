@@ -22,10 +22,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.capture.record.tensor_arguments import flat
+from gfxgraph.capture.record.overloads import written_arguments
 from gfxgraph.capture.replay.eager_tape import Env, run_tape
-from gfxgraph.capture.replay.graph_tensors import Layout, overwrite, tensor_of
-from gfxgraph.capture.replay.node_walk import can_walk, raw_exec, raw_graph, walk
+from gfxgraph.capture.replay.graph_tensors import Layout, flat, overwrite, tensor_of
+from gfxgraph.capture.replay.node_walk import can_walk, raw_graph, walk
 from gfxgraph.capture.replay.program import HostStep, Program, SegmentStep, note_fallback
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.replay.tolerance import Difference, compare
@@ -221,9 +221,9 @@ def _first_difference(program: Program, step: SegmentStep, worst: Difference) ->
         "tolerance": worst.allowed,
     }
     if not step.tape.is_complete or not can_walk(step):
-        return _by_outputs(program, step) or fallback
+        return fallback
     try:
-        return _side_by_side(program, step) or _by_outputs(program, step) or fallback
+        return _side_by_side(program, step) or fallback
     except (GfxGraphError, DriverError, RuntimeError) as error:
         process.log.debug("could not look for the first difference: %s", error)
         return fallback
@@ -277,53 +277,8 @@ def _side_by_side(program: Program, step: SegmentStep) -> dict[str, Any] | None:
 
 
 def _written(entry: Entry) -> list[TapeValue]:
-    schema = getattr(entry.func, "_schema", None)
-    if schema is None:
-        return []
-    found: list[TapeValue] = []
-    for position, argument in enumerate(schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            target = entry.args[position] if position < len(entry.args) else entry.kwargs.get(argument.name)
-            found.extend(leaves(target))
-    return found
-
-
-def _never_written(entries: list[Entry]) -> set[TapeValue]:
-    """Memory that the segment allocated and never wrote: its content is arbitrary."""
-    garbage: set[TapeValue] = set()
-    for entry in entries:
-        if _is_undefined(entry):
-            garbage.update(leaves(entry.outputs))
-        else:
-            garbage.difference_update(value.root or value for value in _written(entry))
-    return garbage
-
-
-def _by_outputs(program: Program, step: SegmentStep) -> dict[str, Any] | None:
-    """Without a node walk: the first operation, in order, whose surviving result differs."""
-    reference = _by_tape(program, step) if step.tape.is_complete else {}
-    by_position: dict[int, Difference] = {}
-    garbage = _never_written(step.tape.entries)
-    with torch._C._InferenceMode(True):
-        for value, place in step.live:
-            if value in reference and value.made_by < len(step.tape.entries) and (value.root or value) not in garbage:
-                difference = compare(
-                    tensor_of(place), reference[value], is_exact(step.tape.entries[: value.made_by + 1])
-                )
-                if not difference.is_match:
-                    by_position[value.made_by] = difference
-    for position in sorted(by_position):
-        entry = step.tape.entries[position]
-        return {
-            "position": position,
-            "op": entry.name,
-            "where": entry.where,
-            "max_difference": by_position[position].largest,
-            "tolerance": by_position[position].allowed,
-        }
-    return None
-
-
-def handles(step: SegmentStep) -> tuple[int, int]:
-    """(graph, exec) handles of a segment, for tools that change nodes through the driver."""
-    return raw_graph(step.graph), raw_exec(step.graph)
+    given = [
+        entry.args[position] if position < len(entry.args) else entry.kwargs.get(name)
+        for position, name in written_arguments(entry.func._schema)  # type: ignore[attr-defined]
+    ]
+    return [*leaves(given)]

@@ -20,6 +20,7 @@ from gfxgraph.hardware.software import (
 
 _INDEX = "--index-url https://download.pytorch.org/whl/rocm7.2"
 _LEAST_TORCH = (2, 9)
+_WITHOUT_GFX10 = (3, 9)
 _ENGINES = {
     "vLLM": ("vllm",),
     "SGLang": ("sglang",),
@@ -136,6 +137,10 @@ def wheels(site: Site) -> list[CheckResult]:
         text = f"two Tritons overwrite each other: {shown}", f"同时安装了多个 Triton，会互相覆盖：{shown}"
         fix = f"pip uninstall -y {' '.join(tritons)} && pip install --force-reinstall torch {_INDEX}"
         found.append(CheckResult("wheels", CheckState.AMBER, *text, fix))
+    old = sorted({arch for gpu in site.gpus if (arch := override_for(gpu, site.machine) or gpu.arch)[:5] == "gfx10"})
+    if old and any(versions.parse(version) >= _WITHOUT_GFX10 for version in tritons.values()):
+        text = f"Triton 3.9 compiles no longer for {', '.join(old)}", f"Triton 3.9 不再为 {'、'.join(old)} 编译"
+        found.append(CheckResult("wheels", CheckState.AMBER, *text, "pip install 'triton<3.9'"))
     onnx = distribution_versions(["onnxruntime", "onnxruntime-gpu", "onnxruntime-rocm", "onnxruntime-migraphx"])
     if len(onnx) > 1 or "onnxruntime-gpu" in onnx:
         shown = ", ".join(onnx)

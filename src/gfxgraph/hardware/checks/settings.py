@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+import tomllib
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
 
 from gfxgraph import config
 from gfxgraph.hardware.architectures import architecture, name_of_override
 from gfxgraph.hardware.checks.check import Check, CheckResult, CheckState, Site
-
-Judge = Callable[[str], bool]
 
 
 def override(site: Site) -> list[CheckResult]:
@@ -39,88 +41,20 @@ def override(site: Site) -> list[CheckResult]:
     return found
 
 
-def _is_set(value: str) -> bool:
-    return value not in ("", "0")
-
-
-# name, when it hurts, English, Chinese, fix
-_HURTS: tuple[tuple[str, Judge, str, str, str], ...] = (
-    (
-        "PYTORCH_CUDA_ALLOC_CONF",
-        lambda value: "expandable_segments:true" in value.lower(),
-        "expandable_segments is refused by many ROCm builds and moves memory under captured graphs",
-        "expandable_segments 在许多 ROCm 版本上不受支持，且会移动已捕获图所用的内存",
-        "unset PYTORCH_CUDA_ALLOC_CONF",
-    ),
-    (
-        "PYTORCH_HIP_ALLOC_CONF",
-        lambda value: "expandable_segments:true" in value.lower(),
-        "expandable_segments is refused by many ROCm builds and moves memory under captured graphs",
-        "expandable_segments 在许多 ROCm 版本上不受支持，且会移动已捕获图所用的内存",
-        "unset PYTORCH_HIP_ALLOC_CONF",
-    ),
-    (
-        "PYTORCH_NO_CUDA_MEMORY_CACHING",
-        _is_set,
-        "the caching allocator is off: captures fail",
-        "显存缓存分配器被关闭：捕获会失败",
-        "unset PYTORCH_NO_CUDA_MEMORY_CACHING",
-    ),
-    (
-        "TORCHINDUCTOR_CUDAGRAPHS",
-        _is_set,
-        "inductor captures graphs of its own inside ours",
-        "inductor 会在我们的捕获之内再次捕获",
-        "unset TORCHINDUCTOR_CUDAGRAPHS",
-    ),
-    (
-        "AMD_SERIALIZE_KERNEL",
-        _is_set,
-        "kernels run one at a time: for debugging only",
-        "核函数逐个串行执行：仅适合调试",
-        "unset AMD_SERIALIZE_KERNEL",
-    ),
-    (
-        "HIP_LAUNCH_BLOCKING",
-        _is_set,
-        "every launch waits for its end: for debugging only",
-        "每次启动都会等待完成：仅适合调试",
-        "unset HIP_LAUNCH_BLOCKING",
-    ),
-    (
-        "CUDA_LAUNCH_BLOCKING",
-        _is_set,
-        "every launch waits for its end, and captures fail",
-        "每次启动都会等待完成，且捕获会失败",
-        "unset CUDA_LAUNCH_BLOCKING",
-    ),
-    (
-        "AMD_LOG_LEVEL",
-        lambda value: value.isdigit() and int(value) >= 3,
-        "the runtime writes a line for every call",
-        "运行时会为每次调用输出日志",
-        "unset AMD_LOG_LEVEL",
-    ),
-    (
-        "HSA_ENABLE_SDMA",
-        lambda value: value == "0",
-        "copies run on compute units and disturb kernels",
-        "拷贝占用计算单元，会影响核函数执行",
-        "unset HSA_ENABLE_SDMA",
-    ),
-)
+@lru_cache(maxsize=1)
+def _hurting() -> dict[str, dict[str, str]]:
+    """The variables of ``harmful_variables.toml``, by name."""
+    return tomllib.loads(Path(__file__).with_name("harmful_variables.toml").read_text(encoding="utf-8"))
 
 
 def harmful_variables(site: Site) -> list[CheckResult]:
     """Variables left over from debugging or from CUDA that cost speed or break captures."""
     environ = site.machine.environ
-    found = [
-        CheckResult(
-            "variables", CheckState.AMBER, f"{name}={environ[name]}: {en}", f"{name}={environ[name]}：{zh}", fix
-        )
-        for name, hurts, en, zh, fix in _HURTS
-        if name in environ and hurts(environ[name].strip())
-    ]
+    found = []
+    for name, row in _hurting().items():
+        if name in environ and re.search(row["hurts"], value := environ[name].strip()):
+            text = f"{name}={value}: {row['en']}", f"{name}={value}：{row['zh']}"
+            found.append(CheckResult("variables", CheckState.AMBER, *text, f"unset {name}"))
     return found + _visibility(environ) + _xnack(site)
 
 

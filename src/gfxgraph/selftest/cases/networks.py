@@ -102,42 +102,28 @@ def training_step(bench: Bench) -> None:
 # -- libraries ---------------------------------------------------------------------------------------------------
 
 
-def _matmul_chain(bench: Bench, dtype: torch.dtype) -> None:
-    x, layers = bench.randn(64, 256, dtype=dtype), [bench.randn(256, 256, dtype=dtype) / 16 for _ in range(6)]
+@case()
+def matmul(bench: Bench) -> None:
+    """Chains of fp32, fp16 and bf16 matrix products replay like eager and are near the exact result."""
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        x, layers = bench.randn(64, 256, dtype=dtype), [bench.randn(256, 256, dtype=dtype) / 16 for _ in range(6)]
 
-    def body() -> Tensor:
-        y = x
-        for layer in layers:
-            y = functional.gelu(y @ layer) + y
-        return y
+        def body(x: Tensor = x, layers: list[Tensor] = layers) -> Tensor:
+            for layer in layers:
+                x = functional.gelu(x @ layer) + x
+            return x
 
+        _eagerly(body)
+        _, y = bench.follows_eager(body, [x], rtol=RTOL[dtype])
+        exact = body(x.double().cpu(), [layer.double().cpu() for layer in layers])
+        same([y], [exact], f"the {dtype} graph and double precision on the host", 5 * RTOL[dtype])
+
+
+def _eagerly(body: Callable[[], Tensor]) -> None:
     try:
         body()
     except RuntimeError as error:
         skip(f"eager execution cannot do it either: {str(error).splitlines()[0]}")
-    _, y = bench.follows_eager(body, [x], rtol=RTOL[dtype])
-    exact = x.double().cpu()
-    for layer in layers:
-        exact = functional.gelu(exact @ layer.double().cpu()) + exact
-    same([y], [exact], "the graph and the same in double precision on the host", 5 * RTOL[dtype])
-
-
-@case()
-def matmul_fp32(bench: Bench) -> None:
-    """A chain of fp32 matrix products replays like eager and is near the exact result."""
-    _matmul_chain(bench, torch.float32)
-
-
-@case()
-def matmul_fp16(bench: Bench) -> None:
-    """A chain of fp16 matrix products replays like eager and is near the exact result."""
-    _matmul_chain(bench, torch.float16)
-
-
-@case()
-def matmul_bf16(bench: Bench) -> None:
-    """A chain of bf16 matrix products replays like eager and is near the exact result."""
-    _matmul_chain(bench, torch.bfloat16)
 
 
 @case(limit_s=300)  # a first convolution may search for its algorithm, or compile it
@@ -158,8 +144,5 @@ def attention(bench: Bench) -> None:
     def body() -> Tensor:
         return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
-    try:
-        body()
-    except RuntimeError as error:
-        skip(f"eager execution cannot do it either: {str(error).splitlines()[0]}")
+    _eagerly(body)
     bench.follows_eager(body, [q, k, v], rtol=RTOL[torch.float16])

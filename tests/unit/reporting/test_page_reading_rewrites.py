@@ -3,8 +3,8 @@
 import re
 
 from gfxgraph.core.unsafe import BY_NAME
-from gfxgraph.reporting.demangle import demangled, short
-from gfxgraph.reporting.folding import Fold, folded
+from gfxgraph.reporting.page import Fold, folded
+from gfxgraph.reporting.reading import demangled, short
 from gfxgraph.reporting.rewrites import in_chinese, rewrite, why_unsafe
 
 

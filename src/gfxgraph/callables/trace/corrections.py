@@ -1,7 +1,7 @@
 """What stands in the place of Dynamo's own while it traces for us (seen with torch 2.11 and 2.13).
 
-Its logs are left out. What it leaves to Python at once, or forgets, is mended. And its rules of Python, where they
-give another answer than Python:
+What it leaves to Python at once, or forgets, is mended. And its rules of Python, where they give another answer than
+Python:
 
     a dict is asked for a key     its keys are guarded if Dynamo cannot name the key; an object that is the key, or
                                   part of it, is guarded by identity: Dynamo guards only its class
@@ -25,9 +25,7 @@ from __future__ import annotations
 import collections
 import functools
 import itertools
-import logging
 import sys
-import traceback
 import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -79,60 +77,9 @@ def correct(changes: ExitStack, errors: list[Exception], seen: Seen) -> None:
 
 
 def _stand_ins(errors: list[Exception], seen: Seen) -> Iterator[StandIn]:
-    yield from _without_logs()
-    yield from _quicker()
     yield from _left_to_python(seen)
     yield from _rules()
     yield torch._dynamo.convert_frame, "format_error_msg", _noting(errors)
-
-
-def _without_logs() -> Iterator[StandIn]:
-    """Skip measuring the guards, which flushes caches, and reading whole files for function names.
-
-    This saves 50 and 100 ms per trace of a 16-layer Llama. No source line is looked up for each guard, either. If the
-    log is enabled, all of it is done.
-    """
-    guards, symbols = torch._dynamo.guards, torch._dynamo.symbolic_convert
-    of_guards = ["guards_log", "verbose_guards_log", "recompiles_log", "recompiles_verbose_log"]
-    for room, name, make, logs in (
-        (guards, "profile_guard_manager", _giving(0.0), ["guards_log"]),
-        (guards, "get_verbose_code_part", lambda own: lambda part, guard: part, of_guards),
-        (symbols, "get_funcname", _giving(None), ["trace_call_log", "trace_source_log"]),
-    ):
-        if all(hasattr(room, each) for each in (name, *logs)):
-            if not any(getattr(room, log).isEnabledFor(logging.DEBUG) for log in logs):
-                yield room, name, make
-
-
-def _giving(value: object) -> Callable[[object], Func]:
-    return lambda own: lambda *_: value
-
-
-def _quicker() -> Iterator[StandIn]:
-    """Dynamo's own answers, found faster: it formats all callers of each node, 5 % of the trace of a Llama."""
-    translator = torch._dynamo.symbolic_convert.InstructionTranslatorBase
-    if hasattr(translator, "is_co_filename_from_nn_modules"):
-        yield translator, "is_co_filename_from_nn_modules", _telling_nn_modules
-    yield torch._dynamo.output_graph, "traceback", _with_known_lines
-
-
-def _telling_nn_modules(own: Func) -> Func:
-    return lambda self: "torch/nn/modules" in self.f_code.co_filename
-
-
-def _with_known_lines(own: types.ModuleType) -> types.SimpleNamespace:
-    """``traceback``, which formats each frame once: every node has the frames of all callers."""
-
-    @functools.cache
-    def shown(file: str, line: int, name: str) -> str:
-        frame = own.FrameSummary(file, line, name, lookup_line=False)
-        return "".join(own.StackSummary.from_list([frame]).format())
-
-    class Frames(list[traceback.FrameSummary]):
-        def format(self) -> list[str]:
-            return [shown(each.filename, each.lineno or 0, each.name) for each in self]
-
-    return types.SimpleNamespace(**{**vars(own), "StackSummary": types.SimpleNamespace(from_list=Frames)})
 
 
 def _noting(errors: list[Exception]) -> Callable[[Func], Func]:

@@ -14,7 +14,7 @@ from the step function along closures, globals and attributes to modules, optimi
 Two snapshots with equal keys are the same state. What cannot be inspected (an iterator, a host random generator,
 an object of a C extension) raises ``Unwatchable``, and the step runs eagerly.
 
-Invariant: ``is_same`` is True only if a snapshot taken now would have the same key. Source: decision 0113.
+Invariant: ``is_same`` is True only if a snapshot taken now would have the same key. Source: decision 0144.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ in pieces, or eager for good: the reason is raised
 A call may be one FX graph and still not one replay: it stores what it computes in an object, or its result needs
 gradients. Then Dynamo's code runs, which guards and stores, and the graph in it is replayed (``InPieces.is_one``).
 
-Invariant: a graph is replayed only in the world that it was captured in. Source: decisions 0111, 0113.
+Invariant: a graph is replayed only in the world that it was captured in. Source: decision 0111.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ Python:
 
 The contents of sets, of which Dynamo guards only the length, are checked by us (``world.Granted``).
 
-Source: decision 0208; tests/conformance/test_graphed_lookups.py and test_graphed_results.py.
+Source: decision 0171; tests/conformance/test_graphed_lookups.py and test_graphed_results.py.
 """
 
 from __future__ import annotations

@@ -329,14 +329,15 @@ def _guard_both(left: Tracker, right: Tracker) -> None:
 
 
 def _guard_operands(left: Tracker, right: Tracker) -> None:
-    """Guard what ``is`` compares: lists, sets and dicts, too, of which Dynamo guards what they hold."""
+    """Guard what ``is`` compares, whatever ``__eq__`` it has: Dynamo guards its class, or what it holds."""
     variables = torch._dynamo.variables
     kinds = variables.ListVariable, variables.SetVariable, variables.ConstDictVariable
-    given = [each for each in map(_realized, (left, right)) if isinstance(each, kinds) and each.source]
-    for each in given if len(given) == 2 else ():
-        guard = each.source.make_guard(torch._dynamo.guards.GuardBuilder.ID_MATCH)
-        torch._dynamo.variables.base.install_guard(guard)
-    _guard_both(left, right)
+    given = [each for each in map(_realized, (left, right)) if each.source]
+    given = [each for each in given if isinstance(each, kinds) or _is_object(each)]
+    if len(given) == 2 and given[0].python_type() is given[1].python_type():
+        for each in given:
+            guard = each.source.make_guard(torch._dynamo.guards.GuardBuilder.ID_MATCH)
+            torch._dynamo.variables.base.install_guard(guard)
 
 
 def _realized(variable: Tracker) -> Tracker:

@@ -594,6 +594,41 @@ def a_kernel_that_does_not_compile(driver: RuntimeDriver, gpu: Machine) -> Facts
     return {}
 
 
+@scenario(kernels=True)
+def a_part_of_a_workgroup(driver: RuntimeDriver, gpu: Machine) -> Facts:
+    """hipExtModuleLaunchKernel counts threads: eagerly 4 of a workgroup of 64 run, and in a graph not 4.
+
+    HIP 6.4.3 refuses the launch in a capture; 7.15 takes it, and each replay runs all 64. The adapter of MIGraphX,
+    whose programs launch so, makes no graph of one that has such a launch.
+    """
+    out, source, stream = gpu.buffer(), gpu.buffer(1), gpu.stream()
+    arguments = [c_void_p(out), c_void_p(source), ctypes.c_int(0), ctypes.c_int(N)]
+    slots = (c_void_p * 4)(*(ctypes.addressof(argument) for argument in arguments))
+
+    def launch() -> int:
+        shape = (4, 1, 1, 64, 1, 1, ctypes.c_size_t(0))
+        return gpu.status(
+            "hipExtModuleLaunchKernel", gpu.functions["add_to"], *shape, stream, slots, None, None, None, 0
+        )
+
+    def threads() -> int:
+        driver.synchronize_stream(stream)
+        data = ctypes.create_string_buffer(NBYTES)
+        gpu("hipMemcpy", data, out, ctypes.c_size_t(NBYTES), 2)
+        return sum(struct.unpack(f"<{N}i", data.raw))
+
+    eager = (launch(), threads())
+    assert eager == (0, 4)
+    gpu.fill(out, 0)
+    driver.begin_capture(stream)
+    status = launch()
+    graph = driver.end_capture(stream)
+    driver.launch(driver.instantiate(graph), stream)
+    facts = {"status": status, "threads": threads()}
+    assert facts in ({"status": 1, "threads": 0}, {"status": 0, "threads": 64}), facts
+    return facts
+
+
 def main(name: str, kernels: str = "", code_object: str = "") -> None:
     driver = locate("hip")
     gpu = Machine(driver, kernels, code_object)

@@ -303,7 +303,7 @@ def plan_command(path: str, arch: str | None, lang: str, as_json: bool) -> None:
 @click.option("--gate", "before", metavar="FILE", help="Audit again and compare with an earlier document.")
 @click.option("--skill", "is_skill", is_flag=True, help="Print the skill file: how an agent ports with this tool.")
 def agent_command(path: str, arch: str | None, lang: str, as_json: bool, before: str | None, is_skill: bool) -> None:
-    """Write one document for a coding agent: ranked findings, diffs, and the gate.
+    """Write one document for a coding agent: the plan as a work list, and the gate.
 
     Save it, work from the top, then run it with --gate FILE. Exit status: 0 written, or the gate passed; 1 the gate
     did not pass; 2 it could not run.

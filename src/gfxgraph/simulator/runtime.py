@@ -440,8 +440,8 @@ class Device:
         if own is not None and call == "event_query":
             prefix = "" if own.thread == threading.get_ident() else "thread_"
             self.apply(f"{prefix}event_query_own_stream", own)
-            return
-        self.unsafe_call(call)
+        elif event.recorded_at is not None:  # of an event that was never recorded nothing is asked, in a capture too
+            self.unsafe_call(call)
 
     def _of_ended(self, call: str, ours: StreamCapture | None) -> None:
         """A call about an event that a capture recorded which has ended, made inside another capture or in none."""

@@ -54,6 +54,7 @@ def enable(
     """
     settings = _settings(config.load(), allow_cuda, validate, on_unsafe, simulate, debug, guard)
     check_settings(settings)
+    torch = _import_torch()  # first: where the environment asks, its import switches the bridge on
     with bridge.lock:
         state = process.current()
         if state is not None and bridge.is_whole:
@@ -63,7 +64,7 @@ def enable(
                 guard_level(guard)
             return
         disable()  # what an interrupt has left half on
-        _enable(settings)
+        _enable(torch, settings)
 
 
 def disable() -> None:
@@ -159,8 +160,7 @@ def _take_up(state: Any, settings: Config, validate: bool | None, debug: bool | 
         bridge.set_log_level(settings)
 
 
-def _enable(settings: Config) -> None:
-    torch = _import_torch()
+def _enable(torch: Any, settings: Config) -> None:
     platform = _platform(torch, settings)
     try:
         if settings.simulate:

@@ -17,6 +17,8 @@ import gfxgraph
 from gfxgraph import adapters
 from gfxgraph.adapters import migraphx as migraphx_adapter
 
+pytestmark = pytest.mark.any_platform
+
 STAND_IN = Path(__file__).parent / "stand_ins" / "migraphx"
 PUBLISHED = {  # what src/py/migraphx_py.cpp defines, ROCm/AMDMIGraphX f729a52f
     "shape": "type lens strides ndim elements bytes type_string type_size dyn_dims packed transposed broadcasted "
@@ -386,6 +388,17 @@ def test_a_program_with_host_copies_runs_as_ever(here):
     torch.testing.assert_close(torch.tensor(result.tolist()), here.wanted({"x": here.migraphx.to_gpu(x)}))
     assert "offload_copy=False" in graphed.why()
     assert stats()["capture_count"] == 0
+
+
+@pytest.mark.parametrize(("launch", "is_graph"), [("global=4,local=1024", False), ("global=2048,local=1024", True)])
+def test_a_part_of_a_workgroup_is_in_no_graph(here, launch, is_graph):
+    """A graph of AMD's runtime would run the rest of the workgroup as well, and write beyond the results."""
+    text = f"@4 = gpu::code_object[code_object=4736,symbol_name=mul_tanh_kernel,{launch},](x,@2,main:#output_0)"
+    program = here.migraphx.program(here.step, {"x": here.shape}, [here.shape], text)
+    program.compile(here.migraphx.get_target("gpu"), offload_copy=False)
+    graphed, params = here.graphed(program), here.params(1)
+    here.check(graphed.run(params), params)
+    assert (graphed.n_captures, "workgroup" in graphed.why()) == (int(is_graph), not is_graph)
 
 
 def test_a_program_that_launches_elsewhere_runs_as_ever(here):

@@ -198,9 +198,7 @@ run --simulate --stats={d}/folder/../good.py {d}/good.py
 explain /proc/self/mem
 port audit {d}/cuda --write-baseline=
 port audit {d}/cuda --sarif=
-port verify run {d}/cuda --html=
 report {d}/left --out=
-port verify run {d} --html {d}/nope/x.html
 port fix {d}/cuda --unsafe --output {d}/nope/x.patch
 port audit {d} --write-baseline {d}/nope/base.json
 port audit {d} --sarif {d}/nope/x.sarif

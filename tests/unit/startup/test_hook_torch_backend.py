@@ -36,10 +36,10 @@ def installed(tmp_path):
     points = project["entry-points"]["torch.backends"]
     (about / "entry_points.txt").write_text("[torch.backends]\n" + "".join(f"{k} = {v}\n" for k, v in points.items()))
 
-    def run(**asked):
+    def run(program=PROGRAM, **asked):
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("GFXGRAPH", "SGLANG"))}
         environment = kept | {"PYTHONPATH": str(folder)} | asked
-        done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True)
+        done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
         return done.returncode, done.stdout, done.stderr
 
     return run
@@ -57,6 +57,13 @@ def test_asked_for_it_is_on(installed):
     """SGLang's variable is enough, as GFXGRAPH=1 is, in the simulator too: bridged, and errors explained."""
     code, said, errors = installed(SGLANG_RDNA2_KERNELS="1", GFXGRAPH_SIMULATE="cuda")
     assert (code, said.split()[:2]) == (0, ["True", "True"]), errors
+
+
+def test_a_program_that_enables_it_as_well_has_one_bridge(installed):
+    """Its ``enable`` is what imports torch, which switches the bridge on as the environment asks."""
+    program = "import gfxgraph\ngfxgraph.enable()\n" + PROGRAM
+    code, said, errors = installed(program, GFXGRAPH="1", GFXGRAPH_SIMULATE="cuda")
+    assert (code, said.split()[0]) == (0, "True"), errors
 
 
 def test_where_it_cannot_be_the_process_ends(installed):

@@ -188,6 +188,20 @@ def objects_that_may_be_equal():
     return (lambda x: x * 2 if state.pair[0] is first else x - 1), changes
 
 
+def functions_of_one_code():
+    first, second = ((lambda k: lambda x: x * k)(2.0) for _ in range(2))
+    state = types.SimpleNamespace(act=first)
+    changes = [lambda: setattr(state, "act", second), lambda: setattr(state, "act", first)]
+    return (lambda x: x * 2 if state.act is first else x - 1), changes
+
+
+def a_tuple_that_is_the_default():
+    default = (1, 2)
+    state = types.SimpleNamespace(size=default)
+    changes = [lambda: setattr(state, "size", tuple([1, 2])), lambda: setattr(state, "size", default)]
+    return (lambda x: x * 2 if state.size is default else x - 1), changes
+
+
 def equal_objects():
     first, second = Thing(), Thing()
     state = types.SimpleNamespace(now=first, last=first)
@@ -210,7 +224,9 @@ def an_object_as_a_key():
 
 
 CASES = [
-    a_marker, a_list_that_is_the_default, objects_that_may_be_equal, equal_objects, an_object_in_a_set, an_object_as_a_key, an_object_that_is_the_key, objects_that_are_one, an_object_in_a_list, a_class_that_says_what_its_instances_are,
+    a_marker, a_list_that_is_the_default, objects_that_may_be_equal, functions_of_one_code,
+    a_tuple_that_is_the_default, equal_objects, an_object_in_a_set, an_object_as_a_key, an_object_that_is_the_key,
+    objects_that_are_one, an_object_in_a_list, a_class_that_says_what_its_instances_are,
     a_parameter_that_is_given_an_attribute,
     weak_keys, a_tuple_with_an_object, equal_keys, an_equal_key_that_is_held, methods, a_set_of_objects,
     a_set_of_equal_objects, a_weak_set, classes_in_a_tuple, a_class_in_an_object,

@@ -329,10 +329,15 @@ def _guard_both(left: Tracker, right: Tracker) -> None:
 
 
 def _guard_operands(left: Tracker, right: Tracker) -> None:
-    """Guard what ``is`` compares, whatever ``__eq__`` it has: Dynamo guards its class, or what it holds."""
+    """Guard what ``is`` compares, whatever ``__eq__`` it has: Dynamo guards its class, its code, or what it holds.
+
+    Of one tuple that is reached in two ways Dynamo makes two.
+    """
     variables = torch._dynamo.variables
-    kinds = variables.ListVariable, variables.SetVariable, variables.ConstDictVariable
+    kinds = variables.ListVariable, variables.SetVariable, variables.ConstDictVariable, variables.UserFunctionVariable
     given = [each for each in map(_realized, (left, right)) if each.source]
+    if sum(isinstance(each, variables.TupleVariable) for each in given) == 2:
+        raise torch._dynamo.exc.Unsupported("it compares two tuples by `is`")
     given = [each for each in given if isinstance(each, kinds) or _is_object(each)]
     if len(given) == 2 and given[0].python_type() is given[1].python_type():
         for each in given:

@@ -95,6 +95,7 @@ def record_command(
     help="Print JSON, or write it to FILE.",
 )
 @DEVICE
+@_contract.quietly
 def verify_command(
     path: str,
     arch: str | None,

@@ -81,6 +81,7 @@ command.add_command(build_command)
     "--limit", type=click.IntRange(min=0), default=8, show_default=True, help="Files shown per rule; 0 for all."
 )
 @click.option("--exit-zero", is_flag=True, help="Exit 0 even with findings.")
+@_contract.quietly
 def audit_command(
     path: str,
     arch: str | None,
@@ -344,6 +345,7 @@ def _document(path: str) -> dict[str, object]:
 @click.argument("path", required=False, callback=existing)
 @LANG
 @JSON
+@_contract.quietly
 def env_command(path: str | None, lang: str, as_json: bool) -> None:
     """What gfxgraph doctor says of this machine and, with PATH, the images and requirements there (phases 0 and 1).
 

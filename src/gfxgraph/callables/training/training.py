@@ -256,7 +256,7 @@ class TrainingStep(CapturedCallable):
             return None
         for each in held:
             if each.snapshot.key == now.key and each.fits():
-                each.snapshot = now  # watch the new state
+                each.snapshot = now.watched()
                 return each
         if not self._is_settled(now):
             return None
@@ -372,7 +372,7 @@ class TrainingStep(CapturedCallable):
             after = self._look()
             if not problem and (after is None or after.key != now.key):
                 problem = self._why_for_good if after is None else f"its capture changes {now.differs(after)}"
-            known.snapshot = after or now
+            known.snapshot = (after or now).watched()
         except (RuntimeError, NotATree) as error:
             if is_interrupt(error):
                 raise

@@ -3,7 +3,7 @@
 If a program uses ``mode="reduce-overhead"``, ``"max-autotune"`` or sets ``triton.cudagraphs``, Inductor
 compiles as always, and what it would have given to its own tree of graphs becomes our regions. Settings that
 the defect table asks for are in effect only while something is compiled: nothing has to be restored except
-two methods. Explicit choices of the user are kept: an option or mode of that ``torch.compile``, an assignment
+one method. Explicit choices of the user are kept: an option or mode of that ``torch.compile``, an assignment
 to ``torch._inductor.config``, or ``GFXGRAPH_COMPILE=0`` to switch all of it off. On an NVIDIA GPU nothing changes
 unless ``GFXGRAPH_COMPILE`` asks for it; ``backend="gfxgraph"`` works everywhere.
 

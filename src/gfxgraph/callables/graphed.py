@@ -248,6 +248,9 @@ class Graphed:
     def world_of(self, args: Args) -> Any:
         """The world in which one graph can serve such a call; None if it has not been traced yet.
 
+        Args:
+            args: the call's, by position.
+
         Raises:
             RunEagerly, InPieces: one graph cannot.
         """

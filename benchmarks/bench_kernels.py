@@ -151,8 +151,6 @@ def bench_step(name: str, sizes: dict, rounds: int, copy_gb_s: float, without: l
             ways[OURS] = Step(model, "eager")
             prepared[OURS] = applied["first process"] + ways[OURS].prepared_s
         done.undo()
-    with kernels.apply(model, choose="all"):
-        ways[f"{OURS}, all"] = Step(model, "eager")
     for step in ways.values():
         step.reset()
         step.graph.replay()

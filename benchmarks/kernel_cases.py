@@ -21,7 +21,7 @@ from measuring import BenchedWay, compare
 from torch import Tensor
 
 from gfxgraph import kernels
-from gfxgraph.kernels import eager, trial
+from gfxgraph.kernels import eager, timed_choice
 
 PEERS = ("eager", "compiled", "max-autotune", "liger")
 OURS = "gfxgraph"
@@ -139,39 +139,6 @@ def _layer(m: int, n: int) -> KernelCase:
     return KernelCase(f"layer norm, {m} x {n}", (2 * m * n + 2 * n) * 2, make)
 
 
-def _add_rms(m: int, n: int) -> KernelCase:
-    def make(dtype: torch.dtype, device: torch.device, copies: int) -> Made:
-        def theirs(x: Tensor, r: Tensor, w: Tensor) -> Any:
-            total = x + r
-            return F.rms_norm(total, (n,), w, 1e-6), total
-
-        theirs_liger = _liger("liger_fused_add_rms_norm")
-        liger = None if theirs_liger is None else lambda x, r, w: theirs_liger(x, r, w, 1e-6)
-        sets = _sets([(m, n), (m, n), (n,)], dtype, device, copies)
-        return _ways(sets, theirs, lambda x, r, w: kernels.rms_norm(x, w, residual=r), liger)
-
-    return KernelCase(f"residual and rms norm, {m} x {n}", (4 * m * n + n) * 2, make)
-
-
-def _gate(m: int, n: int, kind: str) -> KernelCase:
-    def make(dtype: torch.dtype, device: torch.device, copies: int) -> Made:
-        def theirs(g: Tensor, u: Tensor) -> Tensor:
-            return (F.silu(g) if kind == "swiglu" else F.gelu(g, approximate="tanh")) * u
-
-        sets = _sets([(m, n), (m, n)], dtype, device, copies)
-        return _ways(sets, theirs, getattr(kernels, kind), _liger(f"liger_{kind}"))
-
-    return KernelCase(f"{kind}, {m} x {n}", 3 * m * n * 2, make)
-
-
-def _softmax(m: int, n: int) -> KernelCase:
-    def make(dtype: torch.dtype, device: torch.device, copies: int) -> Made:
-        liger = _liger("liger_softmax")
-        return _ways(_sets([(m, n)], dtype, device, copies), lambda x: x.softmax(-1), kernels.softmax, liger)
-
-    return KernelCase(f"softmax, {m} x {n}", 2 * m * n * 2, make)
-
-
 def _linear(m: int, k: int, n: int) -> KernelCase:
     """The tiled linear of the seed page, followed by the residual."""
 
@@ -216,40 +183,28 @@ def _three(m: int, k: int, n: int, shared: int) -> KernelCase:
     return KernelCase(f"norm, q, k and v, {m} x {k}", (m * k + (n + 2 * shared) * (k + m)) * 2, make)
 
 
-def _rotary(m: int, heads: int, shared: int, width: int, length: int) -> KernelCase:
+def _attention(m: int, heads: int, shared: int, width: int, length: int) -> KernelCase:
+    """With the rotary embedding and the write to the cache before it."""
+
     def make(dtype: torch.dtype, device: torch.device, copies: int) -> Made:
-        slots = torch.tensor([100], device=device)
-        cache = (m, shared, length, width)
+        at, cache = torch.tensor([length - 1], device=device), (m, shared, length, width)
         shapes = [(m, 1, heads, width), *[(m, 1, shared, width)] * 2, *[(1, 1, width)] * 2, cache, cache]
 
         def theirs(q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-            keys.index_copy_(2, slots, eager.rotate(k, cos, sin).transpose(1, 2))
-            values.index_copy_(2, slots, v.transpose(1, 2))
-            return eager.rotate(q, cos, sin).transpose(1, 2)
+            keys.index_copy_(2, at, eager.rotate(k, cos, sin).transpose(1, 2))
+            values.index_copy_(2, at, v.transpose(1, 2))
+            return F.scaled_dot_product_attention(
+                eager.rotate(q, cos, sin).transpose(1, 2), keys, values, enable_gqa=True
+            )
 
         return _ways(
-            _sets(shapes, dtype, device, copies), theirs, lambda *given: kernels.rotary_to_cache(*given, slots)
+            _sets(shapes, dtype, device, copies), theirs, lambda *given: kernels.rotary_attention(*given, at)
         )
 
+    nbytes = m * (2 * shared * (length + 1) + 2 * heads) * width * 2
     return KernelCase(
-        f"rotary and cache, {m} x {heads} heads on {shared}", m * (2 * heads + 4 * shared) * width * 2, make
+        f"rotary and attention, {m} x {heads} heads on {shared}, {length} keys of {width}", nbytes, make
     )
-
-
-def _attention(m: int, heads: int, shared: int, width: int, length: int) -> KernelCase:
-    def make(dtype: torch.dtype, device: torch.device, copies: int) -> Made:
-        def theirs(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
-
-        def ours(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-            return kernels.decode_attention(q, k, v, mask=mask)
-
-        cache = (m, shared, length, width)
-        shapes = [(m, heads, 1, width), cache, cache, (m, 1, 1, length)]
-        return _ways(_sets(shapes, dtype, device, copies), theirs, ours)
-
-    nbytes = m * (2 * shared * length + 2 * heads) * width * 2
-    return KernelCase(f"attention, {m} x {heads} heads on {shared}, {length} keys of {width}", nbytes, make)
 
 
 def _greedy(m: int, n: int) -> KernelCase:
@@ -271,9 +226,8 @@ def _sample(m: int, n: int) -> KernelCase:
 
 def sized(m: int, n: int) -> Iterator[KernelCase]:
     """The operations that depend on the width of a model, for ``m`` rows of ``n``."""
-    yield from (_rms(m, n), _add_rms(m, n), _layer(m, n), _gate(m, n, "swiglu"), _gate(m, n, "geglu"))
-    yield from (_softmax(m, n), _linear(m, n, n), _norm_gate(m, n, 4 * n), _three(m, n, n, n // 4))
-    yield from (_rotary(m, n // 64, n // 256, 64, 256), _attention(m, n // 64, n // 256, 64, 1024))
+    yield from (_rms(m, n), _layer(m, n), _linear(m, n, n), _norm_gate(m, n, 4 * n), _three(m, n, n, n // 4))
+    yield _attention(m, n // 64, n // 256, 64, 1024)
 
 
 def ends(m: int) -> Iterator[KernelCase]:
@@ -297,7 +251,7 @@ def copy_gb_s(device: torch.device, nbytes: int = 1 << 30) -> float:
     source = torch.zeros(nbytes // 4, dtype=torch.float32, device=device)
     target = torch.empty_like(source)
     ways: list[Callable[[], object]] = [lambda: target.copy_(source), lambda: torch.neg(source, out=target)]
-    took = min(timer() for timer in [trial.timer(way, device) for way in ways] for _ in range(3))
+    took = min(timer() for timer in [timed_choice.timer(way, device) for way in ways] for _ in range(3))
     return 2 * nbytes / took / 1e3
 
 
@@ -310,7 +264,7 @@ def measure(
     result = KernelResult(case, [], copy, n_copies)
     timers: list[tuple[BenchedWay, Callable[[], float]]] = []
     wanted: Any = None
-    n_calls = max(1, min(trial.N_CALLS, MOST_COPIES // n_copies))
+    n_calls = max(1, min(timed_choice.N_CALLS, MOST_COPIES // n_copies))
     for name, call in case.make(dtype, device, n_copies).items():
         if name == "max-autotune" and not autotune:
             continue
@@ -323,7 +277,7 @@ def measure(
                 if made.dtype.is_floating_point:
                     distance = (made.double() - wanted.double()).abs().max() / wanted.double().abs().max()
                     result.error[name] = float(distance)
-                timers.append((way, trial.timer(partial(_over, call, n_copies), device, n_calls)))
+                timers.append((way, timed_choice.timer(partial(_over, call, n_copies), device, n_calls)))
         except Exception as error:  # noqa: BLE001  (a compiler that does not know this GPU, a capture that cannot be)
             way.error = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     with torch.no_grad():

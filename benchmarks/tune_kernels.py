@@ -23,7 +23,7 @@ from bench_core import environment
 
 import gfxgraph
 from gfxgraph import kernels
-from gfxgraph.kernels import attention, layers, measured_shapes, shapes
+from gfxgraph.kernels import attention, layers, shapes
 from gfxgraph.kernels.shapes import Linear
 
 AHEAD_MB = (0, 4, 8, 16, 32, 64)
@@ -61,17 +61,17 @@ class Chosen:
         layers.how_to, attention.how_to = self.linear, self.attention
 
     def linear(self, m: int, n: int, k: int, target, **kinds) -> shapes.Linear:
-        usual, asked = measured_shapes.linear(m, n, k, target, **kinds), self.sizes.get(self.roles.get((n, k), ""))
+        usual, asked = shapes.linear(m, n, k, target, **kinds), self.sizes.get(self.roles.get((n, k), ""))
         if asked is None:
             return usual
         rows = shapes.power_of_two(m)
         how = Linear(True, rows, asked[0], asked[1], 1, asked[2]) if len(asked) == 3 else (
             Linear(False, max(16, rows), *asked)
         )  # fmt: skip
-        return measured_shapes.fetching_ahead(how, n, k, is_pair=kinds.get("is_pair", False))
+        return shapes.fetching_ahead(how, n, k, is_pair=kinds.get("is_pair", False))
 
     def attention(self, *sizes, **kinds) -> shapes.Attention:
-        usual, asked = measured_shapes.attention(*sizes, **kinds), self.sizes.get("attention")
+        usual, asked = shapes.attention(*sizes, **kinds), self.sizes.get("attention")
         if asked is None:
             return usual
         group = max(usual.group, 16) if asked[2] else shapes.power_of_two(sizes[1] // sizes[2])
@@ -107,15 +107,15 @@ class Search:
     def __init__(self, name: str, batch: int, rounds: int) -> None:
         self.model = bench.model_of(bench.SHAPES[name])
         self.batch, self.rounds = batch, rounds
-        self.usual = measured_shapes.AHEAD_NBYTES
+        self.usual = shapes.AHEAD_NBYTES
         self.chosen = Chosen(self.model.config)
-        self.applied = kernels.apply(self.model, choose="all")
+        self.applied = kernels.apply(self.model)
         self.rows: list[dict] = []
         self.base = self.made({})
 
     def made(self, sizes: dict, ahead: int | None = None) -> bench.Step:
         self.chosen.sizes = sizes
-        measured_shapes.AHEAD_NBYTES = self.usual if ahead is None else ahead
+        shapes.AHEAD_NBYTES = self.usual if ahead is None else ahead
         return bench.Step(self.model, "eager", self.batch)
 
     def tried(self, name: str, sizes: dict, ahead: int | None = None) -> float:

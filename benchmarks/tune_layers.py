@@ -71,9 +71,10 @@ def case(kind: str, m: int, w: int) -> tuple[int, int, Call]:
     """Bytes of a call, copies, and the call of a copy."""
     if kind == "attention":
         heads, shared = w // 64, w // 256
-        data = sets([(m, heads, 1, 64), (m, shared, 1024, 64), (m, shared, 1024, 64), (m, 1, 1, 1024)])
-        nbytes = m * (2 * shared * 1024 + 2 * heads) * 64 * 2
-        return nbytes, len(data), lambda i: kernels.decode_attention(*data[i][:3], mask=data[i][3])
+        token, cache = [(m, 1, heads, 64), *[(m, 1, shared, 64)] * 2, *[(1, 1, 64)] * 2], (m, shared, 1024, 64)
+        data, at = sets([*token, cache, cache]), torch.tensor([1023], device="cuda")
+        nbytes = m * (2 * shared * 1025 + 2 * heads) * 64 * 2
+        return nbytes, len(data), lambda i: kernels.rotary_attention(*data[i], at)
     if kind == "gate":
         data = sets([(m, w), (4 * w, w), (4 * w, w), (w,)])
 

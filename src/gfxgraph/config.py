@@ -14,14 +14,12 @@ import errno
 import os
 import string
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from gfxgraph.types import GuardTier, OnUnsafe, ReplayMode
-
-T = TypeVar("T")
 
 
 class Activation(StrEnum):
@@ -65,7 +63,6 @@ class CompileWays(StrEnum):
     """Regions, but nothing on an NVIDIA GPU, where Inductor's own graphs are sound."""
     OFF = "off"
     REGIONS = "regions"
-    CALLS = "calls"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,58 +74,12 @@ class Problem:
     allowed: str
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
-    """Every setting, read once. Field by field the variable is named in docs and in ``VARIABLES``."""
+# -- what a value may be; each parser takes the text and the other variables, and raises ValueError --------
 
-    activation: Activation = Activation.OFF
-    allow_cuda: bool = False
-    on_unsafe: OnUnsafe = OnUnsafe.SPLIT
-    simulate: str = ""
-    validate_replays: int | None = None
-    validate_first: bool = False
-    """``enable(validate=True)``: the first replays of each graph, on any platform."""
-    guard: GuardTier = GuardTier.OFF
-    flight: str = ""
-    lang: str = "en"
-    arch: str = ""
-    environment: str = ""
-    replay_mode: ReplayMode = ReplayMode.STANDARD
-    vram_cap: float = 0.80
-    lib: str = ""
-    log_level: LogLevel = LogLevel.WARN
-    trusted_replay_threshold: int | None = None
-    """Replays that take the slow way before a graphed callable takes the short one; None: 1."""
-    trusted_replay_sample_interval: int | None = None
-    """Afterwards one replay in so many takes the slow way again; None: none."""
-    diag: bool = True
-    wave: WaveMode = WaveMode.DETECT
-    no_wave: bool = False
-    sglang_disabled: bool = False
-    """``GFXGRAPH`` says off, or SGLANG_DISABLE_GFXGRAPH: nothing else switches it on."""
-    migraphx_graphs: bool = False
-    report: str = ""
-    """Folder where each process leaves what `gfxgraph report` shows; empty: none."""
-    compile: CompileWays = CompileWays.AUTO
-    """After ``enable()``: which graphs torch.compile gives that is asked for some."""
-    transformers: Transformers = Transformers.OFF
-    """After ``enable()``: every model of transformers is accelerated, its step compiled or not."""
-    watch: float | None = None
-    """Seconds after which a capture or a replay is reported as hanging; 0: never, None: as the defect table says."""
-    problems: tuple[Problem, ...] = ()
-
-    @property
-    def is_on(self) -> bool:
-        """True when the environment asks for the bridge."""
-        return self.activation is not Activation.OFF and not self.sglang_disabled
-
+Parser = Callable[[str, Mapping[str, str]], Any]
 
 _TRUE = frozenset({"1", "on", "true", "yes"})
 _FALSE = frozenset({"0", "off", "false", "no"})
-
-_ACTIVATION = {"normal": Activation.ON, "debug": Activation.DEBUG, "validate": Activation.VALIDATE}
-_ACTIVATION |= {word: Activation.ON for word in _TRUE} | {word: Activation.OFF for word in _FALSE}
-
 _GUARD = {word: GuardTier.OFF for word in (*_FALSE, "none")} | {
     "1": GuardTier.SAFE,
     "tier1": GuardTier.SAFE,
@@ -142,53 +93,171 @@ _GUARD = {word: GuardTier.OFF for word in (*_FALSE, "none")} | {
     "deep": GuardTier.DEEP,
     "all": GuardTier.DEEP,
 }
-
-_WAVE = {mode.value: mode for mode in WaveMode} | {word: WaveMode.OFF for word in (*_FALSE, "none")}
-_WAVE |= {"1": WaveMode.DETECT, "warn": WaveMode.DETECT, "2": WaveMode.AUTO, "convert": WaveMode.AUTO}
-
-# The words that MIGraphX itself takes for its MIGRAPHX_ENABLE_ variables.
-_MIGRAPHX = {word: True for word in ("1", "enable", "enabled", "yes", "true", "on")}
-_MIGRAPHX |= {word: False for word in ("0", "disable", "disabled", "no", "false", "off")}
-
-_TRANSFORMERS = {mode.value: mode for mode in Transformers}
-_TRANSFORMERS |= {word: Transformers.ON for word in _TRUE} | {word: Transformers.OFF for word in _FALSE}
-
-_COMPILE = {word: CompileWays.REGIONS for word in _TRUE} | {word: CompileWays.OFF for word in _FALSE}
-_COMPILE |= {way.value: way for way in CompileWays}
-
-
-_LOG_LEVEL = {level.value: level for level in LogLevel} | {"warning": LogLevel.WARN}
 _LANG = {"en": "en", "english": "en", "zh": "zh", "cn": "zh", "chinese": "zh"}
 
-VARIABLES: Mapping[str, str] = {
-    "GFXGRAPH": "off | on (1) | debug | validate",
-    "GFXGRAPH_ALLOW_CUDA": "0 | 1",
-    "GFXGRAPH_ON_UNSAFE": " | ".join(OnUnsafe),
-    "GFXGRAPH_SIMULATE": "name of a simulator profile",
-    "GFXGRAPH_VALIDATE_REPLAYS": "a whole number, 0 or more",
-    "GFXGRAPH_GUARD": "0 | 1 (safe) | 2 (localize) | 3 (deep)",
-    "GFXGRAPH_FLIGHT": "a folder in the state directory; set by gfxgraph run --guard",
-    "GFXGRAPH_LANG": "en | zh",
-    "GFXGRAPH_ARCH": "an architecture name, e.g. gfx1030",
-    "GFXGRAPH_ENVIRONMENT": "path of a recorded environment (JSON)",
-    "GFXGRAPH_REPLAY_MODE": "standard | adaptive | hot",
+
+def _choice(kind: type[StrEnum], on: Any = None, off: Any = None, **others: Any) -> Parser:
+    """The words of an enumeration, others by name, and 1 and 0 for two of its members."""
+    words: dict[str, Any] = {member.value: member for member in kind} | others
+    words |= {word: member for some, member in ((_TRUE, on), (_FALSE, off)) if member is not None for word in some}
+    return _one_of(words)
+
+
+def _one_of(words: Mapping[str, Any]) -> Parser:
+    def parse(value: str, environ: Mapping[str, str]) -> Any:
+        if value.lower() not in words:
+            raise ValueError(value)
+        return words[value.lower()]
+
+    return parse
+
+
+def _text(value: str, environ: Mapping[str, str]) -> str:
+    return value
+
+
+def _whole(least: int) -> Parser:
+    def parse(value: str, environ: Mapping[str, str]) -> int:
+        number = int(value)
+        if number < least:
+            raise ValueError(value)
+        return number
+
+    return parse
+
+
+def _seconds(value: str, environ: Mapping[str, str]) -> float:
+    number = float(value)
+    if not 0.0 <= number < float("inf"):  # also refuses nan
+        raise ValueError(value)
+    return number
+
+
+def _fraction(value: str, environ: Mapping[str, str]) -> float:
+    number = float(value)
+    if not 0.0 < number <= 1.0:  # also refuses nan
+        raise ValueError(value)
+    return number
+
+
+def _path(value: str, environ: Mapping[str, str]) -> str:
+    """A path; its ``~`` stands for a home where the shell left it."""
+    if value[:1] != "~":
+        return value
+    home = environ.get("HOME", "").strip() if value[1:2] in ("", "/") else ""
+    found = home + value[1:] if home else os.path.expanduser(value)
+    if found[:1] == "~":  # nobody knows that user
+        raise ValueError(value)
+    return found
+
+
+def _arch(value: str, environ: Mapping[str, str]) -> str:
+    """Accept ``gfx1030``, ``gfx90a:sramecc+:xnack-`` and ``10.3.0``, the spelling of the HSA override."""
+    word = value.lower()
+    parts = word.split(".")
+    if len(parts) == 3 and all(part.isdigit() for part in parts):
+        return f"gfx{int(parts[0])}{int(parts[1]):x}{int(parts[2]):x}"
+    name = word.split(":")[0]
+    if not name.startswith("gfx") or not 6 <= len(name) <= 8 or not set(name[3:]) <= set("0123456789abcdef"):
+        raise ValueError(value)
+    return name
+
+
+def _language(value: str, environ: Mapping[str, str]) -> str:
+    word = _language_word(value)
+    if word not in _LANG:
+        raise ValueError(value)
+    return _LANG[word]
+
+
+_flag = _one_of(dict.fromkeys(_TRUE, True) | dict.fromkeys(_FALSE, False))
+# The words that MIGraphX itself takes for its MIGRAPHX_ENABLE_ variables.
+_migraphx = _one_of(
+    dict.fromkeys(("1", "enable", "enabled", "yes", "true", "on"), True)
+    | dict.fromkeys(("0", "disable", "disabled", "no", "false", "off"), False)
+)
+
+
+def _read(variable: str, allowed: str, parse: Parser, default: Any) -> Any:
+    """A field of `Config`: the variable that sets it, and the values that it takes, in words."""
+    return field(default=default, metadata={"variable": variable, "allowed": allowed, "parse": parse})
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Every setting, read once."""
+
+    activation: Activation = _read(
+        "GFXGRAPH", "off | on (1) | debug | validate",
+        _choice(Activation, Activation.ON, Activation.OFF, normal=Activation.ON), Activation.OFF,
+    )  # fmt: skip
+    allow_cuda: bool = _read("GFXGRAPH_ALLOW_CUDA", "0 | 1", _flag, False)
+    on_unsafe: OnUnsafe = _read("GFXGRAPH_ON_UNSAFE", " | ".join(OnUnsafe), _choice(OnUnsafe), OnUnsafe.SPLIT)
+    simulate: str = _read("GFXGRAPH_SIMULATE", "name of a simulator profile", _text, "")
+    validate_replays: int | None = _read("GFXGRAPH_VALIDATE_REPLAYS", "a whole number, 0 or more", _whole(0), None)
+    validate_first: bool = False
+    """``enable(validate=True)``: the first replays of each graph, on any platform."""
+    guard: GuardTier = _read(
+        "GFXGRAPH_GUARD", "0 | 1 (safe) | 2 (localize) | 3 (deep)", _one_of(_GUARD), GuardTier.OFF
+    )
+    flight: str = _read("GFXGRAPH_FLIGHT", "a folder in the state directory; set by gfxgraph run --guard", _path, "")
+    lang: str = _read("GFXGRAPH_LANG", "en | zh", _language, "en")
+    arch: str = _read("GFXGRAPH_ARCH", "an architecture name, e.g. gfx1030", _arch, "")
+    environment: str = _read("GFXGRAPH_ENVIRONMENT", "path of a recorded environment (JSON)", _path, "")
+    replay_mode: ReplayMode = _read(
+        "GFXGRAPH_REPLAY_MODE", "standard | adaptive | hot", _choice(ReplayMode), ReplayMode.STANDARD
+    )
+    vram_cap: float = _read("GFXGRAPH_VRAM_CAP", "a fraction above 0, at most 1", _fraction, 0.80)
+    lib: str = _read("GFXGRAPH_LIB", "path of the native library", _path, "")
+    log_level: LogLevel = _read(
+        "HGB_LOG_LEVEL", "debug | info | warn | error", _choice(LogLevel, warning=LogLevel.WARN), LogLevel.WARN
+    )
+    trusted_replay_threshold: int | None = _read(
+        "GFXGRAPH_TRUSTED_REPLAY_THRESHOLD", "a whole number, 0 or more", _whole(0), None
+    )
+    """Replays that take the slow way before a graphed callable takes the short one; None: 1."""
+    trusted_replay_sample_interval: int | None = _read(
+        "GFXGRAPH_TRUSTED_REPLAY_SAMPLE_INTERVAL", "a whole number, 1 or more", _whole(1), None
+    )
+    """Afterwards one replay in so many takes the slow way again; None: none."""
+    diag: bool = _read("GFXGRAPH_DIAG", "0 | 1", _flag, True)
+    wave: WaveMode = _read(
+        "GFXGRAPH_WAVE", "off | detect | auto",
+        _choice(WaveMode, WaveMode.DETECT, WaveMode.OFF, none=WaveMode.OFF, warn=WaveMode.DETECT,
+                convert=WaveMode.AUTO, **{"2": WaveMode.AUTO}), WaveMode.DETECT,
+    )  # fmt: skip
+    no_wave: bool = _read("GFXGRAPH_NO_WAVE", "0 | 1", _flag, False)
+    sglang_disabled: bool = _read("SGLANG_DISABLE_GFXGRAPH", "0 | 1", _flag, False)
+    migraphx_graphs: bool = _read("MIGRAPHX_ENABLE_HIPGRAPH", "0 | 1", _migraphx, False)
+    report: str = _read("GFXGRAPH_REPORT", "a folder for what gfxgraph report shows", _path, "")
+    """Folder where each process leaves what `gfxgraph report` shows; empty: none."""
+    compile: CompileWays = _read(
+        "GFXGRAPH_COMPILE", "auto | 0 | regions (1)",
+        _choice(CompileWays, CompileWays.REGIONS, CompileWays.OFF), CompileWays.AUTO,
+    )  # fmt: skip
+    """After ``enable()``: which graphs torch.compile gives that is asked for some."""
+    transformers: Transformers = _read(
+        "GFXGRAPH_TRANSFORMERS", "off | on | compile",
+        _choice(Transformers, Transformers.ON, Transformers.OFF), Transformers.OFF,
+    )  # fmt: skip
+    """After ``enable()``: every model of transformers is accelerated, its step compiled or not."""
+    watch: float | None = _read(
+        "GFXGRAPH_WATCH", "seconds until a capture or replay is reported as hanging; 0 for never", _seconds, None
+    )
+    """Seconds after which a capture or a replay is reported as hanging; 0: never, None: as the defect table says."""
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def is_on(self) -> bool:
+        """True when the environment asks for the bridge."""
+        return self.activation is not Activation.OFF and not self.sglang_disabled
+
+
+_FIELDS = tuple(each for each in fields(Config) if each.metadata)
+VARIABLES: Mapping[str, str] = {each.metadata["variable"]: each.metadata["allowed"] for each in _FIELDS} | {
     "GFXGRAPH_REPLAY_HOT_MODE": "0 | 1",
-    "GFXGRAPH_VRAM_CAP": "a fraction above 0, at most 1",
-    "GFXGRAPH_LIB": "path of the native library",
-    "HGB_LOG_LEVEL": "debug | info | warn | error",
     "HGB_DEBUG": "0 | 1; same as HGB_LOG_LEVEL=debug",
-    "GFXGRAPH_TRUSTED_REPLAY_THRESHOLD": "a whole number, 0 or more",
-    "GFXGRAPH_TRUSTED_REPLAY_SAMPLE_INTERVAL": "a whole number, 1 or more",
-    "GFXGRAPH_DIAG": "0 | 1",
-    "GFXGRAPH_WAVE": "off | detect | auto",
-    "GFXGRAPH_NO_WAVE": "0 | 1",
-    "GFXGRAPH_REPORT": "a folder for what gfxgraph report shows",
     "SGLANG_RDNA2_KERNELS": "0 | 1",
-    "SGLANG_DISABLE_GFXGRAPH": "0 | 1",
-    "MIGRAPHX_ENABLE_HIPGRAPH": "0 | 1",
-    "GFXGRAPH_TRANSFORMERS": "off | on | compile",
-    "GFXGRAPH_COMPILE": "auto | 0 | regions (1) | calls",
-    "GFXGRAPH_WATCH": "seconds until a capture or replay is reported as hanging; 0 for never",
 }
 """Every variable that gfxgraph reads, with the values it takes; shown in messages and by doctor."""
 
@@ -230,12 +299,6 @@ def reported(variables: Mapping[str, str]) -> dict[str, str]:
         for name, value in variables.items()
         if name in REPORTED
     }
-
-
-def environment_without(names: Iterable[str]) -> dict[str, str]:
-    """Return this process's environment, to be handed on whole, without ``names``."""
-    left_out = set(names)
-    return {name: value for name, value in os.environ.items() if name not in left_out}
 
 
 def set_default(name: str, value: str) -> bool:
@@ -359,144 +422,31 @@ def load(environ: Mapping[str, str] | None = None) -> Config:
     Args:
         environ: variables to read; the process's own where None.
     """
-    reader = _Reader(os.environ if environ is None else environ)
-    hot = reader.flag("GFXGRAPH_REPLAY_HOT_MODE", False)
-    default_mode = ReplayMode.HOT if hot else ReplayMode.STANDARD
-    # SGLang's own switch asks for the bridge too; GFXGRAPH=0 still wins.
-    by_sglang = Activation.ON if reader.flag("SGLANG_RDNA2_KERNELS", False) else Activation.OFF
-    activation = reader.choice("GFXGRAPH", _ACTIVATION, by_sglang)
-    sglang_disabled = reader.flag("SGLANG_DISABLE_GFXGRAPH", False)
-    debug = activation is Activation.DEBUG or reader.flag("HGB_DEBUG", False)
-    lang_word = reader.text("GFXGRAPH_LANG")
-    if lang_word and _language_word(lang_word) not in _LANG:
-        reader.refuse("GFXGRAPH_LANG", lang_word)
-    return Config(
-        activation=activation,
-        allow_cuda=reader.flag("GFXGRAPH_ALLOW_CUDA", False),
-        on_unsafe=reader.choice("GFXGRAPH_ON_UNSAFE", {o.value: o for o in OnUnsafe}, OnUnsafe.SPLIT),
-        simulate=reader.text("GFXGRAPH_SIMULATE"),
-        validate_replays=reader.checked("GFXGRAPH_VALIDATE_REPLAYS", _maybe_whole, None),
-        guard=reader.choice("GFXGRAPH_GUARD", _GUARD, GuardTier.OFF),
-        flight=reader.path("GFXGRAPH_FLIGHT"),
-        lang=language_of(reader.environ),
-        arch=reader.checked("GFXGRAPH_ARCH", _arch, ""),
-        environment=reader.path("GFXGRAPH_ENVIRONMENT"),
-        replay_mode=reader.choice("GFXGRAPH_REPLAY_MODE", {m.value: m for m in ReplayMode}, default_mode),
-        vram_cap=reader.checked("GFXGRAPH_VRAM_CAP", _fraction, 0.80),
-        lib=reader.path("GFXGRAPH_LIB"),
-        log_level=reader.choice("HGB_LOG_LEVEL", _LOG_LEVEL, LogLevel.DEBUG if debug else LogLevel.WARN),
-        trusted_replay_threshold=reader.checked("GFXGRAPH_TRUSTED_REPLAY_THRESHOLD", _maybe_whole, None),
-        trusted_replay_sample_interval=reader.checked(
-            "GFXGRAPH_TRUSTED_REPLAY_SAMPLE_INTERVAL", lambda value: _maybe_whole(value, 1), None
-        ),
-        diag=reader.flag("GFXGRAPH_DIAG", True),
-        wave=reader.choice("GFXGRAPH_WAVE", _WAVE, WaveMode.DETECT),
-        no_wave=reader.flag("GFXGRAPH_NO_WAVE", False),
-        sglang_disabled=sglang_disabled,
-        migraphx_graphs=reader.choice("MIGRAPHX_ENABLE_HIPGRAPH", _MIGRAPHX, False),
-        report=reader.path("GFXGRAPH_REPORT"),
-        compile=reader.choice("GFXGRAPH_COMPILE", _COMPILE, CompileWays.AUTO),
-        transformers=reader.choice("GFXGRAPH_TRANSFORMERS", _TRANSFORMERS, Transformers.OFF),
-        watch=reader.checked("GFXGRAPH_WATCH", _maybe_seconds, None),
-        problems=tuple(reader.problems),
-    )
+    source = os.environ if environ is None else environ
+    problems: list[Problem] = []
 
-
-class _Reader:
-    """Reads one variable at a time and remembers what it refused."""
-
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        self.environ = environ
-        self.problems: list[Problem] = []
-
-    def text(self, name: str) -> str:
-        return self.environ.get(name, "").strip()
-
-    def refuse(self, name: str, value: str) -> None:
-        self.problems.append(Problem(name, value, VARIABLES[name]))
-
-    def checked(self, name: str, parse: Callable[[str], T], default: T) -> T:
-        value = self.text(name)
-        if not value:
-            return default
+    def read(variable: str, parse: Parser, default: Any) -> Any:
+        value = source.get(variable, "").strip()
         try:
-            return parse(value)
+            return parse(value, source) if value else default
         except ValueError:
-            self.refuse(name, value)
+            problems.append(Problem(variable, value, VARIABLES[variable]))
             return default
 
-    def choice(self, name: str, allowed: Mapping[str, T], default: T) -> T:
-        def parse(value: str) -> T:
-            word = value.lower()
-            if word not in allowed:
-                raise ValueError(value)
-            return allowed[word]
-
-        return self.checked(name, parse, default)
-
-    def path(self, name: str) -> str:
-        """A path; its ``~`` stands for a home where the shell left it."""
-
-        def parse(value: str) -> str:
-            if value[:1] != "~":
-                return value
-            home = self.text("HOME") if value[1:2] in ("", "/") else ""
-            found = home + value[1:] if home else os.path.expanduser(value)
-            if found[:1] == "~":  # nobody knows that user
-                raise ValueError(value)
-            return found
-
-        return self.checked(name, parse, "")
-
-    def flag(self, name: str, default: bool) -> bool:
-        words = dict.fromkeys(_TRUE, True) | dict.fromkeys(_FALSE, False)
-        return self.choice(name, words, default)
+    defaults = {each.name: each.default for each in _FIELDS}
+    defaults["lang"] = language_of(source)
+    if read("GFXGRAPH_REPLAY_HOT_MODE", _flag, False):
+        defaults["replay_mode"] = ReplayMode.HOT
+    if read("SGLANG_RDNA2_KERNELS", _flag, False):  # asks for the bridge, too; GFXGRAPH=0 still wins
+        defaults["activation"] = Activation.ON
+    if read("HGB_DEBUG", _flag, False) or source.get("GFXGRAPH", "").strip().lower() == Activation.DEBUG:
+        defaults["log_level"] = LogLevel.DEBUG
+    found = {
+        each.name: read(each.metadata["variable"], each.metadata["parse"], defaults[each.name]) for each in _FIELDS
+    }
+    return Config(**found, problems=tuple(problems))
 
 
 def _language_word(value: str) -> str:
     """``zh_CN.UTF-8`` and ``zh-Hans`` are both ``zh``."""
     return value.strip().lower().split(".")[0].replace("-", "_").split("_")[0]
-
-
-def _whole(least: int) -> Callable[[str], int]:
-    def parse(value: str) -> int:
-        number = int(value)
-        if number < least:
-            raise ValueError(value)
-        return number
-
-    return parse
-
-
-def _maybe_whole(value: str, least: int = 0) -> int | None:
-    return _whole(least)(value)
-
-
-def _maybe_seconds(value: str) -> float | None:
-    number = float(value)
-    if not 0.0 <= number < float("inf"):  # also refuses nan
-        raise ValueError(value)
-    return number
-
-
-def _fraction(value: str) -> float:
-    number = float(value)
-    if not 0.0 < number <= 1.0:  # also refuses nan
-        raise ValueError(value)
-    return number
-
-
-def _arch(value: str) -> str:
-    """Accept ``gfx1030``, ``gfx90a:sramecc+:xnack-`` and ``10.3.0``, the spelling of the HSA override."""
-    word = value.lower()
-    parts = word.split(".")
-    if len(parts) == 3 and all(part.isdigit() for part in parts):
-        return f"gfx{int(parts[0])}{int(parts[1]):x}{int(parts[2]):x}"
-    name = word.split(":")[0]
-    if not name.startswith("gfx") or not 6 <= len(name) <= 8 or not _is_hex(name[3:]):
-        raise ValueError(value)
-    return name
-
-
-def _is_hex(text: str) -> bool:
-    return all(c in "0123456789abcdef" for c in text)

@@ -18,6 +18,8 @@ import torch
 import gfxgraph
 from gfxgraph import compat
 
+pytestmark = pytest.mark.any_platform
+
 DOCUMENT = Path(__file__).parents[2] / "docs/older-names.md"
 CLASS = "a class"
 

@@ -19,6 +19,8 @@ from unittest.mock import patch
 import pytest
 import torch
 
+pytestmark = pytest.mark.any_platform
+
 SIZES = (1, 2, 4, 8)
 HIDDEN = 16
 

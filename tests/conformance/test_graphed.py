@@ -11,6 +11,8 @@ import torch
 import gfxgraph
 from gfxgraph.callables.captured import Captured
 
+pytestmark = pytest.mark.any_platform
+
 
 @pytest.fixture(autouse=True)
 def _platform(platform):

@@ -15,6 +15,8 @@ import torch
 import gfxgraph
 from gfxgraph.process import process
 
+pytestmark = pytest.mark.any_platform
+
 
 def randn(*size):
     return torch.randn(*size, device="cuda")

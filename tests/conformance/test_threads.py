@@ -22,7 +22,6 @@ import gfxgraph
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.patches import generators, intercept
 from gfxgraph.capture.record.random_generators import registering
-from gfxgraph.core import locks
 from gfxgraph.process import process
 
 MODES = ["global", "thread_local", "relaxed"]
@@ -650,33 +649,3 @@ def test_every_call_of_every_thread_is_counted_once(platform):
             each.join()
         assert not errors and how_often(g) == 80, g.why()
         assert g.stats()["replays"] >= 60, g.why()
-
-
-@pytest.mark.any_platform
-def test_a_signals_error_in_a_fast_call_leaves_no_lock(platform):
-    """Wherever it strikes: other threads would wait for the lock for ever."""
-
-    class Struck(Exception):
-        pass
-
-    def strike(*_):
-        raise Struck
-
-    made = gfxgraph.graphed(lambda x: x * 2 + 1, assume_pure=True)
-    x, before, n_struck = torch.ones(4, device="cuda"), signal.signal(signal.SIGALRM, strike), 0
-    for _ in range(8):
-        made(x)
-    try:
-        for _ in range(400):
-            try:
-                signal.setitimer(signal.ITIMER_REAL, 0.0005)
-                for _ in range(10_000):
-                    made(x)
-            except Struck:
-                n_struck += 1
-            finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-            assert not any(lock._is_owned() for lock in locks.every)
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    assert n_struck > 100 and made(x).tolist() == [3.0] * 4

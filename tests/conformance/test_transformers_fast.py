@@ -37,9 +37,9 @@ def kernels_that_win(monkeypatch):
     from gfxgraph.kernels import launching
 
     if not torch.cuda.is_available() or ON.get("simulate"):
-        for name in ("norms", "gates", "layers", "attention", "next_token"):
-            monkeypatch.setattr(f"gfxgraph.kernels.{name}.why_not", lambda op, *tensors: "in this test")
-        monkeypatch.setattr(launching, "why_not", lambda op, *tensors: "")
+        for name in ("norms", "layers", "attention", "next_token"):
+            monkeypatch.setattr(f"gfxgraph.kernels.{name}.why_not", lambda op, *tensors, **reason: "in this test")
+        monkeypatch.setattr(launching, "why_not", lambda op, *tensors, **reason: "")
     monkeypatch.setattr(timed_choice, "compare", lambda *args: timed_choice.TrialTimes(1.0, 2.0))
     yield
     gfx.restore()

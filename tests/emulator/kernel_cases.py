@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from gfxgraph import kernels
-from gfxgraph.kernels import next_token, norms, shapes
+from gfxgraph.kernels import next_token, shapes
 
 FLOAT, HALF, BRAIN = torch.float32, torch.float16, torch.bfloat16
 NEAR = {FLOAT: 1e-5, HALF: 2e-3, BRAIN: 1.6e-2}
@@ -66,17 +66,6 @@ def normed(
     return x if bias is None else x + bias
 
 
-def norm_gradients(dy: Any, x: Any, weight: Any, eps: float, is_rms: bool) -> Any:
-    if not is_rms:
-        x = x - x.mean(-1, keepdims=True)
-    root = np.sqrt((x * x).mean(-1, keepdims=True) + eps)
-    v, d = x / root, dy * weight
-    dx = d - v * (d * v).mean(-1, keepdims=True)
-    if not is_rms:
-        dx = dx - d.mean(-1, keepdims=True)
-    return dx / root, (dy * v).sum(0), dy.sum(0)
-
-
 def softmax(x: Any) -> Any:
     e = np.exp(x - x.max(-1, keepdims=True))
     return e / e.sum(-1, keepdims=True)
@@ -97,63 +86,30 @@ def turned(x: Any, cos: Any, sin: Any) -> Any:
     return np.concatenate([np.concatenate([a, b], -1) * c + np.concatenate([-b, a], -1) * s, x[..., n:]], -1)
 
 
-def attended(q: Any, keys: Any, values: Any, mask: Any = None, last: Any = None, softcap: float = 0.0) -> Any:
+def attended(q: Any, keys: Any, values: Any, mask: Any, last: Any, softcap: float = 0.0) -> Any:
     n = q.shape[1] // keys.shape[1]
     scores = q @ np.repeat(keys, n, 1).swapaxes(2, 3) / math.sqrt(q.shape[-1])
     if softcap:
         scores = softcap * np.tanh(scores / softcap)
     if mask is not None:
         scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
-    if last is not None:
-        scores = np.where(np.arange(keys.shape[2]) > last[0], -np.inf, scores)
+    scores = np.where(np.arange(keys.shape[2]) > last[0], -np.inf, scores)
     return softmax(scores) @ np.repeat(values, n, 1)
 
 
-# -- norms, softmax, gates -------------------------------------------------------------------------------
+# -- norms -----------------------------------------------------------------------------------------------
 
 
 def _norm(m: int, n: int, is_rms: bool, offset: float = 0.0) -> Case:
     def call(t: Tensors) -> Any:
-        if is_rms:
-            return kernels.rms_norm(t["x"], t["w"], residual=t["r"], offset=offset)
-        return kernels.layer_norm(t["x"], t["w"], t["b"], residual=t["r"])
+        return (
+            kernels.rms_norm(t["x"], t["w"], offset=offset) if is_rms else kernels.layer_norm(t["x"], t["w"], t["b"])
+        )
 
     def wanted(a: Arrays) -> Any:
-        total = rounded(a["x"] + a["r"], a["dtype"])
-        if is_rms:
-            return normed(total, a["w"], offset=offset), total
-        return normed(total, a["w"], a["b"], 1e-5, is_rms=False), total
+        return normed(a["x"], a["w"], None if is_rms else a["b"], 1e-6 if is_rms else 1e-5, offset, is_rms)
 
-    return Case(lambda d: {"x": d(m, n), "r": d(m, n), "w": d(n), "b": d(n)}, call, wanted)
-
-
-def _norm_backward(m: int, n: int, is_rms: bool) -> Case:
-    def call(t: Tensors) -> Any:
-        return norms.norm_backward(t["dy"], t["x"], t["w"], 1e-6, 0.0, is_rms)
-
-    def wanted(a: Arrays) -> Any:
-        dx, dw, db = norm_gradients(a["dy"], a["x"], a["w"], 1e-6, is_rms)
-        return (dx, dw) if is_rms else (dx, dw, db)
-
-    def gather(_: Any, launches: list[Any]) -> Any:
-        _, _, _, dx, dw, db, *_ = launches[0].args
-        return (dx, dw.sum(0)) if is_rms else (dx, dw.sum(0), db.sum(0))
-
-    return Case(lambda d: {"dy": d(m, n), "x": d(m, n), "w": d(n)}, call, wanted, 3, gather)
-
-
-def _softmax(m: int, n: int) -> Case:
-    return Case(lambda d: {"x": d(m, n, scale=3)}, lambda t: kernels.softmax(t["x"]), lambda a: softmax(a["x"]))
-
-
-def _gate(m: int, n: int, kind: str) -> Case:
-    def call(t: Tensors) -> Any:
-        gate, up = t["both"].chunk(2, -1)
-        return kernels.swiglu(gate, up) if kind == "silu" else kernels.geglu(gate, up, is_tanh=kind != "gelu")
-
-    return Case(
-        lambda d: {"both": d(m, 2 * n, scale=2)}, call, lambda a: active(a["both"][:, :n], kind) * a["both"][:, n:]
-    )
+    return Case(lambda d: {"x": d(m, n), "w": d(n), "b": d(n)}, call, wanted)
 
 
 # -- linear layers ---------------------------------------------------------------------------------------
@@ -200,28 +156,6 @@ def _linear_three(m: int, k: int, sizes: tuple[int, int, int]) -> Case:
 
 
 # -- rotary embedding, attention, the choice of a token --------------------------------------------------
-
-
-def _rotary() -> Case:
-    """Part of a head is turned; the second slot is outside of the cache; slots differ between replays."""
-
-    def inputs(d: Draw) -> Tensors:
-        return {
-            "q": d(2, 2, 3, 20), "k": d(2, 2, 1, 20), "v": d(2, 2, 1, 6), "cos": d(1, 2, 12), "sin": d(1, 2, 12),
-            "keys": d(2, 1, 5, 20), "values": d(2, 1, 5, 6),
-            "slots": torch.tensor([d.seed % 5, 5 + d.seed]),
-        }  # fmt: skip
-
-    def call(t: Tensors) -> Any:
-        return kernels.rotary_to_cache(**t), t["keys"], t["values"]
-
-    def wanted(a: Arrays) -> Any:
-        keys, values, slot = a["keys"].copy(), a["values"].copy(), int(a["slots"][0])
-        keys[:, :, slot] = turned(a["k"], a["cos"], a["sin"])[:, 0]
-        values[:, :, slot] = a["v"][:, 0]
-        return turned(a["q"], a["cos"], a["sin"]).swapaxes(1, 2), keys, values
-
-    return Case(inputs, call, wanted, 1.5)
 
 
 def _rotary_attention(heads: int, shared: int, length: int, width: int, mask: str = "", softcap: float = 0.0) -> Case:
@@ -272,33 +206,6 @@ def _angles() -> Case:
         }
 
     return Case(inputs, call, wanted)
-
-
-def _attention(
-    heads: int, shared: int, length: int, width: int, mask: str = "", softcap: float = 0.0, batch: int = 1
-) -> Case:
-    def inputs(d: Draw) -> Tensors:
-        made = {
-            "q": d(batch, heads, 1, width),
-            "keys": d(batch, shared, length, width),
-            "values": d(batch, shared, length, width),
-            "last": torch.tensor([length - 1 - d.seed * length // 4]),
-        }
-        if mask:
-            made["mask"] = d(1, 1, 1, length)
-        if mask == "bool":
-            made["mask"] = made["mask"] > -1
-        return made
-
-    def call(t: Tensors) -> Any:
-        return kernels.decode_attention(
-            t["q"], t["keys"], t["values"], mask=t.get("mask"), last=t["last"], softcap=softcap
-        )
-
-    def wanted(a: Arrays) -> Any:
-        return attended(a["q"], a["keys"], a["values"], a.get("mask"), a["last"], softcap)
-
-    return Case(inputs, call, wanted, 1.5)
 
 
 def _choice(m: int, n: int, is_sampled: bool) -> Case:
@@ -359,7 +266,7 @@ def _step() -> Case:
         q, k, new = ((v @ a[name].T).reshape(1, 1, -1, WIDTH) for name in "qkv")
         keys, values, at = a["keys"].copy(), a["values"].copy(), int(a["last"][0])
         keys[:, :, at], values[:, :, at] = turned(k, a["cos"], a["sin"])[:, 0], new[:, 0]
-        seen = attended(turned(q, a["cos"], a["sin"]).swapaxes(1, 2), keys, values, last=a["last"])
+        seen = attended(turned(q, a["cos"], a["sin"]).swapaxes(1, 2), keys, values, None, a["last"])
         x = a["x"] + seen.reshape(1, -1) @ a["o"].T
         v = normed(x, a["g1"])
         x = x + (active(v @ a["gate"].T, "silu") * (v @ a["up"].T)) @ a["down"].T
@@ -374,20 +281,10 @@ def _step() -> Case:
     return Case(inputs, call, wanted, 4, gather)
 
 
-LONG = shapes.LARGEST_ROW + 5
 CASES = {
-    "rms norm and residual, 3 x 1024": _norm(3, 1024, True),
-    "rms norm and residual, 2 x 77, offset": _norm(2, 77, True, 1.0),
-    "layer norm and residual, 5 x 130": _norm(5, 130, False),
-    f"layer norm and residual, 1 x {LONG}": _norm(1, LONG, False),
-    "rms norm backward, 5 x 70": _norm_backward(5, 70, True),
-    "layer norm backward, 2 x 1024": _norm_backward(2, 1024, False),
-    "softmax, 3 x 1000": _softmax(3, 1000),
-    f"softmax, 1 x {LONG}": _softmax(1, LONG),
-    "swiglu, 3 x 45": _gate(3, 45, "silu"),
-    "geglu with tanh, 1 x 2048": _gate(1, 2048, "gelu_tanh"),
-    "geglu with erf, 2 x 300": _gate(2, 300, "gelu"),
-    "rotary and cache": _rotary(),
+    "rms norm, 3 x 1024": _norm(3, 1024, True),
+    "rms norm, 2 x 77, offset": _norm(2, 77, True, 1.0),
+    "layer norm, 5 x 130": _norm(5, 130, False),
     "linear and residual, 1 x 512 to 96": _linear(1, 512, 96),
     "linear and residual in parts, 1 x 4096 to 8": _linear(1, 4096, 8),
     "linear with everything, 1 x 256 to 64": _linear_with_everything(1, 256, 64),
@@ -402,9 +299,6 @@ CASES = {
         4, 4, 33, 20, "bool", 30.0
     ),
     "rotary and attention in parts, 2 heads on 1, 512 x 32": _rotary_attention(2, 1, 512, 32, "added"),
-    "attention, 8 heads on 2, 96 x 64": _attention(8, 2, 96, 64, "added"),
-    "attention with softcap, 4 heads on 4, 33 x 20": _attention(4, 4, 33, 20, "bool", 30.0, batch=2),
-    "attention in parts, 2 heads on 1, 512 x 32": _attention(2, 1, 512, 32),
     "greedy, 2 x 5000": _choice(2, 5000, False),
     "sample, 2 x 5000": _choice(2, 5000, True),
     "a step of one layer": _step(),

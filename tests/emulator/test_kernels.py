@@ -89,7 +89,7 @@ def bytes_of(storage: Any) -> Any:
 class Plan:
     """Recorded launches as files for kernel_run.py; results come back to the tensors that were recorded."""
 
-    def __init__(self, made: list[launching.Launch], target: shapes.Target, folder: Path) -> None:
+    def __init__(self, made: list[compiled_kernels.Launch], target: shapes.Target, folder: Path) -> None:
         self.folder = folder
         tensors = [value for launch in made for value in launch.args if isinstance(value, torch.Tensor)]
         storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in tensors}
@@ -104,7 +104,7 @@ class Plan:
         }
         (folder / "plan.json").write_text(json.dumps(plan))
 
-    def _launch(self, index: int, launch: launching.Launch, target: shapes.Target) -> dict[str, Any]:
+    def _launch(self, index: int, launch: compiled_kernels.Launch, target: shapes.Target) -> dict[str, Any]:
         made = compiled_kernels.built(launch, target)
         (self.folder / f"{index}.hsaco").write_bytes(made.code)
         return {
@@ -174,7 +174,7 @@ def test_a_replay_equals_float64(
     key = f"{name}, {dtype}"
     _outcomes[key] = {"passed": False}
     given = case.inputs(kernel_cases.Draw(kind, 0))
-    with launching.recorded(target) as made:
+    with compiled_kernels.recorded(target) as made:
         answer = case.call(given)
     plan = Plan(made, target, tmp_path)
     drawn = [case.inputs(kernel_cases.Draw(kind, seed)) for seed in range(REPLAYS)]

@@ -196,26 +196,6 @@ def test_nothing_changes_unasked(monkeypatch):
     assert torch.allclose(y, model(x), atol=1e-3) and (torch.version.hip or not mine(before))
 
 
-def test_whole_calls(monkeypatch):
-    """GFXGRAPH_COMPILE=calls: a call of a pure function is one replay; one with side effects keeps Dynamo's way."""
-    gfxgraph.disable()
-    monkeypatch.setenv("GFXGRAPH_COMPILE", "calls")
-    gfxgraph.enable(allow_cuda=True, validate=False)
-    model, seen = nn.Sequential(nn.Linear(64, 64), nn.GELU()).cuda(), []
-
-    def impure(x):
-        seen.append(1)
-        return model(x)
-
-    pure, other = (torch.compile(f, mode="reduce-overhead") for f in (lambda x: model(x) + 1, impure))
-    with torch.no_grad():
-        for _ in range(10):
-            x = torch.randn(8, 64, device="cuda")
-            assert torch.allclose(pure(x), model(x) + 1, atol=1e-3) and torch.allclose(other(x), model(x), atol=1e-3)
-    assert pure.graphed.stats()["replays"] >= 8 and not pure.why_not
-    assert len(seen) == 10 and "seen" in other.why_not
-
-
 def test_stock_is_stock_again():
     """After disable(), reduce-overhead is Inductor's own."""
     gfxgraph.disable()

@@ -50,6 +50,18 @@ void f(float* h) {
   (void)cudaFuncGetAttributes(&found, k<float, int>);
 }
 """,
+    "src/lanes.cu": """#include <cuda_runtime.h>
+__global__ void k(unsigned* x, int* y, float* z) {
+  unsigned all = 0xffffffff, voted = __ballot_sync(all, x[0] > 1);
+  x[0] = __vsubss4(__vaddus2(x[0], x[1]), __vcmpgtu4(x[2], x[3])) + __reduce_add_sync(all, x[4]) + voted;
+  y[0] = __dp4a(y[0], y[1], y[2]) + __match_any_sync(all, y[3]) + __all_sync(all, y[4]) + __any_sync(all, y[5]);
+  z[0] = __shfl_xor_sync(all, __ldcg(z), 16, 32);
+  __stcs(z + 1, 1.0f);
+  atomicAdd_block(y, 1);
+  if (__activemask() == 0) __trap();
+}
+void lanes(unsigned* x, int* y, float* z) { k<<<1, 32>>>(x, y, z); }
+""",
     "CMakeLists.txt": "project(demo LANGUAGES CXX CUDA)\nadd_library(demo src/sum.cu src/traits.cu)\n",
 }
 
@@ -61,13 +73,13 @@ def write(root: Path) -> None:
 
 
 def test_a_repository_gets_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """None of three units compiles before, hipify alone gives one, the loop all, on wave 32 and wave 64."""
+    """None of four units compiles before, hipify alone gives one, the loop all, on wave 32 and wave 64."""
     hipify.load()
     monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
     write(tmp_path / "r")
     done = CliRunner().invoke(command, ["fix", str(tmp_path / "r"), "--loop", "--apply", "--json"])
     units = json.loads(done.stdout)["units"]
-    assert [units[k]["compile"] for k in ("before", "hipify", "after")] == [0, 1, 3], done.output
+    assert [units[k]["compile"] for k in ("before", "hipify", "after")] == [0, 1, 4], done.output
     built = CliRunner().invoke(command, ["build", str(tmp_path / "r"), "--json"])
     data = json.loads(built.stdout)
     assert built.exit_code == 0 and data["targets"] == ["gfx1030", "gfx942"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import errno
+import functools
 import io
 import json
 import math
@@ -16,7 +17,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from itertools import takewhile
 from pathlib import Path
 from types import TracebackType
@@ -35,6 +36,7 @@ _PLANT = re.compile(r"(fault|abort|hang|wrong)=.+")  # simulator/planted_faults.
 PROFILES = Path(__file__).parent.parent / "simulator" / "profiles"
 PORT_NEEDS = ("tree_sitter", "tree_sitter_cuda", "packaging")
 _NOT_WRITTEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
+_QUIET = "gfxgraph.quiet"
 _FILLED = frozenset({"kind", "problem"})
 
 
@@ -211,6 +213,32 @@ allow_cuda = click.option(
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, also for errors.")
 quiet = click.option("-q", "--quiet", is_flag=True, help="Say nothing of gfxgraph's own where all is well.")
+
+
+def quietly(body: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--quiet`` to a command: no progress, and output only where it does not end with 0."""
+
+    @quiet
+    @functools.wraps(body)
+    def told(*args: Any, quiet: bool, **kwargs: Any) -> Any:
+        if not quiet:
+            return body(*args, **kwargs)
+        click.get_current_context().meta[_QUIET] = True
+        said, status = io.StringIO(), COULD_NOT
+        try:
+            with redirect_stdout(said):
+                status = body(*args, **kwargs) or OK
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else OK if end.code is None else COULD_NOT
+            raise
+        finally:
+            if status != OK:
+                click.echo(said.getvalue(), nl=False)
+        return status
+
+    return told
+
+
 lang = click.option(
     "--lang",
     type=click.Choice(["en", "zh"]),
@@ -358,6 +386,9 @@ def wants_json(arguments: list[str]) -> bool:
 @contextmanager
 def working(what: str, **times: float) -> Iterator[Progress]:
     """Say after two seconds, and now and then, that ``what`` still goes on; its parts may tell how far it is."""
+    context = click.get_current_context(silent=True)
+    if context is not None and context.meta.get(_QUIET):
+        times = {"quiet_s": math.inf}
     progress = Progress(what, **times)
     ended = threading.Event()
 

@@ -41,6 +41,7 @@ def _archs(spec: str | None) -> tuple[str, ...]:
 @JSON
 @COMMANDS
 @click.option("--limit", type=click.IntRange(min=0), default=40, show_default=True, help="Findings shown; 0 for all.")
+@_contract.quietly
 def build_command(path: str, arch: str | None, lang: str, as_json: bool, commands: str | None, limit: int) -> None:
     """Compile every translation unit for AMD GPUs, and list what the compiler refuses.
 
@@ -124,6 +125,7 @@ def _summary(verdict: Verdict) -> str:
 @COMMANDS
 @JSON
 @click.pass_context
+@_contract.quietly
 def fix_command(
     ctx: click.Context,
     path: str,

@@ -12,6 +12,7 @@ import click
 from gfxgraph.cli import _contract
 from gfxgraph.cli._port_options import ARCH, JSON, PATH, archs_of, fail
 from gfxgraph.diagnostics.render import LINES, visible
+from gfxgraph.port.files import write_out
 
 
 @click.group("verify", cls=_contract.Group)
@@ -93,10 +94,8 @@ def record_command(
     metavar="[FILE]",
     help="Print JSON, or write it to FILE.",
 )
-@click.option(
-    "--html", "html_path", type=_contract.OutFile(), metavar="FILE", help="Write the result as an HTML page."
-)
 @DEVICE
+@_contract.quietly
 def verify_command(
     path: str,
     arch: str | None,
@@ -105,7 +104,6 @@ def verify_command(
     iterations: int,
     build: str | None,
     json_path: str | None,
-    html_path: str | None,
     device: str,
 ) -> None:
     """Check a port: static, build, and numbers where golden vectors are given."""
@@ -137,7 +135,8 @@ def verify_command(
         fail(error)
     data = verify.report(checks, numerics)
     try:
-        verify.write(data, None if json_path == "-" else json_path, html_path)
+        if json_path is not None and json_path != "-":
+            write_out(json_path, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
     except OSError as error:
         fail(error)
     if json_path == "-":

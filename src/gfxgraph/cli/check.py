@@ -19,6 +19,7 @@ STATUS_FOUND = 1
 @click.option("--arg", "expressions", multiple=True, metavar="EXPRESSION", help="An argument of FUNCTION, in Python.")
 @_contract.simulate
 @_contract.as_json
+@_contract.quietly
 def command(target: str, expressions: tuple[str, ...], simulate: str, as_json: bool) -> None:
     """List what would break or split a capture of MODULE:FUNCTION.
 

@@ -48,6 +48,7 @@ class DemoDevice:
 )
 @_contract.simulate
 @_contract.as_json
+@_contract.quietly
 def command(prompt: str, tokens: int | None, simulate: str, as_json: bool) -> None:
     """Run an unmodified CUDA-graph program under gfxgraph and show what happened.
 

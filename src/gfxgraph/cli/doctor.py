@@ -41,6 +41,7 @@ _MARK = {CheckState.GREEN: ("ok  ", "green"), CheckState.AMBER: ("warn", "yellow
 @click.option("--only", multiple=True, hidden=True, metavar="NAME", help="--selftest: these cases alone.")
 @click.option("--cases", hidden=True, metavar="MODULE", help="--selftest: the cases of this module.")
 @click.pass_context
+@_contract.quietly
 def command(
     ctx: click.Context,
     why: bool,

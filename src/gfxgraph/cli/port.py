@@ -81,6 +81,7 @@ command.add_command(build_command)
     "--limit", type=click.IntRange(min=0), default=8, show_default=True, help="Files shown per rule; 0 for all."
 )
 @click.option("--exit-zero", is_flag=True, help="Exit 0 even with findings.")
+@_contract.quietly
 def audit_command(
     path: str,
     arch: str | None,
@@ -303,7 +304,7 @@ def plan_command(path: str, arch: str | None, lang: str, as_json: bool) -> None:
 @click.option("--gate", "before", metavar="FILE", help="Audit again and compare with an earlier document.")
 @click.option("--skill", "is_skill", is_flag=True, help="Print the skill file: how an agent ports with this tool.")
 def agent_command(path: str, arch: str | None, lang: str, as_json: bool, before: str | None, is_skill: bool) -> None:
-    """Write one document for a coding agent: ranked findings, diffs, and the gate.
+    """Write one document for a coding agent: the plan as a work list, and the gate.
 
     Save it, work from the top, then run it with --gate FILE. Exit status: 0 written, or the gate passed; 1 the gate
     did not pass; 2 it could not run.
@@ -344,6 +345,7 @@ def _document(path: str) -> dict[str, object]:
 @click.argument("path", required=False, callback=existing)
 @LANG
 @JSON
+@_contract.quietly
 def env_command(path: str | None, lang: str, as_json: bool) -> None:
     """What gfxgraph doctor says of this machine and, with PATH, the images and requirements there (phases 0 and 1).
 

@@ -8,7 +8,6 @@ Stays out: tracing and code generation, which are torch's; capture and replay, w
                   mode="reduce-overhead" after enable(): our graphs, and safe settings for ROCm
     inductor_hook.py
                   receives Inductor's callables for capture, in every supported torch
-    calls.py      whole calls of compiled code as one graph, on request
     simulated.py  Inductor without a device to generate code for
 
 A compiled callable that is captured and replayed is in callables/pieces/region.py.

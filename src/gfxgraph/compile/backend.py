@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gfxgraph.compile import calls, inductor_hook, simulated
+from gfxgraph.compile import inductor_hook, simulated
 from gfxgraph.errors import ArgumentError
 
 MAX_GRAPHS = 64
@@ -40,7 +40,6 @@ def gfxgraph(
     # lazily: Inductor takes seconds to import
     from torch._inductor.compile_fx import compile_fx
 
-    calls.note_what_is_traced()
     asked = dict(options or {})
     wanted = _max_graphs(asked.pop("max_graphs", MAX_GRAPHS))
     config = _inductors(mode, asked)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gfxgraph.capture.patches.generators import shield_from_dynamo
-from gfxgraph.compile import calls, inductor_hook, simulated
+from gfxgraph.compile import inductor_hook, simulated
 from gfxgraph.compile.backend import MAX_GRAPHS, register
 from gfxgraph.config import CompileWays
 from gfxgraph.hardware.defects import rows
@@ -35,7 +35,7 @@ def install(torch: Any, state: Process) -> None:
     compile_stock, make_stock = inductor.__call__, others.__init__
 
     def compile_ours(self: object, model_: object, inputs_: object) -> Any:
-        return _compile(state, ways, compile_stock, self, model_, inputs_)
+        return _compile(state, compile_stock, self, model_, inputs_)
 
     def make(self: object, backend: object, *args: object, **kwargs: object) -> None:
         if backend == "gfxgraph":  # also if the package is used without being installed
@@ -46,19 +46,13 @@ def install(torch: Any, state: Process) -> None:
     if ways is not CompileWays.OFF:
         bridge.replace(inductor, "__call__", compile_ours)
     shield_from_dynamo()
-    if ways is CompileWays.CALLS:
-        calls.take_name(torch, _asks_for_graphs)
 
 
-def _compile(
-    state: Process, ways: CompileWays, stock: Callable[..., Any], wrapper: Any, gm: object, inputs: object
-) -> Any:
+def _compile(state: Process, stock: Callable[..., Any], wrapper: Any, gm: object, inputs: object) -> Any:
     """Replaces what ``torch.compile`` with Inductor does with a traced graph."""
     # lazily: Inductor takes seconds to import
     from torch._inductor import config
 
-    if ways is CompileWays.CALLS:
-        calls.note_what_is_traced()
     asked: Mapping[str, Any] = wrapper.config
     wants_graphs = asked.get("triton.cudagraphs", config.triton.cudagraphs)
     if getattr(config, "cudagraph_policy", None) is not None:
@@ -78,15 +72,6 @@ def _compile(
     with simulated.device():
         patches = {**asked, **safe, **simulated.settings()}
         return inductor_hook.compile_with(MAX_GRAPHS, compile_fx, gm, inputs, patches)
-
-
-def _asks_for_graphs(arguments: Mapping[str, Any]) -> bool:
-    """True if these arguments of ``torch.compile`` ask for graphs."""
-    if arguments.get("disable") or arguments.get("backend", "inductor") not in ("inductor", "gfxgraph"):
-        return False
-    if arguments.get("backend") == "gfxgraph" or arguments.get("mode") in ("reduce-overhead", "max-autotune"):
-        return True
-    return bool((arguments.get("options") or {}).get("triton.cudagraphs"))
 
 
 def _safe_settings(state: Process, asked: Mapping[str, Any], config: Any) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from gfxgraph import config
@@ -12,7 +12,6 @@ from gfxgraph.diagnostics.explanation import Explanation, Match
 from gfxgraph.diagnostics.index import names
 
 if TYPE_CHECKING:  # a code or a number is explained without searching anything
-    from gfxgraph.diagnostics.known import Near
     from gfxgraph.diagnostics.scan import CodeHit, Scanner
 
 FamilyOf = Callable[[str], str]
@@ -22,8 +21,6 @@ _NUMBER = re.compile(r"[(\s]*(0x[0-9a-f]+|\d{1,5})[)\s]*", re.IGNORECASE)
 _STATUS_NAME = re.compile(r"(?:hip|cuda)Error[A-Z]\w*|HSA_STATUS_[A-Z_]+")
 _WORD = re.compile(r"[a-z][\w./+=:-]{2,}[\w+]")
 _MOST_TEXT = 4 << 20
-_MOST_CLASSES, _TELLS_THE_ROOT = 4, 28.0
-"""Of a text, whose known cases are compared; how well a case has to fit to be the root cause before another class."""
 _WARNED = 20  # ranks that a warning stands behind an error
 _ENDS = 90
 """Rank of the ways in which a process ends, which are consequences of something else."""
@@ -44,30 +41,38 @@ def explain(subject: object, *, lang: str = "", family: str = "", family_of: Fam
         An Explanation, false if nothing was recognised.
     """
     lang = lang or config.language_of()
-    families = (family,) if family else ()
     if isinstance(subject, BaseException):
-        return _exception(subject, lang, families, family_of)
-    if isinstance(subject, int):
-        return Explanation(_number(subject), families, lang)
-    text = str(subject).strip()
-    word = text.rstrip(":.")
-    code = code_of(word)
-    if code:
-        return Explanation((Match(code),), families, lang)
-    status = statuses.by_name(word) if re.fullmatch(r"\w{6,60}", word) else None
-    if status:
-        return Explanation((Match(status.entry, status=status),), families, lang)
-    if _STATUS_NAME.fullmatch(word):
-        return Explanation(lang=lang)  # it looks like a status but is not one: a guess would mislead
-    number = _NUMBER.fullmatch(text)
-    if number:
-        return Explanation(_number(int(number[1], 0)), families, lang)
+        import traceback
+
+        # The whole chain: engines wrap the error that gives the reason.
+        text = "".join(traceback.format_exception(subject))[-_MOST_TEXT:]
+        code = code_of(str(getattr(subject, "code", "")))
+        matches: tuple[Match, ...] | None = (Match(code),) if code else None
+    else:
+        text = str(subject).strip()[:_MOST_TEXT]
+        matches = _number(subject) if isinstance(subject, int) else _word(text)
+    if matches is not None:
+        return Explanation(matches, (family,) if family else (), lang)
     # lazily: explain must start fast
     from gfxgraph.diagnostics.scan import Scanner
 
     scanner = Scanner()
-    scanner.feed(text[:_MOST_TEXT].encode("utf-8", "replace"))
+    scanner.feed(f"{text}\n".encode("utf-8", "replace"))
     return conclude(scanner, lang=lang, family=family, family_of=family_of)
+
+
+def _word(text: str) -> tuple[Match, ...] | None:
+    """What a code, the name of a status or a number means; None if ``text`` is none of them."""
+    word = text.rstrip(":.")
+    if code := code_of(word):
+        return (Match(code),)
+    status = statuses.by_name(word) if re.fullmatch(r"\w{6,60}", word) else None
+    if status:
+        return (Match(status.entry, status=status),)
+    if _STATUS_NAME.fullmatch(word):
+        return ()  # it looks like a status but is not one: a guess would mislead
+    number = _NUMBER.fullmatch(text)
+    return _number(int(number[1], 0)) if number else None
 
 
 def code_of(word: str) -> str:
@@ -80,7 +85,7 @@ def code_of(word: str) -> str:
 def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: FamilyOf | None = None) -> Explanation:
     """Finish a scan and order what it found, the root cause first."""
     # lazily: explain must start fast
-    from gfxgraph.diagnostics import kinds, lastresort, situation
+    from gfxgraph.diagnostics import kinds, known, lastresort, situation
 
     scanner.finish()
     lines = [*scanner.context.values(), *(hit.text for hit in scanner.hits.values())]
@@ -93,16 +98,18 @@ def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: F
     archs = sorted(scanner.archs, key=lambda arch: -scanner.archs[arch])
     here = situation.read(lines, archs)
     text = "\n".join(lines).lower()
-    named = {arch: family_of(arch) if family_of else "" for arch in (*archs[:2], here.arch) if arch}
-    matches, near = _case_first(scanner, matches, text, _names_of(named), here.conditions)
+    shown, families, gpus = _gpus(archs[:2] or [here.arch], family, family_of or (lambda arch: ""))
+    root = matches[0].code
+    printed = {number for code, number in scanner.cases if code == root}
+    setting = known.Setting(text, gpus, here.conditions)
     return Explanation(
         tuple(matches),
-        _families([*archs, here.arch], family, family_of),
+        families,
         lang,
-        _named(archs or [here.arch], family_of),
+        shown,
         here,
-        kinds.programs_named(scanner.context.values(), matches[0].code),
-        tuple(near),
+        kinds.programs_named(scanner.context.values(), root),
+        tuple(known.near(root, printed, setting, scanner.index.words)),
         frozenset(_WORD.findall(text)),
     )
 
@@ -114,13 +121,13 @@ def _matches(scanner: Scanner, lines: list[str]) -> list[Match]:
 
     hits = [hit for hit in scanner.hits.values() if hit.code not in scanner.refuted]
     ranks = names().ranks
-    only_ends = all(hit.strength == 0 or ranks[hit.code] >= _ENDS for hit in hits)
+    only_ends = all(hit.strength <= 0 or ranks[hit.code] >= _ENDS for hit in hits)
     found = lastresort.find(scanner.context) if only_ends else None
     if hits or found:
         is_of_others = gates.is_of_others(lines)
         hits = [hit for hit in hits if hit.strength == 3 or not is_of_others(hit.code)]
         if not any(map(gates.names_amd, lines)):
-            hits = [hit for hit in hits if not hit.is_case_only and (hit.strength or hit.code not in _ANYBODYS)]
+            hits = [hit for hit in hits if hit.strength > 0 or (hit.strength == 0 and hit.code not in _ANYBODYS)]
     hints = {hit.code: tuple(sorted(n for code, n in scanner.hints if code == hit.code)) for hit in hits}
     matches = [Match(hit.code, hit.text, hit.line, hit.count, hints[hit.code]) for hit in order(hits)]
     if found and all(ranks[match.code] >= _ENDS and match.line != found[1] for match in matches):
@@ -131,36 +138,19 @@ def _matches(scanner: Scanner, lines: list[str]) -> list[Match]:
     return matches
 
 
-def _case_first(
-    scanner: Scanner, matches: list[Match], text: str, gpus: frozenset[str], systems: frozenset[str]
-) -> tuple[list[Match], list[Near]]:
-    """The known cases of the root cause; those that fit another class very well make that the root cause."""
-    # lazily: explain must start fast
-    from gfxgraph.diagnostics import kinds, known
+def _gpus(
+    archs: list[str], family: str, family_of: FamilyOf
+) -> tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]:
+    """GPUs as shown, their families, and the names under which known cases may mean them.
 
-    setting = known.Setting(text, gpus, systems)
-    ranks = names().ranks
-    for match in matches[:_MOST_CLASSES]:
-        printed = {number for code, number in scanner.cases if code == match.code}
-        near = known.near(match.code, printed, setting, scanner.index.words)
-        if near and match is matches[0]:
-            return matches, near
-        hit = scanner.hits.get(match.code)
-        if not near or len(known.best(near)) > 1:
-            continue
-        is_sure = not (hit and hit.is_case_only) and "warning" not in kinds.of(match.text)
-        needed = _TELLS_THE_ROOT + (ranks[match.code] - ranks[matches[0].code]) / 4
-        # The same line, but the case knows it by its message.
-        is_same = near[0].is_printed and match.line == matches[0].line
-        if is_same or (is_sure and near[0].weight > needed):
-            return [match, *(other for other in matches if other is not match)], near
-    return matches, []
-
-
-def _names_of(families: Mapping[str, str]) -> frozenset[str]:
-    """The names under which known cases may mean these GPUs: RDNA3.5 is RDNA, too, but not RDNA3."""
-    parts = (name for arch, family in families.items() for name in (arch, family, family.rstrip("0123456789.")))
-    return frozenset(part.lower() for part in parts if part)
+    Families are those that the text names, most frequent first; this machine's if it names none. RDNA3.5 is RDNA,
+    too, but not RDNA3.
+    """
+    families = {arch: family_of(arch) for arch in archs if arch}
+    shown = tuple(f"{arch} ({its})" if its else arch for arch, its in families.items())[:2]
+    named = tuple(dict.fromkeys(filter(None, families.values())))[:2] or ((family,) if family else ())
+    parts = (name for arch, its in families.items() for name in (arch, its, its.rstrip("0123456789.")))
+    return shown, named, frozenset(part.lower() for part in parts if part)
 
 
 def order(hits: Iterable[CodeHit]) -> list[CodeHit]:
@@ -188,7 +178,7 @@ def order(hits: Iterable[CodeHit]) -> list[CodeHit]:
         is_warning = raised and "warning" in kinds.of(hit.text)
         return (
             hit.strength < 3,
-            ranks[hit.code] + 3 * (hit.strength == 1) + _WARNED * (is_warning or hit.is_case_only),
+            ranks[hit.code] + 3 * (hit.strength == 1) + _WARNED * is_warning,
             hit.line,
         )
 
@@ -199,36 +189,3 @@ def _number(number: int) -> tuple[Match, ...]:
     if number < 0 and abs(number) <= 64:
         number = 128 - number  # Python's returncode for a signal, as a shell shows it
     return tuple(Match(status.entry, status=status) for status in statuses.by_number(number))
-
-
-def _exception(error: BaseException, lang: str, families: tuple[str, ...], family_of: FamilyOf | None) -> Explanation:
-    code = code_of(str(getattr(error, "code", "")))
-    if code:
-        return Explanation((Match(code),), families, lang)
-    import traceback
-
-    # lazily: explain must start fast
-    from gfxgraph.diagnostics.scan import Scanner
-
-    # The whole chain: engines wrap the error that gives the reason.
-    text = "".join(traceback.format_exception(error))
-    scanner = Scanner()
-    scanner.feed(text[-_MOST_TEXT:].encode("utf-8", "replace"))
-    return conclude(scanner, lang=lang, family=families[0] if families else "", family_of=family_of)
-
-
-def _named(archs: list[str], family_of: FamilyOf | None) -> tuple[str, ...]:
-    """The gfx targets named most often in the text, each with its family."""
-    most = [arch for arch in archs[:2] if arch]
-    families = [family_of(arch) if family_of else "" for arch in most]
-    return tuple(f"{arch} ({family})" if family else arch for arch, family in zip(most, families))
-
-
-def _families(archs: list[str], family: str, family_of: FamilyOf | None) -> tuple[str, ...]:
-    """Families named in the text, most frequent first; this machine's if the text names none."""
-    if family_of:
-        named = [family_of(arch) for arch in archs if arch]
-        seen = tuple(dict.fromkeys(name for name in named if name))
-        if seen:
-            return seen[:2]
-    return (family,) if family else ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gfxgraph.diagnostics import kinds, libraries
 from gfxgraph.diagnostics.entries import Condition, entry
@@ -48,13 +49,9 @@ _UNKNOWN = "not_in_catalogue"
 _LONGEST, _LEAST_ADVICE = 560, 300
 """Characters of an explanation, and of its advice if the rest is long."""
 _LONGEST_SEEN, _LONGEST_WHY, _MOST_STEPS, _MOST_OTHERS = 120, 160, 3, 2
-_HINT, _PROGRAM, _STEP, _LATER = 3.5, 1.5, 2.0, 0.35
-"""Where advice stands before its words are compared: that of the text, of the program, of the entry in its order."""
+_BEFORE_PROGRAMS = 2
+"""Steps of an entry before those of the program that failed."""
 _PAIR = "  # "  # between fix and cause, of two cases
-_WORD, _MOST_RELEVANCE, _DIAGNOSTIC = 0.8, 2.4, 1.5
-_TELLING = re.compile(
-    r"(?=[^\s]*[\d_./-]|[A-Za-z]*[A-Z])[A-Za-z][\w./+-]{3,}|\b(?:docker|ollama|container|windows|override)\b"
-)
 _SETTING = re.compile(r"\b[A-Z][A-Z0-9_]{5,}=[\w.:]+")
 _CHECKS = re.compile(
     r"(?:check|find|see|which|count|look|compare|ask|read|gfxgraph doctor|report|is it|sudo dmesg|ls|id)\b",
@@ -96,16 +93,12 @@ class Code(str):
     __hash__ = str.__hash__
 
 
-@dataclass(frozen=True, slots=True)
-class MachineAnswer:
+class MachineAnswer(NamedTuple):
     """What this machine shows about a failure, in both languages, and the command that mends it."""
 
     en: str
     zh: str
     fix: str = ""
-
-    def text(self, lang: str) -> str:
-        return self.zh if lang == "zh" else self.en
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +161,6 @@ class Explanation:
             lines.append(_indent(why, str(parts["why"]) if more else _clause(str(parts["why"]))))
         steps = _texts(parts["do"]) if more else self._first(_texts(parts["do"]), sum(map(len, lines)))
         chosen = best(self.near, self.situation.facts.get)
-        if len(chosen) == 1 and chosen[0].is_printed and not more:  # what is known of the class can only be worse
-            steps = steps[: 1 + len(self.findings)]
         lines.append(_indent(do, "\n".join(steps)))
         if len(chosen) == 1 and (check := self.situation.advice(chosen[0].case.check[lang], lang)):
             lines.append(_indent(words["check"], check))
@@ -194,7 +185,7 @@ class Explanation:
             yield _indent(words["status"], _status(root.status, lang))
         if self.archs:
             yield _indent(words["gpu"], ", ".join(self.archs))
-        yield from (_indent(words["hint"], finding.text(lang)) for finding in self.findings)
+        yield from (_indent(words["hint"], getattr(finding, lang)) for finding in self.findings)
 
     def as_dict(self, lang: str = "") -> dict[str, object]:
         """Return plain data for JSON: ``code``, ``matches`` and the explanation."""
@@ -229,16 +220,15 @@ class Explanation:
         names = {name: f"<{name}>" for name in found.fields}
         case, fixes = self._cases(lang)
         notes = self._fitting((f"{name}: {note}" for name, note in self._notes(found, lang)), lang)
-        general_steps = [fill(step, found, names, lang) for step in general.do]
-        english = [fill(step, found, names, "en") for step in (found.text("en").seen or found.text("en")).do]
         hints = [hint for n, hint in enumerate(found.hints) if not hint.when or n in match.hints]
         why = next((hint.why[lang] for hint in hints if hint.why), general.why)
-        ranked = [
-            *((_HINT, hint.words[lang], hint.words["en"]) for hint in hints),
-            *((_PROGRAM, step, "") for name in self.programs for step in kinds.advisors("program")[name].do[lang]),
-            *((_STEP - _LATER * n, *texts) for n, texts in enumerate(zip(general_steps, english))),
-        ]  # fmt: skip
-        ranked.sort(key=lambda row: -row[0] - self._relevance(row[2]))
+        english = (found.text("en").seen or found.text("en")).do
+        # What only finds the cause stands behind what mends it.
+        ranked = sorted(zip(english, general.do), key=lambda both: bool(_CHECKS.match(both[0])))
+        general_steps = [fill(step, found, names, lang) for _, step in ranked]
+        general_steps[_BEFORE_PROGRAMS:_BEFORE_PROGRAMS] = (
+            step for name in self.programs for step in kinds.advisors("program")[name].do[lang]
+        )
         component = kinds.advisors("component")[match.component].do[lang] if match.component else ()
         # For an unknown error only the component's steps are left; known steps come before suspected ones.
         is_unknown = match.code == _UNKNOWN
@@ -248,7 +238,8 @@ class Explanation:
             *fixes,
             *filter(None, [package]),
             *(component if is_unknown else ()),
-            *(step for _, step, _ in ranked),
+            *(hint.words[lang] for hint in hints),
+            *general_steps,
             *(() if is_unknown else component),
         ]
         return {
@@ -274,14 +265,6 @@ class Explanation:
         fixes = [case.fix[lang] + _PAIR + case.cause[lang] for case in chosen]
         check = next((case.check[lang] for case in chosen if case.check[lang]), "")
         return words["two"] + (words["which"] + check if check else ""), fixes
-
-    def _relevance(self, step: str) -> float:
-        """How much ``step`` has to do with the text: the weight of the telling words that both contain."""
-        telling = {word.lower() for word in _TELLING.findall(step)} & self.words
-        is_for_here = step.startswith(("@windows", "@wsl"))
-        return (
-            min(_MOST_RELEVANCE, len(telling) * _WORD) + 2 * is_for_here - (_DIAGNOSTIC if _CHECKS.match(step) else 0)
-        )
 
     def _first(self, steps: list[str], n_before: int) -> list[str]:
         """The first steps that fit: one at least, three at most, two if a case is known."""

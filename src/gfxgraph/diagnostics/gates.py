@@ -7,7 +7,7 @@ GPU it is about.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from gfxgraph.diagnostics import kinds
 
@@ -28,27 +28,23 @@ def _is_change(form: Collection[str]) -> bool:
     return "changelog" in form or ("commit_line" in form and "no_commit_line" not in form)
 
 
-def is_head_of_commit(line: str) -> bool:
-    """Whether ``line`` belongs to the header that git prints above a commit's message."""
-    return "commit_head" in kinds.of(line)
-
-
-def in_list(line: str, around: list[str]) -> bool:
-    """Whether ``line`` is an item of a list of changes, or the message of a commit."""
-    if "bullet" in kinds.of(line):
-        return any(_is_change(kinds.of(other)) for other in around)
-    return line.startswith("    ") and any(map(is_head_of_commit, around))
-
-
-def section_end(line: bytes, number: int) -> int:
-    """Where the prose ends that is opened by a heading in line ``number``; 0 if it opens none."""
-    is_heading = line.startswith(b"#") and "heading" in kinds.of(line.decode("utf-8", "replace"))
-    return number + LONGEST_SECTION if is_heading else 0
-
-
-def is_printed(line: str) -> bool:
-    """Whether only programs print such a line: it ends a section of prose."""
-    return "printed" in kinds.of(line)
+def in_prose(lines: Sequence[str], at: int) -> bool:
+    """Whether ``lines[at]`` belongs to a section of prose, to a commit's message or to a list of changes."""
+    line = lines[at]
+    before = lines[max(0, at - LONGEST_SECTION) : at]
+    # Only programs print some lines, which a section of prose does not hold.
+    if "printed" not in kinds.of(line) and any(one[:1] == "#" and "heading" in kinds.of(one) for one in before):
+        return True
+    # GoogleTest's marks: what a test printed that passed was expected.
+    if next((one for one in reversed(before) if one.startswith("[ ")), "").startswith("[ RUN "):
+        if next((one for one in lines[at + 1 :] if one.startswith("[ ")), "").startswith("[       OK"):
+            return True
+    if line.startswith("    "):
+        # A commit's message is indented below its header, however long it is.
+        head = next((one for one in reversed(before) if one.strip() and not one.startswith("    ")), "")
+        return "commit_head" in kinds.of(head)
+    around = lines[max(0, at - AROUND) : at + AROUND + 1]
+    return "bullet" in kinds.of(line) and any(_is_change(kinds.of(other)) for other in around)
 
 
 def is_of_others(lines: list[str]) -> Callable[[str], bool]:

@@ -12,7 +12,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, TextIO
 
 from gfxgraph import config
@@ -40,9 +39,7 @@ def install_diagnostics(how: Explain = explain) -> Callable[[], None]:
     """
     with _lock:
         if not _undo and config.load().diag:
-            _undo.append(_hook_main(how))
-            _undo.append(_hook_threads(how))
-            _undo.append(_hook_asyncio(how))
+            _undo[:] = (_hook(sys, how), _hook(threading, how), _hook_asyncio(how))
     return uninstall_diagnostics
 
 
@@ -61,10 +58,8 @@ def report(error: BaseException, file: TextIO | None = None, how: Explain = expl
     if isinstance(error, _NEVER) or not config.load().diag:
         return Explanation()
     found = how(error)
-    text = found.format() if found else ""
-    # Our own errors contain all this themselves, with their values.
-    is_ours = hasattr(error, "fields")
-    if text and not is_ours and text not in getattr(error, "__notes__", ()) and text not in str(error):
+    text = _text(error, found)
+    if text and text not in getattr(error, "__notes__", ()) and text not in str(error):
         (file or sys.stderr).write(f"\n{text}\n")
     return found
 
@@ -79,45 +74,31 @@ def diagnose(label: str = "", how: Explain = explain) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if config.load().diag:
-            found = how(error)
-            text = found.format() if found else ""
-            # Our own errors contain all this themselves.
-            if text and not hasattr(error, "fields"):
-                error.add_note(f"[{label}] {text}" if label else text)
+        if config.load().diag and (text := _text(error, how(error))):
+            error.add_note(f"[{label}] {text}" if label else text)
         raise
 
 
-def _hook_main(how: Explain) -> Callable[[], None]:
-    before = sys.excepthook
+def _text(error: BaseException, found: Explanation) -> str:
+    """What to say of ``error``: our own errors contain all this themselves, with their values."""
+    return found.format() if found and not hasattr(error, "fields") else ""
 
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        before(kind, error, trace)
-        _quietly(error, how)
 
-    sys.excepthook = hook
+def _hook(module: Any, how: Explain) -> Callable[[], None]:
+    before = module.excepthook
+
+    def hook(*given: Any) -> None:
+        before(*given)
+        error = given[1] if module is sys else given[0].exc_value
+        if error is not None:
+            _quietly(error, how)
+
+    module.excepthook = hook
 
     def undo() -> None:
         # Another hook may wrap ours by now: restoring would drop it.
-        if sys.excepthook is hook:
-            sys.excepthook = before
-
-    return undo
-
-
-def _hook_threads(how: Explain) -> Callable[[], None]:
-    before = threading.excepthook
-
-    def hook(args: Any) -> None:
-        before(args)
-        if args.exc_value is not None:
-            _quietly(args.exc_value, how)
-
-    threading.excepthook = hook
-
-    def undo() -> None:
-        if threading.excepthook is hook:
-            threading.excepthook = before
+        if module.excepthook is hook:
+            module.excepthook = before
 
     return undo
 

@@ -20,10 +20,8 @@ from gfxgraph.diagnostics import derived, kinds, known, statuses
 from gfxgraph.diagnostics.entries import FOLDER, LANGUAGES
 from gfxgraph.diagnostics.kinds import Item
 
-VERSION = 42
+VERSION = 43
 """Increased when the format of the derived file changes."""
-TEST_MARKS = ("[ RUN      ]", "[       OK ]", "[  FAILED  ]")
-"""GoogleTest's marks: output between the first and the second was expected."""
 hyperscan: Any = None  # a platform without a wheel, or a plain copy of the package
 with suppress(ImportError):
     hyperscan = importlib.import_module("hyperscan")
@@ -194,7 +192,6 @@ def rows() -> list[Item]:
     found.append(Item("", "unless", 0, r"\bhip\w*(?:Get|Count|Version)\w*\(\): \d"))
     # Our own errors, printed by a program and piped back to us, end with this line.
     found.append(Item("", "own", 0, r"(?:more: |详情：)gfxgraph explain (\w+)"))
-    found += (Item("", "mark", number, re.escape(mark)) for number, mark in enumerate(TEST_MARKS))
     for path in sorted(known.FOLDER.glob("*.toml")):
         for number, case in enumerate(known.cases(path.stem)):
             if case.message:

@@ -8,6 +8,7 @@ the text or the machine contradicts (another GPU, system or version) is removed.
 from __future__ import annotations
 
 import math
+import operator
 import re
 import tomllib
 from collections import Counter
@@ -24,21 +25,12 @@ FACTS = frozenset(
 )
 """What a machine can prove or contradict."""
 _NONE: Mapping[str, str] = MappingProxyType({})
-_LEAST_SHARE = 0.65
-"""Of the weight of a signature, which must be in the text."""
-_LEAST_WEIGHT, _LEAST_WORDS = 10.0, 6.0
-"""Two or three words that few records contain, less what is missing; and without what the GPU and program add."""
-_LEAST_RECORDS = 500  # among which a word may be rare
-_MISSING = 0.7  # of a missing word's weight counts against a case
-_GPU, _NAMED, _PROVED, _PRINTED = 5.0, 2.0, 5.0, 12.0  # what a GPU, a program, a fact, the case's message adds
+_LEAST_SHARE = 0.8
+"""Of the weight of a signature, which must be in the text: by cross-validation, see docs/decisions/explain.md."""
+_PROVED, _PRINTED = 5.0, 12.0
+"""What a fact about the machine and the case's message add to its words' weight."""
 _CLEARLY = 1.25
 """The best case is shown alone if it weighs so much more than the next."""
-_DECISIVE = re.compile(
-    r"gfx[0-9][0-9a-f]{2,3}|(RX)?\d{3,4}[A-Z]{0,4}|.*\d\.\d.*|[A-Z]+(_[A-Z0-9]+){2,}|[a-zA-Z_+-]+\.(dll|so)|[a-z]+-[a-z]+-[a-z]+"
-)
-"""A GPU, a version, a variable, a library or a package by name: without it, it is another case."""
-_PROGRAMS = {"pytorch": "torch", "llama.cpp": "ggml", "comfyui": "comfy", "flash-attention": "flash"}
-"""How programs are named in their logs, if not by their name."""
 
 
 class KnownCase(NamedTuple):
@@ -110,10 +102,6 @@ def _words(case: KnownCase) -> list[str]:
     return case.signature.lower().split()
 
 
-def _names(case: KnownCase) -> list[str]:
-    return [word for word in case.signature.split() if _DECISIVE.fullmatch(word)]
-
-
 def near(code: str, printed: Iterable[int], setting: Setting, frequency: Mapping[str, int]) -> list[Near]:
     """The cases below ``code`` that fit, the best first; ``printed`` numbers those whose message was found."""
     found = []
@@ -122,23 +110,11 @@ def near(code: str, printed: Iterable[int], setting: Setting, frequency: Mapping
     for number, case in enumerate(cases(code)):
         if _is_elsewhere(case, setting):
             continue
-        if number not in sure and (
-            (case.arch and not setting.gpus and "gfx" in case.cause["en"] + case.fix["en"])
-            or any(not has(word.lower()) for word in _names(case))
-        ):  # it speaks of a GPU, and none is named; or a name that is decisive is missing
-            continue
-        weights = {
-            word: math.log(1 + max(_LEAST_RECORDS, frequency.get("", 1)) / frequency.get(word, 1))
-            for word in _words(case)
-        }
-        present = sum(weight for word, weight in weights.items() if has(word))
-        share = present / sum(weights.values())
-        weight = present - _MISSING * (1 - share) * sum(weights.values())
-        is_far = share < _LEAST_SHARE or weight < _LEAST_WORDS
-        names = [_PROGRAMS.get(name, name) for name in case.program.lower().split()]
-        weight += _GPU * bool(case.arch and setting.gpus) + _NAMED * bool(case.system and setting.systems)
-        weight += (_NAMED if any(map(has, names)) else -_NAMED) if names else 0
-        if number in sure or not (is_far or weight < _LEAST_WEIGHT):
+        if number not in sure and case.arch and not setting.gpus and "gfx" in case.cause["en"] + case.fix["en"]:
+            continue  # it speaks of a GPU, and none is named
+        weights = {word: math.log(1 + frequency.get("", 1) / frequency.get(word, 1)) for word in _words(case)}
+        weight = sum(weight for word, weight in weights.items() if has(word))
+        if number in sure or weight >= _LEAST_SHARE * sum(weights.values()):
             found.append(Near(case, weight + _PRINTED * (number in sure), number in sure))
     return sorted(found, key=lambda one: -one.weight)
 
@@ -183,12 +159,9 @@ def _is_elsewhere(case: KnownCase, setting: Setting) -> bool:
 
 
 _COMPARED: Mapping[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]] = {
-    ">=": lambda a, b: a >= b,
-    "<=": lambda a, b: a <= b,
-    "==": lambda a, b: a[: len(b)] == b,
-    "!=": lambda a, b: a[: len(b)] != b,
-    ">": lambda a, b: a > b,
-    "<": lambda a, b: a < b,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "==": lambda shown, wanted: shown[: len(wanted)] == wanted,
 }
 
 

@@ -18,37 +18,25 @@ _WEAKEST = 2  # form of a failure
 
 def find(lines: Mapping[int, str]) -> tuple[str, int, str] | None:
     """Return component, number and text of the line that shows best what failed, or None."""
-    best: tuple[int, int] | None = None
-    found = None
-    nearest = ""
-    seen = -_FAR
-    prose_until = 0
+    best: tuple[tuple[int, int], tuple[str, int, str]] | None = None
+    nearest, seen = "", -_FAR
     ours = ownwords.not_evidence(lines)
-    in_commit = False
-    for number, line in sorted(lines.items()):
-        # A commit's message is indented below its header, however long it is.
-        in_commit = gates.is_head_of_commit(line) or (in_commit and (not line.strip() or line.startswith("    ")))
-        if number in ours or in_commit:
+    numbers = sorted(lines)
+    texts = [lines[number] for number in numbers]
+    for at, (number, line) in enumerate(zip(numbers, texts)):
+        if number in ours or gates.is_said(line) or gates.in_prose(texts, at):
             continue
         form = kinds.of(line)
-        prose_until = max(prose_until, gates.section_end(line.encode(), number))
         name = component_of(line)
-        if name and not gates.is_said(line):
+        surety = _surety(line) if name else _END_OF_ALL
+        if name:
             nearest, seen = name, number
-        is_prose = number < prose_until and not gates.is_printed(line)
-        surety = None if is_prose else _surety(line) if name else _END_OF_ALL
-        if surety == _END_OF_ALL:
-            # An exception of a kind that runtimes raise, a few lines after an AMD message.
-            if number - seen > _FAR or "fatal" not in form or "not_ours" in form or gates.is_said(line):
-                continue
-            name = nearest
-        # Other entries cover the death of the process.
-        if surety is None or "died" in form:
-            continue
-        # Among equals the first: consequences of a failure come later.
-        if name and (best is None or (surety, number) < best):
-            best, found = (surety, number), (name, number, line.strip())
-    return found
+        elif number - seen > _FAR or "fatal" not in form or "not_ours" in form:
+            continue  # no exception of a kind that runtimes raise, a few lines after an AMD message
+        # Other entries cover the death of the process. Among equals the first: consequences of a failure come later.
+        if surety is not None and "died" not in form and (best is None or (surety, number) < best[0]):
+            best = (surety, number), (name or nearest, number, line.strip())
+    return best and best[1]
 
 
 def went_on(lines: Mapping[int, str], hits: Iterable[tuple[int, str]]) -> bool:

@@ -25,12 +25,6 @@ WORDS = {
     },
 }
 
-_CONDITIONS = {
-    "en": {"windows": "Windows", "linux": "Linux", "wsl": "WSL", "apu": "APU", "cdna": "CDNA", "rdna": "RDNA"},
-    "zh": {"windows": "Windows", "linux": "Linux", "wsl": "WSL", "apu": "APU", "cdna": "CDNA", "rdna": "RDNA",
-           "container": "容器", "override": "需要覆盖版本"},
-}  # fmt: skip
-
 
 def page(code: str, lang: str) -> str:
     """Return one whole entry for the terminal."""
@@ -52,14 +46,14 @@ def sections(found: Condition, lang: str, labels: tuple[str, str, str]) -> Itera
     text = found.text(lang)
     names = {name: f"<{name}>" for name in found.fields}
     yield labels[0], fill(text.what, found, names, lang)
-    yield labels[1], _general(fill(text.why, found, names, lang), lang)
-    yield labels[2], "\n".join(_general(fill(step, found, names, lang), lang) for step in text.do)
+    yield labels[1], _general(fill(text.why, found, names, lang))
+    yield labels[2], "\n".join(_general(fill(step, found, names, lang)) for step in text.do)
 
 
-def _general(step: str, lang: str) -> str:
+def _general(step: str) -> str:
     """A step for all situations, with its conditions in brackets before it."""
     conditions, text = situation.general(step)
-    shown = ", ".join(_CONDITIONS[lang].get(name, name) for name in conditions if name[0] not in "!?")
+    shown = ", ".join(name for name in conditions if name[0] not in "!?")
     return f"[{shown}] {text}" if shown else text
 
 
@@ -67,12 +61,12 @@ def extras(found: Condition, lang: str) -> Iterator[tuple[str, str]]:
     """Advice that depends on the log, notes by GPU, statuses and sources, each with its heading."""
     words = WORDS[lang]
     for hint in found.hints:
-        yield words["here"].format(when=f"`{hint.when}`"), _general(hint.words[lang], lang)
+        yield words["here"].format(when=f"`{hint.when}`"), _general(hint.words[lang])
     notes = found.text(lang).notes
     if notes:
         yield (
             "GPU",
-            "\n".join(f"{words['note'].format(family=name)}: {_general(note, lang)}" for name, note in notes.items()),
+            "\n".join(f"{words['note'].format(family=name)}: {_general(note)}" for name, note in notes.items()),
         )
     members = [status for status in statuses.every() if status.entry == found.code]
     if members:

@@ -38,11 +38,6 @@ def render(code: str, values: Mapping[str, object], lang: str = "en", quote: str
     except UnknownCodeError:
         shown = ", ".join(f"{name}={value}" for name, value in values.items())
         return f"{code}: {visible(shown, keep=LINES)}" + (f"\n  why:  {quote}" if quote else "")
-    return render_entry(found, values, lang, quote)
-
-
-def render_entry(found: Condition, values: Mapping[str, object], lang: str = "en", quote: str = "") -> str:
-    """Like ``render``, for a loaded entry."""
     text = found.text(lang)
     why = fill(text.why, found, values, lang)
     if quote:

@@ -12,10 +12,10 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
-from gfxgraph.diagnostics import gates, ownwords
+from gfxgraph.diagnostics import gates, kinds, ownwords
 from gfxgraph.diagnostics.index import Index, load
 from gfxgraph.diagnostics.kinds import Item
 
@@ -36,16 +36,16 @@ _COUNTED_BLINDLY = 64  # hits of a code, after which a line is no longer judged 
 _SAME_BEGIN = 6
 _LEAST_WRAPPED, _LONGEST_WRAPPED = 40, 400  # characters of a line that a terminal may have broken
 
-_STRENGTH = {"own": 3, "strong": 2, "case": 2, "status": 1, "weak": 0, "number": 0}
+_STRENGTH = {"own": 3, "strong": 2, "status": 1, "weak": 0, "case": -1, "number": 0}
 _DENIABLE = ("strong", "number")  # by an expression of the kind "unless" in the same line
 _WITH_VALUES = ("number", "own")  # a value in the text decides on the code
 
 
 @dataclass(slots=True)
 class CodeHit:
-    """What was found for one code. ``strength``: 3 own, 2 strong or a whole combination, 1 status, 0 weak.
+    """What was found for one code.
 
-    If it ``is_case_only`` nothing but the message of a known case was found: it counts if something names AMD.
+    ``strength``: 3 own, 2 strong or a whole combination, 1 status, 0 weak, -1 the message of a known case.
     """
 
     code: str
@@ -53,7 +53,6 @@ class CodeHit:
     line: int
     count: int = 0
     strength: int = 0
-    is_case_only: bool = False
 
 
 class Scanner:
@@ -78,8 +77,6 @@ class Scanner:
         self._n_lines = 0
         self._noted_to = 0
         self._is_busy = False
-        self._prose_until = 0
-        self._before_test: dict[str, CodeHit] | None = None
         self._new: list[str] = []
 
     def feed(self, data: bytes) -> list[CodeHit]:
@@ -155,10 +152,6 @@ class Scanner:
         if self._is_said.get(form):
             return
         found = [self._finding.items[n] for n in numbers]
-        marks = [item.number for item in found if item.kind == "mark"]
-        if marks:
-            self._test(marks[0])
-            return
         text = _text(raw)
         self.told.update(_group(item.regex, text) for item in found if item.kind == "own")
         seen = self._meaning(text, found)
@@ -167,14 +160,10 @@ class Scanner:
         if all(code in self.hits and self.hits[code].count > _COUNTED_BLINDLY for code in seen):
             if not any(item.kind in _WITH_VALUES for item in found):
                 self._settled[numbers] = [self.hits[code] for code in seen]
-        elif self._only_said(raw, form, text, stream, place, number):
+        elif self._only_said(raw, form, text, stream, place):
             return
         self.cases.update((item.code, item.number) for item in found if item.kind == "case")
-        denied = {item.code for item in found if item.kind == "unless"}
         is_new = [self._hit(code, text, number, strength) for code, strength in seen.items()]
-        for code in seen:
-            by_entry = code not in denied and any(item.code == code and item.kind != "case" for item in found)
-            self.hits[code].is_case_only = (any(is_new) or self.hits[code].is_case_only) and not by_entry
         if any(is_new):
             # The context of a failure's first occurrence shows which program it is.
             self._note(enumerate(stream[max(0, place - _NEAR) : place], number - min(place, _NEAR)))
@@ -185,8 +174,8 @@ class Scanner:
         seen: dict[str, int] = {}
         denied = {item.code for item in found if item.kind == "unless"}
         for item in found:
-            code, strength = item.code, _STRENGTH.get(item.kind, -1)
-            if strength < 0 or (code in denied and item.kind in _DENIABLE):
+            code, strength = item.code, _STRENGTH.get(item.kind)
+            if strength is None or (code in denied and item.kind in _DENIABLE):
                 continue
             if item.kind in _WITH_VALUES:
                 value = _group(item.regex, text)
@@ -195,40 +184,17 @@ class Scanner:
                 seen[code] = max(seen.get(code, strength), strength)
         return seen
 
-    def _only_said(
-        self, raw: bytes, form: bytes, text: str, stream: Sequence[bytes], place: int, number: int
-    ) -> bool:
+    def _only_said(self, raw: bytes, form: bytes, text: str, stream: Sequence[bytes], place: int) -> bool:
         """Whether this line mentions failures without being one: release notes, lists of changes, source code."""
         if form not in self._is_said:
             # Of a window in a long line only the middle: the form of its ends means nothing.
             self._is_said[form] = gates.is_said(text if len(raw) < _LONG else text[_OVERLAP : 2 * _OVERLAP])
         if self._is_said[form]:
             return True
-        first = max(0, place - ownwords.REACH)
+        first = max(0, place - gates.LONGEST_SECTION)
         near = [_text(other[:_LONGEST_NOTED]) for other in stream[first : place + ownwords.REACH]]
-        if not ownwords.is_evidence(near, place - first, self.index.ranks):
-            return True
-        before = stream[max(0, place - gates.LONGEST_SECTION) : place]
-        for back, heading in enumerate(reversed(before), 1):
-            self._prose_until = max(self._prose_until, gates.section_end(heading, number - back))
-        if number < self._prose_until and not gates.is_printed(text):
-            return True
-        if raw.startswith(b"    "):
-            head = next((line for line in reversed(before) if line.strip() and not line.startswith(b"    ")), b"")
-            if gates.is_head_of_commit(_text(head)):
-                return True
         at = place - first
-        return gates.in_list(text, near[max(0, at - gates.AROUND) : at + gates.AROUND + 1])
-
-    def _test(self, mark: int) -> None:
-        """A failure that a test provoked and expected does not count: forget it if the test passed."""
-        self._settled.clear()
-        if mark == 0:
-            self._before_test = {code: replace(hit) for code, hit in self.hits.items()}
-        elif mark == 1 and self._before_test is not None:
-            self.hits, self._before_test = self._before_test, None
-        else:
-            self._before_test = None
+        return not ownwords.is_evidence(near, at, self.index.ranks) or gates.in_prose(near, at)
 
     def _hit(self, code: str, text: str, number: int, strength: int) -> bool:
         """Count a hit; return whether it is the first of its code."""
@@ -276,18 +242,21 @@ class Scanner:
 
     def _unwrap(self, lines: dict[int, bytes]) -> None:
         """Search once more for messages that a terminal broke over two lines."""
+        before: list[bytes] = []
         for number, raw in sorted(lines.items()):
+            before.append(raw)
             after = lines.get(number + 1, b"")
             if _LEAST_WRAPPED <= len(raw) <= _LONGEST_WRAPPED and _continues(raw, after):
                 alone = {*self._finding.search(raw), *self._finding.search(after)}
                 for joined in (raw + after, raw.rstrip() + b" " + after.lstrip()):
                     if found := tuple(n for n in self._finding.search(joined[:_LONG]) if n not in alone):
-                        self._line(joined[:_LONG], found, [joined], 0, number)
+                        self._line(joined[:_LONG], found, [*before[:-1], joined], len(before) - 1, number)
 
 
 def _continues(raw: bytes, after: bytes) -> bool:
     """Whether ``after`` may be the rest of a line: it does not begin like a line of this log, or of any."""
-    return bool(after.strip()) and after[:_SAME_BEGIN] != raw[:_SAME_BEGIN] and not gates.is_printed(_text(after))
+    begins_anew = after[:_SAME_BEGIN] == raw[:_SAME_BEGIN] or "printed" in kinds.of(_text(after))
+    return bool(after.strip()) and not begins_anew
 
 
 def _windows(raw: bytes) -> Iterable[bytes]:

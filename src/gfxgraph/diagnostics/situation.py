@@ -1,7 +1,7 @@
 """For whom advice is given: which GPU and which system, as far as a text shows.
 
-Advice in the catalogue may start with a condition ("@windows: ...") and contain the placeholders ``{arch}`` and
-``{override}``. The hardware room, which is above this one, adds what is known about this machine.
+Advice in the catalogue may start with a condition ("@windows: ...") and contain the placeholders ``{arch}``,
+``{override}`` and ``{index}``. The hardware room, which is above this one, adds what is known about this machine.
 """
 
 from __future__ import annotations
@@ -14,12 +14,18 @@ from typing import NamedTuple
 from gfxgraph.diagnostics import kinds
 
 SYSTEMS = frozenset({"windows", "linux", "wsl", "container", "pip", "fedora", "archlinux"})
-CONDITIONS = SYSTEMS | {"apu", "arch", "override", "cdna", "rdna"}
+CONDITIONS = SYSTEMS | {"apu", "arch", "override", "index", "cdna", "rdna"}
 ANY_ARCH = "gfxNNNN"
 """Shown for the target on pages, which are for all."""
 _HERE_ARCH = "$(rocminfo | grep -om1 'gfx[1-9][0-9a-f]*')"
 """Stands for a target that is not known, in commands: the shell fills it in."""
 
+_INDEXES = {
+    **dict.fromkeys(("gfx906", "gfx908", "gfx90a"), "gfx90X-dcgpu"),
+    **{start: f"{start}X-all" for start in ("gfx103", "gfx110", "gfx120")},
+    **{"gfx94": "gfx94X-dcgpu", "gfx950": "gfx950-dcgpu", "gfx101": "gfx101X-dgpu", "gfx115": "{arch}"},
+}
+"""Folders of AMD's wheel index, by the target's beginning."""
 _IN_COMMAND = re.compile(r"(?<=[-=_/\"'])\{arch\}|(?<=grep )\{arch\}")
 _THIS_GPU = {"en": "this GPU", "zh": "此 GPU"}
 _CONDITION = re.compile(r"@([!?]?)([a-z_]+): ")
@@ -50,7 +56,8 @@ class Situation(NamedTuple):
 
     def advice(self, step: str, lang: str = "en") -> str:
         """``step`` with values filled in for this situation; '' if it is for another one."""
-        conditions = self.conditions | ({"arch"} if self.arch else set())
+        index = next((folder for start, folder in _INDEXES.items() if self.arch.startswith(start)), "")
+        conditions = self.conditions | ({"arch"} if self.arch else set()) | ({"index"} if index else set())
         is_general = True
         while match := _CONDITION.match(step):
             how, name = match.groups()
@@ -65,7 +72,7 @@ class Situation(NamedTuple):
                 return ""
             for pattern, new in _ON_WINDOWS:
                 step = pattern.sub(new, step)
-        return self.named(step, lang).replace("{override}", self.override)
+        return self.named(step.replace("{index}", index), lang).replace("{override}", self.override)
 
     def named(self, text: str, lang: str) -> str:
         """``text`` with the GPU's name; if that is not known, commands get it from the shell."""
@@ -79,7 +86,9 @@ def general(step: str) -> tuple[list[str], str]:
     while match := _CONDITION.match(step):
         conditions.append(f"{match[1]}{match[2]}")
         step = step[match.end() :]
-    return conditions, step.replace("{arch}", ANY_ARCH).replace("{override}", "X.Y.Z")
+    return conditions, step.replace("{arch}", ANY_ARCH).replace("{override}", "X.Y.Z").replace(
+        "{index}", "gfxNNX-all"
+    )
 
 
 def read(lines: Iterable[str], archs: Iterable[str]) -> Situation:

@@ -8,12 +8,11 @@ Enters: torch, tensors, models.
 Stays out: graphs. torch and Triton are imported when a name is used; without Triton the operations are composed of
 torch's own, counted (`fallbacks`).
 
-Files, in reading order: shapes.py, launching.py, eager.py, norms.py, gates.py, layers.py, attention.py,
-next_token.py, then the kernels themselves (_norm_kernels.py, _gate_kernels.py, _linear_kernels.py,
-_attention_kernels.py). measured_shapes.py has sizes that were measured, in place of those that shapes.py derives;
-model_parts.py recognises modules by their parts, token_steps.py replaces their forwards, modules.py and
-timed_choice.py install them in models. What they compile to for GPUs that are not present is in
-tools/compiled_kernels.py; measurements are in docs/compile.md. New in 2.0.
+Files, in reading order: shapes.py, launching.py, eager.py, norms.py, layers.py, attention.py, next_token.py, then the
+kernels themselves (_norm_kernels.py, _linear_kernels.py, _attention_kernels.py). model_parts.py recognises modules by
+their parts, token_steps.py replaces their forwards, modules.py and timed_choice.py install them in models. What they
+compile to for GPUs that are not present is in tools/compiled_kernels.py; measurements are in docs/compile.md. New in
+2.0.
 """
 
 from __future__ import annotations
@@ -22,35 +21,23 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gfxgraph.kernels.attention import (
-        decode_attention,
-        rotary_angles,
-        rotary_attention,
-        rotary_to_cache,
-    )
-    from gfxgraph.kernels.gates import activation, geglu, swiglu
+    from gfxgraph.kernels.attention import rotary_angles, rotary_attention
     from gfxgraph.kernels.launching import fallbacks, has_triton
     from gfxgraph.kernels.layers import linear, linear_three
     from gfxgraph.kernels.modules import Applied, apply
     from gfxgraph.kernels.next_token import greedy, sample
-    from gfxgraph.kernels.norms import layer_norm, rms_norm, softmax
+    from gfxgraph.kernels.norms import layer_norm, rms_norm
 
 _PLACES = {
-    "Applied": "modules", "activation": "gates", "apply": "modules", "decode_attention": "attention",
-    "fallbacks": "launching", "geglu": "gates", "greedy": "next_token", "has_triton": "launching",
-    "layer_norm": "norms",
-    "linear": "layers", "linear_three": "layers", "rms_norm": "norms", "rotary_angles": "attention",
-    "rotary_attention": "attention", "rotary_to_cache": "attention", "sample": "next_token", "softmax": "norms",
-    "swiglu": "gates",
+    "Applied": "modules", "apply": "modules", "fallbacks": "launching", "greedy": "next_token",
+    "has_triton": "launching", "layer_norm": "norms", "linear": "layers", "linear_three": "layers",
+    "rms_norm": "norms", "rotary_angles": "attention", "rotary_attention": "attention", "sample": "next_token",
 }  # fmt: skip
 
 __all__ = [
     "Applied",
-    "activation",
     "apply",
-    "decode_attention",
     "fallbacks",
-    "geglu",
     "greedy",
     "has_triton",
     "layer_norm",
@@ -59,10 +46,7 @@ __all__ = [
     "rms_norm",
     "rotary_angles",
     "rotary_attention",
-    "rotary_to_cache",
     "sample",
-    "softmax",
-    "swiglu",
 ]
 
 

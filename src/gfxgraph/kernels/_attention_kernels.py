@@ -1,9 +1,9 @@
-"""Triton: attention of one query a head over a cache of fixed length, and the choice of a token.
+"""Triton: a token's rotary embedding, its attention over a cache of fixed length, and the choice of the next one.
 
 Heads that share keys are one program's: it reads those once. The keys are divided among programs where heads alone
 are too few; each leaves its sums with its maximum, and `attention_finish` joins them. The token's own key and value
-may come with the call, to be turned and written to the cache: the first program of a head takes them from registers,
-so that no program waits for another's write.
+come with the call, to be turned and written to the cache: the first program of a head takes them from registers, so
+that no program waits for another's write.
 """
 
 from __future__ import annotations
@@ -12,6 +12,26 @@ import triton
 import triton.language as tl
 
 from gfxgraph.kernels._norm_kernels import let_next_begin, overlap, to_cache, wait_for_last
+
+
+@triton.jit
+def rotary_angles(
+    positions, frequencies, cos, sin, half, tokens, p_b, p_t, scaling, HALF: tl.constexpr, OVERLAP: tl.constexpr
+):  # fmt: skip
+    """Cosine and sine of position * frequency, twice beside each other; one program a token."""
+    overlap(OVERLAP)
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, HALF)
+    inside = at < half
+    position = tl.load(positions + row // tokens * p_b + row % tokens * p_t).to(tl.float32)
+    angle = position * tl.load(frequencies + at, mask=inside, other=0.0).to(tl.float32)
+    c = (tl.cos(angle) * scaling).to(cos.dtype.element_ty)
+    s = (tl.sin(angle) * scaling).to(sin.dtype.element_ty)
+    at += row * 2 * half
+    tl.store(cos + at, c, mask=inside)
+    tl.store(cos + at + half, c, mask=inside)
+    tl.store(sin + at, s, mask=inside)
+    tl.store(sin + at + half, s, mask=inside)
 
 
 @triton.jit
@@ -90,21 +110,19 @@ def _attended(
 
 @triton.jit
 def attention_parts(
-    q, keys, values, mask, last, new_k, new_v, cos, sin, out, parts, tops, wholes,
+    q, keys, values, mask, position, new_k, new_v, cos, sin, out, parts, tops, wholes,
     heads, shared, length, width, width_v, half, behind, scale, softcap,
     q_b, q_h, keys_b, keys_h, keys_l, values_b, values_h, values_l, mask_b, mask_l, k_b, k_h, v_b, v_h, c_b,
-    HAS_MASK: tl.constexpr, IS_BOOL: tl.constexpr, HAS_LAST: tl.constexpr, HAS_NEW: tl.constexpr,
-    HAS_CAP: tl.constexpr, IS_DOT: tl.constexpr, AS_FLOAT32: tl.constexpr,
-    SPLITS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+    HAS_MASK: tl.constexpr, IS_BOOL: tl.constexpr, HAS_CAP: tl.constexpr, IS_DOT: tl.constexpr,
+    AS_FLOAT32: tl.constexpr, SPLITS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """One shared head, one part of the keys.
 
     Args:
-        last: [1] int64; keys after this number, less ``behind``, are not looked at.
+        position: [1] int64; less ``behind`` the token's slot, after which no key is looked at.
         mask: added to the scores where ``IS_BOOL`` is not set, else the keys that are seen.
-        new_k, new_v: with ``HAS_NEW`` the key and value of slot ``last - behind``: not in the cache yet, and neither
-            they nor the queries turned.
+        new_k, new_v: of the token: not in the cache yet, and neither they nor the queries turned.
     """
     let_next_begin(OVERLAP)
     b = (tl.program_id(0) // shared).to(tl.int64)
@@ -125,38 +143,30 @@ def attention_parts(
     keys += b * keys_b + s * keys_h
     values += b * values_b + s * values_h
     mask += b * mask_b
-    end = length
-    if HAS_LAST:
-        slot = tl.load(last) - behind
-        end = tl.maximum(tl.minimum(length, slot + 1 - HAS_NEW), 0).to(tl.int32)
+    slot = tl.load(position) - behind
+    end = tl.maximum(tl.minimum(length, slot), 0).to(tl.int32)
     if SPLITS == 1:
         # Underway before it is known how many of them are seen.
         at = tl.arange(0, BLOCK)
         key, value, given = _block(
             keys, values, mask, at, d, length, width, width_v, keys_l, values_l, mask_l, HAS_MASK, IS_BOOL
         )
-    if HAS_NEW:
-        # As [1, WIDTH]: the layout of the queries, so that nothing moves between lanes.
-        column = d[None, :]
-        query = _turned(q, at_q, cos + b * c_b, sin + b * c_b, column, half, mine)
-        new_key = _turned(new_k, b * k_b + s * k_h, cos + b * c_b, sin + b * c_b, column, half, column < width)
-        new_key = new_key.to(keys.dtype.element_ty)
-        new_value = tl.load(new_v + b * v_b + s * v_h + column, mask=column < width_v, other=0.0)
-        new_value = new_value.to(values.dtype.element_ty)
-        is_mine = (slot >= 0) & (slot < length) & (split == 0)
-        tl.store(keys + slot * keys_l + column, new_key, mask=(column < width) & is_mine)
-        tl.store(values + slot * values_l + column, new_value, mask=(column < width_v) & is_mine)
-        top = _capped(tl.sum(query.to(tl.float32) * new_key.to(tl.float32), axis=1) * scale, softcap, HAS_CAP)
-        if HAS_MASK:
-            top = _masked(top, tl.load(mask + slot * mask_l, mask=is_mine, other=0), IS_BOOL)
-        top = tl.where(is_mine, top, float("-inf"))
-        whole = tl.exp(top - tl.where(top == float("-inf"), 0.0, top))
-        sums = tl.where(is_mine, whole[:, None] * new_value.to(tl.float32), 0.0)
-    else:
-        query = tl.load(q + at_q + d[None, :], mask=mine, other=0.0)
-        top = tl.full([GROUP], float("-inf"), tl.float32)
-        whole = tl.zeros([GROUP], tl.float32)
-        sums = tl.zeros([GROUP, WIDTH], tl.float32)
+    # As [1, WIDTH]: the layout of the queries, so that nothing moves between lanes.
+    column = d[None, :]
+    query = _turned(q, at_q, cos + b * c_b, sin + b * c_b, column, half, mine)
+    new_key = _turned(new_k, b * k_b + s * k_h, cos + b * c_b, sin + b * c_b, column, half, column < width)
+    new_key = new_key.to(keys.dtype.element_ty)
+    new_value = tl.load(new_v + b * v_b + s * v_h + column, mask=column < width_v, other=0.0)
+    new_value = new_value.to(values.dtype.element_ty)
+    is_mine = (slot >= 0) & (slot < length) & (split == 0)
+    tl.store(keys + slot * keys_l + column, new_key, mask=(column < width) & is_mine)
+    tl.store(values + slot * values_l + column, new_value, mask=(column < width_v) & is_mine)
+    top = _capped(tl.sum(query.to(tl.float32) * new_key.to(tl.float32), axis=1) * scale, softcap, HAS_CAP)
+    if HAS_MASK:
+        top = _masked(top, tl.load(mask + slot * mask_l, mask=is_mine, other=0), IS_BOOL)
+    top = tl.where(is_mine, top, float("-inf"))
+    whole = tl.exp(top - tl.where(top == float("-inf"), 0.0, top))
+    sums = tl.where(is_mine, whole[:, None] * new_value.to(tl.float32), 0.0)
     if AS_FLOAT32 or not IS_DOT:
         query = query.to(tl.float32)
     # Each split has a run of keys, as near to equal as blocks allow, of those that are seen.

@@ -10,8 +10,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from gfxgraph.kernels._gate_kernels import activate
 from gfxgraph.kernels._norm_kernels import let_next_begin, overlap, to_cache, wait_for_last
+
+
+@triton.jit
+def activate(v, KIND: tl.constexpr):
+    """An activation of float32: "none", "silu", "gelu" (with erf), "gelu_tanh"."""
+    if KIND == "silu":
+        v = v / (1.0 + tl.exp(-v))
+    elif KIND == "gelu":
+        v = 0.5 * v * (1.0 + tl.erf(v * 0.7071067811865476))
+    elif KIND == "gelu_tanh":
+        inner = 0.7978845608028654 * (v + 0.044715 * v * v * v)
+        v = v * (1.0 - 1.0 / (tl.exp(2.0 * inner) + 1.0))
+    return v
 
 
 @triton.jit

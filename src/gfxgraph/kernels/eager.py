@@ -36,41 +36,15 @@ def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, offs
     return v.to(x.dtype)
 
 
-def norm_backward(
-    dy: Tensor, x: Tensor, weight: Tensor | None, eps: float, offset: float, is_rms: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """dx in the dtype of x; dw and db, [n] float32."""
-    v, d = _wide(x).reshape(-1, x.shape[-1]), _wide(dy).reshape(-1, x.shape[-1])
-    if not is_rms:
-        v = v - v.mean(-1, keepdim=True)
-    root = torch.sqrt(v.square().mean(-1, keepdim=True) + eps)
-    v = v / root
-    dw, db = (d * v).sum(0), d.sum(0)
-    if weight is not None:
-        d = d * (_wide(weight) + offset)
-    dx = d - v * (d * v).mean(-1, keepdim=True)
-    if not is_rms:
-        dx = dx - d.mean(-1, keepdim=True)
-    return (dx / root).to(x.dtype).reshape(x.shape), dw, db
-
-
-def gate(x: Tensor, up: Tensor | None, kind: str) -> Tensor:
-    y = activate(_wide(x), kind)
-    return (y if up is None else y * _wide(up)).to(x.dtype)
-
-
-def softmax(x: Tensor) -> Tensor:
-    return torch.softmax(_wide(x), -1).to(x.dtype)
-
-
 def linear(
     x: Tensor, weight: Tensor, bias: Tensor | None, up: Tensor | None, residual: Tensor | None, kind: str,
-    norm_weight: Tensor | None, eps: float, offset: float, has_norm: bool,
+    norm_weight: Tensor | None, eps: float | None, offset: float,
 ) -> Tensor:  # fmt: skip
+    """``eps`` is the norm's before; None where there is none."""
     v = _wide(x)
-    if has_norm:
+    if eps is not None:
         v = norm(v, norm_weight, None, eps, offset, True)
-    y = F.linear(v, v.new_empty(0) if weight is None else _wide(weight), None if bias is None else _wide(bias))
+    y = F.linear(v, _wide(weight), None if bias is None else _wide(bias))
     y = activate(y, kind)
     if up is not None:
         y = y * F.linear(v, _wide(up))
@@ -89,21 +63,26 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def attention(
-    q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, last: Tensor | None, scale: float, softcap: float
+    q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, last: Tensor, scale: float, softcap: float
 ) -> Tensor:
-    """q: [batch, heads, 1, width]; see `gfxgraph.kernels.attention.decode_attention`."""
+    """q: [batch, heads, 1, width]; keys after ``last`` are not seen."""
     n = q.shape[1] // keys.shape[1]
     scores = _wide(q) @ _wide(keys).repeat_interleave(n, 1).transpose(2, 3) * scale
     if softcap:
         scores = softcap * torch.tanh(scores / softcap)
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype is torch.bool else scores + _wide(mask)
-    vs = _wide(values)
-    if last is not None:
-        unseen = torch.arange(keys.shape[2], device=q.device) > last
-        scores = scores.masked_fill(unseen, -torch.inf)
-        vs = vs.masked_fill(unseen[:, None], 0.0)  # unread entries may hold anything, and 0 times them must be 0
+    unseen = torch.arange(keys.shape[2], device=q.device) > last
+    scores = scores.masked_fill(unseen, -torch.inf)
+    vs = _wide(values).masked_fill(unseen[:, None], 0.0)  # what is not seen may be anything, and 0 times it must be 0
     return (torch.softmax(scores, -1) @ vs.repeat_interleave(n, 1)).to(q.dtype)
+
+
+def store(new: Tensor, cache: Tensor, slot: Tensor) -> None:
+    """new: [batch, 1, heads, width]; a slot outside of the cache is not written."""
+    at = slot.clamp(0, cache.shape[2] - 1)
+    is_inside = (at == slot)[:, None]
+    cache.index_copy_(2, at, torch.where(is_inside, new.transpose(1, 2).to(cache.dtype), cache.index_select(2, at)))
 
 
 def choose(scores: Tensor, noise: Tensor | None, temperature: float) -> Tensor:

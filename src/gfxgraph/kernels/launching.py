@@ -6,13 +6,11 @@ counted with its reason: `fallbacks` returns the counts, and gfxgraph's statisti
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.util
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -25,30 +23,6 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 _counted: Counter[tuple[str, str]] = Counter()
 _lock = threading.Lock()
-_local = threading.local()
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """A launch that was recorded and not made: tensors may be on the meta device."""
-
-    kernel: Any
-    grid: tuple[int, ...]
-    args: tuple[Any, ...]
-    flags: dict[str, Any]
-    num_warps: int
-
-
-@contextlib.contextmanager
-def recorded(wanted: Target) -> Iterator[list[Launch]]:
-    """In this block, this thread's operations choose sizes for ``wanted``, and their launches are only recorded."""
-    before = getattr(_local, "recording", None)
-    made: list[Launch] = []
-    _local.recording = (wanted, made)
-    try:
-        yield made
-    finally:
-        _local.recording = before
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, num_warps: int, **flags: Any) -> None:
@@ -58,10 +32,6 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, num_warps: int, **fla
         args: tensors and numbers, in the kernel's order.
         flags: its constants.
     """
-    recording = getattr(_local, "recording", None)
-    if recording is not None:
-        recording[1].append(Launch(kernel, grid, args, {**flags, "OVERLAP": False}, num_warps))
-        return
     device = args[0].device
     if device.type == "cuda":
         how = {"launch_pdl": True} if overlaps(device.index) else {}
@@ -99,8 +69,11 @@ def is_interpreted() -> bool:
     return type(_norm_kernels.norm_forward).__name__ == "InterpretedFunction"
 
 
-def why_not(op: str, *tensors: Tensor | None) -> str:
+def why_not(op: str, *tensors: Tensor | None, reason: str = "") -> str:
     """Why no kernel handles these tensors; "" if one does. A reason is counted.
+
+    Args:
+        reason: one that the operation itself knows.
 
     Raises:
         TypeError: a tensor's dtype is none in which the kernels compute.
@@ -109,7 +82,7 @@ def why_not(op: str, *tensors: Tensor | None) -> str:
     for tensor in given:
         if tensor.dtype not in DTYPES:
             raise TypeError(f"gfxgraph.kernels.{op} computes in float32, float16 and bfloat16, not in {tensor.dtype}")
-    reason = _reason(given)
+    reason = reason or _reason(given)
     if reason:
         with _lock:
             _counted[op, reason] += 1
@@ -122,8 +95,6 @@ def why_not(op: str, *tensors: Tensor | None) -> str:
 def _reason(given: list[Tensor]) -> str:
     if not has_triton():
         return "Triton is not installed"
-    if getattr(_local, "recording", None) is not None:
-        return ""
     if len({tensor.device for tensor in given}) > 1:
         return "the tensors are on several devices"
     if is_interpreted():
@@ -148,9 +119,6 @@ def fallbacks() -> dict[tuple[str, str], int]:
 
 def target(device: torch.device) -> Target:
     """The target on which the sizes for this device depend."""
-    recording = getattr(_local, "recording", None)
-    if recording is not None:
-        return recording[0]  # type: ignore[no-any-return]
     return _target(device.index if device.type == "cuda" else None)
 
 

@@ -15,18 +15,18 @@ from torch import Tensor
 
 from gfxgraph.kernels import eager
 from gfxgraph.kernels.launching import dense, flat_rows, launch, target, why_not
-from gfxgraph.kernels.measured_shapes import linear as how_to
 from gfxgraph.kernels.norms import norm
 from gfxgraph.kernels.shapes import Linear, Target
+from gfxgraph.kernels.shapes import linear as how_to
 
 FINISH_BLOCK = 256
 
 
+@torch.library.custom_op("gfxgraph_kernels::linear", mutates_args=())
 def linear(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
-    *,
     activation: str = "none",
     up: Tensor | None = None,
     residual: Tensor | None = None,
@@ -65,10 +65,63 @@ def linear(
         raise ValueError("norm_weight and norm_eps go together: pass both for a norm, neither for none")
     if activation not in eager.ACTIVATIONS:
         raise ValueError(f"unknown activation {activation!r}; known: {', '.join(eager.ACTIVATIONS)}")
-    has_norm = norm_eps is not None
-    return fused_linear(
-        x, weight, bias, up, residual, activation, norm_weight, norm_eps or 0.0, norm_offset, has_norm
-    )
+    _check_dtypes(x, weight, up)
+    if why_not("linear", x, weight, bias, up, residual, norm_weight):
+        return eager.linear(
+            x, weight, bias, up, residual, activation, norm_weight, norm_eps, norm_offset
+        ).contiguous()
+    out = torch.empty((*x.shape[:-1], n), dtype=x.dtype, device=x.device)
+    if not out.numel():
+        return out
+    _launch(x, weight, bias, activation, up, residual, norm_weight, norm_eps, norm_offset, out)
+    return out
+
+
+def _launch(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, up: Tensor | None, residual: Tensor | None,
+    norm_weight: Tensor | None, norm_eps: float | None, norm_offset: float, out: Tensor,
+) -> None:  # fmt: skip
+    (n, k), m, at = weight.shape, x.shape[:-1].numel(), target(x.device)
+    how = how_to(m, n, k, at, is_pair=up is not None, is_half=x.itemsize == 2)
+    if norm_eps is not None and not (how.is_vector and k):
+        x, norm_weight, norm_eps = norm(x, norm_weight, None, norm_eps, norm_offset, True), None, None
+    # lazily: Triton need not be there
+    from gfxgraph.kernels import _linear_kernels as kernels
+
+    flat, weight, other = flat_rows(x), flat_rows(weight), None if up is None else flat_rows(up)
+    added = None if residual is None else flat_rows(residual)
+    bias, norm_weight = dense((bias, norm_weight))
+    parts = squares = out
+    if how.splits > 1:
+        parts = torch.empty((how.splits, 1 if up is None else 2, m, n), dtype=torch.float32, device=x.device)
+        squares = torch.empty((how.splits, m), dtype=torch.float32, device=x.device)
+    flags: dict[str, Any] = {
+        "KIND": activation, "HAS_UP": up is not None, "HAS_NORM": norm_eps is not None, "HAS_BIAS": bias is not None,
+        "HAS_RESIDUAL": residual is not None, "SPLITS": how.splits,
+    }  # fmt: skip
+    more = {} if how.is_vector else {"AS_FLOAT32": _as_float32(x, at)}
+    launch(kernels.linear_vector if how.is_vector else kernels.linear_tiled,
+        (-(-n // how.block_n), how.splits, -(-m // how.block_m)),
+        flat, weight, _or(other, weight), _or(bias, weight), _or(norm_weight, weight), _or(added, flat), out, parts,
+        squares, m, n, k, flat.stride(0), weight.stride(0), _or(other, weight).stride(0),
+        _or(added, flat).stride(0), norm_eps or 0.0, norm_offset, how.ahead,
+        HAS_NORM_WEIGHT=norm_weight is not None, **flags, **more, **_tile(how),
+    )  # fmt: skip
+    if how.splits > 1:
+        launch(kernels.linear_finish, (-(-n // FINISH_BLOCK), m),
+            parts, squares, _or(bias, weight), _or(added, flat), out, m, n, k, _or(added, flat).stride(0),
+            norm_eps or 0.0, **flags, BLOCK=FINISH_BLOCK, num_warps=2,
+        )  # fmt: skip
+
+
+@linear.register_fake
+def _(x: Tensor, weight: Tensor, *rest: object, **more: object) -> Tensor:
+    return x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+
+def _tile(how: Linear) -> dict[str, int]:
+    tile = {"BLOCK_M": how.block_m, "BLOCK_N": how.block_n, "BLOCK_K": how.block_k, "num_warps": how.num_warps}
+    return {**tile, "num_stages": how.num_stages} if how.num_stages else tile
 
 
 def linear_three(
@@ -127,81 +180,6 @@ def _check_weight(x: Tensor, weight: Tensor) -> tuple[int, int]:
     return weight.shape[0], weight.shape[1]
 
 
-@torch.library.custom_op("gfxgraph_kernels::linear", mutates_args=())
-def fused_linear(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    up: Tensor | None,
-    residual: Tensor | None,
-    activation: str,
-    norm_weight: Tensor | None,
-    norm_eps: float,
-    norm_offset: float,
-    has_norm: bool,
-) -> Tensor:
-    """The operation that implements `linear`."""
-    _check_dtypes(x, weight, up)
-    if why_not("linear", x, weight, bias, up, residual, norm_weight):
-        return eager.linear(
-            x, weight, bias, up, residual, activation, norm_weight, norm_eps, norm_offset, has_norm
-        ).contiguous()
-    (n, k), m = weight.shape, x.shape[:-1].numel()
-    out = torch.empty((*x.shape[:-1], n), dtype=x.dtype, device=x.device)
-    if not out.numel():
-        return out
-    how = how_to(m, n, k, target(x.device), is_pair=up is not None, is_half=x.itemsize == 2)
-    if has_norm and not (how.is_vector and k):
-        x, has_norm = norm(x, norm_weight, None, norm_eps, norm_offset, True), False
-    _launch(how, x, weight, bias, up, residual, activation, norm_weight, norm_eps, norm_offset, has_norm, out)
-    return out
-
-
-def _launch(
-    how: Linear, x: Tensor, weight: Tensor, bias: Tensor | None, up: Tensor | None, residual: Tensor | None,
-    activation: str, norm_weight: Tensor | None, eps: float, offset: float, has_norm: bool, out: Tensor,
-) -> None:  # fmt: skip
-    # lazily: Triton need not be there
-    from gfxgraph.kernels import _linear_kernels as kernels
-
-    (n, k), flat = weight.shape, flat_rows(x)
-    m = flat.shape[0]
-    weight, other = flat_rows(weight), None if up is None else flat_rows(up)
-    added = None if residual is None else flat_rows(residual)
-    bias, norm_weight = dense((bias, norm_weight))
-    parts = squares = out
-    if how.splits > 1:
-        pairs = 1 if up is None else 2
-        parts = torch.empty((how.splits, pairs, m, n), dtype=torch.float32, device=x.device)
-        squares = torch.empty((how.splits, m), dtype=torch.float32, device=x.device)
-    flags: dict[str, Any] = {
-        "KIND": activation, "HAS_UP": up is not None, "HAS_NORM": has_norm, "HAS_BIAS": bias is not None,
-        "HAS_RESIDUAL": residual is not None, "SPLITS": how.splits,
-    }  # fmt: skip
-    blocks: dict[str, Any] = {
-        "BLOCK_M": how.block_m,
-        "BLOCK_N": how.block_n,
-        "BLOCK_K": how.block_k,
-        "num_warps": how.num_warps,
-    }
-    if how.num_stages:
-        blocks["num_stages"] = how.num_stages
-    if not how.is_vector:
-        blocks["AS_FLOAT32"] = _as_float32(x, target(x.device))
-    kernel = kernels.linear_vector if how.is_vector else kernels.linear_tiled
-    launch(kernel, (-(-n // how.block_n), how.splits, -(-m // how.block_m)),
-        flat, weight, _or(other, weight), _or(bias, weight), _or(norm_weight, weight), _or(added, flat), out, parts,
-        squares, m, n, k, flat.stride(0), weight.stride(0), _or(other, weight).stride(0),
-        _or(added, flat).stride(0), eps, offset, how.ahead,
-        HAS_NORM_WEIGHT=norm_weight is not None, **flags, **blocks,
-    )  # fmt: skip
-    if how.splits > 1:
-        launch(kernels.linear_finish, (-(-n // FINISH_BLOCK), m),
-            parts, squares, _or(bias, weight), _or(added, flat), out, m, n, k, _or(added, flat).stride(0), eps,
-            **flags, BLOCK=FINISH_BLOCK, num_warps=2,
-        )  # fmt: skip
-
-
 @torch.library.custom_op("gfxgraph_kernels::linear_three", mutates_args=("counter",))
 def fused_three(
     x: Tensor,
@@ -225,10 +203,7 @@ def fused_three(
             x = norm(x, norm_weight, None, norm_eps, norm_offset, True)
         if counter is not None:
             counter.add_(1)
-        each = [
-            fused_linear(x, weight, bias, None, None, "none", None, 0.0, 0.0, False)
-            for weight, bias in ((a, bias_a), (b, bias_b), (c, bias_c))
-        ]
+        each = [linear(x, weight, bias) for weight, bias in ((a, bias_a), (b, bias_b), (c, bias_c))]
         return torch.cat(each, -1)
     at = target(x.device)
     how = how_to(m, sum(sizes), k, at, is_half=x.itemsize == 2)
@@ -246,8 +221,7 @@ def fused_three(
         *(weight.stride(0) for weight in weights), norm_eps, norm_offset, how.ahead,
         HAS_NORM=has_norm, HAS_NORM_WEIGHT=norm_weight is not None, HAS_BIAS=bias_a is not None,
         HAS_COUNTER=counter is not None, IS_VECTOR=how.is_vector, AS_FLOAT32=_as_float32(x, at),
-        BLOCK_M=how.block_m, BLOCK_N=how.block_n, BLOCK_K=how.block_k, num_warps=how.num_warps,
-        **({"num_stages": how.num_stages} if how.num_stages else {}),
+        **_tile(how),
     )  # fmt: skip
     return out
 
@@ -266,11 +240,6 @@ def _check_dtypes(x: Tensor, *weights: Tensor | None) -> None:
     for weight in weights:
         if weight is not None and weight.dtype is not x.dtype:
             raise TypeError(f"x is {x.dtype}, a weight {weight.dtype}: they must have the same dtype")
-
-
-@fused_linear.register_fake
-def _(x: Tensor, weight: Tensor, *rest: object) -> Tensor:
-    return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
 
 @fused_three.register_fake

@@ -1,9 +1,8 @@
 """`apply`: uses our kernels in a model's modules, where they match its own results and are faster on this device.
 
 A module keeps its weights, its name and its place; its class becomes a subclass with another ``forward``, which
-handles steps of one token (norms: any call) and passes everything else to the class's own. `Applied.undo` restores
-the
-classes. Norms, attention and layers are recognised by their parts (model_parts.py); each kind of each size is
+handles steps of one token (norms: any call without gradients) and passes everything else to the class's own.
+`Applied.undo` restores the classes. Modules are recognised by their parts (model_parts.py); each kind of each size is
 then run against the model's own, and left alone if it is outside the tolerance or not faster.
 """
 
@@ -13,7 +12,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +23,6 @@ from gfxgraph.kernels.layers import linear
 from gfxgraph.kernels.model_parts import AttentionModules, Layer, Mlp, Norm, Rotary
 from gfxgraph.process.measurements import Kept
 
-Facts = Norm | Mlp | AttentionModules | Layer | Rotary | None
-CHOICES = ("measured", "all")
 PROBE_TOKENS = 128
 """Keys in the cache of a trial."""
 
@@ -37,7 +34,7 @@ class Applied:
     Attributes:
         swapped: by module name, the new forward.
         left: by module name, why it was left alone.
-        verdicts: by kind and size, the measurements; empty with ``choose="all"``.
+        verdicts: by kind and size, the measurements.
         skipped: by reason, calls that the module's own forward handled.
         is_choosing: whether `greedy` and `sample` should choose the tokens, too; the model's caller has to do that.
     """
@@ -109,56 +106,52 @@ class Applied:
         return {"tokens": ours.shape[1], "same": same.tolist(), "logits_difference": float(distance)}
 
     def _greedy(self, input_ids: Tensor, n: int) -> tuple[Tensor, Tensor]:
-        """New tokens, and the scores of the first step of one token."""
-        model = self.model
-        made = model(input_ids[:, :-1], use_cache=True) if input_ids.shape[1] > 1 else None
-        cache = None if made is None else made.past_key_values
-        token, found, first = input_ids[:, -1:], [], None
+        """New tokens, and the scores of the first step of one token, over a cache of fixed length."""
+        # lazily: it need not be there
+        from transformers import StaticCache
+
+        model, n_given = self.model, input_ids.shape[1]
+        cache = StaticCache(config=model.config, max_cache_len=n_given + n)
+        if n_given > 1:
+            model(input_ids[:, :-1], past_key_values=cache)
+        token, scores = input_ids[:, -1:], []
         for _ in range(n):
-            made = model(token, past_key_values=cache, use_cache=True)
-            cache, scores = made.past_key_values, made.logits[:, -1]
-            first = scores if first is None else first
-            token = scores.argmax(-1, keepdim=True)
-            found.append(token)
-        assert first is not None
-        return torch.cat(found, 1), first
+            scores.append(model(token, past_key_values=cache).logits[:, -1])
+            token = scores[-1].argmax(-1, keepdim=True)
+        return torch.stack(scores, 1).argmax(-1), scores[0]
 
 
-def apply(model: nn.Module, *, rows: int = 1, choose: str = "measured") -> Applied:
+def apply(model: nn.Module) -> Applied:
     """Use our kernels in a transformers model, or one built like it. New in 2.0.
 
     Layers whose parts are known (a norm before attention, one before a gated MLP: Llama's, Mistral's, Qwen's) are
     replaced as a whole; elsewhere (Gemma 2 and 3) attention and MLP are, and everywhere norms and the output layer.
+    Attention needs a cache of fixed length.
 
     Args:
-        model: on the device where it will run. Numbers change within `structure.TOLERANCE`, so tokens may change.
-        rows: sequences per step, at most 32, for which the trials run.
-        choose: "measured" for only what is faster on this device; the verdicts are stored for later processes. "all"
-        for everything within the tolerance.
+        model: on the device where it will run. Numbers change within `model_parts.TOLERANCE`, so tokens may change.
 
     Returns:
-        What was done, with an ``undo``.
+        What was done, with an ``undo``. The measurements are stored for later processes.
 
     Raises:
         TypeError: ``model`` is not a module.
-        ValueError: ``rows`` or ``choose`` is something else; kernels were already applied to the model.
+        ValueError: kernels were already applied to the model.
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f"apply() expects a module, not {type(model).__name__}")
-    if choose not in CHOICES or not isinstance(rows, int) or not 1 <= rows <= 32:
-        raise ValueError(f"rows must be 1 to 32 and choose one of {CHOICES}, not {rows} and {choose!r}")
+        raise TypeError(f"apply() takes a module, not {type(model).__name__}")
     if any(getattr(type(module), "_gfxgraph_kernel", "") for module in model.modules()):
         raise ValueError("this model already uses these kernels: call undo() on what apply() returned first")
     done = Applied(weakref.ref(model))
     like = next(model.parameters(), None)
     if like is None:
         return done
-    work = _Work(done, rows, choose == "measured", timed_choice.kept(), _rotated_width(model), like)
+    work = _Work(done, timed_choice.kept(), _rotated_width(model), like)
     with torch.no_grad():
-        heads = [model.get_output_embeddings()] if hasattr(model, "get_output_embeddings") else []
+        head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
         for name, module in list(model.named_modules()):
-            work.look_at(name, module, is_head=any(module is head for head in heads))
-        n_scores = getattr(heads[0], "out_features", 0) if heads else 0
+            work.look_at(name, module, module is head)
+        n_scores = getattr(head, "out_features", 0)
         done.is_choosing = bool(done.swapped and n_scores) and work.chooses(n_scores)
     return done
 
@@ -172,86 +165,87 @@ def _rotated_width(model: nn.Module) -> int:
     return 0
 
 
+class Swap(NamedTuple):
+    """A kind of module, and what kernels do in its place.
+
+    Attributes:
+        name: in reports.
+        facts_of: what is known of a module of this kind; None for others.
+        forward: of facts, module, args and kwargs: the result, or a text that says why the module's own must handle
+            the call.
+        given: arguments for a trial, of module, a tensor like its weights and the rotated width.
+    """
+
+    name: str
+    facts_of: Callable[[nn.Module], Any]
+    forward: Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
+    given: Callable[[Any, Tensor, int], tuple[tuple[Any, ...], dict[str, Any]]]
+
+
 @dataclass(slots=True)
 class _Work:
     done: Applied
-    rows: int
-    is_measured: bool
     kept: Kept
     rotated: int
     like: Tensor
     """A weight, for modules without one."""
-    decided: dict[Any, timed_choice.TrialTimes] = field(default_factory=dict)
+    decided: dict[tuple[str, ...], timed_choice.TrialTimes] = field(default_factory=dict)
     """By kind, facts and sizes."""
 
     def look_at(self, name: str, module: nn.Module, is_head: bool) -> None:
-        for kind, facts, way, given in self._kinds(module, is_head):
-            reason = self._why_not(kind, facts, module, way, given)
+        for kind in KINDS:
+            facts = kind.facts_of(module) if is_head or kind.name != "head" else None
+            if facts is None:
+                continue
+            reason = self._why_not(kind, facts, module)
             if reason:
                 self.done.left[name] = reason
             else:
-                self.done.left.pop(name, None)
-                self.done.swapped[name] = kind
-                self._swap(module, kind, way)
-                return
+                self.done.swapped[name] = kind.name
+                self._swap(module, kind, facts)
+            return
 
-    def _kinds(self, module: nn.Module, is_head: bool) -> list[tuple[str, Facts, Way, Given]]:
-        norm = model_parts.norm_of(module)
-        if norm is not None:
-            return [("norm", norm, _norm_way(norm), self._rows_given)]
-        layer = model_parts.layer_of(module)
-        if layer is not None:
-            return [("layer", layer, _layer_way(layer), self._layer_given)]
-        attention = model_parts.attention_of(module)
-        if attention is not None:
-            return [("attention", attention, _attention_way(attention), self._attention_given)]
-        rotary = model_parts.rotary_of(module)
-        if rotary is not None:
-            return [("rotary", rotary, _rotary_way(rotary), self._positions_given)]
-        mlp = model_parts.mlp_of(module)
-        if mlp is not None:
-            return [("mlp", mlp, _mlp_way(mlp), self._rows_given)]
-        return [("head", None, _head_way, self._rows_given)] if is_head and model_parts.is_plain(module) else []
-
-    # -- trials ----------------------------------------------------------------------------------------
-
-    def _why_not(self, kind: str, facts: Facts, module: nn.Module, way: Way, given: Given) -> str:
+    def _why_not(self, kind: Swap, facts: Any, module: nn.Module) -> str:
         like = next(module.parameters(), self.like)
         reason = launching.why_not("apply", like)
         if reason:
             return reason
-        args, kwargs = given(module, like)
+        args, kwargs = kind.given(module, like, self.rotated)
         own = type(module).forward
 
         def theirs() -> Any:
             return own(module, *args, **kwargs)
 
         def ours() -> Any:
-            return way(module, args, kwargs)
+            return kind.forward(facts, module, args, kwargs)
 
         if isinstance(refused := ours(), str):
             return refused
         if not model_parts.are_near(_joined(ours()), _joined(theirs())):
             return "it gives different numbers"
         held = list(module.parameters()) or [like.new_empty(0), *module.buffers()]
-        sizes = [(tuple(p.shape), str(p.dtype)) for p in held]
-        return "" if self._is_faster(kind, facts, sizes, like, ours, theirs) else "it is not faster on this device"
+        return (
+            "" if self._is_faster(kind.name, facts, held, like, ours, theirs) else "it is not faster on this device"
+        )
 
     def chooses(self, n_scores: int) -> bool:
         """Whether `greedy` is the faster choice for this many scores."""
-        scores = model_parts.random(self.rows, n_scores, like=self.like, seed=5).float()
+        scores = model_parts.random(1, n_scores, like=self.like, seed=5).float()
         return self._is_faster(
-            "choice", None, [(tuple(scores.shape), str(scores.dtype))], scores,
-            lambda: next_token.greedy(scores), lambda: torch.argmax(scores, -1),
-        )  # fmt: skip
+            "choice", None, [scores], scores, lambda: next_token.greedy(scores), lambda: torch.argmax(scores, -1)
+        )
 
     def _is_faster(
-        self, kind: str, facts: Facts, sizes: list[tuple[tuple[int, ...], str]], like: Tensor,
-        ours: Callable[[], object], theirs: Callable[[], object],
-    ) -> bool:  # fmt: skip
-        if not self.is_measured:
-            return True
-        about = {"kind": kind, "facts": repr(facts), "sizes": repr(sizes), "rows": self.rows}
+        self,
+        kind: str,
+        facts: Any,
+        held: list[Tensor],
+        like: Tensor,
+        ours: Callable[[], Any],
+        theirs: Callable[[], Any],
+    ) -> bool:
+        sizes = [(tuple(tensor.shape), str(tensor.dtype)) for tensor in held]
+        about = {"kind": kind, "facts": repr(facts), "sizes": repr(sizes)}
         key = tuple(about.values())
         if key not in self.decided:
             self.decided[key] = timed_choice.compare(about, ours, theirs, like.device, self.kept)
@@ -259,65 +253,68 @@ class _Work:
         self.done.verdicts[f"{kind} {tuple(like.shape)} {str(like.dtype).removeprefix('torch.')}"] = verdict
         return verdict.is_ours
 
-    def _rows_given(self, module: nn.Module, like: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        parameter = getattr(module, "gate_proj", module).weight
-        return (model_parts.random(self.rows, 1, parameter.shape[-1], like=like, seed=1),), {}  # type: ignore[index]
-
-    def _positions_given(self, module: nn.Module, like: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        positions = torch.arange(self.rows, device=like.device)[:, None] * 119 + 3
-        return (model_parts.random(1, 1, like=like), positions), {}
-
-    def _layer_given(self, module: Any, like: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        args, kwargs = self._attention_given(module.self_attn, like)
-        return (kwargs.pop("hidden_states"),), kwargs
-
-    def _attention_given(self, module: Any, like: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        width, hidden = module.head_dim, module.q_proj.in_features
-        angles = model_parts.random(1, 1, (self.rotated or width) // 2, like=like, seed=2).float()
-        angles = torch.cat((angles, angles), -1)
-        shared = module.k_proj.out_features // width
-        cache = _ProbeCache(model_parts.random(2, self.rows, shared, PROBE_TOKENS, width, like=like, seed=3))
-        mask = torch.zeros(1, 1, 1, PROBE_TOKENS + 1, dtype=like.dtype, device=like.device)
-        mask[..., :3] = -torch.inf
-        return (), {
-            "hidden_states": model_parts.random(self.rows, 1, hidden, like=like, seed=1),
-            "position_embeddings": (angles.cos().to(like.dtype), angles.sin().to(like.dtype)),
-            "attention_mask": mask,
-            "past_key_values": cache,
-        }
-
-    # -- in place --------------------------------------------------------------------------------------
-
-    def _swap(self, module: nn.Module, kind: str, way: Way) -> None:
+    def _swap(self, module: nn.Module, kind: Swap, facts: Any) -> None:
         before, skipped = type(module), self.done.skipped
 
         def forward(self: object, *args: object, **kwargs: object) -> Any:
-            made = way(self, args, kwargs)
+            made = kind.forward(facts, self, args, kwargs)
             if isinstance(made, str):
-                skipped[f"{kind}: {made}"] += 1
+                skipped[f"{kind.name}: {made}"] += 1
                 return before.forward(self, *args, **kwargs)
             return made
 
-        names = {"forward": forward, "_gfxgraph_kernel": kind, "__module__": before.__module__}
+        names = {"forward": forward, "_gfxgraph_kernel": kind.name, "__module__": before.__module__}
         made = type(before.__name__, (before,), {**names, "__doc__": before.__doc__, "__slots__": ()})
         module.__class__ = made
         self.done._classes.append((weakref.ref(module), made, before))
 
 
-class _ProbeCache:
-    """A cache of random keys and values that does not grow."""
+# -- arguments for trials ------------------------------------------------------------------------------
 
-    def __init__(self, held: Tensor) -> None:
+
+class _ProbeCache:
+    """A cache of random keys and values, as `token_steps.place_in` knows them, with the last slot for the token."""
+
+    is_initialized, is_decoding, is_full = True, True, False
+
+    def __init__(self, held: Tensor, index: int) -> None:
         self.keys, self.values = held.unbind(0)
+        self.position = torch.full((1,), PROBE_TOKENS - 1, dtype=torch.int64, device=held.device)
+        self.layers, self.place = [self] * (index + 1), self
 
     def update(self, keys: Tensor, values: Tensor, *args: object, **kwargs: object) -> tuple[Tensor, Tensor]:
-        return torch.cat((self.keys, keys), 2), torch.cat((self.values, values), 2)
+        self.keys[:, :, -1:], self.values[:, :, -1:] = keys, values
+        return self.keys, self.values
 
 
-Way = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
-"""The new forward: returns its result, or a text that says why the module's own must handle the call."""
-Given = Callable[[Any, Tensor], tuple[tuple[Any, ...], dict[str, Any]]]
-"""Arguments for a trial."""
+def _rows_given(module: Any, like: Tensor, rotated: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    weight = getattr(module, "gate_proj", module).weight
+    return (model_parts.random(1, 1, weight.shape[-1], like=like, seed=1),), {}
+
+
+def _positions_given(module: Any, like: Tensor, rotated: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return (model_parts.random(1, 1, like=like), torch.full((1, 1), 3, device=like.device)), {}
+
+
+def _attention_given(module: Any, like: Tensor, rotated: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    width, hidden = module.head_dim, module.q_proj.in_features
+    angles = model_parts.random(1, 1, (rotated or width) // 2, like=like, seed=2).float()
+    angles = torch.cat((angles, angles), -1)
+    shared = module.k_proj.out_features // width
+    held = model_parts.random(2, 1, shared, PROBE_TOKENS, width, like=like, seed=3)
+    mask = torch.zeros(1, 1, 1, PROBE_TOKENS, dtype=like.dtype, device=like.device)
+    mask[..., :3] = -torch.inf
+    return (), {
+        "hidden_states": model_parts.random(1, 1, hidden, like=like, seed=1),
+        "position_embeddings": (angles.cos().to(like.dtype), angles.sin().to(like.dtype)),
+        "attention_mask": mask,
+        "past_key_values": _ProbeCache(held, module.layer_idx),
+    }
+
+
+def _layer_given(module: Any, like: Tensor, rotated: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    _, kwargs = _attention_given(module.self_attn, like, rotated)
+    return (kwargs.pop("hidden_states"),), kwargs
 
 
 def _joined(made: Any) -> Tensor:
@@ -327,74 +324,75 @@ def _joined(made: Any) -> Tensor:
     return torch.cat([each for each in made if isinstance(each, Tensor) and each.shape == made[0].shape])
 
 
+# -- the new forwards ----------------------------------------------------------------------------------
+
+
 def _only(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
     """The argument, if it is a single tensor."""
     return args[0] if len(args) == 1 and not kwargs and isinstance(args[0], Tensor) else None
 
 
-def _norm_way(facts: Norm) -> Way:
-    def way(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        x = _only(args, kwargs)
-        if x is None or x.dtype is not module.weight.dtype:
-            return "other arguments"
-        return norms.norm(x, module.weight, getattr(module, "bias", None), facts.eps, facts.offset, facts.is_rms)
+def _norm(facts: Norm, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    x = _only(args, kwargs)
+    if x is None:
+        return "other arguments"
+    reason = token_steps.why_not_any(x, module.weight)
+    return reason or norms.norm(
+        x, module.weight, getattr(module, "bias", None), facts.eps, facts.offset, facts.is_rms
+    )
 
-    return way
 
-
-def _head_way(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _head(facts: object, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x = _only(args, kwargs)
     if x is None:
         return "other arguments"
     return token_steps.why_not_rows(x, module.weight) or linear(x, module.weight, module.bias)
 
 
-def _mlp_way(facts: Mlp) -> Way:
-    def way(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        x = _only(args, kwargs)
-        if x is None:
-            return "other arguments"
-        reason = token_steps.why_not_rows(x, module.gate_proj.weight)
-        return reason or token_steps.mlp(facts, module, x, None, None, None)
-
-    return way
+def _mlp(facts: Mlp, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    x = _only(args, kwargs)
+    if x is None:
+        return "other arguments"
+    reason = token_steps.why_not_rows(x, module.gate_proj.weight)
+    return reason or token_steps.mlp(facts, module, x, None, None, None)
 
 
-def _rotary_way(facts: Rotary) -> Way:
-    def way(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = dict(zip(("x", "position_ids"), args)) | kwargs
-        x, positions = given.pop("x", None), given.pop("position_ids", None)
-        if given or x is None or positions is None or positions.dim() != 2:
-            return "other arguments"
-        if x.dtype not in launching.DTYPES:
-            return "its dtype is not that of the weights"
-        return rotary_angles(positions, module.inv_freq, facts.scaling, x.dtype)
-
-    return way
+def _rotary(facts: Rotary, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    given = dict(zip(("x", "position_ids"), args)) | kwargs
+    x, positions = given.pop("x", None), given.pop("position_ids", None)
+    if given or x is None or positions is None or positions.dim() != 2:
+        return "other arguments"
+    if x.dtype not in launching.DTYPES:
+        return "its dtype is not that of the weights"
+    return rotary_angles(positions, module.inv_freq, facts.scaling, x.dtype)
 
 
-def _attention_way(facts: AttentionModules) -> Way:
-    def way(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if args:
-            return "other arguments"
-        x = kwargs["hidden_states"]
-        reason = token_steps.why_not_step(module, x, kwargs)
-        if reason:
-            return reason
-        made = token_steps.attend(facts, module, x, None, None, kwargs)
-        return linear(made, module.o_proj.weight, module.o_proj.bias), None
-
-    return way
+def _attention(facts: AttentionModules, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if args:
+        return "other arguments"
+    x = kwargs["hidden_states"]
+    place = token_steps.slot_of(facts, module, x, kwargs)
+    if isinstance(place, str):
+        return place
+    made = token_steps.attend(facts, module, x, place, None, None, kwargs)
+    return linear(made, module.o_proj.weight, module.o_proj.bias), None
 
 
-def _layer_way(facts: Layer) -> Way:
-    def way(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        x = args[0] if len(args) == 1 else None
-        if x is None:
-            return "other arguments"
-        reason = token_steps.why_not_step(module.self_attn, x, kwargs)
-        if not reason and any(model_parts.has_hooks(part) for part in module.children()):
-            reason = "a hook receives a part"
-        return reason or token_steps.layer(facts, module, x, kwargs)
+def _layer(facts: Layer, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if len(args) != 1:
+        return "other arguments"
+    if any(model_parts.has_hooks(part) for part in module.children()):
+        return "a hook receives a part"
+    place = token_steps.slot_of(facts.attention, module.self_attn, args[0], kwargs)
+    return place if isinstance(place, str) else token_steps.layer(facts, module, args[0], place, kwargs)
 
-    return way
+
+KINDS = (
+    Swap("norm", model_parts.norm_of, _norm, _rows_given),
+    Swap("layer", model_parts.layer_of, _layer, _layer_given),
+    Swap("attention", model_parts.attention_of, _attention, _attention_given),
+    Swap("rotary", model_parts.rotary_of, _rotary, _positions_given),
+    Swap("mlp", model_parts.mlp_of, _mlp, _rows_given),
+    Swap("head", lambda module: model_parts.is_plain(module) or None, _head, _rows_given),
+)
+"""Of the first that knows a module it is."""

@@ -11,7 +11,10 @@ from torch import Tensor
 
 from gfxgraph.kernels import eager
 from gfxgraph.kernels.launching import flat_rows, launch, target, why_not
-from gfxgraph.kernels.shapes import choice_block, power_of_two
+from gfxgraph.kernels.shapes import power_of_two
+
+BLOCK = 2048
+"""Scores that one workgroup compares."""
 
 
 def greedy(scores: Tensor) -> Tensor:
@@ -70,12 +73,11 @@ def choose(scores: Tensor, noise: Tensor | None, temperature: float) -> Tensor:
     flat = flat_rows(scores)
     drawn = flat if noise is None else flat_rows(noise)
     m, n = flat.shape
-    block, warps = choice_block(target(scores.device))
-    parts = -(-n // block)
+    parts = -(-n // BLOCK)
     keys, places = torch.empty((2, m, parts), dtype=torch.int32, device=scores.device).unbind(0)
     launch(choice_parts, (m, parts),
         flat, drawn, keys, places, n, parts, flat.stride(0), drawn.stride(0), temperature,
-        HAS_NOISE=noise is not None, BLOCK=block, num_warps=warps,
+        HAS_NOISE=noise is not None, BLOCK=BLOCK, num_warps=256 // target(scores.device).wavefront,
     )  # fmt: skip
     launch(choice_finish, (m,), keys, places, out, parts, BLOCK=power_of_two(parts), num_warps=1)
     return out

@@ -1,20 +1,22 @@
-"""Sizes of workgroups and tiles, by the numbers of the architecture; docs/decisions/kernels.md argues for them.
+"""Sizes of workgroups and tiles: derived from the architecture's numbers; on NVIDIA GPUs, measured.
 
-For AMD's GPUs and the interpreter, and where measured_shapes.py says nothing else.
+docs/decisions/kernels.md argues for both. A layer uses the sizes of the measured layer that is nearest in outputs and
+inputs, with the same number of rows or the next larger.
 
 Enters: sizes, an architecture's name, what architectures.toml says of it.
 Stays out: torch, Triton, clocks. What was compiled with these is in benchmarks/results/kernels_code_objects.json.
+Source: benchmarks/tune_layers.py and benchmarks/tune_kernels.py on an H200.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 from gfxgraph.hardware.architectures import architecture
 
 LARGEST_ROW = 16384
-"""Elements of a row that one workgroup holds in registers; longer rows are read in pieces."""
-PIECE = 4096
+"""Elements of a row that one workgroup holds in registers."""
 MOST_VECTOR_ROWS = 4
 """Up to here each row of a linear layer is multiplied by vector instructions; from there on in tiles."""
 MOST_ROWS = 32
@@ -44,6 +46,11 @@ class Target:
     n_units: int = 64
 
     @property
+    def is_nvidia(self) -> bool:
+        """True where sizes were measured."""
+        return not self.name.startswith("gfx") and self.name != INTERPRETER
+
+    @property
     def is_rdna(self) -> bool:
         """True for gfx10 to gfx12."""
         return self.name.startswith(("gfx10", "gfx11", "gfx12"))
@@ -65,22 +72,10 @@ def power_of_two(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """How rows are worked on, one workgroup a row: norms, softmax."""
-
-    block: int
-    is_one: bool
-    """The whole row fits in a block: it is read once."""
-    num_warps: int
-
-
-def rows(n: int, target: Target) -> Rows:
-    """For rows of ``n`` elements: eight elements a lane where there are enough, at most 512 lanes."""
-    is_one = n <= LARGEST_ROW
-    block = max(power_of_two(n) if is_one else PIECE, target.wavefront)
-    lanes = min(512, max(target.wavefront, block // 8))
-    return Rows(block, is_one, lanes // target.wavefront)
+def rows(n: int, target: Target) -> tuple[int, int]:
+    """Elements and warps of a row's workgroup: eight elements a lane if there are enough, 512 lanes at most."""
+    block = max(power_of_two(n), target.wavefront)
+    return block, min(512, max(target.wavefront, block // 8)) // target.wavefront
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +100,90 @@ class Linear:
     ahead: int = 0
 
 
+AHEAD_NBYTES = 12 << 20
+"""Smaller weights are prefetched, for one row. In a step with larger weights that took more time than it saved."""
+ROOMY = ("sm_90", "sm_100", "sm_103")
+"""Targets with 227 KiB of shared memory per workgroup; others have 99 or more."""
+LEAST_INPUTS = 256
+"""Layers with fewer inputs use derived sizes."""
+ROWS = (1, 2, 4, 8, 32)
+MEASURED: dict[tuple[int, bool], dict[tuple[int, int], tuple[bool, int, int, int, int, int]]] = {
+    (1, False): {
+        (1024, 1024): (True, 2, 1024, 1, 1, 0), (1024, 4096): (True, 2, 4096, 1, 4, 0),
+        (1536, 1024): (True, 2, 1024, 1, 1, 0), (2048, 2048): (True, 2, 1024, 1, 1, 0),
+        (2048, 8192): (True, 4, 2048, 1, 4, 0), (3072, 1024): (True, 4, 1024, 1, 4, 0),
+        (3072, 2048): (True, 4, 1024, 1, 4, 0), (4096, 4096): (True, 4, 1024, 1, 4, 0),
+        (4096, 16384): (True, 2, 1024, 1, 1, 0), (6144, 4096): (True, 4, 512, 1, 1, 0),
+        (8192, 8192): (True, 2, 1024, 1, 1, 0), (8192, 32768): (True, 4, 1024, 1, 4, 0),
+        (12288, 8192): (True, 4, 512, 1, 1, 0), (32000, 1024): (True, 4, 512, 1, 1, 0),
+        (128256, 2048): (True, 4, 512, 1, 1, 0),
+    },
+    (1, True): {
+        (2816, 1024): (True, 2, 512, 1, 1, 0), (4096, 1024): (True, 4, 512, 1, 1, 0),
+        (8192, 2048): (True, 4, 256, 1, 1, 0), (16384, 4096): (True, 4, 256, 1, 1, 0),
+        (32768, 8192): (True, 4, 256, 1, 1, 0),
+    },
+    (2, False): {
+        (1024, 1024): (True, 1, 1024, 1, 2, 0), (1024, 4096): (False, 32, 128, 4, 4, 4),
+        (1536, 1024): (True, 2, 512, 1, 2, 0), (2048, 2048): (False, 64, 128, 4, 4, 4),
+        (2048, 8192): (False, 64, 128, 4, 4, 4), (3072, 2048): (True, 2, 256, 1, 1, 0),
+        (4096, 4096): (False, 64, 128, 2, 4, 4), (4096, 16384): (False, 64, 128, 2, 4, 4),
+        (6144, 4096): (False, 16, 128, 1, 2, 5), (8192, 8192): (False, 32, 128, 1, 2, 5),
+        (8192, 32768): (False, 32, 128, 1, 2, 5), (12288, 8192): (False, 64, 128, 1, 4, 4),
+        (32000, 1024): (False, 32, 256, 1, 4, 3), (128256, 2048): (False, 32, 256, 1, 4, 3),
+    },
+    (2, True): {
+        (4096, 1024): (False, 32, 256, 1, 4, 4), (8192, 2048): (False, 32, 128, 1, 2, 5),
+        (16384, 4096): (False, 64, 128, 1, 4, 4), (32768, 8192): (False, 32, 128, 1, 2, 5),
+    },
+    (4, False): {
+        (1024, 1024): (True, 2, 1024, 1, 4, 0), (1024, 4096): (False, 32, 128, 4, 4, 4),
+        (1536, 1024): (False, 16, 128, 1, 2, 5), (2048, 2048): (False, 64, 128, 4, 4, 4),
+        (2048, 8192): (False, 64, 128, 4, 4, 4), (3072, 2048): (False, 32, 256, 1, 4, 4),
+        (4096, 4096): (False, 64, 128, 2, 4, 4), (4096, 16384): (False, 64, 128, 2, 4, 4),
+        (6144, 4096): (False, 16, 128, 1, 2, 5), (8192, 8192): (False, 32, 128, 1, 2, 5),
+        (8192, 32768): (False, 32, 128, 1, 2, 5), (12288, 8192): (False, 64, 128, 1, 4, 4),
+        (32000, 1024): (False, 32, 256, 1, 4, 3), (128256, 2048): (False, 32, 256, 1, 4, 3),
+    },
+    (4, True): {
+        (4096, 1024): (False, 32, 128, 1, 2, 5), (8192, 2048): (False, 64, 128, 1, 4, 4),
+        (16384, 4096): (False, 64, 128, 1, 4, 4), (32768, 8192): (False, 32, 256, 1, 4, 3),
+    },
+    (8, False): {
+        (1024, 1024): (False, 16, 64, 8, 4, 3), (1024, 2816): (False, 32, 128, 4, 4, 4),
+        (1024, 4096): (False, 32, 128, 4, 4, 4), (1536, 1024): (False, 16, 128, 1, 2, 5),
+        (2048, 2048): (False, 64, 128, 4, 4, 4), (2048, 8192): (False, 64, 128, 4, 4, 4),
+        (3072, 1024): (False, 16, 512, 1, 4, 3), (3072, 2048): (False, 32, 128, 1, 2, 5),
+        (4096, 4096): (False, 32, 128, 2, 4, 4), (4096, 16384): (False, 32, 128, 2, 4, 4),
+        (6144, 4096): (False, 16, 512, 1, 4, 3), (8192, 8192): (False, 32, 128, 1, 2, 5),
+        (8192, 32768): (False, 32, 128, 1, 2, 5), (12288, 8192): (False, 16, 128, 1, 2, 5),
+        (32000, 1024): (False, 32, 256, 1, 4, 3), (128256, 2048): (False, 32, 256, 1, 4, 3),
+    },
+    (8, True): {
+        (2816, 1024): (False, 32, 256, 1, 4, 3), (4096, 1024): (False, 32, 256, 1, 4, 4),
+        (8192, 2048): (False, 32, 128, 1, 2, 5), (16384, 4096): (False, 64, 128, 1, 4, 4),
+        (32768, 8192): (False, 32, 128, 1, 2, 5),
+    },
+    (32, False): {
+        (1024, 1024): (False, 64, 128, 4, 4, 4), (1024, 4096): (False, 16, 256, 2, 4, 3),
+        (1536, 1024): (False, 32, 256, 1, 4, 4), (2048, 2048): (False, 64, 128, 4, 4, 4),
+        (2048, 8192): (False, 64, 128, 4, 4, 4), (3072, 2048): (False, 16, 512, 1, 4, 3),
+        (4096, 4096): (False, 32, 128, 4, 4, 4), (4096, 16384): (False, 32, 128, 4, 4, 4),
+        (6144, 4096): (False, 32, 256, 1, 4, 4), (8192, 8192): (False, 32, 256, 1, 4, 4),
+        (8192, 32768): (False, 32, 128, 4, 4, 4), (12288, 8192): (False, 32, 256, 1, 4, 3),
+        (32000, 1024): (False, 32, 256, 1, 4, 3), (128256, 2048): (False, 32, 256, 1, 4, 3),
+    },
+    (32, True): {
+        (4096, 1024): (False, 64, 128, 2, 4, 4), (8192, 2048): (False, 64, 128, 1, 4, 4),
+        (16384, 4096): (False, 128, 128, 1, 8, 3), (32768, 8192): (False, 128, 128, 1, 8, 3),
+    },
+}  # fmt: skip
+"""By rows and whether it is a gate; by outputs and inputs: vector instructions or not, then as in `Linear`.
+
+For two models' layers these gave the fastest steps; the others were measured separately.
+"""
+
+
 def linear(m: int, n: int, k: int, target: Target, *, is_pair: bool = False, is_half: bool = True) -> Linear:
     """For ``m`` rows, ``n`` outputs, ``k`` inputs.
 
@@ -115,6 +194,15 @@ def linear(m: int, n: int, k: int, target: Target, *, is_pair: bool = False, is_
         is_pair: two weights are read by one workgroup (a gate).
         is_half: 16-bit elements, which matrix instructions take.
     """
+    # Rows by vector instructions need hardly any shared memory, tiles up to 220 KiB.
+    if target.is_nvidia and is_half and k >= LEAST_INPUTS and (m == 1 or target.name in ROOMY):
+        how = _nearest(m, n, k, is_pair)
+    else:
+        how = _derived(m, n, k, target, is_pair, is_half)
+    return fetching_ahead(how, n, k, is_pair=is_pair, is_half=is_half) if target.is_nvidia else how
+
+
+def _derived(m: int, n: int, k: int, target: Target, is_pair: bool, is_half: bool) -> Linear:
     wanted = 2 * target.n_units
     if target.name == INTERPRETER:
         block_k = min(power_of_two(k), 64 if m > MOST_VECTOR_ROWS else 128)
@@ -139,6 +227,22 @@ def linear(m: int, n: int, k: int, target: Target, *, is_pair: bool = False, is_
     block_k = min(max(power_of_two(k), 16), 64 if has_matrix else 32 if is_half or not is_pair else 16)
     splits = _splits(n * -(-m // block_m), k, block_n, block_k * 4, wanted)
     return Linear(False, block_m, block_n, block_k, splits, 4)
+
+
+def _nearest(m: int, n: int, k: int, is_pair: bool) -> Linear:
+    rows = next((rows for rows in ROWS if m <= rows), ROWS[-1])
+    points = MEASURED[rows, is_pair]
+    at = min(points, key=lambda at: abs(math.log(n / at[0])) + abs(math.log(k / at[1])))
+    is_vector, block_n, block_k, splits, warps, stages = points[at]
+    block_m = power_of_two(m) if is_vector else min(max(16, power_of_two(m)), MOST_ROWS)
+    return Linear(is_vector, block_m, block_n, min(block_k, power_of_two(k)), splits, warps, stages)
+
+
+def fetching_ahead(how: Linear, n: int, k: int, *, is_pair: bool = False, is_half: bool = True) -> Linear:
+    """The same sizes, with weights prefetched if they are smaller than `AHEAD_NBYTES`."""
+    nbytes = n * k * (2 if is_half else 4) * (1 + is_pair)
+    is_ahead = how.block_m == 1 and nbytes < AHEAD_NBYTES
+    return replace(how, ahead=-(-n // how.block_n) if is_ahead else 0)
 
 
 def _splits(n: int, k: int, block_n: int, block_k: int, wanted: int) -> int:
@@ -170,6 +274,8 @@ def attention(
         is_half: 16-bit elements, which matrix instructions take.
     """
     group, width = power_of_two(heads // shared), power_of_two(width)
+    if target.is_nvidia and is_half and width >= 16:
+        return _measured_attention(batch * shared, group, width, length, target)
     # WMMA tiles of 16 queries, most of them empty, take more registers than RDNA has: it spilled on gfx1100.
     is_dot = is_half and target.has_matrix and not target.is_rdna and width >= 16 and group >= 4
     is_interpreter = target.name == INTERPRETER
@@ -179,9 +285,22 @@ def attention(
     splits = 1
     while splits < MOST_SPLITS and batch * shared * splits < wanted and splits * 2 * least <= length:
         splits *= 2
+    if target.is_nvidia:
+        return Attention(group, width, max(4, min(128, 8192 // (group * width))), splits, 8, False)
     return Attention(max(group, 16) if is_dot else group, width, block, splits, 4 if is_dot else 8, is_dot)
 
 
-def choice_block(target: Target) -> tuple[int, int]:
-    """Scores that one workgroup compares, and its number of warps."""
-    return 2048, 256 // target.wavefront
+def _measured_attention(n: int, group: int, width: int, length: int, target: Target) -> Attention:
+    splits, block, warps = 1, 64, 4
+    if length < 2 * LEAST_KEYS:
+        # In a step, 256 keys: 128 took 0.96 of the time of 64 for 16 workgroups, 32 took 0.69 for 128.
+        if n >= 64:
+            block = 32
+        elif group == 1:
+            block, warps = 128, 8
+    else:
+        while splits < 16 and n * splits < 3 * target.n_units and splits * 128 <= length:
+            splits *= 2
+    # Two blocks of keys and of values are in flight: 10.4 bytes of shared memory per element.
+    block = max(16, min(block, (16384 if target.name in ROOMY else 8192) // width))
+    return Attention(max(group, 16), width, block, splits, warps, True)

@@ -11,79 +11,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gfxgraph.kernels.attention import decode_attention, rotary_attention, rotary_to_cache
+from gfxgraph.kernels.attention import rotary_attention
 from gfxgraph.kernels.layers import linear, linear_three
 from gfxgraph.kernels.model_parts import AttentionModules, Layer, Mlp, Norm, has_hooks
 from gfxgraph.kernels.norms import norm
 from gfxgraph.kernels.shapes import MOST_ROWS
-
-
-def why_not_rows(x: Tensor, weight: Tensor) -> str:
-    """Why the module's own forward must handle these rows; "" if ours does."""
-    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
-        return "gradients are needed"
-    if x.dtype is not weight.dtype or torch.is_autocast_enabled(x.device.type):
-        return "autocast, or a dtype that is not that of the weights"
-    if x.shape[:-1].numel() > MOST_ROWS:
-        return f"more than {MOST_ROWS} rows"
-    return ""
-
-
-def why_not_step(attention: nn.Module, x: Tensor, given: dict[str, Any]) -> str:
-    """Why an attention's, or its layer's, own forward must handle a call; "" if ours does."""
-    reason = why_not_rows(x, attention.q_proj.weight)  # type: ignore[arg-type, union-attr]
-    if reason:
-        return reason
-    if x.dim() != 3 or x.shape[1] != 1:
-        return "more than one token"
-    if given.get("past_key_values") is None or given.get("position_embeddings") is None:
-        return "no cache, or no rotary embedding"
-    if given.get("output_attentions") or has_hooks(attention):
-        return "attentions are requested, or a hook receives them"
-    mask = given.get("attention_mask")
-    if mask is not None and (not isinstance(mask, Tensor) or mask.dim() != 4 or mask.shape[1:3] != (1, 1)):
-        return "the mask is not one row of numbers"
-    return ""
-
-
-def attend(
-    facts: AttentionModules, module: Any, x: Tensor, before: Norm | None, weight: Tensor | None, given: Any
-) -> Tensor:
-    """[batch, 1, heads * width] of a step, before the output layer."""
-    batch, cache = x.shape[0], given["past_key_values"]
-    place = place_in(cache, facts.index)
-    biases = (module.q_proj.bias, module.k_proj.bias, module.v_proj.bias)
-    q, k, v = linear_three(
-        x, (module.q_proj.weight, module.k_proj.weight, module.v_proj.weight), biases,
-        norm_weight=weight, norm_eps=None if before is None else before.eps,
-        norm_offset=0.0 if before is None else before.offset,
-        counter=place.position if place is not None and place.is_counted else None,
-    )  # fmt: skip
-    q = q.view(batch, 1, facts.heads, facts.width)
-    k, v = (each.view(batch, 1, facts.shared, facts.width) for each in (k, v))
-    if facts.q_norm is not None:
-        q = norm(q, module.q_norm.weight, None, facts.q_norm.eps, facts.q_norm.offset, facts.q_norm.is_rms)
-    if facts.k_norm is not None:
-        k = norm(k, module.k_norm.weight, None, facts.k_norm.eps, facts.k_norm.offset, facts.k_norm.is_rms)
-    cos, sin = given["position_embeddings"]
-    mask = given.get("attention_mask")
-    if place is None:
-        keys, values = (torch.empty_like(each).transpose(1, 2) for each in (k, v))
-        query = rotary_to_cache(q, k, v, cos, sin, keys, values, torch.zeros(1, dtype=torch.int64, device=x.device))
-        keys, values = cache.update(keys, values, facts.index)
-        made = decode_attention(
-            query, keys, values, mask=_cut(mask, keys), scale=facts.scale, softcap=facts.softcap
-        )  # fmt: skip
-    else:
-        made = rotary_attention(
-            q, k, v, cos, sin, place.keys, place.values, place.position, behind=int(place.is_counted),
-            mask=_cut(mask, place.keys), scale=facts.scale, softcap=facts.softcap,
-        )  # fmt: skip
-    return made.view(batch, 1, facts.heads * facts.width)
-
-
-def _cut(mask: Tensor | None, keys: Tensor) -> Tensor | None:
-    return None if mask is None else mask[..., : keys.shape[2]]
 
 
 class TokenSlot(NamedTuple):
@@ -101,8 +33,68 @@ class TokenSlot(NamedTuple):
     is_counted: bool
 
 
+def why_not_any(x: Tensor, weight: Tensor) -> str:
+    """Why the module's own forward must handle these rows, however many; "" if ours does."""
+    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
+        return "gradients are needed"
+    if x.dtype is not weight.dtype or torch.is_autocast_enabled(x.device.type):
+        return "autocast, or a dtype that is not that of the weights"
+    return ""
+
+
+def why_not_rows(x: Tensor, weight: Tensor) -> str:
+    """Why the module's own forward must handle these rows; "" if ours does."""
+    reason = why_not_any(x, weight)
+    return reason or f"more than {MOST_ROWS} rows" * (x.shape[:-1].numel() > MOST_ROWS)
+
+
+def slot_of(facts: AttentionModules, attention: nn.Module, x: Tensor, given: dict[str, Any]) -> TokenSlot | str:
+    """The token's slot; or why an attention's, or its layer's, own forward must handle the call."""
+    reason = why_not_rows(x, attention.q_proj.weight)  # type: ignore[arg-type, union-attr]
+    if reason:
+        return reason
+    if x.dim() != 3 or x.shape[1] != 1:
+        return "more than one token"
+    if given.get("past_key_values") is None or given.get("position_embeddings") is None:
+        return "no cache, or no rotary embedding"
+    if given.get("output_attentions") or has_hooks(attention):
+        return "attentions are requested, or a hook receives them"
+    mask = given.get("attention_mask")
+    if mask is not None and (not isinstance(mask, Tensor) or mask.dim() != 4 or mask.shape[1:3] != (1, 1)):
+        return "the mask is not one row of numbers"
+    return place_in(given["past_key_values"], facts.index) or "the cache has no fixed slot for the token"
+
+
+def attend(
+    facts: AttentionModules, module: Any, x: Tensor, place: TokenSlot, before: Norm | None, weight: Tensor | None,
+    given: Any,
+) -> Tensor:  # fmt: skip
+    """[batch, 1, heads * width] of a step, before the output layer."""
+    batch = x.shape[0]
+    biases = (module.q_proj.bias, module.k_proj.bias, module.v_proj.bias)
+    q, k, v = linear_three(
+        x, (module.q_proj.weight, module.k_proj.weight, module.v_proj.weight), biases,
+        norm_weight=weight, norm_eps=None if before is None else before.eps,
+        norm_offset=0.0 if before is None else before.offset,
+        counter=place.position if place.is_counted else None,
+    )  # fmt: skip
+    q = q.view(batch, 1, facts.heads, facts.width)
+    k, v = (each.view(batch, 1, facts.shared, facts.width) for each in (k, v))
+    if facts.q_norm is not None:
+        q = norm(q, module.q_norm.weight, None, facts.q_norm.eps, facts.q_norm.offset, facts.q_norm.is_rms)
+    if facts.k_norm is not None:
+        k = norm(k, module.k_norm.weight, None, facts.k_norm.eps, facts.k_norm.offset, facts.k_norm.is_rms)
+    cos, sin = given["position_embeddings"]
+    mask = given.get("attention_mask")
+    made = rotary_attention(
+        q, k, v, cos, sin, place.keys, place.values, place.position, behind=int(place.is_counted),
+        mask=None if mask is None else mask[..., : place.keys.shape[2]], scale=facts.scale, softcap=facts.softcap,
+    )  # fmt: skip
+    return made.view(batch, 1, facts.heads * facts.width)
+
+
 def place_in(cache: object, index: int) -> TokenSlot | None:
-    """This token's slot in a cache of fixed length; None for other caches, which update themselves."""
+    """This token's slot in a cache of fixed length, made free; None for other caches, which update themselves."""
     layers = getattr(cache, "layers", None)
     if not isinstance(layers, list) or index >= len(layers):
         return None
@@ -111,12 +103,16 @@ def place_in(cache: object, index: int) -> TokenSlot | None:
         return None
     place = getattr(layer, "place", None)
     if place is not None:  # from the graphs of generate(): one position for all layers
-        is_shifting = getattr(layer, "is_sliding", False) and place.is_full
-        return (
-            TokenSlot(layer.keys, layer.values, place.position, False)
-            if place.is_decoding and not is_shifting
-            else None
-        )
+        if not place.is_decoding:
+            return None
+        position = place.position
+        if (
+            getattr(layer, "is_sliding", False) and place.is_full
+        ):  # the oldest leaves, and the last slot is the token's
+            for held in (layer.keys, layer.values):
+                held.copy_(held.roll(-1, 2))
+            position = torch.full_like(position, layer.keys.shape[2] - 1)
+        return TokenSlot(layer.keys, layer.values, position, False)
     if type(layer).__name__ == "StaticLayer" and type(layer).__module__ == "transformers.cache_utils":
         return TokenSlot(layer.keys, layer.values, layer.cumulative_length.view(1), True)
     return None
@@ -131,9 +127,9 @@ def mlp(facts: Mlp, module: Any, x: Tensor, before: Norm | None, weight: Tensor 
     return linear(inner, module.down_proj.weight, residual=residual)
 
 
-def layer(facts: Layer, module: Any, x: Tensor, given: dict[str, Any]) -> Tensor:
+def layer(facts: Layer, module: Any, x: Tensor, place: TokenSlot, given: dict[str, Any]) -> Tensor:
     """A whole decoder layer."""
-    made = attend(facts.attention, module.self_attn, x, facts.before, module.input_layernorm.weight, given)
+    made = attend(facts.attention, module.self_attn, x, place, facts.before, module.input_layernorm.weight, given)
     output = module.self_attn.o_proj
     x = linear(made, output.weight, output.bias, residual=x)
     return mlp(facts.mlp, module.mlp, x, facts.between, module.post_attention_layernorm.weight, x)

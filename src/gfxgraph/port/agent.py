@@ -1,7 +1,7 @@
-"""One document that a porting agent can work through: ranked findings, their diffs, and the gate that ends the work.
+"""One document that a porting agent works through: the plan, and the gate that ends the work.
 
-The agent takes ``work`` from the top. Where ``edit.patch`` is there it applies it after checking ``edit.needs``; the
-rest it edits itself, by ``do``. After each round it runs the gate, which audits again and compares with the document.
+The agent runs ``start``, makes the document again, and takes ``work`` from the top. After each round it runs the
+gate, which audits again and compares with the document.
 
 Enters: a repository.
 Stays out: running anything of it.
@@ -16,39 +16,21 @@ from gfxgraph.port import plan
 from gfxgraph.port.archs import Arch
 from gfxgraph.port.audit import Audit, audit
 from gfxgraph.port.facts import gather
-from gfxgraph.port.fix import run
 from gfxgraph.port.impact import Impact, impact_of, rank
-from gfxgraph.port.model import Finding
 from gfxgraph.port.project import discover
 
-SCHEMA = "gfxgraph-port-agent/1"
+SCHEMA = "gfxgraph-port-agent/2"
 _GATED = (Impact.BREAKS, Impact.SILENT)
 
 
 def document(path: str, *, archs: tuple[Arch, ...] | None, lang: str = "en") -> dict[str, Any]:
-    """The plan, with the diffs that answer its items and the gate that ends the work."""
+    """The plan, with the gate that ends the work."""
     report = audit(path, archs=archs)
     project = discover(path)
     gather(project)
-    fixes = {f.path: f for f in run.fix(path, unsafe=True, archs=archs)}
-    made = plan.made_of(report, project, lang)
-    found = {f.fingerprint: f for f in report.findings}
-    for row in made["work"]:
-        row["edit"] = _edit(found[row["fingerprint"]], fixes)
     return {
-        **made,
+        **plan.made_of(report, project, lang),
         "schema": SCHEMA,
-        "patches": [
-            {
-                "path": f.path,
-                "new_file": not f.old,
-                "rules": sorted({e.rule for e in f.applied}),
-                "needs": sorted({e.needs for e in f.applied if e.needs}),
-                "patch": f.patch(),
-            }
-            for f in fixes.values()
-            if f.new != f.old
-        ],
         "gate": {
             "command": ["gfxgraph", "port", "agent", ".", "--gate", "port.json"],
             "passes_when": "no finding that breaks or is silently wrong is left but those accepted; none is new",
@@ -57,24 +39,6 @@ def document(path: str, *, archs: tuple[Arch, ...] | None, lang: str = "en") -> 
             "counts": _counts(report),
         },
     }
-
-
-def _edit(f: Finding, fixes: dict[str, run.FileFix]) -> dict[str, object]:
-    """Whether a patch answers a finding, what a reviewer is to check, or why it was refused."""
-    lines = set(f.lines or (f.line,))
-    made = fixes.get(f.path)
-    edits = [e for e in made.applied if e.rule == f.rule and _touches(e.line, e.last_line, lines)] if made else []
-    edits += (e for beside in fixes.values() if (f.path, f.rule) in beside.answers for e in beside.applied)
-    refused = [r.reason for r in made.refused if r.rule == f.rule and r.line in lines] if made else []
-    return {
-        "in_patch": bool(edits),
-        "needs": sorted({e.needs for e in edits if e.needs}),
-        "refused": refused[0] if refused and not edits else "",
-    }
-
-
-def _touches(first: int, last: int, lines: set[int]) -> bool:
-    return not lines.isdisjoint(range(first, max(first, last) + 1))
 
 
 def _counts(report: Audit) -> dict[str, int]:

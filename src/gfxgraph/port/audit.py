@@ -129,9 +129,9 @@ def _start_worker(project: Project, archs: tuple[str, ...]) -> None:
     _worker = (project, select(archs))
 
 
-def _work(batch: list[tuple[str, str]]) -> list[FileResult]:
+def _work(item: tuple[str, str, int]) -> FileResult:
     assert _worker is not None
-    return [audit_file(_worker[0], path, kind, _worker[1]) for path, kind in batch]
+    return audit_file(_worker[0], item[0], item[1], _worker[1])
 
 
 def _run(
@@ -150,20 +150,13 @@ def _run(
             if progress:
                 progress(len(results), len(todo))
         return results
-    batches: list[list[tuple[str, str]]] = [[]]
-    weight = 0
-    for path, kind, nbytes in sorted(todo, key=lambda t: -t[2]):  # the largest first, so that none is left last
-        if weight > 150_000 or len(batches[-1]) >= 24:
-            batches.append([])
-            weight = 0
-        batches[-1].append((path, kind))
-        weight += nbytes
     names = tuple(a.name for a in archs)
     for kind in {kind for _, kind, _ in todo}:
         for_kind(kind)  # once, before the workers are made
+    ordered = sorted(todo, key=lambda t: -t[2])  # the largest first, so that none is left last
     with ProcessPoolExecutor(workers, initializer=_start_worker, initargs=(project, names)) as pool:
-        for part in pool.map(_work, batches):
-            results += part
+        for result in pool.map(_work, ordered, chunksize=4):
+            results.append(result)
             if progress:
                 progress(len(results), len(todo))
     return results

@@ -26,11 +26,6 @@ _OWN_NAME = re.compile(
     r"^[ \t]*#[ \t]*define[ \t]+(cuda[A-Z]\w*)",
     re.M,
 )
-_WARP_CONSTANT = re.compile(
-    r"(?im)^[ \t]*#[ \t]*define[ \t]+(\w*warp_?(?:size|threads|sz|width)\w*|threads_per_warp)[ \t]+\(?32[uU]?\)?[ \t]*(?://.*|/\*.*)?$|"
-    r"\b(?:const|constexpr)\b[^;(){}]*?\b(\w*warp_?(?:size|threads|sz|width)\w*|\w*threads_?per_?warp)\s*(?:=|\{)\s*32\b"
-)
-
 _WARP_CODE = re.compile(r"(?i)__(?:shfl|ballot|any_sync|all_sync)|\blane_?id\b|warp_?size")
 _OF_DEVICE = (
     r"(?:tex|surf)[123]D\w*|__(?:v\w{2,12}[24]|dp4a|ld\w\w|st\w\w|\w+_a?sync|nanosleep|trap|syncwarp|activemask)"
@@ -50,7 +45,6 @@ class _Found:
 
     def __init__(self) -> None:
         self.conditionals: list[tuple[list[Directive], dict[int, Arm | None]]] = []
-        self.warps: set[str] = set()
         self.own: set[str] = set()
         self.folders: set[str] = set()
         self.sources: set[str] = set()
@@ -61,7 +55,7 @@ class _Found:
 
     def done(self, project: Project) -> None:
         project.macros = close_over(self.conditionals)
-        project.warp_constants, project.warp_folders = frozenset(self.warps), frozenset(self.folders)
+        project.warp_folders = frozenset(self.folders)
         project.cuda_modules = frozenset(self.cuda_modules)
         project.requires = frozenset(self.requires)
         project.own_names = frozenset(self.own)
@@ -106,8 +100,6 @@ def _cpp(project: Project, found: _Found, path: str, text: str) -> None:
         found.own |= {name for m in _OWN_NAME.finditer(code) for name in m.groups() if name}
     if _MAY_BE_OWN.search(text):
         found.own |= set(_OWN_FUNCTION.findall(text))
-    if "32" in text and "warp" in lower:
-        found.warps |= {m.group(1) or m.group(2) for m in _WARP_CONSTANT.finditer(text)}
     if "#" in text and "define" in text and re.search(r"^[ \t]*#[ \t]*(el)?if", text, re.M):
         code = blank_comments(text)
         directives = scan(code)

@@ -110,7 +110,6 @@ class Project:
     Attributes:
         macros: what its headers define, by platform.
         own_names: what the project itself calls cudaSomething: no names of CUDA's.
-        warp_constants: names that some file defines as a warp size of 32.
         warp_folders: folders of which some file works with warps.
         has_home: the folder that `port fix` writes is there.
         asks_cuda_home: the build of a torch extension asks for CUDA_HOME and so defines nothing on ROCm.
@@ -128,7 +127,6 @@ class Project:
     macros: Macros = field(default_factory=Macros)
     extension_sources: frozenset[str] = frozenset()
     own_names: frozenset[str] = frozenset()
-    warp_constants: frozenset[str] = frozenset()
     warp_folders: frozenset[str] = frozenset()
     extension_macros: frozenset[str] = frozenset()
     extension_names: frozenset[str] = frozenset()
@@ -393,11 +391,9 @@ def discover(root: str, *, max_bytes: int = MAX_BYTES, vendored: bool = False) -
     ignores = _Ignores(project)
     held: list[str] = []
     _walk(project, ignores, [""], max_bytes, None if vendored else held)
-    for folder in held:
-        built = _built(project, folder)
-        _walk(project, ignores, built, max_bytes, [])
-        rest = f"third-party folder; --vendored audits {'the rest of ' if built else ''}it"
-        project.skipped.append(SkippedFile(folder, "vendored", rest))
+    project.skipped += [
+        SkippedFile(folder, "vendored", "third-party folder; --vendored audits it") for folder in held
+    ]
     project.sources.sort(key=lambda s: s.path)
     project.index_modules()
     project.index_platforms()
@@ -440,38 +436,6 @@ def _walk(project: Project, ignores: _Ignores, stack: list[str], max_bytes: int,
             elif kind_of(rel) and not ignores.hide(rel, False):
                 _add(project, rel, max_bytes)
         stack.extend(reversed(folders))
-
-
-_NO_DEVICE_CODE = frozenset(
-    "cutlass googletest gtest pybind11 catch2 fmt spdlog eigen json nlohmann glfw imgui glm benchmark "
-    "abseil-cpp".split()
-)
-
-
-def _built(project: Project, folder: str) -> list[str]:
-    """What of a third-party folder the project's own build compiles, where it holds CUDA sources."""
-    name = folder.rpartition("/")[2]
-    mention = re.compile(rf"(?<![\w-]){re.escape(name)}/([\w.+-]{{1,80}})(/[\w./+*-]{{0,200}})?")
-    found: set[str] = set()
-    for path in project.paths("cmake", "make", "python"):
-        if path.endswith(".py") and not re.search(r"(^|/)(setup|build)\w{0,40}\.py$", path):
-            continue
-        try:
-            text = project.read(path)[0]
-        except (OSError, UnreadableError):
-            continue
-        for line in text.splitlines() if name in text else ():
-            for match in mention.finditer(line[:2000]):
-                whole = match.group()
-                if "add_subdirectory" in line or re.search(r"\.(?:cu|c|cc|cpp|cxx)$", whole):
-                    found.add(match[1])
-    chosen = []
-    for child in sorted(found):
-        full = os.path.join(project.root, folder, child)
-        if child.lower() not in _NO_DEVICE_CODE and os.path.isdir(full) and not os.path.islink(full):
-            if any(f.endswith((".cu", ".cuh")) for _, _, files in os.walk(full) for f in files):
-                chosen.append(_join(folder, child))
-    return chosen
 
 
 class _Ignores:

@@ -17,6 +17,8 @@ import gfxgraph
 from gfxgraph import adapters
 from gfxgraph.adapters import migraphx as migraphx_adapter
 
+pytestmark = pytest.mark.any_platform
+
 STAND_IN = Path(__file__).parent / "stand_ins" / "migraphx"
 PUBLISHED = {  # what src/py/migraphx_py.cpp defines, ROCm/AMDMIGraphX f729a52f
     "shape": "type lens strides ndim elements bytes type_string type_size dyn_dims packed transposed broadcasted "

@@ -13,6 +13,7 @@ import sys
 import threading
 
 import pytest
+from click.testing import CliRunner
 
 import gfxgraph
 from gfxgraph.cli import _contract
@@ -198,9 +199,7 @@ run --simulate --stats={d}/folder/../good.py {d}/good.py
 explain /proc/self/mem
 port audit {d}/cuda --write-baseline=
 port audit {d}/cuda --sarif=
-port verify run {d}/cuda --html=
 report {d}/left --out=
-port verify run {d} --html {d}/nope/x.html
 port fix {d}/cuda --unsafe --output {d}/nope/x.patch
 port audit {d} --write-baseline {d}/nope/base.json
 port audit {d} --sarif {d}/nope/x.sarif
@@ -600,3 +599,14 @@ def test_explain_reads_what_is_no_regular_file(call, folder):
     writer.join()
     assert call("explain {d}/good.py")[0] == call("explain /dev/null")[0] == 1
     assert call("explain -- -1")[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "status"), [("x = 1\n", 0), ("import torch\nfast = torch.cuda.get_device_capability() >= (8, 0)\n", 1)]
+)
+def test_quiet_says_nothing_where_all_is_well(tmp_path, source, status):
+    """What was found is printed all the same."""
+    (tmp_path / "a.py").write_text(source)
+    plain, quiet = (CliRunner().invoke(cli, ["port", "audit", str(tmp_path), *more]) for more in ([], ["--quiet"]))
+    assert (plain.exit_code, quiet.exit_code) == (status, status)
+    assert plain.stdout and quiet.stdout == (plain.stdout if status else "")

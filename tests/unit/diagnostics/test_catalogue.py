@@ -63,7 +63,7 @@ def test_an_entry_is_whole(path):
     assert set(en.get("notes", {})) == set(zh.get("notes", {}))
     assert "{" not in en["title"] + zh["title"], "the first line never varies"
     for key in ("what", "why", "do"):
-        assert fields_in(en[key]) == fields_in(zh[key]) <= {*data.get("fields", []), "arch", "override"}
+        assert fields_in(en[key]) == fields_in(zh[key]) <= {*data.get("fields", []), "arch", "override", "index"}
     for hint in data.get("hint", []):
         assert {"en", "zh"} <= set(hint) <= {"when", "en", "zh", "why_en", "why_zh"}
         assert ("why_en" in hint) == ("why_zh" in hint)

@@ -75,9 +75,8 @@ def test_every_record_is_whole_and_finds_itself() -> None:
         assert case.source.startswith("http") and case.fix["en"] and case.cause["en"], case.signature
         assert len(case.cause["en"]) <= 160 and len(case.fix["en"]) <= 180 and len(case.check["en"]) <= 180
         assert not case.message or len(case.message) >= 16, case.message
-        names = " ".join(known._PROGRAMS.get(name, name) for name in case.program.split())
         here = Setting(
-            f"{case.signature} {names}".lower(),
+            case.signature.lower(),
             frozenset(case.arch.lower().split()),
             frozenset({case.system} if case.system else ()),
         )

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from gfxgraph import kernels  # noqa: E402
-from gfxgraph.kernels import attention, gates, launching, layers, next_token, norms  # noqa: E402
+from gfxgraph.kernels import attention, launching, layers, next_token, norms, shapes  # noqa: E402
 
 
 def made(*shape, dtype=torch.float32):
@@ -21,25 +21,15 @@ def samples():
     q, v, cos = made(1, 1, 4, 4), made(1, 1, 2, 4), made(1, 1, 4)
     return {
         "norm": (norms.norm, (x, w, w, 1e-5, 0.0, False)),
-        "add_norm": (norms.add_norm, (x, x + 1, w, None, 1e-5, 1.0, True)),
-        "norm_backward": (norms.norm_backward, (x, x, w, 1e-5, 0.0, True)),
-        "softmax": (norms.softmax_rows, (x,)),
-        "gate": (gates.gated, (x, x + 1, "silu")),
-        "linear": (layers.fused_linear, (x, made(3, 8), None, None, made(2, 3), "none", w, 1e-5, 0.0, True)),
+        "linear": (layers.linear, (x, made(3, 8), None, "none", None, made(2, 3), w, 1e-5)),
         "linear_three": (
             layers.fused_three,
             (x, made(3, 8), made(2, 8), made(2, 8), None, None, None, w, 1e-5, 0.0, True, torch.tensor([1])),
         ),
         "rotary_angles": (attention.rotary_angles, (torch.tensor([[3], [4]]), made(4), 0.5, torch.float16)),
         "rotary_attention": (
-            attention.rotate_and_attend,
-            (q, v, v, cos, cos, k.clone(), k.clone(), torch.tensor([3]), 1, None, 0.5, 0.0),
-        ),
-        "rotary_to_cache": (
-            attention.rotary_to_cache, (q, v, v, cos, cos, k.clone(), k.clone(), torch.tensor([2]))
-        ),
-        "decode_attention": (
-            attention.attend, (q.transpose(1, 2), k, k, None, torch.tensor([3]), 0.5, 0.0)
+            attention.rotary_attention,
+            (q, v, v, cos, cos, k.clone(), k.clone(), torch.tensor([3]), 1, None, 0.5),
         ),
         "choose": (next_token.choose, (x, None, 1.0)),
     }  # fmt: skip
@@ -63,11 +53,11 @@ def test_norm_in_a_compiled_function(monkeypatch):
         return module.forward
 
     def step(x, w):
-        return kernels.swiglu(kernels.rms_norm(x, w), x)
+        return kernels.linear(kernels.rms_norm(x, w), x)
 
     x, w = made(2, 8), made(8)
     assert torch.equal(torch.compile(step, backend=backend, fullgraph=True)(x, w), step(x, w))
-    assert any("norm" in name for name in seen) and any("gate" in name for name in seen)
+    assert any("norm" in name for name in seen) and any("linear" in name for name in seen)
     torch._dynamo.reset()
 
 
@@ -77,50 +67,37 @@ def test_export_holds_the_operation(monkeypatch):
 
     class Model(torch.nn.Module):
         def forward(self, x):
-            return kernels.softmax(x)
+            return kernels.rms_norm(x)
 
     program = torch.export.export(Model(), (made(2, 8),))
-    assert "gfxgraph_kernels.softmax" in str(program.graph)
+    assert "gfxgraph_kernels.norm" in str(program.graph)
+
+
+def attended(**other):
+    """A call of `rotary_attention` that fits, but for ``other``."""
+    k, angles, cache = made(1, 1, 2, 4), made(1, 1, 4), made(1, 2, 5, 4)
+    given = {"q": made(1, 1, 4, 4), "k": k, "v": k, "cos": angles, "sin": angles, "keys": cache,
+             "values": cache.clone(), "position": torch.tensor([2])}  # fmt: skip
+    return kernels.rotary_attention(**{**given, **other})
 
 
 REFUSED = {
     "float64": (TypeError, lambda: kernels.rms_norm(made(2, 4).double())),
-    "integers": (TypeError, lambda: kernels.softmax(torch.ones(2, 4, dtype=torch.int64))),
+    "integers": (TypeError, lambda: kernels.rms_norm(torch.ones(2, 4, dtype=torch.int64))),
     "two dtypes": (TypeError, lambda: kernels.linear(made(1, 4), made(3, 4).half())),
     "a weight of another length": (ValueError, lambda: kernels.rms_norm(made(2, 4), made(5))),
-    "a residual of another shape": (ValueError, lambda: kernels.layer_norm(made(2, 4), residual=made(3, 4))),
     "no dimension": (ValueError, lambda: kernels.rms_norm(torch.tensor(1.0))),
-    "halves that differ": (ValueError, lambda: kernels.swiglu(made(2, 4), made(2, 5))),
-    "an unknown activation": (ValueError, lambda: kernels.activation(made(2, 4), "relu")),
+    "halves that differ": (ValueError, lambda: kernels.linear(made(2, 4), made(3, 4), up=made(2, 4))),
+    "an unknown activation": (ValueError, lambda: kernels.linear(made(2, 4), made(3, 4), activation="relu")),
     "inputs that do not fit": (ValueError, lambda: kernels.linear(made(2, 4), made(3, 5))),
     "a bias too long": (ValueError, lambda: kernels.linear(made(2, 4), made(3, 4), made(4))),
     "some biases": (
         ValueError, lambda: kernels.linear_three(made(1, 4), (made(3, 4),) * 3, (made(3), None, made(3)))
     ),
-    "two queries": (
-        ValueError, lambda: kernels.decode_attention(made(1, 2, 2, 4), made(1, 2, 5, 4), made(1, 2, 5, 4))
-    ),
-    "heads that cannot share": (
-        ValueError, lambda: kernels.decode_attention(made(1, 3, 1, 4), made(1, 2, 5, 4), made(1, 2, 5, 4))
-    ),
-    "a mask for each head": (
-        ValueError,
-        lambda: kernels.decode_attention(
-            made(1, 2, 1, 4), made(1, 2, 5, 4), made(1, 2, 5, 4), mask=made(1, 2, 1, 5)
-        ),
-    ),
-    "an odd rotation": (
-        ValueError,
-        lambda: kernels.rotary_to_cache(
-            *(made(1, 1, 2, 4),) * 3, *(made(1, 1, 3),) * 2, *(made(1, 2, 5, 4),) * 2, torch.tensor([0])
-        ),
-    ),
-    "two tokens": (
-        ValueError,
-        lambda: kernels.rotary_attention(
-            *(made(1, 2, 2, 4),) * 3, *(made(1, 2, 4),) * 2, *(made(1, 2, 5, 4),) * 2, torch.tensor([0])
-        ),
-    ),
+    "heads that cannot share": (ValueError, lambda: attended(q=made(1, 1, 3, 4))),
+    "a mask for each head": (ValueError, lambda: attended(mask=made(1, 2, 1, 5))),
+    "an odd rotation": (ValueError, lambda: attended(cos=made(1, 1, 3), sin=made(1, 1, 3))),
+    "two tokens": (ValueError, lambda: attended(q=made(1, 2, 4, 4))),
     "angles in integers": (
         TypeError, lambda: kernels.rotary_angles(torch.ones(1, 1), made(4), 1.0, torch.int32)
     ),
@@ -130,7 +107,6 @@ REFUSED = {
     "a counter of two": (
         ValueError, lambda: kernels.linear_three(made(1, 4), (made(3, 4),) * 3, counter=torch.tensor([1, 2]))
     ),
-    "a residual of another dtype": (TypeError, lambda: kernels.rms_norm(made(2, 4), residual=made(2, 4).half())),
     "a norm's weight without a norm": (
         ValueError, lambda: kernels.linear(made(1, 4), made(3, 4), norm_weight=made(4))
     ),
@@ -138,31 +114,13 @@ REFUSED = {
         ValueError, lambda: kernels.linear_three(made(1, 4), (made(3, 4),) * 3, norm_weight=made(5), norm_eps=1e-6)
     ),
     "two layers": (ValueError, lambda: kernels.linear_three(made(1, 4), (made(3, 4),) * 2)),
-    "keys of another dtype": (
-        TypeError,
-        lambda: kernels.decode_attention(made(1, 2, 1, 4).half(), made(1, 2, 5, 4), made(1, 2, 5, 4)),
-    ),
-    "keys of three dimensions": (
-        ValueError, lambda: kernels.decode_attention(made(1, 2, 1, 4), made(1, 5, 4), made(1, 5, 4))
-    ),
-    "two last keys": (
-        ValueError,
-        lambda: kernels.decode_attention(
-            made(1, 2, 1, 4), made(1, 2, 5, 4), made(1, 2, 5, 4), last=torch.tensor([1, 2])
-        ),
-    ),
-    "slots that are no integers": (
-        ValueError,
-        lambda: kernels.rotary_to_cache(
-            *(made(1, 1, 2, 4),) * 3, *(made(1, 1, 4),) * 2, *(made(1, 2, 5, 4),) * 2, torch.tensor([0.0])
-        ),
-    ),
-    "angles of fewer tokens": (
-        ValueError,
-        lambda: kernels.rotary_to_cache(
-            *(made(1, 2, 2, 4),) * 3, *(made(1, 1, 4),) * 2, *(made(1, 2, 5, 4),) * 2, torch.tensor([0, 1])
-        ),
-    ),
+    "keys of another dtype": (TypeError, lambda: attended(keys=made(1, 2, 5, 4).half())),
+    "keys of three dimensions": (ValueError, lambda: attended(keys=made(1, 5, 4))),
+    "an empty cache": (ValueError, lambda: attended(keys=made(1, 2, 0, 4), values=made(1, 2, 0, 4))),
+    "values of another length": (ValueError, lambda: attended(values=made(1, 2, 6, 4))),
+    "two positions": (ValueError, lambda: attended(position=torch.tensor([1, 2]))),
+    "a position that is no integer": (ValueError, lambda: attended(position=torch.tensor([0.0]))),
+    "angles of two tokens": (ValueError, lambda: attended(cos=made(1, 2, 4), sin=made(1, 2, 4))),
     "a model that is none": (TypeError, lambda: kernels.apply(3)),
     "no scores": (ValueError, lambda: kernels.greedy(made(2, 0))),
     "no temperature": (ValueError, lambda: kernels.sample(made(2, 4), 0.0)),
@@ -181,9 +139,25 @@ def test_refused(monkeypatch, what):
 def test_without_triton_it_is_counted(monkeypatch):
     """A call composed of torch's own operations is in the counts, with its reason."""
     monkeypatch.setattr(launching, "has_triton", lambda: False)
-    before = kernels.fallbacks().get(("softmax", "Triton is not installed"), 0)
-    kernels.softmax(made(2, 4))
-    assert kernels.fallbacks()["softmax", "Triton is not installed"] == before + 1
+    before = kernels.fallbacks().get(("norm", "Triton is not installed"), 0)
+    kernels.rms_norm(made(2, 4))
+    assert kernels.fallbacks()["norm", "Triton is not installed"] == before + 1
+
+
+def test_a_row_too_long_for_registers_is_counted():
+    """It is composed of torch's own operations, whatever device it is on."""
+    n = shapes.LARGEST_ROW + 1
+    before = kernels.fallbacks().get(("norm", "a row of more than 16384"), 0)
+    torch.testing.assert_close(kernels.rms_norm(torch.ones(1, n)), torch.ones(1, n))
+    assert kernels.fallbacks()["norm", "a row of more than 16384"] == before + 1
+
+
+@pytest.mark.parametrize("op", [kernels.rms_norm, lambda x: kernels.linear(x, torch.ones(3, 4))])
+def test_a_backward_is_refused(monkeypatch, op):
+    """No gradient is silently missing."""
+    monkeypatch.setattr(launching, "has_triton", lambda: False)
+    with pytest.raises(RuntimeError, match="autograd"):
+        op(made(2, 4).requires_grad_()).sum().backward()
 
 
 def test_nothing_is_imported_before_use():

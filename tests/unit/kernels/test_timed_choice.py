@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gfxgraph.kernels.timed_choice import VERSION, TrialTimes, kept_times
+from gfxgraph.kernels.timed_choice import VERSION
 from gfxgraph.process.measurements import Kept
 
 ROW = {"ours_us": 1.0, "theirs_us": 2.0}
@@ -21,7 +21,7 @@ def test_a_row_of_any_time_is_sorted(tmp_path, monkeypatch, at):
     (tmp_path / "gfxgraph/kernels.json").write_text(json.dumps({"version": VERSION, "rows": rows}))
     store = Kept("kernels", "verdicts", VERSION, 9)
     store.put("x", ROW)
-    assert kept_times(store, "x") == TrialTimes(1.0, 2.0)
+    assert ROW.items() <= store.get("x").items()
 
 
 def test_a_folder_that_cannot_be(monkeypatch):

@@ -64,7 +64,7 @@ def test_the_impact_is_the_rules() -> None:
 
 
 def test_agent_document_and_gate(tmp_path: Path) -> None:
-    """The document ranks findings and holds diffs that apply; the gate passes when nothing that breaks is left."""
+    """The document ranks findings; the gate passes when nothing that breaks is left but what is accepted."""
     root = tmp_path / "repo"
     gate = "import torch\n\ncap = torch.cuda.get_device_capability()\nassert cap >= (8, 0)\nbf16 = cap >= (8, 0)\n"
     write(root, {"m.py": gate, "a.cpp": CPP})
@@ -73,9 +73,6 @@ def test_agent_document_and_gate(tmp_path: Path) -> None:
     data = json.loads(done.output)
     assert done.exit_code == 0
     assert [w["impact"] for w in data["work"]] == ["silent", "silent", "name"]
-    assert [w["edit"]["in_patch"] for w in data["work"]] == [True, False, True]
-    assert "decision" in data["work"][1]["edit"]["refused"]
-    assert {p["path"] for p in data["patches"]} >= {"m.py", "hip_compat/include/cuda_to_hip.h"}
     saved.write_text(done.output)
     assert cli.invoke(command, ["agent", str(root), "--gate", str(saved)]).exit_code == 1
     cli.invoke(command, ["fix", str(root), "--unsafe", "--apply"])

@@ -146,6 +146,16 @@ def test_tables_of_torch_are_read_without_torch(monkeypatch: pytest.MonkeyPatch)
     )
 
 
+def test_two_names_of_one_function_of_hips() -> None:
+    """The wrapper of a kernel is written once, whichever of CUDA's names asks for it."""
+    table = hipify.Hipify(
+        "a table", {"cudaFuncSetAttribute": "hipFuncSetAttribute", "cuFuncSetAttribute": "hipFuncSetAttribute"}
+    )
+    main = compat.headers(table.known, [], table)[compat.MAIN]
+    assert main.count("inline hipError_t cuda_to_hipFuncSetAttribute(") == 1
+    assert main.count("FuncSetAttribute cuda_to_hipFuncSetAttribute\n") == 2
+
+
 def test_names_that_the_tables_lack_are_spelt_as_hip_does() -> None:
     """A name that no table has gets HIP's spelling, and loses it where the compiler does not know that either."""
     first = compat.respelt(
@@ -176,14 +186,18 @@ def test_what_hip_lacks_is_included_by_a_torch_extension(tmp_path: Path) -> None
     """Below the include under the fewest conditions, for ROCm alone; a project's own function is its own."""
     setup = "from torch.utils.cpp_extension import CUDAExtension\nCUDAExtension('m', ['csrc/k.cu'])\n"
     kernel = "#include <a.h>\n#ifdef X\n#include <b.h>\n#endif\n__device__ int f(int x) { return __vsubss4(x, 1); }\n"
+    reduce = "#include <cooperative_groups/reduce.h>\n"
     own = "__device__ int __dp4a(int a, int b, int c) { return a; }\nint g() { return __dp4a(1, 2, 3); }\n"
-    write(tmp_path, {"setup.py": setup, "csrc/k.cu": kernel, "csrc/own.cu": own})
+    write(tmp_path, {"setup.py": setup, "csrc/k.cu": kernel, "csrc/own.cu": own, "csrc/r.cu": reduce})
     made = {f.path: f for f in run.fix(str(tmp_path)) if f.new != f.old}
     rows = made["csrc/k.cu"].new.splitlines()
     assert rows[1:4] == ["#if defined(USE_ROCM) && defined(__HIPCC__)",
                          '#include "../hip_compat/include/cuda_functions.h"', "#endif"]  # fmt: skip
     assert made["hip_compat/include/cuda_functions.h"].new.endswith("#define __vsubss4 cuda_to_hip__vsubss4\n")
     assert "csrc/own.cu" not in made
+    ours = '#include "../hip_compat/include/cooperative_groups/reduce.h"'
+    assert made["csrc/r.cu"].new == f"#if defined(USE_ROCM)\n{ours}\n#else\n{reduce}#endif\n"
+    assert "shfl_xor" in made["hip_compat/include/cooperative_groups/reduce.h"].new
     run.write_all(str(tmp_path), list(made.values()))
     assert not [f for f in run.fix(str(tmp_path)) if f.new != f.old]
 

@@ -153,12 +153,6 @@ def test_verify_says_what_the_model_does_not_take(tmp_path: Path) -> None:
     assert done.exit_code == 2 and "4x128x2048" in done.output and "--shape" in done.output
 
 
-def test_commands_kept_in_a_name(run: Run) -> None:
-    """A command of NVIDIA's in a name or a helper's argument counts, words in a message do not."""
-    text = 'smi = "nvidia-smi"\nrun_it("nvcc --version")\nprint("nvcc was not found")\nflags = {"nvcc": ["-O3"]}\n'
-    assert lines(run({"m.py": text}), "GFX114") == [1, 2]
-
-
 def test_scripts_that_build(run: Run) -> None:
     """A build script's own CUDA libraries count where no other platform is built."""
     text = 'LIBS="tool tool_cuda"\ng++ a.cpp -ltool_cuda\necho built tool_cuda\n'

@@ -23,7 +23,6 @@ SCHEMA = "gfxgraph-port-build/1"
 # Words of messages that name what a rule is about, where the rule has no finding on the line itself.
 _ABOUT = (
     (re.compile(r"'(?:cuda|cu[A-Z]|cublas|cusparse|cufft|curand|cusolver|nvml|nccl)\w*'"), "unmapped-runtime-api"),
-    (re.compile(r"file not found"), "nvidia-only-library"),
     (re.compile(r"must be a 64-bit integer|static assertion.*mask"), "sync-mask-32"),
     (re.compile(r"invalid (?:output|input) constraint|asm"), "inline-ptx"),
     (re.compile(r"nodiscard"), "unchecked-status"),
@@ -32,6 +31,8 @@ _ABOUT = (
 _DO = {
     "does not compile": "change the line so that hipcc takes it; behind USE_HIP or USE_ROCM where NVIDIA needs it so",
     "missing header": "install what has this header, or configure the build that makes it; the code is not at fault",
+    "no such library": "take AMD's library where there is one; else leave the unit out of the HIP build, or put what "
+                       "needs the library behind #ifndef USE_HIP",
     "unchecked": "check the hipError_t, or cast it to void where a failure is of no consequence",
 }  # fmt: skip
 
@@ -69,6 +70,7 @@ def _explained(root: str, verdict: Verdict) -> dict[tuple[str, int], Finding]:
 
 def _row(left: CompilerFinding, finding: Finding | None, lang: str) -> dict[str, object]:
     code = finding.code if finding is not None else next((c for p, c in _ABOUT if p.search(left.text)), "")
+    what = "no such library" if left.kind == "does not compile" and "file not found" in left.text else left.kind
     loaded = find(code) if code else None
     text = loaded.rule.text(lang) if loaded is not None else None
     return {
@@ -83,7 +85,7 @@ def _row(left: CompilerFinding, finding: Finding | None, lang: str) -> dict[str,
         "rule": loaded.rule.id if loaded is not None else "",
         "code": code,
         "why": text.why if text is not None else "",
-        "do": text.do if text is not None else _DO[left.kind],
+        "do": text.do if text is not None else _DO[what],
         "edit": "gfxgraph port fix --loop"
         if compiled.is_known(left) or (loaded and loaded.rule.fix.value != "none")
         else "",

@@ -29,7 +29,7 @@ from gfxgraph.port.fix import compat
 from gfxgraph.port.hipify import Hipify
 
 ARCHS = ("gfx1030", "gfx942")  # one of wave 32, one of wave 64
-_CACHE_VERSION = 1
+_CACHE_VERSION = 2
 _NOT_CUDA = re.compile(
     r"(?:cuda|cu[a-z]+(?:_v2)?|cub|thrust|nv\w*|cutlass|cute|cooperative_groups|mma)\b|cu(?:da|dnn|tensor|solver|file)"
 )
@@ -180,7 +180,8 @@ def _unit(
 ) -> tuple[bool, list[Diagnostic]]:
     flags = made.flags(unit)
     digest = hashlib.sha256(f"{_CACHE_VERSION}\0{compiler}\0{archs}\0{made.tag}".encode())
-    digest.update("\0".join(f.replace(made.base, "<root>") for f in flags if "gfxgraph-port-" not in f).encode())
+    here = (f.replace(made.base, "<root>") for f in flags)  # the loop's copy and the tree itself share verdicts
+    digest.update("\0".join(f for f in here if "gfxgraph-port-" not in f).encode())
     for path in tree.closure(unit.path)[0]:
         digest.update(f"\0{path}\0{tree.text(path)}".encode("utf-8", "replace"))
     if (main := next((p for p in tree.paths if p.endswith(f"{compat.FOLDER}/{compat.MAIN}")), None)) is not None:

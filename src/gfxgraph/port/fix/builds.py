@@ -171,7 +171,8 @@ def how_to_build(project: Project) -> list[str]:
     if project.has_torch_extension:
         return ["PYTORCH_ROCM_ARCH=gfx1030 pip install --no-build-isolation ."]
     if project.has_file("CMakeLists.txt"):
-        said.append("cmake -S . -B build -DUSE_HIP=ON -DCMAKE_HIP_ARCHITECTURES=gfx1030")
+        path = f"PATH=$PWD/{HOME}/bin:$PATH"  # for builds that look for nvcc themselves
+        said.append(f"{path} cmake -S . -B build -DUSE_HIP=ON -DCMAKE_HIP_ARCHITECTURES=gfx1030")
     if "make" in kinds:
         said.append("make USE_HIP=1 HIP_ARCHITECTURES=gfx1030")
     if project.has_file("configure") or project.has_file("configure.ac"):

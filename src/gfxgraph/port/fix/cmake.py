@@ -44,7 +44,7 @@ def fix_entry(f: TextFile, line: int) -> Edit | EditRefusal | None:
         new = [f"{indent}if(NOT USE_HIP)", *deeper, f"{indent}endif()"]
     else:
         new = [f"{indent}if(USE_HIP)", f"{indent}  {keyword}(HIP)", f"{indent}else()", *deeper, f"{indent}endif()"]
-    return Edit(first, 0, "\n".join(new), last_line=last, needs=NEEDS)
+    return Edit(first, 0, "\n".join(new), last_line=last, needs=NEEDS, rule="GFX405")
 
 
 def _project(
@@ -54,8 +54,12 @@ def _project(
     below = [_INCLUDE] if is_top else []
     option = [OPTION] if is_top else []
     if not _LANGUAGE.search(entry.text):
-        return Edit(first, 0, "\n".join([*rows, *option, *below]), last_line=last, needs=NEEDS) if below else None
+        return (
+            Edit(first, 0, "\n".join([*rows, *option, *below]), last_line=last, needs=NEEDS, rule="GFX405")
+            if below
+            else None
+        )
     hip = [row for row in ("  " + r if r.strip() else r for r in rows)]
     hip = [_LANGUAGE.sub("HIP", row) for row in hip]
     new = [*option, "if(USE_HIP)", *hip, "else()", *deeper, "endif()", *below]
-    return Edit(first, 0, "\n".join(new), last_line=last, needs=NEEDS)
+    return Edit(first, 0, "\n".join(new), last_line=last, needs=NEEDS, rule="GFX405")

@@ -41,6 +41,7 @@ _IN_RUNTIME = frozenset(
     "cuda_awbarrier.h cuda_pipeline.h device_double_functions.h".split()
 )
 _BESIDE = {"math_constants.h": "hip/hip_math_constants.h", "nvtx3/nvToolsExt.h": "roctracer/roctx.h"}
+WRITTEN = {"cooperative_groups/reduce.h": "cooperative_reduce.h"}  # headers that HIP lacks, and ours
 _OWNED = re.compile(r"(?:cu|CU|nv|NV|__nv|nccl)")  # the tables also know names that ROCm's own headers use
 STANDING_IN = _IN_RUNTIME | _BESIDE.keys()
 _THRUST = ("namespace thrust {", "namespace cuda = hip;", "}  // namespace thrust")
@@ -79,16 +80,16 @@ def respelt(text: str, unknown: set[str]) -> str:
 
 def is_cuda_header(name: str, hipify: Hipify) -> bool:
     """Whether a header comes with CUDA and the folder can stand in for it."""
-    return name in _IN_RUNTIME or name in _BESIDE or bool(hipify.headers([name]))
+    return name in STANDING_IN or name in WRITTEN or bool(hipify.headers([name]))
 
 
 def headers(words: Iterable[str], includes: Iterable[str], hipify: Hipify) -> dict[str, str]:
     """The folder's files by their path in it."""
-    words = set(words)
+    words, includes = set(words), set(includes)
     names = hipify.names(words)
     wanted = hipify.headers(includes)
     files = {}
-    for name in sorted(set(includes)):
+    for name in sorted(includes):
         hip = wanted.get(name) or _BESIDE.get(name, "")
         if name in _IN_RUNTIME or hip.startswith("hip/hip_runtime"):
             files[name] = _file([f'#include "{_up(name)}{MAIN}"'])
@@ -96,8 +97,14 @@ def headers(words: Iterable[str], includes: Iterable[str], hipify: Hipify) -> di
             rest = ["namespace cub = hipcub;"] if hip.startswith("hipcub/") else []
             files[name] = _file([f'#include "{_up(name)}{MAIN}"', f"#include <{hip}>", *rest])
     own = functions(words)
+    files |= written(includes)
     files[MAIN] = _main(words, names, bool(own))
     return files | ({FUNCTIONS: own} if own else {})
+
+
+def written(includes: Iterable[str]) -> dict[str, str]:
+    """The headers of ours among those that are included."""
+    return {name: _packaged(WRITTEN[name]) for name in includes if name in WRITTEN}
 
 
 def functions(words: Iterable[str]) -> str:
@@ -105,8 +112,11 @@ def functions(words: Iterable[str]) -> str:
     used = sorted({w for w in words if LACKING.fullmatch(w)})
     if not used:
         return ""
-    text = (resources.files("gfxgraph.port.fix") / "toolkit" / FUNCTIONS).read_text("utf-8")
-    return "\n".join([text, *(f"#define {w} cuda_to_hip{w}" for w in used), ""])
+    return "\n".join([_packaged(FUNCTIONS), *(f"#define {w} cuda_to_hip{w}" for w in used), ""])
+
+
+def _packaged(name: str) -> str:
+    return (resources.files("gfxgraph.port.fix") / "toolkit" / name).read_text("utf-8")
 
 
 def _up(name: str) -> str:
@@ -131,7 +141,7 @@ def _main(words: set[str], names: dict[str, str], has_functions: bool) -> str:
     ]
     if has_functions:
         lines += ["#ifdef __cplusplus", f'#include "{FUNCTIONS}"', "#endif"]
-    kernels = {(w, w) for w in words & _OF_KERNELS.keys()}
+    kernels, made = {(w, w) for w in words & _OF_KERNELS.keys()}, set()
     for name, hip in sorted(names.items() | kernels):
         if parameters := _OF_KERNELS.get(hip):
             found = "found, " if parameters.startswith("hip") else ""
@@ -141,13 +151,13 @@ def _main(words: set[str], names: dict[str, str], has_functions: bool) -> str:
                 f"  return {hip}({found}reinterpret_cast<const void*>(kernel), rest...);",
                 "}",
             ]
-            is_second = name == hip and any(h == hip != n for n, h in names.items())
             lines += [
                 "#ifdef __cplusplus",
-                *(body if not is_second else ()),
+                *(body if hip not in made else ()),
                 f"#define {name} cuda_to_{hip}",
                 "#endif",
             ]
+            made.add(hip)
         elif hip != name and _OWNED.match(name):
             lines.append(f"#define {name} {hip}")
     lines += [f"#define {w} {_OTHERWISE[w]}".rstrip() for w in sorted(words & _OTHERWISE.keys() - names.keys())]

@@ -143,35 +143,52 @@ def _build(project: Project, found: list[FileFix]) -> None:
 
 
 def _functions(project: Project, found: list[FileFix], archs: tuple[Arch, ...]) -> None:
-    """A torch extension: what torch's hipify has no name for, as a header that the sources include under ROCm."""
-    place, used = f"{compat.FOLDER}/{compat.FUNCTIONS}", set()
+    """A torch extension: what torch's hipify has no name for, as headers that the sources include under ROCm."""
+    used: set[str] = set()
+    written: set[str] = set()
     for path in project.paths("cpp"):
         made = next((f for f in found if f.path == path), None) or FileFix(path, "", "")
         try:
             text = made.new or project.read(path)[0]
         except (OSError, UnreadableError):
             continue
-        if not project.is_translated(path) or not compat.LACKING.search(text):
+        if not project.is_translated(path) or not (
+            compat.LACKING.search(text) or any(w in text for w in compat.WRITTEN)
+        ):
             continue
-        file = CppFile(path, text)
-        mine = {
-            name
-            for name, line, _ in file.idents_like(compat.LACKING.pattern)
-            if name not in project.own_names and cpp_guards.reaching(file.arm(line), archs, project.macros)[0]
-        }
-        near = posixpath.relpath(place, posixpath.dirname(path) or ".")
-        include = f'#if defined(USE_ROCM) && defined(__HIPCC__)\n#include "{near}"\n#endif\n'
         if _now(project.root, FileFix(path, "", "")) != _bytes(made.old or text):
             continue  # not UTF-8
-        used |= mine
-        if mine and include not in text:
-            edit = Edit(1, 0, "", "GFX211", define=include)
-            made.old, made.new = made.old or text, apply_cpp(text, [edit])
-            made.applied.append(edit)
+        file = CppFile(path, text)
+        lacking = {
+            name
+            for name, line, _ in file.idents_like(compat.LACKING.pattern)
+            if name not in project.own_names and _is_reached(file, line, archs, project)
+        }
+        near = posixpath.relpath(compat.FOLDER, posixpath.dirname(path) or ".")
+        define = f'#if defined(USE_ROCM) && defined(__HIPCC__)\n#include "{near}/{compat.FUNCTIONS}"\n#endif\n'
+        edits = [Edit(1, 0, "", "GFX211", define=define)] if lacking and define not in text else []
+        for header, line in file.includes():
+            if header in compat.WRITTEN and _is_reached(file, line, archs, project):
+                row, ours = file.line_text(line), f'#include "{near}/{header}"'
+                gated = "\n".join(["#if defined(USE_ROCM)", ours, "#else", row, "#endif"])
+                edits.append(Edit(line, 0, gated, "GFX211", last_line=line))
+                written.add(header)
+        used |= lacking
+        if edits:
+            made.old, made.new = made.old or text, apply_cpp(text, edits)
+            made.applied += edits
             found += [made] if made not in found else []
-    header, now = compat.functions(used), _now(project.root, FileFix(place, "", ""))
-    if header and now != _bytes(header):
-        found.append(FileFix(place, (now or b"").decode(), header, [Edit(1, 0, "", "GFX211")], is_new=now is None))
+    headers = {compat.FUNCTIONS: compat.functions(used), **compat.written(written)}
+    for name, text in headers.items():
+        place = f"{compat.FOLDER}/{name}"
+        now = _now(project.root, FileFix(place, "", ""))
+        if text and now != _bytes(text):
+            old = (now or b"").decode("utf-8", "surrogateescape")
+            found.append(FileFix(place, old, text, [Edit(1, 0, "", "GFX211")], is_new=now is None))
+
+
+def _is_reached(file: CppFile, line: int, archs: tuple[Arch, ...], project: Project) -> bool:
+    return bool(cpp_guards.reaching(file.arm(line), archs, project.macros)[0])
 
 
 def fix_file(

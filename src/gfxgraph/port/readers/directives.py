@@ -183,7 +183,7 @@ def _condition(d: Directive) -> ast.expr:
 
 # C's operators as Python's; a question of the compiler's is one that is not answered.
 _AS_PYTHON = (
-    (re.compile(r"__has_\w+\s*\([^()]*\)"), "unknown()"),
+    (re.compile(r"(?<!\w)__has_\w+\s*\([^()]*\)"), "unknown()"),
     (re.compile(r"\bdefined\s+(\w+)"), r"defined(\1)"),
     (re.compile(r"(?<=\b\d)([xX]?[\da-fA-F]*)[uUlL]+\b"), r"\1"),
     (re.compile(r"&&"), " and "),

@@ -5,6 +5,7 @@ Yields one flat list, each row with the group it stands in, so that a CUDA-only 
 
 from __future__ import annotations
 
+import configparser
 import re
 import tomllib
 from collections.abc import Iterator
@@ -27,7 +28,6 @@ class RequiredPackage:
     line: int
     text: str
     group: str = ""
-    marker: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,6 @@ class RequirementFile:
         self.lines = text.splitlines()
         self.needs: list[RequiredPackage] = []
         self.indexes: list[PackageIndex] = []
-        self.requires_python = ""
         name = path.rpartition("/")[2].lower()
         self.is_lock = name in ("uv.lock", "poetry.lock", "pipfile.lock", "pdm.lock", "pixi.lock")
         if self.is_lock:
@@ -84,26 +83,14 @@ class RequirementFile:
     def _add(self, text: str, line: int, group: str) -> None:
         try:
             parsed = Requirement(text)
+            name, extras, spec = parsed.name, tuple(sorted(parsed.extras)), str(parsed.specifier)
+            spec = spec or (f"@ {parsed.url}" if parsed.url else "")
         except InvalidRequirement:
             match = re.match(r"[A-Za-z0-9][\w.-]*", text)
-            if match:
-                self.needs.append(
-                    RequiredPackage(
-                        canonicalize_name(match.group()), text[match.end() :].strip(), (), line, text, group
-                    )
-                )
-            return
-        self.needs.append(
-            RequiredPackage(
-                canonicalize_name(parsed.name),
-                str(parsed.specifier) or (f"@ {parsed.url}" if parsed.url else ""),
-                tuple(sorted(parsed.extras)),
-                line,
-                text,
-                group,
-                str(parsed.marker or ""),
-            )
-        )
+            if match is None:
+                return
+            name, extras, spec = match.group(), (), text[match.end() :].strip()
+        self.needs.append(RequiredPackage(canonicalize_name(name), spec, extras, line, text, group))
 
     def _list(self) -> None:
         for number, raw in enumerate(self.lines, 1):
@@ -114,22 +101,17 @@ class RequirementFile:
                 self._add(re.split(r"\s--", line)[0], number, "")
 
     def _setup_cfg(self) -> None:
-        section, key = "", ""
-        for number, raw in enumerate(self.lines, 1):
-            if match := re.match(r"\[(.+)\]", raw):
-                section, key = match.group(1), ""
-            elif match := re.match(r"(\w[\w.-]*)\s*=\s*(.*)", raw):
-                key = match.group(1)
-                value = match.group(2)
-                if key == "python_requires":
-                    self.requires_python = value
-                if value and key in ("install_requires",):
-                    self._add(value, number, "")
-            elif raw.strip() and not raw.lstrip().startswith("#"):
-                if section == "options" and key == "install_requires":
-                    self._add(raw.strip(), number, "")
-                elif section == "options.extras_require" and key:
-                    self._add(raw.strip(), number, key)
+        config = configparser.ConfigParser(strict=False, interpolation=None)
+        try:
+            config.read_string(self.text)
+        except configparser.Error as error:
+            raise ValueError(str(error)) from error
+        lists = {"": config.get("options", "install_requires", fallback="")}
+        if config.has_section("options.extras_require"):
+            lists |= dict(config.items("options.extras_require"))
+        for group, texts in lists.items():
+            for text in filter(None, map(str.strip, texts.split("\n"))):
+                self._add(text, self._line_of(text), group)
 
     def _conda(self) -> None:
         inside = False
@@ -151,42 +133,24 @@ class RequirementFile:
                 )
 
     def _toml(self, data: dict[str, Any]) -> None:
-        project = _table(data, "project")
-        self.requires_python = str(project.get("requires-python", ""))
-        for text in _strings(project.get("dependencies")):
-            self._add(text, self._line_of(text), "")
-        for group, texts in _table(project, "optional-dependencies").items():
+        project, poetry = _table(data, "project"), _table(_table(data, "tool"), "poetry")
+        lists = [("", project.get("dependencies")), *_table(project, "optional-dependencies").items(),
+                 *_table(data, "dependency-groups").items(),
+                 ("build-system", _table(data, "build-system").get("requires"))]  # fmt: skip
+        for group, texts in lists:
             for text in _strings(texts):
                 self._add(text, self._line_of(text), group)
-        for group, texts in _table(data, "dependency-groups").items():
-            for text in _strings(texts):
-                self._add(text, self._line_of(text), group)
-        for text in _strings(_table(data, "build-system").get("requires")):
-            self._add(text, self._line_of(text), "build-system")
-        tool = _table(data, "tool")
-        poetry = _table(tool, "poetry")
-        self._poetry(_table(poetry, "dependencies"), "")
-        for group, body in _table(poetry, "group").items():
-            self._poetry(_table(body, "dependencies") if isinstance(body, dict) else {}, group)
-        for table in (_table(data, "packages"), _table(data, "dev-packages")):
+        for table in (_table(poetry, "dependencies"), _table(data, "packages"), _table(data, "dev-packages")):
             self._poetry(table, "")
-        uv = _table(tool, "uv")
-        for source in (*_dicts(uv.get("index")), *_dicts(poetry.get("source")), *_dicts(data.get("source"))):
-            url = str(source.get("url", ""))
-            if url:
-                self.indexes.append(PackageIndex(url, self._line_of(url)))
-        for value in _table(uv, "sources").values():
-            for row in _dicts(value):
-                url = str(row.get("url", "") or row.get("index", ""))
-                if "://" in url:
-                    self.indexes.append(PackageIndex(url, self._line_of(url)))
-        for text in _strings(uv.get("extra-index-url")):
-            self.indexes.append(PackageIndex(text, self._line_of(text)))
+        for group, body in _table(poetry, "group").items():
+            self._poetry(_table(body, "dependencies"), group)
+        for number, raw in enumerate(self.lines, 1):
+            for url in re.findall(r"https?://[^\s\"']+", raw):
+                self.indexes.append(PackageIndex(url, number))
 
     def _poetry(self, table: dict[str, Any], group: str) -> None:
         for name, spec in table.items():
             if name == "python":
-                self.requires_python = str(spec)
                 continue
             line = next((n for n, t in enumerate(self.lines, 1) if re.match(rf'\s*"?{re.escape(name)}"?\s*=', t)), 1)
             text = spec if isinstance(spec, str) else str(spec.get("version", "")) if isinstance(spec, dict) else ""
@@ -227,9 +191,3 @@ def _table(data: Any, key: str) -> dict[str, Any]:
 
 def _strings(value: Any) -> list[str]:
     return [v for v in value if isinstance(v, str)] if isinstance(value, list) else []
-
-
-def _dicts(value: Any) -> list[dict[str, Any]]:
-    if isinstance(value, dict):
-        return [value]
-    return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []

@@ -100,10 +100,3 @@ def pip_install_with_deps(f: TextFile, ctx: Context) -> Iterator[Hit]:
         if match and re.search(_OWN, match["rest"]):
             if not re.search(r"--no-deps|(?:^|\s)-c\s|--constraint|--dry-run", match["rest"]):
                 yield entry_hit(f, entry, command=match.group().strip()[:80], group="installs")
-
-
-def requires_python_conservative(f: RequirementFile, ctx: Context) -> Iterator[Hit]:
-    match = re.search(r"(?:>=|\^|~=)\s*3\.(\d+)", f.requires_python)
-    if match and int(match.group(1)) > 10:
-        line = next((n for n, t in enumerate(f.lines, 1) if f.requires_python in t), 1)
-        yield line_hit(line, spec=f.requires_python)

@@ -348,7 +348,6 @@ _RUNNERS = (
     "subprocess.run", "subprocess.Popen", "subprocess.check_output", "subprocess.check_call", "subprocess.call",
     "subprocess.getoutput", "subprocess.getstatusoutput", "os.popen", "os.system", "shutil.which", "distutils.spawn.find_executable",
 )  # fmt: skip
-_COMMAND = re.compile(r"(nvidia-smi|nvcc|cuobjdump|nvdisasm|ptxas|nsys|ncu)(?:\.exe)?(?:$|\s+-)")
 _AMD_TOOL = re.compile(r"rocm[-_]smi|amd-smi|rocminfo|hipcc|rocm_agent")
 
 
@@ -372,17 +371,6 @@ def nvidia_tool_subprocess_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
                 call, severity=Severity.LOW if asked else None, group="asked" if asked else "", guarded_by=guarded,
                 tool=found,
             )  # fmt: skip
-    for node in f.nodes(ast.Constant) if not has_amd else ():  # a command kept in a name, or handed to a helper
-        match = _COMMAND.match(node.value) if isinstance(node.value, str) and len(node.value) < 300 else None
-        up = f.parent(node)
-        if match is None or isinstance(up, ast.Compare | ast.Expr | ast.JoinedStr | ast.Subscript):
-            continue
-        if isinstance(up, ast.Dict) and node in up.keys:
-            continue  # {"nvcc": flags} names a compiler to torch's build, on ROCm too
-        if match.group() in ("nsys", "ncu", "ptxas") and not isinstance(up, ast.List):
-            continue  # a key or an option of the project's own
-        if not any(isinstance(u, ast.Call) and f.call_name(u) in _RUNNERS for u in f.ancestors(node)):
-            yield hit(node, severity=Severity.LOW, tool=match.group(1))
 
 
 def nvidia_tool_subprocess_shell(f: TextFile, ctx: Context) -> Iterator[Hit]:

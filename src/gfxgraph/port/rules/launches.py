@@ -72,16 +72,3 @@ def warp_tail(f: CppFile, ctx: Context) -> Iterator[Hit]:
         fenced = "__syncwarp" in text or "volatile" in text
         for line, column, found in lines_of(f, node, text, f"{_LOOP}|{_STEP}" if fenced else _STEP):
             yield line_hit(line, column, name=" ".join(found.split())[:80])
-
-
-_BARRIER = re.compile(r"__syncthreads\s*\(\s*\)")
-
-
-def return_before_barrier(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    for node, text in functions_with(f, _BARRIER):
-        last = max(m.start() for m in _BARRIER.finditer(text))
-        rows = set(re.findall(r"\b(\w+)\s*=[^;=]*\b(?:threadIdx\s*\.\s*[yz]|warp_?[iI]d\w*)[^;]*;", text))
-        names = "|".join(map(re.escape, sorted(rows | {"warp_id", "warpId"})))
-        leaves = rf"\bif\s*\([^;{{}}]*(?:threadIdx\s*\.\s*[yz]|\b(?:{names})\b)[^;{{}}]*\)\s*\{{?\s*return\s*;"
-        for line, column, found in lines_of(f, node, text[:last], leaves):
-            yield line_hit(line, column, name=" ".join(found.split())[:80])

@@ -324,17 +324,6 @@ def lane_shift_32(f: CppFile, ctx: Context) -> Iterator[Hit]:
             yield cpp_hit(f, n, expr=f.source(n)[:60])
 
 
-def warp_constant_use(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    names = ctx.project.warp_constants & set(f.idents)
-    for name in sorted(names):
-        yield from once_a_line(
-            line_hit(line, column, name=name, group="uses")
-            for line, column in f.idents[name]
-            if f.line_text(line)[:column].rstrip()[-1:] not in (".", ">")  # a device's property
-            and not re.search(rf"(#\s*define\s+{name}\b|\b{name}\s*=\s*\{{?\s*32)", f.line_text(line))
-        )
-
-
 _WORDS = re.compile(r"(?i)warp|\blane|__shfl|__ballot|shuffle")
 _LAUNCH = re.compile(r"<<<|dim3\b")
 _DEVICE = re.compile(r"__global__|__device__|<<<")

@@ -58,6 +58,7 @@ def warm_python() -> str:
     assert server.stdin is not None and server.stdout is not None
     if server.stdout.readline() != b"ready\n":
         raise RuntimeError("the process that holds torch for tests did not start")
+    server.stdout.close()
     atexit.register(server.stdin.close)  # upon which it ends
     return str(launcher)
 

@@ -80,19 +80,13 @@ Parser = Callable[[str, Mapping[str, str]], Any]
 
 _TRUE = frozenset({"1", "on", "true", "yes"})
 _FALSE = frozenset({"0", "off", "false", "no"})
-_GUARD = {word: GuardTier.OFF for word in (*_FALSE, "none")} | {
-    "1": GuardTier.SAFE,
-    "tier1": GuardTier.SAFE,
-    "safe": GuardTier.SAFE,
-    "capture": GuardTier.SAFE,
-    "2": GuardTier.LOCALIZE,
-    "tier2": GuardTier.LOCALIZE,
-    "localize": GuardTier.LOCALIZE,
-    "3": GuardTier.DEEP,
-    "tier3": GuardTier.DEEP,
-    "deep": GuardTier.DEEP,
-    "all": GuardTier.DEEP,
+_TIERS = {
+    GuardTier.OFF: (*_FALSE, "none"),
+    GuardTier.SAFE: ("1", "tier1", "safe", "capture"),
+    GuardTier.LOCALIZE: ("2", "tier2", "localize"),
+    GuardTier.DEEP: ("3", "tier3", "deep", "all"),
 }
+_GUARD = {word: tier for tier, words in _TIERS.items() for word in words}
 _LANG = {"en": "en", "english": "en", "zh": "zh", "cn": "zh", "chinese": "zh"}
 
 
@@ -170,11 +164,9 @@ def _language(value: str, environ: Mapping[str, str]) -> str:
     return _LANG[word]
 
 
-_flag = _one_of(dict.fromkeys(_TRUE, True) | dict.fromkeys(_FALSE, False))
-# The words that MIGraphX itself takes for its MIGRAPHX_ENABLE_ variables.
-_migraphx = _one_of(
-    dict.fromkeys(("1", "enable", "enabled", "yes", "true", "on"), True)
-    | dict.fromkeys(("0", "disable", "disabled", "no", "false", "off"), False)
+# With the words that MIGraphX itself takes for its MIGRAPHX_ENABLE_ variables.
+_flag = _one_of(
+    dict.fromkeys((*_TRUE, "enable", "enabled"), True) | dict.fromkeys((*_FALSE, "disable", "disabled"), False)
 )
 
 
@@ -228,7 +220,7 @@ class Config:
     )  # fmt: skip
     no_wave: bool = _read("GFXGRAPH_NO_WAVE", "0 | 1", _flag, False)
     sglang_disabled: bool = _read("SGLANG_DISABLE_GFXGRAPH", "0 | 1", _flag, False)
-    migraphx_graphs: bool = _read("MIGRAPHX_ENABLE_HIPGRAPH", "0 | 1", _migraphx, False)
+    migraphx_graphs: bool = _read("MIGRAPHX_ENABLE_HIPGRAPH", "0 | 1", _flag, False)
     report: str = _read("GFXGRAPH_REPORT", "a folder for what gfxgraph report shows", _path, "")
     """Folder where each process leaves what `gfxgraph report` shows; empty: none."""
     compile: CompileWays = _read(

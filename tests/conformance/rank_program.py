@@ -309,7 +309,7 @@ def decisions():
 
 
 for scenario in (
-    plain, arguments_are_written, calls_go_the_fast_path, one_rank_joins, checks_grow_rare, graphed_by_ranks, capture_fails_on_one, out_of_memory_on_one, launch_fails_on_one, replay_fails_for_good_on_one,
+    plain, arguments_are_written, calls_go_the_fast_path, one_rank_joins, graphed_by_ranks, capture_fails_on_one, out_of_memory_on_one, launch_fails_on_one, replay_fails_for_good_on_one,
     sizes_differ, one_has_less_room, collective_on_the_host, a_program_with_a_host_collective, decisions,
     one_rank_changes, effects_on_one, one_does_not_answer,
 ):  # fmt: skip

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import gfxgraph
-from gfxgraph.callables.trace.frontend import MAX_RAISED, RAISED
+from gfxgraph.callables.trace.dynamo import MAX_RAISED, RAISED
 
 pytestmark = pytest.mark.any_platform
 

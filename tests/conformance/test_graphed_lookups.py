@@ -174,8 +174,59 @@ def a_marker():
     return (lambda x: x * 2 if state.last is missing else x - 1), changes
 
 
+def a_list_that_is_the_default():
+    default = []
+    state = types.SimpleNamespace(log=default)
+    changes = [lambda: setattr(state, "log", []), lambda: setattr(state, "log", default)]
+    return (lambda x: x * 2 if state.log is default else x - 1), changes
+
+
+def objects_that_may_be_equal():
+    first, second = types.SimpleNamespace(k=1), types.SimpleNamespace(k=1)
+    state = types.SimpleNamespace(pair=(first, second))
+    changes = [lambda: setattr(state, "pair", (second, first)), lambda: setattr(state, "pair", (first, first))]
+    return (lambda x: x * 2 if state.pair[0] is first else x - 1), changes
+
+
+def functions_of_one_code():
+    first, second = ((lambda k: lambda x: x * k)(2.0) for _ in range(2))
+    state = types.SimpleNamespace(act=first)
+    changes = [lambda: setattr(state, "act", second), lambda: setattr(state, "act", first)]
+    return (lambda x: x * 2 if state.act is first else x - 1), changes
+
+
+def a_tuple_that_is_the_default():
+    default = (1, 2)
+    state = types.SimpleNamespace(size=default)
+    changes = [lambda: setattr(state, "size", tuple([1, 2])), lambda: setattr(state, "size", default)]
+    return (lambda x: x * 2 if state.size is default else x - 1), changes
+
+
+def equal_objects():
+    first, second = Thing(), Thing()
+    state = types.SimpleNamespace(now=first, last=first)
+    changes = [lambda: setattr(state, "now", second), lambda: setattr(state, "last", second)]
+    return (lambda x: x * 2 if state.now == state.last else x - 1), changes
+
+
+def an_object_in_a_set():
+    first, second = Thing(), Thing()
+    state = types.SimpleNamespace(now=first, done={first})
+    changes = [lambda: setattr(state, "now", second), lambda: state.done.add(second)]
+    return (lambda x: x * 2 if state.now in state.done else x - 1), changes
+
+
+def an_object_as_a_key():
+    first, second = Thing(), Thing()
+    state = types.SimpleNamespace(now=first, scales={first: 2.0, second: 3.0})
+    changes = [lambda: setattr(state, "now", second), lambda: state.scales.update({second: 5.0})]
+    return (lambda x: x * state.scales[state.now]), changes
+
+
 CASES = [
-    a_marker, an_object_that_is_the_key, objects_that_are_one, an_object_in_a_list, a_class_that_says_what_its_instances_are,
+    a_marker, a_list_that_is_the_default, objects_that_may_be_equal, functions_of_one_code,
+    a_tuple_that_is_the_default, equal_objects, an_object_in_a_set, an_object_as_a_key, an_object_that_is_the_key,
+    objects_that_are_one, an_object_in_a_list, a_class_that_says_what_its_instances_are,
     a_parameter_that_is_given_an_attribute,
     weak_keys, a_tuple_with_an_object, equal_keys, an_equal_key_that_is_held, methods, a_set_of_objects,
     a_set_of_equal_objects, a_weak_set, classes_in_a_tuple, a_class_in_an_object,

@@ -425,7 +425,7 @@ def test_a_capture_that_fails_is_only_slower(llama, monkeypatch):
     def dies(*args, **kwargs):
         raise RuntimeError("no graphs today")
 
-    monkeypatch.setattr(captured, "record", dies)
+    monkeypatch.setattr(captured, "capture_graph", dies)
     stock, ours = both(llama, prompt(), max_new_tokens=6, do_sample=False)
     assert all(torch.equal(stock, each) for each in ours)
     assert any("no graphs today" in reason for reason in fallbacks())
@@ -570,17 +570,17 @@ def test_a_capture_that_fails_while_a_step_compiles_is_tried_again(llama, monkey
     from gfxgraph.adapters import _transformers_decode as decode
     from gfxgraph.callables import captured
 
-    record, failed = captured.record, []
+    capture_graph, failed = captured.capture_graph, []
 
-    def failing(place, pool, call, on_unsafe=None):
+    def failing(*args, **kwargs):
         if len(failed) < 2:
-            failed.append(call)
+            failed.append(args)
             raise RuntimeError("operation failed due to a previous error during capture")
-        return record(place, pool, call, on_unsafe)
+        return capture_graph(*args, **kwargs)
 
     inputs = prompt()
     stock, _ = both(llama, inputs, n=0, max_new_tokens=18, do_sample=False)
-    monkeypatch.setattr(captured, "record", failing)
+    monkeypatch.setattr(captured, "capture_graph", failing)
     monkeypatch.setattr(decode, "is_compiling", lambda: True)
     monkeypatch.setattr(decode, "TRY_AGAIN_AFTER", 4)
     gfx.accelerate(llama)

@@ -6,7 +6,6 @@ Stays out: the command line; engines that were not requested.
     adapter.py       the adapter interface: install, uninstall, refusal
     _needs.py        what adapters need from their engines, and checking that it exists
     _eager_fallback.py  runs one of an engine's graphs eagerly, into the same memory, if it could not be captured
-    _start_message.py  announces gfxgraph in an engine's log at start
 
 Every other file is one engine's and defines ``ADAPTER``. A new engine needs no other change.
 

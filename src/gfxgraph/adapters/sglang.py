@@ -17,16 +17,19 @@ SGLang 0.5.23, which `make test-engines` runs unmodified.
 from __future__ import annotations
 
 import functools
+import logging
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import gfxgraph
 from gfxgraph.adapters._eager_fallback import Downgraded, attempt, report
 from gfxgraph.adapters._needs import NeededName
-from gfxgraph.adapters._start_message import announce
 from gfxgraph.adapters.adapter import Adapter
+from gfxgraph.config import Activation
 from gfxgraph.core.replaced import Replaced
+from gfxgraph.process import bridge, health, process
 from gfxgraph.types import OnUnsafe
 
 _FULL = "sglang.srt.model_executor.runner_backend.full_cuda_graph_backend"
@@ -85,7 +88,7 @@ def _leaving_out(original: Callable[..., None]) -> Callable[..., None]:
     def capture_one(
         self: Any, shape_key: object, forward_fn: Callable[[], Any], *args: object, **kwargs: object
     ) -> None:
-        announce("sglang")
+        _announce()
         n_done = 0
 
         def counted() -> Any:
@@ -109,6 +112,37 @@ def _leaving_out(original: Callable[..., None]) -> Callable[..., None]:
         report("SGLang", f"{type(self).__name__} {shape_key}", error)
 
     return capture_one
+
+
+_told: set[str] = set()
+
+
+def _announce() -> None:
+    """Log once, below SGLang's own logger, that gfxgraph is on, how it is set up, and whether graphs work here.
+
+    Called when SGLang is about to capture its first graph: the GPU is initialized, and a capture disturbs nothing.
+    """
+    state = process.current()
+    if _told or state is None or not bridge.is_enabled():
+        return
+    _told.add("sglang")
+    log = logging.getLogger("sglang.gfxgraph")
+    settings = state.settings
+    mode = {Activation.DEBUG: "debug", Activation.VALIDATE: "validate"}.get(settings.activation, "normal")
+    log.info("gfxGRAPH v%s enabled (mode=%s, vram_cap=%.2f)", gfxgraph.__version__, mode, settings.vram_cap)
+    if not log.isEnabledFor(logging.INFO):
+        return  # the check's result would not be logged
+    found = health.health_check()
+    if found["ok"]:
+        log.info(
+            "gfxGRAPH health check passed: %s (%s), VRAM %sMB free / %sMB total",
+            found["gpu"],
+            found["rocm"] or "not ROCm",
+            found["vram_free_mb"],
+            found["vram_total_mb"],
+        )
+    else:
+        log.warning("gfxGRAPH health check failed: %s", found["details"])
 
 
 def _leave_capture() -> None:

@@ -65,7 +65,7 @@ from gfxgraph.callables.signature import (
     replace,
     twins_of,
 )
-from gfxgraph.callables.trace.dynamo import Calls, is_compiled
+from gfxgraph.callables.trace.dynamo import Calls, Frontend, is_compiled
 from gfxgraph.capture.replay.graph_tensors import size_of, used_on
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.errors import CaptureError, first_line
@@ -77,7 +77,6 @@ if TYPE_CHECKING:
     from gfxgraph.callables.arena import Arena
     from gfxgraph.callables.buckets import Bucketed
     from gfxgraph.callables.joined_launch import JoinedCall
-    from gfxgraph.callables.trace.frontend import Frontend
 
 
 TRY_AGAIN_AFTER = 64

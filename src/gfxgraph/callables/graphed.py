@@ -58,8 +58,7 @@ from gfxgraph.callables.signature import (
     tensor_key,
     understand,
 )
-from gfxgraph.callables.trace.dynamo import WARM_UP, Calls, is_compiled, is_traced_here, shield
-from gfxgraph.callables.trace.frontend import Frontend
+from gfxgraph.callables.trace.dynamo import WARM_UP, Calls, Frontend, is_compiled, is_traced_here, shield
 from gfxgraph.callables.trace.world import World, holds_mapping
 from gfxgraph.callables.worlds import Worlds
 from gfxgraph.capture.undo import unbroken
@@ -247,6 +246,9 @@ class Graphed:
 
     def world_of(self, args: Args) -> Any:
         """The world in which one graph can serve such a call; None if it has not been traced yet.
+
+        Args:
+            args: the call's, by position.
 
         Raises:
             RunEagerly, InPieces: one graph cannot.

@@ -14,7 +14,7 @@ from the step function along closures, globals and attributes to modules, optimi
 Two snapshots with equal keys are the same state. What cannot be inspected (an iterator, a host random generator,
 an object of a C extension) raises ``Unwatchable``, and the step runs eagerly.
 
-Invariant: ``is_same`` is True only if a snapshot taken now would have the same key. Source: decision 0113.
+Invariant: ``is_same`` is True only if a snapshot taken now would have the same key. Source: decision 0144.
 """
 
 from __future__ import annotations
@@ -23,23 +23,25 @@ import collections
 import dis
 import functools
 import logging
+import os
 import re
 import sys
 import types
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from gfxgraph.callables.trace.watch import NOTHING, Unwatchable, Watch
+from gfxgraph.callables.trace.watch import NOTHING, PACKAGES, Unwatchable, Watch, is_packages
 from gfxgraph.core.constants import NotConstant, constant_key
 
 MOST_OBJECTS = 100_000
 MOST_SMALL = 16
 """Host tensors up to this size are compared by value."""
-_PACKAGES = re.compile(r"[/\\](site-packages|dist-packages|lib[/\\]python3\.\d+|gfxgraph)[/\\]")
+_OURS = f"{Path(__file__).parents[1]}{os.sep}"
 _SEES_ALL = frozenset(["getattr", "setattr", "vars", "__dict__", "eval", "exec", "globals", "locals", "attrgetter"])
 """Names through which code may read attributes that it does not name."""
 _BY_IDENTITY = (
@@ -79,11 +81,19 @@ class Snapshot:
         self.key = tuple(walk.tokens.items())
         self.found = [each for each in walk.met if isinstance(each, _OF_TRAINING)]
         """What a training step uses."""
-        on_device = [t for t in walk.tensors if t.is_cuda and t.layout is torch.strided]
-        on_host = [(t, t.detach().clone()) for t in walk.tensors if not t.is_cuda]
-        self._held = walk.met  # so that no address in the key is met twice
-        self.is_same = walk.built(on_device, on_host)
-        """True if nothing can have changed; if False, take another snapshot and compare."""
+        self._walk = walk  # also keeps what it met, so that no address in the key is met twice
+
+    is_same: Callable[[], bool] = staticmethod(lambda: False)
+    """True if nothing can have changed since it was `watched`; if False, take another snapshot and compare."""
+
+    def watched(self) -> Snapshot:
+        """Watch from now on; to be called before anybody else's code runs."""
+        watch, tensors = Watch(), self._walk.tensors
+        for act, *about in self._walk.watches:
+            act(watch, *about)
+        on_device = [t for t in tensors if t.is_cuda and t.layout is torch.strided]
+        self.is_same = watch.built(on_device, [(t, t.detach().clone()) for t in tensors if not t.is_cuda])
+        return self
 
     def differs(self, other: Snapshot) -> str:
         """The first path whose value differs from the other snapshot's."""
@@ -100,19 +110,23 @@ class Snapshot:
         )
 
 
-class _Walk(Watch):
+class _Walk:
     """One walk through the objects; of the user's objects it visits only attributes in ``named``."""
 
     def __init__(self, named: frozenset[str]) -> None:
-        super().__init__()
         self._named = named
         self._sees_all = bool(named & _SEES_ALL)
         self.read: set[str] = set(named)
         self.tokens: dict[str, Any] = {}
         self.tensors: list[Tensor] = []
         self.met: list[Any] = []
+        self.watches: list[tuple[Any, ...]] = []
+        """What to do to watch it: a function of a `Watch`, and its arguments."""
         self._seen: set[int] = set()
         self._todo: collections.deque[tuple[str, Any]] = collections.deque()
+
+    def _note(self, watch: Callable[..., None], *about: Any) -> None:
+        self.watches.append((watch, *about))
 
     def all(self, roots: dict[str, Any]) -> None:
         self._todo.extend(roots.items())
@@ -153,7 +167,7 @@ class _Walk(Watch):
             self._dict(path, value)
         elif isinstance(value, tuple | list | collections.deque):
             if not isinstance(value, tuple):
-                self.content(value)
+                self._note(Watch.content, value)
             self.tokens[f"len({path})"] = len(value)
             self._todo += [(f"{path}[{i}]", item) for i, item in enumerate(value)]
         elif isinstance(value, types.ModuleType):
@@ -187,7 +201,7 @@ class _Walk(Watch):
         if isinstance(value, set) and id(value) not in self._seen:
             self._seen.add(id(value))
             self.met.append(value)
-            self.compare(("set", id(value)), value, frozenset(value), "{0} != {1}")
+            self._note(Watch.compare, ("set", id(value)), value, frozenset(value), "{0} != {1}")
         return token
 
     def _tensor(self, path: str, value: Tensor, is_new: bool) -> Any:
@@ -197,7 +211,7 @@ class _Walk(Watch):
             self.tensors.append(value)
             for name in _HOOKS if value.requires_grad else ():
                 hooks = getattr(value, name, None)
-                self.attribute(value, name, hooks)
+                self._note(Watch.compare, (id(value), name), value, hooks, f"{{0}}.{name} is not {{1}}")
                 if hooks:
                     self._todo.append((f"{path}.{name}", hooks))
         about = type(value), id(value), tuple(value.shape), value.dtype, value.device, value.requires_grad
@@ -208,21 +222,17 @@ class _Walk(Watch):
         return (*about, value.stride(), value.data_ptr())
 
     def _function(self, path: str, function: types.FunctionType) -> None:
-        self.attribute(function, "__code__", function.__code__)
+        self._note(Watch.attribute, function, "__code__", function.__code__)
         self.tokens[f"{path}.__code__"] = id(function.__code__)
         self.met.append(function.__code__)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
             content = _content(cell)
-            if content is NOTHING:
-                self.names["content"] = _content
-                self.compare(("cell", id(cell)), cell, NOTHING, "content({0}) is not {1}")
-            else:
-                self.attribute(cell, "cell_contents", content)
+            self._note(_watch_cell, cell, content)
             if content is not NOTHING:
                 self._todo.append((_join(path, name), content))
         for name in ("__defaults__", "__kwdefaults__"):
             value = getattr(function, name)
-            self.attribute(function, name, value)
+            self._note(Watch.attribute, function, name, value)
             if value:
                 self._todo.append((f"{path}.{name}", value))
         if vars(function):
@@ -236,13 +246,13 @@ class _Walk(Watch):
                 if name in function.__globals__:
                     self._global(name, function.__globals__, name)
                 else:
-                    self.item(function.__globals__, name, NOTHING)
+                    self._note(Watch.item, function.__globals__, name, NOTHING)
                     if name in _SEES_ALL:
                         self.read.add(name)
 
     def _global(self, path: str, owner: Any, name: str, *, may_enter: bool = True) -> None:
         value = owner[name]
-        self.item(owner, name, value)
+        self._note(Watch.item, owner, name, value)
         if may_enter or isinstance(value, bool | int | float | str):
             self._todo.append((path, value))
         else:
@@ -250,7 +260,7 @@ class _Walk(Watch):
             self.met.append(value)
 
     def _dict(self, path: str, value: dict[Any, Any]) -> None:
-        self.watch(value, None)
+        self._note(Watch.watch, value, None)
         names = []
         for i, (key, item) in enumerate(value.items()):
             if isinstance(key, str) and key in _UNSEEN:
@@ -265,11 +275,10 @@ class _Walk(Watch):
         self.tokens[f"keys({path})"] = tuple(names)
 
     def _class(self, path: str, kind: type) -> None:
-        module = sys.modules.get(kind.__module__)
-        if kind.__module__ == "builtins" or (module is not None and _is_packages(module)):
+        if kind.__module__ == "builtins" or _is_packages(sys.modules.get(kind.__module__)):
             if issubclass(kind, nn.Module):
                 forward = cast(Any, kind).forward
-                self.attribute(kind, "forward", forward)
+                self._note(Watch.attribute, kind, "forward", forward)
                 self.tokens[f"{path}.forward"] = id(forward)
                 self.met.append(forward)
                 if isinstance(forward, types.FunctionType):
@@ -278,7 +287,7 @@ class _Walk(Watch):
         for name, value in list(vars(kind).items()):
             is_code = isinstance(value, types.FunctionType | property | staticmethod | classmethod)
             if is_code or self._is_named(name):
-                self.item(vars(kind), name, value)
+                self._note(Watch.item, vars(kind), name, value)
                 self._todo.append((f"{path}.{name}", value))
         self.tokens[f"len(vars({path}))"] = len(vars(kind))
         self._todo += [(f"{path}<{base.__qualname__}>", base) for base in kind.__bases__]
@@ -287,31 +296,30 @@ class _Walk(Watch):
 
     def _object(self, path: str, value: Any) -> None:
         kind = type(value)
-        self.attribute(value, "__class__", kind)
+        self._note(Watch.attribute, value, "__class__", kind)
         self._todo.append((f"type({path})", kind))
         own = getattr(value, "__dict__", None)
         whole = isinstance(value, nn.Module | torch.optim.Optimizer | torch.optim.lr_scheduler.LRScheduler)
-        module = sys.modules.get(kind.__module__)
-        is_library = module is not None and _is_packages(module)
+        is_library = _is_packages(sys.modules.get(kind.__module__))
         if isinstance(own, dict):
             if isinstance(value, nn.Module):
-                self.watch(own, None)
+                self._note(Watch.watch, own, None)
             for name, item in list(own.items()):
                 if name in _UNSEEN:
                     continue
                 if is_library or self._is_named(name) or (whole and name in _of_torch()):
                     if not isinstance(value, nn.Module):
-                        self.item(own, name, item)
+                        self._note(Watch.item, own, name, item)
                     self._todo.append((f"{path}.{name}", item))
             for name in self._named if not is_library else ():
                 if name not in own:
-                    self.item(own, name, NOTHING)
+                    self._note(Watch.item, own, name, NOTHING)
         for base in kind.__mro__:
             slots = vars(base).get("__slots__", ())
             for name in (slots,) if isinstance(slots, str) else slots:
                 item = getattr(value, name, NOTHING)
                 if name not in ("__weakref__", "__dict__") and item is not NOTHING:
-                    self.attribute(value, name, item)
+                    self._note(Watch.attribute, value, name, item)
                     self._todo.append((f"{path}.{name}", item))
         if isinstance(own, dict) and isinstance(value, dict | list | set):
             raise Unwatchable(f"{path}, a {kind.__qualname__}")
@@ -342,6 +350,14 @@ def _content(cell: Any) -> Any:
         return NOTHING
 
 
+def _watch_cell(watch: Watch, cell: types.CellType, content: Any) -> None:
+    if content is not NOTHING:
+        watch.attribute(cell, "cell_contents", content)
+    else:
+        watch.names["content"] = _content
+        watch.compare(("cell", id(cell)), cell, NOTHING, "content({0}) is not {1}")
+
+
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
     """A function's code and that of its nested functions."""
     yield code
@@ -365,13 +381,12 @@ def _globals_of(code: types.CodeType) -> tuple[str, ...]:
 
 
 def _is_of_package(file: str) -> bool:
-    return bool(_PACKAGES.search(file)) or file.startswith("<frozen")
+    return bool(PACKAGES.search(file)) or file.startswith(("<frozen", _OURS))
 
 
-def _is_packages(module: types.ModuleType) -> bool:
-    """True for modules of torch, the standard library and installed packages."""
-    file = getattr(module, "__file__", None)
-    return module.__name__ in sys.builtin_module_names if file is None else _is_of_package(file)
+def _is_packages(module: types.ModuleType | None) -> bool:
+    """True for modules of torch, the standard library, installed packages and gfxgraph, wherever it lies."""
+    return is_packages(module) or _is_of_package(getattr(module, "__file__", None) or "")
 
 
 def _is_of_torch_or_lock(value: Any) -> bool:

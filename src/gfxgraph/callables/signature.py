@@ -170,13 +170,28 @@ def skeleton(structure: Any) -> Any:
 _CONSTANTS = frozenset((bool, int, float, complex, str, bytes, type(None)))
 
 
+def _constants_in(structure: object) -> Iterator[tuple[type, Any]]:
+    """The constants of a structure with their types."""
+    if type(structure) is not tuple:
+        return
+    if len(structure) == 2 and structure[0] in _CONSTANTS and type(structure[1]) is not tuple:
+        yield structure
+        return
+    for part in structure:
+        yield from _constants_in(part)
+
+
 def numbers_in(structure: object) -> tuple[object, ...]:
     """The ints and floats among the constants of a structure."""
-    if type(structure) is not tuple:
-        return ()
-    if len(structure) == 2 and (structure[0] is int or structure[0] is float):
-        return (structure[1],)
-    return tuple(number for part in structure for number in numbers_in(part))
+    return tuple(value for kind, value in _constants_in(structure) if kind is int or kind is float)
+
+
+def zeros_in(structure: object) -> tuple[str, ...]:
+    """The constants 0.0 and -0.0, which are equal under ``==``."""
+    return tuple(value for kind, value in _constants_in(structure) if kind is float and value in _ZEROS)
+
+
+_ZEROS = ((0.0).hex(), (-0.0).hex())
 
 
 def replace(value: Any, change: Callable[[Tensor], Any]) -> Any:
@@ -228,18 +243,6 @@ def children_of(value: Any) -> tuple[Any, list[Any], Callable[[list[Any]], Any]]
 
         return tuple(names), [getattr(value, name) for name in names], rebuild
     return None
-
-
-def zeros_in(structure: object) -> tuple[str, ...]:
-    """The constants 0.0 and -0.0, which are equal under ``==``."""
-    if type(structure) is not tuple:
-        return ()
-    if len(structure) == 2 and structure[0] is float and structure[1] in _ZEROS:
-        return (structure[1],)
-    return tuple(zero for part in structure for zero in zeros_in(part))
-
-
-_ZEROS = ((0.0).hex(), (-0.0).hex())
 
 
 def has_buffer(tensor: Tensor) -> bool:

@@ -8,7 +8,7 @@ in pieces, or eager for good: the reason is raised
 A call may be one FX graph and still not one replay: it stores what it computes in an object, or its result needs
 gradients. Then Dynamo's code runs, which guards and stores, and the graph in it is replayed (``InPieces.is_one``).
 
-Invariant: a graph is replayed only in the world that it was captured in. Source: decisions 0111, 0113.
+Invariant: a graph is replayed only in the world that it was captured in. Source: decision 0111.
 """
 
 from __future__ import annotations
@@ -40,9 +40,8 @@ from gfxgraph.callables.signature import (
     why_in_pieces,
     zeros_in,
 )
-from gfxgraph.callables.trace.dicts import watched
-from gfxgraph.callables.trace.dynamo import WARM_UP, Calls, local
-from gfxgraph.callables.trace.frontend import RAISED, Frontend, Untraceable
+from gfxgraph.callables.trace.dynamo import RAISED, WARM_UP, Calls, Frontend, Untraceable, local
+from gfxgraph.callables.trace.watch import watched
 from gfxgraph.callables.trace.world import World
 from gfxgraph.capture.replay.graph_tensors import has_layout, kind_of, parts_of, size_of, storage_address, used_on
 

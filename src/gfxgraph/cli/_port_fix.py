@@ -108,7 +108,7 @@ def _summary(verdict: Verdict) -> str:
 @click.command("fix")
 @PATH
 @ARCH
-@click.option("--unsafe", is_flag=True, help="Also make edits that NVIDIA gets in other words.")
+@click.option("--unsafe", is_flag=True, help="Also make edits that ask for a look, each with what to check.")
 @click.option("--loop", "loops", is_flag=True, help="Compile, fix what the compiler names, and repeat.")
 @click.option("--dry-run", is_flag=True, help="Print the patch and write nothing.")
 @click.option("--apply", "apply_", is_flag=True, help="Edit the files instead of writing a patch.")

@@ -3,7 +3,7 @@
 If a program uses ``mode="reduce-overhead"``, ``"max-autotune"`` or sets ``triton.cudagraphs``, Inductor
 compiles as always, and what it would have given to its own tree of graphs becomes our regions. Settings that
 the defect table asks for are in effect only while something is compiled: nothing has to be restored except
-two methods. Explicit choices of the user are kept: an option or mode of that ``torch.compile``, an assignment
+one method. Explicit choices of the user are kept: an option or mode of that ``torch.compile``, an assignment
 to ``torch._inductor.config``, or ``GFXGRAPH_COMPILE=0`` to switch all of it off. On an NVIDIA GPU nothing changes
 unless ``GFXGRAPH_COMPILE`` asks for it; ``backend="gfxgraph"`` works everywhere.
 
@@ -17,7 +17,7 @@ from typing import Any
 
 from gfxgraph.capture.patches.generators import shield_from_dynamo
 from gfxgraph.compile import inductor_hook, simulated
-from gfxgraph.compile.backend import MAX_GRAPHS, register
+from gfxgraph.compile.backend import MAX_GRAPHS
 from gfxgraph.config import CompileWays
 from gfxgraph.hardware.defects import rows
 from gfxgraph.process import bridge
@@ -31,18 +31,12 @@ def install(torch: Any, state: Process) -> None:
         return
     if ways is CompileWays.AUTO:
         ways = CompileWays.OFF if state.platform == "cuda" else CompileWays.REGIONS
-    inductor, others = torch._TorchCompileInductorWrapper, torch._TorchCompileWrapper
-    compile_stock, make_stock = inductor.__call__, others.__init__
+    inductor = torch._TorchCompileInductorWrapper
+    stock = inductor.__call__
 
     def compile_ours(self: object, model_: object, inputs_: object) -> Any:
-        return _compile(state, compile_stock, self, model_, inputs_)
+        return _compile(state, stock, self, model_, inputs_)
 
-    def make(self: object, backend: object, *args: object, **kwargs: object) -> None:
-        if backend == "gfxgraph":  # also if the package is used without being installed
-            register()
-        make_stock(self, backend, *args, **kwargs)
-
-    bridge.replace(others, "__init__", make)
     if ways is not CompileWays.OFF:
         bridge.replace(inductor, "__call__", compile_ours)
     shield_from_dynamo()

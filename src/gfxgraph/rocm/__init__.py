@@ -2,7 +2,7 @@
 
     from gfxgraph.rocm import attention, fp8_dtype, set_visible_devices
 
-Enters: tensors; torch is imported inside the functions that need it.
+Enters: tensors; torch is imported inside the functions that need it, and by golden.py, which the commands load.
 Stays out: capture and replay; see ``capture``. Nothing asks the device when this is imported.
 
     attend.py   attention: a library made for the device, torch's own, plain PyTorch

@@ -11,12 +11,15 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import io
+import pickle
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from gfxgraph import files
 
@@ -72,16 +75,10 @@ def tolerance(dtype: str, n_layers: int) -> float:
 
 
 def _tensors(value: Any) -> list[Any]:
-    # lazily: devices are chosen before torch is loaded
-    import torch
-
     return [leaf for leaf in torch.utils._pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def _agree(ours: Any, theirs: Any, allowed: float, scale: float = 1.0) -> bool:
-    # lazily: devices are chosen before torch is loaded
-    import torch
-
     is_alike = ours is not None and ours.shape == theirs.shape
     return is_alike and torch.allclose(ours, theirs, rtol=allowed, atol=allowed * scale, equal_nan=True)
 
@@ -98,9 +95,6 @@ def _sample(tensor: Any) -> Any:
 
 
 def _make_inputs(target: GoldenTarget, shape: Sequence[int], dtype: object, seed: int) -> tuple[Any, ...]:
-    # lazily: devices are chosen before torch is loaded
-    import torch
-
     generator = torch.Generator().manual_seed(seed)
     if target.inputs is not None:
         made = target.inputs(tuple(shape), dtype, generator)
@@ -109,9 +103,6 @@ def _make_inputs(target: GoldenTarget, shape: Sequence[int], dtype: object, seed
 
 
 def _build(target: GoldenTarget, dtype: object, device: str, seed: int) -> Any:
-    # lazily: devices are chosen before torch is loaded
-    import torch
-
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise GoldenError(
             f"torch {torch.__version__} sees no GPU here: run this on the machine with the GPU, or add --device cpu "
@@ -129,9 +120,6 @@ def _build(target: GoldenTarget, dtype: object, device: str, seed: int) -> Any:
 
 def _run(model: Any, inputs: tuple[Any, ...], device: str) -> tuple[list[Any], list[tuple[str, Any]]]:
     """Outputs, and a sample of every leaf module's first output in the order they ran."""
-    # lazily: devices are chosen before torch is loaded
-    import torch
-
     layers: list[tuple[str, Any]] = []
     handles = []
     if isinstance(model, torch.nn.Module):
@@ -155,8 +143,6 @@ def _run(model: Any, inputs: tuple[Any, ...], device: str) -> tuple[list[Any], l
 
 def _backward(target: GoldenTarget, model: Any, inputs: tuple[Any, ...], device: str) -> dict[str, Any]:
     """The loss of one step and a sample of every gradient; ``reason`` says why there are none."""
-    import torch  # lazily: only this half needs it
-
     if not isinstance(model, torch.nn.Module) or not any(p.requires_grad for p in model.parameters()):
         return {"reason": "no parameters to train"}
     model.zero_grad(set_to_none=True)
@@ -225,9 +211,6 @@ def record(
     Raises:
         GoldenError: there is no such device here, or the model does not take a shape.
     """
-    # lazily: devices are chosen before torch is loaded
-    import torch
-
     kind = getattr(torch, dtype)
     model = _build(target, kind, device, seed)
     cases = []
@@ -248,9 +231,6 @@ def record(
 
 def machine(device: str) -> dict[str, str]:
     """What the vectors were made on."""
-    # lazily: devices are chosen before torch is loaded
-    import torch
-
     name = torch.cuda.get_device_name() if device.startswith("cuda") and torch.cuda.is_available() else "cpu"
     return {
         "torch": str(torch.__version__),
@@ -276,9 +256,6 @@ def loaded_from(model: object) -> dict[str, str]:
 
 
 def save(golden: dict[str, Any], path: str) -> None:
-    # lazily: devices are chosen before torch is loaded
-    import torch
-
     buffer = io.BytesIO()
     torch.save(golden, buffer)
     files.write(Path(path), buffer.getvalue())
@@ -290,11 +267,6 @@ def load(path: str) -> dict[str, Any]:
     Raises:
         GoldenError: missing, or not golden vectors.
     """
-    import pickle
-
-    # lazily: devices are chosen before torch is loaded
-    import torch
-
     try:
         data: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, ValueError, TypeError, LookupError, EOFError, pickle.UnpicklingError) as error:
@@ -306,8 +278,6 @@ def load(path: str) -> dict[str, Any]:
 
 def _is_whole(data: dict[str, Any]) -> bool:
     """Whether every part of golden vectors is of its kind."""
-    # lazily: devices are chosen before torch is loaded
-    import torch
 
     def is_case(case: object) -> bool:
         if not isinstance(case, dict):
@@ -342,9 +312,6 @@ def compare(
     Returns:
         ``passed``, and by shape: the largest errors, the first layer that differs, and stability.
     """
-    # lazily: devices are chosen before torch is loaded
-    import torch
-
     kind = getattr(torch, golden["dtype"])
     model = _build(target, kind, device, golden["seed"])
     rows = []
@@ -401,9 +368,6 @@ def _first_layer(ours: list[tuple[str, Any]], theirs: Sequence[Any], allowed: fl
 
 def _stability(model: object, inputs: tuple[Any, ...], device: str, iterations: int) -> dict[str, int]:
     """Run again and again; the same input must give the same bits, and never NaN."""
-    # lazily: devices are chosen before torch is loaded
-    import torch
-
     first, _ = _run(model, inputs, device)
     changed = n_nan = 0
     for _i in range(iterations):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.adapters import _eager_fallback, _start_message, sglang
+from gfxgraph.adapters import _eager_fallback, sglang
 
 
 class Backend:
@@ -26,7 +26,7 @@ class Backend:
 
 @pytest.fixture
 def backend(platform, monkeypatch):
-    monkeypatch.setattr(_start_message, "_told", set())
+    monkeypatch.setattr(sglang, "_told", set())
     monkeypatch.setattr(_eager_fallback, "any_rank_failed", lambda group, failed: failed)
     monkeypatch.setattr(Backend, "capture_one", sglang._leaving_out(Backend.capture_one))
     return Backend()
@@ -46,7 +46,7 @@ def test_sglang_says_once_that_it_is_on_and_healthy(backend, caplog):
 
 def test_a_failed_check_is_a_warning(backend, caplog, monkeypatch):
     """With what was found; the capture goes on, and falls back by itself where it must."""
-    monkeypatch.setattr(_start_message.health, "health_check", lambda: {"ok": False, "details": "replays are wrong"})
+    monkeypatch.setattr(sglang.health, "health_check", lambda: {"ok": False, "details": "replays are wrong"})
     with caplog.at_level(logging.INFO, "sglang"):
         backend.capture_one(8, lambda: None)
     assert caplog.messages[-1] == "gfxGRAPH health check failed: replays are wrong" and backend.captured == [8]
@@ -54,12 +54,12 @@ def test_a_failed_check_is_a_warning(backend, caplog, monkeypatch):
 
 def test_nothing_is_checked_that_nobody_reads(backend, caplog, monkeypatch):
     """An SGLang that logs warnings alone pays for no check; one where the bridge is off says nothing."""
-    monkeypatch.setattr(_start_message.health, "health_check", lambda: pytest.fail("nobody reads it"))
+    monkeypatch.setattr(sglang.health, "health_check", lambda: pytest.fail("nobody reads it"))
     with caplog.at_level(logging.WARNING, "sglang"):
         backend.capture_one(8, lambda: None)
     assert caplog.messages == []
-    monkeypatch.setattr(_start_message, "_told", set())
-    monkeypatch.setattr(_start_message.bridge, "is_enabled", lambda: False)
+    monkeypatch.setattr(sglang, "_told", set())
+    monkeypatch.setattr(sglang.bridge, "is_enabled", lambda: False)
     with caplog.at_level(logging.INFO, "sglang"):
         backend.capture_one(8, lambda: None)
     assert caplog.messages == []

@@ -78,8 +78,20 @@ def test_a_change_is_told(kind, monkeypatch):
     """Nothing has changed at first; after the change it is not the same, whoever else stays."""
     monkeypatch.setattr(sys.modules[__name__], "KNOWN", 5)
     made = make()
-    snapshot = Snapshot({"fn": made.step})
+    snapshot = Snapshot({"fn": made.step}).watched()
     assert snapshot.is_same()
     CHANGES[kind](made)
     assert not snapshot.is_same()
     assert Snapshot({"fn": made.step}).key != snapshot.key
+
+
+def test_a_program_in_a_folder_of_our_name_is_the_programs(tmp_path):
+    """Only this package is taken for settled, not everything below a folder that is named like it."""
+    path = tmp_path / "gfxgraph" / "train.py"
+    path.parent.mkdir()
+    path.write_text("scale = 2\ndef step(x):\n    return x * scale\n")
+    made = {"__name__": "train"}
+    exec(compile(path.read_text(), str(path), "exec"), made)
+    snapshot = Snapshot({"fn": made["step"]}).watched()
+    made["scale"] = 3
+    assert not snapshot.is_same()

@@ -89,6 +89,10 @@ def test_every_hip_error_is_known_by_name_and_number():
         "HIP version: 7.2.26015, gfx1100, ROCm 7.2",
         "expandable_segments:False",
         "[    9.9] amdgpu 0000:7b:00.0: amdgpu: SMU is initialized successfully!",
+        "[    9.1] amdgpu 0000:7b:00.0: amdgpu: MODE2 reset",
+        "[    9.2] amdgpu 0000:7b:00.0: amdgpu: PCIE atomic ops is not supported",
+        "[    9.3] amdgpu: sched_policy has invalid value",
+        "[    9.4] amdgpu 0000:7b:00.0: BAR 2: releasing [mem 0xc0000000-0xc01fffff 64bit pref]",
         "epoch 3 loss 0.700 step 901",
         "test_illegal_address PASSED",
         "100%|##########| 700/700 [00:12<00:00]",
@@ -119,6 +123,11 @@ CHAINS = [
         "no rights to the device behind no device",
         "Unable to open /dev/kfd read-write: Permission denied\nRuntimeError: No HIP GPUs are available\n",
         "kfd_permission",
+    ),
+    (
+        "no atomics behind no device",
+        "amdgpu 0000:7b:00.0: amdgpu: PCIE atomic ops is not supported\nRuntimeError: No HIP GPUs are available\n",
+        "pcie_atomics",
     ),
     (
         "a page fault behind a launch failure and a collective",

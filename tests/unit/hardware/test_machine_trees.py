@@ -120,6 +120,18 @@ def test_host_settings_that_hurt_several_gpus(tmp_path):
         assert [f.name for f in host.iommu(site)] == names
 
 
+def test_what_amd_asks_of_an_instinct_host(tmp_path):
+    """NUMA balancing, and variables that are not set; nothing on another card."""
+    write(tmp_path, "/proc/sys/kernel/numa_balancing", "1\n")
+    build(tmp_path, MI300X)
+    numa, variables = host.instinct_speed(Site(machine(tmp_path, GPU_MAX_HW_QUEUES="4")))
+    assert (numa.state, variables.state) == (CheckState.AMBER, CheckState.GREEN) and "numa_balancing" in numa.fix
+    assert "HIP_FORCE_DEV_KERNARG=1" in variables.en and "GPU_MAX_HW_QUEUES" not in variables.en
+    other = tmp_path / "other"
+    build(other, LAPTOP)
+    assert host.instinct_speed(Site(machine(other))) == []
+
+
 def test_a_driver_many_releases_older_than_rocm_is_amber(tmp_path):
     """DKMS 6.7 came with ROCm 6.1; with ROCm 7.1 installed that is too far."""
     build(tmp_path, MI300X)

@@ -215,13 +215,6 @@ def test_verdicts_outlive_the_process(composed, monkeypatch, tmp_path):
     assert len(calls) == 6 * 7
 
 
-def test_the_clock_without_a_gpu():
-    """On a CPU both ways are timed by the clock; the slower is the slower."""
-    x = torch.ones(1 << 20)
-    verdict = timed_choice.measured(lambda: x[:8] + 1, lambda: [x + 1 for _ in range(5)], torch.device("cpu"))
-    assert verdict.is_ours and verdict.ours_us < verdict.theirs_us
-
-
 def test_where_no_kernel_runs_nothing_is_swapped():
     """On a CPU without the interpreter each module says why."""
     from gfxgraph.kernels import launching

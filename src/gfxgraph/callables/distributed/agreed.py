@@ -378,7 +378,7 @@ class Agreed(CapturedCallable):
             return bucket.objection
         if now.key != known.key:
             return known.differs(now)
-        bucket.snapshot = now  # watch the new state
+        bucket.snapshot = now.watched()
         return ""
 
     @torch.no_grad()
@@ -394,7 +394,8 @@ class Agreed(CapturedCallable):
         if self.ranks.is_broken:
             bucket.why_eager = "the ranks no longer decide together"
             return False
-        bucket.snapshot = self._look(bucket)
+        found = self._look(bucket)
+        bucket.snapshot = found.watched() if found is not None else None
         made, why = None, bucket.objection
         if not why:
             try:

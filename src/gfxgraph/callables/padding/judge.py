@@ -29,7 +29,7 @@ from gfxgraph.callables.buckets import Bucketed, Dims, Planned, argument_paths
 from gfxgraph.callables.captured import Padded, Route
 from gfxgraph.callables.inputs import dense_copy, front, pad, repeat_last
 from gfxgraph.callables.signature import Args, Call, Kwargs, NotATree, flatten, replace
-from gfxgraph.callables.trace.dynamo import Calls
+from gfxgraph.callables.trace.dynamo import Calls, Frontend
 from gfxgraph.capture.replay.program import is_operations_own
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.replay.tolerance import is_near
@@ -40,7 +40,6 @@ from gfxgraph.process import process
 
 if TYPE_CHECKING:
     from gfxgraph.callables.padding.dependence import Independence
-    from gfxgraph.callables.trace.frontend import Frontend
     from gfxgraph.callables.trace.trace_result import Found
     from gfxgraph.callables.trace.world import World
 

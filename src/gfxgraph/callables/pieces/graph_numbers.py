@@ -26,8 +26,7 @@ from torch import Tensor, fx
 
 from gfxgraph.callables.pieces.device_numbers import OnDevice, Range
 from gfxgraph.callables.pieces.region import Piece, Region
-from gfxgraph.callables.trace.dynamo import local
-from gfxgraph.callables.trace.frontend import OnlyTraced, note_inputs
+from gfxgraph.callables.trace.dynamo import OnlyTraced, local, note_inputs
 from gfxgraph.callables.trace.trace_result import RESTLESS_NUMBER, Found
 
 MOST_VALUES = 6

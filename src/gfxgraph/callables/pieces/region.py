@@ -30,8 +30,7 @@ from gfxgraph.callables.effects import Draws
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.options import Options
 from gfxgraph.callables.signature import HOST_CONSTANT_NUMEL, RunEagerly, mode_key, tensor_key, what_changed
-from gfxgraph.callables.trace.dynamo import local
-from gfxgraph.callables.trace.frontend import OnlyTraced, note_inputs
+from gfxgraph.callables.trace.dynamo import OnlyTraced, local, note_inputs
 from gfxgraph.callables.trace.trace_result import RESTLESS_NUMBER, Found
 from gfxgraph.callables.trace.watch import same_addresses
 from gfxgraph.callables.training.gradients import Gradients

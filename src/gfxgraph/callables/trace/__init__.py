@@ -3,12 +3,11 @@
 Enters: functions, their arguments, Dynamo's guards and FX graphs.
 Stays out: captures, replays, and the code that makes them (held by an import contract).
 
-    frontend.py   a function traced by Dynamo: as a whole, or as pieces with Python between them
-    dynamo.py     how Dynamo is asked: settings, backend, the frame that it begins at; signals wait meanwhile
+    dynamo.py     a function traced by Dynamo: as a whole, or as pieces with Python between them; how Dynamo is asked
     trace_result.py  what Dynamo gave for one frame, and why that is not the whole call
-    corrections.py  what stands in the place of Dynamo's own rules, and of its logs, meanwhile
+    corrections.py  what stands in the place of Dynamo's own rules meanwhile
     world.py      what one trace read besides its arguments, and whether any of it may have changed
     guard_walk.py  the walk over Dynamo's guards: what to watch
     watch.py      how it is watched; also what a training step reads (../python_reads.py)
-    memory_words.py, dicts.py  detecting changes of objects and of dicts
+    memory_words.py  words of memory that change with an object
 """

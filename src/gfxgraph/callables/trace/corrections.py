@@ -1,7 +1,7 @@
 """What stands in the place of Dynamo's own while it traces for us (seen with torch 2.11 and 2.13).
 
-Its logs are left out. What it leaves to Python at once, or forgets, is mended. And its rules of Python, where they
-give another answer than Python:
+What it leaves to Python at once, or forgets, is mended. And its rules of Python, where they give another answer than
+Python:
 
     a dict is asked for a key     its keys are guarded if Dynamo cannot name the key; an object that is the key, or
                                   part of it, is guarded by identity: Dynamo guards only its class
@@ -17,7 +17,7 @@ give another answer than Python:
 
 The contents of sets, of which Dynamo guards only the length, are checked by us (``world.Granted``).
 
-Source: decision 0208; tests/conformance/test_graphed_lookups.py and test_graphed_results.py.
+Source: decision 0171; tests/conformance/test_graphed_lookups.py and test_graphed_results.py.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ from __future__ import annotations
 import collections
 import functools
 import itertools
-import logging
 import sys
-import traceback
 import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -79,60 +77,9 @@ def correct(changes: ExitStack, errors: list[Exception], seen: Seen) -> None:
 
 
 def _stand_ins(errors: list[Exception], seen: Seen) -> Iterator[StandIn]:
-    yield from _without_logs()
-    yield from _quicker()
     yield from _left_to_python(seen)
     yield from _rules()
     yield torch._dynamo.convert_frame, "format_error_msg", _noting(errors)
-
-
-def _without_logs() -> Iterator[StandIn]:
-    """Skip measuring the guards, which flushes caches, and reading whole files for function names.
-
-    This saves 50 and 100 ms per trace of a 16-layer Llama. No source line is looked up for each guard, either. If the
-    log is enabled, all of it is done.
-    """
-    guards, symbols = torch._dynamo.guards, torch._dynamo.symbolic_convert
-    of_guards = ["guards_log", "verbose_guards_log", "recompiles_log", "recompiles_verbose_log"]
-    for room, name, make, logs in (
-        (guards, "profile_guard_manager", _giving(0.0), ["guards_log"]),
-        (guards, "get_verbose_code_part", lambda own: lambda part, guard: part, of_guards),
-        (symbols, "get_funcname", _giving(None), ["trace_call_log", "trace_source_log"]),
-    ):
-        if all(hasattr(room, each) for each in (name, *logs)):
-            if not any(getattr(room, log).isEnabledFor(logging.DEBUG) for log in logs):
-                yield room, name, make
-
-
-def _giving(value: object) -> Callable[[object], Func]:
-    return lambda own: lambda *_: value
-
-
-def _quicker() -> Iterator[StandIn]:
-    """Dynamo's own answers, found faster: it formats all callers of each node, 5 % of the trace of a Llama."""
-    translator = torch._dynamo.symbolic_convert.InstructionTranslatorBase
-    if hasattr(translator, "is_co_filename_from_nn_modules"):
-        yield translator, "is_co_filename_from_nn_modules", _telling_nn_modules
-    yield torch._dynamo.output_graph, "traceback", _with_known_lines
-
-
-def _telling_nn_modules(own: Func) -> Func:
-    return lambda self: "torch/nn/modules" in self.f_code.co_filename
-
-
-def _with_known_lines(own: types.ModuleType) -> types.SimpleNamespace:
-    """``traceback``, which formats each frame once: every node has the frames of all callers."""
-
-    @functools.cache
-    def shown(file: str, line: int, name: str) -> str:
-        frame = own.FrameSummary(file, line, name, lookup_line=False)
-        return "".join(own.StackSummary.from_list([frame]).format())
-
-    class Frames(list[traceback.FrameSummary]):
-        def format(self) -> list[str]:
-            return [shown(each.filename, each.lineno or 0, each.name) for each in self]
-
-    return types.SimpleNamespace(**{**vars(own), "StackSummary": types.SimpleNamespace(from_list=Frames)})
 
 
 def _noting(errors: list[Exception]) -> Callable[[Func], Func]:
@@ -168,10 +115,10 @@ def _left_to_python(seen: Seen) -> Iterator[StandIn]:
         yield table, itertools.count, lambda own: _leaving
     yield translator, "_format_value", _formatting_known
     yield variables.functions.WrapperUserFunctionVariable, "call_function", _calling_kept
-    if hasattr(builder, "_wrap_lazy_constant"):
-        yield builder, "_wrap_lazy_constant", _wrapping_at_once
     if hasattr(lazy, "supported_types"):
         yield lazy, "supported_types", lambda own: ()
+    elif hasattr(builder, "_wrap_lazy_constant"):
+        yield builder, "_wrap_lazy_constant", _wrapping_at_once
     if hasattr(translator, "maybe_has_backedge"):
         yield translator, "maybe_has_backedge", _breaking_in_loops
 
@@ -303,20 +250,15 @@ def _rules() -> Iterator[StandIn]:
     variables = torch._dynamo.variables
     dicts: Tracker = variables.ConstDictVariable
     yield dicts, "install_dict_contains_guard", _asking_for_key
-    for name in ("mp_subscript_impl", "getitem_const"):
-        if name in vars(dicts):
-            yield dicts, name, _taking_item
-    sets: Tracker = variables.SetVariable
-    if "install_set_contains_guard" in vars(sets):
-        yield sets, "install_set_contains_guard", _asking_set
     yield getattr(dicts, "_HashableTracker", None) or variables.hashable.HashableTracker, "__eq__", _comparing_keys
-    for name in ("is", "is not", "==", "!="):
-        yield torch._dynamo.symbolic_convert.compare_op_handlers, name, _comparing_objects
-    if "iter_contains" in vars(variables.lists):
-        yield variables.lists, "iter_contains", _looking_in_list
+    compared = torch._dynamo.symbolic_convert.compare_op_handlers
+    for name in ("is", "is not"):
+        yield compared, name, _after(lambda tx, args, kwargs: _guard_operands(*args))
     protocol: Tracker = getattr(variables, "object_protocol", None)
     if protocol is not None:
-        yield protocol, "vt_identity_compare", _looking_for_object
+        yield protocol, "vt_identity_compare", _after(_guard_both)
+    else:
+        yield from _older_rules(dicts, compared)
     yield torch._dynamo.variables.builder, "is_from_closure_source", _of_closure
     for ordered in (dicts, getattr(variables, "OrderedDictVariable", dicts)):
         if "call_method" in vars(ordered):
@@ -324,10 +266,37 @@ def _rules() -> Iterator[StandIn]:
     torch_functions = variables.TorchInGraphFunctionVariable._get_handlers()
     if torch.full in torch_functions:
         yield torch_functions, torch.full, _filling
-    yield variables.BuiltinVariable, "call_isinstance", _asking_for_class
+    yield variables.BuiltinVariable, "call_isinstance", _after(_ask_for_class)
     yield variables.BuiltinVariable, "call_function_handler_cache", lambda own: _handlers
     yield variables.functions.LocalGeneratorObjectVariable, "reconstruct", _leaving_generator
     yield torch._dynamo.symbolic_convert.InstructionTranslator, "replace_tos_if_return_is_generator", _doing_nothing
+
+
+def _after(act: Func) -> Callable[[Func], Func]:
+    """The rule, after ``act`` with the same arguments."""
+
+    def made(own: Func) -> Func:
+        def rule(*args: Tracker) -> Tracker:
+            act(*args)
+            return own(*args)
+
+        return rule
+
+    return made
+
+
+def _older_rules(dicts: Tracker, compared: object) -> Iterator[StandIn]:
+    """Where equality, and what looks for an equal one, does not ask ``vt_identity_compare``."""
+    variables = torch._dynamo.variables
+    for name in ("==", "!="):
+        yield compared, name, _after(lambda tx, args, kwargs: _guard_both(*args))
+    if "getitem_const" in vars(dicts):
+        yield dicts, "getitem_const", _after(lambda self, tx, key: _guard_identity(key))
+    sets: Tracker = variables.SetVariable
+    if "install_set_contains_guard" in vars(sets):
+        yield sets, "install_set_contains_guard", _after(lambda self, tx, args: _guard_identity(args[0]))
+    if "iter_contains" in vars(variables.lists):
+        yield variables.lists, "iter_contains", _looking_in_list
 
 
 def _asking_for_key(ask: Func) -> Func:
@@ -341,30 +310,6 @@ def _asking_for_key(ask: Func) -> Func:
     return install_dict_contains_guard
 
 
-def _asking_set(ask: Func) -> Func:
-    def install_set_contains_guard(self: Tracker, tx: Tracker, args: list[Tracker]) -> None:
-        ask(self, tx, args)
-        _guard_identity(args[0])
-
-    return install_set_contains_guard
-
-
-def _taking_item(take: Func) -> Func:
-    def take_item(self: Tracker, tx: Tracker, key: Tracker) -> Tracker:
-        _guard_identity(key)
-        return take(self, tx, key)
-
-    return take_item
-
-
-def _comparing_objects(compare: Func) -> Func:
-    def compare_objects(tx: Tracker, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
-        _guard_both(*args)
-        return compare(tx, args, kwargs)
-
-    return compare_objects
-
-
 def _looking_in_list(look: Func) -> Func:
     def iter_contains(items: Iterable[Tracker], search: Tracker, *more: Tracker, **options: object) -> Tracker:
         items = list(items)
@@ -375,20 +320,29 @@ def _looking_in_list(look: Func) -> Func:
     return iter_contains
 
 
-def _looking_for_object(compare: Func) -> Func:
-    def vt_identity_compare(left: Tracker, right: Tracker) -> Tracker:
-        _guard_both(left, right)
-        return compare(left, right)
-
-    return vt_identity_compare
-
-
 def _guard_both(left: Tracker, right: Tracker) -> None:
     """Guard two objects of one class; objects of different classes differ by their class guards."""
     kinds = [type(each.value) for each in map(_realized, (left, right)) if _is_object(each)]
     if len(kinds) == 2 and kinds[0] is kinds[1]:
         _guard_identity(left)
         _guard_identity(right)
+
+
+def _guard_operands(left: Tracker, right: Tracker) -> None:
+    """Guard what ``is`` compares, whatever ``__eq__`` it has: Dynamo guards its class, its code, or what it holds.
+
+    Of one tuple that is reached in two ways Dynamo makes two.
+    """
+    variables = torch._dynamo.variables
+    kinds = variables.ListVariable, variables.SetVariable, variables.ConstDictVariable, variables.UserFunctionVariable
+    given = [each for each in map(_realized, (left, right)) if each.source]
+    if sum(isinstance(each, variables.TupleVariable) for each in given) == 2:
+        raise torch._dynamo.exc.Unsupported("it compares two tuples by `is`")
+    given = [each for each in given if isinstance(each, kinds) or _is_object(each)]
+    if len(given) == 2 and given[0].python_type() is given[1].python_type():
+        for each in given:
+            guard = each.source.make_guard(torch._dynamo.guards.GuardBuilder.ID_MATCH)
+            torch._dynamo.variables.base.install_guard(guard)
 
 
 def _realized(variable: Tracker) -> Tracker:
@@ -432,18 +386,12 @@ _SAME: Any = object.__eq__
 _SETTLED = {*sys.stdlib_module_names, "torch"}
 
 
-def _asking_for_class(ask: Func) -> Func:
-    def call_isinstance(self: Tracker, tx: Tracker, value: Tracker, kind: Tracker) -> Tracker:
-        found = kind.as_python_constant()
-        for each in found if isinstance(found, tuple) else (found,):
-            check = getattr(type(each), "__instancecheck__", None)
-            if isinstance(check, types.FunctionType) and check.__module__.partition(".")[0] not in _SETTLED:
-                raise torch._dynamo.exc.Unsupported(
-                    "it calls isinstance() with a class that defines __instancecheck__"
-                )
-        return ask(self, tx, value, kind)
-
-    return call_isinstance
+def _ask_for_class(self: Tracker, tx: Tracker, value: Tracker, kind: Tracker) -> None:
+    found = kind.as_python_constant()
+    for each in found if isinstance(found, tuple) else (found,):
+        check = getattr(type(each), "__instancecheck__", None)
+        if isinstance(check, types.FunctionType) and check.__module__.partition(".")[0] not in _SETTLED:
+            raise torch._dynamo.exc.Unsupported("it calls isinstance() with a class that defines __instancecheck__")
 
 
 def _ordering(call: Func) -> Func:

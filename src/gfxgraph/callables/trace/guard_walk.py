@@ -253,29 +253,22 @@ class GuardWalk(Watch):
 
     def _child(self, parent: Any, source: str, value: Any) -> None:
         """Watch that ``parent`` still leads to ``value``."""
-        if isinstance(parent, (*_FIXED, dict, list)):
-            return  # it cannot change, or is watched as a whole
-        if _CLASS_DICT.match(source):
-            return  # the class's items are compared
+        if isinstance(parent, (*_FIXED, dict, list)) or _CLASS_DICT.match(source):
+            return  # it cannot change, is watched as a whole, or its items are compared
         of_function = _DEFAULTS.search(source)
-        if of_function and isinstance(parent, types.FunctionType):
-            self.attribute(parent, of_function.group(1), getattr(parent, of_function.group(1)))
-            return
-        if isinstance(parent, types.CellType):
-            self.attribute(parent, "cell_contents", value)
-            return
-        if source.startswith("type(") and type(parent) is value:
-            self.word("type", parent, value, "type({0}) is not {1}")
-            return
         found = _PLAINLY.match(source) or _ATTRIBUTE.search(source)
         name = found.group(1) if found else _literal_item(source)  # an item of the object's own dict
-        if not isinstance(name, str) or not name.isidentifier():
+        if of_function and isinstance(parent, types.FunctionType):
+            self.attribute(parent, of_function.group(1), getattr(parent, of_function.group(1)))
+        elif isinstance(parent, types.CellType):
+            self.attribute(parent, "cell_contents", value)
+        elif source.startswith("type(") and type(parent) is value:
+            self.word("type", parent, value, "type({0}) is not {1}")
+        elif not isinstance(name, str) or not name.isidentifier():
             raise Unwatchable(f"{source} of a {type(parent).__qualname__}")
-        if name == "__dict__":
-            return
-        if isinstance(parent, types.ModuleType) and is_users(parent):
+        elif isinstance(parent, types.ModuleType) and is_users(parent) and name != "__dict__":
             self.compare((id(parent), name), vars(parent), value, f"{{0}}.get({name!r}) is not {{1}}")
-        else:
+        elif name != "__dict__":
             self.attribute(parent, name, value, is_plain=_PLAINLY.match(source) is not None)
 
     def _computed(self, parent: Any, source: str, value: Any) -> None:

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from gfxgraph.callables.trace.guard_walk import GuardWalk
 from gfxgraph.callables.trace.trace_result import RESTLESS_NUMBER, asks_by_name, catches
-from gfxgraph.callables.trace.watch import PACKAGES, Unwatchable, is_other_zero, same_tensors
+from gfxgraph.callables.trace.watch import PACKAGES, Unwatchable, is_other_zero, is_packages, same_tensors
 from gfxgraph.config import LOOKS_UP_VARIABLES, environment
 
 MAX_REBOUND = 4
@@ -427,8 +427,7 @@ def _holds_class(cell: types.CellType) -> bool:
 
 def _is_programs(kind: type) -> bool:
     """True for a class of the program's, not of a package's."""
-    where = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
-    return kind.__module__ not in sys.builtin_module_names and not PACKAGES.search(where)
+    return kind.__module__ not in sys.builtin_module_names and not is_packages(sys.modules.get(kind.__module__))
 
 
 @functools.cache

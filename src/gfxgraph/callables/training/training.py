@@ -256,7 +256,7 @@ class TrainingStep(CapturedCallable):
             return None
         for each in held:
             if each.snapshot.key == now.key and each.fits():
-                each.snapshot = now  # watch the new state
+                each.snapshot = now.watched()
                 return each
         if not self._is_settled(now):
             return None
@@ -366,12 +366,13 @@ class TrainingStep(CapturedCallable):
                 on_unsafe = self._arena.state.settings.on_unsafe
                 captured = capture_graph(self._arena, run, self._pool, on_unsafe=on_unsafe)
             graph, made = captured.graph, captured.result
-            known.outputs = Outputs(pytree.tree_map_only(Tensor, Tensor.detach, made), (), ())
             problem = _why_no_result(graph, made)
+            if not problem:
+                known.outputs = Outputs(pytree.tree_map_only(Tensor, Tensor.detach, made), (), ())
             after = self._look()
             if not problem and (after is None or after.key != now.key):
                 problem = self._why_for_good if after is None else f"its capture changes {now.differs(after)}"
-            known.snapshot = after or now
+            known.snapshot = (after or now).watched()
         except (RuntimeError, NotATree) as error:
             if is_interrupt(error):
                 raise

@@ -21,6 +21,8 @@ _ROCM_OF_DKMS: dict[Version, Version] = {
 }
 _DOCKER = "docker run --device=/dev/kfd --device=/dev/dri --group-add video --group-add render"
 _SHM_LEAST = 1 << 30
+_FOR_SPEED = {"HIP_FORCE_DEV_KERNARG": "1", "GPU_MAX_HW_QUEUES": "2", "HSA_NO_SCRATCH_RECLAIM": "1"}
+"""Of AMD's guide to vLLM and PyTorch on Instinct."""
 
 
 def gpu(site: Site) -> list[CheckResult]:
@@ -178,11 +180,20 @@ def shared_memory(site: Site) -> list[CheckResult]:
     return [CheckResult("shared memory", CheckState.AMBER, *text, "docker run --ipc=host ...   # or --shm-size=8g")]
 
 
-CHECKS: tuple[Check, ...] = (
-    gpu,
-    kernel_driver,
-    permissions,
-    pcie_atomics,
-    iommu,
-    shared_memory,
-)
+def instinct_speed(site: Site) -> list[CheckResult]:
+    """What AMD's tuning guide for MI300 asks of the host; hints for speed, to be measured."""
+    if not any(card.arch.startswith(("gfx94", "gfx95")) for card in site.gpus):
+        return []
+    found = []
+    if site.machine.text("/proc/sys/kernel/numa_balancing").strip() not in ("", "0"):
+        text = "NUMA balancing is on; AMD advises against it", "NUMA balancing 处于开启状态，AMD 建议关闭"
+        fix = "sudo sh -c 'echo 0 > /proc/sys/kernel/numa_balancing'"
+        found.append(CheckResult("speed", CheckState.AMBER, *text, fix))
+    lacking = [f"{name}={value}" for name, value in _FOR_SPEED.items() if name not in site.machine.environ]
+    if lacking:
+        text = f"AMD recommends {' '.join(lacking)}", f"AMD 建议设置 {' '.join(lacking)}"
+        found.append(CheckResult("speed", CheckState.GREEN, *text))
+    return found
+
+
+CHECKS: tuple[Check, ...] = (gpu, kernel_driver, permissions, pcie_atomics, iommu, shared_memory, instinct_speed)

@@ -12,8 +12,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gfxgraph.callables.trace import memory_words  # noqa: E402
-from gfxgraph.callables.trace.dicts import HAS_TAGS, sees_attributes, watched  # noqa: E402
 from gfxgraph.callables.trace.memory_words import Words, word_of, words_of, words_of_list  # noqa: E402
+from gfxgraph.callables.trace.watch import HAS_TAGS, sees_attributes, watched  # noqa: E402
 
 
 def _same_storage_as_int(p):

@@ -239,7 +239,8 @@ def arguments(driver: RuntimeDriver, gpu: Machine) -> Facts:
             "why_unknown": seen.why_unknown.rpartition("/")[2],
         }
         if seen.params is None:
-            assert refusal(lambda n=node, p=seen: driver.patcher(1, n, p)).code == "kernel_layout_unknown"
+            if seen.packed is None:
+                assert refusal(lambda n=node, p=seen: driver.patcher(1, n, p)).code == "kernel_layout_unknown"
             seen = driver.node_params(node, ADD_LAYOUT)
         assert seen.params is not None
         assert seen.params[:3] == (struct.pack("<Q", out), struct.pack("<Q", source), struct.pack("<i", 4))

@@ -22,6 +22,7 @@ import json
 import math
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -214,18 +215,14 @@ def create(path: Path, mode: int = 0o666) -> IO[bytes]:
     return os.fdopen(os.open(path, _NEW, mode), "wb")
 
 
-def open_own(path: Path, *, is_emptied: bool = False) -> int:
-    """A descriptor to write to a file in a folder that only this program uses; made where it is not there.
-
-    Raises:
-        OSError: a link stands in its place.
-    """
-    return os.open(path, os.O_WRONLY | os.O_CREAT | _NO_LINK | _CLOSES | (os.O_TRUNC if is_emptied else 0), 0o600)
-
-
 def move(source: Path, target: Path) -> None:
     """Put a file of ours in the place of another in the same folder."""
     os.replace(source, target)
+
+
+def copy_tree(tree: str, folder: str) -> None:
+    """Copy a tree, without git's own folder, to a new one; links stay links."""
+    shutil.copytree(tree, folder, symlinks=True, ignore=shutil.ignore_patterns(".git"))
 
 
 def read(path: Path, limit: int = MOST_NBYTES) -> bytes:
@@ -303,6 +300,5 @@ def _finite(text: str) -> float:
 
 
 def umask() -> int:
-    now = os.umask(0o077)
-    os.umask(now)
+    os.umask(now := os.umask(0o077))
     return now

@@ -46,7 +46,6 @@ def test_nothing_is_written_through_a_link(tmp_path):
         lambda: files.write(link, "gone"),
         lambda: files.append(link, "gone"),
         lambda: files.create(link),
-        lambda: files.open_own(link, is_emptied=True),
         lambda: files.read(link),
     ):
         with pytest.raises(OSError):

@@ -66,6 +66,7 @@ from gfxgraph.callables.signature import (
     twins_of,
 )
 from gfxgraph.callables.trace.dynamo import Calls, Frontend, is_compiled
+from gfxgraph.callables.worlds import for_dynamo
 from gfxgraph.capture.replay.graph_tensors import size_of, used_on
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.errors import CaptureError, first_line
@@ -390,7 +391,7 @@ class Captured(CapturedCallable):
         draws = Draws(self.arena.device_index, is_opaque=self.shared.is_opaque)
         writes = ArgumentWrites(call.tensors)
         try:
-            args, kwargs = call.for_dynamo() if self.shared.run is not self.shared.fn else (call.args, call.kwargs)
+            args, kwargs = for_dynamo(call) if self.shared.run is not self.shared.fn else (call.args, call.kwargs)
             with torch.cuda.stream(stream), draws:
                 result = self.fn(*args, **kwargs)
                 if args is not call.args:

@@ -170,7 +170,7 @@ def skeleton(structure: Any) -> Any:
 _CONSTANTS = frozenset((bool, int, float, complex, str, bytes, type(None)))
 
 
-def _constants_in(structure: object) -> Iterator[tuple[type, Any]]:
+def constants_in(structure: object) -> Iterator[tuple[type, Any]]:
     """The constants of a structure with their types."""
     if type(structure) is not tuple:
         return
@@ -178,17 +178,12 @@ def _constants_in(structure: object) -> Iterator[tuple[type, Any]]:
         yield structure
         return
     for part in structure:
-        yield from _constants_in(part)
-
-
-def numbers_in(structure: object) -> tuple[object, ...]:
-    """The ints and floats among the constants of a structure."""
-    return tuple(value for kind, value in _constants_in(structure) if kind is int or kind is float)
+        yield from constants_in(part)
 
 
 def zeros_in(structure: object) -> tuple[str, ...]:
     """The constants 0.0 and -0.0, which are equal under ``==``."""
-    return tuple(value for kind, value in _constants_in(structure) if kind is float and value in _ZEROS)
+    return tuple(value for kind, value in constants_in(structure) if kind is float and value in _ZEROS)
 
 
 _ZEROS = ((0.0).hex(), (-0.0).hex())
@@ -412,22 +407,8 @@ class Call:
         ]
         return (*self.kind, *shapes)
 
-    def for_dynamo(self) -> tuple[Args, Kwargs]:
-        """The arguments in the form of a graph's buffers, which Dynamo would otherwise tell apart: copies of
-        inference
-        tensors, and for a view a tensor over the same memory that is not a view.
-        """
-        given = [t for t in self.tensors if t.is_inference() or (t._is_view() and not t.requires_grad)]
-        others = {id(t): _as_buffer(t) for t in given}
-        if not others:
-            return self.args, self.kwargs
-        change = lambda t: others.get(id(t), t)  # noqa: E731
-        return replace(tuple(self.args), change), replace(dict(self.kwargs), change)
-
     def given_back(self, result: Any, args: Args, kwargs: Kwargs) -> Any:
-        """Turn the result of a call with ``for_dynamo``'s arguments into the call's own result, and copy back what
-        was written.
-        """
+        """Turn the result of a call with ``worlds.for_dynamo``'s arguments into the call's own; copy back writes."""
         if args is self.args:
             return result
         copies: list[Tensor] = []
@@ -471,7 +452,7 @@ def understand(
     return Call(args, kwargs, tensors, structure, device, aliases, kind, key)
 
 
-def _as_buffer(tensor: Tensor) -> Tensor:
+def as_buffer(tensor: Tensor) -> Tensor:
     with torch.inference_mode(False), torch.no_grad():
         if tensor.is_inference():
             made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)

@@ -30,9 +30,11 @@ from gfxgraph.callables.signature import (
     InPieces,
     Kwargs,
     RunEagerly,
+    as_buffer,
+    constants_in,
     has_buffer,
     named_by,
-    numbers_in,
+    replace,
     skeleton,
     tensor_key,
     what_changed,
@@ -215,7 +217,7 @@ class Worlds:
         front = self._known.front
         if front.does_ask_by_name and any(vars(t) for t in call.tensors):
             raise RunEagerly("it looks up attributes by name, and an argument is a tensor with added attributes")
-        args, kwargs = call.for_dynamo()
+        args, kwargs = for_dynamo(call)
         world = self._known.world(call.key, args, kwargs, functools.partial(_check, call))
         if world is None:
             return False
@@ -228,7 +230,7 @@ class Worlds:
 
     def _is_restless(self, world: World, call: Call) -> bool:
         """Whether the call's numbers are new, after many of which most did not come again."""
-        numbers = numbers_in(call.structure)
+        numbers = tuple(value for kind, value in constants_in(call.structure) if kind is int or kind is float)
         known = world.numbers
         if len(known) >= MOST_NUMBERS and numbers not in known and 2 * sum(known.values()) < len(known):
             return bool(numbers)
@@ -246,7 +248,7 @@ class Worlds:
         current = torch.cuda.current_stream(arena.device_index)
         # A call that may be differentiated stays on its own stream: backward runs where forward ran.
         stream = current if torch.is_grad_enabled() else arena.stream
-        args, kwargs = call.for_dynamo()
+        args, kwargs = for_dynamo(call)
         stream.wait_stream(current)
         try:
             watch = arena.state.hang_watch
@@ -296,6 +298,19 @@ def _check(call: Call, world: World) -> None:
         raise RunEagerly("0.0 and -0.0 were both passed, and Dynamo does not distinguish them")
     if world.does_catch and world.skeleton not in (None, skeleton(call.structure)):
         raise RunEagerly("it catches errors, and Dynamo does not distinguish what two kinds of arguments lack")
+
+
+def for_dynamo(call: Call) -> tuple[Args, Kwargs]:
+    """The arguments in the form of a graph's buffers, which Dynamo would otherwise tell apart.
+
+    Copies of inference tensors, and for a view a tensor over the same memory that is not a view.
+    """
+    given = [t for t in call.tensors if t.is_inference() or (t._is_view() and not t.requires_grad)]
+    others = {id(t): as_buffer(t) for t in given}
+    if not others:
+        return call.args, call.kwargs
+    change = lambda t: others.get(id(t), t)  # noqa: E731
+    return replace(tuple(call.args), change), replace(dict(call.kwargs), change)
 
 
 def _key_of(tensor: Tensor) -> Any:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gfxgraph import files
 from gfxgraph.cli import _contract
 from gfxgraph.cli._port_options import ARCH, JSON, LANG, PATH, archs_of, fail
 from gfxgraph.port.files import write_out
@@ -218,7 +219,7 @@ def _copy(path: str, folder: str) -> None:
     if inside or not os.path.isdir(path) or os.path.lexists(folder):
         _contract.refuse("file_unusable", path=folder, problem="--hipify: not a new folder outside the tree")
     try:
-        shutil.copytree(path, folder, symlinks=True, ignore=shutil.ignore_patterns(".git"))
+        files.copy_tree(path, folder)
     except (OSError, shutil.Error) as error:
         fail(error if isinstance(error, OSError) and error.strerror else f"{folder}: {str(error)[:200]}")
 

@@ -245,8 +245,7 @@ class Watch:
         is_plain = is_plain or isinstance(owner, types.ModuleType) or self.is_found_plainly(owner, name)
         own = self.told(owner) if is_plain else None
         of_kind = inspect.getattr_static(kind, name, NOTHING)
-        getter = _getter(of_kind)
-        if own is not None and getter is not None and name not in own:
+        if own is not None and name not in own and (getter := _getter(of_kind)) is not None:
             inner = getattr(owner, getter.__code__.co_names[0], NOTHING)
             if inner is value:
                 self.watch(own, (name,))
@@ -289,6 +288,15 @@ class Watch:
         return name
 
 
+def _getter(value: Any) -> types.FunctionType | None:
+    """The function of a property that returns another attribute of the object unchanged."""
+    code = getattr(getattr(value, "fget", None), "__code__", None)
+    if not isinstance(value, property) or code is None or len(code.co_names) != 1 or code.co_nlocals != 1:
+        return None
+    steps = [step.opname for step in dis.get_instructions(code)]
+    return value.fget if steps in _READS_ONE else None  # type: ignore[return-value]
+
+
 class _Every(set[str]):
     """A set that contains every name."""
 
@@ -329,15 +337,6 @@ def _is_stored(owner: type, name: str, value: object) -> bool:
     """Whether a class returns the value stored under the name in its own dict or in a base's."""
     is_computed = hasattr(type(inspect.getattr_static(type(owner), name, None)), "__set__")
     return not is_computed and inspect.getattr_static(owner, name, NOTHING) is value
-
-
-def _getter(value: Any) -> types.FunctionType | None:
-    """The function of a property that returns another attribute of the object unchanged."""
-    code = getattr(getattr(value, "fget", None), "__code__", None)
-    if not isinstance(value, property) or code is None or len(code.co_names) != 1 or code.co_nlocals != 1:
-        return None
-    steps = [step.opname for step in dis.get_instructions(code)]
-    return value.fget if steps in _READS_ONE else None  # type: ignore[return-value]
 
 
 def dict_of(kind: type) -> dict[str, Any]:

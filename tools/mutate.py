@@ -154,7 +154,7 @@ def failing(tests: list[str], jobs: int) -> list[str]:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
         return ["hang"]
-    found = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
+    found = re.findall(r"^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
     return found or (["collection"] if done.returncode not in (0, 5) else [])
 
 

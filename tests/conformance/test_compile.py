@@ -20,6 +20,7 @@ from torch import nn
 import gfxgraph
 from gfxgraph import GuardMismatch
 from gfxgraph.callables.pieces.region import Region
+from gfxgraph.compile import backend
 from gfxgraph.compile import regions as living
 from tests.conformance.conftest import HAS_GPU
 
@@ -34,6 +35,7 @@ _before: list[Region] = []
 def _fresh(monkeypatch):
     monkeypatch.setenv("GFXGRAPH_COMPILE", "1")  # on an NVIDIA GPU nothing changes unless asked
     torch._dynamo.reset()
+    backend.register()  # as an installed package's entry points do
     _before[:] = living()
     yield
     _before.clear()

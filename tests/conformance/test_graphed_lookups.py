@@ -223,8 +223,15 @@ def an_object_as_a_key():
     return (lambda x: x * state.scales[state.now]), changes
 
 
+def an_object_of_two_names():
+    first, second = types.SimpleNamespace(gain=2.0), types.SimpleNamespace(gain=3.0)
+    state, kept = types.SimpleNamespace(now=first), {"best": [first]}
+    changes = [lambda: setattr(state, "now", second), lambda: kept["best"].__setitem__(0, second)]
+    return (lambda x: x * kept["best"][0].gain - state.now.gain), changes
+
+
 CASES = [
-    a_marker, a_list_that_is_the_default, objects_that_may_be_equal, functions_of_one_code,
+    an_object_of_two_names, a_marker, a_list_that_is_the_default, objects_that_may_be_equal, functions_of_one_code,
     a_tuple_that_is_the_default, equal_objects, an_object_in_a_set, an_object_as_a_key, an_object_that_is_the_key,
     objects_that_are_one, an_object_in_a_list, a_class_that_says_what_its_instances_are,
     a_parameter_that_is_given_an_attribute,

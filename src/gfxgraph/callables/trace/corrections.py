@@ -290,8 +290,8 @@ def _older_rules(dicts: Tracker, compared: object) -> Iterator[StandIn]:
     variables = torch._dynamo.variables
     for name in ("==", "!="):
         yield compared, name, _after(lambda tx, args, kwargs: _guard_both(*args))
-    if "getitem_const" in vars(dicts):
-        yield dicts, "getitem_const", _after(lambda self, tx, key: _guard_identity(key))
+    for name in vars(dicts).keys() & {"getitem_const", "getitem_const_raise_exception_if_absent"}:
+        yield dicts, name, _after(lambda self, tx, key: _guard_identity(key))
     sets: Tracker = variables.SetVariable
     if "install_set_contains_guard" in vars(sets):
         yield sets, "install_set_contains_guard", _after(lambda self, tx, args: _guard_identity(args[0]))

@@ -31,6 +31,7 @@ _CLASS_DICT = re.compile(r"^dict\((.*)\.__dict__\)$")
 _DEFAULTS = re.compile(r"\.(__defaults__|__kwdefaults__)\[")
 _CONTAINS = re.compile(r"___dict_contains\('([^']+)',")
 _LACKS = re.compile(r"not hasattr\(.*, '(\w+)'\)")
+_OF_ARGUMENTS = re.compile(r"\bL\['(args|kwargs)'\]")
 _FIXED = (
     int, float, complex, str, bytes, bool, types.NoneType, tuple, frozenset, range, slice, enum.Enum, types.CodeType,
     types.BuiltinFunctionType, types.MethodType, types.MethodDescriptorType, types.WrapperDescriptorType,
@@ -75,6 +76,24 @@ class GuardWalk(Watch):
                 self._argument(manager)
             else:
                 self._node(manager, None)
+        for guard in getattr(root, "get_epilogue_lambda_guards", list)():
+            for part in guard.verbose_code_parts():
+                sources = part.partition("  #")[0].split(" is ")
+                for source in sources if len(sources) == 2 and not _OF_ARGUMENTS.search(part) else ():
+                    self._way(ast.parse(source.strip(), mode="eval").body)
+
+    def _way(self, node: ast.expr) -> None:
+        """Watch each step to an object that Dynamo met twice: of the second way it guards that it is the same."""
+        if isinstance(node, ast.Call):
+            for argument in node.args:
+                self._way(argument)
+        elif isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.value, ast.Name):
+            self._way(node.value)
+            parent, source = self._evaluate(ast.unparse(node.value)), ast.unparse(node)
+            if isinstance(parent, dict | list):
+                self.content(parent)
+            else:
+                self._child(parent, source, self._evaluate(source))
 
     def walk_inside(self, root: Any) -> None:
         """Like ``walk``, for an inner frame: nothing else compares its arguments."""

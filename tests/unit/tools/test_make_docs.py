@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from gfxgraph.diagnostics.entries import codes
 from gfxgraph.port.registry import load
 
 ROOT = Path(__file__).parents[3]
+sys.path.append(str(ROOT / "tools"))  # for the tools that it imports
 
 
 @pytest.fixture(scope="module")

@@ -44,6 +44,8 @@ class TorchHabits:
     # 2.11: a failed capture leaves the default generator in capture mode and the pool routed.
     failed_capture_leaves_generator: bool
     failed_capture_leaves_routing: bool
+    # 2.12: what it has ended, or never came to begin, it refuses to end.
+    refuses_a_second_end: bool
 
 
 @dataclass(frozen=True, slots=True)

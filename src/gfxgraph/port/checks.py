@@ -69,7 +69,7 @@ def made(kind: str, spec: Table) -> Check:
         if spec.get("translated") is False and ctx.project.is_translated(f.path):
             return
         for one in once_a_line(h for question, wanted in asked for h in question(f, wanted, ctx)):
-            if not_line is not None and not_line.search(f.lines[one.line - 1 - getattr(f, "offset", 0)]):
+            if not_line is not None and not_line.search(f.lines[one.line - 1]):
                 continue
             if not commands or one.node.keyword.lower() in commands:
                 yield replace(one, group=spec.get("group", ""), severity=severity or one.severity)
@@ -91,7 +91,7 @@ def _code(f: CppFile, wanted: str, ctx: Context) -> Found:
         return
     for number, line in enumerate(f.code.split("\n") if '"' in wanted else f.bare, 1):
         if (match := matcher.search(line)) and not re.match(r"\s*#\s*(?:error|warning|pragma\s+message)", line):
-            yield line_hit(number + f.offset, match.start(), **_named(match.group(), line))
+            yield line_hit(number, match.start(), **_named(match.group(), line))
 
 
 def _includes(f: CppFile, wanted: str, ctx: Context) -> Found:

@@ -29,7 +29,7 @@ def warp_size_32_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
         if _NAME.fullmatch(name) and (re.fullmatch(r"32[uU]?", value) or _bounded(value)):
             yield cpp_hit(f, n, expr=f.source(n))
     for found in re.finditer(r"static_assert\s*\(\s*\w*(?i:warp_?size)\w*\s*==\s*32", f.code):
-        yield line_hit(f.code.count("\n", 0, found.start()) + 1 + f.offset, expr=found.group())
+        yield line_hit(f.code.count("\n", 0, found.start()) + 1, expr=found.group())
     for n in f.nodes("field_declaration", "optional_parameter_declaration"):
         match = re.search(r"\b(\w+)\s*=\s*\{?32[uU]?\}?\s*;?$", f.source(n))
         if match and _NAME.fullmatch(match.group(1)):
@@ -43,7 +43,7 @@ def warp_size_32_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
             yield cpp_hit(f, n, expr=text[:80])
     for found in _RETURNED.finditer(f.code):
         if _NAME.fullmatch(found.group(1)):
-            yield line_hit(f.code.count("\n", 0, found.start(2)) + 1 + f.offset, expr=f"{found.group(1)}() is 32")
+            yield line_hit(f.code.count("\n", 0, found.start(2)) + 1, expr=f"{found.group(1)}() is 32")
     for name, line, column in f.idents_like(r"tiled_partition|thread_block_tile"):
         row = f.line_text(line)
         if re.match(r"\s*<\s*32\s*>", row[column + len(name) :]):
@@ -355,18 +355,14 @@ def bare_32_in_warp_code(f: CppFile, ctx: Context) -> Iterator[Hit]:
         return  # without parsing
     exchanging = exchange_lines(f)
     bodies = {n for node in f.nodes("function_definition") for n in range(f.line(node), int(node.end_point[0]) + 2)}
-    launching = {
-        n
-        for node, _ in functions_with(f, _LAUNCH)
-        for n in range(f.line(node), int(node.end_point[0]) + 2 + f.offset)
-    }
+    launching = {n for node, _ in functions_with(f, _LAUNCH) for n in range(f.line(node), int(node.end_point[0]) + 2)}
     in_file = bool(EXCHANGE.search(f.code)) or beside
     for number, column, line in candidates:
         slots = bool(_SLOTS.search(line)) and _HELD.search(f.code)
-        if not slots and (not in_file or (number in bodies and number + f.offset not in exchanging and is_device)):
+        if not slots and (not in_file or (number in bodies and number not in exchanging and is_device)):
             if number not in launching or not in_file:
                 continue  # the lanes of this function do not see each other: 32 is a tile here
-        yield line_hit(number + f.offset, column, expr=line.strip()[:90])
+        yield line_hit(number, column, expr=line.strip()[:90])
 
 
 def _candidates(f: CppFile, *, is_device: bool, in_warp_code: bool, chunked: bool) -> Iterator[tuple[int, int, str]]:
@@ -396,7 +392,7 @@ def cub_warp_width(f: CppFile, ctx: Context) -> Iterator[Hit]:
         if match := _DEFAULT.search(line):
             if alias := re.search(r"\busing\s+(\w+)\s*=|\btypedef\b.*>\s*(\w+)\s*;", line):
                 types.add(alias[1] or alias[2])
-            yield line_hit(number + f.offset, match.start(), name=match.group()[:80])
+            yield line_hit(number, match.start(), name=match.group()[:80])
     for name, at, column in f.idents_like("|".join(map(re.escape, sorted(types))) if types else r"(?!)"):
         yield line_hit(at, column, name=name)
 

@@ -12,10 +12,11 @@ from gfxgraph.port.budget import FILE_SECONDS, OutOfTimeError, processor_time
 from gfxgraph.port.files import printable
 from gfxgraph.port.guards import cpp as cpp_guards
 from gfxgraph.port.guards import text as text_guards
+from gfxgraph.port.guards.cpp import Macros
 from gfxgraph.port.guards.python import PyGuards
-from gfxgraph.port.guards.worlds import NVIDIA, DeviceKind
+from gfxgraph.port.guards.worlds import DeviceKind
 from gfxgraph.port.impact import rank
-from gfxgraph.port.model import Finding, Hit, Rule, Scope, Severity, SkippedFile
+from gfxgraph.port.model import Finding, Hit, Rule, Severity, SkippedFile
 from gfxgraph.port.project import ANSWERED_BY_HOME, HOME, Project, UnreadableError, kind_of
 from gfxgraph.port.readers.cpp import CppFile
 from gfxgraph.port.readers.directives import TooDeepError
@@ -190,8 +191,6 @@ def _run_lines(
             reached, reason = archs, ""
             if isinstance(hit.node, LogicalLine):
                 reached, reason = text_guards.reaching(hit.node, archs)
-                if rule.scope is Scope.ONLY_AMD and context.vendor != "amd" and not text_guards.only_amd(hit.node):
-                    continue
             _record(context, result, rule, hit, file.lines, reached, reason)
 
 
@@ -213,12 +212,6 @@ def _audit_python(
                 hit = replace(hit, guarded_by=f"this module needs {needed}; its import is the finding")
             if isinstance(node, ast.AST):
                 if is_said(file, node):
-                    continue
-                if (
-                    rule.scope is Scope.ONLY_AMD
-                    and context.vendor != "amd"
-                    and guards.exclusion(node, NVIDIA) is None
-                ):
                     continue
                 reached, reason = guards.reaching(node, archs)
             else:
@@ -273,16 +266,10 @@ def is_said(file: PyFile, node: ast.AST) -> bool:
     return False
 
 
-def _cpp_reach(
-    file: CppFile, hit: Hit, rule: Rule, context: Context, archs: tuple[Arch, ...]
-) -> tuple[tuple[Arch, ...] | None, str]:
-    macros = context.project.macros
+def _cpp_reach(file: CppFile, hit: Hit, macros: Macros, archs: tuple[Arch, ...]) -> tuple[tuple[Arch, ...], str]:
     arm = file.arm(hit.line)
     if hit.guard_free and arm is not None:
         arm = arm.parent if arm.line == hit.line else arm
-    if rule.scope is Scope.ONLY_AMD:
-        if context.vendor != "amd" and not cpp_guards.only_amd(arm, macros):
-            return None, ""
     if arm is None:
         return archs, ""
     key = (arm.index, *(a.name for a in archs))
@@ -300,9 +287,8 @@ def _run_cpp(
 ) -> None:
     for rule, check in rules:
         for hit in guarded_run(rule, check, file, context, result):
-            reached, reason = _cpp_reach(file, hit, rule, context, archs)
-            if reached is not None:
-                _record(context, result, rule, hit, file.lines, reached, reason)
+            reached, reason = _cpp_reach(file, hit, context.project.macros, archs)
+            _record(context, result, rule, hit, file.lines, reached, reason)
 
 
 def _record(

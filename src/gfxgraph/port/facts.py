@@ -132,4 +132,3 @@ def _requirements(project: Project, found: _Found, path: str, text: str) -> None
 
 def _build(project: Project, found: _Found, path: str, text: str) -> None:
     project.has_hip_build |= bool(_HIP_BUILD.search(text))
-    project.has_werror |= "-Werror" in text

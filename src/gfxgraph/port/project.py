@@ -32,8 +32,7 @@ _GIT_S = 10
 HOME = "hip_compat"  # the folder that `port fix` writes: it is AMD's, and nothing in it is left to port
 # What the folder answers: names, targets and paths of CUDA's toolkit.
 ANSWERED_BY_HOME = frozenset(
-    {"untranslated-cuda", "cmake-cuda-language", "cuda-link-libs", "cmake-cuda-arch", "cub-primitives", "nvtx",
-     "cuda-named-in-recipe"}
+    {"untranslated-cuda", "cmake-cuda-language", "cuda-named-in-recipe"}
 )  # fmt: skip
 _SKIP_DIRS = frozenset(
     {HOME, ".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".tox", ".nox", "site-packages",
@@ -130,7 +129,6 @@ class Project:
     has_torch_extension: bool = False
     asks_cuda_home: bool = False
     has_hip_build: bool = False
-    has_werror: bool = False
     has_home: bool = False
     requires: frozenset[str] = frozenset()
     diff: dict[str, frozenset[int]] | None = None

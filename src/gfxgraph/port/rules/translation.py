@@ -191,36 +191,3 @@ def device_only_special_member(f: CppFile, ctx: Context) -> Iterator[Hit]:
         given = re.match(r"(?:\w+::)*(\w+)\s*&\s*operator\s*=\s*\(", rest)
         if (made and made.group(1) in names) or (given and given.group(1) in names):
             yield line_hit(number, line.index("__device__"), expr=line.strip()[:90])
-
-
-_CUDA = re.compile(
-    r"__(?:shfl\w*|ballot|any|all|match_\w+)_sync\s*\(|\bcuda_(?:runtime|fp16|bf16|fp8)\w*\.h|cooperative_groups|"
-    r"\basm\s+volatile|\bcurand_\w+\s*\(|#include\s*<(?:cuda|cub|mma|curand)"
-)
-
-
-def cuda_in_cpp_string(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    if not _CUDA.search(f.code):
-        return
-    bare = blank_comments(f.text, strings=True).split("\n")
-    for number, line in enumerate(f.code.split("\n"), 1):
-        match = None if line.lstrip().startswith("#") else _CUDA.search(line)
-        if match and match.group() not in bare[number - 1] and '"' in line:
-            yield line_hit(number, match.start(), text=line.strip()[:90])
-
-
-_CALL = re.compile(
-    r"\s*(cuda(?:Malloc|Free|Mem|Stream|Event|Set|Get|Device|Host|Func|Launch|Graph|Ipc|Peek)\w*)\s*\("
-)
-
-
-def unchecked_status(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    """Calls that stand as a statement of their own: hipError_t may not be dropped, and warnings are errors here."""
-    if not ctx.project.has_werror:
-        return
-    before = ";"
-    for number, line in enumerate(f.bare, 1):
-        match = _CALL.match(line)
-        if match and before in ";{}:" and match[1] not in ctx.project.own_names:
-            yield line_hit(number, match.start(1), name=match[1], group="unchecked")
-        before = line.rstrip()[-1:] or before

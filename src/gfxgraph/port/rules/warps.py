@@ -172,23 +172,6 @@ def _wide(f: CppFile, name: str) -> bool:
 _SOURCE = re.compile(r"\b__(ballot(_sync)?|activemask|match_(any|all)(_sync)?)\s*\(")
 
 
-def lane_mask_32bit_variable(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    for n in f.nodes("declaration"):
-        text = f.source(n)
-        value = re.search(r"=\s*(.*)", text)
-        if (
-            value
-            and _SOURCE.match(value.group(1))
-            and re.match(r"(const\s+)?(unsigned(\s+int)?|uint32_t|int|uint|int32_t)\s+(const\s+)?\w", text)
-        ):
-            if not re.match(r"(const\s+)?unsigned\s+long", text):
-                yield cpp_hit(f, n, expr=text[:80])
-
-
-def fix_lane_mask_32bit_variable(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal:
-    return lanes.lane_mask(f, hit.line)
-
-
 def popc_on_ballot(f: CppFile, ctx: Context) -> Iterator[Hit]:
     for call in f.calls("__popc", "__ffs", "__clz", "__brev", "__fns"):
         if not call.texts:
@@ -256,72 +239,6 @@ def partial_warp_shuffle(f: CppFile, ctx: Context) -> Iterator[Hit]:
         body = f.source(n.child_by_field_name("consequence"))
         if _NARROW.search(condition) and "warpSize" not in condition and re.search(SYNC_INTRINSICS + r"\s*\(", body):
             yield cpp_hit(f, n, expr=condition[:80])
-
-
-_NAME_WAVE_64_HARDCODED = re.compile(
-    r"(?i)\w*(warp|wave)\w*(size|threads|width|len|dim|sz)\w*|\w*threads_?per_?(warp|wave)\w*|warp|wave(front)?"
-)
-
-
-def wave_64_hardcoded_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    for name, takes, body, line in f.defines():
-        if not takes and _NAME_WAVE_64_HARDCODED.fullmatch(name) and re.fullmatch(r"\(?64[uU]?\)?", body):
-            yield line_hit(line, expr=f"#define {name} {body}")
-    named = re.search(r"(?i)(?:warp|wave)\w*\s*(?:=|\{)\s*\{?64", f.code)
-    for n in f.nodes("init_declarator") if named else ():
-        name = f.source(n.child_by_field_name("declarator"))
-        if _NAME_WAVE_64_HARDCODED.fullmatch(name) and re.fullmatch(
-            r"\{?64[uU]?\}?", f.source(n.child_by_field_name("value"))
-        ):
-            yield cpp_hit(f, n, expr=f.source(n))
-    divides = re.search(r"[&/%][\s(]*(?:63|0x3[fF]|64)\b|>>[\s(]*6\b", f.code)
-    for n in f.nodes("binary_expression") if divides else ():
-        operator, right = (
-            f.source(n.child_by_field_name("operator")),
-            f.source(n.child_by_field_name("right")).strip("()"),
-        )
-        if right in {"&": ("63", "0x3f", "0x3F"), "/": ("64",), "%": ("64",), ">>": ("6",)}.get(operator, ()):
-            if is_thread_index(f, n.child_by_field_name("left")):
-                yield cpp_hit(f, n, expr=f.source(n)[:80])
-
-
-def wave_64_hardcoded_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    for node in f.nodes(ast.Constant):
-        if int_of(node) != 64:
-            continue
-        statement = f.statement(node)
-        if isinstance(statement, ast.Assign | ast.AnnAssign | ast.Return):
-            targets = (
-                statement.targets
-                if isinstance(statement, ast.Assign)
-                else [statement.target]
-                if isinstance(statement, ast.AnnAssign)
-                else []
-            )
-            named = any(_NAME_WAVE_64_HARDCODED.fullmatch(f.source(t).rpartition(".")[2]) for t in targets)
-            if isinstance(statement, ast.Return):
-                named = in_function_named(f, node, r"(?i)warp|wave")
-            if named and (statement.value is node or isinstance(statement.value, ast.IfExp)):
-                yield hit(node, expr=f.source(statement)[:80])
-
-
-_MAY_LANE_SHIFT_32 = re.compile(r"1[uU]?\s*\)?\s*<<")
-
-
-def lane_shift_32(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    if not (("lane" in f.code.lower() or "threadIdx" in f.code) and _MAY_LANE_SHIFT_32.search(f.code)):
-        return  # without parsing
-    for n in f.nodes("binary_expression"):
-        if f.source(n.child_by_field_name("operator")) != "<<":
-            continue
-        left, right = (
-            f.source(n.child_by_field_name("left")).strip("()"),
-            f.source(n.child_by_field_name("right")),
-        )
-        if re.fullmatch(r"1[uU]?|\(?unsigned\)?\s*1", left) and re.search(
-            r"(?i)\blane(_?id|_?idx)?\b|threadIdx", right
-        ):
-            yield cpp_hit(f, n, expr=f.source(n)[:60])
 
 
 _WORDS = re.compile(r"(?i)warp|\blane|__shfl|__ballot|shuffle")

@@ -23,7 +23,6 @@ from gfxgraph.callables.api import graphed
 from gfxgraph.callables.arena import beside, current_arena
 from gfxgraph.callables.captured import CapturedFunction
 from gfxgraph.callables.control.conditional import Conditional
-from gfxgraph.callables.control.rehearse import rehearsal
 from gfxgraph.callables.inputs import copy_in, tensors_of
 from gfxgraph.capture.record.user_lines import place, shown
 from gfxgraph.capture.undo import unbroken
@@ -90,12 +89,12 @@ class ShapeBucketPool:
 
     @unbroken
     def warmup(self, example: Tensor) -> None:
-        """Capture every bucket for inputs like ``example``, largest first; its side effects are undone.
+        """Capture every bucket for inputs like ``example``, largest first; the function runs for that.
 
         Args:
             example: [rows, ...], any dtype, on the device.
         """
-        with torch.no_grad(), rehearsal():
+        with torch.no_grad():
             self._graphed.capture_all(example)
 
     def select_bucket(self, size: int) -> int:

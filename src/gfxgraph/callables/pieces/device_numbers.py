@@ -6,8 +6,8 @@ that computes the same bits. The forms are few and written down here; an operati
 
     x + n, x - n, x * n, comparisons   the number is rounded to the type that the operation computes in, as its kernel
                                        rounds it; not for halves, whose kernels differ in that from device to device
-    x / n                              is a product with a reciprocal on most devices: the device is asked which form has
-                                       its own bits; one that has none of them runs such divisions eagerly
+    x / n                              a product with a reciprocal on most devices: the device is asked which form has
+                                       its own bits; if none has, such divisions run eagerly
     x[n], x[n:n+4]                     is an ``index_select``, where nobody can tell a view from a copy
     x[n] = y, x[n:n+4] = y             is an ``index_copy_``
 
@@ -18,7 +18,7 @@ reaches the device: ``Ranges`` are checked at each call.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -225,7 +225,7 @@ def _writes(node: fx.Node) -> bool:
 # -- what runs in the graph ------------------------------------------------------------------------------------
 
 
-_DIVISION_FORMS = (
+_DIVISION_FORMS: tuple[Callable[[Tensor, Tensor, torch.dtype], Tensor], ...] = (
     lambda x, n, dtype: x / n.to(dtype),
     lambda x, n, dtype: x * n.to(dtype).reciprocal(),
     lambda x, n, dtype: x * n.to(torch.float64).reciprocal().to(dtype),
@@ -240,9 +240,9 @@ def _division(dtype: torch.dtype, device: torch.device) -> Any:
     """
     with torch.no_grad(), _disable_current_modes():
         x = torch.linspace(-3, 5, 4099, dtype=dtype, device=device)
-        numbers = [(n, torch.full((), n, dtype=torch.float64, device=device)) for n in (0.1, 0.3, 1.7, 3.0, 7.0, 1e-3)]
+        numbers = torch.tensor([0.1, 0.3, 1.7, 3.0, 7.0, 1e-3], dtype=torch.float64)
         for form in _DIVISION_FORMS:
-            if all(torch.equal(form(x, on_device, dtype), x / n) for n, on_device in numbers):
+            if all(torch.equal(form(x, n.to(device), dtype), x / n.item()) for n in numbers):
                 return form
     return None
 

@@ -16,11 +16,12 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from gfxgraph import files
 from gfxgraph.diagnostics import derived, kinds, known, statuses
 from gfxgraph.diagnostics.entries import FOLDER, LANGUAGES
 from gfxgraph.diagnostics.kinds import Item
 
-VERSION = 43
+VERSION = 45
 """Increased when the format of the derived file changes."""
 hyperscan: Any = None  # a platform without a wheel, or a plain copy of the package
 with suppress(ImportError):
@@ -62,7 +63,6 @@ class Index(NamedTuple):
     finding: Searcher
     adding: Searcher
     kinds: Searcher
-    ranks: dict[str, int]
     n_combos: dict[str, list[int]]
     numbers: dict[str, str]
     words: dict[str, int]
@@ -79,16 +79,15 @@ class EntryNames(NamedTuple):
 @lru_cache(maxsize=1)
 def names() -> EntryNames:
     """Return the names; much smaller than the index, and enough for codes and lists."""
-    return derived.load_json("names", VERSION, [FOLDER], _names, lambda plain: EntryNames(**plain))
 
+    def make() -> bytes:
+        tables = _tables()
+        ranks = {table["code"]: table.get("rank", 50) for table in tables}
+        aliases = {alias: table["code"] for table in tables for alias in table.get("aliases", ())}
+        titles = {table["code"]: {lang: table[lang]["title"] for lang in LANGUAGES} for table in tables}
+        return json.dumps([ranks, aliases, titles], ensure_ascii=False).encode()
 
-def _names() -> dict[str, Any]:
-    tables = _tables()
-    return {
-        "ranks": {table["code"]: table.get("rank", 50) for table in tables},
-        "aliases": {alias: table["code"] for table in tables for alias in table.get("aliases", ())},
-        "titles": {table["code"]: {lang: table[lang]["title"] for lang in LANGUAGES} for table in tables},
-    }
+    return derived.load("names", VERSION, [FOLDER], make, lambda data: EntryNames(*files.parse_json(data)))
 
 
 def _tables() -> list[dict[str, Any]]:
@@ -116,7 +115,6 @@ def _build() -> bytes:
     plain = {
         "items": parts,
         "sizes": [len(automaton) for automaton in automata],
-        "ranks": {table["code"]: table.get("rank", 50) for table in tables},
         "n_combos": {t["code"]: [len(combo) for combo in t["combos"]] for t in tables if t.get("combos")},
         "numbers": {
             str(status.number): status.entry
@@ -156,9 +154,8 @@ def _understand(data: bytes) -> Index:
                 raise ValueError(str(error)) from error
         searchers.append(Searcher([Item(*row) for row in rows_of], automaton, ignores))
         rest = rest[size:]
-    return Index(
-        searchers[0], searchers[1], searchers[2], plain["ranks"], plain["n_combos"], plain["numbers"], plain["words"]
-    )
+    finding, adding, of_lines = searchers
+    return Index(finding, adding, of_lines, plain["n_combos"], plain["numbers"], plain["words"])
 
 
 _ADDING = ("hint", "combo", "refuted")

@@ -39,7 +39,6 @@ _EXPORTS: dict[str, str] = {
     "Ranks": "gfxgraph.callables.distributed.ranks:Ranks",
     "ShapeBucketPool": "gfxgraph.compat.graph_classes:ShapeBucketPool",
     "ConditionalGraph": "gfxgraph.compat.graph_classes:ConditionalGraph",
-    "CUDAGraphWrapper": "gfxgraph.compat.graph_classes:CUDAGraphWrapper",
     "GfxGraphError": "gfxgraph.errors:GfxGraphError",
     "ActivationError": "gfxgraph.errors:ActivationError",
     "ConfigError": "gfxgraph.errors:ConfigError",

@@ -20,7 +20,6 @@ from gfxgraph.compat.engines import MIGraphXBackend as MIGraphXBackend
 from gfxgraph.compat.engines import cross_engine_support as cross_engine_support
 from gfxgraph.compat.engines import hipgraph_interposer_status as hipgraph_interposer_status
 from gfxgraph.compat.graph_classes import ConditionalGraph as ConditionalGraph
-from gfxgraph.compat.graph_classes import CUDAGraphWrapper as CUDAGraphWrapper
 from gfxgraph.compat.graph_classes import ShapeBucketPool as ShapeBucketPool
 from gfxgraph.compat.guard import apply_deep_guard_env as apply_deep_guard_env
 from gfxgraph.compat.waves import detect_wave64 as detect_wave64

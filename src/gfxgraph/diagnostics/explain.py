@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gfxgraph import config
 from gfxgraph.diagnostics import statuses
+from gfxgraph.diagnostics.entries import entry
 from gfxgraph.diagnostics.explanation import Explanation, Match
 from gfxgraph.diagnostics.index import names
 
@@ -107,6 +108,8 @@ def conclude(scanner: Scanner, *, lang: str = "", family_of: FamilyOf = _no_fami
     root = matches[0].code
     printed = {number for code, number in scanner.cases if code == root}
     setting = known.Setting(text, frozenset(gpus), here.conditions)
+    # What a line proves is surer than words that are near.
+    is_proved = not printed and any(entry(root).hints[n].why for n in matches[0].hints)
     return Explanation(
         tuple(matches),
         tuple(dict.fromkeys(filter(None, families.values()))),
@@ -114,7 +117,7 @@ def conclude(scanner: Scanner, *, lang: str = "", family_of: FamilyOf = _no_fami
         tuple(f"{arch} ({its})" if its else arch for arch, its in families.items()),
         here,
         kinds.programs_named(scanner.context.values(), root),
-        known.best(root, printed, setting, scanner.index.words),
+        None if is_proved else known.best(root, printed, setting, scanner.index.words),
         frozenset(_WORD.findall(text)),
     )
 

@@ -13,8 +13,6 @@ Stays out: torch, drivers, our own exceptions (`gfxgraph.errors` imports this ro
     statuses.py       status codes of HIP, HSA and the libraries
     codes/            those codes, one file a library
     situation.py      finds the GPU and system that a text comes from
-    known.py          finds the known case below a class
-    cases/            the known cases, one file a class
     libraries.py      names the package that holds a missing file (libraries.toml)
     lastresort.py     handles unknown errors: names the component
     explain.py        explains a code, a status, an exception, a text, a scan

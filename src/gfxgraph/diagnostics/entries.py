@@ -33,11 +33,15 @@ class EntryText(NamedTuple):
 
 
 class Hint(NamedTuple):
-    """Advice for logs that contain ``when``, or for all if that is empty; its ``why`` replaces the entry's."""
+    """Advice for logs that contain ``when``, or for all if that is empty; its ``why`` replaces the entry's.
+
+    ``source`` is the thread that found it, of what was found in one.
+    """
 
     when: str
     words: Mapping[str, str]
     why: Mapping[str, str] = MappingProxyType({})
+    source: str = ""
 
 
 class Condition(NamedTuple):
@@ -88,6 +92,7 @@ def parse(table: Mapping[str, Any]) -> Condition:
             hint.get("when", ""),
             {lang: hint[lang] for lang in LANGUAGES},
             {lang: hint[f"why_{lang}"] for lang in LANGUAGES if f"why_{lang}" in hint},
+            hint.get("source", ""),
         )
         for hint in table.get("hint", ())
     )

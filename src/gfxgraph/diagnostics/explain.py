@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from gfxgraph import config
 from gfxgraph.diagnostics import statuses
-from gfxgraph.diagnostics.entries import entry
 from gfxgraph.diagnostics.explanation import Explanation, Match
 from gfxgraph.diagnostics.index import names
 
@@ -89,7 +88,7 @@ def code_of(word: str) -> str:
 def conclude(scanner: Scanner, *, lang: str = "", family_of: FamilyOf = _no_family) -> Explanation:
     """Finish a scan and order what it found, the root cause first."""
     # lazily: explain must start fast
-    from gfxgraph.diagnostics import kinds, known, lastresort, situation
+    from gfxgraph.diagnostics import kinds, lastresort, situation
 
     scanner.finish()
     lines = [*scanner.context.values(), *(hit.text for hit in scanner.hits.values())]
@@ -101,24 +100,15 @@ def conclude(scanner: Scanner, *, lang: str = "", family_of: FamilyOf = _no_fami
         return Explanation(lang=lang, warned=tuple(matches))
     archs = sorted(scanner.archs, key=lambda arch: -scanner.archs[arch])
     here = situation.read(lines, archs)
-    text = "\n".join(lines).lower()
     families = {arch: family_of(arch) for arch in archs[:2] or [here.arch] if arch}
-    # RDNA3.5 is RDNA, too, but not RDNA3.
-    gpus = {name.lower() for arch, its in families.items() for name in (arch, its, its.rstrip("0123456789.")) if name}
-    root = matches[0].code
-    printed = {number for code, number in scanner.cases if code == root}
-    setting = known.Setting(text, frozenset(gpus), here.conditions)
-    # What a line proves is surer than words that are near.
-    is_proved = not printed and any(entry(root).hints[n].why for n in matches[0].hints)
     return Explanation(
         tuple(matches),
         tuple(dict.fromkeys(filter(None, families.values()))),
         lang,
         tuple(f"{arch} ({its})" if its else arch for arch, its in families.items()),
         here,
-        kinds.programs_named(scanner.context.values(), root),
-        None if is_proved else known.best(root, printed, setting, scanner.index.words),
-        frozenset(_WORD.findall(text)),
+        kinds.programs_named(scanner.context.values(), matches[0].code),
+        frozenset(_WORD.findall("\n".join(lines).lower())),
     )
 
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from gfxgraph.diagnostics import kinds, libraries
 from gfxgraph.diagnostics.entries import EntryText, entry
-from gfxgraph.diagnostics.known import KnownCase
 from gfxgraph.diagnostics.render import LABELS, fill, visible
 from gfxgraph.diagnostics.situation import Situation
 from gfxgraph.diagnostics.statuses import Status, every
@@ -33,8 +32,6 @@ _BOTH = {
         "nothing failed: line {line} warns, and the program went on; more: gfxgraph explain {code}",
         "没有故障：第 {line} 行只是警告，程序继续运行；详情：gfxgraph explain {code}",
     ),
-    "case": ("case: ", "案例："),
-    "check": ("test: ", "验证："),
     "form": (
         "gfxgraph does not know this sentence; by its form it says this",
         "gfxgraph 没有收录这条报错，以上是根据句式作出的判断",
@@ -102,7 +99,7 @@ class Explanation:
     ``situation`` is the GPU and system for which the advice is filled in.
     ``families`` are the GPU families in play ("RDNA2"), from the log or from this machine: their
     notes are shown. ``archs`` are the gfx targets named in the log, with their families. ``programs`` are those named
-    in the log that have their own advice. ``case`` is the known case that fits, and ``words`` those of the log.
+    in the log that have their own advice, and ``words`` those of the log.
     ``findings`` are what this machine shows, if it is the one that failed. ``warned`` is what a program that went on
     has warned of; then there are no matches.
     """
@@ -113,7 +110,6 @@ class Explanation:
     archs: tuple[str, ...] = ()
     situation: Situation = Situation()
     programs: tuple[str, ...] = ()
-    case: KnownCase | None = None
     words: frozenset[str] = frozenset()
     findings: tuple[MachineAnswer, ...] = ()
     warned: tuple[Match, ...] = ()
@@ -148,14 +144,10 @@ class Explanation:
         lines = [f"{root.code}: {parts['title']}", *self._place(root, lang, 200 if more else _LONGEST_SEEN)]
         if more:
             lines += [_indent(what, parts["what"]), _indent(why, parts["why"])]
-        if self.case:
-            lines.append(_indent(words["case"], parts["case"]))
-        elif not (more or self.findings or parts["package"]):
+        elif not (self.findings or parts["package"]):
             lines.append(_indent(why, _clause(parts["why"])))
         steps = parts["do"] if more else self._first(parts["do"], sum(map(len, lines)))
         lines.append(_indent(do, "\n".join(steps)))
-        if self.case and (check := self.situation.advice(self.case.check[lang], lang)):
-            lines.append(_indent(words["check"], check))
         if root.is_by_form:
             lines.append(_indent(words["note"], words["form"]))
         if more:
@@ -220,7 +212,12 @@ class Explanation:
             for name, note in words.notes.items()
             if is_asked or name == self.situation.arch or any(_is_of(name, family, words) for family in self.families)
         ]
-        hints = [hint for n, hint in enumerate(found.hints) if is_asked or not hint.when or n in match.hints]
+        hints = [
+            hint
+            for n, hint in enumerate(found.hints)
+            if is_asked or ((not hint.when or n in match.hints) and self.situation.advice(hint.words[lang], lang))
+        ]
+        hints.sort(key=lambda hint: not hint.why)
         why = next((hint.why[lang] for hint in hints if hint.why and not is_asked), general.why)
         english = (found.text("en").seen or found.text("en")).do
         # What only finds the cause stands behind what mends it.
@@ -234,7 +231,6 @@ class Explanation:
         steps = [
             *(general_steps if is_asked else ()),
             *(finding.fix for finding in self.findings if finding.fix),
-            *([self.case.fix[lang]] if self.case else ()),
             *filter(None, [package]),
             *first,
             *(hint.words[lang] for hint in hints),
@@ -246,20 +242,18 @@ class Explanation:
             "title": words.title,
             "what": fill(general.what, found, names, lang),
             "why": self.situation.named(fill(why, found, names, lang), lang),
-            "case": self.case.cause[lang] if self.case else "",
             "package": package,
             "do": _different(self._fitting(steps, lang)),
             "notes": self._fitting(notes, lang),
-            "sources": [*found.sources, *([self.case.source] if self.case else ())],
+            "sources": [*found.sources, *(hint.source for hint in hints if hint.source)],
         }
 
     def _first(self, steps: list[str], n_before: int) -> list[str]:
-        """The first steps that fit: one at least, three at most, two if a case is known."""
-        most = _MOST_STEPS - bool(self.case)
+        """The first steps that fit: one at least, three at most."""
         chosen: list[str] = []
         left = max(_LEAST_ADVICE, _LONGEST - n_before)
         for step in steps:
-            if len(chosen) < most and (not chosen or len(step) <= left):
+            if len(chosen) < _MOST_STEPS and (not chosen or len(step) <= left):
                 chosen.append(step)
                 left -= len(step)
         return chosen

@@ -17,11 +17,11 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from gfxgraph import files
-from gfxgraph.diagnostics import derived, kinds, known, statuses
+from gfxgraph.diagnostics import derived, kinds, statuses
 from gfxgraph.diagnostics.entries import FOLDER, LANGUAGES
 from gfxgraph.diagnostics.kinds import Item
 
-VERSION = 45
+VERSION = 47
 """Increased when the format of the derived file changes."""
 hyperscan: Any = None  # a platform without a wheel, or a plain copy of the package
 with suppress(ImportError):
@@ -65,7 +65,6 @@ class Index(NamedTuple):
     kinds: Searcher
     n_combos: dict[str, list[int]]
     numbers: dict[str, str]
-    words: dict[str, int]
 
 
 class EntryNames(NamedTuple):
@@ -97,9 +96,7 @@ def _tables() -> list[dict[str, Any]]:
 @lru_cache(maxsize=1)
 def load() -> Index:
     """Return the index, from the derived file if that is current."""
-    return derived.load(
-        "catalogue", VERSION, [FOLDER, statuses.FOLDER, known.FOLDER, FOLDER.parent], _build, _understand
-    )
+    return derived.load("catalogue", VERSION, [FOLDER, statuses.FOLDER, FOLDER.parent], _build, _understand)
 
 
 def _build() -> bytes:
@@ -121,7 +118,6 @@ def _build() -> bytes:
             for status in reversed(statuses.every())
             if status.api == "HIP" and status.number
         },
-        "words": known.frequencies(),
     }
     return json.dumps(plain, ensure_ascii=False).encode() + b"\n" + b"".join(automata)
 
@@ -155,7 +151,7 @@ def _understand(data: bytes) -> Index:
         searchers.append(Searcher([Item(*row) for row in rows_of], automaton, ignores))
         rest = rest[size:]
     finding, adding, of_lines = searchers
-    return Index(finding, adding, of_lines, plain["n_combos"], plain["numbers"], plain["words"])
+    return Index(finding, adding, of_lines, plain["n_combos"], plain["numbers"])
 
 
 _ADDING = ("hint", "combo", "refuted")
@@ -171,7 +167,7 @@ _NUMBERED = (
 
 
 def rows() -> list[Item]:
-    """Every expression of the catalogue, the tables of statuses and the known cases."""
+    """Every expression of the catalogue and the tables of statuses."""
     found = [item for table in _tables() for item in _rows_of(table["code"], table)]
     for status in statuses.every():
         if status.number == 0:
@@ -189,10 +185,6 @@ def rows() -> list[Item]:
     found.append(Item("", "unless", 0, r"\bhip\w*(?:Get|Count|Version)\w*\(\): \d"))
     # Our own errors, printed by a program and piped back to us, end with this line.
     found.append(Item("", "own", 0, r"(?:more: |详情：)gfxgraph explain (\w+)"))
-    for path in sorted(known.FOLDER.glob("*.toml")):
-        for number, case in enumerate(known.cases(path.stem)):
-            if case.message:
-                found.append(Item(path.stem, "case", number, re.escape(case.message)))
     return found
 
 
@@ -202,6 +194,8 @@ def _rows_of(code: str, table: dict[str, Any]) -> Iterator[Item]:
     for number, hint in enumerate(table.get("hint", ())):
         if "when" in hint:
             yield Item(code, "hint", number, hint["when"])
+        if "source" in hint:
+            yield Item(code, "case", number, hint["when"])
     for number, combo in enumerate(table.get("combos", ())):
         for part, regex in enumerate(combo):
             yield Item(code, "combo", number * 100 + part, regex)

@@ -45,7 +45,7 @@ _WITH_VALUES = ("number", "own")  # a value in the text decides on the code
 class CodeHit:
     """What was found for one code.
 
-    ``strength``: 3 own, 2 strong or a whole combination, 1 status, 0 weak, -1 the message of a known case.
+    ``strength``: 3 own, 2 strong or a whole combination, 1 status, 0 weak, -1 the message of one thread.
     """
 
     code: str
@@ -64,7 +64,6 @@ class Scanner:
         self.hints: set[tuple[str, int]] = set()
         self.refuted: set[str] = set()  # codes that other lines of the text contradict
         self.told: set[str] = set()  # codes that the text explains itself
-        self.cases: set[tuple[str, int]] = set()
         self.archs: dict[str, int] = {}
         self.context: dict[int, str] = {}  # lines at the ends of the stream and round failures, by number
         self._finding, self._adding = self.index.finding, self.index.adding
@@ -148,7 +147,6 @@ class Scanner:
         is_frequent = all(code in self.hits and self.hits[code].count > _COUNTED_BLINDLY for code in seen)
         if not is_frequent and self._only_said(stream, place):
             return
-        self.cases.update((item.code, item.number) for item in found if item.kind == "case")
         is_new = not seen.keys() <= self.hits.keys()
         for code, strength in seen.items():
             self._hit(code, text, number, strength)

@@ -65,7 +65,7 @@ def test_an_entry_is_whole(path):
     for key in ("what", "why", "do"):
         assert fields_in(en[key]) == fields_in(zh[key]) <= {*data.get("fields", []), "arch", "override", "index"}
     for hint in data.get("hint", []):
-        assert {"en", "zh"} <= set(hint) <= {"when", "en", "zh", "why_en", "why_zh"}
+        assert {"en", "zh"} <= set(hint) <= {"when", "en", "zh", "why_en", "why_zh", "source"}
         assert ("why_en" in hint) == ("why_zh" in hint)
     for left, right in zip(en["do"], zh["do"]):
         conditions, _ = situation.general(left)

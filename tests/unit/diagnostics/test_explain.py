@@ -441,8 +441,9 @@ def test_a_warning_after_which_the_program_got_done_is_no_failure(log, code):
         assert "line 1 warns" in found.format("en") and found.warned[0].code in found.format("en")
 
 
-def test_a_case_needs_the_variable_that_it_names():
-    """The case of a wrong override is not shown where no override is in the log."""
-    log = "torch.AcceleratorError: HIP error: invalid device function\nhipErrorInvalidDeviceFunction\npytorch\n"
-    found = explain(log)
-    assert found.code == "no_kernel_image" and "an override is set" not in found.format("en")
+def test_the_reason_follows_the_log_and_the_system() -> None:
+    """A hint that a line proves gives the reason and the first advice; one for another system says nothing."""
+    log = "ROCm gfx1100\nRuntimeError: HIP error: invalid device function\n"
+    assert "ollama" not in explain(log, lang="en").format()
+    text = explain(f"level=INFO source=routes.go:1357 msg=ollama\n{log}", lang="en").format()
+    assert "  why:  this ollama release" in text and "  do:   the newest ollama" in text

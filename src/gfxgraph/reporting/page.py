@@ -119,6 +119,8 @@ def _capture(capture: dict[str, Any], strings: _Strings) -> dict[str, Any]:
     known = [step["driver_nbytes"] for step in capture["steps"] if step["driver_nbytes"] is not None]
     return {
         "name": capture["name"],
+        "where": capture["where"],
+        "pool": str(capture["pool"]),
         "n_replays": capture["n_replays"],
         "is_gone": capture.get("is_gone", False),
         "n_nodes": sum(step["n_nodes"] for step in capture["steps"]),

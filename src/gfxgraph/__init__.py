@@ -31,8 +31,6 @@ _EXPORTS: dict[str, str] = {
     "inspect": "gfxgraph.reporting.inspect:inspect",
     "Conditional": "gfxgraph.callables.control.conditional:Conditional",
     "WhileLoop": "gfxgraph.callables.control.loops:WhileLoop",
-    "Unrolled": "gfxgraph.callables.control.loops:Unrolled",
-    "Composition": "gfxgraph.callables.control.compose:Composition",
     "TrainingStep": "gfxgraph.callables.training.training:TrainingStep",
     "make_graphed_callables": "gfxgraph.callables.training.make_graphed:make_graphed_callables",
     "Agreed": "gfxgraph.callables.distributed.agreed:Agreed",

@@ -1,9 +1,7 @@
 """What type checkers see of ``gfxgraph``: the names that it loads when they are first used."""
 
 from gfxgraph.callables.api import graphed as graphed
-from gfxgraph.callables.control.compose import Composition as Composition
 from gfxgraph.callables.control.conditional import Conditional as Conditional
-from gfxgraph.callables.control.loops import Unrolled as Unrolled
 from gfxgraph.callables.control.loops import WhileLoop as WhileLoop
 from gfxgraph.callables.distributed.agreed import Agreed as Agreed
 from gfxgraph.callables.distributed.ranks import Ranks as Ranks

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from gfxgraph.callables.api import graphed
 from gfxgraph.callables.control.conditional import Conditional
-from gfxgraph.callables.control.rehearse import rehearsal
 from gfxgraph.capture.record.user_lines import place, shown
 from gfxgraph.capture.undo import unbroken
 from gfxgraph.errors import CaptureError, ReplayError
@@ -86,12 +85,12 @@ class ShapeBucketPool:
 
     @unbroken
     def warmup(self, example: Tensor) -> None:
-        """Capture every bucket for inputs like ``example``, largest first; its side effects are undone.
+        """Capture every bucket for inputs like ``example``, largest first; the function runs for that.
 
         Args:
             example: [rows, ...], any dtype, on the device.
         """
-        with torch.no_grad(), rehearsal():
+        with torch.no_grad():
             self._graphed.capture_all(example)
 
     def select_bucket(self, size: int) -> int:

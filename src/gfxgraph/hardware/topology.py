@@ -44,12 +44,7 @@ class Gpu:
 
 def gpus(machine: Machine) -> list[Gpu]:
     """Return every GPU of the KFD topology, in node order, which is HIP's order too."""
-    found = []
-    for entry in machine.names(NODES):
-        node = _gpu(machine, entry)
-        if node is not None:
-            found.append(node)
-    return found
+    return [gpu for entry in machine.names(NODES) if (gpu := _gpu(machine, entry)) is not None]
 
 
 def _gpu(machine: Machine, entry: str) -> Gpu | None:

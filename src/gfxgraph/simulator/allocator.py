@@ -403,13 +403,11 @@ class Allocator:
         block = self.live.get(address)
         if block is not None:
             return block
-        for pool in self.pools.values():
-            for segment in pool.segments:
-                if segment.address <= address < segment.address + segment.nbytes:
-                    for candidate in segment.blocks():
-                        if candidate.address <= address < candidate.address + candidate.nbytes:
-                            return candidate if candidate.allocated else None
-        return None
+        segments = (each for pool in self.pools.values() for each in pool.segments)
+        around = [each for each in segments if each.address <= address < each.address + each.nbytes]
+        inside = (each for segment in around for each in segment.blocks() if address < each.address + each.nbytes)
+        block = next(inside, None)
+        return block if block is not None and block.allocated else None
 
     def all_segments(self, pool_id: PoolId | None = None) -> list[Segment]:
         pools = [pool for pool in list(self.pools.values()) if pool_id is None or pool.id == pool_id]

@@ -104,19 +104,12 @@ def _overlay(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 def _parse(table: dict[str, Any]) -> Profile:
     capture = table["capture"]
-    device = table["device"]
     return Profile(
         name=table["name"],
         platform=table["platform"],
         version=tuple(table["version"]),
         torch_hip=table.get("torch_hip"),
-        device=DeviceFacts(
-            name=device["name"],
-            arch=device["arch"],
-            capability=(device["capability"][0], device["capability"][1]),
-            warp_size=device["warp_size"],
-            multiprocessors=device["multiprocessors"],
-        ),
+        device=DeviceFacts(**table["device"] | {"capability": tuple(table["device"]["capability"])}),
         nested_begin=capture["nested_begin"],
         after_failed_end={int(code): status for code, status in capture["after_failed_end"].items()},
         stuck_launch=_rule(capture["stuck_launch"]),

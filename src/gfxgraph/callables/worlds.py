@@ -43,7 +43,7 @@ from gfxgraph.callables.signature import (
     zeros_in,
 )
 from gfxgraph.callables.trace.dynamo import RAISED, WARM_UP, Calls, Frontend, Untraceable, local
-from gfxgraph.callables.trace.watch import watched
+from gfxgraph.callables.trace.watch import Watch
 from gfxgraph.callables.trace.world import World
 from gfxgraph.capture.replay.graph_tensors import has_layout, kind_of, parts_of, size_of, storage_address, used_on
 
@@ -298,9 +298,10 @@ class Promised:
 
     def _look(self) -> None:
         inner = list({id(each): each for module in self._modules for each in module.modules()}.values())
-        state = [d for each in inner for d in (each._parameters, each._buffers, each._modules)]
-        dicts = watched(state)
-        self._unchanged: Callable[[], bool] = dicts.is_same if dicts is not None else lambda: not state
+        watch = Watch()
+        for state in (d for each in inner for d in (each._parameters, each._buffers, each._modules)):
+            watch.watch(state, None)
+        self._unchanged = watch.built((), ())
         held = [t for each in inner for t in (*each._parameters.values(), *each._buffers.values())]
         tensors = [t for t in held if t is not None]
         places = [t.data_ptr if has_layout(t) else functools.partial(_places, t) for t in tensors]

@@ -43,6 +43,8 @@ Named = Mapping[int, Mapping[int, str]]
 """By position of the tensor, then by dim: the dynamic dim's name."""
 MOST_SIDES = 4
 """Most traces of one program, for sizes at which torch computes it differently."""
+MOST_UNKNOWN = 32
+"""Calls that wait for one of their bucket's size; from then on such sizes run eagerly."""
 REFUSED = "padding refused"
 JUDGING = "compared with a padded run"
 UNKNOWN = "the function was not called at the bucket's size yet, and may be a different program there"
@@ -133,6 +135,8 @@ class Judge:
         self._eager = eager
         self.refusals: dict[str, PaddingRefusal] = {}
         """By sizes and bucket, as text."""
+        self._n_unknown = 0
+        """Calls at whose bucket's size the function was not called yet."""
         self._known: dict[Any, list[Independence]] = {}
         """The verdicts by program: those of its first trace, and of traces for sizes that it does not cover."""
 
@@ -232,7 +236,9 @@ class Judge:
         if world is call.world:
             return here
         if world is None:
-            return PaddingRefusal(front.why_no_more() or UNKNOWN, is_final=bool(front.why_no_more()))
+            self._n_unknown += 1
+            is_final = bool(front.why_no_more()) or self._n_unknown >= MOST_UNKNOWN
+            return PaddingRefusal(front.why_no_more() or UNKNOWN, is_final=is_final)
         if world.why_pieces:
             return PaddingRefusal(IN_PIECES + world.why_pieces)
         there = self._program(world, call)
@@ -457,10 +463,10 @@ def _operations(program: FxProgram, tensors: Mapping[str, Tensor]) -> Any:
     try:
         with Waiting():
             made = make_fx(run, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors.values())
+        constants = [getattr(made, str(node.target)) for node in made.graph.find_nodes(op="get_attr")]
+        return made.code, [(t.dtype, id(t) if t.numel() > _MOST_COMPARED else t.tolist()) for t in constants]
     except (RuntimeError, TypeError, ValueError, AssertionError, LookupError, AttributeError, ArithmeticError):
         return None
-    constants = [getattr(made, str(node.target)) for node in made.graph.find_nodes(op="get_attr")]
-    return made.code, [(t.dtype, id(t) if t.numel() > _MOST_COMPARED else t.tolist()) for t in constants]
 
 
 _MOST_COMPARED = 4096

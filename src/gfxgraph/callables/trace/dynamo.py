@@ -51,7 +51,6 @@ from gfxgraph.callables.trace.trace_result import (
     is_of_mappings,
     look,
     said,
-    with_plain_regions,
     with_random_states,
 )
 from gfxgraph.callables.trace.world import Granted, World
@@ -156,7 +155,6 @@ def _backend(front: Frontend, graph: Any) -> Any:
     front.does_catch = front.does_catch or any(catches(each) for each in found.code if each not in asking)
     if found.may_raise and does_catch:
         found.why_eager = found.why_eager or f"it catches what {found.may_raise} of a number may raise"
-    with_plain_regions(graph)
     with_random_states(graph)
     if local.found is not None:
         local.found.append(found)

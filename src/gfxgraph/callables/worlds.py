@@ -47,6 +47,7 @@ from gfxgraph.callables.trace.watch import Watch
 from gfxgraph.callables.trace.world import World
 from gfxgraph.capture.replay.graph_tensors import has_layout, kind_of, parts_of, size_of, storage_address, used_on
 
+Evict = Callable[[], Callable[[World | None], None] | None]
 MAX_WORLDS = 4096
 """Most signatures whose world is remembered."""
 MOST_NUMBERS = 2
@@ -71,7 +72,7 @@ class Worlds:
         front: Frontend | None,
         eager: Calls,
         pieces: Calls,
-        evict: Callable[[], Callable[[World | None], None] | None],
+        evict: Evict,
     ) -> None:
         self._promised = Promised(fn) if front is None else None
         self._front = front

@@ -70,7 +70,14 @@ def make_safe(value: Any) -> Any:
 
 
 def make_capture_safe(value: Any) -> Any:
-    """Another name of `make_safe`, from 1.x."""
+    """`make_safe` by its name in 1.x.
+
+    Args:
+        value: as there.
+
+    Returns:
+        What it returns.
+    """
     return make_safe(value)
 
 

@@ -164,7 +164,7 @@ def test_end(bench, program, code):
     Torch 2.12 ends none twice, so there an end that is refused without a warning is an error, too.
     """
     is_lost = code == UNJOINED and torch.version.hip is not None
-    is_lost = is_lost or bench.sim.profile.torch.refuses_a_second_end
+    is_lost = is_lost or bench.sim.profile.ends_a_capture_once
     for pool in (None, bench.pool):
         error, _ = run(bench, program, lambda faults: faults.fail_nth("end", 1, code), pool)
         if "opaque" in program or is_lost:

@@ -348,18 +348,13 @@ class SimCUDAGraphBase:
             raise RuntimeError("Capture must end on the same stream it began on.")
         is_known = any(other() is self for other in self._capturing)
         self._capturing[:] = [other for other in self._capturing if other() not in (self, None)]
-        habits = sim.profile.torch
         try:
             graph = sim.device.end_capture(stream)
         except CallRefused as refused:
-            if not habits.failed_capture_leaves_routing and self._pool is not None:
-                sim.allocator.end_route(self._pool)
-                sim.allocator.release_pool(self._pool)
-            if not habits.failed_capture_leaves_generator:
-                self._end_states()
+            # As torch does: the default generator stays in capture mode, and the pool routed.
             code = refused.code
         else:
-            if habits.refuses_a_second_end and not is_known:
+            if sim.profile.ends_a_capture_once and not is_known:
                 raise RuntimeError("capture_end() called before capture_begin().")
             self._captured(graph)
             return

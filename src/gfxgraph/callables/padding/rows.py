@@ -176,8 +176,8 @@ def _run(
             with enable_python_dispatcher(), torch._C._AutoDispatchBelowAutograd():
                 if isinstance(call, fx.GraphModule):
                     _bind_sizes(call, fakes, dynamic, sizes)
-                    call = _WithLines(call, mode).run
-                with mode:
+                    call = fx.Interpreter(call).run
+                with fx.traceback.preserve_node_meta(), mode:
                     mode.is_recording = True
                     return fakes, call(*fakes)
         except _FAILURES as error:
@@ -203,7 +203,6 @@ class _Follower(FakeTensorMode):
         super().__init__(shape_env=env, allow_non_fake_inputs=True)
         self.env = env
         self.tape: list[Operation] = []
-        self.stack_trace: str | None = None
         self.is_recording = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -226,7 +225,7 @@ class _Follower(FakeTensorMode):
                 out = super().__torch_dispatch__(func, types, args, kwargs)
         finally:
             self.is_recording = True
-        self.tape.append(Operation(func, args, kwargs, out, self.stack_trace))
+        self.tape.append(Operation(func, args, kwargs, out, fx.traceback.get_current_meta().get("stack_trace")))
         return out
 
 
@@ -244,18 +243,6 @@ def _written_by(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list
 _FAILURES = (
     RuntimeError, TypeError, ValueError, AssertionError, LookupError, AttributeError, ArithmeticError,
 )  # fmt: skip
-
-
-class _WithLines(fx.Interpreter):
-    """Runs a graph, and tells the recorder the source line of each node."""
-
-    def __init__(self, module: fx.GraphModule, recorder: _Follower) -> None:
-        super().__init__(module)
-        self._recorder = recorder
-
-    def run_node(self, n: fx.Node) -> Any:
-        self._recorder.stack_trace = n.meta.get("stack_trace")
-        return super().run_node(n)
 
 
 def example_of(node: fx.Node) -> Any:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gfxgraph.capture.record.not_recorded import seen_inside
+from gfxgraph.capture.record.recorder import seen_inside
 from gfxgraph.capture.record.user_lines import place
 from gfxgraph.capture.replay.graph_tensors import has_layout, parts_of, size_of
 from gfxgraph.core.fault_report import Fault, NodeInfo, read_words

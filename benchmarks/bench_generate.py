@@ -1,6 +1,6 @@
 """``model.generate`` of transformers: eager, with its own static cache and compile, and through our graphs.
 
-    python benchmarks/bench_generate.py [--out FILE] [--reps N] [--batches 1,8,32] [--compile 1]
+    python benchmarks/bench_generate.py [--out FILE] [--reps N] [--batches 1,8,32]
 
 A Llama of 16 layers, hidden size 1024, random weights from a fixed seed, fp16, a prompt of 32 tokens.
 The three ways take turns; eager, which takes seconds a call, is measured twice. Tokens are compared with eager's
@@ -125,15 +125,11 @@ def bench(options, models) -> tuple[list[dict], dict]:
         growing = Way("eager", models["eager"])
         stock = Way("transformers' static cache and compile", models["stock"], cache_implementation="static")
         ours = Way("gfxgraph", models["ours"])
-        compiled = Way("gfxgraph, compile=True", models["compiled"]) if batch in options.compile else None
-        ways = [ours, compiled] if compiled else [ours]
+        ways = [ours]
         growing(inputs, 3, False)  # libraries set themselves up
-        # The compiling one last: its thread goes on in the background.
-        starts = {way.name: start(way, inputs, options.tokens) for way in (ours, stock, *ways[1:])}
+        starts = {way.name: start(way, inputs, options.tokens) for way in (ours, stock)}
         print(f"batch {batch} starts: {json.dumps(starts)}", flush=True)
         figures.append({"figure": f"start, batch {batch}", "unit": "s", "ways": starts})
-        if compiled:
-            wait_for_compile(compiled, inputs, options)
         rows = [row(options, batch, sampling, inputs, eager, growing, stock, ways) for sampling in (False, True)]
         reports[batch] = {way.name: gfx.report(way.model) for way in ways}
         if not all(each["against_eager"]["eager, a second time"]["tokens_equal"] for each in rows):
@@ -153,9 +149,8 @@ def without_cudnn(options, inputs, eager, ways) -> list[dict]:
     try:
         for way in ways:
             gfx.restore(way.model)
-            gfx.accelerate(way.model, compile="compile=True" in way.name)
+            gfx.accelerate(way.model)
             way(inputs, options.tokens, False)
-            gfx.wait(way.model)
         found = []
         for sampling in (False, True):
             reference = eager(inputs, options.tokens, sampling)
@@ -169,15 +164,7 @@ def without_cudnn(options, inputs, eager, ways) -> list[dict]:
         torch.backends.cuda.enable_cudnn_sdp(was)
         for way in ways:
             gfx.restore(way.model)
-            gfx.accelerate(way.model, compile="compile=True" in way.name)
-
-
-def wait_for_compile(way, inputs, options):
-    from gfxgraph.adapters import transformers as gfx
-
-    begun = time.perf_counter()
-    gfx.wait(way.model)
-    print(f"compiled after {time.perf_counter() - begun:.1f} s more: {gfx.report(way.model)}", flush=True)
+            gfx.accelerate(way.model)
 
 
 def row(options, batch, sampling, inputs, eager, growing, stock, ways) -> dict:
@@ -237,7 +224,6 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--hidden", type=int, default=1024)
     parser.add_argument("--batches", type=sizes, default=[1, 8, 32])
-    parser.add_argument("--compile", type=sizes, default=[1], help="batches also measured with compile=True; 0: none")
     parser.add_argument("--profile", action="store_true", help="also say how long a graph of each part takes")
     options = parser.parse_args()
 
@@ -247,8 +233,6 @@ def main() -> None:
     torch.set_grad_enabled(False)
     models = {name: make_model(options.layers, options.hidden) for name in ("eager", "stock", "ours")}
     gfx.accelerate(models["ours"])
-    if any(options.compile):
-        models["compiled"] = gfx.accelerate(make_model(options.layers, options.hidden), compile=True)
     figures, reports = bench(options, models)
     result = {
         "environment": environment(),
@@ -270,9 +254,7 @@ def parts(models) -> dict:
     from gfxgraph.adapters import transformers as gfx
 
     found = {}
-    for name in ("ours", "compiled"):
-        if name not in models:
-            continue
+    for name in ("ours",):
         for key, decoder in gfx._accelerated[models[name]].decoders.items():
             for kind, held in (("forward", decoder.forwards), ("choice", decoder.choices)):
                 for index, part in enumerate(held.values()):

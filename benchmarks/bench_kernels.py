@@ -192,7 +192,6 @@ def bench_generate(batch: int, rounds: int, without: list[str], n_tokens: int = 
     makes = {
         TRANSFORMERS: lambda model: model,
         "gfxgraph": gfx.accelerate,
-        "gfxgraph, compile": lambda model: gfx.accelerate(model, compile=True),
         "gfxgraph, fast": lambda model: gfx.accelerate(model, fast=True),
     }
     models = {way: make(model_of(sizes)) for way, make in makes.items() if way not in without}
@@ -202,7 +201,6 @@ def bench_generate(batch: int, rounds: int, without: list[str], n_tokens: int = 
         begun = time.perf_counter()
         for _ in range(3):
             tokens[way] = model.generate(**given, **extra.get(way, {}))
-            gfx.wait(model)
         prepared[way] = time.perf_counter() - begun
     for _ in range(rounds):
         for way, model in models.items():

@@ -335,8 +335,10 @@ def assemble(found: dict[str, str], folder: Path) -> None:
         shutil.copyfile(file, copy)
 
 
-def main() -> None:
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build" / "docs"
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path), default=ROOT / "build" / "docs")
+def main(folder: Path) -> None:
+    """Assemble the documentation in FOLDER, build/docs by default; check every link."""
     found = {**written_pages(), **made_pages()}
     dead = dead_links(found) + dead_links_outside(found)
     assemble(found, folder)

@@ -33,7 +33,7 @@ WHAT = {
     ),
     "transformers": (
         ("5.17.0", "5.18.0", "5.19.0", "5.20.2", "5.21.1", "5.22.2", "5.23.0"),
-        ["tests/conformance/test_transformers.py", "tests/conformance/test_transformers_attention.py"],
+        ["tests/conformance/test_transformers.py"],
     ),
     "onnxruntime": (("1.31.1", "1.32.0"), ["tests/conformance/adapters/test_onnxruntime.py"]),
     "vllm": ((VERSIONS["vllm"],), ["tests/engines/test_vllm.py"]),

@@ -1,9 +1,7 @@
 """What type checkers see of ``gfxgraph``: the names that it loads when they are first used."""
 
 from gfxgraph.callables.api import graphed as graphed
-from gfxgraph.callables.control.compose import Composition as Composition
 from gfxgraph.callables.control.conditional import Conditional as Conditional
-from gfxgraph.callables.control.loops import Unrolled as Unrolled
 from gfxgraph.callables.control.loops import WhileLoop as WhileLoop
 from gfxgraph.callables.distributed.agreed import Agreed as Agreed
 from gfxgraph.callables.distributed.ranks import Ranks as Ranks
@@ -20,7 +18,6 @@ from gfxgraph.compat.engines import MIGraphXBackend as MIGraphXBackend
 from gfxgraph.compat.engines import cross_engine_support as cross_engine_support
 from gfxgraph.compat.engines import hipgraph_interposer_status as hipgraph_interposer_status
 from gfxgraph.compat.graph_classes import ConditionalGraph as ConditionalGraph
-from gfxgraph.compat.graph_classes import CUDAGraphWrapper as CUDAGraphWrapper
 from gfxgraph.compat.graph_classes import ShapeBucketPool as ShapeBucketPool
 from gfxgraph.compat.guard import apply_deep_guard_env as apply_deep_guard_env
 from gfxgraph.compat.waves import detect_wave64 as detect_wave64

@@ -39,14 +39,6 @@ class WaveMode(StrEnum):
     AUTO = "auto"
 
 
-class Transformers(StrEnum):
-    """What ``GFXGRAPH_TRANSFORMERS`` asks for: whose ``generate`` decodes through graphs."""
-
-    OFF = "off"
-    ON = "on"
-    COMPILE = "compile"
-
-
 class LogLevel(StrEnum):
     """What ``HGB_LOG_LEVEL`` asks for."""
 
@@ -228,11 +220,8 @@ class Config:
         _choice(CompileWays, CompileWays.REGIONS, CompileWays.OFF), CompileWays.AUTO,
     )  # fmt: skip
     """After ``enable()``: which graphs torch.compile gives that is asked for some."""
-    transformers: Transformers = _read(
-        "GFXGRAPH_TRANSFORMERS", "off | on | compile",
-        _choice(Transformers, Transformers.ON, Transformers.OFF), Transformers.OFF,
-    )  # fmt: skip
-    """After ``enable()``: every model of transformers is accelerated, its step compiled or not."""
+    transformers: bool = _read("GFXGRAPH_TRANSFORMERS", "0 | 1", _flag, False)
+    """After ``enable()``: every model of transformers is accelerated."""
     watch: float | None = _read(
         "GFXGRAPH_WATCH", "seconds until a capture or replay is reported as hanging; 0 for never", _seconds, None
     )

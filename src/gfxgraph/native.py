@@ -12,22 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from gfxgraph import _native, config, files
-from gfxgraph._native import State, Symbol, SymbolReport, read_symbol_report, state, symbol_report
+from gfxgraph._native import State, state
 from gfxgraph.diagnostics import statuses
 from gfxgraph.errors import GfxGraphError
 
 __all__ = [
     "Report",
     "State",
-    "Symbol",
-    "SymbolReport",
     "library_path",
     "preload_environment",
     "preload_settings",
     "read_report",
-    "read_symbol_report",
     "state",
-    "symbol_report",
 ]
 
 PRELOAD = "gfxgraph_preload"

@@ -11,7 +11,7 @@ import torch
 
 import gfxgraph
 from gfxgraph.callables.control.conditional import Conditional
-from gfxgraph.callables.control.loops import Unrolled, WhileLoop
+from gfxgraph.callables.control.loops import WhileLoop
 from gfxgraph.callables.training.training import TrainingStep
 from tests.conftest import DEPTH
 
@@ -96,11 +96,10 @@ def _begins_anew(simulated_once):
 
 
 def ways(scene):
-    """The branch in a conditional, as the body of a loop, and several times in one launch."""
+    """The branch in a conditional, and as the body of a loop."""
     chosen = Conditional({"a": scene.branch, "b": lambda x: x + 1})
     loop = WhileLoop(lambda x: x.abs().sum() > scene.box.scale, lambda x: scene.branch(x) * 0.3, max_steps=3)
-    steps = Unrolled(lambda x: scene.branch(x) * 0.5, 2)
-    return {"conditional": lambda x: chosen("a", x), "loop": lambda x: loop(x)[0], "unroll": lambda x: steps(3, x)[0]}
+    return {"conditional": lambda x: chosen("a", x), "loop": lambda x: loop(x)[0]}
 
 
 def eagerly(scene):
@@ -111,12 +110,7 @@ def eagerly(scene):
             x = scene.branch(x) * 0.3
         return x
 
-    def steps(x):
-        for _ in range(3):
-            x = scene.branch(x) * 0.5
-        return x
-
-    return {"conditional": scene.branch, "loop": loop, "unroll": steps}
+    return {"conditional": scene.branch, "loop": loop}
 
 
 @pytest.mark.parametrize("what", CHANGES)

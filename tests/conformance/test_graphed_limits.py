@@ -210,7 +210,7 @@ def test_capture_all_stops_where_the_warm_up_has_no_memory():
     # Not traced: Dynamo gives up a function for good that raises while it looks.
     g = gfxgraph.graphed(step, dynamic={"x": {0: "n"}}, buckets=[2, 8], assume_pure=True)
     assert g.capture_all(filled(1, 8))["n_captured"] == 0
-    assert any(event["reason"] == "capturing ahead stopped" for event in gfxgraph.stats()["events"])
+    assert any("not captured ahead" in event["reason"] for event in gfxgraph.stats()["events"])
     for i in range(3):
         same(g, step, filled(i, 2))
     assert g.stats()["replays"] >= 2, f"{g.explain()} {gfxgraph.stats()['events']}"

@@ -1,4 +1,4 @@
-"""Several ranks decide together: with a failure planted on one, all go on, give the right results and end.
+"""Several ranks: with a failure planted on one, all go on, give the right results and end.
 
 Two processes with gloo and a simulated card each; a rank that does something else than the other hangs
 in their collective, which the time limit of the run makes a failure. NCCL: tests/gpu/two_gpus.py.
@@ -74,7 +74,7 @@ def both(scenarios, name):
 
 def test_every_scenario_gives_the_right_results(scenarios):
     """Every call of every scenario, on both ranks, has the sum over ranks in it."""
-    assert len(scenarios) == 17
+    assert len(scenarios) == 16
     for name in scenarios:
         both(scenarios, name)
 
@@ -92,7 +92,7 @@ def test_written_arguments_are_the_callers(scenarios):
         assert sum(n for why, n in row["eager"].items() if "share memory" in why) == 3
 
 
-def test_a_call_between_two_checks_asks_nobody(scenarios):
+def test_calls_take_the_fast_path(scenarios):
     """Of 13 calls in one mode 12 replay; another mode is captured for itself."""
     for row in both(scenarios, "calls_go_the_fast_path"):
         assert row["captures"] == 2 and row["replays"] == 12 + 2
@@ -105,22 +105,26 @@ def test_ranks_need_not_launch_alike(scenarios):
     assert [row["launches"] for row in rows] == [7, 7]
 
 
-def test_graphed_lets_the_ranks_decide(scenarios):
-    """``graphed(ranks=True)``: both ranks in the same buckets; after a capture that failed on one, no graph on either."""
-    for row in both(scenarios, "graphed_by_ranks"):
-        assert row["kept"] == {"captures": 2, "replays": 4, "eager": {"warm-up": 2}, "signatures": 2, "graphs": 2}
-        assert row["failed"]["graphs"] == 0 and row["failed"]["replays"] == 0
-        assert f"rank {row['rank']} of 2" in row["why"] and "eager: " in row["why"]
+def test_graphed_for_ranks(scenarios):
+    """``graphed(ranks=True)``: both ranks in the same buckets; a capture that failed on one leaves the other's."""
+    rows = both(scenarios, "graphed_by_ranks")
+    for row in rows:
+        assert row["kept"]["captures"] == 2 and row["kept"]["replays"] == 4 and row["kept"]["eager"] == {"warm-up": 2}
+    assert [row["failed"]["replays"] for row in rows] == [5, 0]
+    assert "could not be captured" in rows[1]["why"]
 
 
-@pytest.mark.parametrize("name", ["capture_fails_on_one", "out_of_memory_on_one"])
-def test_a_capture_that_fails_on_one_rank_is_kept_by_none(scenarios, name):
-    """Both ranks run eagerly and know why: the one that failed its own reason, the other that it was another."""
-    rows = both(scenarios, name)
-    assert all(row["graphs"] == [] for row in rows)
-    failed = 1 if name == "capture_fails_on_one" else 0
-    assert "its capture failed:" in rows[failed]["why"]["float32[4, 2]"]
-    assert "another rank" in rows[1 - failed]["why"]["float32[4, 2]"]
+def test_a_rank_without_a_graph_meets_the_others_graphs(scenarios):
+    """It runs the function, by its reason, the other its graph: the collectives are the same."""
+    rows = both(scenarios, "capture_fails_on_one")
+    assert rows[1]["graphs"] == [] and rows[0]["graphs"] == ["float32[4, 2]"]
+    assert any("could not be captured" in why for why in rows[1]["why"])
+
+
+def test_a_capture_without_memory_is_tried_again_at_once(scenarios):
+    """Other captures are dropped for it, and no collective runs twice."""
+    for row in both(scenarios, "out_of_memory_on_one"):
+        assert row["graphs"] == ["float32[4, 2]"] and row["why"] == {"warm-up": 1}
 
 
 def test_one_failed_launch_is_made_good_by_its_rank(scenarios):
@@ -130,30 +134,25 @@ def test_one_failed_launch_is_made_good_by_its_rank(scenarios):
     assert len(rows[1]["fallbacks"]) == 1 and rows[0]["fallbacks"] == []
 
 
-def test_a_graph_that_fails_for_good_is_given_up_by_all_at_the_next_check(scenarios):
-    """The rank with the dead graph runs the function; four replays later the other leaves its graph too."""
+def test_a_rank_whose_graph_fails_for_good_runs_the_function(scenarios):
+    """The other goes on with its graph."""
     rows = both(scenarios, "replay_fails_for_good_on_one")
-    assert all(row["graphs"] == [] for row in rows)
-    assert "its replay failed" in rows[1]["why"]["float32[4, 2]"]
-    assert "another rank" in rows[0]["why"]["float32[4, 2]"]
-    assert rows[0]["seen"] == [0, 0, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0]
+    assert "its replay failed" in rows[1]["why"] and set(rows[0]["why"]) == {"warm-up"}
 
 
-def test_what_changes_on_one_rank_is_captured_anew_by_all(scenarios):
-    """The rank that sees it runs the function, the other its graph, until they capture together at the next check."""
+def test_what_changes_runs_eagerly_by_name(scenarios):
+    """A rank that sees it runs the function, the other its graph; nobody captures again."""
     first, second = both(scenarios, "one_rank_changes")
-    assert first["seen"] == second["seen"] and first["captures"] == second["captures"] == 3
-    assert first["seen"][-1] == 1 and 0 in first["seen"][4:14]
-    assert any("factor" in why for why in second["eager"]) and sum(first["eager"].values()) < sum(
-        second["eager"].values()
-    )
+    assert first["captures"] == second["captures"] == 1
+    assert first["eager"] == {"warm-up": 1, "fn.factor has changed": 10}
+    assert second["eager"] == {"warm-up": 1, "fn.factor has changed": 20}
 
 
-def test_effects_in_python_on_one_rank_keep_all_from_capturing(scenarios):
-    """What a replay would leave out happens at each call; every rank knows why."""
+def test_effects_in_python_on_one_rank_keep_it_from_capturing(scenarios):
+    """What a replay would leave out happens at each call; the other rank has its graph."""
     first, second = both(scenarios, "effects_on_one")
-    assert first["graphs"] == second["graphs"] == [] and second["n"] == 6
-    assert "another rank" in str(first["why"]) and "counted" in str(second["why"])
+    assert first["graphs"] and second["graphs"] == [] and second["n"] == 6
+    assert "counted" in str(second["why"])
 
 
 def test_ranks_of_different_sizes_run_one_bucket(scenarios):
@@ -162,34 +161,17 @@ def test_ranks_of_different_sizes_run_one_bucket(scenarios):
     assert rows[0]["graphs"] == rows[1]["graphs"] == [f"float32[{n}, 2]" for n in (2, 4, 8, 9)]
 
 
-def test_what_one_rank_evicts_goes_on_all(scenarios):
-    """One rank has room for two graphs, the other for sixteen: both hold the same two."""
-    rows = both(scenarios, "one_has_less_room")
-    assert rows[0]["graphs"] == rows[1]["graphs"] and len(rows[0]["graphs"]) == 2
-    assert all(row["evictions"] > 0 for row in rows)
-
-
 def test_a_rank_that_does_not_answer_is_not_waited_for(scenarios):
-    """After a second the other goes on, eagerly; the late one finds the same verdict, and says who was missing."""
+    """After a second the other raises, and so does the late one, which finds the same verdict."""
     rows = both(scenarios, "one_does_not_answer")
     assert 0.9 < rows[0]["waited"] < 3
-    assert all("ranks_missing" in row["outcome"] and row["graphs"] == [] for row in rows)
-    assert "rank 1" in rows[0]["outcome"]
+    assert all("ranks_missing" in row["outcome"] for row in rows) and "rank 1" in rows[0]["outcome"]
 
 
 def test_a_collective_through_the_host_is_not_captured(scenarios):
     """A capture that would have to run a collective is refused, on all ranks."""
     for row in both(scenarios, "collective_on_the_host"):
-        assert row["graphs"] == [] and "unsafe_op_in_capture" in row["why"]["float32[4, 2]"]
-
-
-def test_decisions_are_the_same_on_every_rank(scenarios):
-    """And, largest, same, union; fifty in a row; a disagreement names the rank and its reason."""
-    rows = both(scenarios, "decisions")
-    for row in rows:
-        assert row["and"] == [True, False, False] and row["same"] == [True, False]
-        assert row["largest"] == 4 and row["victims"] == ["c", "a", "b"] and row["many"]
-        assert any("rank 1: because" in reason for reason in row["disagreements"])
+        assert row["graphs"] == [] and "could not be captured" in str(row["why"])
 
 
 @pytest.mark.any_platform

@@ -648,11 +648,6 @@ def while_loop():
     return lambda t, n: loop(n, t)[1], lambda t, n: t * 2 ** max(0, 3 - int(n))
 
 
-def unrolled():
-    steps = gfxgraph.Unrolled(lambda t: t * 2, k=2)
-    return lambda t, n: steps(4, t)[0], lambda t, n: t * 16
-
-
 CALLABLES = {
     "graphed": lambda: (gfxgraph.graphed(twice), twice),
     "pure": lambda: (gfxgraph.graphed(twice, assume_pure=True), twice),
@@ -660,7 +655,6 @@ CALLABLES = {
     "TrainingStep": lambda: (gfxgraph.TrainingStep(twice), twice),
     "Conditional": conditional,
     "while_loop": while_loop,
-    "unroll": unrolled,
 }
 """A callable, and what it is to do."""
 

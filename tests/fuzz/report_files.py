@@ -47,7 +47,6 @@ def run(data: bytes) -> None:
         path.write_bytes(data)
         for read in (
             lambda: list((native.read_report(path) or native.Report).lines()),
-            lambda: list(native.read_symbol_report(data.decode("utf-8", "replace")).lines()),
             lambda: process_files.read(folder),
         ):
             try:

@@ -6,7 +6,6 @@ Written for torch 2.11; under 40 s on one H200.
 
 from __future__ import annotations
 
-import statistics
 import time
 
 import pytest
@@ -19,10 +18,8 @@ if not torch.cuda.is_available():
 from tests.conformance import test_training_graphed as training  # noqa: E402
 
 import gfxgraph  # noqa: E402
-from gfxgraph.callables.control.compose import Composition  # noqa: E402
 from gfxgraph.callables.control.conditional import Conditional  # noqa: E402
-from gfxgraph.callables.control.loops import Unrolled, WhileLoop  # noqa: E402
-from gfxgraph.process import process  # noqa: E402
+from gfxgraph.callables.control.loops import WhileLoop  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -175,113 +172,6 @@ def test_while_loop_runs_ahead_and_ends_right(bridge):
             assert torch.allclose(x, want) and loop.n_steps == n and not loop.hit_bound
             assert loop.n_launches <= n + 4
     assert loop.runs_ahead
-
-
-def test_unrolled_steps_are_fewer_launches_and_less_time(bridge):
-    """64 tiny steps, 16 to a launch: eager's state, and less wall time than one launch a step."""
-
-    def step(x, y):
-        return (y * 1.01 + 0.1).tanh(), (x - y).sin()
-
-    start = (torch.randn(64, device="cuda"), torch.randn(64, device="cuda"))
-    with torch.no_grad():
-        want = start
-        for _ in range(64):
-            want = step(*want)
-        both = {k: Unrolled(step, k) for k in (1, 16)}
-        times = {k: [] for k in both}
-        for steps in both.values():
-            steps(64, *start)
-            steps.upload()
-        for _ in range(40):  # in turn, and the best of each: other processes have their share of the device
-            for k, steps in both.items():
-                torch.cuda.synchronize()
-                begun = time.perf_counter()
-                got = steps(64, *start)
-                torch.cuda.synchronize()
-                times[k].append(time.perf_counter() - begun)
-                assert all(torch.equal(g, w) for g, w in zip(got, want))
-        assert both[1].n_launches == 64 and both[16].n_launches == 4
-    assert min(times[16]) < min(times[1]), times
-
-
-# -- compositions ---------------------------------------------------------------------------------------------
-
-
-def test_child_graphs_of_the_driver(bridge):
-    """One launch through the driver's child-graph nodes, an update in the exec, the order of the edges."""
-    x, y = torch.zeros(1 << 16, device="cuda"), torch.zeros(1 << 16, device="cuda")
-    parts = {
-        "add": capture(lambda: x.add_(1))[0],
-        "double": capture(lambda: x.mul_(10))[0],
-        "other": capture(lambda: y.add_(1))[0],
-    }
-    both = Composition(parts, after={"double": ["add"]})
-    both.upload()
-    x.zero_()
-    y.zero_()
-    for _ in range(3):
-        x.zero_()
-        both.replay()
-    torch.cuda.synchronize()
-    assert both.is_one_launch, both.explain()
-    assert (x == 10).all() and (y == 3).all()
-    again, _ = capture(lambda: x.mul_(3))
-    captures = gfxgraph.stats()["capture_count"]
-    both.update("double", again)
-    x.zero_()
-    both.replay()
-    assert (x == 3).all() and gfxgraph.stats()["capture_count"] == captures
-
-
-def test_independent_graphs_run_side_by_side(bridge):
-    """Two chains of 1500 tiny kernels: without an edge between them they take less than one after the other."""
-
-    def chain(mark):
-        for _ in range(1500):
-            mark.add_(1)
-
-    graphs = [capture(lambda mark=mark: chain(mark))[0] for mark in (torch.zeros(8, device="cuda") for _ in "ab")]
-
-    def timed(after):
-        both = Composition(graphs, after=after)
-        times = []
-        for _ in range(6):
-            torch.cuda.synchronize()
-            begun = time.perf_counter()
-            both.replay()
-            torch.cuda.synchronize()
-            times.append(time.perf_counter() - begun)
-        assert both.is_one_launch and both.edges == {(b, a) for a, those in after.items() for b in those}
-        return min(times)
-
-    in_order, beside = timed({"1": ["0"]}), timed({})
-    assert beside < in_order * 0.8, (beside, in_order)
-
-
-def test_a_composition_costs_little_more_than_its_parts(bridge):
-    """Eight tiny graphs: one launch takes the host less than 1.5 times as long as eight (H200: 22.4 and 21.3 us)."""
-    x = [torch.zeros(64, device="cuda") for _ in range(8)]
-    graphs = [capture(lambda t=t: t.add_(1))[0] for t in x]
-    both = Composition(graphs)
-    both.replay()
-    both.replay()
-    assert both.is_one_launch
-
-    def timed(call):
-        times = []
-        for _ in range(50):
-            torch.cuda.synchronize()
-            begun = time.perf_counter()
-            for _ in range(10):  # the first launch to an idle device takes as long as four others
-                call()
-            times.append(time.perf_counter() - begun)
-        return statistics.median(times)
-
-    one = timed(both.replay)
-    each = timed(lambda: [graph.replay() for graph in graphs])
-    assert one < 1.5 * each, (one, each)
-    assert process.require().driver is not None
 
 
 def test_a_capture_leaves_the_random_numbers_of_other_graphs_alone(bridge):

@@ -1,4 +1,4 @@
-"""Failing calls in what faults.py does not reach: compositions, branches, buckets, loops, steps on the host, gradients.
+"""Failing calls in what faults.py does not reach: branches, buckets, loops, steps on the host, gradients.
 
 Each call of the driver protocol, and each call that torch makes of the runtime (``Faults.CALLS``), fails once at each
 position, with each status that means something of its own, and with MemoryError. Afterwards the result is eager's or
@@ -55,23 +55,6 @@ class Planted(MemoryError):
 
 def same(got: Any, wanted: Any) -> None:
     assert torch.allclose(got, wanted), f"wrong: {got.flatten()[:3].tolist()}, eager {wanted.flatten()[:3].tolist()}"
-
-
-def composed(x: Any, kept: dict[str, Any]) -> None:
-    mid = torch.zeros(8, device="cuda")
-    first, _ = faults.captured(lambda: mid.copy_(x * 2))
-    second, out = faults.captured(lambda: mid + 1)
-    both = gfxgraph.Composition({"first": first, "second": second})
-    for value in (1.0, 2.0, 3.0):
-        x.fill_(value)
-        both.replay()
-        same(out, x * 2 + 1)
-    third, out2 = faults.captured(lambda: mid + 5)
-    both.update("second", third)
-    both.upload()
-    both.replay()
-    same(out2, x * 2 + 5)
-    x.fill_(1.0)
 
 
 def branches(x: Any, kept: dict[str, Any]) -> None:
@@ -221,7 +204,6 @@ PROGRAMS = (
     simple,
     host_steps,
     collected,
-    composed,
     branches,
     loop,
     generate,

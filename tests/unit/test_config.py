@@ -44,8 +44,7 @@ def test_empty_environment_gives_the_defaults():
         ("SGLANG_RDNA2_KERNELS", "1", "activation", config.Activation.ON),
         ("MIGRAPHX_ENABLE_HIPGRAPH", "enable", "migraphx_graphs", True),
         ("GFXGRAPH_REPORT", "seen", "report", "seen"),
-        ("GFXGRAPH_TRANSFORMERS", "compile", "transformers", config.Transformers.COMPILE),
-        ("GFXGRAPH_TRANSFORMERS", "1", "transformers", config.Transformers.ON),
+        ("GFXGRAPH_TRANSFORMERS", "on", "transformers", True),
     ],
 )
 def test_a_good_value_is_read(variable, value, field, expected):

@@ -18,12 +18,10 @@ Every other file is one engine's and defines ``ADAPTER``. A new engine needs no 
                      one accelerated model, and which decoder serves a call
     _transformers_decode.py, _transformers_loop.py
                      generation as two graphs; stopping and streaming
-    _transformers_cache.py, _transformers_masks.py, _transformers_attention.py
-                     keys and values at fixed addresses; masks; attention over shared heads
+    _transformers_cache.py, _transformers_masks.py
+                     keys and values at fixed addresses; masks
     _transformers_choice.py
                      logits processors and stopping criteria that graphs can contain
-    _transformers_compile.py
-                     a compiled step with bitwise identical results
     _transformers_version_check.py
                      checks on tiny models that this version's tokens come out
 

@@ -29,7 +29,7 @@ class CachePosition:
     n_cached: int = 0
     """Tokens in the cache."""
     is_full: bool = False
-    """True if the next token pushes the oldest out of the windows; a compiled step is guarded on it."""
+    """True if the next token pushes the oldest out of the windows."""
     is_decoding: bool = False
     """True inside a step of one token, False while reading the prompt."""
 

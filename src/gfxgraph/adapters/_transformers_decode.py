@@ -5,10 +5,10 @@ Idea: everything a step touches has a fixed address, and a step is two launches:
 and computes scores, *choose* picks the next token from them. They are separate because programs often change their
 sampling settings and never the model: a new temperature costs a capture of ten nodes.
 
-The first time, each part runs eagerly, as a real step, so that the first token waits for no capture;
-the second time it is captured, which computes nothing, and replayed. The host waits for the device only
-to learn whether all rows are finished: for one group of steps while the next group is already queued. What
-was computed past the end is cut off, and the random generator is set back accordingly.
+The prompt is read eagerly. The first time, each part of a step runs eagerly, too, as a real step, so that no token
+waits for a capture; the second time it is captured, which computes nothing, and replayed. The host waits for the
+device only to learn whether all rows are finished: for one group of steps while the next group is already queued.
+What was computed past the end is cut off, and the random generator is set back accordingly.
 
 Invariants:
   - a step runs the operations of transformers' own step, on the same values, in the same order;
@@ -18,45 +18,27 @@ Invariants:
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from gfxgraph import kernels
 from gfxgraph.adapters._transformers_cache import CachePosition, FixedCache
 from gfxgraph.adapters._transformers_choice import TokenChoice
 from gfxgraph.adapters._transformers_loop import Loop, Request, Tally
-from gfxgraph.adapters._transformers_masks import none_made, to_add
+from gfxgraph.adapters._transformers_masks import to_add
 from gfxgraph.callables.arena import Arena, beside
 from gfxgraph.callables.captured import CapturedFunction
-from gfxgraph.callables.inputs import copy_in
-from gfxgraph.capture.undo import is_interrupt
-from gfxgraph.errors import first_line
 
 MAX_CHOICES = 16
 """Most captured ways of choosing that a decoder keeps."""
-MAX_PROMPTS, MAX_PROMPT_TOKENS = 4, 4096
-"""Most captured prompt shapes that a decoder keeps, and their largest size: a long prompt gains nothing."""
-COMPILING = "gfxgraph compile"
-"""Name of the thread that compiles a step. There Inductor waits for the device, which ends a capture here."""
-MOST_TRIES, TRY_AGAIN_AFTER = 5, 64
-"""Captured that may fail during compilation, and the eager runs between them."""
 _OURS = frozenset({"attention_mask", "position_ids", "past_key_values"})
-
-
-def is_compiling() -> bool:
-    """True while a step is being compiled in this process."""
-    return any(thread.name == COMPILING for thread in threading.enumerate())
 
 
 @dataclass(slots=True)
@@ -65,10 +47,6 @@ class Part:
 
     piece: CapturedFunction
     n_runs: int = 0
-    n_eager: int = 1
-    """Runs before it is captured."""
-    n_tries: int = 0
-    """Captured that failed while a step was being compiled."""
 
     @property
     def n_nodes(self) -> int:
@@ -82,19 +60,16 @@ class Part:
         return self.piece.graph is not None
 
     def run(self) -> None:
-        """Run once; after enough eager runs it is captured first."""
+        """Run once; the second time it is captured first."""
         self.n_runs += 1
-        if self.n_runs <= self.n_eager:
+        if self.n_runs == 1:
             # On the capture stream, where libraries make their handles before the capture.
             beside(self.piece.place, self.piece.fn, (), {})
             return
-        if self.n_runs == self.n_eager + 1:
+        if self.n_runs == 2:
             self.piece.pool = self.piece.place.pool
             if not self.piece.capture():
                 self.piece.place.renew()  # the pool of a failed capture is not captured into again
-                if is_compiling() and self.n_tries < MOST_TRIES:
-                    self.n_tries += 1
-                    self.n_eager += TRY_AGAIN_AFTER
         self.piece.run()
 
 
@@ -133,11 +108,8 @@ class Decoder:
         self.in_window = torch.arange(self.cache.window, device=device) - (self.cache.window - 1)
         self.alive_seen = torch.zeros(self.capacity, dtype=torch.int64, pin_memory=True)
         self.tokens_seen = torch.zeros(self.capacity, batch, dtype=torch.int64, pin_memory=True)
-        self.prompts: OrderedDict[Any, tuple[list[Tensor], Part]] = OrderedDict()
         self.forwards: dict[bool, Part] = {}
         self.choices: OrderedDict[Any, Part] = OrderedDict()
-        self.compiled: Callable[..., Tensor] | None = None
-        """Computes the scores instead of the model's own call, while no window is full."""
         self.extras: dict[str, Any] = {}
         """Plain arguments that the model gets in every step."""
         self.has_positions = True
@@ -150,12 +122,7 @@ class Decoder:
 
     # -- the two parts of a step --------------------------------------------------------------------
 
-    def model_step(self, **inputs: object) -> Tensor:
-        """Scores computed by the model's own kernels."""
-        scores: Tensor = self.model(**inputs, return_dict=True).logits
-        return scores
-
-    def forward(self, step: Callable[..., Tensor]) -> None:
+    def forward(self) -> None:
         """Read the token; compute the scores of the next one."""
         self.cache.place.is_decoding = True
         try:
@@ -163,7 +130,7 @@ class Decoder:
             inputs = dict(self.extras, input_ids=self.token, past_key_values=self.cache, attention_mask=masks)
             if self.has_positions:
                 inputs["position_ids"] = self.position_ids
-            scores = step(**inputs)
+            scores = self.model(**inputs, return_dict=True).logits
         finally:
             self.cache.place.is_decoding = False
         self.logits.copy_(scores[:, -1])
@@ -212,7 +179,7 @@ class Decoder:
             request.streamer.end()
         return self._result(request, loop, length)
 
-    def read_prompt(self, request: Request, *, as_graph: bool = True) -> None:
+    def read_prompt(self, request: Request) -> None:
         """Fill the cache from the prompt, compute the scores of the first token, and initialize the other buffers."""
         ids, kwargs = request.input_ids, request.model_kwargs
         n_prompt = ids.shape[1]
@@ -220,7 +187,11 @@ class Decoder:
         inputs = self.model.prepare_inputs_for_generation(
             ids, next_sequence_length=n_prompt, is_first_iteration=True, **kwargs | {"past_key_values": self.cache}
         )
-        self._run_prompt(inputs, ids.numel() if as_graph else None)
+        scores = self.model(**inputs, return_dict=True).logits[:, -1]
+        if self.logits.shape != scores.shape:
+            self.logits = torch.empty_like(scores, dtype=torch.float32, memory_format=torch.contiguous_format)
+            self.scores = torch.empty_like(self.logits)
+        self.logits.copy_(scores)
         self.cache.place.n_cached = n_prompt
         # Filled with the prompt's last token: what a processor must ignore is at the prompt's beginning.
         self.history.copy_(ids[:, -1:].expand_as(self.history))
@@ -241,75 +212,14 @@ class Decoder:
             self.forwards.clear()
             self.extras, self.has_positions = extras, has_positions
 
-    def _run_prompt(self, inputs: dict[str, Any], n_tokens: int | None) -> None:
-        """Read the whole prompt; as a graph if its shape has been seen often enough.
-
-        Args:
-            inputs: the model's arguments.
-            n_tokens: in all rows; None if it must not be a graph.
-        """
-
-        def read(given: dict[str, Any]) -> None:
-            model = self.model
-            is_unmasked = given.get("attention_mask") is None
-            with none_made(model.config.get_text_config(decoder=True)) if is_unmasked else nullcontext():
-                scores = model(**given, return_dict=True).logits[:, -1]
-            if self.logits.shape != scores.shape:
-                self.logits = torch.empty_like(scores, dtype=torch.float32, memory_format=torch.contiguous_format)
-                self.scores = torch.empty_like(self.logits)
-            self.logits.copy_(scores)
-
-        if n_tokens is None or n_tokens > MAX_PROMPT_TOKENS:
-            read(inputs)
-            return
-        leaves, spec = pytree.tree_flatten({k: v for k, v in inputs.items() if k != "past_key_values"})
-        given = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        key = str(spec), *((*leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
-        if key not in self.prompts:
-            buffers = [tensor.clone() for tensor in given]
-            held = iter(buffers)
-            leaves = [next(held) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-            static = pytree.tree_unflatten(leaves, spec)
-            static["past_key_values"] = self.cache
-            part = self._part(partial(read, static), f"{type(self.model).__name__}, a prompt of {n_tokens} tokens")
-            part.n_eager = 2
-            self.prompts[key] = buffers, part
-            while len(self.prompts) > MAX_PROMPTS:
-                self.prompts.popitem(last=False)
-        self.prompts.move_to_end(key)
-        buffers, part = self.prompts[key]
-        copy_in(buffers, given)
-        part.run()
-
     def _step_forward(self) -> None:
         is_full = self.cache.place.is_full = self.cache.full_windows
         part = self.forwards.get(is_full)
         if part is None:
-            step = self.model_step if is_full or self.compiled is None else self.compiled
             name = f"{type(self.model).__name__}, one token of {self.batch} rows"
-            part = self.forwards[is_full] = self._part(partial(self.forward, step), name)
-        if self.compiled is None or is_full or part.is_captured:
-            part.run()
-        else:
-            self._run_compiled(part)
+            part = self.forwards[is_full] = self._part(self.forward, name)
+        part.run()
         self.cache.place.n_cached += 1
-
-    def _run_compiled(self, part: Part) -> None:
-        """Run a compiled step that is not a graph yet; if it cannot be one, use the model's own."""
-        try:
-            with torch.compiler.set_stance("fail_on_recompile"):
-                part.run()
-        except RuntimeError as error:
-            if is_interrupt(error):
-                raise
-            why = first_line(error)
-        else:
-            if part.n_runs < 2 or part.is_captured:
-                return
-            why = part.piece.why_eager
-        self.arena.state.report("fallback", f"the compiled step is not used: {why}", part.piece.name)
-        self.compiled, self.forwards = None, {}
-        self.forward(self.model_step)
 
     def _next_token(self, request: Request, loop: Loop, length: int) -> None:
         """Choose the token that makes the rows ``length`` long."""
@@ -337,20 +247,18 @@ class Decoder:
     def is_warm(self) -> bool:
         """True if the next step of the model needs no capture first."""
         part = self.forwards.get(self.cache.full_windows)
-        return part is not None and part.n_runs > part.n_eager
+        return part is not None and part.n_runs > 1
 
     def report(self) -> dict[str, Any]:
         """Sizes, what is captured, and why the rest is not."""
-        parts = [*self.forwards.values(), *self.choices.values(), *(part for _, part in self.prompts.values())]
+        parts = [*self.forwards.values(), *self.choices.values()]
         held = [t for layer in self.cache.layers if layer.is_initialized for t in (layer.keys, layer.values)]
         return {
             "batch": self.batch,
             "cache_len": self.capacity - 1,
             "cache_bytes": sum(tensor.numel() * tensor.element_size() for tensor in held),
             "forwards": sum(part.is_captured for part in self.forwards.values()),
-            "is_compiled": self.compiled is not None,
             "nodes": [part.n_nodes for part in self.forwards.values()],
-            "prompts": sum(part.is_captured for _, part in self.prompts.values()),
             "choices": sum(part.is_captured for part in self.choices.values()),
             "why_eager": sorted({part.piece.why_eager for part in parts if part.piece.why_eager}),
         }

@@ -1,55 +1,17 @@
-"""Attention masks as transformers' own loop makes them, for steps and prompts that become graphs.
-
-Problem: transformers omits a mask if every token is visible, which it checks on the device.
-Inside a capture it cannot check, and makes the mask. Attention with a mask is another kernel, with different last
-bits, and repeats keys and values for heads that share them. Idea: the loop has prepared the prompt's inputs
-outside the capture, including the masks; if it omitted them, none are made while the prompt is read.
-"""
+"""Attention masks of a step as transformers' own loop makes them, from buffers at fixed addresses."""
 
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, create_masks_for_generate
+from transformers.masking_utils import create_masks_for_generate
 
 if TYPE_CHECKING:
     from gfxgraph.adapters._transformers_decode import Decoder
-
-_REPLACED = threading.RLock()  # reentrant: a model may call another one's generate
-
-
-@contextmanager
-def none_made(config: Any) -> Iterator[None]:
-    """Models called by this thread in this block make no masks: the caller has checked that none is needed.
-
-    Args:
-        config: the model's text configuration.
-    """
-    made, name, here = ALL_MASK_ATTENTION_FUNCTIONS, config._attn_implementation, threading.get_ident()
-    if name not in made:
-        yield
-        return
-    with _REPLACED:  # happens only a few times in a process; other threads wait
-        usual, was_local = made[name], name in made._local_mapping
-
-        def none(*args: object, **kwargs: object) -> Any:
-            return None if threading.get_ident() == here else usual(*args, **kwargs)
-
-        made[name] = none
-        try:
-            yield
-        finally:
-            if was_local:
-                made[name] = usual
-            else:
-                del made[name]
 
 
 def of_a_step(decoder: Decoder) -> Any:

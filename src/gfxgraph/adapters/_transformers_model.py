@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 MAX_DECODERS = 4
 """Most pairs of batch size and cache length for which a model keeps graphs and a cache."""
-MIN_TOKENS = 16
-"""Steps after which a decoder is worth compiling."""
 _GRANULE = 64
 _IDLE_HOOKS = "transformers.utils.output_capturing"
 """transformers' own hooks, which stay after a call has asked for hidden states, and do nothing in other calls."""
@@ -41,12 +39,6 @@ class Accelerated:
         """The same at the capture of the first of the present graphs."""
         self.left_alone: dict[str, int] = {}
         self.past: list[int] = [0, 0, 0, 0]
-        self.compile: bool | str = False
-        self.compiling: dict[tuple[int, int], Any] = {}
-        """Threads by the decoder they compile for; None once a thread is done."""
-        self.compiled: dict[tuple[int, int], tuple[Decoder, Decoder]] = {}
-        """Decoders ready to take over, each with the one that it replaces."""
-        self.why_not_compiled: list[str] = []
         self.kernels: Any = None
         """The result of `gfxgraph.kernels.apply`."""
 
@@ -124,41 +116,7 @@ class Accelerated:
             self._note_outside(choice.outside)
         self.arena.follow(torch.cuda.current_stream())
         with self.arena.lock:
-            result = decoder.generate(request)
-        if self.compile and not config.disable_compile:
-            self._compile(decoder)
-        return result
-
-    def _compile(self, decoder: Decoder) -> None:
-        """Start compiling the decoder's step, once, after a call long enough to show that it is used."""
-        key = (decoder.batch, decoder.capacity - 1)
-        if key in self.compiling or decoder.tally.n_tokens < MIN_TOKENS:
-            return
-        # lazily: adapters are listed and asked about where there is no torch
-        from gfxgraph.adapters import _transformers_compile as compiling
-        from gfxgraph.adapters._transformers_decode import Decoder
-
-        self.compiling[key] = None
-        why = ""
-        if self.arena.state.platform == "simulator":
-            why = "nothing is compiled in the simulator"
-        elif "grouped_mm" in self.model.get_experts_implementation().values():
-            why = "its experts run differently for a prompt and for a step"  # the thread would switch them as well
-        if why:
-            self.why_not_compiled.append(why)
-            return
-        arena, model, is_choosing = self.arena, self.model, self._is_choosing
-
-        def done(made: Decoder, why: str) -> None:
-            if why:
-                self.why_not_compiled.append(why)
-                arena.state.report("fallback", f"the step is not compiled: {why}", type(made.model).__name__)
-            else:
-                self.compiled[key] = (decoder, made)
-
-        self.compiling[key] = compiling.start(
-            decoder, lambda: Decoder(model, arena, *key, is_choosing=is_choosing), self.compile, done
-        )
+            return decoder.generate(request)
 
     def use_kernels(self, is_wanted: bool) -> None:
         """Install our kernels in the model's modules, or remove them; the changed classes show graphs that they are
@@ -177,12 +135,6 @@ class Accelerated:
     def _is_choosing(self) -> bool:
         return self.kernels is not None and self.kernels.is_choosing
 
-    def wait(self) -> None:
-        """Wait until no compilation is running."""
-        for thread in list(self.compiling.values()):
-            if thread is not None:
-                thread.join()
-
     def _note_outside(self, names: tuple[str, ...]) -> None:
         self.arena.state.report(
             "eager_step", f"tokens are chosen between graphs: {', '.join(names)}", type(self.model).__name__
@@ -199,7 +151,6 @@ class Accelerated:
     def _decoder(self, batch: int, cache_len: int) -> Decoder:
         # lazily: adapters are listed and asked about where there is no torch
         from gfxgraph.adapters._transformers_decode import Decoder
-        from gfxgraph.adapters._transformers_loop import Tally
         from gfxgraph.callables.arena import Arena
 
         model, state = self.model, bridge.process_for_callables()
@@ -210,11 +161,6 @@ class Accelerated:
             self.arena = Arena(state, model.device.index or 0)
         key = (batch, cache_len)
         found = self.decoders.get(key)
-        before, compiled = self.compiled.pop(key, (None, None))
-        if compiled is not None and before is found:
-            self._drop(key)
-            compiled.tally = Tally()
-            found = self.decoders[key] = compiled
         if found is None:
             while len(self.decoders) >= MAX_DECODERS:
                 self._drop(next(iter(self.decoders)))
@@ -235,8 +181,6 @@ class Accelerated:
         """Free all graphs and caches."""
         for key in list(self.decoders):
             self._drop(key)
-        self.compiling.clear()
-        self.compiled.clear()
         self.arena = None
 
     def report(self) -> dict[str, Any]:
@@ -252,7 +196,6 @@ class Accelerated:
             "waits": waits,
             "decoders": [decoder.report() for decoder in decoders],
             "left_alone": dict(self.left_alone),
-            "why_not_compiled": list(self.why_not_compiled),
             **extra,
         }
 
@@ -291,8 +234,6 @@ class Accelerated:
         """Check every module for what a graph would not call or could not follow, and note the weights' addresses."""
         # lazily: adapters are listed and asked about where there is no torch
         from torch.nn.modules import module as globally
-
-        from gfxgraph.adapters._transformers_attention import kernel_settings
 
         found: list[Any] = [self.model.config._attn_implementation, *kernel_settings()]
         if globally._global_forward_hooks or globally._global_forward_pre_hooks:
@@ -352,6 +293,26 @@ class Accelerated:
         others = [name for name, value in kwargs.items() if name not in given
                   and not isinstance(value, (bool, int, float, str, type(None)))]  # fmt: skip
         return f"the model takes {', '.join(sorted(others))}" if others else ""
+
+
+def kernel_settings() -> tuple[Any, ...]:
+    """Settings by which torch chooses kernels, besides the tensors: a graph keeps the kernels of its capture."""
+    # lazily: adapters are listed and asked about where there is no torch
+    import torch
+
+    from gfxgraph.callables.signature import matmul_precision
+
+    backends = torch.backends.cuda
+    return (
+        backends.flash_sdp_enabled(),
+        backends.mem_efficient_sdp_enabled(),
+        backends.math_sdp_enabled(),
+        backends.cudnn_sdp_enabled(),
+        torch.are_deterministic_algorithms_enabled(),
+        matmul_precision(),
+        backends.matmul.allow_fp16_reduced_precision_reduction,
+        backends.matmul.allow_bf16_reduced_precision_reduction,
+    )
 
 
 class _OutOfMemory(Exception):

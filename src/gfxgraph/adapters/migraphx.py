@@ -8,8 +8,8 @@ they compute.
     first run ──captured──> launched, because a capture computes nothing ──> its results are kept
         └── refused: the program runs as before; one more attempt at the next run, then none
     later run, same arguments ──> one launch, or eagerly if that was measured to be faster
-    later run, other addresses ──> a graph for these too; inputs that keep moving are copied to fixed addresses
-    later run, other shapes ──> a graph for these too; the least recently launched is dropped
+    later run, other addresses or shapes ──> a graph for these too; the least recently launched is dropped
+    after `MOST_CAPTURES` captures ──> it runs eagerly, with that reason
 
 Invariants:
   - a graph is launched only if every argument has the address, lengths, strides and type that it had at capture;
@@ -24,10 +24,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-import sys
 import threading
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -44,9 +42,9 @@ from gfxgraph.process import bridge
 __all__ = ["ADAPTER", "GraphedProgram", "migraphx_available"]
 
 MOST_GRAPHS = 4
-"""Most sets of addresses and shapes with a graph each; an argument with more addresses is copied."""
+"""Most sets of addresses and shapes with a graph each."""
 MOST_CAPTURES = 64
-"""Most captures of one program; beyond that, whatever has no graph runs eagerly."""
+"""Most captures of one program, whose arguments keep moving then; beyond that it runs eagerly."""
 MOST_TRIES = 2
 STREAM = "ihipStream_t"
 _LAUNCH = re.compile(r"\bglobal=(\d+),\s*local=([1-9]\d*)")
@@ -72,25 +70,6 @@ class _ProgramGraph:
     """Launches still to be compared with eager execution."""
 
 
-@dataclass(slots=True)
-class _Fixed:
-    """Our memory for an input that keeps moving."""
-
-    memory: Any = None
-    argument: Any = None
-
-    def take(self, shape: Any) -> Any:
-        """The argument in our memory; more is allocated for a longer shape."""
-        # lazily: adapters are listed and asked about where there is no torch
-        import torch
-
-        if self.argument is None or _about(shape) != _about(self.argument.get_shape()):
-            if self.memory is None or shape.bytes() > self.memory.numel():
-                self.memory = torch.empty(shape.bytes(), dtype=torch.uint8, device="cuda")
-            self.argument = _module().argument_from_pointer(shape, self.memory.data_ptr())
-        return self.argument
-
-
 class GraphedProgram(GraphedObject):
     """A compiled ``migraphx.program`` with the same methods; ``run`` and ``run_async`` use a graph.
 
@@ -112,13 +91,12 @@ class GraphedProgram(GraphedObject):
         """Why no graph is tried any more; "" while one is."""
         self.n_captures = 0
         self._graphs: dict[tuple[Any, ...], _ProgramGraph] = {}
-        self._fixed: dict[str, _Fixed] = {}
         self._streams: dict[int, Any] = {}
         self._last: tuple[int, Any] | None = None
         """The stream of the last graph launch, and an event recorded after it."""
         self._choices: Any = None
         self._n_failed = 0
-        self._is_looked_at = self._is_restless = False
+        self._is_looked_at = False
         self._lock = threading.RLock()
         if not self.enabled:
             vars(self).update(run=program.run, run_async=program.run_async)
@@ -138,7 +116,7 @@ class GraphedProgram(GraphedObject):
         if self.why_eager:
             return f"eager: {self.why_eager}"
         n = len(self._graphs)
-        said = f"{n} graph{'s' * (n != 1)}" + (f", copying {', '.join(self._fixed)}" if self._fixed else "")
+        said = f"{n} graph{'s' * (n != 1)}"
         return f"{said}; {self._choices.why()}" if self._choices is not None else said
 
     # -- one run --------------------------------------------------------------------------------------
@@ -159,23 +137,17 @@ class GraphedProgram(GraphedObject):
                 self._is_looked_at = True
             if not all(hasattr(argument, "data_ptr") for argument in params.values()):
                 return self._fall_back("its arguments are host buffers; migraphx.to_gpu puts them on the GPU", plain)
-            placed = self._into_place(params)
             timed = self._timed()
             way = timed.decided() if timed is not None else "graph"
             if way == "eager":
                 return self._eagerly(params, stream)
-            key = _key(placed)
+            key = _key(params)
             captured = self._graphs.pop(key, None)
             if captured is None:
                 if self.n_captures >= MOST_CAPTURES:
-                    why = (
-                        f"a MIGraphX program was captured {MOST_CAPTURES} times; for other arguments it runs eagerly"
-                    )
-                    if not self._is_restless:
-                        self._is_restless = True
-                        self.tell(why, level=logging.INFO)
-                    return plain()
-                return self._first(params, placed, stream, plain)
+                    why = f"it was captured {MOST_CAPTURES} times: keep its arguments at the same few addresses"
+                    return self._fall_back(why, plain)
+                return self._first(params, stream, plain)
             self._graphs[key] = captured  # the most recently launched comes last
             if captured.n_unchecked:
                 return self._checked(params, captured, stream)
@@ -202,9 +174,8 @@ class GraphedProgram(GraphedObject):
 
         stream = torch.cuda.current_stream()
         if self._last is not None and self._last[0] != stream.cuda_stream:
-            # All its graphs share memory: the program's scratch memory, and our copies of moving arguments.
+            # All its graphs share memory: the program's scratch memory.
             stream.wait_event(self._last[1])
-        self._copy(params)
         try:
             replay(captured.graph)
         except RunEagerly as failed:
@@ -219,26 +190,16 @@ class GraphedProgram(GraphedObject):
         if not self.why_eager:
             self.why_eager = reason
             self._graphs.clear()
-            self._fixed.clear()
             self.tell(f"a MIGraphX program runs eagerly: {reason}")
         return plain()
 
     # -- capture ----------------------------------------------------------------------------------------
 
-    def _first(self, params: Params, placed: Params, stream: object, plain: Callable[[], list[Any]]) -> list[Any]:
+    def _first(self, params: Params, stream: object, plain: Callable[[], list[Any]]) -> list[Any]:
         """Capture for these addresses, then do the run's work, because a capture computes nothing."""
         if len(self._graphs) >= MOST_GRAPHS:
-            if self._fix_what_moves(params):
-                placed = self._into_place(params)
-            else:
-                del self._graphs[next(iter(self._graphs))]  # it is the shapes that change
-        elif self._graphs:
-            self.tell(
-                "an argument has a new address; the program is captured again for it",
-                "argument_moved",
-                level=logging.INFO,
-            )
-        captured, why_not = self._capture(placed, stream)
+            del self._graphs[next(iter(self._graphs))]
+        captured, why_not = self._capture(params, stream)
         if captured is None:
             result = plain()  # first: wrong arguments raise here, before anything else happens
             self._n_failed += 1  # what a library creates on first use exists by the next attempt
@@ -248,12 +209,12 @@ class GraphedProgram(GraphedObject):
                 f"a MIGraphX program could not be captured; it is tried once more ({why_not})", level=logging.INFO
             )
             return result
-        self._graphs[_key(placed)] = captured
+        self._graphs[_key(params)] = captured
         if captured.n_unchecked:
             return self._checked(params, captured, stream)
         return self._launch(params, captured, plain)
 
-    def _capture(self, placed: Params, stream: object) -> tuple[_ProgramGraph | None, str]:
+    def _capture(self, params: Params, stream: object) -> tuple[_ProgramGraph | None, str]:
         # lazily: adapters are listed and asked about where there is no torch
         import torch
 
@@ -264,7 +225,7 @@ class GraphedProgram(GraphedObject):
             place.stream.wait_stream(stream)
             handle = place.stream.cuda_stream
             try:
-                run = lambda: self.program.run_async(dict(placed), handle, STREAM)  # noqa: E731
+                run = lambda: self.program.run_async(dict(params), handle, STREAM)  # noqa: E731
                 made = capture_graph(place, run, SharedPool(_state(), place.stream), recorded=False)
             except (CaptureDied, torch.OutOfMemoryError) as error:
                 return None, str(error).splitlines()[0]
@@ -290,47 +251,6 @@ class GraphedProgram(GraphedObject):
             return self._fall_back(f"its graph gives different results ({worst})", lambda: results)
         return results
 
-    # -- arguments that move --------------------------------------------------------------------------------
-
-    def _into_place(self, params: Params) -> Params:
-        """The arguments, with our memory for those that keep moving."""
-        if not self._fixed or any(name not in params for name in self._fixed):
-            return params
-        if not self._fixed.keys() <= _alone(params):  # what the program writes would not be seen in a copy
-            self._fixed.clear()
-            self._graphs.clear()
-            return params
-        return dict(params) | {name: fixed.take(params[name].get_shape()) for name, fixed in self._fixed.items()}
-
-    def _fix_what_moves(self, params: Params) -> bool:
-        """Give our memory to every input that has had several addresses; False if none has."""
-        keys = [*self._graphs, _key(self._into_place(params))]
-        found: dict[str, set[int]] = {}
-        for key in keys:
-            for name, address, *_ in key:
-                found.setdefault(name, set()).add(address)
-        moving = {name for name, addresses in found.items() if len(addresses) > 1} & _alone(params)
-        if not moving - self._fixed.keys():
-            return False
-        self._graphs.clear()
-        self._fixed |= {name: _Fixed() for name in sorted(moving - self._fixed.keys())}
-        self.tell(
-            f"{', '.join(self._fixed)}: a new address at every run; copied to the address that the graph uses",
-            "argument_moved",
-            level=logging.INFO,
-        )
-        return True
-
-    def _copy(self, params: Params) -> None:
-        """Copy arguments that keep moving to our memory."""
-        # lazily: adapters are listed and asked about where there is no torch
-        import torch
-
-        theirs = [_bytes(params[name]) for name in self._fixed]
-        if theirs:
-            ours = [fixed.memory[: view.numel()] for fixed, view in zip(self._fixed.values(), theirs)]
-            torch._foreach_copy_(ours, theirs)
-
     # -- eager or graph ---------------------------------------------------------------------------------------
 
     def _timed(self) -> Any:
@@ -345,7 +265,7 @@ class GraphedProgram(GraphedObject):
             self._choices = Adaptive(type(self).run, torch.cuda.current_device(), store())
             digest = hashlib.sha256(repr(self.program).encode()).hexdigest()[:12]
             self._choices.about["function"] = f"migraphx.program#{digest}"
-        return self._choices.of(f"copied: {','.join(self._fixed)}" if self._fixed else "in place")
+        return self._choices.of("in place")
 
     def _stream(self, handle: int) -> Any:
         # lazily: adapters are listed and asked about where there is no torch
@@ -370,7 +290,6 @@ class MigraphxAdapter(Adapter):
             NeededName("program.get_parameter_names"),
             NeededName("argument.data_ptr"),
             NeededName("argument.get_shape"),
-            NeededName("argument_from_pointer"),
             *(NeededName(f"shape.{name}") for name in ("bytes", "lens", "strides", "type_string")),
         )
     }
@@ -416,10 +335,6 @@ def _torch() -> Any:
     return torch
 
 
-def _module() -> Any:
-    return sys.modules["migraphx"]
-
-
 def _state() -> Any:
     return bridge.process_for_callables()
 
@@ -436,12 +351,6 @@ def _about(shape: Any) -> tuple[Any, ...]:
 def _is_output(name: str) -> bool:
     """True for a parameter that MIGraphX added for a result, to which it writes."""
     return "#output_" in name or name == "output" or name.startswith("output_")
-
-
-def _alone(params: Params) -> set[str]:
-    """The inputs that share their memory with no other argument: a program reads them and writes elsewhere."""
-    users = Counter(argument.data_ptr() for argument in params.values())
-    return {name for name, argument in params.items() if users[argument.data_ptr()] == 1 and not _is_output(name)}
 
 
 def _no_graph(program: Any) -> str:

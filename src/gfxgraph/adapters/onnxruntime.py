@@ -18,16 +18,15 @@ provider. Run here: the CPU provider; the ROCm provider on AMD's emulator; the o
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 from gfxgraph import config
 from gfxgraph.adapters._needs import NeededName
-from gfxgraph.adapters.adapter import Adapter, GraphedObject, OwnMethods
+from gfxgraph.adapters.adapter import Adapter, GraphedObject
 from gfxgraph.config import Activation, Config
 from gfxgraph.core.replaced import Replaced
 from gfxgraph.errors import first_line
@@ -36,7 +35,6 @@ from gfxgraph.hardware import defect_environment, defects
 MOST_SHAPES = 16
 """Most sets of input shapes with buffers and a graph each; calls of further ones run without."""
 NO_GRAPH = "-1"
-_MADE_OF = "_gfxgraph_made_of"
 _RELATIVE = {"float16": 1e-2, "float32": 2e-4, "float64": 1e-10}
 
 
@@ -86,9 +84,10 @@ class GraphedSession(GraphedObject):
         model: path, bytes, as ``InferenceSession`` takes them.
         sess_options: likewise.
         providers: names, or pairs of name and options, likewise; None for the best that this build has.
+        provider_options: likewise.
         graphs: False leaves the provider's graphs off.
-        plain: an existing session of the same model without graphs.
         ort: the module; for tests.
+        more: what ``InferenceSession`` takes besides.
     """
 
     inner = "session"
@@ -96,18 +95,23 @@ class GraphedSession(GraphedObject):
     def __init__(
         self,
         model: Any,
-        *,
         sess_options: Any = None,
         providers: Sequence[Any] | None = None,
+        provider_options: Sequence[Any] | None = None,
+        *,
         graphs: bool = True,
-        plain: Any = None,
         ort: Any = None,
+        **more: Any,
     ) -> None:
         self._ort = ort if ort is not None else import_module("onnxruntime")
+        # Where the adapter is in place, the module's own name is this class.
+        self._class = (ort or import_module("onnxruntime.capi.onnxruntime_inference_collection")).InferenceSession
         self._failures = _failures(self._ort)
-        self._model, self._sess_options = model, sess_options
-        self._plain = plain
-        self._asked = list(providers) if providers is not None else _best(self._ort)
+        self._model, self._more = model, {**more, "sess_options": sess_options}
+        self._plain: Any = None
+        self._asked: list[Any] = list(providers) if providers is not None else _best(self._ort)
+        if provider_options:
+            self._asked = list(zip(self._asked, provider_options))
         self.counts: Counter[str] = Counter()
         self.fallbacks: Counter[str] = Counter()
         self.why_no_graph = ""
@@ -180,9 +184,7 @@ class GraphedSession(GraphedObject):
         return self._without_graphs() if session is None else session
 
     def _make(self, providers: Sequence[Any]) -> Any:
-        made = self._ort.InferenceSession(self._model, sess_options=self._sess_options, providers=list(providers))
-        vars(made).pop(_MADE_OF, None)  # if the adapter is installed: this session must run unchanged
-        return made
+        return self._class(self._model, providers=list(providers), **self._more)
 
     def _only_exactly(self, reason: str) -> None:
         """Run like ``InferenceSession.run`` from now on."""
@@ -276,12 +278,12 @@ class GraphedSession(GraphedObject):
 
 
 class OnnxruntimeAdapter(Adapter):
-    """Routes ``run`` of every ``InferenceSession`` made from then on through a ``GraphedSession``."""
+    """Makes ``onnxruntime.InferenceSession`` a ``GraphedSession``."""
 
     name = "onnxruntime"
     module = "onnxruntime"
     needs = {
-        "onnxruntime.capi.onnxruntime_inference_collection": (
+        "onnxruntime": (
             NeededName("InferenceSession", takes="path_or_bytes sess_options providers provider_options"),
             NeededName("InferenceSession.run", takes="output_names input_feed run_options"),
             NeededName("InferenceSession.run_with_iobinding", takes="run_options"),
@@ -302,49 +304,7 @@ class OnnxruntimeAdapter(Adapter):
         return False  # a session for each model more: only on request by name
 
     def put_in_place(self, undo: Replaced, part: Any) -> None:
-        owner = part.InferenceSession
-        undo.replace(owner, "__init__", _noting(owner.__init__))
-        undo.replace(owner, "run", _on_buffers(owner.run))
-
-
-def _noting(original: Callable[..., None]) -> Callable[..., None]:
-    """Wrap ``InferenceSession.__init__`` to remember what the session was made from."""
-
-    @functools.wraps(original)
-    def __init__(
-        self: Any,
-        path_or_bytes: Any,
-        sess_options: Any = None,
-        providers: Any = None,
-        provider_options: Any = None,
-        **kwargs: Any,
-    ) -> None:
-        original(self, path_or_bytes, sess_options, providers, provider_options, **kwargs)
-        asked = list(self.get_providers() if providers is None else providers)
-        if provider_options:
-            asked = list(zip(asked, provider_options))
-        vars(self)[_MADE_OF] = (path_or_bytes, sess_options, asked)
-
-    return __init__
-
-
-def _on_buffers(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap ``InferenceSession.run`` with a ``GraphedSession``, which uses this session for runs without graphs."""
-
-    @functools.wraps(original)
-    def run(self: Any, output_names: Any, input_feed: Any, run_options: Any = None) -> Any:
-        made_of = vars(self).get(_MADE_OF)
-        if made_of is None:
-            return original(self, output_names, input_feed, run_options)
-        graphed = vars(self).get("_gfxgraph_session")
-        if graphed is None:
-            model, sess_options, providers = made_of
-            plain = OwnMethods(self, run=original)
-            graphed = GraphedSession(model, sess_options=sess_options, providers=providers, plain=plain)
-            self._gfxgraph_session = graphed
-        return graphed.run(output_names, input_feed, run_options)
-
-    return run
+        undo.replace(part, "InferenceSession", GraphedSession)
 
 
 def _best(ort: Any) -> list[str]:

@@ -11,7 +11,7 @@ with its reason.
 
 In transformers only the loop, ``GenerationMixin._sample``, is replaced, and those of beam search and assisted
 generation, to count them; for models that were not accelerated they call the originals. The last ``restore`` puts the
-originals back. With ``GFXGRAPH_TRANSFORMERS=on`` (or ``compile``), ``gfxgraph.enable()`` does this for every model.
+originals back. With ``GFXGRAPH_TRANSFORMERS=on``, ``gfxgraph.enable()`` does this for every model.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gfxgraph.adapters._needs import NeededName
 from gfxgraph.adapters._transformers_model import Accelerated
 from gfxgraph.adapters._transformers_version_check import TESTED
 from gfxgraph.adapters.adapter import Adapter
-from gfxgraph.config import Config, Transformers
+from gfxgraph.config import Config
 from gfxgraph.core.replaced import Replaced
 from gfxgraph.errors import ActivationError
 from gfxgraph.process import bridge
@@ -59,12 +59,9 @@ class TransformersAdapter(Adapter):
     tested = TESTED
 
     takes_all = False
-    compile: bool | str = False
-    """The setting for models that were not accelerated by name."""
 
     def wanted(self, settings: Config) -> bool:
-        self.compile = settings.transformers is Transformers.COMPILE
-        return settings.transformers is not Transformers.OFF
+        return settings.transformers
 
     def install(self) -> None:
         """Make every model's ``generate`` decode through graphs.
@@ -105,16 +102,12 @@ def beside_enable(torch: object, state: Any) -> None:
         ADAPTER.install_when_imported()
 
 
-def accelerate(model: object, *, compile: bool | str | None = None, fast: bool | None = None) -> Any:
+def accelerate(model: object, *, fast: bool | None = None) -> Any:
     """Make ``model.generate`` decode through graphs. New in 2.0.
 
     Args:
         model: a causal language model of transformers. If it is not on a GPU, or its kind of attention has no fixed
         cache, its calls run as before, counted as fallbacks.
-        compile: False: the model's own kernels. True: Inductor fuses what cannot round differently; the step is
-        compiled in a thread while generation continues, and used from a later call on if it gave the same bits.
-        "any": Inductor's own kernels, as in transformers' own compile: faster, and in half precision sooner or later
-        a different token. By default unchanged, at first False.
         fast: True: use `gfxgraph.kernels` in the model's modules where they are faster on this device: nearly the
         same numbers, and so sooner or later a different token. By default unchanged, at first False.
 
@@ -123,10 +116,7 @@ def accelerate(model: object, *, compile: bool | str | None = None, fast: bool |
 
     Raises:
         ActivationError: `engine_missing`, `engine_layout`, `engine_object`.
-        ValueError: ``compile`` is something else.
     """
-    if compile not in (None, False, True, "any"):
-        raise ValueError(f"compile is True, False or 'any', not {compile!r}")
     with _lock:
         ADAPTER.install_for_some()
         from transformers import GenerationMixin
@@ -139,18 +129,8 @@ def accelerate(model: object, *, compile: bool | str | None = None, fast: bool |
         found = _accelerated.get(model)
         if found is None:
             found = _accelerated[model] = Accelerated(model)
-        if compile is not None:
-            found.compile = compile
         if fast is not None:
             found.use_kernels(fast)
-    return model
-
-
-def wait(model: object) -> Any:
-    """Wait until nothing is being compiled for the model; returns it."""
-    found = _accelerated.get(model)
-    if found is not None:
-        found.wait()
     return model
 
 
@@ -184,10 +164,10 @@ def report(model: object) -> dict[str, Any]:
 
     Returns:
         ``calls``, ``tokens``, ``tokens_past_end`` (computed and cut off), ``waits`` (of the host for the
-        device), ``left_alone`` (calls by reason), ``why_not_compiled`` and ``decoders``; each of these says
-        ``batch``, ``cache_len``, ``cache_bytes``, how many ``forwards``, ``prompts`` and ``choices`` are
-        captured, the ``nodes`` of each forward, whether it ``is_compiled``, and and ``why_eager``, the reasons why
-        parts do not run as graphs. With ``fast=True`` also ``kernels``, `Applied.report` of them.
+        device), ``left_alone`` (calls by reason) and ``decoders``; each of these says ``batch``, ``cache_len``,
+        ``cache_bytes``, how many ``forwards`` and ``choices`` are captured, the ``nodes`` of each forward, and
+        ``why_eager``, the reasons why parts do not run as graphs. With ``fast=True`` also ``kernels``,
+        `Applied.report` of them.
     """
     found = _accelerated.get(model)
     return Accelerated(model).report() if found is None else found.report()
@@ -198,7 +178,6 @@ def _found(model: object) -> Accelerated | None:
     if found is None and ADAPTER.takes_all:
         with _lock:
             found = _accelerated.setdefault(model, Accelerated(model))
-            found.compile = ADAPTER.compile
     return found
 
 

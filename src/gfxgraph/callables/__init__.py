@@ -23,9 +23,9 @@ In the order of a cold call:
 and apart from that:
 
     buckets.py    dynamic dims, which bucket a call goes to; sizes seen, and buckets learned from them
-    capture_all.py  capturing every bucket before the first call
     adaptive.py   timings, and decisions kept between runs
     explain_calls.py  ``explain()`` of a callable
+    states.py     the worlds of training steps and of functions with collectives
     python_reads.py  what a training step, or a function with collectives, reads in Python
     graph_facts.py  what a captured graph reads, writes and draws
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Unpack, overload
 
 from gfxgraph import config
-from gfxgraph.callables.distributed.agreed import Agreed, GraphedOnRanks
+from gfxgraph.callables.distributed.agreed import Agreed
 from gfxgraph.callables.distributed.ranks import Ranks
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.options import Options, check, choice
@@ -55,9 +55,9 @@ def graphed(
         warmup: eager calls of a signature before it is captured.
         max_graphs: most captured signatures of this callable; the least recently used is evicted first.
         strict: raise, instead of running eagerly, if a call cannot be captured.
-        ranks: True, or a ``Ranks``: under torch.distributed the ranks decide together which bucket runs,
-            which captures are kept, and when a graph is given up (``Agreed``); every rank makes the same
-            calls. ``buckets`` is then a list of sizes of the first dimension, and padding is not proved.
+        ranks: True, or a ``Ranks``: the function has collectives (``Agreed``). Every rank makes the same calls, and
+            captures at the same call; nothing runs twice. ``buckets`` is then a list of sizes of the first
+            dimension: all run at that of the largest rank, and padding is not proved.
 
         assume_pure: do not trace. The caller promises that the function reads its arguments, its modules'
             parameters and buffers, and nothing else that changes. Saves the trace and makes calls cheaper.
@@ -87,13 +87,11 @@ def graphed(
         assume_pure,
     )
     check(fn, options, ranks)
-    made = Graphed(fn, options, make_piece=make_piece)
     if ranks is False:
-        return made
+        return Graphed(fn, options, make_piece=make_piece)
     sizes = _sizes_for_ranks(options, {"mode": mode is not None})
     given = ranks if isinstance(ranks, Ranks) else None
-    together = functools.partial(Agreed, fn, given, buckets=sizes, warmup=warmup, max_graphs=max_graphs)
-    return GraphedOnRanks(fn, made, together)
+    return Agreed(fn, given, buckets=sizes, warmup=warmup, max_graphs=max_graphs)
 
 
 def _sizes_for_ranks(options: Options, alone: dict[str, bool]) -> Any:

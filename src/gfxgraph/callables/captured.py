@@ -310,6 +310,8 @@ class Captured(CapturedCallable):
         self.statics: list[StaticInput] = []
         self.args: Args = ()
         self.kwargs: Kwargs = {}
+        self.pool: Any = None
+        """The memory of its captures; None for the arena's."""
         self.on_unsafe: OnUnsafe | None = None
         """What its captures do with unsafe operations; None for the default of graphed callables."""
         self.is_drawless = False
@@ -547,13 +549,6 @@ class Captured(CapturedCallable):
         self.args = replace(tuple(args), lambda _: next(statics).tensor)
         self.kwargs = replace(dict(kwargs), lambda _: next(statics).tensor)
 
-    def run_once(self, times: int) -> None:
-        """Run the function eagerly on the static inputs, on the stream that will capture."""
-        for _ in range(times):
-            with torch.cuda.stream(self.arena.stream):
-                result = self.fn(*self.args, **self.kwargs)
-            self.warmed(result)
-
     def warmed(self, result: Any) -> list[Tensor]:
         """Keep what an eager run gave, for a capture's result must be like it; return its tensors."""
         made: list[Tensor] = []
@@ -584,7 +579,7 @@ class Captured(CapturedCallable):
             made = capture_graph(
                 arena,
                 run if copy_results is None else lambda: copy_results(run()),
-                arena.pool,
+                self.pool or arena.pool,
                 recorded=recorded,
                 is_drawless=self.is_drawless,
                 on_unsafe=self.on_unsafe,

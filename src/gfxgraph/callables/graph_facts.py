@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor
 
 from gfxgraph.capture.replay.graph_tensors import Layout
-from gfxgraph.capture.torchs_graph import one_replay
 from gfxgraph.core.tape import leaves
 
 
@@ -49,15 +47,6 @@ def span(place: Tensor | Layout) -> tuple[int, int]:
 def overlap(one: Iterable[tuple[int, int]], other: Iterable[tuple[int, int]]) -> bool:
     theirs = list(other)
     return any(a < d and c < b for a, b in one for c, d in theirs)
-
-
-@contextmanager
-def launched(graphs: Iterable[Any]) -> Iterator[None]:
-    """Run torch's replay hooks around a launch that replays all of ``graphs`` at once."""
-    with ExitStack() as stack:
-        for graph in graphs:
-            stack.enter_context(one_replay(graph))
-        yield
 
 
 def written_inputs(graph: Any, inputs: list[Tensor]) -> list[int]:

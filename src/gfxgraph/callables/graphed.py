@@ -36,12 +36,11 @@ from gfxgraph.callables import explain_calls
 from gfxgraph.callables.adaptive import Adaptive, store
 from gfxgraph.callables.arena import Arena, arena_of, kind_and_line
 from gfxgraph.callables.buckets import AboveAll, Bucketed, BucketSizes, Dims, Planned, argument_paths
-from gfxgraph.callables.capture_all import capture_all
 from gfxgraph.callables.captured import Captured, Route, Shared, label_of
 from gfxgraph.callables.fast_path import make_fast
-from gfxgraph.callables.inputs import Buffers
+from gfxgraph.callables.inputs import Buffers, resized
 from gfxgraph.callables.options import Options
-from gfxgraph.callables.padding.judge import Judge
+from gfxgraph.callables.padding.judge import Judge, PaddingRefusal
 from gfxgraph.callables.signature import (
     MISS,
     Args,
@@ -55,6 +54,7 @@ from gfxgraph.callables.signature import (
     copied_key,
     flatten,
     foreign_mode,
+    replace,
     tensor_key,
     understand,
 )
@@ -150,7 +150,9 @@ class Graphed:
         self._shared = Shared(fn, self._run, self._front, self._name, options, buffers)
         self._eager = self._shared.eager
         forget = weakref.WeakMethod(self._evict_world)
-        self._worlds = Worlds(fn, self._front, self._eager, self._pieces, forget)
+        self._worlds: Any = Worlds(fn, self._front, self._eager, self._pieces, forget)
+        self._captured: Callable[..., Captured] = Captured
+        """Makes what captures one signature."""
         self._padding = Judge(fn, self._run, self._front, self._name, self._dims, self._planned, self._eager, forget)
         self._state: process.Process | None = None
         self._bound: dict[str, Graphed] = {}
@@ -489,7 +491,7 @@ class Graphed:
             if len(self._entries) >= MAX_ENTRIES:
                 self._forget(lambda entry: not entry.is_captured)
             label = label or label_of(call.tensors)
-            entry = Captured(arena, self._shared, label, call.kind)
+            entry = self._captured(arena, self._shared, label, call.kind)
             entry.on_evict = weakref.WeakMethod(self._forget_fast)
             self._entries[key] = entry
         return entry
@@ -511,10 +513,11 @@ class Graphed:
     # -- public queries -------------------------------------------------------------------------------
 
     def capture_all(self, *args: Any, **kwargs: Any) -> dict[str, int]:
-        """Capture every bucket now, largest first.
+        """Capture every bucket now, largest first, by calls.
 
-        The function runs ``warmup`` times in each bucket, on the example's values with zeros for padding.
-        A bucket that would exceed the limit, should it take what the largest took, is left to be captured on demand.
+        The function runs ``warmup`` times in each bucket, and once by its graph, on the example's values with zeros
+        for padding. A bucket that would exceed the limit, should it take what the largest took, is left to be
+        captured on demand, and so is one that the example's values do not suit: an index past its end, say.
 
         Args:
             args: an example of the function's arguments, of any size.
@@ -523,7 +526,44 @@ class Graphed:
         Returns:
             ``n_captured``, ``n_left``.
         """
-        return capture_all(self, args, kwargs)
+        if bridge.process_for_callables() is None or self._dims is None:
+            return {"n_captured": 0, "n_left": 0}
+        tensors: list[Tensor] = []
+        structure = flatten((args, kwargs), tensors)
+        buckets = self._dims.all_buckets(structure, tensors, lambda: argument_paths(self._fn, args, kwargs))
+        before = self._shared.n_captures
+        why = ""
+        try:
+            self(*args, **kwargs)  # the example itself, so that it is known what the function does
+            call = understand(self._name, args, kwargs, tensors, structure, self._is_in_place)
+            if not self._worlds.enter(call):
+                raise RunEagerly("the function is not traced")
+            for bucketed in buckets:
+                if not self._has_room(arena_of(process.require(), call.device)):
+                    break
+                repeats_last = self._padding.ahead(call, bucketed)
+                if isinstance(repeats_last, PaddingRefusal):
+                    why = f"the example's values do not suit its size: {repeats_last.reason}"
+                    continue
+                sized = iter([resized(t, size, repeats_last) for t, size in zip(tensors, bucketed.sizes)])
+                given = replace((args, kwargs), lambda t: next(sized))  # noqa: B023
+                n = self._shared.n_captures
+                for _ in range(self._options.warmup + 1):
+                    if self._shared.n_captures == n:
+                        self(*given[0], **given[1])
+        except (RunEagerly, InPieces) as reason:
+            why = reason.why
+        except torch.OutOfMemoryError as error:
+            why = kind_and_line(error)
+        n_captured = self._shared.n_captures - before
+        if why:
+            process.require().report("fallback", f"not captured ahead: {why}", self._name)
+        return {"n_captured": n_captured, "n_left": max(0, len(buckets) - n_captured)}
+
+    def _has_room(self, arena: Arena) -> bool:
+        """Whether another graph fits under the memory limit that takes as much as the largest so far."""
+        largest = max((entry.nbytes for entry in self._entries.values()), default=0)
+        return not largest or arena.graph_nbytes() + largest <= arena.cap()
 
     def stats(self) -> dict[str, Any]:
         """``captures``, ``replays``, ``eager`` (calls by reason), ``pieces`` (likewise), ``signatures``.
@@ -597,14 +637,20 @@ class Graphed:
             if len(kept) >= MOST_BOUND and name not in kept:
                 del kept[next(iter(kept))]
         bound = kept.get(name)
-        if bound is None or bound._fn.__self__ is not instance:  # a copied object still has the original's
-            method = types.MethodType(self._fn, instance)
-            bound = kept[name] = Graphed(method, self._options, make_piece=self._make_piece)
+        if bound is None or bound._same[1].__self__ is not instance:  # a copied object still has the original's
+            make, fn = self._same
+            bound = kept[name] = make(types.MethodType(fn, instance))
         return bound
+
+    @property
+    def _same(self) -> tuple[Callable[[Any], Graphed], Any]:
+        """What makes such a callable of a function, and its own function."""
+        return functools.partial(Graphed, options=self._options, make_piece=self._make_piece), self._fn
 
     def __reduce__(self) -> Any:
         # Copies and pickles keep the callable and its options; captures belong to this process.
-        return functools.partial(Graphed, make_piece=self._make_piece), (self._fn, self._options)
+        make, fn = self._same
+        return make, (fn,)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

@@ -170,6 +170,17 @@ def dense_copy(tensor: Tensor, size: Sequence[int]) -> Tensor:
     return made.requires_grad_(tensor.requires_grad)
 
 
+def resized(tensor: Tensor, size: Sequence[int] | None, repeats_last: bool) -> Tensor:
+    """A tensor of ``size`` that begins as ``tensor`` does; padding is zeros, or the last row; itself for None."""
+    if size is None or tuple(size) == tuple(tensor.size()):
+        return tensor
+    kept = front(tensor, [min(n, wanted) for n, wanted in zip(tensor.size(), size)])
+    made = dense_copy(kept, size)
+    if repeats_last:
+        repeat_last(made, kept.size())
+    return made
+
+
 def pad(static: Tensor, size: Sequence[int]) -> None:
     """Fill everything of ``static`` beyond ``size`` with zeros."""
     with torch.no_grad():

@@ -2,7 +2,6 @@
 
     ShapeBucketPool(model, buckets=[1, 4, 8])(x)          graphed(model, buckets=...)
     ConditionalGraph().add_branch(...).capture(x).run     Conditional({...})
-    CUDAGraphWrapper(model, inputs).capture(...).replay   one captured function
     BridgedCUDAGraph().capture(...) / .replay(...)        any of these
 
 They keep their signatures and their documented behaviour. Where 1.x gave wrong results (views of results overwritten
@@ -20,11 +19,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph.callables.api import graphed
-from gfxgraph.callables.arena import beside, current_arena
-from gfxgraph.callables.captured import CapturedFunction
 from gfxgraph.callables.control.conditional import Conditional
-from gfxgraph.callables.control.rehearse import rehearsal
-from gfxgraph.callables.inputs import copy_in, tensors_of
 from gfxgraph.capture.record.user_lines import place, shown
 from gfxgraph.capture.undo import unbroken
 from gfxgraph.errors import CaptureError, ReplayError
@@ -90,12 +85,12 @@ class ShapeBucketPool:
 
     @unbroken
     def warmup(self, example: Tensor) -> None:
-        """Capture every bucket for inputs like ``example``, largest first; its side effects are undone.
+        """Capture every bucket for inputs like ``example``, largest first; the function runs for that.
 
         Args:
             example: [rows, ...], any dtype, on the device.
         """
-        with torch.no_grad(), rehearsal():
+        with torch.no_grad():
             self._graphed.capture_all(example)
 
     def select_bucket(self, size: int) -> int:
@@ -223,90 +218,6 @@ class ConditionalGraph:
     def failed_branches(self) -> list[Any]:
         """Branches that could not be captured and run eagerly."""
         return list(self._chosen.eager_branches) if self._chosen is not None else []
-
-
-class CUDAGraphWrapper:
-    """A model with manual capture and replay, as documents on graphs under ROCm write it.
-
-    Args:
-        model: a module or function, compiled or not.
-        example_inputs: kept for the reader; ``capture`` takes the static inputs.
-    """
-
-    def __init__(self, model: Callable[..., Any], example_inputs: Any = None) -> None:
-        self.model = model
-        self.example_inputs = example_inputs
-        self.static_inputs: tuple[Any, ...] | None = None
-        self._piece: CapturedFunction | None = None
-
-    @unbroken
-    def warmup(self, *args: Any) -> None:
-        """Run the model once, on the stream that will capture.
-
-        Args:
-            args: the model's.
-        """
-        where = current_arena()
-        with torch.no_grad():
-            if where is None:
-                self.model(*args)
-            else:
-                beside(where, self.model, args, {})
-
-    def capture(self, *static_inputs: Any) -> None:
-        """Capture the model.
-
-        Args:
-            static_inputs: the model's arguments. The graph keeps reading them: ``replay`` copies into them.
-        """
-        self.static_inputs = static_inputs
-        self.warmup(*static_inputs)
-        where = current_arena()
-        if where is not None:
-            with where.lock:
-                self._piece = CapturedFunction(where, self.model, static_inputs, name="CUDAGraphWrapper")
-                self._piece.capture()
-
-    @unbroken
-    def replay(self, *new_inputs: Any) -> Any:
-        """Run the model on new inputs.
-
-        Args:
-            new_inputs: replace the first static inputs, in order; the others keep their values. If a shape or dtype
-            differs, the model runs eagerly.
-
-        Returns:
-            The model's result, in tensors owned by the caller.
-
-        Raises:
-            ReplayError: `replay_before_capture`.
-        """
-        if self.static_inputs is None:
-            raise ReplayError("replay_before_capture", where=shown(place()), quote="Must call capture() first")
-        static, new = tensors_of(self.static_inputs), tensors_of(new_inputs)
-        fits = [(s.shape, s.dtype) for s in static[: len(new)]] == [(n.shape, n.dtype) for n in new]
-        if self._piece is None or not fits:
-            with torch.no_grad():  # another shape: a copy would be broadcast, or refused
-                return self.model(*(*new_inputs, *self.static_inputs[len(new_inputs) :]))
-        with self._piece.place.lock:
-            self._piece.place.follow(torch.cuda.current_stream())
-            copy_in(static, new)
-            return torch.utils._pytree.tree_map_only(Tensor, torch.clone, self._piece.run())
-
-    @property
-    def graph(self) -> Any:
-        """The graph object; None before ``capture`` and if it failed."""
-        return self._piece.graph if self._piece is not None else None
-
-    @property
-    def static_output(self) -> Any:
-        """The graph's own output buffers."""
-        return self._piece.outputs if self._piece is not None else None
-
-    @property
-    def pool(self) -> Any:
-        """The graph's memory pool."""
-        return self.graph.pool() if self.graph is not None else None
 
 
 class OlderCapture:

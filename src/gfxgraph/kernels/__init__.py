@@ -8,11 +8,11 @@ Enters: torch, tensors, models.
 Stays out: graphs. torch and Triton are imported when a name is used; without Triton the operations are composed of
 torch's own, counted (`fallbacks`).
 
-Files, in reading order: shapes.py, launching.py, eager.py, norms.py, layers.py, attention.py, next_token.py, then the
-kernels themselves (_norm_kernels.py, _linear_kernels.py, _attention_kernels.py). model_parts.py recognises modules by
-their parts, token_steps.py replaces their forwards, modules.py and timed_choice.py install them in models. What they
-compile to for GPUs that are not present is in tools/compiled_kernels.py; measurements are in docs/compile.md. New in
-2.0.
+Files, in reading order: shapes.py (measured_sizes.toml), launching.py, eager.py, norms.py, layers.py, attention.py,
+next_token.py, then the kernels themselves (_norm_kernels.py, _linear_kernels.py, _attention_kernels.py).
+model_parts.py recognises modules by their parts, token_steps.py replaces their forwards, modules.py and
+timed_choice.py install them in models. What they compile to for GPUs that are not present is in
+tools/compiled_kernels.py; measurements are in docs/compile.md. New in 2.0.
 """
 
 from __future__ import annotations

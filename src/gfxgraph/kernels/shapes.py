@@ -10,8 +10,11 @@ Source: benchmarks/tune_layers.py and benchmarks/tune_kernels.py on an H200.
 
 from __future__ import annotations
 
+import functools
 import math
+import tomllib
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from gfxgraph.hardware.architectures import architecture
 
@@ -107,81 +110,13 @@ ROOMY = ("sm_90", "sm_100", "sm_103")
 LEAST_INPUTS = 256
 """Layers with fewer inputs use derived sizes."""
 ROWS = (1, 2, 4, 8, 32)
-MEASURED: dict[tuple[int, bool], dict[tuple[int, int], tuple[bool, int, int, int, int, int]]] = {
-    (1, False): {
-        (1024, 1024): (True, 2, 1024, 1, 1, 0), (1024, 4096): (True, 2, 4096, 1, 4, 0),
-        (1536, 1024): (True, 2, 1024, 1, 1, 0), (2048, 2048): (True, 2, 1024, 1, 1, 0),
-        (2048, 8192): (True, 4, 2048, 1, 4, 0), (3072, 1024): (True, 4, 1024, 1, 4, 0),
-        (3072, 2048): (True, 4, 1024, 1, 4, 0), (4096, 4096): (True, 4, 1024, 1, 4, 0),
-        (4096, 16384): (True, 2, 1024, 1, 1, 0), (6144, 4096): (True, 4, 512, 1, 1, 0),
-        (8192, 8192): (True, 2, 1024, 1, 1, 0), (8192, 32768): (True, 4, 1024, 1, 4, 0),
-        (12288, 8192): (True, 4, 512, 1, 1, 0), (32000, 1024): (True, 4, 512, 1, 1, 0),
-        (128256, 2048): (True, 4, 512, 1, 1, 0),
-    },
-    (1, True): {
-        (2816, 1024): (True, 2, 512, 1, 1, 0), (4096, 1024): (True, 4, 512, 1, 1, 0),
-        (8192, 2048): (True, 4, 256, 1, 1, 0), (16384, 4096): (True, 4, 256, 1, 1, 0),
-        (32768, 8192): (True, 4, 256, 1, 1, 0),
-    },
-    (2, False): {
-        (1024, 1024): (True, 1, 1024, 1, 2, 0), (1024, 4096): (False, 32, 128, 4, 4, 4),
-        (1536, 1024): (True, 2, 512, 1, 2, 0), (2048, 2048): (False, 64, 128, 4, 4, 4),
-        (2048, 8192): (False, 64, 128, 4, 4, 4), (3072, 2048): (True, 2, 256, 1, 1, 0),
-        (4096, 4096): (False, 64, 128, 2, 4, 4), (4096, 16384): (False, 64, 128, 2, 4, 4),
-        (6144, 4096): (False, 16, 128, 1, 2, 5), (8192, 8192): (False, 32, 128, 1, 2, 5),
-        (8192, 32768): (False, 32, 128, 1, 2, 5), (12288, 8192): (False, 64, 128, 1, 4, 4),
-        (32000, 1024): (False, 32, 256, 1, 4, 3), (128256, 2048): (False, 32, 256, 1, 4, 3),
-    },
-    (2, True): {
-        (4096, 1024): (False, 32, 256, 1, 4, 4), (8192, 2048): (False, 32, 128, 1, 2, 5),
-        (16384, 4096): (False, 64, 128, 1, 4, 4), (32768, 8192): (False, 32, 128, 1, 2, 5),
-    },
-    (4, False): {
-        (1024, 1024): (True, 2, 1024, 1, 4, 0), (1024, 4096): (False, 32, 128, 4, 4, 4),
-        (1536, 1024): (False, 16, 128, 1, 2, 5), (2048, 2048): (False, 64, 128, 4, 4, 4),
-        (2048, 8192): (False, 64, 128, 4, 4, 4), (3072, 2048): (False, 32, 256, 1, 4, 4),
-        (4096, 4096): (False, 64, 128, 2, 4, 4), (4096, 16384): (False, 64, 128, 2, 4, 4),
-        (6144, 4096): (False, 16, 128, 1, 2, 5), (8192, 8192): (False, 32, 128, 1, 2, 5),
-        (8192, 32768): (False, 32, 128, 1, 2, 5), (12288, 8192): (False, 64, 128, 1, 4, 4),
-        (32000, 1024): (False, 32, 256, 1, 4, 3), (128256, 2048): (False, 32, 256, 1, 4, 3),
-    },
-    (4, True): {
-        (4096, 1024): (False, 32, 128, 1, 2, 5), (8192, 2048): (False, 64, 128, 1, 4, 4),
-        (16384, 4096): (False, 64, 128, 1, 4, 4), (32768, 8192): (False, 32, 256, 1, 4, 3),
-    },
-    (8, False): {
-        (1024, 1024): (False, 16, 64, 8, 4, 3), (1024, 2816): (False, 32, 128, 4, 4, 4),
-        (1024, 4096): (False, 32, 128, 4, 4, 4), (1536, 1024): (False, 16, 128, 1, 2, 5),
-        (2048, 2048): (False, 64, 128, 4, 4, 4), (2048, 8192): (False, 64, 128, 4, 4, 4),
-        (3072, 1024): (False, 16, 512, 1, 4, 3), (3072, 2048): (False, 32, 128, 1, 2, 5),
-        (4096, 4096): (False, 32, 128, 2, 4, 4), (4096, 16384): (False, 32, 128, 2, 4, 4),
-        (6144, 4096): (False, 16, 512, 1, 4, 3), (8192, 8192): (False, 32, 128, 1, 2, 5),
-        (8192, 32768): (False, 32, 128, 1, 2, 5), (12288, 8192): (False, 16, 128, 1, 2, 5),
-        (32000, 1024): (False, 32, 256, 1, 4, 3), (128256, 2048): (False, 32, 256, 1, 4, 3),
-    },
-    (8, True): {
-        (2816, 1024): (False, 32, 256, 1, 4, 3), (4096, 1024): (False, 32, 256, 1, 4, 4),
-        (8192, 2048): (False, 32, 128, 1, 2, 5), (16384, 4096): (False, 64, 128, 1, 4, 4),
-        (32768, 8192): (False, 32, 128, 1, 2, 5),
-    },
-    (32, False): {
-        (1024, 1024): (False, 64, 128, 4, 4, 4), (1024, 4096): (False, 16, 256, 2, 4, 3),
-        (1536, 1024): (False, 32, 256, 1, 4, 4), (2048, 2048): (False, 64, 128, 4, 4, 4),
-        (2048, 8192): (False, 64, 128, 4, 4, 4), (3072, 2048): (False, 16, 512, 1, 4, 3),
-        (4096, 4096): (False, 32, 128, 4, 4, 4), (4096, 16384): (False, 32, 128, 4, 4, 4),
-        (6144, 4096): (False, 32, 256, 1, 4, 4), (8192, 8192): (False, 32, 256, 1, 4, 4),
-        (8192, 32768): (False, 32, 128, 4, 4, 4), (12288, 8192): (False, 32, 256, 1, 4, 3),
-        (32000, 1024): (False, 32, 256, 1, 4, 3), (128256, 2048): (False, 32, 256, 1, 4, 3),
-    },
-    (32, True): {
-        (4096, 1024): (False, 64, 128, 2, 4, 4), (8192, 2048): (False, 64, 128, 1, 4, 4),
-        (16384, 4096): (False, 128, 128, 1, 8, 3), (32768, 8192): (False, 128, 128, 1, 8, 3),
-    },
-}  # fmt: skip
-"""By rows and whether it is a gate; by outputs and inputs: vector instructions or not, then as in `Linear`.
 
-For two models' layers these gave the fastest steps; the others were measured separately.
-"""
+
+@functools.cache
+def measured() -> dict[str, list[list[int]]]:
+    """``measured_sizes.toml``: by rows, with " gate" where it is one."""
+    text = Path(__file__).with_name("measured_sizes.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
 
 
 def linear(m: int, n: int, k: int, target: Target, *, is_pair: bool = False, is_half: bool = True) -> Linear:
@@ -231,9 +166,9 @@ def _derived(m: int, n: int, k: int, target: Target, is_pair: bool, is_half: boo
 
 def _nearest(m: int, n: int, k: int, is_pair: bool) -> Linear:
     rows = next((rows for rows in ROWS if m <= rows), ROWS[-1])
-    points = MEASURED[rows, is_pair]
+    points = measured()[f"{rows} gate" if is_pair else f"{rows}"]
     at = min(points, key=lambda at: abs(math.log(n / at[0])) + abs(math.log(k / at[1])))
-    is_vector, block_n, block_k, splits, warps, stages = points[at]
+    is_vector, block_n, block_k, splits, warps, stages = bool(at[2]), *at[3:]
     block_m = power_of_two(m) if is_vector else min(max(16, power_of_two(m)), MOST_ROWS)
     return Linear(is_vector, block_m, block_n, min(block_k, power_of_two(k)), splits, warps, stages)
 

@@ -22,7 +22,7 @@ OF_SOME_BUILDS = {
 WHERE = {
     "torch._dynamo.": ("trace/", "padding/symbolic.py"),
     "torch._C._dynamo.": ("trace/", "fast_path.py"),
-    "torch._subclasses.": ("padding/symbolic.py", "control/rehearse.py", "pieces/region.py"),
+    "torch._subclasses.": ("padding/symbolic.py", "pieces/region.py"),
     "torch.fx._": ("trace/dynamo.py",),
 }
 """Who alone may know the inside of a part of torch."""

@@ -31,11 +31,11 @@ def test_tiles_fit(m):
 
 def test_a_measured_layer_has_its_own_sizes():
     """The nearest point of one that was measured is itself, and a gate's are not a layer's."""
-    for (m, is_pair), points in shapes.MEASURED.items():
-        for (n, k), sizes in points.items():
-            how = shapes.linear(m, n, k, H200, is_pair=is_pair)
+    for rows, points in shapes.measured().items():
+        for n, k, is_vector, block_n, block_k, *rest in points:
+            how = shapes.linear(int(rows.split()[0]), n, k, H200, is_pair="gate" in rows)
             made = (how.is_vector, how.block_n, how.block_k, how.splits, how.num_warps, how.num_stages)
-            assert made == (*sizes[:2], min(sizes[2], shapes.power_of_two(k)), *sizes[3:])
+            assert made == (bool(is_vector), block_n, min(block_k, shapes.power_of_two(k)), *rest)
 
 
 def test_small_weights_of_one_row_are_fetched_ahead():

@@ -24,7 +24,6 @@ from torch.utils import _pytree as pytree
 
 from gfxgraph.callables.arena import current_arena, upload
 from gfxgraph.callables.control import flags
-from gfxgraph.callables.control.rehearse import rehearse
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.inputs import Buffers, copy_in, like, tensors_of
 from gfxgraph.callables.options import Options
@@ -124,23 +123,15 @@ class Conditional:
             return self._in_static(graphed(*args, **kwargs))
 
     def capture(self, *args: Any, **kwargs: Any) -> None:
-        """Capture every branch before the first call.
-
-        Each runs before, to initialize its libraries; what that changed is restored, except by
-        kernels launched outside torch.
+        """Capture every branch before the first call. Each runs some times for that, with all that it does.
 
         Args:
             args: arguments like those of later calls.
             kwargs: likewise.
         """
-        if current_arena() is None:
-            return
-        for name, branch in self.branches.items():
-            graphed = self._of(name)
-            rehearse(
-                lambda: branch(*args, **kwargs),  # noqa: B023
-                lambda: [graphed(*args, **kwargs) for _ in range(self.warmup + 1)],  # noqa: B023
-            )
+        for name in self.names:
+            for _ in range(self.warmup + 1):
+                self._of(name)(*args, **kwargs)
 
     def upload(self) -> None:
         """Upload every captured branch to the device before its first launch, if the runtime can."""

@@ -1,5 +1,5 @@
-"""distributed: decisions that several processes take together.
+"""distributed: functions with collectives, of several processes.
 
-ranks.py      decisions of a group of ranks
-agreed.py     a function captured on every rank or on none
+ranks.py      the size that all ranks run a call at
+agreed.py     a function with collectives, captured by every rank at the same call
 """

@@ -6,7 +6,8 @@ that computes the same bits. The forms are few and written down here; an operati
 
     x + n, x - n, x * n, comparisons   the number is rounded to the type that the operation computes in, as its kernel
                                        rounds it; not for halves, whose kernels differ in that from device to device
-    x / n                              has none: a reciprocal on the device gave other last bits than eager on an H200
+    x / n                              a product with a reciprocal on most devices: the device is asked which form has
+                                       its own bits; if none has, such divisions run eagerly
     x[n], x[n:n+4]                     is an ``index_select``, where nobody can tell a view from a copy
     x[n] = y, x[n:n+4] = y             is an ``index_copy_``
 
@@ -16,12 +17,14 @@ reaches the device: ``Ranges`` are checked at each call.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.utils._python_dispatch import _disable_current_modes
 
 _HALVES = (torch.float16, torch.bfloat16)
 _ARITHMETIC = {"add", "sub", "mul"}
@@ -106,6 +109,9 @@ class OnDevice:
         computed = torch.result_type(x, 1.0 if isinstance(n, (torch.SymFloat, float)) else 1)
         if computed in _HALVES:
             return None
+        if name in _DIVISIONS:
+            form = _division(computed, x.device) if at == 1 and computed is out.dtype else None
+            return (self._divided(node, number, form, computed), []) if form is not None else None
         is_in_place = name in _IN_PLACE and at == 1 and computed is x.dtype
         if name in _COMPARISONS or is_in_place or name in _ARITHMETIC and computed is out.dtype:
             return self._with(node, at, number, computed), []
@@ -117,6 +123,13 @@ class OnDevice:
             args = [made.get(each, each) for each in node.args]
             args[at] = graph.call_method("to", (made[number], dtype))
             return graph.create_node(node.op, node.target, tuple(args))
+
+        return emit
+
+    @staticmethod
+    def _divided(node: fx.Node, number: Any, form: Any, dtype: torch.dtype) -> Any:
+        def emit(graph: fx.Graph, made: Mapping[fx.Node, fx.Node]) -> fx.Node:
+            return graph.call_function(form, (made[node.args[0]], made[number], dtype))  # type: ignore[index]
 
         return emit
 
@@ -210,6 +223,28 @@ def _writes(node: fx.Node) -> bool:
 
 
 # -- what runs in the graph ------------------------------------------------------------------------------------
+
+
+_DIVISION_FORMS: tuple[Callable[[Tensor, Tensor, torch.dtype], Tensor], ...] = (
+    lambda x, n, dtype: x / n.to(dtype),
+    lambda x, n, dtype: x * n.to(dtype).reciprocal(),
+    lambda x, n, dtype: x * n.to(torch.float64).reciprocal().to(dtype),
+)
+
+
+@functools.cache
+def _division(dtype: torch.dtype, device: torch.device) -> Any:
+    """The form of ``x / n`` with the bits that the device's kernel gives for a number; None if there is none.
+
+    A quotient and a product with a reciprocal differ for one value in four, so a few thousand tell.
+    """
+    with torch.no_grad(), _disable_current_modes():
+        x = torch.linspace(-3, 5, 4099, dtype=dtype, device=device)
+        numbers = torch.tensor([0.1, 0.3, 1.7, 3.0, 7.0, 1e-3], dtype=torch.float64)
+        for form in _DIVISION_FORMS:
+            if all(torch.equal(form(x, n.to(device), dtype), x / n.item()) for n in numbers):
+                return form
+    return None
 
 
 def _following(first: Tensor, length: int) -> Tensor:

@@ -102,6 +102,9 @@ local = _Local()
 class Calls(Counter[str]):
     """Calls that were not replayed, by reason. Within one call, what this thread counts tells how that call ran."""
 
+    why = ""
+    """The reason of the last one; "" for a warm-up."""
+
     def count(self, why: str, *, is_eager: bool = True) -> None:
         """Count one, from any thread."""
         if is_eager:
@@ -109,6 +112,7 @@ class Calls(Counter[str]):
             local.n_warm_ups += why == WARM_UP
         with _counting:
             self[why] += 1
+            self.why = "" if why == WARM_UP else why
 
 
 WARM_UP = "warm-up"

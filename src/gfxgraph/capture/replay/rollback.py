@@ -1,7 +1,7 @@
 """Saves what some work changes outside its graph, and restores it.
 
 That is tensors that the work writes and did not make, random generators, and anything else a caller names. The whole
-package undoes work with this: a replay that stopped half-way, a reference run, a rehearsal, and what a capture had to
+package undoes work with this: a replay that stopped half-way, a reference run, and what a capture had to
 execute to get real values (a plain capture computes nothing, and programs rely on that).
 
 Invariants: if a tensor was saved twice, the older content is restored. A tensor that cannot be restored does not keep

@@ -135,8 +135,7 @@ TABLE: tuple[UnsafeOp, ...] = (
     *_rows(
         Kind.GENERATOR,
         "it sets or reads the generator's state, which a replay would not do again",
-        "torch.manual_seed torch.cuda.manual_seed torch.cuda.manual_seed_all torch.cuda.set_rng_state "
-        "torch.cuda.get_rng_state torch.get_rng_state torch.set_rng_state",
+        "torch.cuda.set_rng_state torch.cuda.get_rng_state torch.get_rng_state torch.set_rng_state",
     ),
     *_rows(
         Kind.NOT_RECORDED,

@@ -389,19 +389,6 @@ class Generator(metaclass=_Kind):
         return made
 
 
-@functools.cache  # one for all captures: it is known by identity
-def _reseed(name: str, short: str) -> Callable[[Any], Any]:
-    def reseed(seed: Any) -> Any:
-        session = session_here()
-        call = STOCK[short]
-        if session is None:
-            return call(seed)
-        session.rollback.save_states([torch.default_generator])
-        return session.host_call(name, lambda: call(seed))
-
-    return reseed
-
-
 _OF_GENERATORS = ("get_state", "set_state", "manual_seed", "seed")
 
 
@@ -450,15 +437,4 @@ def _of_generator(original: Callable[..., object]) -> Callable[..., object]:
 
 
 def targets() -> Targets:
-    cuda = torch.cuda
-    return {
-        "generator": (torch, "Generator", Generator),
-        **_generator_targets(),
-        "manual_seed": (torch, "manual_seed", _reseed("torch.manual_seed", "manual_seed")),
-        "cuda_manual_seed": (cuda, "manual_seed", _reseed("torch.cuda.manual_seed", "cuda_manual_seed")),
-        "cuda_manual_seed_all": (
-            cuda,
-            "manual_seed_all",
-            _reseed("torch.cuda.manual_seed_all", "cuda_manual_seed_all"),
-        ),  # fmt: skip
-    }
+    return {"generator": (torch, "Generator", Generator), **_generator_targets()}

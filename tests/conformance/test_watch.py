@@ -130,7 +130,7 @@ def test_no_node_was_begun(watched, reports, monkeypatch, tier, says):
     """Who runs with guard 2 already is not told to."""
     state = process.require()
     monkeypatch.setattr(state, "settings", replace(state.settings, guard=tier))
-    watched._report("replay_hang", hang_watch.Replaying("here", 1))
+    watched._report(hang_watch.Underway("replay_hang", "here", 1))
     assert says in reports.texts[-1] and f"process {os.getpid()}" in reports.texts[-1]
 
 
@@ -257,7 +257,7 @@ def test_each_capture_is_reported(by_hand, reports):
         with torch.cuda.graph(torch.cuda.CUDAGraph()):
             by_hand.goes_on(12)
     assert len(reports.texts) == 4
-    by_hand.watch._underway.append(hang_watch.Replaying("elsewhere", 3))
+    by_hand.watch._underway.append(hang_watch.Underway("replay_hang", "elsewhere", 3))
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
         by_hand.goes_on(12)
     assert [text.split(":")[0] for text in reports.texts[4:]] == ["capture_hang", "replay_hang"]

@@ -489,8 +489,7 @@ class Session:
         needed = self.values.needed_reads(program.steps)
         program.steps = [s for s in program.steps if not isinstance(s, ReadStep) or s.index in needed]
         if self.policy is not OnUnsafe.RAISE:
-            self.optimizers.compare(self.host)
-            program.host_reads = self.host.kept(self.has_executed)
+            program.host_reads = [*self.host.kept(), *self.optimizers.reads(self.has_executed)]
         self.recorder.externals = {}
         self.recorder.outside = {}
         self.recorder.values = []

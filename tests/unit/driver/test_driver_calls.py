@@ -186,7 +186,7 @@ def test_missing_symbols_are_named_and_refused(fake: Make, backend: str) -> None
 def test_a_library_without_graphs_is_refused_at_once() -> None:
     """The C library has none of the functions, and the error says so before any call."""
     with pytest.raises(DriverError) as caught:
-        open_driver(FoundLibrary("hip", "libc.so.6", True, ctypes.CDLL("libc.so.6")))
+        open_driver(FoundLibrary("hip", "libc.so.6", ctypes.CDLL("libc.so.6")))
     assert caught.value.code == "graph_api_missing"
 
 

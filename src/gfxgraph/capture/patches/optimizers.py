@@ -21,7 +21,7 @@ from torch.amp import GradScaler
 from torch.optim import SGD, Optimizer
 
 from gfxgraph.capture.patches.torch_functions import STOCK, Targets, session_here
-from gfxgraph.capture.record.host_memory import HostRead, HostReads
+from gfxgraph.capture.record.host_memory import HostRead
 from gfxgraph.capture.record.user_lines import place
 from gfxgraph.types import OnUnsafe
 
@@ -54,28 +54,30 @@ class OptimizersBefore:
 
     def __init__(self) -> None:
         self._numbers = {each: _numbers_of(each) for each in _known}
-        self._stepped: dict[Optimizer, dict[object, Tensor]] = {}
+        self._stepped: dict[Optimizer, tuple[dict[object, Tensor], Any]] = {}
         self.made: set[Optimizer] = set()
         """Optimizers that the captured code makes."""
 
     def note_step(self, optimizer: Optimizer) -> None:
         if optimizer not in self.made:
-            self._stepped[optimizer] = _tensors_of(optimizer)
+            self._stepped[optimizer] = _tensors_of(optimizer), place()
 
-    def compare(self, host: HostReads) -> None:
-        """At the capture's end: have replays refused that would step with something else than the calls would."""
-        for optimizer, held in self._stepped.items():
+    def reads(self, is_split: bool) -> list[HostRead]:
+        """At the capture's end: what replays compare, so that none steps with something else than the calls would."""
+        found: list[HostRead] = []
+        for optimizer, (held, where) in self._stepped.items():
             name, now = type(optimizer).__name__, _tensors_of(optimizer)
             if not all(now.get(key) is item for key, item in held.items()):
                 what = f"the state of {name} that the captured code replaces after a step"
-                host.note_python((optimizer, "state"), Repeated((what, "kept", "another"), n_right=0), always=True)
-            if change := _difference(optimizer, self._numbers.get(optimizer)):
-                host.note_python((optimizer, "numbers"), Repeated(change), always=True)
-            for state in optimizer.state.values():
-                if isinstance(state, dict) and type(count := state.get("step")) is int:
-                    what = f"the count of steps that {name} keeps in Python"
-                    host.note_python((optimizer, "count"), Repeated((what, count, count + 1)))
-            host.note_python(optimizer, Settings(optimizer))
+                found.append(Repeated((what, "kept", "another"), where, n_right=0))
+            found.append(Repeated(_difference(optimizer, self._numbers.get(optimizer)), where))
+            if is_split:
+                counts = [state.get("step") for state in optimizer.state.values() if isinstance(state, dict)]
+                for count in [each for each in counts if type(each) is int][:1]:
+                    change = f"the count of steps that {name} keeps in Python", count, count + 1
+                    found.append(Repeated(change, where))
+                found.append(Settings(optimizer, where))
+        return [each for each in found if not isinstance(each, Repeated) or each.change is not None]
 
 
 def _tensors_of(optimizer: Optimizer) -> dict[object, Tensor]:
@@ -108,21 +110,21 @@ class Repeated(HostRead):
         n_right: how many replays are right; the next would repeat what they did.
     """
 
-    def __init__(self, change: Change, n_right: int = 1) -> None:
-        self._change = change
-        self._where = place()
-        self._n_left = n_right + 1  # asked once as the capture ends
+    def __init__(self, change: Change, where: Any, n_right: int = 1) -> None:
+        self.change = change
+        self._where = where
+        self._n_left = n_right
 
     def difference(self) -> Change:
         self._n_left -= 1
-        return self._change if self._n_left < 0 else None
+        return self.change if self._n_left < 0 else None
 
 
 class Settings(HostRead):
     """The numbers of an optimizer's groups, and whether its state is the one that the graph writes."""
 
-    def __init__(self, optimizer: Optimizer) -> None:
-        self._where = place()
+    def __init__(self, optimizer: Optimizer, where: Any) -> None:
+        self._where = where
         self._optimizer = weakref.ref(optimizer)
         self._numbers = _numbers_of(optimizer)
         self._state = optimizer.state

@@ -158,7 +158,7 @@ def _same_memory(short: str, name: str, which: int) -> Callable[..., object]:
 
 _as_subclass = _same_memory("as_subclass", "as_subclass", 0)
 _make_subclass = staticmethod(_same_memory("make_subclass", "_make_subclass", 1))  # by which parameters are made
-_MEMORY = ("untyped_storage", "data_ptr", "__dlpack__", "__deepcopy__")
+_MEMORY = ("untyped_storage", "data_ptr", "__dlpack__")
 _BY_PYTHON = ("apply_", "map_", "map2_")
 
 
@@ -168,7 +168,7 @@ def memory_targets() -> Targets:
     found: Targets = {f"memory.{name}": (Tensor, name, _handing_out(f"memory.{name}")) for name in _MEMORY}
     for name in _BY_PYTHON:
         found[f"memory.{name}"] = Tensor, name, _computed_in_python(f"memory.{name}")
-    return found
+    return {**found, "memory.__deepcopy__": (Tensor, "__deepcopy__", _deep_copy)}
 
 
 def _computed_in_python(short: str) -> Callable[..., object]:
@@ -185,6 +185,18 @@ def _computed_in_python(short: str) -> Callable[..., object]:
 
     function.__name__ = function.__qualname__ = name
     return function
+
+
+def _deep_copy(self: Tensor, memo: dict[int, Any]) -> Any:
+    session = session_here()
+    is_plain = type(self) is Tensor and self.is_leaf and id(self) not in memo
+    if session is None or not is_plain or not session.values.is_tainted(self):
+        return STOCK["memory.__deepcopy__"](self, memo)
+    memo[id(self)] = made = self.detach().clone().requires_grad_(self.requires_grad)  # seen, so it flows
+    return made
+
+
+_deep_copy.__name__ = _deep_copy.__qualname__ = "__deepcopy__"
 
 
 def _handing_out(short: str) -> Any:

@@ -266,70 +266,32 @@ def event_new(original: Any) -> Any:
 def _wait_for_device(short: str) -> Callable[..., Any]:
     def wait_for_device(*args: Any) -> Any:
         call = STOCK[short]
-        if session_here() is None:
+        session = session_here()
+        if session is None:
             return capture_lock.synchronize_device(lambda: call(*args))
-        return _wait("torch.cuda.synchronize", short, *args)
+        return session.host_call("torch.cuda.synchronize", lambda: call(*args))
 
     return wait_for_device
 
 
-def _synchronize_current(synchronize: Any) -> Callable[[], Any]:
-    """Return a function that waits for the stream current at its call: at replay, the replaying one."""
-    current_stream = torch.cuda.current_stream
-    return lambda: synchronize(current_stream())
+@functools.cache  # one for all captures: it is known by identity
+def _wait_for(kind: str, name: str) -> Callable[[Any], bool | None]:
+    """Wait for a stream or an event; asked whether it is done, the program goes on as after a wait."""
 
+    def wait(self: Any) -> Any:
+        session = session_here()
+        if session is None:
+            with capture_lock.unnoticed():
+                return STOCK[f"{kind}_{name}"](self)
+        streams, on_stream = session.streams, STOCK["stream_synchronize"]
+        is_own = streams.captures(self) if kind == "stream" else streams.recorded_in(self) is not None
+        # At a replay the stream is the one that is current then, and everything up to here is waited for.
+        current = torch.cuda.current_stream
+        call = (lambda: on_stream(current())) if is_own else functools.partial(STOCK[f"{kind}_synchronize"], self)
+        session.host_call(f"torch.cuda.{kind.title()}.{name}", call, repeat=is_own or name != "query")
+        return True if name == "query" else None
 
-def _stream_synchronize(self: Any) -> Any:
-    session = session_here()
-    if session is not None and session.streams.captures(self):
-        call = _synchronize_current(STOCK["stream_synchronize"])
-        return session.host_call("torch.cuda.Stream.synchronize", call)
-    return _wait("torch.cuda.Stream.synchronize", "stream_synchronize", self)
-
-
-def _wait(name: str, short: str, *args: Any) -> Any:
-    session = session_here()
-    call = STOCK[short]
-    if session is None:
-        with capture_lock.unnoticed():
-            return call(*args)
-    return session.host_call(name, lambda: call(*args))
-
-
-def _stream_query(self: Any) -> bool:
-    session = session_here()
-    if session is None:
-        with capture_lock.unnoticed():
-            return STOCK["stream_query"](self)  # type: ignore[no-any-return]
-    synchronize = STOCK["stream_synchronize"]
-    if session.streams.captures(self):  # the program goes on as after a wait, and so must each replay
-        session.host_call("torch.cuda.Stream.query", _synchronize_current(synchronize))
-    else:
-        session.host_call("torch.cuda.Stream.query", lambda: synchronize(self), repeat=False)
-    return True
-
-
-def _event_synchronize(self: Any) -> Any:
-    session = session_here()
-    if session is None:
-        with capture_lock.unnoticed():
-            return STOCK["event_synchronize"](self)
-    if session.streams.recorded_in(self) is not None:  # wait for everything up to here
-        return session.host_call("torch.cuda.Event.synchronize", _synchronize_current(STOCK["stream_synchronize"]))
-    event_synchronize = STOCK["event_synchronize"]
-    return session.host_call("torch.cuda.Event.synchronize", lambda: event_synchronize(self))
-
-
-def _event_query(self: Any) -> bool:
-    session = session_here()
-    if session is None:
-        with capture_lock.unnoticed():
-            return STOCK["event_query"](self)  # type: ignore[no-any-return]
-    if session.streams.recorded_in(self) is not None:  # as above
-        session.host_call("torch.cuda.Event.query", _synchronize_current(STOCK["stream_synchronize"]))
-        return True
-    query = STOCK["event_query"]
-    return session.host_call("torch.cuda.Event.query", lambda: query(self), repeat=False)  # type: ignore[no-any-return]
+    return wait
 
 
 def _event_elapsed(self: object, other: object) -> float:
@@ -399,10 +361,10 @@ def wait_targets() -> Targets:
     return {
         "device_synchronize": (C, "_cuda_synchronize", _wait_for_device("device_synchronize")),
         "accelerator_synchronize": (C, "_accelerator_synchronizeDevice", _wait_for_device("accelerator_synchronize")),
-        "stream_synchronize": (cuda.Stream, "synchronize", _stream_synchronize),
-        "stream_query": (cuda.Stream, "query", _stream_query),
-        "event_synchronize": (cuda.Event, "synchronize", _event_synchronize),
-        "event_query": (cuda.Event, "query", _event_query),
+        "stream_synchronize": (cuda.Stream, "synchronize", _wait_for("stream", "synchronize")),
+        "stream_query": (cuda.Stream, "query", _wait_for("stream", "query")),
+        "event_synchronize": (cuda.Event, "synchronize", _wait_for("event", "synchronize")),
+        "event_query": (cuda.Event, "query", _wait_for("event", "query")),
         "elapsed": (cuda.Event, "elapsed_time", _event_elapsed),
         "record": (cuda.Event, "record", _record),
         "wait": (cuda.Event, "wait", _wait_event),

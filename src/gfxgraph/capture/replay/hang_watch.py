@@ -40,17 +40,18 @@ from gfxgraph.types import GuardTier
 
 LOOKS_IN_LIMIT = 4
 SHORTEST_LOOK_S, LONGEST_LOOK_S = 0.05, 2.0
-MOST_UNDERWAY = 64
-"""Replays watched by events at a time; later ones are covered by those queued before them."""
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
-class Replaying:
-    """A replay that has begun and is not known to have ended."""
+class Underway:
+    """A replay that has begun and is not known to have ended, or Dynamo's trace of a callable's call."""
 
+    code: str
+    """Of the report, if it does not end."""
     where: object
-    """Where its graph was captured; formatted on demand."""
-    number: int
+    """Where its graph was captured, formatted on demand; the callable."""
+    number: int = 0
+    """Of the replay."""
     thread: int = field(default_factory=threading.get_ident)
     queued: object = None
     """The event recorded before its work; None once the device is known to have come to it."""
@@ -58,15 +59,7 @@ class Replaying:
     """The event recorded after its work; None until the call itself has returned."""
 
 
-@dataclass(eq=False, slots=True, weakref_slot=True)
-class Tracing:
-    """Dynamo's trace of a callable's call."""
-
-    where: object
-    thread: int = field(default_factory=threading.get_ident)
-
-
-Late = Replaying | Tracing | capture_lock.Turn
+Late = Underway | capture_lock.Turn
 
 
 class Deadline:
@@ -78,8 +71,8 @@ class Deadline:
         self.limit_s = limit_s
         self.look_s = min(max(limit_s / LOOKS_IN_LIMIT, SHORTEST_LOOK_S), LONGEST_LOOK_S)
         self._state = state
-        self._underway: list[Replaying] = []
-        self._traces: list[Tracing] = []
+        self._underway: list[Underway] = []
+        self._traces: list[Underway] = []
         self._looks: weakref.WeakKeyDictionary[Late, int] = weakref.WeakKeyDictionary()
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gfxgraph-watch", daemon=True)
@@ -102,15 +95,11 @@ class Deadline:
     @contextmanager
     def replaying(self, graph: Any) -> Iterator[None]:
         """Watch one replay, from its call to the end of its work on the device."""
-        this = Replaying(graph._program.begun_at, graph.n_replays)
-        is_followed = len(self._underway) < MOST_UNDERWAY
-        if is_followed:
-            this.queued = _recorded()
+        this = Underway("replay_hang", graph._program.begun_at, graph.n_replays, queued=_recorded())
         self._underway.append(this)
         try:
             yield
-            if is_followed:
-                this.done = _recorded()
+            this.done = _recorded()
         finally:
             if this.done is None:
                 with suppress(ValueError):
@@ -121,7 +110,8 @@ class Deadline:
         """Watch Dynamo's trace of a call of ``fn``."""
         code = getattr(fn, "__code__", None) or getattr(getattr(fn, "forward", None), "__code__", None)
         name = getattr(fn, "__qualname__", type(fn).__qualname__)
-        this = Tracing(f"{name} ({code.co_filename}:{code.co_firstlineno})" if code is not None else name)
+        where = f"{name} ({code.co_filename}:{code.co_firstlineno})" if code is not None else name
+        this = Underway("trace_hang", where)
         self._traces.append(this)
         try:
             yield
@@ -139,13 +129,12 @@ class Deadline:
         can_ask = self._forget_done()
         # Of a thread's replays the first: those that wait behind it are not what hangs.
         first = {each.thread: each for each in reversed(self._underway)}
-        things: list[tuple[str, Late]] = [("capture_hang", each) for each in capture_lock.underway()]
-        things += [("trace_hang", each) for each in list(self._traces)]
-        things += [("replay_hang", each) for each in first.values() if can_ask or each.done is None]
-        for code, each in things:
+        replays = [each for each in first.values() if can_ask or each.done is None]
+        things: list[Late] = [*capture_lock.underway(), *self._traces, *replays]
+        for each in things:
             looks = self._looks[each] = self._looks.get(each, 0) + 1
             if looks - 1 <= self.limit_s / self.look_s < looks:
-                self._report(code, each)
+                self._report(each)
 
     def _forget_done(self) -> bool:
         """Forget replays that are done; False if the device could not be asked."""
@@ -169,15 +158,16 @@ class Deadline:
                         self._underway.remove(each)
         return True
 
-    def _report(self, code: str, late: Late) -> None:
-        where = f"{late.where} (replay {late.number})" if isinstance(late, Replaying) else str(late.where)
+    def _report(self, late: Late) -> None:
+        code, where = getattr(late, "code", "capture_hang"), str(late.where)
+        where += f" (replay {late.number})" if isinstance(late, Underway) and code == "replay_hang" else ""
         fields = {"wait_s": f"{self.limit_s:g}", "where": where, "node": self._node(late)}
         parts = [render(code, fields, self._state.settings.lang), f"process {os.getpid()}", stacks(late.thread)]
         self._state.report(code, f"not done after {self.limit_s:g} s", where=where, level=logging.DEBUG)
         process.log.error("%s", "\n".join(parts))
 
     def _node(self, late: Late) -> str:
-        if isinstance(late, Replaying) and late.queued is not None and late.done is not None:
+        if isinstance(late, Underway) and late.queued is not None and late.done is not None:
             return "(none: what was queued before the replay is not done)"
         is_walked = self._state.settings.guard >= GuardTier.LOCALIZE
         unknown = "(none yet)" if is_walked else "(not known: --guard 2 names it)"

@@ -80,7 +80,7 @@ class Decisions:
         destroy_before_exit: destroy graphs in order at exit, before the runtime unloads.
         clean_after_failure: restore allocator routing and generators after a failed capture.
         node_walk_resets: launch with every node off between two sets of nodes that a walk enables.
-        child_graphs, host_functions, conditional_nodes, node_walk: may be used at all.
+        host_functions, conditional_nodes, node_walk: may be used at all.
         inductor_graphs: "ours" where graphs that torch.compile is asked for must not be Inductor's; None: as asked.
         inductor: settings of Inductor in force while torch.compile compiles, where the user set nothing else.
         env: variables worth setting before the process starts.
@@ -105,7 +105,6 @@ class Decisions:
     synchronize_after_destroy: bool = False
     destroy_before_exit: bool = False
     clean_after_failure: bool = False
-    child_graphs: bool = True
     host_functions: bool = True
     conditional_nodes: bool = True
     node_walk: bool = True

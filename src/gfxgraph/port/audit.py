@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -90,10 +89,10 @@ def audit(
         report.suppressed += result.suppressed
         report.skipped += result.skipped
     report.n_milder = sum(f.severity < min_severity for f in report.findings)
-    keep = _filter(rules, min_severity, project.diff)
+    keep = _filter(rules, min_severity)
     for name in ("findings", "guarded", "suppressed"):
-        # Named before anything is filtered out, so that a fingerprint does not depend on the options.
-        setattr(report, name, [f for f in _ordered(getattr(report, name)) if keep(f)])
+        ordered = sorted(getattr(report, name), key=lambda f: (f.path, f.line, f.column, f.rule))
+        setattr(report, name, [f for f in ordered if keep(f)])
     return report
 
 
@@ -171,28 +170,12 @@ def _join_modules(project: Project, results: list[FileResult]) -> None:
             result.findings = []
 
 
-def _filter(
-    rules: frozenset[str] | None, min_severity: Severity, diff: dict[str, frozenset[int]] | None
-) -> Callable[[Finding], bool]:
+def _filter(rules: frozenset[str] | None, min_severity: Severity) -> Callable[[Finding], bool]:
     wanted = None if rules is None else {r.lower() for r in rules}
 
     def keep(f: Finding) -> bool:
         if f.severity < min_severity:
             return False
-        if wanted is not None and not (f.code in wanted or any(f.rule.lower().startswith(w) for w in wanted)):
-            return False
-        span = {*range(f.line, max(f.line, f.end_line) + 1), *f.lines}
-        return diff is None or not diff.get(f.path, frozenset()).isdisjoint(span)
+        return wanted is None or f.code in wanted or any(f.rule.lower().startswith(w) for w in wanted)
 
     return keep
-
-
-def _ordered(findings: Iterable[Finding]) -> list[Finding]:
-    ordered = sorted(findings, key=lambda f: (f.path, f.line, f.column, f.rule))
-    seen: Counter[tuple[str, str, str]] = Counter()
-    named = []
-    for f in ordered:
-        key = (f.rule, f.path, " ".join(f.evidence.split()))
-        named.append(f.with_fingerprint(seen[key]))
-        seen[key] += 1
-    return named

@@ -27,7 +27,6 @@ WORDS: dict[str, tuple[str, str]] = {
     "phase": ("Phase", "阶段"),
     "findings": ("findings", "处发现"),
     "finding": ("finding", "处发现"),
-    "effort": ("effort", "工作量"),
     "severity": ("severity", "严重度"),
     "why": ("why", "原因"),
     "do": ("do", "处理"),

@@ -107,12 +107,9 @@ class Project:
     Attributes:
         macros: what its headers define, by platform.
         own_names: what the project itself calls cudaSomething: no names of CUDA's.
-        warp_folders: folders of which some file works with warps.
         has_home: the folder that `port fix` writes is there.
-        asks_cuda_home: the build of a torch extension asks for CUDA_HOME and so defines nothing on ROCm.
         extension_names: modules that this repository builds itself.
         requires: which frameworks with builds by platform its lists of packages name; ``other`` for a list without.
-        extension_macros: names that the Python build of a torch extension defines, on ROCm too.
         extension_sources: file names that a torch extension builds, which torch's hipify translates.
         diff: for an audit of changes, lines by path; None for an audit of everything.
     """
@@ -123,11 +120,8 @@ class Project:
     macros: Macros = field(default_factory=Macros)
     extension_sources: frozenset[str] = frozenset()
     own_names: frozenset[str] = frozenset()
-    warp_folders: frozenset[str] = frozenset()
-    extension_macros: frozenset[str] = frozenset()
     extension_names: frozenset[str] = frozenset()
     has_torch_extension: bool = False
-    asks_cuda_home: bool = False
     has_hip_build: bool = False
     has_home: bool = False
     requires: frozenset[str] = frozenset()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gfxgraph.port.archs import Arch, select
 from gfxgraph.port.changes import RevisionError, changed_lines
@@ -81,7 +81,6 @@ def audit(
     ]
     results = _run(project, todo, targets, jobs, progress)
     report = Audit(project.root, targets, skipped=list(project.skipped), n_files=len(todo))
-    _join_modules(project, results)
     for result in results:
         report.n_lines += result.n_lines
         report.findings += result.findings
@@ -149,25 +148,6 @@ def _run(
             if progress:
                 progress(len(results), len(todo))
     return results
-
-
-def _join_modules(project: Project, results: list[FileResult]) -> None:
-    """Findings in a module that is only ever imported under a guard are guarded."""
-    importers: dict[str, list[bool]] = {}
-    for result in results:
-        reached: dict[str, bool] = {}
-        for dotted, excluded in result.imports:
-            found = project.module_path(result.path, dotted)
-            if found is not None and found[0] != result.path:
-                reached[found[0]] = reached.get(found[0], True) and excluded
-        for path, excluded in reached.items():
-            importers.setdefault(path, []).append(excluded)
-    closed = {path for path, excluded in importers.items() if all(excluded)}
-    for result in results:
-        if result.path in closed:
-            why = "every import of this module stands under a guard that excludes AMD"
-            result.guarded += [replace(f, guarded_by=why) for f in result.findings]
-            result.findings = []
 
 
 def _filter(rules: frozenset[str] | None, min_severity: Severity) -> Callable[[Finding], bool]:

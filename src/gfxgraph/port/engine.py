@@ -15,7 +15,6 @@ from gfxgraph.port.guards import cpp as cpp_guards
 from gfxgraph.port.guards import text as text_guards
 from gfxgraph.port.guards.cpp import Macros
 from gfxgraph.port.guards.python import PyGuards
-from gfxgraph.port.guards.worlds import DeviceKind
 from gfxgraph.port.impact import rank
 from gfxgraph.port.model import Finding, Hit, Rule, Severity, SkippedFile
 from gfxgraph.port.project import ANSWERED_BY_HOME, HOME, Project, UnreadableError, kind_of
@@ -53,14 +52,13 @@ class Context:
 
 @dataclass(slots=True)
 class FileResult:
-    """Everything one file gave. ``imports`` feed the reach of modules over the whole repository."""
+    """Everything one file gave."""
 
     path: str
     findings: list[Finding] = field(default_factory=list)
     guarded: list[Finding] = field(default_factory=list)
     suppressed: list[Finding] = field(default_factory=list)
     skipped: list[SkippedFile] = field(default_factory=list)
-    imports: list[tuple[str, bool]] = field(default_factory=list)
     n_lines: int = 0
     places: set[tuple[str, int]] = field(default_factory=set)  # rules and lines before one finding a line was kept
 
@@ -155,7 +153,7 @@ def _needed(kind: str) -> tuple[list[tuple[Rule, Check, frozenset[str]]], frozen
 def _audit_text(result: FileResult, context: Context, kind: str, text: str, archs: tuple[Arch, ...]) -> None:
     rules = wanted(kind, text.lower())
     if kind == "python":
-        if rules or "import" in text:
+        if rules:
             _audit_python(result, context, text, rules, archs)
     elif not rules:
         return
@@ -219,13 +217,6 @@ def _audit_python(
             else:
                 reached, reason = archs, ""
             _record(context, result, rule, hit, file.lines, reached, reason)
-    for node, module, level, names in file.import_sites:
-        base = "." * level + module
-        dotted = [base, *(f"{base}.{name}" if module else base + name for name in names)]
-        own = [name for name in dotted if context.project.module_path(result.path, name) is not None]
-        if own:  # of the repository's own modules
-            excluded = all(guards.exclusion(node, DeviceKind(arch)) is not None for arch in archs)
-            result.imports += [(name, excluded) for name in own]
 
 
 def _cuda_only(file: PyFile, project: Project) -> str:

@@ -129,12 +129,11 @@ class Project:
     _by_module: dict[str, list[str]] = field(default_factory=dict)
     _amd_keys: set[str] = field(default_factory=set)
     _parsed: dict[str, PyFile | None] = field(default_factory=dict)
-    _named: dict[tuple[str, str], bool] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
         # Trees are cheaper to make again than to send.
-        state["_parsed"], state["_named"] = {}, {}
+        state["_parsed"] = {}
         return state
 
     # -- files -------------------------------------------------------------------------------------
@@ -167,7 +166,6 @@ class Project:
     def forget(self) -> None:
         """Drop what was parsed: an interrupted reader may hold half of its indexes."""
         self._parsed.clear()
-        self._named.clear()
 
     # -- modules -----------------------------------------------------------------------------------
 
@@ -217,22 +215,6 @@ class Project:
         return name in self.extension_sources or (
             self.has_torch_extension and path.endswith((".cu", ".cuh", ".h", ".hpp"))
         )
-
-    def named_elsewhere(self, path: str, name: str) -> bool:
-        """Whether any other Python file mentions a name."""
-        key = (path, name)
-        if key not in self._named:
-            matcher = re.compile(rb"\b" + re.escape(name.encode()) + rb"\b")
-            self._named[key] = False
-            for other in self.paths("python"):
-                if other != path:
-                    try:
-                        if matcher.search(read_inside(self.root, other, MAX_READ)):
-                            self._named[key] = True
-                            break
-                    except OSError:
-                        continue
-        return self._named[key]
 
     def _path_set(self) -> set[str]:
         if not hasattr(self, "_paths"):

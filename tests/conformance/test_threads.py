@@ -490,10 +490,8 @@ with torch.cuda.graph(graph := torch.cuda.CUDAGraph()):
     y = torch.ones(4, device="cuda") + 1
     try:
         other.register_generator_state(generator)
-    except RuntimeError as error:
+    except RuntimeError as error:  # torch 2.12 takes it
         assert "during capturing" in str(error), error
-    else:
-        raise AssertionError
 del other
 graph.replay()
 assert y.tolist() == [2.0] * 4

@@ -36,7 +36,7 @@ from gfxgraph.capture import capture_lock
 from gfxgraph.capture.failures import clean_by_hand, heal_capture
 from gfxgraph.capture.graph import BridgedGraph, bridged_class
 from gfxgraph.capture.patches import intercept
-from gfxgraph.capture.record.random_generators import begin, drawless, kept_out
+from gfxgraph.capture.record.random_generators import CaptureIsDead, begin, drawless, end, kept_out
 from gfxgraph.capture.record.streams import wait_for
 from gfxgraph.capture.replay import hang_watch, workspaces
 from gfxgraph.capture.replay.graph_tensors import Layout, taken_from_device, used_on
@@ -205,9 +205,9 @@ def _bare_capture(state: process.Process, graph: Any, pool_id: Any, stream: Any,
             yield
             with capture_lock.unnoticed(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that the graph is empty: the function does nothing on the device
-                state.base.capture_end(graph)
+                end(state.base, graph, state.driver, stream)
         except BaseException:
-            _end_dead(state, graph, stream)
+            _end_dead(state, graph, stream, pool_id)
             raise
 
 
@@ -227,16 +227,16 @@ def _refusing_waits() -> Iterator[None]:
         torch._C._cuda_set_sync_debug_mode(saved)
 
 
-def _end_dead(state: process.Process, graph: Any, stream: Any) -> None:
-    refused = False
+def _end_dead(state: process.Process, graph: object, stream: torch.cuda.Stream, pool_id: tuple[int, int]) -> None:
     try:
         with capture_lock.unnoticed(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            state.base.capture_end(graph)
-    except RuntimeError:
-        refused = True
-    if refused and not heal_capture(state.base, graph, stream, state.driver, end_was_refused=True):
-        clean_by_hand(stream.device_index, None, [torch.cuda.default_generators[stream.device_index]])
+            end(state.base, graph, state.driver, stream)
+    except RuntimeError as error:
+        was_asked = not isinstance(error, CaptureIsDead)
+        if not heal_capture(state.base, graph, stream, state.driver, end_was_refused=was_asked):
+            generators = [torch.cuda.default_generators[stream.device_index]]
+            clean_by_hand(stream.device_index, pool_id, generators)
     with suppress(RuntimeError):
         state.base.reset(graph)
 

@@ -31,7 +31,7 @@ from gfxgraph.capture.record.dynamic_shapes import MovingTensors
 from gfxgraph.capture.record.host_memory import HostReads
 from gfxgraph.capture.record.host_values import HostValues
 from gfxgraph.capture.record.modes import enter_mode, forget_mode, leave_modes
-from gfxgraph.capture.record.random_generators import Generators, Seeds, begin, kept_out
+from gfxgraph.capture.record.random_generators import Generators, Seeds, begin, end, kept_out
 from gfxgraph.capture.record.recorder import Recorder
 from gfxgraph.capture.record.streams import Streams, wait_for
 from gfxgraph.capture.record.user_lines import SourcePlace, place, shown
@@ -96,9 +96,10 @@ class Session:
         self.device_index = torch.cuda.current_device()
         self.streams = Streams()
         self.begun_at = place()
-        self.pool = pool
-        self.pool_id: Any = pool_id(pool)
-        self.has_users_pool = self.pool_id is not None
+        self.has_users_pool = pool_id(pool) is not None
+        # Torch tells the id of a pool that it makes only after a capture that ended well.
+        self.pool_id: Any = pool_id(pool) or torch.cuda.graph_pool_handle()
+        self.pool = pool if self.has_users_pool else self.pool_id
         self.rollback = Rollback()
         self.generators = Generators(self.device_index, self.state.base, generators)
         self.values = HostValues(self)
@@ -328,7 +329,7 @@ class Session:
     def end_segment(self, final: bool = False) -> None:
         """End the open capture and make it a step; a dead one becomes a step that runs its tape."""
         recorder = self.recorder
-        base, graph = self.state.base, self.segment_graph
+        graph = self.segment_graph
         # At the end too: some ROCm releases lose a forked stream that is never joined (904).
         self.streams.join()
         self.streams.join_collectives(recorder)
@@ -344,13 +345,11 @@ class Session:
                     warnings.simplefilter("ignore")
                 with self.streams.be_on_own():
                     self.lifecycle.to(CaptureState.ENDING)
-                    self.state.base.capture_end(graph)
+                    end(self.state.base, graph, self.state.driver, self.streams.own)
         except RuntimeError as error:
             failures.end_failed(self, error, final)
             graph = None
         self.segment_is_over()
-        if self.pool_id is None:
-            self.pool_id = base.pool(self.segment_graph)
         tape = recorder.tape
         self.program.layouts.update((value, place) for value, place in live if isinstance(place, Layout))
         for opaque in tape.opaque:

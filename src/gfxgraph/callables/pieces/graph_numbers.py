@@ -26,7 +26,7 @@ from torch import Tensor, fx
 
 from gfxgraph.callables.pieces.device_numbers import OnDevice, Range
 from gfxgraph.callables.pieces.region import Piece, Region
-from gfxgraph.callables.trace.dynamo import OnlyTraced, local, note_inputs
+from gfxgraph.callables.trace.dynamo import local, note_inputs
 from gfxgraph.callables.trace.trace_result import RESTLESS_NUMBER, Found
 
 MOST_VALUES = 6
@@ -143,8 +143,6 @@ class InParts:
         return any(piece.draws_of_host for piece in self._pieces)
 
     def __call__(self, *inputs: object) -> object:
-        if local.is_foreseeing:
-            raise OnlyTraced
         note_inputs(inputs)
         env: Env = dict(zip(self._placeholders, inputs))
         for node in self._numbers:

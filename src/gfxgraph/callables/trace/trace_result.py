@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import dis
 import functools
 import inspect
 import operator
 import re
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,16 +53,21 @@ class Found:
     """What the frame's code stores: source of an object or a dict, and the attribute or key."""
 
 
-def _is_outside(source: str) -> bool:
+def _is_outside(source: str, given: Mapping[str, Any]) -> bool:
     """True for what is not one of the frame's own values: globals, and attributes of objects.
 
-    ``L['x']`` and ``L['args'][0]`` are values that change with each call; ``L['self'].weight`` belongs to an
-    object, and is expected to stay the same.
+    ``L['x']`` and ``L['args'][0]`` are values that change with each call, and so is a field of a named tuple or a
+    dataclass that is one; ``L['self'].weight`` belongs to an object, and is expected to stay the same.
     """
-    return source.startswith("G[") or "." in _IN_BRACKETS.sub("", source)
+    if source.startswith("G[") or "." not in _IN_BRACKETS.sub("", source):
+        return source.startswith("G[")
+    found = _FIELD.fullmatch(source)
+    held = eval(found.group(1), {"L": given}) if found else None
+    return not isinstance(held, tuple) and not dataclasses.is_dataclass(held)
 
 
 _IN_BRACKETS = re.compile(r"\[[^\[\]]*\]")
+_FIELD = re.compile(r"(L\['(?:args|kwargs)'\](?:\[[^\[\]]*\])*)\.\w+(?:\[[^\[\]]*\])*")
 _WAITS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -75,6 +81,8 @@ def look(graph: Any) -> Found:
     if any(wait in str(node.target) for node in graph.graph.nodes for wait in ("wait_stream", "wait_event")):
         # An FX graph records work on another stream only as an annotation.
         raise torch._dynamo.exc.SkipFrame("it works on several streams; assume_pure=True captures them")
+    if any(node.target is torch.ops.higher_order.invoke_subgraph for node in graph.graph.nodes):
+        raise torch._dynamo.exc.SkipFrame("it calls a nested_compile_region, whose backward needs a compiler")
     if any("set_materialize_grads" in code.co_names for code in output.tracing_context.traced_code):
         raise torch._dynamo.exc.SkipFrame("it calls ctx.set_materialize_grads(), which Dynamo ignores")
     for each in output.side_effects.keepalive:
@@ -97,7 +105,8 @@ def look(graph: Any) -> Found:
     found = Found(output.root_tx.f_code, graph, sources, code=code)
     found.replaced = list(_replaced(output.side_effects))
     stored = {text for owner, name in found.replaced for text in (f"{owner}.{name}", f"{owner}[{name!r}]")}
-    found.outside = [i for i, source in enumerate(sources) if _is_outside(source) and source not in stored]
+    given = output.root_tx.f_locals
+    found.outside = [i for i, source in enumerate(sources) if _is_outside(source, given) and source not in stored]
     found.why_eager = _why_eager(graph)
     found.may_raise = _arithmetic(graph)
     reason = output.compile_subgraph_reason
@@ -276,22 +285,6 @@ def with_random_states(graph: Any) -> None:
         node.target = torch.utils.checkpoint.checkpoint
     if found:
         graph.recompile()
-
-
-def with_plain_regions(graph: torch.fx.GraphModule) -> None:
-    """Call the parts of ``nested_compile_region`` themselves: their operator's backward needs a compiler."""
-    region = getattr(torch.ops.higher_order, "invoke_subgraph", None)  # torch 2.6 has none
-    for module in graph.modules() if region is not None else ():
-        nodes = module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ()
-        found = [node for node in nodes if node.target is region]
-        for node in found:
-            node.target = _call_region
-        if found:
-            module.recompile()
-
-
-def _call_region(region: Callable[..., object], name: str, *operands: object) -> object:
-    return region(*operands)
 
 
 def _with_random_numbers(graph: Any, node: Any) -> bool:

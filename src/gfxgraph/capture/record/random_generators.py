@@ -22,7 +22,12 @@ from gfxgraph.capture import capture_lock
 from gfxgraph.capture.patches.torch_functions import put_state, state_of
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.undo import BASELINE
+from gfxgraph.driver.runtime_calls import GraphDriver
 from gfxgraph.process import process
+from gfxgraph.types import CaptureStatus
+
+WAS_DEAD = "due to a previous error during capture"
+"""Part of the text of status 901: the capture was already dead before this operation."""
 
 
 class Generators:
@@ -152,6 +157,24 @@ def begin(base: Any, graph: object, states: Iterable[object], *args: object, **k
         for state in states:
             base.register_generator_state(graph, state)
         base.capture_begin(graph, *args, **kwargs)
+
+
+class CaptureIsDead(RuntimeError):
+    """What torch's capture_end would raise."""
+
+    def __init__(self) -> None:
+        super().__init__(f"CUDA error: operation failed {WAS_DEAD}")
+
+
+def end(base: Any, graph: object, driver: GraphDriver | None, stream: torch.cuda.Stream) -> None:
+    """Call torch's capture_end, unless the capture of ``stream`` is dead or over: then raise what it would.
+
+    Torch from 2.12 on ends a capture only once, and one that the runtime refused to end stays in the books of its
+    host allocator: no capture can use that pool again. Before that, the stream can be given an empty capture to end.
+    """
+    if driver is not None and driver.capture_info(stream.cuda_stream).status is not CaptureStatus.ACTIVE:
+        raise CaptureIsDead
+    base.capture_end(graph)
 
 
 @contextmanager

@@ -14,8 +14,9 @@ def triton_num_warps(f: PyFile, ctx: Context) -> Iterator[Hit]:
     for given in f.nodes(ast.keyword, ast.Assign) if re.search(r"\btriton\b|\btl\.", f.text) else ():
         target = given.targets[0] if isinstance(given, ast.Assign) else None
         name = given.arg if isinstance(given, ast.keyword) else target.id if isinstance(target, ast.Name) else ""
-        for node in ast.walk(given.value) if _WARPS.fullmatch(name or "") else ():
-            if isinstance(node, ast.Constant) and (int_of(node) or 0) >= 32:
+        values = given.value.elts if isinstance(given.value, ast.List | ast.Tuple) else [given.value]
+        for node in values if _WARPS.fullmatch(name or "") else ():
+            if (int_of(node) or 0) >= 32:
                 yield hit(node, expr=f"num_warps={f.source(node)}")
 
 

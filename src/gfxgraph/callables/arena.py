@@ -35,7 +35,7 @@ from gfxgraph.callables.signature import GuardMiss, RunEagerly, foreign_mode
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.failures import clean_by_hand, heal_capture
 from gfxgraph.capture.graph import BridgedGraph, bridged_class
-from gfxgraph.capture.patches import intercept
+from gfxgraph.capture.patches import replaced
 from gfxgraph.capture.record.random_generators import CaptureIsDead, begin, drawless, end, kept_out
 from gfxgraph.capture.record.streams import wait_for
 from gfxgraph.capture.replay import hang_watch, workspaces
@@ -82,7 +82,7 @@ class SharedPool:
     def __init__(self, state: process.Process, stream: Any, pool_id: Any = None) -> None:
         self.state = state
         self.id = torch.cuda.graph_pool_handle() if pool_id is None else pool_id
-        self._graph = intercept.own_class(state.base)(keep_graph=True)  # never launched, so never instantiated
+        self._graph = replaced.own_class(state.base)(keep_graph=True)  # never launched, so never instantiated
         workspaces.own_pools.add(tuple(self.id))
         try:
             with drawless(True), _bare_capture(state, self._graph, self.id, stream, "a pool of graphed callables"):
@@ -198,7 +198,7 @@ def _unrecorded(
 @contextmanager
 def _bare_capture(state: process.Process, graph: Any, pool_id: Any, stream: Any, what: str) -> Iterator[None]:
     """A capture of torch's alone; one that fails is ended."""
-    with intercept.entered(graph, what), torch.cuda.stream(stream):
+    with replaced.entered(graph, what), torch.cuda.stream(stream):
         try:
             with capture_lock.unnoticed(), kept_out(stream.device_index):
                 begin(state.base, graph, (), pool_id, "thread_local")

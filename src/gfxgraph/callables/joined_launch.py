@@ -27,7 +27,7 @@ from torch import Tensor
 
 from gfxgraph.callables.arena import arena_of
 from gfxgraph.callables.inputs import copy_all, is_one_copy
-from gfxgraph.capture.replay.tolerance import is_near
+from gfxgraph.capture.replay.validation import is_near
 from gfxgraph.capture.torchs_graph import bare_launch
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.driver.runtime_calls import Copies, CopyKernel, GraphDriver
@@ -310,7 +310,7 @@ def joins(state: Process, device_index: int) -> bool:
 
 def _try(state: Process, device_index: int) -> bool:
     driver, kernel = state.driver, copy_kernel(state, device_index)
-    needed = {"add_child", "patcher", "copy_kernel"}
+    needed = {"add_child", "joined", "copy_kernel"}
     if driver is None or kernel is None:
         return False
     if driver.name == "hip" or state.decisions.update_budget is not None or needed & driver.missing:

@@ -23,7 +23,6 @@ Source: torch 2.9.1 to 2.15 CUDAGraph sources; measured on an H200 (tests/gpu/te
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -34,7 +33,7 @@ from gfxgraph.capture.record.random_generators import WAS_DEAD, CaptureIsDead, e
 from gfxgraph.capture.record.user_lines import place
 from gfxgraph.capture.replay.graph_tensors import flat
 from gfxgraph.capture.state import CaptureState
-from gfxgraph.capture.undo import is_interrupt
+from gfxgraph.capture.undo import hush, is_interrupt
 from gfxgraph.core.tape import where_of
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
 from gfxgraph.driver.runtime_calls import GraphDriver
@@ -292,8 +291,8 @@ def heal_capture(
             if driver.capture_info(side.cuda_stream).status is not CaptureStatus.NONE:
                 driver.abandon_capture(side.cuda_stream, end_was_refused=True)
         driver.begin_capture(handle)
-        with torch.cuda.stream(stream), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # "the graph is empty": intended
+        hush(True)  # the graph is empty: intended
+        with torch.cuda.stream(stream):
             base.capture_end(graph)
     except (DriverError, RuntimeError, UnicodeDecodeError) as error:
         with suppress(DriverError):  # the empty capture is ours to end
@@ -311,6 +310,8 @@ def heal_capture(
         # As text: a log record would keep the error's frames, and the graph with them.
         process.log.error("could not clean up after a failed capture: %s", str(error))
         return False
+    finally:
+        hush(False)
     return True
 
 

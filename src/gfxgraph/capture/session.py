@@ -13,18 +13,17 @@ from __future__ import annotations
 
 import logging
 import threading
-import warnings
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from gfxgraph.capture import capture_lock, failures
-from gfxgraph.capture.patches import intercept
+from gfxgraph.capture.patches import replaced
 from gfxgraph.capture.patches.optimizers import OptimizersBefore
 from gfxgraph.capture.record import dynamic_shapes, random_generators, splits
 from gfxgraph.capture.record.dynamic_shapes import MovingTensors
@@ -39,7 +38,6 @@ from gfxgraph.capture.replay import runtime_workarounds, workspaces
 from gfxgraph.capture.replay.graph_tensors import Layout, is_within, pool_id, pool_ranges, storage_address
 from gfxgraph.capture.replay.program import (
     CallStep,
-    Gate,
     HostStep,
     Program,
     ReadStep,
@@ -49,7 +47,7 @@ from gfxgraph.capture.replay.program import (
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.state import CAPTURING, CaptureState
 from gfxgraph.capture.torchs_graph import bare_launch
-from gfxgraph.capture.undo import Undo, repair, set_sync_debug_mode
+from gfxgraph.capture.undo import Undo, hush, repair, set_sync_debug_mode
 from gfxgraph.errors import CaptureError
 from gfxgraph.process import process
 from gfxgraph.types import CaptureStatus, OnUnsafe
@@ -108,8 +106,6 @@ class Session:
         self.seeds = Seeds()
         self.optimizers = OptimizersBefore()
         self.program = Program(bare_launch(self.state.base), numbers=self.values.numbers)
-        self.gate: Gate | None = None
-        """If set, steps added to the program run only under this condition."""
         self._own_graph: Any = None
         self._dying: Any = None
         self.n_segments = 0
@@ -144,14 +140,15 @@ class Session:
             self.outer = process.active_session()
             process.sessions().append(self)
             undo = self.undo
+            undo.note(partial(hush, False))
             if self.outer is not None:
                 undo.note(self._resume_outer)
                 self.outer.suspend()
             undo.note(self._let_go)
             undo.note(self._put_back)
-            undo.note(partial(intercept.leave, self))
+            undo.note(partial(replaced.leave, self))
             # Before the first segment opens: garbage collected inside it could destroy a graph.
-            intercept.enter(self, SourcePlace(self.begun_at))
+            replaced.enter(self, SourcePlace(self.begun_at))
             undo.note(self._settle_random_states)
             undo.note(self.moving.stop)
             undo.note(self._discard_segment)
@@ -263,6 +260,10 @@ class Session:
         self.abort(error)
         return error
 
+    def refuse(self, name: str, reason: str) -> NoReturn:
+        """End the capture at a call of the program's that no replay would repeat as a call does."""
+        raise self.failed(CaptureError("refused_in_capture", op=name, where=shown(place()), reason=reason))
+
     def _put_back(self) -> None:
         """Undo what the capture executed."""
         if not self.rollback:
@@ -340,12 +341,10 @@ class Session:
         self.make_room_for_threads()
         is_users = graph is self.graph_ref()
         try:
-            with warnings.catch_warnings():
-                if not (final and self.n_segments == 1):
-                    warnings.simplefilter("ignore")
-                with self.streams.be_on_own():
-                    self.lifecycle.to(CaptureState.ENDING)
-                    end(self.state.base, graph, self.state.driver, self.streams.own)
+            hush(not (final and self.n_segments == 1))
+            with self.streams.be_on_own():
+                self.lifecycle.to(CaptureState.ENDING)
+                end(self.state.base, graph, self.state.driver, self.streams.own)
         except RuntimeError as error:
             failures.end_failed(self, error, final)
             graph = None
@@ -370,7 +369,6 @@ class Session:
 
     def add(self, step: Step) -> None:
         """Append a step to the program."""
-        step.gate = self.gate
         self.program.steps.append(step)
 
     def segment_is_over(self) -> None:
@@ -391,9 +389,8 @@ class Session:
         """End what torch may be capturing, wherever its begin or end was interrupted."""
         if not self.lifecycle.has_open_segment:
             return
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            failures.discard(self, self.segment_graph)
+        hush(True)
+        failures.discard(self, self.segment_graph)
         self.segment_is_over()
 
     def grew(self) -> None:
@@ -425,7 +422,7 @@ class Session:
                 raise
 
     def new_graph(self) -> Any:
-        return intercept.own_class(self.state.base)(keep_graph=True)
+        return replaced.own_class(self.state.base)(keep_graph=True)
 
     # -- what an operation did -------------------------------------------------------------------------
 
@@ -491,8 +488,7 @@ class Session:
         needed = self.values.needed_reads(program.steps)
         program.steps = [s for s in program.steps if not isinstance(s, ReadStep) or s.index in needed]
         if self.policy is not OnUnsafe.RAISE:
-            self.optimizers.compare(self.host)
-            program.host_reads = self.host.kept(self.has_executed)
+            program.host_reads = [*self.host.kept(), *self.optimizers.reads(self.has_executed)]
         self.recorder.externals = {}
         self.recorder.outside = {}
         self.recorder.values = []
@@ -504,7 +500,7 @@ def _end_in_child() -> None:
     """In a forked child: end what its thread's captures, which are the parent's, have changed."""
     for session in reversed(process.sessions()):
         session.thread_undo.take_back()  # type: ignore[attr-defined]
-    intercept.end_in_child()
+    replaced.end_in_child()
 
 
 process.in_child.append(_end_in_child)

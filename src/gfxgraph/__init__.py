@@ -34,7 +34,6 @@ _EXPORTS: dict[str, str] = {
     "TrainingStep": "gfxgraph.callables.training.training:TrainingStep",
     "make_graphed_callables": "gfxgraph.callables.training.make_graphed:make_graphed_callables",
     "Agreed": "gfxgraph.callables.distributed.agreed:Agreed",
-    "Ranks": "gfxgraph.callables.distributed.ranks:Ranks",
     "ShapeBucketPool": "gfxgraph.compat.graph_classes:ShapeBucketPool",
     "ConditionalGraph": "gfxgraph.compat.graph_classes:ConditionalGraph",
     "GfxGraphError": "gfxgraph.errors:GfxGraphError",

@@ -9,7 +9,6 @@ from typing import Any, Unpack, overload
 
 from gfxgraph import config
 from gfxgraph.callables.distributed.agreed import Agreed
-from gfxgraph.callables.distributed.ranks import Ranks
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.options import Options, check, choice
 from gfxgraph.callables.pieces.graph_numbers import make_piece
@@ -35,7 +34,7 @@ def graphed(
     warmup: int = 1,
     max_graphs: int = 64,
     strict: bool = False,
-    ranks: Any = False,
+    ranks: bool = False,
     assume_pure: bool = False,
 ) -> Any:
     """Make ``fn`` a callable that is captured as GPU graphs and replayed. New in 2.0.
@@ -55,9 +54,8 @@ def graphed(
         warmup: eager calls of a signature before it is captured.
         max_graphs: most captured signatures of this callable; the least recently used is evicted first.
         strict: raise, instead of running eagerly, if a call cannot be captured.
-        ranks: True, or a ``Ranks``: the function has collectives (``Agreed``). Every rank makes the same calls, and
-            captures at the same call; nothing runs twice. ``buckets`` is then a list of sizes of the first
-            dimension: all run at that of the largest rank, and padding is not proved.
+        ranks: the function has collectives (``Agreed``). Every rank makes the same calls with the same sizes, and
+            captures at the same call; nothing runs twice. Of the other options, ``warmup`` and ``max_graphs`` apply.
 
         assume_pure: do not trace. The caller promises that the function reads its arguments, its modules'
             parameters and buffers, and nothing else that changes. Saves the trace and makes calls cheaper.
@@ -86,25 +84,5 @@ def graphed(
         strict,
         assume_pure,
     )
-    check(fn, options, ranks)
-    if ranks is False:
-        return Graphed(fn, options, make_piece=make_piece)
-    sizes = _sizes_for_ranks(options, {"mode": mode is not None})
-    given = ranks if isinstance(ranks, Ranks) else None
-    return Agreed(fn, given, buckets=sizes, warmup=warmup, max_graphs=max_graphs)
-
-
-def _sizes_for_ranks(options: Options, alone: dict[str, bool]) -> Any:
-    """The buckets that ranks agree on; raises at once for options that ranks cannot decide together."""
-    sizes = options.buckets
-    if sizes is not None and (isinstance(sizes, str) or not all(isinstance(size, int) for size in sizes)):
-        raise ValueError(f"with ranks, buckets is a list of sizes that every rank has, not {sizes!r}")
-    asked = {
-        **alone,
-        "moved": options.moved is not MovedInput.COPY,
-        "strict": options.strict,
-    }
-    refused = [name for name, is_set in asked.items() if is_set]
-    if refused:
-        raise ValueError(f"with ranks, {', '.join(refused)} cannot be chosen: each rank would decide by itself")
-    return sizes
+    check(fn, options, ranks, mode)
+    return Agreed(fn, warmup=warmup, max_graphs=max_graphs) if ranks else Graphed(fn, options, make_piece=make_piece)

@@ -335,8 +335,6 @@ class Captured(CapturedCallable):
         self.warm: list[weakref.ref[Tensor]] = []
         self.can_join = True
         """False after an update of a joined graph was refused."""
-        self.runs_alone = True
-        """False if a run of its graph waits for other ranks: then no rank may run it more often than the others."""
         self.why_not_joined = ""
         """Why a call's copies are launched separately."""
         self.written: set[int] = set()

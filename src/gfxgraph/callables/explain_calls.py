@@ -1,4 +1,4 @@
-"""``explain()`` and ``why()`` of a graphed callable: every signature, how its calls ran, and why."""
+"""``explain()`` of a graphed callable: every signature, how its calls ran, and why."""
 
 from __future__ import annotations
 
@@ -37,12 +37,6 @@ def explain(graphed: Graphed) -> str:
         lines.append(f"  {number} is another number at each call, so what takes it runs eagerly: keep it in a tensor")
     for region in regions(graphed):
         lines += [f"  {line}" for line in region.explain().splitlines()]
-    return "\n".join([*lines, *why(graphed).splitlines()[1:]])
-
-
-def why(graphed: Graphed) -> str:
-    """See ``Graphed.why``."""
-    lines = [f"{graphed._name}: {graphed._options.mode.value}"]
     if graphed._adaptive is not None:
         lines += [f"  {line}" for line in graphed._adaptive.why().splitlines()]
     lines += [f"  {line}" for line in graphed._padding.explain() if "is not padded" not in line]

@@ -334,7 +334,7 @@ class Writer:
         into = [pair for pair in self._pairs_in().values() if takes(*pair)]
         made = [result.made.detach() for result in results if result.made is not None]
         back = [(source, source) for source in made if takes(source, source)]
-        return joined_call(entry, instance, self.tensors, into, back) is not None
+        return joined_call(entry, instance, into, back) is not None
 
     def replay_joined(
         self, instance: Instance, joined: JoinedCall | None, k: str = "", indent: str = "", out: Sequence[int] = ()

@@ -601,10 +601,6 @@ class Graphed:
         """Every signature: how it runs, and why."""
         return explain_calls.explain(self)
 
-    def why(self) -> str:
-        """Why calls run as they do: what was measured, which padding was refused, what ran eagerly."""
-        return explain_calls.why(self)
-
     def plan(self) -> BucketPlan:
         """The current buckets and the sizes seen; prints as a table."""
         return self._planned.plan()

@@ -12,7 +12,6 @@ from typing import Any, NoReturn, TypeVar
 
 import torch
 
-from gfxgraph.callables.distributed.ranks import Ranks
 from gfxgraph.errors import ArgumentError, member
 from gfxgraph.types import MovedInput, ReplayMode
 
@@ -34,7 +33,7 @@ class Options:
     assume_pure: bool = False
 
 
-def check(fn: Callable[..., Any], options: Options, ranks: Any) -> None:
+def check(fn: Callable[..., Any], options: Options, ranks: Any, mode: Any) -> None:
     """Refuse arguments of ``graphed`` that would have no effect, or fail only at the first call.
 
     Raises:
@@ -44,13 +43,14 @@ def check(fn: Callable[..., Any], options: Options, ranks: Any) -> None:
         value = getattr(options, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             refuse(name, value, f"a whole number, {least} or more")
-    for name in ("strict", "assume_pure"):
-        if not isinstance(getattr(options, name), bool):
-            refuse(name, getattr(options, name), "True or False")
+    for name, value in (("strict", options.strict), ("assume_pure", options.assume_pure), ("ranks", ranks)):
+        if not isinstance(value, bool):
+            refuse(name, value, "True or False")
+    plain = Options(mode=options.mode, warmup=options.warmup, max_graphs=options.max_graphs)
+    if ranks and (options != plain or mode is not None):
+        refuse("ranks", ranks, "warmup and max_graphs beside it: each rank would decide the rest by itself")
     if isinstance(options.buckets, int | float):
         refuse("buckets", options.buckets, 'a list of sizes, "auto", "powers", "ladder", or a saved plan\'s path')
-    if not isinstance(ranks, bool | Ranks):
-        refuse("ranks", ranks, "True, False, or a gfxgraph.Ranks")
     _check_dynamic(fn, options.dynamic)
 
 

@@ -10,9 +10,10 @@ from typing import Any, Unpack, overload
 from gfxgraph import config
 from gfxgraph.callables.distributed.agreed import Agreed
 from gfxgraph.callables.graphed import Graphed
-from gfxgraph.callables.options import Options, check, choice
+from gfxgraph.callables.options import Options, check
 from gfxgraph.callables.pieces.graph_numbers import make_piece
 from gfxgraph.callables.type_hints import GraphedCallable, GraphedDecorator, GraphedOptions, P, R
+from gfxgraph.errors import member
 from gfxgraph.types import MovedInput, ReplayMode
 
 
@@ -77,8 +78,8 @@ def graphed(
     options = Options(
         dynamic,
         buckets,
-        choice(ReplayMode, "mode", mode) if mode is not None else config.load().replay_mode,
-        choice(MovedInput, "moved", moved),
+        member(ReplayMode, "graphed()", "mode", mode) if mode is not None else config.load().replay_mode,
+        member(MovedInput, "graphed()", "moved", moved),
         warmup,
         max_graphs,
         strict,

@@ -175,7 +175,7 @@ def _unrecorded(
     base, graph = state.base, graph_class(state)(on_unsafe=policy)
     workspaces.note(stream, graph)
     try:
-        with _bare_capture(state, graph, pool_id, stream, "a graphed callable"), _refusing_waits():
+        with _bare_capture(state, graph, pool_id, stream, "a graphed callable"):
             result = call()
         with capture_lock.unnoticed():
             driver_nbytes = taken_from_device(lambda: base.instantiate(graph))
@@ -209,22 +209,6 @@ def _bare_capture(state: process.Process, graph: Any, pool_id: Any, stream: Any,
         except BaseException:
             _end_dead(state, graph, stream)
             raise
-
-
-@contextmanager
-def _refusing_waits() -> Iterator[None]:
-    """Make torch refuse waits for the device before the driver sees them, so that the capture can still be ended."""
-    if threading.active_count() > 1:  # process-wide: other threads may wait for their own work
-        yield
-        return
-    saved = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns that the mode is a prototype
-        torch._C._cuda_set_sync_debug_mode(2)
-    try:
-        yield
-    finally:
-        torch._C._cuda_set_sync_debug_mode(saved)
 
 
 def _end_dead(state: process.Process, graph: Any, stream: Any) -> None:
@@ -287,14 +271,11 @@ class Tenant(Protocol):
     """Something that keeps memory in an arena and can be evicted (captured_signature.py)."""
 
     used_at: int
+    nbytes: int
 
-    @property
-    def nbytes(self) -> int: ...
     @property
     def is_captured(self) -> bool: ...
     def evict(self, why: str) -> None: ...
-    def owner(self) -> Any: ...
-    def named_graphs(self) -> list[tuple[Any, str]]: ...
     def report(self) -> dict[str, Any]: ...
 
 
@@ -390,15 +371,6 @@ class Arena:
     def report(self) -> list[dict[str, Any]]:
         """Memory of every capture, largest first."""
         return sorted((entry.report() for entry in list(self.entries)), key=lambda row: -row["pool_bytes"])
-
-    def labels(self) -> dict[int, str]:
-        """Function and signature of every graph, by the graph's identity."""
-        return {id(graph): name for entry in list(self.entries) for graph, name in entry.named_graphs()}
-
-    def padding(self) -> list[dict[str, Any]]:
-        """Calls and padding by function and bucket, for callables with buckets."""
-        owners = {id(each): each for entry in list(self.entries) if (each := entry.owner()) is not None}
-        return [row for each in owners.values() for row in each.padding()]
 
     def make_room(self, needed: int, keep: Tenant | None = None) -> bool:
         """Evict the least recently used captures until ``needed`` bytes fit under the cap.
@@ -503,11 +475,6 @@ def replay(graph: BridgedGraph, writes: Iterable[Tensor | Layout] | None = None)
         raise RunEagerly(f"the replay failed: {error.code}") from error
 
 
-def of_process(state: process.Process | None) -> list[Arena]:
-    """The arenas of ``state``; others are from before the bridge was switched off or on."""
-    return [arena for arena in list(_arenas.values()) if arena.state is state]
-
-
 def memory_report() -> dict[str, Any]:
     """Memory that graphed callables take, by device, function and bucket, in bytes.
 
@@ -517,9 +484,9 @@ def memory_report() -> dict[str, Any]:
         the shared pool), ``n_graphs``, ``n_calls``.
     """
     devices = []
-    for arena in of_process(process.current()):
+    for arena in list(_arenas.values()):
         captures = arena.report()
-        if captures:
+        if captures and arena.state is process.current():  # others are from before the bridge was switched
             devices.append(
                 {
                     "device": f"cuda:{arena.device_index}",

@@ -67,7 +67,7 @@ from gfxgraph.callables.signature import (
 )
 from gfxgraph.callables.trace.dynamo import Calls, Frontend, is_compiled
 from gfxgraph.callables.worlds import for_dynamo
-from gfxgraph.capture.replay.graph_tensors import size_of, used_on
+from gfxgraph.capture.replay.graph_tensors import used_on
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.errors import CaptureError, first_line
 from gfxgraph.process import bridge
@@ -82,11 +82,6 @@ if TYPE_CHECKING:
 
 TRY_AGAIN_AFTER = 64
 """Eager calls before the next attempt, after a capture found no memory."""
-MOST_MISSES = 2
-"""Replays in a row that find another value than was captured, before the signature is captured again."""
-MOST_RECAPTURES = 3
-"""Most captures of one signature because of such values; after that only calls with the captured ones replay."""
-
 
 NO_GPU = "there is no GPU, or gfxgraph cannot use it"
 CAPTURED = "it was called inside a capture, and is part of that graph"
@@ -105,19 +100,11 @@ class CapturedCallable:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._why_for_good = ""
+        self.why_eager = ""
+        """Why it runs eagerly for good; "" if it may be captured."""
         self.n_captures = self.n_replays = 0
         self.eager = Calls()
         """Calls without a graph, by reason."""
-
-    @property
-    def why_eager(self) -> str:
-        """Why it runs eagerly for good; "" if it may be captured."""
-        return self._why_for_good
-
-    def count_eager(self, why: str) -> None:
-        """Count one more call without a graph."""
-        self.eager.count(why)
 
     def fall_back(
         self, why: str, error: BaseException | None = None, *, label: str = "", for_good: bool = True
@@ -130,7 +117,7 @@ class CapturedCallable:
         """
         why = f"{why}: {first_line(error)}" if error is not None else why
         if for_good:
-            self._why_for_good = why
+            self.why_eager = why
             self.drop()
         state = bridge.process_for_callables()
         if state is not None:
@@ -180,7 +167,7 @@ class CapturedFunction(CapturedCallable):
             self.pool = None
             self.fall_back("its capture failed", error)
             return False
-        self.graph, self.outputs, self._why_for_good = made.graph, made.result, ""
+        self.graph, self.outputs, self.why_eager = made.graph, made.result, ""
         return True
 
     def run(self) -> Any:
@@ -236,7 +223,7 @@ class Instance:
 
 def label_of(tensors: Sequence[Tensor]) -> str:
     """A readable signature: dtypes and shapes."""
-    shown = [f"{str(t.dtype).removeprefix('torch.')}{list(size_of(t))}" for t in tensors]
+    shown = [f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors]
     return ", ".join(shown) or "no tensors"
 
 
@@ -323,14 +310,14 @@ class Captured(CapturedCallable):
         self.ring_failed = False
         self.all_held = False
         """Whether a caller held the results of the whole ring: from then on results are copied out."""
-        self.n_missed = self.n_recaptured = 0
         self.result_nbytes = 0
         self.world: Any = None
         """What the captured function reads besides its arguments."""
         self.n_seen = 0
         self.used_at = 0
-        self.pool_nbytes = 0
-        self.input_nbytes = 0
+        self.nbytes = 0
+        """Memory allocated by its graphs; shared memory counts for the entry that allocated it first."""
+        self.pool_nbytes = self.input_nbytes = 0
         self.n_gone = 0
         self.warm: list[weakref.ref[Tensor]] = []
         self.can_join = True
@@ -349,11 +336,6 @@ class Captured(CapturedCallable):
     @property
     def is_captured(self) -> bool:
         return self.first is not None
-
-    @property
-    def nbytes(self) -> int:
-        """Memory allocated by this entry; shared memory counts for the entry that allocated it first."""
-        return self.input_nbytes + self.pool_nbytes if self.is_captured else 0
 
     def report(self) -> dict[str, Any]:
         instances = self.instances()
@@ -419,7 +401,7 @@ class Captured(CapturedCallable):
             if tensor.is_cuda and tensor.layout is torch.strided:
                 used_on(tensor, current)
         if any(t.requires_grad and (torch.is_grad_enabled() or t.grad_fn is not None) for t in made):
-            self._why_for_good = "its result needs gradients"
+            self.why_eager = "its result needs gradients"
 
     def record(self, call: Call, bucketed: Bucketed | None) -> None:
         """Capture it.
@@ -450,7 +432,7 @@ class Captured(CapturedCallable):
         if self.mutates and call.aliases:
             self.fall_back("it writes to arguments that share memory")
             raise RunEagerly(self.why_eager, self.error)
-        self.first = instance
+        self.first, self.nbytes = instance, self.input_nbytes + self.pool_nbytes
         self.shared.n_captures += 1
         if self.arena.graph_nbytes() > self.arena.cap():  # it took more than predicted
             try:
@@ -515,6 +497,7 @@ class Captured(CapturedCallable):
                 chosen = self.capture(kind.into(buffers))
                 chosen.outputs.hand_out(buffers)
                 self.ring.append(chosen)
+                self.nbytes = self.input_nbytes + self.pool_nbytes
                 self.shared.n_captures += 1
                 stream.wait_stream(self.arena.stream)
             except (CaptureDied, torch.OutOfMemoryError, NotATree) as error:
@@ -625,16 +608,11 @@ class Captured(CapturedCallable):
         self.n_gone = self.replays()
         self.first = None
         self.ring.clear()
-        self.pool_nbytes = 0
-        self.input_nbytes = 0
+        self.pool_nbytes = self.nbytes = 0
         self.let_go_of_inputs()
         forget_fast = self.on_evict()
         if forget_fast is not None:
             forget_fast()
-
-    def owner(self) -> Any:
-        """The callable that owns these captures; None if evictions are not reported."""
-        return getattr(self.on_evict(), "__self__", None)
 
     def let_go_of_inputs(self) -> None:
         """Drop the static inputs."""
@@ -689,14 +667,9 @@ class Captured(CapturedCallable):
             writes = ArgumentWrites([static.tensor for static in self.statics])
         try:
             replay(instance.graph, instance.mutated)
-        except GuardMiss as miss:
+        except GuardMiss:
             self.n_gone -= 1  # the graph has counted it
-            self.n_missed += 1
-            if self.n_missed >= MOST_MISSES and self.n_recaptured < MOST_RECAPTURES:
-                self.n_recaptured += 1
-                self.evict(miss.why)
             raise
-        self.n_missed = 0
         if writes is not None:
             self.was_looked_at = True
             self.mutates = tuple(sorted({*self.mutates, *writes.found()}))

@@ -35,7 +35,7 @@ from torch.compiler import is_dynamo_compiling
 from gfxgraph.callables import explain_calls
 from gfxgraph.callables.adaptive import Adaptive, store
 from gfxgraph.callables.arena import Arena, arena_of, kind_and_line
-from gfxgraph.callables.buckets import AboveAll, Bucketed, BucketSizes, Dims, Planned, argument_paths
+from gfxgraph.callables.buckets import AboveAll, Bucketed, BucketSizes, Dims, argument_paths
 from gfxgraph.callables.captured import Captured, Route, Shared, label_of
 from gfxgraph.callables.fast_path import make_fast
 from gfxgraph.callables.inputs import Buffers, resized
@@ -135,9 +135,9 @@ class Graphed:
         """Replays of forgotten signatures."""
         is_dynamic = options.dynamic is not None or options.buckets is not None
         declared = dict(options.dynamic) if isinstance(options.dynamic, Mapping) else None
-        self._planned = Planned(BucketSizes(options.buckets))
+        self._planned = BucketSizes(options.buckets)
         self._adaptive: Adaptive | None = None
-        self._dims = Dims(declared, self._planned.sizes) if is_dynamic else None
+        self._dims = Dims(declared, self._planned) if is_dynamic else None
         self._front: Frontend | None = None
         self._run: Callable[..., Any] = fn
         """The function that is warmed up and captured."""
@@ -266,8 +266,10 @@ class Graphed:
         if call.host in met:
             return
         if len(met) >= MOST_HOST_VALUES:
-            names = argument_paths(self._fn, call.args, call.kwargs)
-            name = next((name for name, t in zip(names, call.tensors) if not t.is_cuda), "an argument")
+            named = zip(getattr(self._fn, "names", ()), call.args)  # what a piece calls its inputs
+            names = [name for name, each in named if isinstance(each, Tensor)]
+            names = names or argument_paths(self._fn, call.args, call.kwargs)
+            name = next((name for name, t in zip(names, call.tensors) if not t.is_cuda), "") or "an argument"
             raise RunEagerly(
                 f"{name} is a tensor in host memory that differs from call to call; make it on the device"
             )
@@ -604,10 +606,6 @@ class Graphed:
     def plan(self) -> BucketPlan:
         """The current buckets and the sizes seen; prints as a table."""
         return self._planned.plan()
-
-    def padding(self) -> list[dict[str, Any]]:
-        """Calls and elements by bucket so far, as plain data. Changes nothing, so any thread may call it."""
-        return self._planned.by_bucket(self._name)
 
     def reset(self) -> None:
         """Drop every capture and trace, and what they hold of the program's; the next calls start again."""

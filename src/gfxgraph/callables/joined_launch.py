@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gfxgraph.callables.arena import arena_of
+from gfxgraph.callables.arena import arena_of, kind_and_line
 from gfxgraph.callables.inputs import copy_all, is_one_copy
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.driver.runtime_calls import Copies, CopyKernel, GraphDriver
 from gfxgraph.driver.small_copies import MOST
-from gfxgraph.errors import DriverError, first_line
+from gfxgraph.errors import DriverError
 
 if TYPE_CHECKING:
     from gfxgraph.callables.captured import Captured, Instance
@@ -93,17 +93,6 @@ def copy_kernel(state: Process, device_index: int) -> CopyKernel | None:
     return state.copy_kernels[device_index]
 
 
-def what_said(error: Exception) -> str:
-    """One line that says why the driver refused something."""
-    if isinstance(error, DriverError):
-        for shown in ("{api} returned {status}", "{said}", "{api} is missing"):
-            try:
-                return shown.format(**error.fields)
-            except KeyError:
-                continue
-    return first_line(error)
-
-
 def _load(state: Process, device_index: int) -> CopyKernel | None:
     driver = state.driver
     if driver is None or "copy_kernel" in driver.missing:
@@ -118,7 +107,7 @@ def _load(state: Process, device_index: int) -> CopyKernel | None:
                 return kernel
             why = "it did not copy correctly"
     except (DriverError, RuntimeError) as error:
-        why = what_said(error)
+        why = kind_and_line(error)
     state.why_not_joined = f"the copying kernel is not available: {why}"
     state.report("no_copy_kernel", f"small tensors are copied one by one: {why}", level=logging.INFO)
     return None
@@ -213,7 +202,7 @@ def joined_call(entry: Captured, instance: Instance, into: Pairs, back: Pairs) -
         if is_interrupt(error):
             raise
         entry.can_join = False
-        entry.why_not_joined = what_said(error)
+        entry.why_not_joined = kind_and_line(error)
         why = f"copies are launched on their own: {entry.why_not_joined}"
         state.report("not_joined", why, entry.name, level=logging.INFO)
     return instance.joined
@@ -270,7 +259,7 @@ def _try(state: Process, device_index: int) -> bool:
                 return True
             why = "a joined graph gave different data"
     except (DriverError, RuntimeError) as error:
-        why = what_said(error)
+        why = kind_and_line(error)
     state.why_not_joined = why
     state.report("not_joined", f"copies are launched on their own: {why}", level=logging.INFO)
     return False

@@ -7,15 +7,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from enum import StrEnum
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import torch
 
-from gfxgraph.errors import ArgumentError, member
+from gfxgraph.errors import ArgumentError
 from gfxgraph.types import MovedInput, ReplayMode
 
-E = TypeVar("E", bound=StrEnum)
 _TOP = re.compile(r"[.\[]")
 
 
@@ -62,11 +60,8 @@ def _check_dynamic(fn: Callable[..., Any], dynamic: Any) -> None:
         refuse("dynamic", dynamic, form)
     known = _parameters(fn)
     for path, dims in dynamic.items():
-        if not isinstance(path, str):
-            refuse("dynamic", dynamic, form)
-        if not isinstance(dims, Iterable):
-            refuse("dynamic", dynamic, form)
-        if isinstance(dims, Mapping) and not all(isinstance(dim, int) and not isinstance(dim, bool) for dim in dims):
+        are_numbers = not isinstance(dims, Mapping) or all(type(dim) is int for dim in dims)
+        if not isinstance(path, str) or not isinstance(dims, Iterable) or not are_numbers:
             refuse("dynamic", dynamic, form)
         if known is not None and _TOP.split(path)[0] not in known:
             similar = get_close_matches(path, known, n=1)
@@ -82,11 +77,6 @@ def _parameters(fn: Callable[..., Any]) -> list[str] | None:
         return None
     is_open = any(each.kind in (each.VAR_KEYWORD, each.VAR_POSITIONAL) for each in found)
     return None if is_open else [each.name for each in found]
-
-
-def choice(kind: type[E], name: str, value: Any) -> E:
-    """The member of ``kind`` that ``value`` names."""
-    return member(kind, "graphed()", name, value)
 
 
 def refuse(name: str, value: Any, allowed: str) -> NoReturn:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, fx
 from torch.utils._pytree import tree_leaves
 
-from gfxgraph.callables.buckets import Bucketed, Dims, Planned, argument_paths
+from gfxgraph.callables.buckets import Bucketed, BucketSizes, Dims, argument_paths
 from gfxgraph.callables.captured import Padded, Route
 from gfxgraph.callables.inputs import dense_copy, front, pad, repeat_last
 from gfxgraph.callables.signature import Args, Call, Kwargs, NotATree, flatten, replace
@@ -124,7 +124,7 @@ class Judge:
         front: Frontend | None,
         name: str,
         dims: Dims | None,
-        planned: Planned,
+        planned: BucketSizes,
         eager: Calls,
         forget: Callable[[], Callable[[World], None] | None],
     ) -> None:

@@ -70,6 +70,8 @@ class Region(CapturedCallable):
     """
 
     says = "a compiled region runs without a graph: "
+    names: Sequence[str] = ()
+    """What the program calls its inputs."""
 
     def __init__(
         self,
@@ -116,7 +118,7 @@ class Region(CapturedCallable):
                 return self.look(inputs)
             variant = self._find(inputs)
             if variant is None:
-                self.count_eager(self.why_eager)
+                self.eager.count(self.why_eager)
                 return self._model(_aligned_all(inputs, self._mutated, self.alignment))
             self._last = variant
         return variant.run(inputs)
@@ -280,6 +282,8 @@ class Bound:
         self._into_arguments = region.computes_into_arguments
         self._inputs = bound
         self._moving = moving
+        self.names = [region.names[i] for i in moving] if region.names else []
+        """What the program calls its arguments, if known."""
         self.__qualname__ = region.name
         self.homes = frozenset(t.untyped_storage().data_ptr() for t in bound if isinstance(t, Tensor) and t.numel())
         """Storage addresses of the bound tensors."""
@@ -365,7 +369,7 @@ class Piece(Region):
         )
         self._is_empty = not any(node.op.startswith("call_") for node in nodes)
         self._outside = found.outside
-        self._names = found.names
+        self.names = found.names
         self._numbers_met: set[tuple[str, ...]] = set()
         """What small host tensors have held, in calls that may be differentiated."""
         if found.why_eager:
@@ -389,13 +393,13 @@ class Piece(Region):
         if local.is_raw:
             return self._graph(*inputs)
         if self.why_eager:
-            self.count_eager(self.why_eager)
+            self.eager.count(self.why_eager)
             return self._graph(*inputs)
         if torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in inputs):
             try:
                 return self._differentiable(inputs)
             except RunEagerly as eager:
-                self.count_eager(eager.why)
+                self.eager.count(eager.why)
                 return self._graph(*inputs)
         return super().__call__(list(inputs))
 
@@ -425,7 +429,7 @@ class Piece(Region):
         elif begins and not has_gradients:
             self.fall_back("it enables gradients inside, and the results of a graph have none")
         elif not local.is_raw:
-            self.count_eager("warm-up")
+            self.eager.count("warm-up")
         return result
 
     def _differentiable(self, inputs: Sequence[Any]) -> Any:
@@ -451,7 +455,7 @@ class Piece(Region):
         if values and values not in self._numbers_met:
             if len(self._numbers_met) >= MAX_NUMBERS:
                 at = next(i for i, t in enumerate(inputs) if isinstance(t, Tensor) and not t.is_cuda)
-                raise RunEagerly(f"{self._names[at] or 'a number'} {RESTLESS_NUMBER}")
+                raise RunEagerly(f"{self.names[at] or 'a number'} {RESTLESS_NUMBER}")
             self._numbers_met.add(values)
         addresses = tuple(inputs[i].data_ptr() for i in in_place)
         key = (*[tensor_key(t) for t in tensors], others, values, addresses, mode_key())

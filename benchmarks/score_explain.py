@@ -3,7 +3,7 @@
     python benchmarks/score_explain.py SAMPLES.jsonl... [--show]
 
 A sample has "text", "source" (its thread), "label" or "accept" (codes) and "must_mention" (facts of the thread); a
-label of "none" or an empty "accept" means a harmless text. Known cases from the sample's own thread are left out,
+label of "none" or an empty "accept" means a harmless text. Advice from the sample's own thread is left out,
 so that the figures say what explain makes of a thread that it has not seen. A fact is told if half of its telling
 words are in what is printed: a rough measure, good for comparing two versions, not for a claim.
 """
@@ -17,8 +17,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from gfxgraph.diagnostics import known
-from gfxgraph.diagnostics.explanation import Explanation
+from gfxgraph.diagnostics import explanation
+from gfxgraph.diagnostics.entries import Condition
 from gfxgraph.hardware import advice
 
 FILLERS = {
@@ -40,18 +40,23 @@ FILLERS = {
 }
 
 
-def without_own(text: str, source: str) -> Explanation:
-    """Explain ``text`` as if no record came from the thread ``source`` ("owner/name#number")."""
+def without_own(text: str, source: str) -> tuple[str, str]:
+    """Code and answer for ``text``, as if no advice came from the thread ``source`` ("owner/name#number")."""
     owner, _, number = source.partition("#")
     own = re.compile(rf"{re.escape(owner)}/\w+/{number}$") if number else re.compile(r"(?!)")
-    records = known.cases
-    known.cases = lambda code: tuple(  # type: ignore[assignment]
-        case._replace(system="elsewhere") if own.search(case.source) else case for case in records(code)
-    )
+    nowhere = {"en": "@nowhere: ", "zh": "@nowhere: "}
+
+    def entry(code: str) -> Condition:
+        found = read(code)
+        hints = (hint._replace(words=nowhere, why={}) if own.search(hint.source) else hint for hint in found.hints)
+        return found._replace(hints=tuple(hints))
+
+    read, explanation.entry = explanation.entry, entry  # type: ignore[assignment]
     try:
-        return advice.explain(text, lang="en")
+        found = advice.explain(text, lang="en")
+        return str(found.code or ""), found.format() if found else ""
     finally:
-        known.cases = records
+        explanation.entry = read
 
 
 def told(fact: str, words: str) -> bool:
@@ -63,16 +68,16 @@ def score(samples: list[dict[str, Any]], show: bool) -> Counter[str]:
     figures: Counter[str] = Counter()
     for sample in samples:
         accepted = sample.get("accept", [label for label in [sample.get("label")] if label not in (None, "none")])
-        found = without_own(sample["text"], sample["source"])
+        code, answer = without_own(sample["text"], sample["source"])
         if not accepted:
-            figures.update(harmless=1, false=bool(found))
+            figures.update(harmless=1, false=bool(code))
             continue
-        answer = found.format().lower() if found else ""
+        answer = answer.lower()
         first = answer.partition("  do:   ")[2].partition("\n")[0]
         facts = sample["must_mention"]
         n_told = sum(told(fact, answer) for fact in facts)
         figures.update(
-            failures=1, recognized=bool(found), right_code=str(found.code) in accepted, facts=len(facts), told=n_told,
+            failures=1, recognized=bool(code), right_code=code in accepted, facts=len(facts), told=n_told,
             told_first=sum(told(fact, first) for fact in facts), characters=len(answer),
         )  # fmt: skip
         if show and n_told < len(facts):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from gfxgraph.diagnostics import pages
-from gfxgraph.diagnostics.entries import codes, entry
-from gfxgraph.diagnostics.render import LABELS
+from collections.abc import Iterator
+
+from gfxgraph.diagnostics import situation, statuses
+from gfxgraph.diagnostics.entries import Condition, codes, entry
+from gfxgraph.diagnostics.render import LABELS, fill
 
 WORDS = {
     "en": {
         "title": "Errors explained",
-        "intro": "Every condition that `gfxgraph explain` knows, a page each, as `gfxgraph explain CODE` prints it.",
+        "intro": "Every condition that `gfxgraph explain` knows, a page each, as `gfxgraph explain CODE` says it.",
         "own": "Errors of gfxgraph itself",
         "others": "Errors of ROCm, frameworks and engines",
     },
@@ -21,16 +23,33 @@ WORDS = {
     },
 }
 
+LABELS_OF_PARTS = {
+    "en": {
+        "here": "where the log shows {when}",
+        "note": "on {family}",
+        "aliases": "also called",
+        "statuses": "status codes",
+        "sources": "sources",
+    },
+    "zh": {
+        "here": "当日志中出现 {when}",
+        "note": "{family}",
+        "aliases": "别名",
+        "statuses": "状态码",
+        "sources": "来源",
+    },
+}
+
 
 def markdown(code: str, lang: str) -> str:
     """Return one entry as a page of the documentation."""
     found = entry(code)
-    words = pages.WORDS[lang]
+    words = LABELS_OF_PARTS[lang]
     lines = [f"# {found.code}", "", f"**{_escape(found.text(lang).title)}**", ""]
     what, why, do = (label.strip() for label in LABELS[lang][:3])
-    for label, body in pages.sections(found, lang, (what, why, do)):
+    for label, body in _sections(found, lang, (what, why, do)):
         lines += [label, "", *(f"- {_escape(step)}" for step in body.split("\n")), ""]
-    for heading, body in pages.extras(found, lang):
+    for heading, body in _extras(found, lang):
         lines += [f"{heading}:", "", *(f"- {_escape(line)}" for line in body.split("\n")), ""]
     if found.aliases:
         lines += [f"{words['aliases']}: {', '.join(found.aliases)}", ""]
@@ -48,6 +67,41 @@ def markdown_index(lang: str) -> str:
         lines += [f"- [{found.code}]({found.code}.md): {_escape(found.text(lang).title)}" for found in members]
         lines += [""]
     return "\n".join(lines)
+
+
+def _sections(found: Condition, lang: str, labels: tuple[str, str, str]) -> Iterator[tuple[str, str]]:
+    """What, why and do, each with its label."""
+    text = found.text(lang)
+    names = {name: f"<{name}>" for name in found.fields}
+    yield labels[0], fill(text.what, found, names, lang)
+    yield labels[1], _general(fill(text.why, found, names, lang))
+    yield labels[2], "\n".join(_general(fill(step, found, names, lang)) for step in text.do)
+
+
+def _general(step: str) -> str:
+    """A step for all situations, with its conditions in brackets before it."""
+    conditions, text = situation.general(step)
+    shown = ", ".join(name for name in conditions if name[0] not in "!?")
+    return f"[{shown}] {text}" if shown else text
+
+
+def _extras(found: Condition, lang: str) -> Iterator[tuple[str, str]]:
+    """Advice that depends on the log, notes by GPU, statuses and sources, each with its heading."""
+    words = LABELS_OF_PARTS[lang]
+    for hint in found.hints:
+        yield words["here"].format(when=f"`{hint.when}`"), _general(hint.words[lang])
+    notes = found.text(lang).notes
+    if notes:
+        yield (
+            "GPU",
+            "\n".join(f"{words['note'].format(family=name)}: {_general(note)}" for name, note in notes.items()),
+        )
+    members = [status for status in statuses.every() if status.entry == found.code]
+    if members:
+        rows = (f"{s.name} ({s.api} {s.shown_number()}): {s.meaning(lang)}" for s in members)
+        yield words["statuses"], "\n".join(rows)
+    if found.sources:
+        yield words["sources"], "\n".join(found.sources)
 
 
 def _escape(text: str) -> str:

@@ -88,9 +88,9 @@ def cache_case(read):
         def args(n):
             return (*rows(n), torch.randperm(32, device="cuda")[:n])
 
-        return Case(step, args, None, {"x": {0: "n"}, "slot": {0: "n"}}, outside=[cache])
+        return Case(step, args, "aten::index_copy", {"x": {0: "n"}, "slot": {0: "n"}}, outside=[cache])
 
-    return named(case, None)
+    return named(case, "aten::index_copy")
 
 
 def counter():
@@ -244,6 +244,8 @@ CASES = {
         lambda x: F.binary_cross_entropy(x, torch.zeros_like(x), reduction="none"),
         lambda n: (torch.rand(n, HIDDEN, device="cuda"),),
     ),
+    "cache by index": cache_case(False),
+    "cache by index, read": cache_case(True),
     # harmless
     "rowwise": weighted(lambda x, w: torch.relu(x @ w)),
     "layer norm": fine(lambda x: F.layer_norm(x, (HIDDEN,))),
@@ -257,8 +259,6 @@ CASES = {
     "ids minus one": weighted(
         lambda x, w: F.embedding(x - 1, w), args=lambda n: (torch.randint(1, 7, (n,), device="cuda"),)
     ),
-    "cache by index": cache_case(False),
-    "cache by index, read": cache_case(True),
     "calls counted outside": named(counter, None),
     "argument written": named(writes_argument, None),
     "half precision": weighted(

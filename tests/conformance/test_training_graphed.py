@@ -876,7 +876,7 @@ def test_backward_of_a_value_that_the_forward_read(platform, name, graphs):
     not hasattr(torch.compiler, "nested_compile_region"), reason="this torch has no nested_compile_region"
 )
 def test_a_nested_compile_region_has_gradients(platform):
-    """Its operator has a backward only for compilers: the region is called itself, and captured."""
+    """Its operator has a backward only for compilers: such a function is left to Python, by name."""
     region = torch.compiler.nested_compile_region(lambda x: x.sin() * 2)
     graphed = gfxgraph.graphed(lambda x: region(region(x)) + 1)
     for k in range(4):
@@ -884,7 +884,7 @@ def test_a_nested_compile_region_has_gradients(platform):
         graphed(mine).sum().backward()
         ((twin.sin() * 2).sin() * 2).sum().backward()
         assert torch.equal(mine.grad, twin.grad)
-    assert graphed.stats()["replays"] == 2
+    assert "nested_compile_region" in graphed.explain()
 
 
 @pytest.mark.parametrize("name", ["a factor", "a parameter of a loss"])

@@ -1,6 +1,6 @@
 """Fuzz target: what anybody may pipe into gfxgraph explain.
 
-Seeds are made of the literals of every expression and known case: repeated, nested in each other, and cut one
+Seeds are made of the literals of every expression: repeated, nested in each other, and cut one
 character short of a match. Whatever the bytes, explaining ends within a second per 100 KB and raises nothing.
 """
 

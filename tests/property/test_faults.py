@@ -11,7 +11,7 @@ import torch
 from torch.fx.experimental.sym_node import SymNode
 
 import gfxgraph
-from gfxgraph.callables.padding import symbolic
+from gfxgraph.callables.padding import rows
 from gfxgraph.callables.trace import dynamo
 from gfxgraph.process import process
 from tests.property import faults, faults_driver, faults_mixed, faults_threads
@@ -178,7 +178,7 @@ def test_a_signal_where_sizes_are_symbols_is_not_lost(monkeypatch):
     asked, n_struck = SymNode.is_int, []
 
     def is_int(self):
-        if sys._getframe(1).f_code is symbolic._fake.__code__ and not n_struck:
+        if sys._getframe(1).f_code is rows._fake.__code__ and not n_struck:
             n_struck.append(1)
             signal.raise_signal(signal.SIGINT)
         return asked(self)
@@ -188,11 +188,11 @@ def test_a_signal_where_sizes_are_symbols_is_not_lost(monkeypatch):
     try:
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
             patched.setattr(SymNode, "is_int", is_int)
-            symbolic.traced(*given)
+            rows.rows_independent(*given)
     finally:
         signal.signal(signal.SIGINT, handler)
     assert n_struck
-    assert len(symbolic.traced(*given).tape) == 2
+    assert not rows.rows_independent(*given).dims["n"].refusal
 
 
 @pytest.mark.parametrize("n_signals", [1, 2])

@@ -153,7 +153,7 @@ class Graphed:
         self._worlds: Any = Worlds(fn, self._front, self._eager, self._pieces, forget)
         self._captured: Callable[..., Captured] = Captured
         """Makes what captures one signature."""
-        self._padding = Judge(fn, self._run, self._front, self._name, self._dims, self._planned, self._eager, forget)
+        self._padding = Judge(fn, self._run, self._front, self._name, self._dims, self._planned, self._eager)
         self._state: process.Process | None = None
         self._bound: dict[str, Graphed] = {}
         """As a method: of what has no dict to keep it in."""

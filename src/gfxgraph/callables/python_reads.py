@@ -28,13 +28,14 @@ import re
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from gfxgraph.callables.signature import tensor_key
 from gfxgraph.callables.trace.watch import NOTHING, PACKAGES, Unwatchable, Watch, is_packages
 from gfxgraph.core.constants import NotConstant, constant_key
 
@@ -51,6 +52,11 @@ _BY_IDENTITY = (
     torch.Stream, torch.Event, torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._C.ScriptFunction,
     re.Pattern,
 )  # fmt: skip
+_WRAPPERS: dict[type, tuple[str, ...]] = {
+    functools.partial: ("func", "args", "keywords"), property: ("fget", "fset"),
+    staticmethod: ("__func__",), classmethod: ("__func__",), types.MethodType: ("__func__", "__self__"),
+}  # fmt: skip
+"""What a wrapper holds that never changes in it."""
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _OF_TRAINING = (nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)
 _UNSEEN = {"_per_optimizer_states"}
@@ -145,8 +151,8 @@ class _Walk:
                 return constant_key(value) if not isinstance(value, set) else self._set(value)
             except NotConstant:
                 pass
-        if isinstance(value, types.MethodType):
-            self._todo += [(path, value.__func__), (f"{path}.__self__", value.__self__)]
+        if isinstance(value, types.MethodType):  # another object at each access
+            self._into(path, value)
             return "method", id(value.__self__), id(value.__func__)
         is_new = id(value) not in self._seen
         if is_new:
@@ -176,17 +182,14 @@ class _Walk:
                     self._global(f"{path}.{name}", vars(value), name, may_enter=not _is_packages(value))
         elif isinstance(value, type):
             self._class(path, value)
-        elif isinstance(value, functools.partial):
-            self._todo += [(path + ".func", value.func), (path + ".args", value.args), (path + ".kw", value.keywords)]
         elif isinstance(value, torch.Generator):
             if value.device.type != "cuda":
                 raise Unwatchable(f"{path}, a host random generator")
-        elif isinstance(value, staticmethod | classmethod):
-            self._todo.append((path, value.__func__))
-        elif isinstance(value, property):
-            self._todo += [(f"{path}.{n}", f) for n, f in (("get", value.fget), ("set", value.fset)) if f is not None]
+        elif type(value) in _WRAPPERS:
+            self._todo += [(f"{path}.{name}", getattr(value, name)) for name in _WRAPPERS[type(value)]]
         elif type(value).__module__.partition(".")[0] == "gfxgraph":
-            self._todo += [(f"{path}.{name}", vars(value)[name]) for name in _OF_OURS if name in _own(value)]
+            own = getattr(value, "__dict__", {})
+            self._todo += [(f"{path}.{name}", own[name]) for name in _OF_OURS if name in own]
         elif isinstance(value, _BY_IDENTITY) or _is_of_torch_or_lock(value):
             return
         elif hasattr(value, "__next__"):
@@ -214,12 +217,10 @@ class _Walk:
                 self._note(Watch.compare, (id(value), name), value, hooks, f"{{0}}.{name} is not {{1}}")
                 if hooks:
                     self._todo.append((f"{path}.{name}", hooks))
-        about = type(value), id(value), tuple(value.shape), value.dtype, value.device, value.requires_grad
         if value.layout is not torch.strided:
-            return about
-        if not value.is_cuda:
-            return (*about, value.data_ptr(), str(value.tolist()))
-        return (*about, value.stride(), value.data_ptr())
+            return type(value), id(value), tuple(value.shape), value.dtype, value.device, value.requires_grad
+        content = () if value.is_cuda else (str(value.tolist()),)
+        return (id(value), *tensor_key(value), value.data_ptr(), *content)
 
     def _function(self, path: str, function: types.FunctionType) -> None:
         self._note(Watch.attribute, function, "__code__", function.__code__)
@@ -229,7 +230,7 @@ class _Walk:
             content = _content(cell)
             self._note(_watch_cell, cell, content)
             if content is not NOTHING:
-                self._todo.append((_join(path, name), content))
+                self._todo.append((f"{path}.{name}" if "<" not in path else name, content))
         for name in ("__defaults__", "__kwdefaults__"):
             value = getattr(function, name)
             self._note(Watch.attribute, function, name, value)
@@ -239,16 +240,14 @@ class _Walk:
             self._todo.append((f"{path}.__dict__", vars(function)))
         if _is_of_package(function.__code__.co_filename):
             return
-        for code in _codes(function.__code__):
-            # What a constructor sets belongs to an object of its own.
-            self.read.update(_read_by(code) if function.__name__ == "__init__" else code.co_names)
-            for name in _globals_of(code):
-                if name in function.__globals__:
-                    self._global(name, function.__globals__, name)
-                else:
-                    self._note(Watch.item, function.__globals__, name, NOTHING)
-                    if name in _SEES_ALL:
-                        self.read.add(name)
+        # What a constructor sets belongs to an object of its own.
+        named, globals_ = _names_in(function.__code__, function.__name__ == "__init__")
+        self.read |= named
+        for name in sorted(globals_):
+            if name in function.__globals__:
+                self._global(name, function.__globals__, name)
+            else:
+                self._note(Watch.item, function.__globals__, name, NOTHING)
 
     def _global(self, path: str, owner: Any, name: str, *, may_enter: bool = True) -> None:
         value = owner[name]
@@ -335,14 +334,6 @@ def _of_torch() -> frozenset[str]:
     return frozenset([*vars(nn.Module()), *vars(optimizer), "step"])
 
 
-def _own(value: Any) -> dict[str, Any]:
-    return getattr(value, "__dict__", {})
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if "<" not in path else name
-
-
 def _content(cell: Any) -> Any:
     try:
         return cell.cell_contents
@@ -358,26 +349,18 @@ def _watch_cell(watch: Watch, cell: types.CellType, content: Any) -> None:
         watch.compare(("cell", id(cell)), cell, NOTHING, "content({0}) is not {1}")
 
 
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """A function's code and that of its nested functions."""
-    yield code
+@functools.lru_cache(4096)
+def _names_in(code: types.CodeType, skips_stores: bool) -> tuple[frozenset[str], frozenset[str]]:
+    """What a function's code and its nested functions name, without what they only set; the globals among it."""
+    stores = ("STORE_ATTR", "STORE_NAME", "STORE_GLOBAL", "DELETE_ATTR") if skips_stores else ()
+    steps = [(step.opname, step.argval) for step in dis.get_instructions(code)]
+    named = {name for operation, name in steps if operation not in stores and name in code.co_names}
+    read = {name for operation, name in steps if operation in ("LOAD_GLOBAL", "LOAD_NAME")}
     for const in code.co_consts:
         if isinstance(const, types.CodeType):
-            yield from _codes(const)
-
-
-@functools.lru_cache(4096)
-def _read_by(code: types.CodeType) -> frozenset[str]:
-    """Names that the code reads, without those that it only sets."""
-    stores = ("STORE_ATTR", "STORE_NAME", "STORE_GLOBAL", "DELETE_ATTR")
-    found = dis.get_instructions(code)
-    return frozenset(i.argval for i in found if i.opname not in stores and i.argval in code.co_names)
-
-
-@functools.lru_cache(4096)
-def _globals_of(code: types.CodeType) -> tuple[str, ...]:
-    names = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    return tuple(sorted(names))
+            more = _names_in(const, skips_stores)
+            named, read = named | more[0], read | more[1]
+    return frozenset(named), frozenset(read)
 
 
 def _is_of_package(file: str) -> bool:
@@ -412,7 +395,7 @@ class HostEffects:
 
     def __exit__(self, *error: object) -> None:
         sys.setprofile(self._outer)
-        if not self.found and not _equal(self._random, _host_random()):
+        if not self.found and self._random != _host_random():
             self.found = "it draws random numbers on the host"
 
     def _note(self, frame: Any, event: str, arg: Any) -> None:
@@ -435,7 +418,3 @@ def _host_random() -> list[Any]:
         torch.get_rng_state().tolist(),
         repr(numpy.random.get_state()[1:]) if numpy is not None else "",
     ]
-
-
-def _equal(one: Iterable[Any], other: Iterable[Any]) -> bool:
-    return list(one) == list(other)

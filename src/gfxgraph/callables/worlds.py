@@ -43,7 +43,7 @@ from gfxgraph.callables.signature import (
     zeros_in,
 )
 from gfxgraph.callables.trace.dynamo import RAISED, WARM_UP, Calls, Frontend, Untraceable, local
-from gfxgraph.callables.trace.watch import watched
+from gfxgraph.callables.trace.watch import Watch
 from gfxgraph.callables.trace.world import World
 from gfxgraph.capture.replay.graph_tensors import has_layout, kind_of, parts_of, size_of, storage_address, used_on
 
@@ -52,114 +52,6 @@ MAX_WORLDS = 4096
 """Most signatures whose world is remembered."""
 MOST_NUMBERS = 2
 """Numbers among the arguments of one world that have graphs of their own; with more, calls run in pieces."""
-
-
-class Known:
-    """One function at Dynamo's, and the worlds that its calls were traced in, by key.
-
-    Args:
-        front: Dynamo.
-        evict: a weak reference to a function to call for a world whose graphs read tensors that were replaced.
-    """
-
-    def __init__(self, front: Frontend, evict: Evict) -> None:
-        self.front = front
-        self._evict = evict
-        self.worlds: dict[Any, World] = {}
-        """By key: the world of its last call."""
-        self._untraceable = self._changing = ""
-
-    def reset(self) -> None:
-        """Forget every world, and the program's objects that they hold."""
-        self.worlds.clear()
-        self._untraceable = self._changing = ""
-        self.front.reset()
-
-    def world(
-        self, key: Any, args: Args, kwargs: Kwargs, check: Callable[[World], None] = lambda world: None
-    ) -> World | None:
-        """The world of a call that may be one graph there; None for a call that is to be traced.
-
-        Args:
-            key: the same for calls of the same shapes, constants and modes.
-            check: raises if a world that was found by Dynamo's guards is not this call's.
-
-        Raises:
-            InPieces, RunEagerly: the call cannot be one graph.
-        """
-        if self.front.keeps:  # checked first: a call in pieces may have found it
-            raise RunEagerly(self.front.keeps)
-        if self._untraceable:
-            raise InPieces(self._untraceable)
-        world = self.worlds.get(key)
-        if world is not None and world.why_pieces and world.is_one and not world.why_eager:
-            why = self.front.why_no_more()  # what it stores changes what it reads, so Dynamo's guards decide
-            if why:
-                raise RunEagerly(self._never_the_same(why, args, kwargs))
-            raise InPieces(world.why_pieces, is_one=True)
-        if world is None or not world.is_same():
-            world = self._find(key, args, kwargs, check) if self.front.worlds else None
-            if world is None:
-                return None
-        if world.why_eager:
-            raise RunEagerly(world.why_eager)
-        if world.why_pieces:
-            raise InPieces(world.why_pieces, is_one=world.is_one)
-        return world
-
-    def _find(self, key: Any, args: Args, kwargs: Kwargs, check: Callable[[World], None]) -> World | None:
-        """The world in which the call was traced before; its graphs become invalid if it now reads other tensors."""
-        if len(self.worlds) >= MAX_WORLDS:
-            self.worlds.clear()
-        self.worlds.pop(key, None)
-        world = self.front.find(args, kwargs)
-        if world is None:
-            return None
-        check(world)
-        world.store()
-        if not world.why_pieces and self.front.has_moved(world, args, kwargs):
-            evict = self._evict()
-            if evict is not None:
-                evict(world)
-            self.front.rebind(world, args, kwargs)
-        self.worlds[key] = world
-        return world
-
-    def trace(self, key: Any, args: Args, kwargs: Kwargs, tensors: list[Tensor]) -> tuple[Any, World | None]:
-        """Run the call through Dynamo; its result, and its world, None if Dynamo leaves the function to Python.
-
-        Raises:
-            RunEagerly: it was traced too often; nothing has run.
-        """
-        why = self.front.why_no_more()
-        if why:
-            raise RunEagerly(self._never_the_same(why, args, kwargs))
-        layouts = [_key_of(t) for t in tensors]
-        try:
-            result, world = self.front.trace(args, kwargs)
-        except Untraceable as error:
-            self._untraceable, result = error.args
-            return result, None
-        world.why_pieces = world.why_pieces or why_in_pieces(result, []) or why_from_outside(world.tensors)
-        world.why_eager = what_changed(layouts, [_key_of(t) for t in tensors]) or world.why_eager
-        self.worlds[key] = world
-        return result, world
-
-    @property
-    def untraceable(self) -> str:
-        """Why Dynamo leaves the function to Python; "" if it does not."""
-        return self._untraceable
-
-    def _never_the_same(self, why: str, args: Args, kwargs: Kwargs) -> str:
-        """Why tracing was given up, and what differs from call to call."""
-        if not self._changing:
-            self._changing = why
-            differs = self.front.why_not(args, kwargs)
-            if differs:
-                self._changing += (
-                    f" (failed last: {differs}); a number that changes belongs in a tensor on the device"
-                )
-        return self._changing
 
 
 class Worlds:
@@ -183,22 +75,27 @@ class Worlds:
         evict: Evict,
     ) -> None:
         self._promised = Promised(fn) if front is None else None
-        self._known = Known(front, evict) if front is not None else None
+        self._front = front
         self._eager = eager
         self._pieces = pieces
         self._evict = evict
+        self._worlds: dict[Any, World] = {}
+        """By key of a call: the world of its last call."""
+        self._untraceable = self._changing = ""
         self.n_one_graph = 0
         """Calls in Dynamo's code whose one graph was replayed."""
 
     @property
     def structures(self) -> list[Any]:
         """The structures of the calls seen."""
-        return [key[0] for key in self._known.worlds] if self._known is not None else []
+        return [key[0] for key in self._worlds]
 
     def reset(self) -> None:
         """Forget every world, and the program's objects that they hold."""
-        if self._known is not None:
-            self._known.reset()
+        self._worlds.clear()
+        self._untraceable = self._changing = ""
+        if self._front is not None:
+            self._front.reset()
 
     def enter(self, call: Call) -> bool:
         """Make what is known of this call's world part of the call; False for a call that is to be traced.
@@ -207,26 +104,65 @@ class Worlds:
             InPieces, RunEagerly: the call cannot be one graph.
         """
         if self._promised is not None:
-            if not self._promised.is_same():
-                evict = self._evict() if self._promised.look() else None
-                if evict is not None:
-                    evict(None)
+            if not self._promised.is_same() and self._promised.look():
+                self._evict_world(None)
             call.in_world(self._promised)
             return True
-        assert self._known is not None
-        front = self._known.front
+        front = self._front
+        assert front is not None
         if front.does_ask_by_name and any(vars(t) for t in call.tensors):
             raise RunEagerly("it looks up attributes by name, and an argument is a tensor with added attributes")
+        if front.keeps:  # checked first: a call in pieces may have found it
+            raise RunEagerly(front.keeps)
+        if self._untraceable:
+            raise InPieces(self._untraceable)
         args, kwargs = for_dynamo(call)
-        world = self._known.world(call.key, args, kwargs, functools.partial(_check, call))
-        if world is None:
-            return False
+        world = self._worlds.get(call.key)
+        if world is not None and world.why_pieces and world.is_one and not world.why_eager:
+            # What it stores changes what it reads, so Dynamo's guards decide.
+            self._refuse_more(args, kwargs)
+            raise InPieces(world.why_pieces, is_one=True)
+        if world is None or not world.is_same():
+            world = self._find(call, args, kwargs) if front.worlds else None
+            if world is None:
+                return False
+        if world.why_eager:
+            raise RunEagerly(world.why_eager)
+        if world.why_pieces:
+            raise InPieces(world.why_pieces, is_one=world.is_one)
         if not front.is_dynamic and self._is_restless(world, call):
             raise InPieces("a number among its arguments is another one again and again", is_one=world.is_one)
         if world.written and not world.written_homes.isdisjoint(t.untyped_storage().data_ptr() for t in call.tensors):
             raise RunEagerly("an argument shares memory that the function also writes to under another name")
         call.in_world(world)
         return True
+
+    def _find(self, call: Call, args: Args, kwargs: Kwargs) -> World | None:
+        """The world in which the call was traced before; its graphs become invalid if it now reads other tensors."""
+        front = self._front
+        assert front is not None
+        if len(self._worlds) >= MAX_WORLDS:
+            self._worlds.clear()
+        self._worlds.pop(call.key, None)
+        world = front.find(args, kwargs)
+        if world is None:
+            return None
+        zeros = zeros_in(call.structure)
+        if world.zeros and zeros and world.zeros != zeros:
+            raise RunEagerly("0.0 and -0.0 were both passed, and Dynamo does not distinguish them")
+        if world.does_catch and world.skeleton not in (None, skeleton(call.structure)):
+            raise RunEagerly("it catches errors, and Dynamo does not distinguish what two kinds of arguments lack")
+        world.store()
+        if not world.why_pieces and front.has_moved(world, args, kwargs):
+            self._evict_world(world)
+            front.rebind(world, args, kwargs)
+        self._worlds[call.key] = world
+        return world
+
+    def _evict_world(self, world: World | None) -> None:
+        evict = self._evict()
+        if evict is not None:
+            evict(world)
 
     def _is_restless(self, world: World, call: Call) -> bool:
         """Whether the call's numbers are new, after many of which most did not come again."""
@@ -244,17 +180,24 @@ class Worlds:
         Raises:
             RunEagerly: it was traced too often; nothing has run.
         """
-        assert self._known is not None
+        front = self._front
+        assert front is not None
+        args, kwargs = for_dynamo(call)
+        self._refuse_more(args, kwargs)
         current = torch.cuda.current_stream(arena.device_index)
         # A call that may be differentiated stays on its own stream: backward runs where forward ran.
         stream = current if torch.is_grad_enabled() else arena.stream
-        args, kwargs = for_dynamo(call)
+        layouts = [_key_of(t) for t in call.tensors]
+        world: World | None = None
         stream.wait_stream(current)
         try:
             watch = arena.state.hang_watch
-            watched = nullcontext() if watch is None else watch.tracing(self._known.front.fn)
+            watched = nullcontext() if watch is None else watch.tracing(front.fn)
             with torch.cuda.stream(stream), watched:
-                result, world = self._known.trace(call.key, args, kwargs, call.tensors)
+                try:
+                    result, world = front.trace(args, kwargs)
+                except Untraceable as error:  # Dynamo leaves the function to Python
+                    self._untraceable, result = error.args
                 result = call.given_back(result, args, kwargs)
         except Exception as error:
             if not isinstance(error, RunEagerly):
@@ -263,24 +206,27 @@ class Worlds:
         finally:
             current.wait_stream(stream)
         made: list[Tensor] = []
-        why_in_pieces(result, made)
+        why = why_in_pieces(result, made)
         for tensor in made if stream is not current else ():
             if tensor.is_cuda and tensor.layout is torch.strided:
                 used_on(tensor, current)
         if world is None:
-            self._pieces.count(self._known.untraceable, is_eager=False)
+            self._pieces.count(self._untraceable, is_eager=False)
             return result
-        self._eager.count(WARM_UP)
+        world.why_pieces = world.why_pieces or why or why_from_outside(world.tensors)
+        world.why_eager = what_changed(layouts, [_key_of(t) for t in call.tensors]) or world.why_eager
         world.zeros, world.skeleton = zeros_in(call.structure), skeleton(call.structure)
+        self._worlds[call.key] = world
+        self._eager.count(WARM_UP)
         if not world.why_eager and not world.why_pieces:
             call.in_world(world)
         return result
 
     def in_pieces(self, found: InPieces, args: Args, kwargs: Kwargs) -> Any:
         """Run the call as Dynamo's code, its graphs captured; one graph that was replayed is a replay."""
-        assert self._known is not None
+        assert self._front is not None
         n_eager, n_warm_ups = local.n_eager, local.n_warm_ups
-        result = self._known.front.pieces(*args, **kwargs)
+        result = self._front.pieces(*args, **kwargs)
         n_eager, n_warm_ups = local.n_eager - n_eager, local.n_warm_ups - n_warm_ups
         if not found.is_one or n_eager > n_warm_ups:
             self._pieces.count(found.why, is_eager=False)
@@ -290,14 +236,19 @@ class Worlds:
             self.n_one_graph += 1
         return result
 
-
-def _check(call: Call, world: World) -> None:
-    """Raise if the call differs from the world's in something that Dynamo does not guard."""
-    zeros = zeros_in(call.structure)
-    if world.zeros and zeros and world.zeros != zeros:
-        raise RunEagerly("0.0 and -0.0 were both passed, and Dynamo does not distinguish them")
-    if world.does_catch and world.skeleton not in (None, skeleton(call.structure)):
-        raise RunEagerly("it catches errors, and Dynamo does not distinguish what two kinds of arguments lack")
+    def _refuse_more(self, args: Args, kwargs: Kwargs) -> None:
+        """Raise `RunEagerly` if tracing was given up, with what differs from call to call."""
+        assert self._front is not None
+        why = self._front.why_no_more()
+        if why and not self._changing:
+            self._changing = why
+            differs = self._front.why_not(args, kwargs)
+            if differs:
+                self._changing += (
+                    f" (failed last: {differs}); a number that changes belongs in a tensor on the device"
+                )
+        if why:
+            raise RunEagerly(self._changing)
 
 
 def for_dynamo(call: Call) -> tuple[Args, Kwargs]:
@@ -348,9 +299,10 @@ class Promised:
 
     def _look(self) -> None:
         inner = list({id(each): each for module in self._modules for each in module.modules()}.values())
-        state = [d for each in inner for d in (each._parameters, each._buffers, each._modules)]
-        dicts = watched(state)
-        self._unchanged: Callable[[], bool] = dicts.is_same if dicts is not None else lambda: not state
+        watch = Watch()
+        for state in (d for each in inner for d in (each._parameters, each._buffers, each._modules)):
+            watch.watch(state, None)
+        self._unchanged = watch.built((), ())
         held = [t for each in inner for t in (*each._parameters.values(), *each._buffers.values())]
         tensors = [t for t in held if t is not None]
         places = [t.data_ptr if has_layout(t) else functools.partial(_places, t) for t in tensors]

@@ -121,7 +121,6 @@ def _summary(verdict: Verdict) -> str:
     show_default=True,
     help="Where to write the patch.",
 )
-@click.option("--test", "test", metavar="COMMAND", help="With --apply: run this; undo the edits if it fails.")
 @click.option("--hipify", "hipify_to", metavar="FOLDER", help="Write a tree with HIP's names to FOLDER instead.")
 @COMMANDS
 @JSON
@@ -136,7 +135,6 @@ def fix_command(
     dry_run: bool,
     apply_: bool,
     output: str,
-    test: str | None,
     hipify_to: str | None,
     commands: str | None,
     as_json: bool,
@@ -147,9 +145,9 @@ def fix_command(
     edits that pass the identity gate. The copy that --hipify makes has HIP's names in its sources, and no build for
     NVIDIA. What is left is listed, with the reason.
 
-    Exit status: 0 done, 1 some edits were refused or undone, 2 it could not run.
+    Exit status: 0 done, 1 some edits were refused, 2 it could not run.
     """
-    _refuse_conflicts(ctx, apply_, dry_run, test, hipify_to, loops, commands)
+    _refuse_conflicts(ctx, apply_, dry_run, hipify_to, loops, commands)
     # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.port.fix import run
 
@@ -158,15 +156,14 @@ def fix_command(
         path, apply_ = hipify_to, True
     fixes, outcome = _fixes(path, arch, unsafe, loops, commands, translates=hipify_to is not None)
     patch = "".join(f.patch() for f in fixes if f.new != f.old)
-    edited, undone = ([], "") if dry_run else _write(path, fixes, test, None if apply_ else output, patch)
-    left = run.left_over(path, fixes, archs_of(arch)) if not dry_run and not undone else []
-    status = _contract.FOUND if undone or any(f.refused for f in fixes) else _contract.OK
+    edited = [] if dry_run else _write(path, fixes, None if apply_ else output, patch)
+    left = run.left_over(path, fixes, archs_of(arch)) if not dry_run else []
+    status = _contract.FOUND if any(f.refused for f in fixes) else _contract.OK
     if as_json:
         data: dict[str, object] = {
             "patch": patch if dry_run or not apply_ else "",
             "patch_file": output if patch and not dry_run and not apply_ else None,
-            "edited": [] if undone else edited,
-            "undone": undone,
+            "edited": edited,
             **_counts(fixes, left, outcome),
         }
         click.echo(json.dumps(data, indent=1, ensure_ascii=False))
@@ -175,12 +172,9 @@ def fix_command(
         click.echo(patch, nl=False)
     elif apply_:
         for name in edited:
-            click.echo(f"{'put back' if undone else 'edited'} {name}")
+            click.echo(f"edited {name}")
     elif patch:
         click.echo(f"wrote {output}: review it, then patch -p1 -d {path} < {output}")
-    if undone:
-        click.echo(f"undone: {test}: {undone}", err=True)
-        sys.exit(status)
     _tell(path, fixes, left, outcome)
     sys.exit(status)
 
@@ -224,25 +218,19 @@ def _copy(path: str, folder: str) -> None:
         fail(error if isinstance(error, OSError) and error.strerror else f"{folder}: {str(error)[:200]}")
 
 
-def _write(
-    path: str, fixes: list[FileFix], test: str | None, output: str | None, patch: str
-) -> tuple[list[str], str]:
-    """Write the patch, or, without a place for it, the files; their names, and why they were put back."""
+def _write(path: str, fixes: list[FileFix], output: str | None, patch: str) -> list[str]:
+    """Write the patch, or, without a place for it, the files; the names of these."""
     # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.port.fix import run
 
     try:
         if output is None:
-            edited = run.write_all(path, fixes)
-            return edited, run.try_out(path, fixes, test) if test else ""
+            return run.write_all(path, fixes)
         if patch:
             write_out(output, patch, tree=path)
     except OSError as error:
         fail(error)
-    except KeyboardInterrupt:
-        click.echo(f"interrupted: {test}: the edits are put back", err=True)
-        sys.exit(130)
-    return [], ""
+    return []
 
 
 def _counts(fixes: list[FileFix], left: Sequence[Left], outcome: LoopOutcome) -> dict[str, object]:
@@ -290,7 +278,6 @@ def _refuse_conflicts(
     ctx: click.Context,
     apply_: bool,
     dry_run: bool,
-    test: str | None,
     hipify_to: str | None,
     loops: bool,
     commands: str | None,
@@ -298,10 +285,6 @@ def _refuse_conflicts(
     """Options that would be accepted and then do nothing."""
     if commands is not None and not loops:
         fail("--compile-commands is for --loop")
-    if test is not None and not apply_:
-        fail("--test runs after --apply")
-    if test is not None and not test.strip():
-        fail("--test names no command")
     if apply_ and dry_run:
         fail("--apply edits the files, --dry-run edits nothing: give one of them")
     if apply_ and ctx.get_parameter_source("output") is click.core.ParameterSource.COMMANDLINE:

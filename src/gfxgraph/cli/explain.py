@@ -13,7 +13,6 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,7 @@ from gfxgraph.diagnostics.index import names
 from gfxgraph.hardware import advice
 
 if TYPE_CHECKING:  # a code is explained without them
-    from gfxgraph.diagnostics.scan import CodeHit
+    from gfxgraph.diagnostics.scan import Scanner
 
 _BLOCK = 1 << 20
 _MOST_NBYTES = 1 << 28
@@ -92,13 +91,8 @@ def _list(as_json: bool, lang: str) -> None:
 def _show(found: Explanation, as_json: bool, asked: str, lang: str, more: bool = False) -> None:
     if as_json:
         click.echo(json.dumps(found.as_dict(), indent=2, ensure_ascii=False))
-    elif found and not found.matches[0].text and not found.matches[0].status and code_of(asked):
-        # lazily: other commands start without it
-        from gfxgraph.diagnostics.pages import page
-
-        click.echo(page(found.matches[0].code, lang))
     else:
-        click.echo(found.format(more=more), err=not found)
+        click.echo(found.format(more=more or bool(code_of(asked))), err=not found)
 
 
 def _subject(subject: tuple[str, ...], lang: str) -> Explanation:
@@ -168,7 +162,7 @@ def _pipe(lang: str, *, quiet: bool, live: bool) -> tuple[Explanation, set[str]]
     from gfxgraph.diagnostics.scan import Scanner
 
     scanner = Scanner()
-    say = _sayer(lang) if live else None
+    said: set[str] = set()
     waiting: list[bytes] = []
     n_waiting = 0
     while block := os.read(source, _BLOCK):
@@ -178,26 +172,25 @@ def _pipe(lang: str, *, quiet: bool, live: bool) -> tuple[Explanation, set[str]]
         n_waiting += len(block)
         # Scanning waits for a large block while more is there, so that it costs little a line.
         if n_waiting >= _BLOCK or not _more_is_there(source):
-            found = scanner.feed(b"".join(waiting))
+            scanner.feed(b"".join(waiting))
             waiting.clear()
             n_waiting = 0
-            if say:
-                say(found)
-    rest = scanner.feed(b"".join(waiting)) + scanner.finish()
-    if say:
-        say(rest)
+            if live:
+                _say_new(scanner, said, lang)
+    scanner.feed(b"".join(waiting))
+    scanner.finish()
+    if live:
+        _say_new(scanner, said, lang)
     return advice.conclude(scanner, lang=lang), scanner.told
 
 
-def _sayer(lang: str) -> Callable[[list[CodeHit]], None]:
-    def say(found: list[CodeHit]) -> None:
-        for hit in found:
-            if hit.strength > 0:
-                match = Match(hit.code, hit.text, hit.line, hit.count)
-                sys.stderr.write(f"\n{Explanation((match,), (), lang).format()}\n\n")
-                sys.stderr.flush()
-
-    return say
+def _say_new(scanner: Scanner, said: set[str], lang: str) -> None:
+    for code, hit in scanner.hits.items():
+        if code not in said and hit.strength > 0:
+            match = Match(hit.code, hit.text, hit.line, hit.count)
+            sys.stderr.write(f"\n{Explanation((match,), (), lang).format()}\n\n")
+            sys.stderr.flush()
+            said.add(code)
 
 
 def _more_is_there(source: int) -> bool:

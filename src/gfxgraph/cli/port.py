@@ -16,7 +16,6 @@ from gfxgraph.cli import _contract
 from gfxgraph.cli._port_fix import build_command, fix_command
 from gfxgraph.cli._port_options import ARCH, JSON, LANG, PATH, archs_of, existing, fail, need_parsers
 from gfxgraph.cli._port_verify import verify_group
-from gfxgraph.port.files import write_out
 
 if TYPE_CHECKING:  # the parsers are an extra
     from gfxgraph.port.audit import Audit
@@ -51,18 +50,7 @@ command.add_command(build_command)
 @ARCH
 @LANG
 @JSON
-@click.option(
-    "--sarif",
-    "sarif_path",
-    type=_contract.OutFile(or_stdout=True),
-    metavar="FILE",
-    help="Write SARIF 2.1.0; - for stdout.",
-)
 @click.option("--diff", metavar="REV", help="Only findings on lines changed since a git revision.")
-@click.option("--baseline", metavar="FILE", help="Leave out findings listed in FILE.")
-@click.option(
-    "--write-baseline", type=_contract.OutFile(), metavar="FILE", help="Write today's findings as the baseline."
-)
 @click.option("--rule", "rules", multiple=True, metavar="CODE", help="Only this rule or prefix; repeatable.")
 @click.option(
     "--severity",
@@ -87,10 +75,7 @@ def audit_command(
     arch: str | None,
     lang: str,
     as_json: bool,
-    sarif_path: str | None,
     diff: str | None,
-    baseline: str | None,
-    write_baseline: str | None,
     rules: tuple[str, ...],
     severity: str,
     show_guarded: bool,
@@ -118,34 +103,19 @@ def audit_command(
                 archs=targets,
                 rules=frozenset(rules) or None,
                 diff=diff,
-                baseline=baseline,
                 vendored=vendored,
                 max_bytes=max_bytes,
                 jobs=jobs,
                 min_severity=Severity[severity.upper()],
                 progress=shown.update,
             )
-        if write_baseline:
-            auditing.write_baseline(report, write_baseline)
     except (auditing.AuditError, OSError) as error:
         fail(error)
     if diff is None:
         _refuse_nothing(path, report)
-    if sarif_path:
-        # lazily: the parsers are an extra, and help must be there without them
-        from gfxgraph.port.sarif import as_sarif
-
-        text = json.dumps(as_sarif(report, lang=lang), indent=1, ensure_ascii=False)
-        if sarif_path == "-":
-            click.echo(text)
-        else:
-            try:
-                write_out(sarif_path, text + "\n", tree=path)
-            except OSError as error:
-                fail(error)
     if as_json:
         click.echo(json.dumps(render.as_json(report, lang=lang, guarded=show_guarded), indent=1, ensure_ascii=False))
-    elif sarif_path != "-":
+    else:
         render.show(report, Console(highlight=False), lang=lang, guarded=show_guarded, limit=limit)
         if any(f.path.endswith((".cu", ".cuh")) for f in report.findings):
             here = shutil.which("hipcc") is not None
@@ -155,7 +125,7 @@ def audit_command(
                 else "hipcc is not on the PATH: nothing was compiled"
             )
             click.echo(say, err=True)
-    sys.exit(0 if exit_zero or write_baseline or not report.findings else 1)
+    sys.exit(0 if exit_zero or not report.findings else 1)
 
 
 def _refuse_nothing(path: str, report: Audit) -> None:

@@ -9,18 +9,14 @@ Stays out: torch, drivers, our own exceptions (`gfxgraph.errors` imports this ro
     derived.py        files derived from the TOML, so that it need not be read and compiled at each start
     scan.py           finds conditions in a stream of log lines
     kinds.py          what kind of line a line is (kinds.toml, components.toml, programs.toml)
-    gates.py          separates failures from text about failures, AMD's from other vendors'
-    ownwords.py       recognizes blocks printed by gfxgraph itself
+    gates.py          separates failures from text about failures and our own blocks, AMD's from other vendors'
     statuses.py       status codes of HIP, HSA and the libraries
     codes/            those codes, one file a library
     situation.py      finds the GPU and system that a text comes from
-    known.py          finds the known case below a class
-    cases/            the known cases, one file a class
     libraries.py      names the package that holds a missing file (libraries.toml)
     lastresort.py     handles unknown errors: names the component
     explain.py        explains a code, a status, an exception, a text, a scan
     explanation.py    the answer: plain data, text, JSON
     render.py         an entry and its values as text
-    pages.py          an entry as a page for the terminal
     hooks.py          explanations of uncaught exceptions, in threads and asyncio too
 """

@@ -7,13 +7,12 @@ slower.
 
 from __future__ import annotations
 
-import json
 import os
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from gfxgraph import config, files
 
@@ -48,19 +47,6 @@ def load(
             old.unlink(missing_ok=True)
         files.write(folder / file_name, data)
     return understand(data)
-
-
-def load_json(
-    name: str, version: object, folders: Sequence[Path], read: Callable[[], Any], understand: Callable[[Any], T]
-) -> T:
-    """Like ``load``, for plain data."""
-    return load(
-        name,
-        version,
-        folders,
-        lambda: json.dumps(read(), ensure_ascii=False).encode(),
-        lambda data: understand(files.parse_json(data)),
-    )
 
 
 def _fingerprint(version: object, folders: Sequence[Path]) -> str:

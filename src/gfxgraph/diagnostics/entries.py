@@ -33,24 +33,26 @@ class EntryText(NamedTuple):
 
 
 class Hint(NamedTuple):
-    """Advice for logs that contain ``when``, or for all if that is empty; its ``why`` replaces the entry's."""
+    """Advice for logs that contain ``when``, or for all if that is empty; its ``why`` replaces the entry's.
+
+    ``source`` is the thread that found it, of what was found in one.
+    """
 
     when: str
     words: Mapping[str, str]
     why: Mapping[str, str] = MappingProxyType({})
+    source: str = ""
 
 
 class Condition(NamedTuple):
-    """One condition: how to recognise it and what to say about it."""
+    """One condition: what to say about it; how it is recognised is in the index."""
 
     code: str
-    since: str
     fields: tuple[str, ...]
     aliases: tuple[str, ...]
-    patterns: tuple[str, ...]
     texts: Mapping[str, EntryText]
-    hints: tuple[Hint, ...] = ()
-    sources: tuple[str, ...] = ()
+    hints: tuple[Hint, ...]
+    sources: tuple[str, ...]
 
     def text(self, lang: str) -> EntryText:
         """The text in ``lang``, or in English if the language is unknown."""
@@ -84,34 +86,27 @@ def entry(code: str) -> Condition:
 
 
 def parse(table: Mapping[str, Any]) -> Condition:
-    """Turn a parsed file into an ``Entry``."""
+    """Turn a parsed file into a ``Condition``."""
+    hints = (
+        (
+            hint.get("when", ""),
+            {lang: hint[lang] for lang in LANGUAGES},
+            {lang: hint[f"why_{lang}"] for lang in LANGUAGES if f"why_{lang}" in hint},
+            hint.get("source", ""),
+        )
+        for hint in table.get("hint", ())
+    )
     return Condition(
-        code=table["code"],
-        since=table["since"],
-        fields=tuple(table.get("fields", ())),
-        aliases=tuple(table.get("aliases", ())),
-        patterns=tuple(table.get("patterns", ())),
-        texts={lang: _text(table[lang]) for lang in LANGUAGES},
-        hints=tuple(
-            Hint(
-                hint.get("when", ""),
-                {lang: hint[lang] for lang in LANGUAGES},
-                {lang: hint[f"why_{lang}"] for lang in LANGUAGES if f"why_{lang}" in hint},
-            )
-            for hint in table.get("hint", ())
-        ),
-        sources=tuple(table.get("sources", ())),
+        table["code"],
+        tuple(table.get("fields", ())),
+        tuple(table.get("aliases", ())),
+        {lang: _text(table[lang]) for lang in LANGUAGES},
+        tuple(Hint(*hint) for hint in hints),
+        tuple(table.get("sources", ())),
     )
 
 
 def _text(table: Mapping[str, Any]) -> EntryText:
-    do = table["do"]
-    seen = table.get("seen")
-    return EntryText(
-        title=table["title"],
-        what=table["what"],
-        why=table["why"],
-        do=(do,) if isinstance(do, str) else tuple(do),
-        notes=dict(table.get("notes", {})),
-        seen=_text({"title": table["title"], **seen}) if seen else None,
-    )
+    do = [table["do"]] if isinstance(table["do"], str) else table["do"]
+    seen = _text({"title": table["title"], **table["seen"]}) if "seen" in table else None
+    return EntryText(table["title"], table["what"], table["why"], tuple(do), dict(table.get("notes", {})), seen)

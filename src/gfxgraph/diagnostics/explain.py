@@ -28,13 +28,16 @@ _ANYBODYS = frozenset({"missing_shared_library", "symbol_version_mismatch"})
 """Codes whose weak signs are the loader's words for any library: they count only if something names AMD."""
 
 
-def explain(subject: object, *, lang: str = "", family: str = "", family_of: FamilyOf | None = None) -> Explanation:
+def _no_family(arch: str) -> str:
+    return ""
+
+
+def explain(subject: object, *, lang: str = "", family_of: FamilyOf = _no_family) -> Explanation:
     """Explain ``subject``.
 
     Args:
         subject: a catalogue code, a status name (HIP's or CUDA's), a number, an exception, or text.
         lang: ``en`` or ``zh``; by default the configured language.
-        family: GPU family of this machine, for its notes.
         family_of: maps gfx names in the text to families.
 
     Returns:
@@ -52,13 +55,13 @@ def explain(subject: object, *, lang: str = "", family: str = "", family_of: Fam
         text = str(subject).strip()[:_MOST_TEXT]
         matches = _number(subject) if isinstance(subject, int) else _word(text)
     if matches is not None:
-        return Explanation(matches, (family,) if family else (), lang)
+        return Explanation(matches, lang=lang)
     # lazily: explain must start fast
     from gfxgraph.diagnostics.scan import Scanner
 
     scanner = Scanner()
     scanner.feed(f"{text}\n".encode("utf-8", "replace"))
-    return conclude(scanner, lang=lang, family=family, family_of=family_of)
+    return conclude(scanner, lang=lang, family_of=family_of)
 
 
 def _word(text: str) -> tuple[Match, ...] | None:
@@ -82,10 +85,10 @@ def code_of(word: str) -> str:
     return slug if slug in known.ranks else known.aliases.get(slug, "")
 
 
-def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: FamilyOf | None = None) -> Explanation:
+def conclude(scanner: Scanner, *, lang: str = "", family_of: FamilyOf = _no_family) -> Explanation:
     """Finish a scan and order what it found, the root cause first."""
     # lazily: explain must start fast
-    from gfxgraph.diagnostics import kinds, known, lastresort, situation
+    from gfxgraph.diagnostics import kinds, lastresort, situation
 
     scanner.finish()
     lines = [*scanner.context.values(), *(hit.text for hit in scanner.hits.values())]
@@ -97,20 +100,15 @@ def conclude(scanner: Scanner, *, lang: str = "", family: str = "", family_of: F
         return Explanation(lang=lang, warned=tuple(matches))
     archs = sorted(scanner.archs, key=lambda arch: -scanner.archs[arch])
     here = situation.read(lines, archs)
-    text = "\n".join(lines).lower()
-    shown, families, gpus = _gpus(archs[:2] or [here.arch], family, family_of or (lambda arch: ""))
-    root = matches[0].code
-    printed = {number for code, number in scanner.cases if code == root}
-    setting = known.Setting(text, gpus, here.conditions)
+    families = {arch: family_of(arch) for arch in archs[:2] or [here.arch] if arch}
     return Explanation(
         tuple(matches),
-        families,
+        tuple(dict.fromkeys(filter(None, families.values()))),
         lang,
-        shown,
+        tuple(f"{arch} ({its})" if its else arch for arch, its in families.items()),
         here,
-        kinds.programs_named(scanner.context.values(), root),
-        tuple(known.near(root, printed, setting, scanner.index.words)),
-        frozenset(_WORD.findall(text)),
+        kinds.programs_named(scanner.context.values(), matches[0].code),
+        frozenset(_WORD.findall("\n".join(lines).lower())),
     )
 
 
@@ -128,7 +126,7 @@ def _matches(scanner: Scanner, lines: list[str]) -> list[Match]:
         hits = [hit for hit in hits if hit.strength == 3 or not is_of_others(hit.code)]
         if not any(map(gates.names_amd, lines)):
             hits = [hit for hit in hits if hit.strength > 0 or (hit.strength == 0 and hit.code not in _ANYBODYS)]
-    hints = {hit.code: tuple(sorted(n for code, n in scanner.hints if code == hit.code)) for hit in hits}
+    hints = {hit.code: tuple(n for code, n in sorted(scanner.hints) if code == hit.code) for hit in hits}
     matches = [Match(hit.code, hit.text, hit.line, hit.count, hints[hit.code]) for hit in order(hits)]
     if found and all(ranks[match.code] >= _ENDS and match.line != found[1] for match in matches):
         component, line, text = found
@@ -136,21 +134,6 @@ def _matches(scanner: Scanner, lines: list[str]) -> list[Match]:
         unknown = Match(code or lastresort.CODE, text, line, 1, component=component, is_by_form=bool(code))
         return [unknown, *matches]
     return matches
-
-
-def _gpus(
-    archs: list[str], family: str, family_of: FamilyOf
-) -> tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]:
-    """GPUs as shown, their families, and the names under which known cases may mean them.
-
-    Families are those that the text names, most frequent first; this machine's if it names none. RDNA3.5 is RDNA,
-    too, but not RDNA3.
-    """
-    families = {arch: family_of(arch) for arch in archs if arch}
-    shown = tuple(f"{arch} ({its})" if its else arch for arch, its in families.items())[:2]
-    named = tuple(dict.fromkeys(filter(None, families.values())))[:2] or ((family,) if family else ())
-    parts = (name for arch, its in families.items() for name in (arch, its, its.rstrip("0123456789.")))
-    return shown, named, frozenset(part.lower() for part in parts if part)
 
 
 def order(hits: Iterable[CodeHit]) -> list[CodeHit]:
@@ -172,15 +155,12 @@ def order(hits: Iterable[CodeHit]) -> list[CodeHit]:
 
     # Our own errors already name the cause, whatever they quote. A bare status says less than a
     # program's own words, so it ranks slightly lower.
-    raised = any(hit.strength > 1 and ranks[hit.code] < _ENDS and "failure0" in kinds.of(hit.text) for hit in found)
+    warnings = {hit.code for hit in found if "warning" in kinds.of(hit.text)}
+    raised = any(hit.strength > 0 and ranks[hit.code] < _ENDS and hit.code not in warnings for hit in found)
 
     def place(hit: CodeHit) -> tuple[bool, int, int]:
-        is_warning = raised and "warning" in kinds.of(hit.text)
-        return (
-            hit.strength < 3,
-            ranks[hit.code] + 3 * (hit.strength == 1) + _WARNED * is_warning,
-            hit.line,
-        )
+        behind = 3 * (hit.strength == 1) + _WARNED * (raised and hit.code in warnings)
+        return hit.strength < 3, ranks[hit.code] + behind, hit.line
 
     return sorted(found, key=place)
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gfxgraph.diagnostics import kinds, libraries
-from gfxgraph.diagnostics.entries import Condition, entry
-from gfxgraph.diagnostics.known import Near, best
+from gfxgraph.diagnostics.entries import EntryText, entry
 from gfxgraph.diagnostics.render import LABELS, fill, visible
 from gfxgraph.diagnostics.situation import Situation
-from gfxgraph.diagnostics.statuses import Status
+from gfxgraph.diagnostics.statuses import Status, every
 
 _BOTH = {
     "seen": ("seen: ", "日志："),
@@ -33,25 +32,17 @@ _BOTH = {
         "nothing failed: line {line} warns, and the program went on; more: gfxgraph explain {code}",
         "没有故障：第 {line} 行只是警告，程序继续运行；详情：gfxgraph explain {code}",
     ),
-    "case": ("case: ", "案例："),
-    "which": ("; which one: ", "；区分："),
-    "check": ("test: ", "验证："),
-    "two": ("two known cases look like this", "有两个已知案例与此相似"),
     "form": (
         "gfxgraph does not know this sentence; by its form it says this",
         "gfxgraph 没有收录这条报错，以上是根据句式作出的判断",
     ),
 }
-_MORE_WORDS = {lang: {key: both[n] for key, both in _BOTH.items()} for n, lang in enumerate(("en", "zh"))}
-
+_WORDS = {lang: {key: both[n] for key, both in _BOTH.items()} for n, lang in enumerate(("en", "zh"))}
 
 _UNKNOWN = "not_in_catalogue"
-_LONGEST, _LEAST_ADVICE = 560, 300
+_LONGEST, _LEAST_ADVICE = 640, 340
 """Characters of an explanation, and of its advice if the rest is long."""
 _LONGEST_SEEN, _LONGEST_WHY, _MOST_STEPS, _MOST_OTHERS = 120, 160, 3, 2
-_BEFORE_PROGRAMS = 2
-"""Steps of an entry before those of the program that failed."""
-_PAIR = "  # "  # between fix and cause, of two cases
 _SETTING = re.compile(r"\b[A-Z][A-Z0-9_]{5,}=[\w.:]+")
 _CHECKS = re.compile(
     r"(?:check|find|see|which|count|look|compare|ask|read|gfxgraph doctor|report|is it|sudo dmesg|ls|id)\b",
@@ -108,7 +99,7 @@ class Explanation:
     ``situation`` is the GPU and system for which the advice is filled in.
     ``families`` are the GPU families in play ("RDNA2"), from the log or from this machine: their
     notes are shown. ``archs`` are the gfx targets named in the log, with their families. ``programs`` are those named
-    in the log that have their own advice. ``near`` are the known cases that fit, and ``words`` those of the log.
+    in the log that have their own advice, and ``words`` those of the log.
     ``findings`` are what this machine shows, if it is the one that failed. ``warned`` is what a program that went on
     has warned of; then there are no matches.
     """
@@ -119,7 +110,6 @@ class Explanation:
     archs: tuple[str, ...] = ()
     situation: Situation = Situation()
     programs: tuple[str, ...] = ()
-    near: tuple[Near, ...] = ()
     words: frozenset[str] = frozenset()
     findings: tuple[MachineAnswer, ...] = ()
     warned: tuple[Match, ...] = ()
@@ -143,42 +133,40 @@ class Explanation:
             more: everything that is known about the root cause, and one line for each consequence.
         """
         lang = lang or self.lang
-        words = _MORE_WORDS[lang]
+        words = _WORDS[lang]
         if self.warned:
             return words["warned"].format(line=self.warned[0].line, code=self.warned[0].code)
         if not self.matches:
             return words["nothing"]
         root, *others = self.matches
-        parts = self._parts(root, lang)
+        parts = self._parts(root, lang, more)
         what, why, do, last = LABELS[lang]
         lines = [f"{root.code}: {parts['title']}", *self._place(root, lang, 200 if more else _LONGEST_SEEN)]
-        case = str(parts["case"] or "")
-        if case:
-            lines.append(_indent(words["case"], case))
-        if more or not (case or self.findings or parts["package"]):
-            if more:
-                lines.append(_indent(what, str(parts["what"])))
-            lines.append(_indent(why, str(parts["why"]) if more else _clause(str(parts["why"]))))
-        steps = _texts(parts["do"]) if more else self._first(_texts(parts["do"]), sum(map(len, lines)))
-        chosen = best(self.near, self.situation.facts.get)
+        if more:
+            lines += [_indent(what, parts["what"]), _indent(why, parts["why"])]
+        elif not (self.findings or parts["package"]):
+            lines.append(_indent(why, _clause(parts["why"])))
+        steps = parts["do"] if more else self._first(parts["do"], sum(map(len, lines)))
         lines.append(_indent(do, "\n".join(steps)))
-        if len(chosen) == 1 and (check := self.situation.advice(chosen[0].case.check[lang], lang)):
-            lines.append(_indent(words["check"], check))
         if root.is_by_form:
             lines.append(_indent(words["note"], words["form"]))
         if more:
-            lines += [_indent(words["note"], note) for note in _texts(parts["notes"])]
-            lines += [_indent(words["source"], one.case.source) for one in chosen]
-        lines.append(_indent(last, f"gfxgraph explain {root.code}"))
+            lines += [_indent(words["note"], note) for note in parts["notes"]]
+            statuses = [one for one in every() if one.entry == root.code and one != root.status]
+            lines += [_indent(words["status"], _status(one, lang)) for one in statuses]
+            lines += [_indent(words["source"], source) for source in parts["sources"]]
+        else:
+            lines.append(_indent(last, f"gfxgraph explain {root.code}"))
         shown = others if more else others[:_MOST_OTHERS]
         lines += [_indent(words["also"], _brief(match, lang)) for match in shown]
         return "\n".join(lines)
 
-    def _place(self, root: Match, lang: str, longest: int) -> Iterable[str]:
+    def _place(self, root: Match, lang: str, longest: int) -> Iterator[str]:
         """Where it was seen: the line, the component, the GPU, and what this machine says."""
-        words = _MORE_WORDS[lang]
+        words = _WORDS[lang]
         if root.text:
-            yield _indent(words["seen"], _seen(root, lang, longest))
+            text = visible(root.text if len(root.text) <= longest else root.text[: longest - 3] + "...")
+            yield _indent(words["seen"], text + _places(root, words))
         if root.component:
             yield _indent(words["part"], root.component)
         if root.status:
@@ -212,67 +200,60 @@ class Explanation:
             "lang": lang,
         }
 
-    def _parts(self, match: Match, lang: str) -> dict[str, object]:
+    def _parts(self, match: Match, lang: str, more: bool = False) -> dict[str, Any]:
         found = entry(match.code)
         words = found.text(lang)
         general = words.seen or words
         # Our own errors' texts contain values; here none are available, so field names are shown instead.
         names = {name: f"<{name}>" for name in found.fields}
-        case, fixes = self._cases(lang)
-        notes = self._fitting((f"{name}: {note}" for name, note in self._notes(found, lang)), lang)
-        hints = [hint for n, hint in enumerate(found.hints) if not hint.when or n in match.hints]
-        why = next((hint.why[lang] for hint in hints if hint.why), general.why)
+        is_asked = more and not match.text  # by its code, without a log
+        notes = [
+            f"{name}: {note}"
+            for name, note in words.notes.items()
+            if is_asked or name == self.situation.arch or any(_is_of(name, family, words) for family in self.families)
+        ]
+        hints = [
+            hint
+            for n, hint in enumerate(found.hints)
+            if is_asked or ((not hint.when or n in match.hints) and self.situation.advice(hint.words[lang], lang))
+        ]
+        hints.sort(key=lambda hint: not hint.why)
+        why = next((hint.why[lang] for hint in hints if hint.why and not is_asked), general.why)
         english = (found.text("en").seen or found.text("en")).do
         # What only finds the cause stands behind what mends it.
         ranked = sorted(zip(english, general.do), key=lambda both: bool(_CHECKS.match(both[0])))
-        general_steps = [fill(step, found, names, lang) for _, step in ranked]
-        general_steps[_BEFORE_PROGRAMS:_BEFORE_PROGRAMS] = (
-            step for name in self.programs for step in kinds.advisors("program")[name].do[lang]
-        )
+        of_programs = (step for name in self.programs for step in kinds.advisors("program")[name].do[lang])
         component = kinds.advisors("component")[match.component].do[lang] if match.component else ()
-        # For an unknown error only the component's steps are left; known steps come before suspected ones.
-        is_unknown = match.code == _UNKNOWN
         package = libraries.advice(match.text, self.situation.conditions, lang)
+        # For an unknown error only the component's steps are left; known steps come before suspected ones.
+        first, last = (component, ()) if match.code == _UNKNOWN else ((), component)
+        general_steps = [fill(step, found, names, lang) for _, step in ranked]
         steps = [
+            *(general_steps if is_asked else ()),
             *(finding.fix for finding in self.findings if finding.fix),
-            *fixes,
             *filter(None, [package]),
-            *(component if is_unknown else ()),
+            *first,
             *(hint.words[lang] for hint in hints),
+            *of_programs,
             *general_steps,
-            *(() if is_unknown else component),
+            *last,
         ]
         return {
             "title": words.title,
             "what": fill(general.what, found, names, lang),
             "why": self.situation.named(fill(why, found, names, lang), lang),
-            "case": case,
             "package": package,
             "do": _different(self._fitting(steps, lang)),
-            "notes": notes,
-            "sources": list(found.sources),
+            "notes": self._fitting(notes, lang),
+            "sources": [*found.sources, *(hint.source for hint in hints if hint.source)],
         }
 
-    def _cases(self, lang: str) -> tuple[str, list[str]]:
-        """The cause and fix of the case that fits; of two that fit equally both, and what tells them apart."""
-        chosen = [one.case for one in best(self.near, self.situation.facts.get)]
-        if not chosen:
-            return "", []
-        first = chosen[0]
-        words = _MORE_WORDS[lang]
-        if len(chosen) == 1:
-            return first.cause[lang], [first.fix[lang]]
-        fixes = [case.fix[lang] + _PAIR + case.cause[lang] for case in chosen]
-        check = next((case.check[lang] for case in chosen if case.check[lang]), "")
-        return words["two"] + (words["which"] + check if check else ""), fixes
-
     def _first(self, steps: list[str], n_before: int) -> list[str]:
-        """The first steps that fit: one at least, three at most, two if a case is known."""
-        most = _MOST_STEPS - bool(self.near)
+        """The first steps that fit: one at least, three at most."""
         chosen: list[str] = []
         left = max(_LEAST_ADVICE, _LONGEST - n_before)
         for step in steps:
-            if len(chosen) < most and (not chosen or len(step) <= left or _PAIR in step):
+            if len(chosen) < _MOST_STEPS and (not chosen or len(step) <= left):
                 chosen.append(step)
                 left -= len(step)
         return chosen
@@ -283,15 +264,10 @@ class Explanation:
         other = [text for text in shown if not any(word.lower() in self.words for word in _SETTING.findall(text))]
         return other or shown
 
-    def _notes(self, found: Condition, lang: str) -> Iterable[tuple[str, str]]:
-        """The notes for the GPU families in play; a note for RDNA applies to RDNA2 unless that has its own."""
-        notes = found.text(lang).notes
-        if self.situation.arch in notes:
-            yield self.situation.arch, notes[self.situation.arch]
-        for family in self.families:
-            name = family if family in notes else family.rstrip("0123456789.")
-            if name in notes:
-                yield family, notes[name]
+
+def _is_of(name: str, family: str, words: EntryText) -> bool:
+    """Whether a note is for this family; one for RDNA applies to RDNA2 unless that has its own."""
+    return name == (family if family in words.notes else family.rstrip("0123456789."))
 
 
 def _different(steps: Iterable[str]) -> list[str]:
@@ -313,21 +289,14 @@ def _clause(text: str) -> str:
     return text
 
 
-def _texts(value: object) -> list[str]:
-    return [str(item) for item in value] if isinstance(value, list) else []
-
-
 def _indent(label: str, text: str) -> str:
     return f"  {label}" + text.strip().replace("\n", "\n" + " " * 8)
 
 
-def _seen(match: Match, lang: str, longest: int) -> str:
-    words = _MORE_WORDS[lang]
-    text = visible(match.text if len(match.text) <= longest else match.text[: longest - 3] + "...")
+def _places(match: Match, words: Mapping[str, str]) -> str:
     places = [words["line"].format(line=match.line)] if match.line else []
-    if match.count > 1:
-        places.append(words["times"].format(count=match.count))
-    return text + (f"  ({', '.join(places)})" if places else "")
+    places += [words["times"].format(count=match.count)] if match.count > 1 else []
+    return f"  ({', '.join(places)})" if places else ""
 
 
 def _status(status: Status, lang: str) -> str:
@@ -339,8 +308,4 @@ def _brief(match: Match, lang: str) -> str:
     title = entry(match.code).text(lang).title
     if match.status and not match.text:
         return f"{match.status.api} {match.status.shown_number()} {match.status.name}: {match.code}, {title}"
-    words = _MORE_WORDS[lang]
-    places = [words["line"].format(line=match.line)] if match.line else []
-    if match.count > 1:
-        places.append(words["times"].format(count=match.count))
-    return f"{match.code}: {title}" + (f"  ({', '.join(places)})" if places else "")
+    return f"{match.code}: {title}" + _places(match, _WORDS[lang])

@@ -10,9 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from gfxgraph.diagnostics import kinds
+from gfxgraph.diagnostics.index import names
 
 AROUND = 4  # lines between items of the same list
 LONGEST_SECTION = 60  # lines
+LONGEST_BLOCK = 40  # lines that gfxgraph prints about one error
+_MORE = ("  more: ", "  详情：")
+_LABELS = ("  what: ", "  现象：")
+_OF_EXPLANATIONS = (
+    *("  seen: ", "  code: ", "  gpu:  ", "  part: ", "  near: ", "  here: ", "  case: "),
+    *("  日志：", "  代码：", "  GPU：", "  显卡：", "  组件：", "  附近：", "  本例：", "  案例："),
+)
 
 # Printed on machines without an NVIDIA GPU by programs built for one, whatever packages the text lists.
 _SAYS_NO_NVIDIA = frozenset({"framework_not_rocm", "not_rocm_cuda_torch", "no_device", "driver_library_not_found"})
@@ -45,6 +53,23 @@ def in_prose(lines: Sequence[str], at: int) -> bool:
         return "commit_head" in kinds.of(head)
     around = lines[max(0, at - AROUND) : at + AROUND + 1]
     return "bullet" in kinds.of(line) and any(_is_change(kinds.of(other)) for other in around)
+
+
+def in_own_block(lines: Sequence[str], at: int) -> bool:
+    """Whether ``lines[at]`` is of a block that gfxgraph printed, which quotes messages and names statuses.
+
+    A block is a line ``code: title`` and the indented lines below it. The last line of one of our errors counts; of
+    an explanation, which has lines that errors do not have, nothing does.
+    """
+    header = at
+    while header > 0 and at - header < LONGEST_BLOCK and (not lines[header].strip() or lines[header][:2] == "  "):
+        header -= 1
+    if lines[header].partition(": ")[0] not in names().ranks:
+        return False
+    below = lines[header + 1 : header + 3]
+    if any(line.startswith(_OF_EXPLANATIONS) for line in below):
+        return True
+    return any(line.startswith(_LABELS) for line in below) and not lines[at].startswith(_MORE)
 
 
 def is_of_others(lines: list[str]) -> Callable[[str], bool]:

@@ -1,8 +1,6 @@
 """Explanations where errors surface: uncaught exceptions, threads, asyncio, a block of code.
 
-Nothing is replaced. The original traceback is printed first, by its usual handler,
-and the explanation follows on stderr; ``diagnose`` adds it to the exception as a note and re-raises that same
-exception.
+Nothing is replaced: the exception gets its explanation as a note, which whoever prints the traceback prints below it.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ def install_diagnostics(how: Explain = explain) -> Callable[[], None]:
     """
     with _lock:
         if not _undo and config.load().diag:
-            _undo[:] = (_hook(sys, how), _hook(threading, how), _hook_asyncio(how))
+            _undo[:] = (_hook(sys, how), _hook(threading, how), _watch_asyncio(how))
     return uninstall_diagnostics
 
 
@@ -74,8 +72,7 @@ def diagnose(label: str = "", how: Explain = explain) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if config.load().diag and (text := _text(error, how(error))):
-            error.add_note(f"[{label}] {text}" if label else text)
+        _note(error, how, f"[{label}] " if label else "")
         raise
 
 
@@ -84,14 +81,17 @@ def _text(error: BaseException, found: Explanation) -> str:
     return found.format() if found and not hasattr(error, "fields") else ""
 
 
+def _note(error: BaseException, how: Explain, label: str = "") -> None:
+    if config.load().diag and (text := _text(error, how(error))) and text not in getattr(error, "__notes__", ()):
+        error.add_note(label + text)
+
+
 def _hook(module: Any, how: Explain) -> Callable[[], None]:
     before = module.excepthook
 
     def hook(*given: Any) -> None:
+        _quietly(given[1] if module is sys else given[0].exc_value, how)
         before(*given)
-        error = given[1] if module is sys else given[0].exc_value
-        if error is not None:
-            _quietly(error, how)
 
     module.excepthook = hook
 
@@ -103,34 +103,21 @@ def _hook(module: Any, how: Explain) -> Callable[[], None]:
     return undo
 
 
-class _AsyncioHandler(logging.Handler):
-    """Sees what asyncio logs, and makes sure that it is still shown as before."""
-
-    def __init__(self, how: Explain) -> None:
-        super().__init__(logging.ERROR)
-        self.how = how
-
-    def emit(self, record: logging.LogRecord) -> None:
-        logger = logging.getLogger("asyncio")
-        others = [handler for handler in logger.handlers if handler is not self]
-        # Without any handler Python shows errors through its last resort, which ours would switch off.
-        if not others and not (logger.propagate and logging.getLogger().handlers) and logging.lastResort:
-            logging.lastResort.handle(record)
-        if record.exc_info and record.exc_info[1] is not None:
-            _quietly(record.exc_info[1], self.how)
-
-
-def _hook_asyncio(how: Explain) -> Callable[[], None]:
+def _watch_asyncio(how: Explain) -> Callable[[], None]:
     # The logger, not the event loop: it also serves other implementations of loops (uvloop).
-    handler = _AsyncioHandler(how)
+    def see(record: logging.LogRecord) -> bool:
+        _quietly(record.exc_info[1] if record.exc_info else None, how)
+        return True
+
     logger = logging.getLogger("asyncio")
-    logger.addHandler(handler)
-    return lambda: logger.removeHandler(handler)
+    logger.addFilter(see)
+    return lambda: logger.removeFilter(see)
 
 
-def _quietly(error: BaseException, how: Explain) -> None:
+def _quietly(error: BaseException | None, how: Explain) -> None:
     """Explain without ever adding a second failure to the first."""
     try:
-        report(error, how=how)
+        if error is not None and not isinstance(error, _NEVER):
+            _note(error, how)
     except (OSError, ValueError, RuntimeError) as problem:
         logging.getLogger("gfxgraph").debug("could not explain %r: %s", error, problem)

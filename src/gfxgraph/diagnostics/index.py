@@ -16,11 +16,12 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from gfxgraph.diagnostics import derived, kinds, known, statuses
+from gfxgraph import files
+from gfxgraph.diagnostics import derived, kinds, statuses
 from gfxgraph.diagnostics.entries import FOLDER, LANGUAGES
 from gfxgraph.diagnostics.kinds import Item
 
-VERSION = 43
+VERSION = 47
 """Increased when the format of the derived file changes."""
 hyperscan: Any = None  # a platform without a wheel, or a plain copy of the package
 with suppress(ImportError):
@@ -62,10 +63,8 @@ class Index(NamedTuple):
     finding: Searcher
     adding: Searcher
     kinds: Searcher
-    ranks: dict[str, int]
     n_combos: dict[str, list[int]]
     numbers: dict[str, str]
-    words: dict[str, int]
 
 
 class EntryNames(NamedTuple):
@@ -79,16 +78,15 @@ class EntryNames(NamedTuple):
 @lru_cache(maxsize=1)
 def names() -> EntryNames:
     """Return the names; much smaller than the index, and enough for codes and lists."""
-    return derived.load_json("names", VERSION, [FOLDER], _names, lambda plain: EntryNames(**plain))
 
+    def make() -> bytes:
+        tables = _tables()
+        ranks = {table["code"]: table.get("rank", 50) for table in tables}
+        aliases = {alias: table["code"] for table in tables for alias in table.get("aliases", ())}
+        titles = {table["code"]: {lang: table[lang]["title"] for lang in LANGUAGES} for table in tables}
+        return json.dumps([ranks, aliases, titles], ensure_ascii=False).encode()
 
-def _names() -> dict[str, Any]:
-    tables = _tables()
-    return {
-        "ranks": {table["code"]: table.get("rank", 50) for table in tables},
-        "aliases": {alias: table["code"] for table in tables for alias in table.get("aliases", ())},
-        "titles": {table["code"]: {lang: table[lang]["title"] for lang in LANGUAGES} for table in tables},
-    }
+    return derived.load("names", VERSION, [FOLDER], make, lambda data: EntryNames(*files.parse_json(data)))
 
 
 def _tables() -> list[dict[str, Any]]:
@@ -98,9 +96,7 @@ def _tables() -> list[dict[str, Any]]:
 @lru_cache(maxsize=1)
 def load() -> Index:
     """Return the index, from the derived file if that is current."""
-    return derived.load(
-        "catalogue", VERSION, [FOLDER, statuses.FOLDER, known.FOLDER, FOLDER.parent], _build, _understand
-    )
+    return derived.load("catalogue", VERSION, [FOLDER, statuses.FOLDER, FOLDER.parent], _build, _understand)
 
 
 def _build() -> bytes:
@@ -116,14 +112,12 @@ def _build() -> bytes:
     plain = {
         "items": parts,
         "sizes": [len(automaton) for automaton in automata],
-        "ranks": {table["code"]: table.get("rank", 50) for table in tables},
         "n_combos": {t["code"]: [len(combo) for combo in t["combos"]] for t in tables if t.get("combos")},
         "numbers": {
             str(status.number): status.entry
             for status in reversed(statuses.every())
             if status.api == "HIP" and status.number
         },
-        "words": known.frequencies(),
     }
     return json.dumps(plain, ensure_ascii=False).encode() + b"\n" + b"".join(automata)
 
@@ -156,9 +150,8 @@ def _understand(data: bytes) -> Index:
                 raise ValueError(str(error)) from error
         searchers.append(Searcher([Item(*row) for row in rows_of], automaton, ignores))
         rest = rest[size:]
-    return Index(
-        searchers[0], searchers[1], searchers[2], plain["ranks"], plain["n_combos"], plain["numbers"], plain["words"]
-    )
+    finding, adding, of_lines = searchers
+    return Index(finding, adding, of_lines, plain["n_combos"], plain["numbers"])
 
 
 _ADDING = ("hint", "combo", "refuted")
@@ -174,7 +167,7 @@ _NUMBERED = (
 
 
 def rows() -> list[Item]:
-    """Every expression of the catalogue, the tables of statuses and the known cases."""
+    """Every expression of the catalogue and the tables of statuses."""
     found = [item for table in _tables() for item in _rows_of(table["code"], table)]
     for status in statuses.every():
         if status.number == 0:
@@ -192,10 +185,6 @@ def rows() -> list[Item]:
     found.append(Item("", "unless", 0, r"\bhip\w*(?:Get|Count|Version)\w*\(\): \d"))
     # Our own errors, printed by a program and piped back to us, end with this line.
     found.append(Item("", "own", 0, r"(?:more: |详情：)gfxgraph explain (\w+)"))
-    for path in sorted(known.FOLDER.glob("*.toml")):
-        for number, case in enumerate(known.cases(path.stem)):
-            if case.message:
-                found.append(Item(path.stem, "case", number, re.escape(case.message)))
     return found
 
 
@@ -205,6 +194,8 @@ def _rows_of(code: str, table: dict[str, Any]) -> Iterator[Item]:
     for number, hint in enumerate(table.get("hint", ())):
         if "when" in hint:
             yield Item(code, "hint", number, hint["when"])
+        if "source" in hint:
+            yield Item(code, "case", number, hint["when"])
     for number, combo in enumerate(table.get("combos", ())):
         for part, regex in enumerate(combo):
             yield Item(code, "combo", number * 100 + part, regex)

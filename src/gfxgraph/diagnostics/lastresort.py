@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from gfxgraph.diagnostics import gates, kinds, ownwords
+from gfxgraph.diagnostics import gates, kinds
 
 CODE = "not_in_catalogue"
 _FAR = 25  # lines
@@ -20,11 +20,10 @@ def find(lines: Mapping[int, str]) -> tuple[str, int, str] | None:
     """Return component, number and text of the line that shows best what failed, or None."""
     best: tuple[tuple[int, int], tuple[str, int, str]] | None = None
     nearest, seen = "", -_FAR
-    ours = ownwords.not_evidence(lines)
     numbers = sorted(lines)
     texts = [lines[number] for number in numbers]
     for at, (number, line) in enumerate(zip(numbers, texts)):
-        if number in ours or gates.is_said(line) or gates.in_prose(texts, at):
+        if gates.is_said(line) or gates.in_own_block(texts, at) or gates.in_prose(texts, at):
             continue
         form = kinds.of(line)
         name = component_of(line)

@@ -2,7 +2,7 @@
 
 Every expression of the catalogue is searched for at once (``index``): first in a whole block, then, only if something
 was found there, line by line. A long line is searched in overlapping windows. A line that was found counts only if it
-is a failure and not text about failures (``gates``, ``ownwords``), which its neighbours show too. The context of a
+is a failure and not text about failures (``gates``), which its neighbours show too. The context of a
 failure (which GPU, which program, hints) is read from the head of the stream, its end, and around the
 first occurrence of each failure.
 """
@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gfxgraph.diagnostics import gates, kinds, ownwords
-from gfxgraph.diagnostics.index import Index, load
+from gfxgraph.diagnostics import gates, kinds
+from gfxgraph.diagnostics.index import Index, load, names
 from gfxgraph.diagnostics.kinds import Item
 
 _DIGITS = b"0123456789"
@@ -45,7 +45,7 @@ _WITH_VALUES = ("number", "own")  # a value in the text decides on the code
 class CodeHit:
     """What was found for one code.
 
-    ``strength``: 3 own, 2 strong or a whole combination, 1 status, 0 weak, -1 the message of a known case.
+    ``strength``: 3 own, 2 strong or a whole combination, 1 status, 0 weak, -1 the message of one thread.
     """
 
     code: str
@@ -64,23 +64,20 @@ class Scanner:
         self.hints: set[tuple[str, int]] = set()
         self.refuted: set[str] = set()  # codes that other lines of the text contradict
         self.told: set[str] = set()  # codes that the text explains itself
-        self.cases: set[tuple[str, int]] = set()
         self.archs: dict[str, int] = {}
         self.context: dict[int, str] = {}  # lines at the ends of the stream and round failures, by number
         self._finding, self._adding = self.index.finding, self.index.adding
         self._head: list[bytes] = []
         self._end: deque[bytes] = deque(maxlen=_END)
         self._parts: dict[tuple[str, int], tuple[str, int]] = {}
-        self._is_said: dict[bytes, bool] = {}  # by form, the line without digits: logs repeat with other numbers
-        self._settled: dict[tuple[int, ...], list[CodeHit]] = {}  # what is counted where these items match
+        # What counts in a line, by its form, the line without digits: logs repeat with other numbers.
+        self._judged: dict[bytes, list[CodeHit]] = {}
         self._tail = b""
         self._n_lines = 0
         self._noted_to = 0
-        self._is_busy = False
-        self._new: list[str] = []
 
-    def feed(self, data: bytes) -> list[CodeHit]:
-        """Process the next piece of the stream; return what was found for the first time."""
+    def feed(self, data: bytes) -> None:
+        """Process the next piece of the stream."""
         for begin in range(0, len(data), _PIECE):
             block, newline, tail = (self._tail + data[begin : begin + _PIECE]).rpartition(b"\n")
             if newline:
@@ -91,9 +88,8 @@ class Scanner:
                 self._block(tail)
                 tail = tail[-_OVERLAP:]
             self._tail = tail
-        return self._news()
 
-    def finish(self) -> list[CodeHit]:
+    def finish(self) -> None:
         """Process what came after the last newline, read the context of failures, and complete combinations."""
         if self._tail:
             self._block(self._tail)
@@ -105,23 +101,15 @@ class Scanner:
         self._combine()
         if not any(hit.strength for hit in self.hits.values()):
             self._unwrap(dict(ends))
-        return self._news()
-
-    def _news(self) -> list[CodeHit]:
-        found = [self.hits[code] for code in self._new if code in self.hits]
-        self._new.clear()
-        return found
 
     def _block(self, block: bytes) -> None:
         """Search whole lines, or a part of one that is too long to wait for its end."""
         if b"\x1b[" in block or b"\x1b]" in block:
             block = _ESCAPES.sub(b"", block)
-        if len(self._is_said) + len(self._settled) > _MOST_FORMS:
-            self._is_said.clear()
-            self._settled.clear()
+        if len(self._judged) > _MOST_FORMS:
+            self._judged.clear()
         first = self._n_lines + 1
-        # Where lines were found just before, more are likely, and the block is not searched twice.
-        if self._is_busy or self._noted_to >= first or self._finding.search(block):
+        if self._noted_to >= first or self._finding.search(block):
             self._search_lines(block.split(b"\n"), first)
         if len(self._head) < _HEAD:
             wanted = _HEAD - len(self._head)
@@ -130,26 +118,21 @@ class Scanner:
 
     def _search_lines(self, lines: list[bytes], first: int) -> None:
         """Search each line; the first one has this number."""
-        self._is_busy = False
         before = list(self._end)[-gates.LONGEST_SECTION :]
         stream = [*before, *lines]
         for place, raw in enumerate(lines, len(before)):
             for window in _windows(raw):
                 if found := self._finding.search(window):
-                    self._is_busy = True
-                    settled = self._settled.get(found)
-                    if settled is None:
-                        self._line(window, found, stream, place, first + place - len(before))
-                        continue
-                    for hit in settled:
-                        hit.count += 1
+                    self._line(window, found, stream, place, first + place - len(before))
         if self._noted_to >= first:
             self._note(enumerate(lines[: self._noted_to - first + 1], first))
 
     def _line(self, raw: bytes, numbers: tuple[int, ...], stream: Sequence[bytes], place: int, number: int) -> None:
         """Process a line, or a window of one, in which these items match; it is ``stream[place]``."""
         form = raw.translate(None, _DIGITS)
-        if self._is_said.get(form):
+        if (judged := self._judged.get(form)) is not None:
+            for hit in judged:
+                hit.count += 1
             return
         found = [self._finding.items[n] for n in numbers]
         text = _text(raw)
@@ -157,14 +140,19 @@ class Scanner:
         seen = self._meaning(text, found)
         if not seen:
             return
-        if all(code in self.hits and self.hits[code].count > _COUNTED_BLINDLY for code in seen):
-            if not any(item.kind in _WITH_VALUES for item in found):
-                self._settled[numbers] = [self.hits[code] for code in seen]
-        elif self._only_said(raw, form, text, stream, place):
+        # Of a window in a long line only the middle: the form of its ends means nothing.
+        if gates.is_said(text if len(raw) < _LONG else text[_OVERLAP : 2 * _OVERLAP]):
+            self._judged[form] = []
             return
-        self.cases.update((item.code, item.number) for item in found if item.kind == "case")
-        is_new = [self._hit(code, text, number, strength) for code, strength in seen.items()]
-        if any(is_new):
+        is_frequent = all(code in self.hits and self.hits[code].count > _COUNTED_BLINDLY for code in seen)
+        if not is_frequent and self._only_said(stream, place):
+            return
+        is_new = not seen.keys() <= self.hits.keys()
+        for code, strength in seen.items():
+            self._hit(code, text, number, strength)
+        if not any(item.kind in _WITH_VALUES for item in found):
+            self._judged[form] = [self.hits[code] for code in seen]
+        if is_new:
             # The context of a failure's first occurrence shows which program it is.
             self._note(enumerate(stream[max(0, place - _NEAR) : place], number - min(place, _NEAR)))
             self._noted_to = number + _NEAR
@@ -180,34 +168,23 @@ class Scanner:
             if item.kind in _WITH_VALUES:
                 value = _group(item.regex, text)
                 code = self.index.numbers.get(value, "") if item.kind == "number" else value
-            if code in self.index.ranks:
+            if code in names().ranks:
                 seen[code] = max(seen.get(code, strength), strength)
         return seen
 
-    def _only_said(self, raw: bytes, form: bytes, text: str, stream: Sequence[bytes], place: int) -> bool:
-        """Whether this line mentions failures without being one: release notes, lists of changes, source code."""
-        if form not in self._is_said:
-            # Of a window in a long line only the middle: the form of its ends means nothing.
-            self._is_said[form] = gates.is_said(text if len(raw) < _LONG else text[_OVERLAP : 2 * _OVERLAP])
-        if self._is_said[form]:
-            return True
+    def _only_said(self, stream: Sequence[bytes], place: int) -> bool:
+        """Whether what is round this line shows that it mentions failures without being one."""
         first = max(0, place - gates.LONGEST_SECTION)
-        near = [_text(other[:_LONGEST_NOTED]) for other in stream[first : place + ownwords.REACH]]
+        near = [_text(other[:_LONGEST_NOTED]) for other in stream[first : place + gates.LONGEST_BLOCK]]
         at = place - first
-        return not ownwords.is_evidence(near, at, self.index.ranks) or gates.in_prose(near, at)
+        return gates.in_own_block(near, at) or gates.in_prose(near, at)
 
-    def _hit(self, code: str, text: str, number: int, strength: int) -> bool:
-        """Count a hit; return whether it is the first of its code."""
-        known = self.hits.get(code)
-        if known is None:
-            self.hits[code] = CodeHit(code, text.strip(), number, 1, strength)
-            self._new.append(code)
-            return True
-        known.count += 1
-        if strength > known.strength:
-            # Show the line that describes it best.
-            known.text, known.line, known.strength = text.strip(), number, strength
-        return False
+    def _hit(self, code: str, text: str, number: int, strength: int) -> None:
+        """Count a hit; of several lines the one that describes it best is shown."""
+        hit = self.hits.setdefault(code, CodeHit(code, text.strip(), number, 0, strength))
+        hit.count += 1
+        if strength > hit.strength:
+            hit.text, hit.line, hit.strength = text.strip(), number, strength
 
     def _note(self, lines: Iterable[tuple[int, bytes]]) -> None:
         """Read additions to a finding: hints, parts of combinations, names of GPUs."""
@@ -230,15 +207,16 @@ class Scanner:
                     self.archs[arch] = self.archs.get(arch, 0) + 1
 
     def _combine(self) -> None:
-        ours = ownwords.not_evidence(self.context)
+        numbers = sorted(self.context)
+        texts = [self.context[number] for number in numbers]
+        ours = {number for at, number in enumerate(numbers) if gates.in_own_block(texts, at)}
         self._parts = {key: part for key, part in self._parts.items() if part[1] not in ours}
         for code, sizes in self.index.n_combos.items():
             for combo, size in enumerate(sizes):
                 parts = [self._parts.get((code, combo * 100 + part)) for part in range(size)]
                 if parts[0] and all(parts):
-                    if code not in self.hits:
-                        self._hit(code, *parts[0], _STRENGTH["strong"])
-                    self.hits[code].strength = max(self.hits[code].strength, _STRENGTH["strong"])
+                    hit = self.hits.setdefault(code, CodeHit(code, parts[0][0].strip(), parts[0][1], 1))
+                    hit.strength = max(hit.strength, _STRENGTH["strong"])
 
     def _unwrap(self, lines: dict[int, bytes]) -> None:
         """Search once more for messages that a terminal broke over two lines."""
@@ -246,17 +224,14 @@ class Scanner:
         for number, raw in sorted(lines.items()):
             before.append(raw)
             after = lines.get(number + 1, b"")
-            if _LEAST_WRAPPED <= len(raw) <= _LONGEST_WRAPPED and _continues(raw, after):
-                alone = {*self._finding.search(raw), *self._finding.search(after)}
-                for joined in (raw + after, raw.rstrip() + b" " + after.lstrip()):
-                    if found := tuple(n for n in self._finding.search(joined[:_LONG]) if n not in alone):
-                        self._line(joined[:_LONG], found, [*before[:-1], joined], len(before) - 1, number)
-
-
-def _continues(raw: bytes, after: bytes) -> bool:
-    """Whether ``after`` may be the rest of a line: it does not begin like a line of this log, or of any."""
-    begins_anew = after[:_SAME_BEGIN] == raw[:_SAME_BEGIN] or "printed" in kinds.of(_text(after))
-    return bool(after.strip()) and not begins_anew
+            # What begins like a line of this log, or of any, is no rest of a line.
+            begins_anew = after[:_SAME_BEGIN] == raw[:_SAME_BEGIN] or "printed" in kinds.of(_text(after))
+            if begins_anew or not after.strip() or not _LEAST_WRAPPED <= len(raw) <= _LONGEST_WRAPPED:
+                continue
+            alone = {*self._finding.search(raw), *self._finding.search(after)}
+            for joined in (raw + after, raw.rstrip() + b" " + after.lstrip()):
+                if found := tuple(n for n in self._finding.search(joined[:_LONG]) if n not in alone):
+                    self._line(joined[:_LONG], found, [*before[:-1], joined], len(before) - 1, number)
 
 
 def _windows(raw: bytes) -> Iterable[bytes]:

@@ -15,6 +15,11 @@ from gfxgraph.diagnostics import kinds
 
 SYSTEMS = frozenset({"windows", "linux", "wsl", "container", "pip", "fedora", "archlinux"})
 CONDITIONS = SYSTEMS | {"apu", "arch", "override", "index", "cdna", "rdna"}
+FACTS = frozenset(
+    "not_in_render no_kfd no_dri in_container in_wsl override_set visible_empty amdgpu_not_loaded cuda_torch"
+    " cpu_torch arch_not_in_torch iommu_on low_memlock small_shm".split()
+)
+"""What a machine can prove or contradict; advice under "@?fact" is left out where it is not so."""
 ANY_ARCH = "gfxNNNN"
 """Shown for the target on pages, which are for all."""
 _HERE_ARCH = "$(rocminfo | grep -om1 'gfx[1-9][0-9a-f]*')"
@@ -46,7 +51,7 @@ class Situation(NamedTuple):
     """Where a failure happened, as far as that is known.
 
     ``arch`` is a gfx target or ''; ``override`` is the version under which it runs a related target's code. ``facts``
-    are what is known about the machine of the failure (``known.FACTS``).
+    are what is known about the machine of the failure (``FACTS``).
     """
 
     arch: str = ""

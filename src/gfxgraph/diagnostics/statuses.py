@@ -7,13 +7,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
-
-from gfxgraph.diagnostics import derived
+from typing import NamedTuple
 
 FOLDER = Path(__file__).parent / "codes"
-VERSION = 1
-"""Increased when the format of the derived file changes."""
 
 
 class Status(NamedTuple):
@@ -45,16 +41,9 @@ class Status(NamedTuple):
 @lru_cache(maxsize=1)
 def every() -> tuple[Status, ...]:
     """Return every status of every table, HIP's first."""
-    return derived.load_json("statuses", VERSION, [FOLDER], _rows, _from_rows)
-
-
-def _rows() -> list[dict[str, Any]]:
     paths = sorted(FOLDER.glob("*.toml"), key=lambda path: (path.stem != "hip", path.stem))
-    tables = [tomllib.loads(path.read_text()) for path in paths]
-    return [{"api": table["api"], **row} for table in tables for row in table["status"]]
-
-
-def _from_rows(rows: list[dict[str, Any]]) -> tuple[Status, ...]:
+    tables = [tomllib.loads(path.read_text(encoding="utf-8")) for path in paths]
+    rows = ({"api": table["api"], **row} for table in tables for row in table["status"])
     return tuple(Status(**(row | {"aka": tuple(row.get("aka", ()))})) for row in rows)
 
 

@@ -59,7 +59,7 @@ def with_answers(found: Explanation, arch: str, site: Site | None = None) -> Exp
 
 
 def facts(site: Site) -> dict[str, bool]:
-    """What is true of the machine, of ``diagnostics.known.FACTS``; what cannot be known here is left out."""
+    """What is true of the machine, of ``diagnostics.situation.FACTS``; what cannot be known here is left out."""
     machine = site.machine
     kfd, *renders = device_nodes(machine)
     inside = container(machine)

@@ -6,7 +6,7 @@ Stays out: torch, drivers, and the code under audit, which is read and compiled,
     model.py     the vocabulary: rules, hits, findings
     rules/       what the audit looks for, as tables; registry.py reads them, checks.py answers what they ask,
                  rule_api.py is what a function of a rule imports
-    readers/     from files to trees; embedded.py: CUDA source in Python strings
+    readers/     from files to trees
     guards/      which devices a line can reach
     files.py     how the files of a tree are opened and written
     project.py   the repository: kinds of files and how they refer to each other
@@ -15,7 +15,7 @@ Stays out: torch, drivers, and the code under audit, which is read and compiled,
     engine.py    runs the rules on one file; bounded.py, budget.py: bounds on its time
     audit.py     runs it on a repository; changes.py: only what differs from a revision
     impact.py    the order of findings; phases.py: the phases of a port
-    render.py    an audit as text; sarif.py: for code-scanning services
+    render.py    an audit as text
     hipify.py    CUDA's names as HIP's, from hipify's tables
     build/       every translation unit through a HIP compiler
     strategy.py  which way to port a repository; plan.py: the plan

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from gfxgraph import files
 from gfxgraph.port.archs import Arch, select
 from gfxgraph.port.changes import RevisionError, changed_lines
 from gfxgraph.port.engine import FileResult, audit_file
 from gfxgraph.port.facts import gather
-from gfxgraph.port.files import write_out
 from gfxgraph.port.model import Finding, Severity, SkippedFile
 from gfxgraph.port.project import MAX_BYTES, Project, discover
 from gfxgraph.port.registry import for_kind
@@ -35,7 +32,6 @@ class Audit:
     findings: list[Finding] = field(default_factory=list)
     guarded: list[Finding] = field(default_factory=list)
     suppressed: list[Finding] = field(default_factory=list)
-    baselined: list[Finding] = field(default_factory=list)
     skipped: list[SkippedFile] = field(default_factory=list)
     n_files: int = 0
     n_lines: int = 0
@@ -49,7 +45,6 @@ def audit(
     rules: frozenset[str] | None = None,
     kinds: frozenset[str] | None = None,
     diff: str | None = None,
-    baseline: str | None = None,
     vendored: bool = False,
     max_bytes: int = MAX_BYTES,
     jobs: int | None = None,
@@ -64,7 +59,6 @@ def audit(
         rules: ids or codes to keep; None for all.
         kinds: kinds of file to audit (``docker``, ``python``, ...); None for all.
         diff: a git revision; only findings on lines changed since are kept.
-        baseline: a file of known findings to leave out.
         progress: called with files done and files in all.
 
     Raises:
@@ -100,10 +94,6 @@ def audit(
     for name in ("findings", "guarded", "suppressed"):
         # Named before anything is filtered out, so that a fingerprint does not depend on the options.
         setattr(report, name, [f for f in _ordered(getattr(report, name)) if keep(f)])
-    if baseline is not None:
-        known = read_baseline(baseline)
-        report.baselined = [f for f in report.findings if f.fingerprint in known]
-        report.findings = [f for f in report.findings if f.fingerprint not in known]
     return report
 
 
@@ -206,26 +196,3 @@ def _ordered(findings: Iterable[Finding]) -> list[Finding]:
         named.append(f.with_fingerprint(seen[key]))
         seen[key] += 1
     return named
-
-
-def read_baseline(path: str) -> frozenset[str]:
-    """Fingerprints of a baseline file.
-
-    Raises:
-        AuditError: the file is missing or is not a baseline.
-    """
-    try:
-        data = files.parse_json(files.read_named(path))
-        return frozenset(str(row["fingerprint"]) for row in data["findings"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise AuditError(f"{path}: not a baseline file ({error}); write one with --write-baseline") from error
-
-
-def write_baseline(report: Audit, path: str) -> None:
-    """Write today's findings as known; rows carry path and rule so that a review can read them."""
-    rows = [
-        {"fingerprint": f.fingerprint, "rule": f.rule, "path": f.path, "evidence": f.evidence}
-        for f in (*report.findings, *report.baselined)
-    ]
-    text = json.dumps({"schema": "gfxgraph-port-baseline/1", "findings": rows}, indent=1, ensure_ascii=False)
-    write_out(path, text + "\n", tree=report.root)

@@ -13,11 +13,12 @@ A table by what is asked; several questions of one table count each line once.
                    strings   string constants that are no docstring
                    writes    variables of the environment that are written, as NAME=value
     requirements   packages  names of packages, outside groups that are CUDA's by name
-    other kinds    lines     logical lines, comments dropped
+    other kinds    lines     lines, comments dropped; logical ones where only these have it
 
 Of ``imports`` and ``packages`` a table maps the pattern to what serves on AMD. ``group`` makes one finding of the
 places in a file, ``severity`` departs from the rule's. ``unless`` silences a file in whose text it is found,
-``not_line`` a line, ``translated = false`` a file that torch's hipify translates; ``commands`` are those of CMake
+``only`` one in which it is not, ``not_line`` a line, ``not_amd`` one that names AMD; ``translated = false``
+a file that torch's hipify translates, ``no_hip_build`` a project that builds for HIP; ``commands`` are those of CMake
 that count.
 """
 
@@ -36,6 +37,7 @@ from gfxgraph.port.readers.requirements import RequirementFile
 from gfxgraph.port.readers.text import TextFile
 from gfxgraph.port.registry import Check, Table
 from gfxgraph.port.rules._common import (
+    AMD,
     cpp_hit,
     entry_hit,
     env_writes,
@@ -44,11 +46,14 @@ from gfxgraph.port.rules._common import (
     is_cuda_group,
     line_hit,
     once_a_line,
+    rows,
 )
 
 Found = Iterator[Hit]
 Question = Callable[..., Found]
-_HOW = frozenset({"group", "severity", "unless", "not_line", "translated", "commands"})
+_HOW = frozenset(
+    {"group", "severity", "unless", "only", "not_line", "not_amd", "translated", "no_hip_build", "commands"}
+)
 
 
 def made(kind: str, spec: Table) -> Check:
@@ -59,17 +64,23 @@ def made(kind: str, spec: Table) -> Check:
     """
     asked = [(_QUESTIONS[kind if kind in _QUESTIONS else "text"][key], spec[key]) for key in spec if key not in _HOW]
     unless = re.compile(spec["unless"]) if "unless" in spec else None
-    not_line = re.compile(spec["not_line"]) if "not_line" in spec else None
+    only = re.compile(spec["only"]) if "only" in spec else None
+    not_line = [
+        *([re.compile(spec["not_line"])] if "not_line" in spec else []),
+        *([AMD] if "not_amd" in spec else []),
+    ]
     severity = Severity[spec["severity"].upper()] if "severity" in spec else None
     commands = frozenset(spec.get("commands", ()))
 
     def check(f: CppFile | PyFile | RequirementFile | TextFile, ctx: Context) -> Found:
-        if unless is not None and unless.search(f.text):
+        if (unless is not None and unless.search(f.text)) or (only is not None and not only.search(f.text)):
+            return
+        if spec.get("no_hip_build") and ctx.project.has_hip_build:
             return
         if spec.get("translated") is False and ctx.project.is_translated(f.path):
             return
         for one in once_a_line(h for question, wanted in asked for h in question(f, wanted, ctx)):
-            if not_line is not None and not_line.search(f.lines[one.line - 1 - getattr(f, "offset", 0)]):
+            if any(pattern.search(f.lines[one.line - 1]) for pattern in not_line):
                 continue
             if not commands or one.node.keyword.lower() in commands:
                 yield replace(one, group=spec.get("group", ""), severity=severity or one.severity)
@@ -91,7 +102,7 @@ def _code(f: CppFile, wanted: str, ctx: Context) -> Found:
         return
     for number, line in enumerate(f.code.split("\n") if '"' in wanted else f.bare, 1):
         if (match := matcher.search(line)) and not re.match(r"\s*#\s*(?:error|warning|pragma\s+message)", line):
-            yield line_hit(number + f.offset, match.start(), **_named(match.group(), line))
+            yield line_hit(number, match.start(), **_named(match.group(), line))
 
 
 def _includes(f: CppFile, wanted: str, ctx: Context) -> Found:
@@ -149,9 +160,14 @@ def _packages(f: RequirementFile, wanted: str | Mapping[str, str], ctx: Context)
 
 
 def _lines(f: TextFile, wanted: str, ctx: Context) -> Found:
-    for entry, match in f.matching(wanted):
-        found = next((g for g in match.groups() if g), match.group()).strip()
-        yield entry_hit(f, entry, re.escape(found), **_named(found, entry.text))
+    matcher = re.compile(wanted)
+    for entry in f.entries:
+        found = [(n, m) for n, line in rows(f, entry) if (m := matcher.search(line))]
+        if not found and (match := matcher.search(entry.text)):
+            found = [(entry.line, match)]
+        for number, match in found:
+            text = next((g for g in match.groups() if g), match.group()).strip()
+            yield replace(entry_hit(f, entry, **_named(text, entry.text)), line=number, end_line=number)
 
 
 _QUESTIONS: dict[str, dict[str, Question]] = {
@@ -165,7 +181,7 @@ _QUESTIONS: dict[str, dict[str, Question]] = {
 def _named(found: str, around: str) -> Table:
     """The placeholders that a rule's text may hold."""
     found = " ".join(found.split())[:80]
-    return {"name": found, "text": found, "value": found, "expr": " ".join(around.split())[:100]}
+    return {"name": found, "text": found, "value": found, "flag": found, "expr": " ".join(around.split())[:100]}
 
 
 def _pairs(wanted: str | Mapping[str, str]) -> Iterable[tuple[str, str]]:

@@ -9,15 +9,15 @@ from functools import lru_cache
 
 from gfxgraph.port.archs import Arch
 from gfxgraph.port.budget import FILE_SECONDS, OutOfTimeError, processor_time
-from gfxgraph.port.embedded import embedded_sources
 from gfxgraph.port.files import printable
 from gfxgraph.port.guards import cpp as cpp_guards
 from gfxgraph.port.guards import text as text_guards
+from gfxgraph.port.guards.cpp import Macros
 from gfxgraph.port.guards.python import PyGuards
-from gfxgraph.port.guards.worlds import NVIDIA, DeviceKind
+from gfxgraph.port.guards.worlds import DeviceKind
 from gfxgraph.port.impact import rank
-from gfxgraph.port.model import Finding, Hit, Rule, Scope, Severity, SkippedFile
-from gfxgraph.port.project import ANSWERED_BY_HOME, CUDA_ONLY, HOME, Project, UnreadableError, kind_of
+from gfxgraph.port.model import Finding, Hit, Rule, Severity, SkippedFile
+from gfxgraph.port.project import ANSWERED_BY_HOME, HOME, Project, UnreadableError, kind_of
 from gfxgraph.port.readers.cpp import CppFile
 from gfxgraph.port.readers.directives import TooDeepError
 from gfxgraph.port.readers.python import PyFile
@@ -28,6 +28,7 @@ from gfxgraph.port.registry import Check, for_kind
 _IGNORE = re.compile(r"gfxport:\s*(?P<what>ignore(?:-next-line|-file)?)\s*(?:\[(?P<rules>[^\]]*)\])?(?P<reason>.*)")
 
 _MAX_SPAN = 40
+_CUDA_ONLY = ("cutlass", "cuda", "tensorrt", "pycuda", "numba.cuda", "deep_gemm", "cuda_core")  # no module for AMD
 _IMPORTS = frozenset({"cutlass", "cuda-python-stack", "nvidia-only-library", "cuda-only-module", "nvml-import"})
 _OTHER = re.compile(
     r"(?i)(?:^|[/_.-])(?:cpu|no[-_]?gpu|mps|mac(?:os)?|xpu|npu|tpu|ascend|intel|dml|directml|ipex|openvino|vulkan|metal|sycl|musa)(?:[_.-][^/]*)?$"
@@ -152,9 +153,8 @@ def _needed(kind: str) -> tuple[list[tuple[Rule, Check, frozenset[str]]], frozen
 def _audit_text(result: FileResult, context: Context, kind: str, text: str, archs: tuple[Arch, ...]) -> None:
     rules = wanted(kind, text.lower())
     if kind == "python":
-        embedded = "__global__" in text or "threadIdx" in text or "RawKernel" in text or "__device__" in text
-        if rules or embedded or "import" in text:
-            _audit_python(result, context, text, rules, archs, embedded)
+        if rules or "import" in text:
+            _audit_python(result, context, text, rules, archs)
     elif not rules:
         return
     elif kind == "cpp":
@@ -191,8 +191,6 @@ def _run_lines(
             reached, reason = archs, ""
             if isinstance(hit.node, LogicalLine):
                 reached, reason = text_guards.reaching(hit.node, archs)
-                if rule.scope is Scope.ONLY_AMD and context.vendor != "amd" and not text_guards.only_amd(hit.node):
-                    continue
             _record(context, result, rule, hit, file.lines, reached, reason)
 
 
@@ -202,12 +200,11 @@ def _audit_python(
     text: str,
     rules: list[tuple[Rule, Check]],
     archs: tuple[Arch, ...],
-    embedded: bool,
 ) -> None:
     file = PyFile(result.path, text)
     guards = PyGuards(file, context.project)
     context.guards = guards
-    needed = context.project.needs_of(result.path, CUDA_ONLY, deep=False)
+    needed = _cuda_only(file, context.project)
     for rule, check in rules:
         for hit in guarded_run(rule, check, file, context, result):
             node = hit.node
@@ -216,28 +213,10 @@ def _audit_python(
             if isinstance(node, ast.AST):
                 if is_said(file, node):
                     continue
-                if (
-                    rule.scope is Scope.ONLY_AMD
-                    and context.vendor != "amd"
-                    and guards.exclusion(node, NVIDIA) is None
-                ):
-                    continue
                 reached, reason = guards.reaching(node, archs)
             else:
                 reached, reason = archs, ""
             _record(context, result, rule, hit, file.lines, reached, reason)
-    if embedded:
-        for node, source, first in embedded_sources(file):
-            reached, reason = guards.reaching(node, archs)
-            inner = CppFile(result.path, source, first)
-            cpp_rules = wanted("cpp", source.lower())
-            for rule, check in cpp_rules:
-                if rule.code in ("untranslated-cuda",):
-                    continue
-                for hit in guarded_run(rule, check, inner, context, result):
-                    through, why = _cpp_reach(inner, hit, rule, context, reached)
-                    if through is not None:
-                        _record(context, result, rule, hit, file.lines, through, reason or why)
     for node, module, level, names in file.import_sites:
         base = "." * level + module
         dotted = [base, *(f"{base}.{name}" if module else base + name for name in names)]
@@ -245,6 +224,22 @@ def _audit_python(
         if own:  # of the repository's own modules
             excluded = all(guards.exclusion(node, DeviceKind(arch)) is not None for arch in archs)
             result.imports += [(name, excluded) for name in own]
+
+
+def _cuda_only(file: PyFile, project: Project) -> str:
+    """The package for NVIDIA alone that a module cannot be imported without, or ""."""
+    for node, module, level, _ in file.import_sites:
+        if (
+            level
+            or not any(module == n or module.startswith(f"{n}.") for n in _CUDA_ONLY)
+            or not file.at_import(node)
+        ):
+            continue
+        if file.caught(node, "ImportError", "ModuleNotFoundError") or project.module_path(file.path, module):
+            continue
+        if not any(isinstance(up, ast.If) for up in file.ancestors(node)):
+            return module
+    return ""
 
 
 _SAYS = frozenset(
@@ -271,16 +266,10 @@ def is_said(file: PyFile, node: ast.AST) -> bool:
     return False
 
 
-def _cpp_reach(
-    file: CppFile, hit: Hit, rule: Rule, context: Context, archs: tuple[Arch, ...]
-) -> tuple[tuple[Arch, ...] | None, str]:
-    macros = context.project.macros
+def _cpp_reach(file: CppFile, hit: Hit, macros: Macros, archs: tuple[Arch, ...]) -> tuple[tuple[Arch, ...], str]:
     arm = file.arm(hit.line)
     if hit.guard_free and arm is not None:
-        arm = arm.parent if arm.line + file.offset == hit.line else arm
-    if rule.scope is Scope.ONLY_AMD:
-        if context.vendor != "amd" and not cpp_guards.only_amd(arm, macros):
-            return None, ""
+        arm = arm.parent if arm.line == hit.line else arm
     if arm is None:
         return archs, ""
     key = (arm.index, *(a.name for a in archs))
@@ -298,9 +287,8 @@ def _run_cpp(
 ) -> None:
     for rule, check in rules:
         for hit in guarded_run(rule, check, file, context, result):
-            reached, reason = _cpp_reach(file, hit, rule, context, archs)
-            if reached is not None:
-                _record(context, result, rule, hit, file.lines, reached, reason)
+            reached, reason = _cpp_reach(file, hit, context.project.macros, archs)
+            _record(context, result, rule, hit, file.lines, reached, reason)
 
 
 def _record(

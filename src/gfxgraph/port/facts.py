@@ -12,7 +12,7 @@ from gfxgraph.port import bounded as re
 from gfxgraph.port.budget import OutOfTimeError, processor_time
 from gfxgraph.port.guards.cpp import close_over
 from gfxgraph.port.model import SkippedFile
-from gfxgraph.port.project import CUDA_ONLY, Project, UnreadableError
+from gfxgraph.port.project import Project, UnreadableError
 from gfxgraph.port.readers.directives import Arm, Directive, TooDeepError, arms_of, blank_comments, scan
 
 # A variable, member or parameter, a function or a macro that the project itself calls cudaSomething.
@@ -33,7 +33,6 @@ _OF_DEVICE = (
 _OWN_FUNCTION = re.compile(rf"^[^\n;#/]*[\w>&*]\s+({_OF_DEVICE})\s*\([^;{{}}()]*\)\s*(?:const\s*)?\{{", re.M)
 _MAY_BE_OWN = re.compile(rf"\b(?:{_OF_DEVICE})\b")
 _EXTENSION = re.compile(r"\bCUDAExtension\b|cpp_extension\.load\b|\bload_inline\b|cpp_extension import .*\bload\b")
-_CUDA_IMPORT = re.compile(rf"(?m)^[ \t]*(?:import|from)[ \t]+(?:{'|'.join(map(re.escape, CUDA_ONLY))})\b")
 _FRAMEWORK = re.compile(r"(?im)^[ \t]*-?[ \t]*[\"']?(torch|tensorflow|jax)[\"']?(?![\w-])")
 _HIP_BUILD = re.compile(
     r"enable_language\(\s*HIP|find_package\(\s*hip\b|LANGUAGES[^)]*\bHIP\b|\bhipcc\b|hip_add_", re.I
@@ -51,12 +50,10 @@ class _Found:
         self.macros: set[str] = set()
         self.modules: set[str] = set()
         self.requires: set[str] = set()
-        self.cuda_modules: set[str] = set()
 
     def done(self, project: Project) -> None:
         project.macros = close_over(self.conditionals)
         project.warp_folders = frozenset(self.folders)
-        project.cuda_modules = frozenset(self.cuda_modules)
         project.requires = frozenset(self.requires)
         project.own_names = frozenset(self.own)
         project.extension_sources = frozenset(self.sources)
@@ -116,8 +113,6 @@ def _lines_with(word: str, text: str) -> str:
 
 
 def _python(project: Project, found: _Found, path: str, text: str) -> None:
-    if _CUDA_IMPORT.search(text):
-        found.cuda_modules.add(path)
     if path.endswith("setup.py"):
         _requirements(project, found, path, text)
     if not _EXTENSION.search(text):
@@ -137,4 +132,3 @@ def _requirements(project: Project, found: _Found, path: str, text: str) -> None
 
 def _build(project: Project, found: _Found, path: str, text: str) -> None:
     project.has_hip_build |= bool(_HIP_BUILD.search(text))
-    project.has_werror |= "-Werror" in text

@@ -25,7 +25,7 @@ def printable(text: str) -> str:
 
 
 def write_out(path: str, text: str, *, tree: str | None = None) -> None:
-    """Write a file that the user named: a patch, a baseline, a report.
+    """Write a file that the user named: a patch.
 
     A name below ``tree``, the audited folder, is written as ``write_inside`` does; elsewhere the folder is the
     user's own, and only the file itself is never reached through a link.

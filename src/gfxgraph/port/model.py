@@ -58,13 +58,6 @@ class Impact(_Level):
     NAME = 3  # a name that a translator or a second target takes care of
 
 
-class Scope(StrEnum):
-    """Which code a rule is about, as seen by the guards round it."""
-
-    REACHES_AMD = "reaches_amd"  # anything an AMD device may run
-    ONLY_AMD = "only_amd"  # inside an arm that only AMD runs
-
-
 @dataclass(frozen=True, slots=True)
 class Text:
     """One language of a rule. ``what`` may hold ``{placeholders}`` that a hit fills in."""
@@ -95,7 +88,6 @@ class Rule:
     harm: Impact = Impact.BREAKS
     fix: Fix = Fix.NONE
     archs: ArchSet = ALL
-    scope: Scope = Scope.REACHES_AMD
     effort: Effort | None = None
     needs: tuple[str, ...] = ()
     versions: str = ""

@@ -56,7 +56,6 @@ WORDS: dict[str, tuple[str, str]] = {
                        "处位于已排除 AMD 的保护之内；--show-guarded 可列出"),
     "milder": ("milder findings left out; --severity info lists them", "处更轻的发现未列出；--severity info 可列出"),
     "suppressed": ("suppressed by inline ignores", "处被行内忽略"),
-    "baselined": ("known from the baseline", "处已在基线中"),
     "safe_hint": ("can be fixed safely: gfxgraph port fix", "处可安全修复：gfxgraph port fix"),
     "not_installed": ("not installed", "未安装"),
     "targets": ("targets", "目标架构"),

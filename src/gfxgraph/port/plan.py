@@ -23,7 +23,6 @@ _BY_HAND: dict[str, Pair] = {
     "cutlass": ("Replace CUTLASS by Composable Kernel, hipBLASLt, Triton or aiter", "以 Composable Kernel、hipBLASLt、Triton 或 aiter 取代 CUTLASS"),
     "wmma": ("Rewrite matrix-unit code for rocWMMA", "把矩阵单元代码改写为 rocWMMA"),
     "libcudacxx-cg": ("Replace cooperative-group reductions, async copies and clusters", "替换 cooperative groups 的归约、异步复制与 cluster"),
-    "dynamic-parallelism": ("Restructure launches from device code", "重构设备端启动"),
     "cudnn-cpp": ("Port cuDNN calls to MIOpen", "把 cuDNN 调用移植到 MIOpen"),
     "nvidia-only-library": ("Choose counterparts for libraries without ROCm support", "为没有 ROCm 支持的库选择替代"),
     "sync-in-capture": ("Move host reads out of captured regions", "把主机读取移出捕获区域"),

@@ -5,7 +5,6 @@ Holds plain data and can be sent to worker processes; parsed files are cached pe
 
 from __future__ import annotations
 
-import ast
 import codecs
 import io
 import os
@@ -25,7 +24,6 @@ from gfxgraph.port.guards.names import AMD_WORDS, words
 from gfxgraph.port.model import SkippedFile
 from gfxgraph.port.readers.python import PyFile
 
-CUDA_ONLY = ("cutlass", "cuda", "tensorrt", "pycuda", "numba.cuda", "deep_gemm", "cuda_core")  # no module for AMD
 MAX_BYTES = 2_000_000
 MAX_READ = 32_000_000  # lock files may be larger than sources; nothing is read beyond this
 MOST_DEPTH = 64
@@ -34,8 +32,7 @@ _GIT_S = 10
 HOME = "hip_compat"  # the folder that `port fix` writes: it is AMD's, and nothing in it is left to port
 # What the folder answers: names, targets and paths of CUDA's toolkit.
 ANSWERED_BY_HOME = frozenset(
-    {"untranslated-cuda", "cmake-cuda-language", "cuda-link-libs", "cmake-cuda-arch", "cub-primitives", "nvtx",
-     "cuda-named-in-recipe"}
+    {"untranslated-cuda", "cmake-cuda-language", "cuda-named-in-recipe"}
 )  # fmt: skip
 _SKIP_DIRS = frozenset(
     {HOME, ".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".tox", ".nox", "site-packages",
@@ -114,7 +111,6 @@ class Project:
         has_home: the folder that `port fix` writes is there.
         asks_cuda_home: the build of a torch extension asks for CUDA_HOME and so defines nothing on ROCm.
         extension_names: modules that this repository builds itself.
-        cuda_modules: Python files that name a package of CUDA_ONLY in an import.
         requires: which frameworks with builds by platform its lists of packages name; ``other`` for a list without.
         extension_macros: names that the Python build of a torch extension defines, on ROCm too.
         extension_sources: file names that a torch extension builds, which torch's hipify translates.
@@ -133,21 +129,18 @@ class Project:
     has_torch_extension: bool = False
     asks_cuda_home: bool = False
     has_hip_build: bool = False
-    has_werror: bool = False
     has_home: bool = False
     requires: frozenset[str] = frozenset()
-    cuda_modules: frozenset[str] = frozenset()
     diff: dict[str, frozenset[int]] | None = None
     _by_module: dict[str, list[str]] = field(default_factory=dict)
     _amd_keys: set[str] = field(default_factory=set)
     _parsed: dict[str, PyFile | None] = field(default_factory=dict)
     _named: dict[tuple[str, str], bool] = field(default_factory=dict)
-    _needs: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
         # Trees are cheaper to make again than to send.
-        state["_parsed"], state["_named"], state["_needs"] = {}, {}, {}
+        state["_parsed"], state["_named"] = {}, {}
         return state
 
     # -- files -------------------------------------------------------------------------------------
@@ -181,7 +174,6 @@ class Project:
         """Drop what was parsed: an interrupted reader may hold half of its indexes."""
         self._parsed.clear()
         self._named.clear()
-        self._needs.clear()
 
     # -- modules -----------------------------------------------------------------------------------
 
@@ -221,38 +213,6 @@ class Project:
             return None
         parsed = self.parsed(found[0])
         return None if parsed is None else (parsed, found[1])
-
-    def needs_of(self, path: str, names: tuple[str, ...], *, deep: bool = True, depth: int = 3) -> str:
-        """The first of some packages that a module cannot be imported without, directly or not; or ""."""
-        folder = path[: -len("__init__.py")] if path.endswith("/__init__.py") else ""
-        if path not in self.cuda_modules and not (
-            deep and folder and any(p.startswith(folder) for p in self.cuda_modules)
-        ):
-            return ""  # without parsing it
-        key = (path, f"needs {names} {deep}")
-        if key in self._needs:
-            return self._needs[key]
-        self._needs[key] = ""  # a circle of imports needs nothing by itself
-        found, parsed = "", self.parsed(path)
-        for node, module, level, imported in parsed.import_sites if parsed is not None and depth else ():
-            assert parsed is not None
-            if not parsed.at_import(node) or parsed.caught(node, "ImportError", "ModuleNotFoundError"):
-                continue
-            if any(isinstance(up, ast.If) for up in parsed.ancestors(node)):
-                continue
-            full = "." * level + module
-            if not level and any(full == n or full.startswith(f"{n}.") for n in names):
-                if self.module_path(path, full) is None:
-                    found = full
-            elif deep and level and path.endswith("/__init__.py"):  # a package is what it imports of its own
-                for dotted in (full, *(f"{full}.{n}" if module else full + n for n in imported)):
-                    inner = self.module_path(path, dotted)
-                    if inner is not None and inner[0] != path and inner[0].startswith(path[: -len("__init__.py")]):
-                        found = found or self.needs_of(inner[0], names, depth=depth - 1)
-            if found:
-                break
-        self._needs[key] = found
-        return found
 
     def has_file(self, path: str) -> bool:
         return path in self._path_set()

@@ -17,7 +17,7 @@ from typing import Any
 
 from gfxgraph.port import archs
 from gfxgraph.port import rules as _package
-from gfxgraph.port.model import Effort, Fix, Impact, Rule, Scope, Severity, Text
+from gfxgraph.port.model import Effort, Fix, Impact, Rule, Severity, Text
 
 KINDS = ("python", "cpp", "requirements", "docker", "shell", "cmake", "make", "recipe", "yaml", "ini")
 Table = dict[str, Any]
@@ -60,7 +60,7 @@ def _loaded(row: Table) -> Loaded:
         harm=Impact[row.pop("harm", "breaks").upper()], fix=Fix(row.pop("fix", "none")),
         effort=Effort[row.pop("effort").upper()] if "effort" in row else None,
         archs=archs.lds_below(int(lds[4:])) if row.pop("archs", "ALL").startswith("lds<") else getattr(archs, lds),
-        scope=Scope(row.pop("scope", "reaches_amd")), en=Text(*row.pop("en")), zh=Text(*row.pop("zh")),
+        en=Text(*row.pop("en")), zh=Text(*row.pop("zh")),
         needs=tuple(row.pop("needs", ())), **row,
     )  # fmt: skip
     return Loaded(rule, checks, {kind: _function(name) for kind, name in edits.items()})

@@ -168,7 +168,6 @@ def _totals(audit: Audit, console: Console, lang: str) -> None:
         (audit.n_milder, "milder"),
         (len(audit.guarded), "hidden_guarded"),
         (len(audit.suppressed), "suppressed"),
-        (len(audit.baselined), "baselined"),
     ):
         if count:
             console.print(f"[dim]{count} {word(key, lang)}[/]")
@@ -185,7 +184,6 @@ def as_json(audit: Audit, *, lang: str, guarded: bool) -> dict[str, Any]:
         "guarded": [_row(f, lang) for f in audit.guarded] if guarded else len(audit.guarded),
         "milder": audit.n_milder,
         "suppressed": len(audit.suppressed),
-        "baselined": len(audit.baselined),
         "skipped": [{"path": s.path, "reason": s.reason, "detail": s.detail} for s in audit.skipped],
     }
 

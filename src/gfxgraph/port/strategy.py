@@ -20,9 +20,7 @@ from gfxgraph.port.model import Finding
 from gfxgraph.port.project import Project
 
 Pair = tuple[str, str]
-_NO_COUNTERPART = frozenset(
-    {"inline-ptx", "cutlass", "wmma", "libcudacxx-cg", "dynamic-parallelism", "cudnn-cpp", "ptx-cubin-load"}
-)
+_NO_COUNTERPART = frozenset({"inline-ptx", "cutlass", "wmma", "libcudacxx-cg", "cudnn-cpp", "ptx-cubin-load"})
 _MANY = 0.4  # of the files with device code: beyond, translating them is writing them anew
 
 

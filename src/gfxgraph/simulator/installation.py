@@ -173,7 +173,7 @@ def _patch_modules(sim: Simulator, undo: Replaced) -> None:
     undo.replace(cuda, "_get_device_properties", lambda index: device_properties(sim))
     undo.replace(cuda, "_cudart", cudart_module(sim))
     undo.replace(cuda, "default_generators", (sim.default_generator,))
-    undo.replace(cuda, "device_count", lambda: 1)
+    undo.replace(cuda, "_cached_device_count", 1)  # what device_count() answers, by whatever name it was imported
     undo.replace(cuda, "is_available", lambda: True)
     undo.replace(torch.backends.cuda, "is_built", lambda: True)
     undo.replace(torch.backends.cudnn, "is_acceptable", lambda tensor: False)  # without its warning

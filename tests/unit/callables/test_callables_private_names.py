@@ -20,9 +20,9 @@ OF_SOME_BUILDS = {
 """Not in builds for the CPU alone."""
 
 WHERE = {
-    "torch._dynamo.": ("trace/", "padding/symbolic.py"),
+    "torch._dynamo.": ("trace/", "padding/rows.py"),
     "torch._C._dynamo.": ("trace/", "fast_path.py"),
-    "torch._subclasses.": ("padding/symbolic.py", "pieces/region.py"),
+    "torch._subclasses.": ("padding/rows.py", "pieces/region.py"),
     "torch.fx._": ("trace/dynamo.py",),
 }
 """Who alone may know the inside of a part of torch."""

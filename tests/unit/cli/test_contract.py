@@ -197,13 +197,8 @@ run --simulate {d}/empty.py/x.py
 run --simulate --report {d}/good.py {d}/good.py
 run --simulate --stats={d}/folder/../good.py {d}/good.py
 explain /proc/self/mem
-port audit {d}/cuda --write-baseline=
-port audit {d}/cuda --sarif=
 report {d}/left --out=
 port fix {d}/cuda --unsafe --output {d}/nope/x.patch
-port audit {d} --write-baseline {d}/nope/base.json
-port audit {d} --sarif {d}/nope/x.sarif
-port audit {d} --sarif {d}
 port agent {d} --gate {d}/nope.json
 explain nope/nope
 explain {d}/folder/
@@ -216,8 +211,6 @@ port audit {n}
 port plan /dev/null
 port audit /dev/null
 port audit {d}/loop
-port audit {d} --sarif /dev/full
-port audit {d} --write-baseline /dev/full
 port agent {d} --gate {d}/folder
 port fix {d} --output {d}/folder
 port fix {d} --hipify=
@@ -288,9 +281,6 @@ port audit {d}/left
 port audit {d}/cuda --max-bytes 1
 port plan {d}/bad.json
 port audit {d} --diff=--output=x
-port audit {d} --baseline {d}/nope.json
-port audit {d} --baseline {d}/bad.json
-port audit {d} --baseline {d}/list.json
 port rule GFX
 port agent {d} --gate {d}/bad.json
 port agent {d} --gate {d}/list.json
@@ -298,12 +288,10 @@ port agent {d} --gate {d}/binary.pt
 port agent {d} --gate {d}/deep.json
 port fix {d} --apply --dry-run
 port fix {d} --apply --output x.patch
-port fix {d} --apply --test=
 port fix {d} --dry-run --hipify out
 port audit {d} --diff=
 port verify record {d}/model.py:step --device cpu --out {d}/new.pt
 port verify record {d}/model.py:step --shape 1x-2x3
-port fix {d} --test true
 port pip
 port pip -- download x
 port pip -- uninstall torch

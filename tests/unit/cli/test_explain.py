@@ -97,7 +97,7 @@ def test_a_file_is_read(tmp_path):
 def test_a_code_gives_its_page_and_list_gives_all():
     """The page holds notes of all families; the list one line an entry."""
     page = explain("illegal_address").stdout.decode()
-    assert "on RDNA2:" in page and "on CDNA:" in page and "hipErrorIllegalAddress (HIP 700)" in page
+    assert "RDNA2:" in page and "CDNA:" in page and "hipErrorIllegalAddress (HIP 700" in page
     listed = explain("--list").stdout.decode().splitlines()
     assert len(listed) > 120 and any(line.startswith("kfd_permission ") for line in listed)
     assert "没有" in explain("--list", GFXGRAPH_LANG="zh").stdout.decode()

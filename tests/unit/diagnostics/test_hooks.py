@@ -100,7 +100,7 @@ def test_undo_gives_the_hooks_back():
         a.install_diagnostics()()
         assert sys.excepthook is sys.__excepthook__
         assert threading.excepthook is threading.__excepthook__
-        assert not logging.getLogger("asyncio").handlers
+        assert not logging.getLogger("asyncio").filters
     """
     assert run("import sys" + code.replace("\n        ", "\n")).returncode == 0
 

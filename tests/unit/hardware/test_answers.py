@@ -8,7 +8,7 @@ import pytest
 
 from gfxgraph.diagnostics.explain import explain
 from gfxgraph.diagnostics.explanation import Explanation
-from gfxgraph.diagnostics.known import FACTS
+from gfxgraph.diagnostics.situation import FACTS
 from gfxgraph.hardware.answers import facts, with_answers
 from gfxgraph.hardware.checks import Site
 from tests.unit.hardware.trees import LAPTOP, build, machine

@@ -53,8 +53,6 @@ def test_the_worse_of_two_hits_of_a_line_counts(run: Run) -> None:
         ("flake.nix", "buildInputs = [ pkgs.cudaPackages.cudatoolkit ];\n"),
         ("Makefile.gpu", "NVCC = nvcc\n"),
         ("find.py", "import shutil\n\nHAS_GPU = shutil.which('nvidia-smi') is not None\n"),
-        ("paths.py", "INCLUDE = '/usr/local/cuda/include'\n"),
-        ("infer.cpp", "void f(O& o) { OrtCUDAProviderOptions cuda; o.AppendExecutionProvider_CUDA(cuda); }\n"),
         ("scan.cu", '#include "../external/cub/cub/warp/warp_scan.cuh"\n'),
     ],
 )

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -138,22 +135,6 @@ def test_what_is_edited_meanwhile_is_not_written(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("mine\n")
     assert run.restore(str(tmp_path), made) == ["a.py"]
     assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"a.py": "mine\n", "b.py": SOURCE}
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_during_the_test_puts_the_edits_back(tmp_path: Path, number: int) -> None:
-    """Untested edits do not stay, and an empty .gitignore is not deleted."""
-    write(tmp_path / "r", {"m.py": SOURCE, "k.cu": "__global__ void k() {}\n", ".gitignore": "", "setup.py": SETUP})
-    line = [sys.executable, "-m", "gfxgraph", "port", "fix", str(tmp_path / "r"), "--apply", "--test"]
-    waits = f"{sys.executable} -c 'import pathlib,time; pathlib.Path(\"../started\").touch(); time.sleep(60)'"
-    child = subprocess.Popen([*line, waits], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "started").exists() and time.monotonic() < deadline and child.poll() is None:
-        time.sleep(0.05)
-    assert (tmp_path / "r/m.py").read_text() != SOURCE
-    child.send_signal(number)
-    assert child.wait(30) == 130 and "put back" in child.communicate()[1]
-    assert (tmp_path / "r/m.py").read_text() == SOURCE and (tmp_path / "r/.gitignore").read_text() == ""
 
 
 def test_no_right_of_another_user_moves_to_a_file_of_this_one(tmp_path: Path) -> None:

@@ -176,17 +176,6 @@ def test_suggested_means_that_a_diff_can_be_had() -> None:
             assert loaded.edits or loaded.rule.code in ANSWERED_BY_HOME, loaded.rule.code
 
 
-def test_edits_are_undone_where_the_tests_fail(tmp_path: Path) -> None:
-    """--test runs the project's tests on the edited tree; a failure brings the old texts back."""
-    text = f"{GATE}tma = cap >= (9, 0)\n"
-    write(tmp_path, {"m.py": text})
-    options = ["fix", str(tmp_path), "--unsafe", "--apply", "--test"]
-    failed = CliRunner().invoke(command, [*options, "grep -c never m.py"])
-    assert failed.exit_code == 1 and (tmp_path / "m.py").read_text() == text and "undone" in failed.output
-    passed = CliRunner().invoke(command, [*options, "grep -q version.hip m.py"])
-    assert passed.exit_code == 0 and "version.hip" in (tmp_path / "m.py").read_text()
-
-
 def test_fix_says_what_it_leaves(tmp_path: Path) -> None:
     """Every finding without an edit is named with its reason, every precondition with its rule."""
     files = {"k.cu": TAIL, "m.py": f"{GATE}bf16 = cap >= (8, 0)\n", "w.cu": "#define WARP_SIZE 32\n"}
@@ -199,37 +188,19 @@ def test_fix_says_what_it_leaves(tmp_path: Path) -> None:
     assert re.search(r"left GFX330 warp-tail \(\d\): no diff for this: ", output)
 
 
-LANES = """#define WARP_SIZE 32
-__global__ void k(int* o, bool p) {
-  unsigned voted = __ballot_sync(0xffffffff, p);
-  o[threadIdx.x % WARP_SIZE] = __shfl_sync(0xffffffff, o[0], 0);
-  o[1] = voted != 0;
-}
-"""
-
-
-def test_widths_and_masks_are_wide_on_amd_only(tmp_path: Path) -> None:
-    """A constant of 32 and a vote's result get an arm for HIP; NVIDIA's lines stay."""
-    made = only(tmp_path, "k.cu", LANES)
-    for line in (
-        "#define WARP_SIZE 64",
-        "  unsigned long long voted = __ballot_sync(0xffffffffffffffffull, p);",
-    ):
-        assert line in made.new
+def test_widths_are_wide_on_amd_only(tmp_path: Path) -> None:
+    """A constant of 32 gets an arm for HIP; NVIDIA's line stays."""
+    made = only(
+        tmp_path, "k.cu", "#define WARP_SIZE 32\n__global__ void k(int* o) { o[threadIdx.x % WARP_SIZE] = 0; }\n"
+    )
+    assert "#define WARP_SIZE 64" in made.new
     assert gate.check("k.cu", made.old, made.new).passes
     assert all(e.needs for e in made.applied)
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("#define WARP_SIZE 32\nint f(int n) { return n / WARP_SIZE; }\n__global__ void k(int* o) {}\n", "host code"),
-        ("__global__ void k(int* o, bool p) {\n  unsigned v = __ballot_sync(0xffffffff, p);\n  *o = __popc(v);\n}\n",
-         "__popcll"),
-    ],
-)  # fmt: skip
-def test_a_width_that_more_depends_on_is_left(tmp_path: Path, text: str, why: str) -> None:
-    """Where host code reads the constant, or the mask is shifted or counted, nothing is written, and it says why."""
+def test_a_width_that_more_depends_on_is_left(tmp_path: Path) -> None:
+    """Where host code reads the constant nothing is written, and it says why."""
+    text = "#define WARP_SIZE 32\nint f(int n) { return n / WARP_SIZE; }\n__global__ void k(int* o) {}\n"
     made = only(tmp_path, "k.cu", text)
-    assert any(why in r.reason for r in made.refused)
+    assert any("host code" in r.reason for r in made.refused)
     assert "#if defined(__HIP_PLATFORM_AMD__)\n" not in made.new and "__GFX9__" not in made.new

@@ -28,6 +28,15 @@ def test_seeds_and_states_reproduce(sim: simulator.Simulator) -> None:
     assert state.dtype == torch.uint8 and state.device.type == "cpu" and state.numel() == 16
 
 
+def test_seeds_reach_the_device_though_a_machine_hides_its_own(sim: simulator.Simulator, monkeypatch) -> None:
+    """torch.cuda.random has imported ``device_count`` by name; it asks the machine, not the simulator."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    torch.manual_seed(3)
+    first = draw()
+    torch.manual_seed(3)
+    assert torch.equal(draw(), first) and torch.cuda.random.device_count() == 1
+
+
 def test_device_numbers_leave_the_host_generator_alone(sim: simulator.Simulator) -> None:
     """Drawing on the device does not advance the CPU's generator."""
     torch.manual_seed(1)

@@ -1,11 +1,11 @@
 """Whether a graph of a bucket's size serves a smaller call: decided from the graph, then compared once.
 
-    call ── world at the bucket's size, traced or predicted ── the same program? ── verdict on its graph
+    call ── world at the bucket's size ── the same program? ── verdict on its graph
          ── run as it is, and padded, and compared ──> how the bucket serves it
          └─ refused: the operation, its line, what to do; such calls run eagerly
 
 The call itself runs eagerly and its result goes to the caller. The padded run is the second line of defence behind
-the verdict (dependence.py): it is compared with capture/replay/tolerance.py, and all of its effects are undone.
+the verdict (rows.py): it is compared with capture/replay/tolerance.py, and all of its effects are undone.
 
 A size of 1, a stride, or two sizes that happen to be equal give a call a trace of its own, though the function does
 the same. Two traces are the same program for a call if both, on fake tensors of its sizes, are the same operations.
@@ -23,32 +23,31 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, fx
-from torch.utils._pytree import tree_leaves
 
 from gfxgraph.callables.buckets import Bucketed, BucketSizes, Dims, argument_paths
 from gfxgraph.callables.captured import Padded, Route
 from gfxgraph.callables.inputs import dense_copy, front, pad, repeat_last
 from gfxgraph.callables.signature import Args, Call, Kwargs, NotATree, flatten, replace
-from gfxgraph.callables.trace.dynamo import Calls, Frontend
-from gfxgraph.capture.replay.program import is_operations_own
+from gfxgraph.callables.trace.dynamo import Calls, Frontend, Waiting
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.replay.tolerance import is_near
 from gfxgraph.capture.undo import is_interrupt
-from gfxgraph.errors import ConfigError, GfxGraphError, first_line
-from gfxgraph.guard.localize import is_fault
+from gfxgraph.errors import ConfigError, first_line
 from gfxgraph.process import process
 
 if TYPE_CHECKING:
-    from gfxgraph.callables.padding.dependence import Independence
-    from gfxgraph.callables.trace.trace_result import Found
+    from gfxgraph.callables.padding.rows import Independence
     from gfxgraph.callables.trace.world import World
 
 Named = Mapping[int, Mapping[int, str]]
 """By position of the tensor, then by dim: the dynamic dim's name."""
 MOST_SIDES = 4
 """Most traces of one program, for sizes at which torch computes it differently."""
+MOST_UNKNOWN = 32
+"""Calls that wait for one of their bucket's size; from then on such sizes run eagerly."""
 REFUSED = "padding refused"
 JUDGING = "compared with a padded run"
+UNKNOWN = "the function was not called at the bucket's size yet, and may be a different program there"
 OTHER = "the function is a different program at the bucket's size"
 IN_PIECES = "at the bucket's size it is not a single graph: "
 NO_MEMORY = "there is not enough memory to compare a padded run"
@@ -84,23 +83,24 @@ def choose(
         at: the verdicts that hold for calls of these sizes; None if there are none.
     """
     padded = [name for name, n in actual.items() if bucket[name] != n]
-    first = None
+    found: list[Independence] = []
     for chosen in itertools.product(*[(actual[name], bucket[name]) for name in padded]):
         sizes = {**actual, **dict(zip(padded, chosen))}
         there = at(sizes)
-        first = first or there
-        if there is None or first is None:
+        if there is None:
             shown = ", ".join(f"{name}={n}" for name, n in sizes.items())
             return PaddingRefusal(f"the function is a different program for sizes {shown}")
         for name in padded:
             if name not in there.dims:
                 why = f"it reads only the number of rows of {name}, not the rows; pass the number as a tensor"
                 return PaddingRefusal(why)
-            if not there[name].allowed:
-                return PaddingRefusal(there[name].explain(), there[name].op, there[name].where)
-            if first[name] != there[name]:
+            verdict = there.dims[name]
+            if verdict.refusal:
+                return PaddingRefusal(verdict.refusal, verdict.op, verdict.where)
+            if found and found[0].dims[name] != verdict:
                 return PaddingRefusal(OTHER)
-    return first is not None and any(first[name].needs_last for name in padded)
+        found.append(there)
+    return any(found[0].dims[name].needs_last for name in padded)
 
 
 class Judge:
@@ -114,7 +114,6 @@ class Judge:
         dims: the dynamic dims; None if there are none.
         planned: the sizes of its calls.
         eager: calls without a graph, by reason.
-        forget: a weak reference to a function to call for a world whose graphs read tensors that were replaced.
     """
 
     def __init__(
@@ -126,7 +125,6 @@ class Judge:
         dims: Dims | None,
         planned: BucketSizes,
         eager: Calls,
-        forget: Callable[[], Callable[[World], None] | None],
     ) -> None:
         self._fn = fn
         self._run = run
@@ -135,16 +133,17 @@ class Judge:
         self._dims = dims
         self._planned = planned
         self._eager = eager
-        self._forget = forget
         self.refusals: dict[str, PaddingRefusal] = {}
         """By sizes and bucket, as text."""
+        self._n_unknown = 0
+        """Calls at whose bucket's size the function was not called yet."""
         self._known: dict[Any, list[Independence]] = {}
         """The verdicts by program: those of its first trace, and of traces for sizes that it does not cover."""
 
     def explain(self) -> list[str]:
         """One line for each dim of each judged program."""
-        found = itertools.chain.from_iterable(self._known.values())
-        return list(dict.fromkeys(line for each in found for line in each.explain().splitlines()))
+        found = [verdict for known in self._known.values() for each in known for verdict in each.dims.values()]
+        return list(dict.fromkeys(verdict.explain() for verdict in found))
 
     def judge(self, route: Route, call: Call) -> Any:
         """Run the call eagerly, and find out whether its bucket would have given the same result."""
@@ -157,14 +156,15 @@ class Judge:
             return result
         why = f"{REFUSED}: {found.reason}"
         self._eager.count(why)
-        if found.is_final:
-            route.entry, route.why_eager = None, why
-            if bucketed.actual not in self._planned.refused:
-                self._planned.refused.append(bucketed.actual)
-            label = ", ".join(f"{name}={n} in {bucketed.bucket[name]}" for name, n in bucketed.actual.items())
-            self.refusals[label] = found
-            if process.require().counters.event("padding_refused", found.reason, found.op, found.where):
-                process.log.warning("%s: %s", self._name, found.error(bucketed.bucket))
+        if not found.is_final:
+            return result
+        route.entry, route.why_eager = None, why
+        if bucketed.actual not in self._planned.refused:
+            self._planned.refused.append(bucketed.actual)
+        label = ", ".join(f"{name}={n} in {bucketed.bucket[name]}" for name, n in bucketed.actual.items())
+        self.refusals[label] = found
+        if process.require().counters.event("padding_refused", found.reason, found.op, found.where):
+            process.log.warning("%s: %s", self._name, found.error(bucketed.bucket))
         return result
 
     def ahead(self, call: Call, bucketed: Bucketed) -> bool | PaddingRefusal:
@@ -173,8 +173,8 @@ class Judge:
         actual = {name: call.tensors[i].size(dim) for i, named in dims.items() for dim, name in named.items()}
         if actual == bucketed.bucket:
             return False
-        program = None if self._front is None else self._program(call.world, call.args, call.kwargs)
-        return choose(self._verdicts(call, dims, program)[1], actual, bucketed.bucket)
+        program = None if self._front is None else self._program(call.world, call)
+        return choose(self._verdicts(call, dims, program), actual, bucketed.bucket)
 
     def run_known(self, args: Args, kwargs: Kwargs) -> tuple[Any, World | None]:
         """Run the function eagerly, and return its world too; traced now if it has none."""
@@ -191,15 +191,13 @@ class Judge:
         """The call's result, and how its bucket serves it."""
         dims = self._named(call)
         copies = [dense_copy(t, s) if s not in (None, t.size()) else t for t, s in zip(call.tensors, bucketed.sizes)]
-        program = self._in_bucket(call, dims, bucketed, *_with_tensors(call, copies))
-        found: bool | PaddingRefusal
+        program = self._in_bucket(call, *_with_tensors(call, copies))
         if isinstance(program, PaddingRefusal):
             return self._run(*call.args, **call.kwargs), program
-        known, at = self._verdicts(call, dims, program)
-        found = choose(at, bucketed.actual, bucketed.bucket)
+        found = choose(self._verdicts(call, dims, program), bucketed.actual, bucketed.bucket)
         if isinstance(found, PaddingRefusal):
             return self._run(*call.args, **call.kwargs), found
-        outside, written = self._written(call, program, known, copies)
+        outside, written = self._written(call, program, dims, copies)
         for copy, tensor in zip(copies, call.tensors):
             if copy.size() != tensor.size():
                 pad(copy, tensor.size())
@@ -213,11 +211,8 @@ class Judge:
             traced.append(world)
             return result
 
-        compared = Compared()
         unique = list({id(t): t for t in outside}.values())
-        compare(compared, lambda: self._run(*call.args, **call.kwargs), in_bucket, unique, written, call.device)
-        if compared.failed:
-            return compared.result, PaddingRefusal(f"the device failed: {compared.failed}", is_final=False)
+        compared = compare(lambda: self._run(*call.args, **call.kwargs), in_bucket, unique, written, call.device)
         if compared.problem:
             return compared.result, PaddingRefusal(compared.problem)
         if traced[0] is not None and traced[0].why_pieces:
@@ -229,9 +224,7 @@ class Judge:
         assert self._dims is not None
         return self._dims.of(call.structure, call.tensors, lambda: argument_paths(self._fn, call.args, call.kwargs))
 
-    def _in_bucket(
-        self, call: Call, dims: Named, bucketed: Bucketed, args: Args, kwargs: Kwargs
-    ) -> FxProgram | None | PaddingRefusal:
+    def _in_bucket(self, call: Call, args: Args, kwargs: Kwargs) -> FxProgram | None | PaddingRefusal:
         """The program that runs at the bucket's size, with the call's inputs, or why that is not the call's.
 
         None if nothing is traced.
@@ -239,53 +232,42 @@ class Judge:
         front = self._front
         if front is None:
             return None
-        world = front.find(args, kwargs)
+        here, world = self._program(call.world, call), front.find(args, kwargs)
         if world is call.world:
-            return self._program(world, call.args, call.kwargs)
-        here = self._program(call.world, call.args, call.kwargs)
+            return here
         if world is None:
-            if any(bucketed.actual[name] == 1 for name in bucketed.padded_names):
-                return PaddingRefusal("no call with more than one row has been traced yet", is_final=False)
-            why = front.why_no_more()
-            if why:
-                return PaddingRefusal(why)
-            # Without running it: the function may do something else at a size that was not traced.
-            seen = front.foresee(args, kwargs)
-            if seen is None:
-                own = choose(self._verdicts(call, dims, here)[1], bucketed.actual, bucketed.bucket)
-                return own if isinstance(own, PaddingRefusal) else PaddingRefusal(OTHER)
-            there = FxProgram(seen[0], {**seen[1], "L": front._given(call.args, call.kwargs)}, None)
-        else:
-            if front.has_moved(world, args, kwargs):
-                forget = self._forget()
-                if forget is not None:
-                    forget(world)
-                front.rebind(world, args, kwargs)
-            if world.why_pieces:
-                return PaddingRefusal(IN_PIECES + world.why_pieces)
-            there = self._program(world, call.args, call.kwargs)
+            self._n_unknown += 1
+            is_final = bool(front.why_no_more()) or self._n_unknown >= MOST_UNKNOWN
+            return PaddingRefusal(front.why_no_more() or UNKNOWN, is_final=is_final)
+        if world.why_pieces:
+            return PaddingRefusal(IN_PIECES + world.why_pieces)
+        there = self._program(world, call)
         return there if is_same_program(here, there) else PaddingRefusal(OTHER)
 
-    def _program(self, world: World, args: Args, kwargs: Kwargs) -> FxProgram:
+    def _program(self, world: World, call: Call) -> FxProgram:
         assert self._front is not None
-        return FxProgram(world.found, {**world._names, "L": self._front._given(args, kwargs)}, world)
+        return FxProgram(world, self._front._given(call.args, call.kwargs))
 
     # -- verdicts -------------------------------------------------------------------------------------
 
+    def _of(self, call: Call, dims: Named, program: FxProgram | None) -> list[Independence]:
+        """The verdicts that are known of a program."""
+        which = call.world.token if program is None else program.graph
+        return self._known.setdefault((call.kind_with_dims(dims), which), [])
+
     def _verdicts(
         self, call: Call, dims: Named, program: FxProgram | None
-    ) -> tuple[list[Independence], Callable[[Mapping[str, int]], Independence | None]]:
-        """The verdicts on the padding of a program: those known, and those for given sizes.
+    ) -> Callable[[Mapping[str, int]], Independence | None]:
+        """The verdict on the padding of a program, for given sizes.
 
-        What the trace of an FX graph assumes about sizes only decides how torch computes them (an unaligned attention
-        mask is padded, a convolution of few rows takes another kernel), so other sizes get a trace of their own. A
-        function that is not traced by Dynamo may itself be another program there.
+        What the trace of an FX graph assumes about sizes only decides how torch computes them (a convolution of few
+        rows takes another kernel), so other sizes get a trace of their own. A function that is not traced by Dynamo
+        may itself be another program there.
         """
         # lazily: sympy and Dynamo take longer to import than torch, and only padding needs them here
-        from gfxgraph.callables.padding.dependence import rows_independent
+        from gfxgraph.callables.padding.rows import rows_independent
 
-        which = call.world.token if program is None else program.graph
-        known = self._known.setdefault((call.kind_with_dims(dims), which), [])
+        known = self._of(call, dims, program)
         most = 1 if program is None else MOST_SIDES
 
         def alone(*given: Tensor) -> Any:
@@ -303,20 +285,19 @@ class Judge:
                 known.append(found)
             return found if found is not None and found.holds(sizes) else None
 
-        return known, at
+        return at
 
     def _written(
-        self, call: Call, program: FxProgram | None, known: Sequence[Independence], copies: list[Tensor]
+        self, call: Call, program: FxProgram | None, dims: Named, copies: list[Tensor]
     ) -> tuple[list[Tensor], list[Written]]:
         """External tensors that the function writes to, and written arguments: name, the call's tensor, the padded
         run's.
         """
         names = argument_paths(self._fn, call.args, call.kwargs)
         outside: list[Tensor] = list(getattr(call.world, "written", ()))
-        if program is not None and program.world is None:  # only its run shows what its own trace writes
-            outside += [t for t in call.world.tensors if t.is_cuda and not isinstance(t, torch.nn.Parameter)]
         written: list[Written] = []
         places = program.places(call.tensors) if program is not None else {i: i for i in range(len(names))}
+        known = self._of(call, dims, program)
         for at in sorted({at for each in known for verdict in each.dims.values() for at in verdict.written}):
             i = places.get(at)
             if i is None:
@@ -350,22 +331,18 @@ class Compared:
     structure: Any = None
     outputs: list[Tensor] = field(default_factory=list)
     problem: str = ""
-    failed: str = ""
-    """How the device failed in the other run, which says nothing about it; "" if it did not."""
 
 
 def compare(
-    found: Compared,
     call: Callable[[], Any],
     other: Callable[[], Any],
     outside: Sequence[Tensor],
     written: Sequence[Written],
     device: int,
-) -> None:
+) -> Compared:
     """Run ``call``, then ``other``, and leave the state as after ``call`` alone.
 
     Args:
-        found: filled in; has the result even if ``other`` raises.
         outside: external tensors that either of them writes to.
         written: arguments that are written to.
 
@@ -373,17 +350,16 @@ def compare(
     """
     generators = torch.default_generator, torch.cuda.default_generators[device]
     places = [t.detach() for t in outside]
+    found = Compared()
     try:
         before = Rollback(places, generators)
     except torch.OutOfMemoryError:
-        found.result, found.problem = call(), NO_MEMORY
-        return
+        return Compared(call(), problem=NO_MEMORY)
     found.result = call()
     try:
         found.structure = flatten(found.result, found.outputs)
     except NotATree as error:
-        found.problem = f"its result cannot be taken apart: {error}"
-        return
+        return Compared(found.result, problem=f"its result cannot be taken apart: {error}")
     after = Rollback((), generators)
     try:
         after.save(places)
@@ -393,20 +369,13 @@ def compare(
         found.problem = _difference(found, kept, other()) or _effects(after, written)
         if not found.problem and after.has_drawn():
             found.problem = "it draws different random numbers at the bucket's size"
-    except torch.OutOfMemoryError:
-        found.problem = NO_MEMORY
     except Exception as error:  # whatever the function raises at a size that it was not called with
         if is_interrupt(error):
             raise
-        said = f"{type(error).__name__}: {first_line(error)}"
-        if is_operations_own(error) or (isinstance(error, GfxGraphError) and not is_fault(error)):
-            found.problem = f"the function fails on it: {said}"
-        else:
-            found.failed = said
-            what = "the device failed while a call was compared with its bucket or its pieces"
-            process.require().report("fallback", what, said)
+        found.problem = f"the function fails on it: {type(error).__name__}: {first_line(error)}"
     finally:
         after.put_back()
+    return found
 
 
 def _difference(found: Compared, kept: Sequence[Tensor], result: Any) -> str:
@@ -450,17 +419,15 @@ class FxProgram:
     """One of Dynamo's FX graphs, with the inputs of one call.
 
     Args:
-        found: the FX graph, and the sources of its placeholders.
-        scope: the namespace of the sources: the call's ``L``, and names of Dynamo's own.
-        world: the world that it was traced in; None if it has not run.
+        world: the world that it was traced in.
+        given: the call's ``L``.
     """
 
-    def __init__(self, found: Found, scope: Mapping[str, Any], world: World | None) -> None:
-        self.graph: fx.GraphModule = found.graph
-        self.sources = found.sources
-        self.world = world
+    def __init__(self, world: World, given: Mapping[str, Any]) -> None:
+        self.graph: fx.GraphModule = world.found.graph
+        self.sources: list[str] = world.found.sources
         nodes = self.graph.graph.find_nodes(op="placeholder")
-        given = dict(scope)
+        given = {**world._names, "L": given}
         self.inputs = [eval(source, given) if source else _hint(node) for node, source in zip(nodes, self.sources)]
 
     def places(self, tensors: Sequence[Tensor]) -> dict[int, int]:
@@ -472,56 +439,38 @@ class FxProgram:
         """``dims`` by position of the placeholder."""
         return {at: dims[i] for at, i in self.places(tensors).items() if i in dims}
 
-    def operations(self) -> list[Any] | None:
-        """What the graph does with tensors of the call's sizes; equal for the same program. None if unknown."""
-        # lazily: sympy and Dynamo again
-        from gfxgraph.callables.padding.symbolic import NotTraced, traced
-
-        if "" in self.sources:  # a number that Dynamo computed in the call that it traced
-            return None
-        try:
-            found = traced(self.graph, self.inputs, {})
-        except NotTraced:
-            return None
-        order: dict[int, Any] = {
-            id(t): source for t, source in zip(found.inputs, self.sources) if isinstance(t, Tensor)
-        }
-
-        def plain(value: Any) -> Any:
-            if isinstance(value, (list, tuple)):
-                return [plain(each) for each in value]
-            if isinstance(value, Mapping):
-                return {name: plain(each) for name, each in value.items()}
-            if isinstance(value, Tensor):
-                return order[id(value)] if id(value) in order else _content(value)
-            # An int is no float: 2 and 2.0 make other dtypes. What is still a symbol is equal to nothing.
-            return object() if hasattr(value, "node") else (type(value), value)
-
-        made: list[Any] = []
-        for each in found.tape:
-            made.append((each.op, plain(each.args), plain(each.kwargs)))
-            for leaf in each.leaves:
-                order.setdefault(id(leaf), len(order))
-        return [*made, plain(tree_leaves(found.results))]
-
 
 def is_same_program(one: FxProgram, other: FxProgram) -> bool:
-    """Whether the two do the same for the calls that they were made with; False if unknown."""
+    """Whether the two do the same for the call that they were made with; False if unknown."""
     if one.graph is other.graph:
         return True
-    mine = one.operations()
-    return mine is not None and mine == other.operations()
+    if "" in (*one.sources, *other.sources):  # a number that Dynamo computed in the call that it traced
+        return False
+    tensors = {n: v for each in (one, other) for n, v in zip(each.sources, each.inputs) if isinstance(v, Tensor)}
+    mine = _operations(one, tensors)
+    return mine is not None and mine == _operations(other, tensors)
 
 
-def _content(tensor: Tensor) -> Any:
-    """A constant is identified by its content if it is small, otherwise by identity."""
-    if tensor.numel() > _MOST_COMPARED:
-        return id(tensor)
-    return tensor.dtype, tuple(tensor.shape), repr(tensor.tolist())
+def _operations(program: FxProgram, tensors: Mapping[str, Tensor]) -> Any:
+    """What the graph does with tensors of the call's sizes, as code and its constants; None if unknown."""
+    # lazily: sympy again
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def run(*given: Tensor) -> Any:
+        named = dict(zip(tensors, given))
+        return program.graph(*[named.get(n, value) for n, value in zip(program.sources, program.inputs)])
+
+    try:
+        with Waiting():
+            made = make_fx(run, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors.values())
+        constants = [getattr(made, str(node.target)) for node in made.graph.find_nodes(op="get_attr")]
+        return made.code, [(t.dtype, id(t) if t.numel() > _MOST_COMPARED else t.tolist()) for t in constants]
+    except (RuntimeError, TypeError, ValueError, AssertionError, LookupError, AttributeError, ArithmeticError):
+        return None
 
 
 _MOST_COMPARED = 4096
-"""Most elements of a graph's constant that are compared."""
+"""Most elements of a graph's constant that are compared; a larger one is known by its identity."""
 
 
 def _hint(node: fx.Node) -> Any:

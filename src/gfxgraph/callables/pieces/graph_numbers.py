@@ -25,7 +25,7 @@ from torch import Tensor, fx
 
 from gfxgraph.callables.pieces.device_numbers import Form, OnDevice, Range
 from gfxgraph.callables.pieces.region import Piece, Region
-from gfxgraph.callables.trace.dynamo import OnlyTraced, local, note_inputs
+from gfxgraph.callables.trace.dynamo import local, note_inputs
 from gfxgraph.callables.trace.trace_result import RESTLESS_NUMBER, Found
 
 MOST_VALUES = 6
@@ -114,8 +114,6 @@ class WithNumbers:
         return any(piece.draws_of_host for piece in (*self._gone, self._piece))
 
     def __call__(self, *inputs: object) -> object:
-        if local.is_foreseeing:
-            raise OnlyTraced
         note_inputs(inputs)
         env: Env = dict(zip(self._placeholders, inputs))
         for node in self._numbers:

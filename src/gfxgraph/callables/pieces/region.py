@@ -30,7 +30,7 @@ from gfxgraph.callables.effects import Draws
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.options import Options
 from gfxgraph.callables.signature import HOST_CONSTANT_NUMEL, RunEagerly, mode_key, tensor_key, what_changed
-from gfxgraph.callables.trace.dynamo import OnlyTraced, local, note_inputs
+from gfxgraph.callables.trace.dynamo import local, note_inputs
 from gfxgraph.callables.trace.trace_result import RESTLESS_NUMBER, Found
 from gfxgraph.callables.trace.watch import same_addresses
 from gfxgraph.callables.training.gradients import Gradients
@@ -382,8 +382,6 @@ class Piece(Region):
         """Its first run drew random numbers from the host's generator."""
 
     def __call__(self, *inputs: Any) -> Any:  # type: ignore[override]
-        if local.is_foreseeing:
-            raise OnlyTraced
         state = bridge.process_for_callables()
         if self._is_empty or state is None or torch.cuda.is_current_stream_capturing():
             return self._graph(*inputs)

@@ -51,7 +51,6 @@ from gfxgraph.callables.trace.trace_result import (
     is_of_mappings,
     look,
     said,
-    with_plain_regions,
     with_random_states,
 )
 from gfxgraph.callables.trace.world import Granted, World
@@ -89,8 +88,6 @@ class _Local(threading.local):
     """Whether a call is traced whose trace is counted."""
     n_eager = n_warm_ups = 0
     """Calls of functions and of pieces that ran without a graph; those of them that were warm-ups."""
-    is_foreseeing = False
-    """Whether pieces must not run."""
     found: list[Found] | None = None
     skipped: list[str] | None = None
     versions: _Versions | None = None
@@ -162,7 +159,6 @@ def _backend(front: Frontend, graph: Any) -> Any:
     front.does_catch = front.does_catch or any(catches(each) for each in found.code if each not in asking)
     if found.may_raise and does_catch:
         found.why_eager = found.why_eager or f"it catches what {found.may_raise} of a number may raise"
-    with_plain_regions(graph)
     with_random_states(graph)
     if local.found is not None:
         local.found.append(found)
@@ -205,8 +201,6 @@ class Configured:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         front, known = self._owner(), torch._dynamo.config
         wanted = {**_CONFIG, **(_for_symbols(front) if front is not None and front.is_dynamic else {})}
-        if local.is_foreseeing:
-            wanted["suppress_errors"] = False  # otherwise the function would run as Python
         if args[0].f_code.co_name.startswith(_RESUMED):
             wanted["recompile_limit"] = MAX_TRACES
         n_before = 0 if front is None else len(front.graphs)
@@ -365,10 +359,6 @@ MOST_GIVEN_UP = 256
 
 class Untraceable(Exception):
     """Dynamo leaves this function to Python; ``args[0]`` says why."""
-
-
-class OnlyTraced(BaseException):
-    """Raised by a piece when only a trace was wanted: its graph is known, and nothing has run."""
 
 
 @dataclasses.dataclass
@@ -544,30 +534,6 @@ class Frontend:
             return ""
         parts = self.worlds[-1].guards.check_verbose(self._given(args, kwargs)).verbose_code_parts
         return " ".join(str(parts[0]).split("#")[0].split()) if parts else ""
-
-    def foresee(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Found, dict[str, Any]] | None:
-        """The one graph that a call would run, and the namespace of its sources, without running anything.
-
-        None if the call would be more than a graph.
-        """
-        with self._lock:
-            outer = local.found, local.is_foreseeing
-            local.found, local.is_foreseeing = None, True
-            try:
-                with torch._dynamo.error_on_graph_break(True):
-                    self.run(*args, **kwargs)
-            except OnlyTraced:
-                pass
-            except torch._dynamo.exc.TorchDynamoException:
-                return None
-            finally:
-                local.found, local.is_foreseeing = outer
-            given = self._given(args, kwargs)
-            entry = self._not_run(given)
-            found = entry.found[0] if entry is not None and entry.found else None
-            if entry is None or found is None or found.root is not self._root.__code__ or found.why_not_whole:
-                return None
-            return found, {**entry.guards.closure_vars, "G": self._root.__globals__, "L": given}
 
     def _not_run(self, given: dict[str, Any]) -> _Entry | None:
         """What was traced for such a call, in one that did not run to its end or was not to be traced."""

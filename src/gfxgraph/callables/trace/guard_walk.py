@@ -48,6 +48,7 @@ class GuardWalk(Watch):
         super().__init__()
         self._scope = scope
         self._code = code
+        self._values: dict[str, Any] = {}
         self.mappings: list[dict[Any, Any]] = []
         """Dicts that were read, except objects' own dicts."""
         self.tensors: list[Tensor] = []
@@ -81,6 +82,7 @@ class GuardWalk(Watch):
                 sources = part.partition("  #")[0].split(" is ")
                 for source in sources if len(sources) == 2 and not _OF_ARGUMENTS.search(part) else ():
                     self._way(ast.parse(source.strip(), mode="eval").body)
+        self._values.clear()
 
     def _way(self, node: ast.expr) -> None:
         """Watch each step to an object that Dynamo met twice: of the second way it guards that it is the same."""
@@ -99,6 +101,7 @@ class GuardWalk(Watch):
         """Like ``walk``, for an inner frame: nothing else compares its arguments."""
         for manager in root.get_child_managers():
             self._node(manager, None)
+        self._values.clear()
 
     def _argument(self, manager: Any) -> None:
         """Arguments are compared as trees of tensors and constants; note deeper reads inside one."""
@@ -120,7 +123,15 @@ class GuardWalk(Watch):
                 self.inside = self.inside or inner.get_source()
 
     def _evaluate(self, source: str) -> Any:
-        return eval(_compiled(source), self._scope)
+        """The value at a way's end: from its last step where the rest is known, since compiling costs most."""
+        found = _ATTRIBUTE.search(source) or _ITEM.search(source)
+        if found and source[: found.start()] in self._values:
+            last = _compiled("_" + source[found.start() :])
+            value = eval(last, self._scope, {"_": self._values[source[: found.start()]]})
+        else:
+            value = eval(_compiled(source), self._scope)
+        self._values[source] = value
+        return value
 
     def _value(self, manager: Any) -> Any:
         try:

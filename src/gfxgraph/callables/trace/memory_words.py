@@ -168,30 +168,6 @@ def word_of(owner: object, name: str, value: object) -> int | None:
 _MAY_LACK = ("__defaults__", "__kwdefaults__", "__closure__")
 
 
-@functools.cache
-def _list_places() -> tuple[int, int] | None:
-    """Byte offsets in a list of its length and of the pointer to its items."""
-    samples = [[object() for _ in range(n)] for n in (5, 6)]
-    found = [words_at(id(each), list.__basicsize__ // _WORD) for each in samples]
-    # Both lists have room for eight items.
-    both = list(enumerate(zip(*found)))
-    lengths = [i for i, pair in both if pair == (5, 6)]
-    pointers = [i for i, (a, b) in both[1:] if a != b and min(a, b) > 1 << 16 and a % _WORD == b % _WORD == 0]
-    return (lengths[0] * _WORD, pointers[0] * _WORD) if lengths and len(pointers) == 1 else None
-
-
-def words_of_list(value: list[object]) -> tuple[list[int], list[int]] | None:
-    """Words of a list, and of its item array; None if it must be compared in Python."""
-    places = _list_places()
-    if places is None or not value:
-        return None
-    length, items = (id(value) + place for place in places)
-    (at,) = words_at(items, 1)
-    if words_at(length, 1) != [len(value)] or words_at(at, len(value)) != [id(item) for item in value]:
-        return None
-    return [length, items], [at + i * _WORD for i in range(len(value))]
-
-
 _TAG_AT = 3 * ctypes.sizeof(ctypes.c_ssize_t)
 """Offset of a dict's version number: after its reference count, type and length."""
 

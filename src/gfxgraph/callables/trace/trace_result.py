@@ -9,7 +9,7 @@ import inspect
 import operator
 import re
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,6 +75,8 @@ def look(graph: Any) -> Found:
     if any(wait in str(node.target) for node in graph.graph.nodes for wait in ("wait_stream", "wait_event")):
         # An FX graph records work on another stream only as an annotation.
         raise torch._dynamo.exc.SkipFrame("it works on several streams; assume_pure=True captures them")
+    if any(node.target is torch.ops.higher_order.invoke_subgraph for node in graph.graph.nodes):
+        raise torch._dynamo.exc.SkipFrame("it calls a nested_compile_region, whose backward needs a compiler")
     if any("set_materialize_grads" in code.co_names for code in output.tracing_context.traced_code):
         raise torch._dynamo.exc.SkipFrame("it calls ctx.set_materialize_grads(), which Dynamo ignores")
     for each in output.side_effects.keepalive:
@@ -276,22 +278,6 @@ def with_random_states(graph: Any) -> None:
         node.target = torch.utils.checkpoint.checkpoint
     if found:
         graph.recompile()
-
-
-def with_plain_regions(graph: torch.fx.GraphModule) -> None:
-    """Call the parts of ``nested_compile_region`` themselves: their operator's backward needs a compiler."""
-    region = getattr(torch.ops.higher_order, "invoke_subgraph", None)  # torch 2.6 has none
-    for module in graph.modules() if region is not None else ():
-        nodes = module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ()
-        found = [node for node in nodes if node.target is region]
-        for node in found:
-            node.target = _call_region
-        if found:
-            module.recompile()
-
-
-def _call_region(region: Callable[..., object], name: str, *operands: object) -> object:
-    return region(*operands)
 
 
 def _with_random_numbers(graph: Any, node: Any) -> bool:

@@ -26,7 +26,6 @@ from __future__ import annotations
 import atexit
 import collections
 import ctypes
-import dis
 import functools
 import gc
 import inspect
@@ -37,17 +36,16 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from gfxgraph.callables.trace.memory_words import Words, tag_of, word_of, words_of, words_of_list
+from gfxgraph.callables.trace.memory_words import Words, tag_of, word_of, words_of
 
 NOTHING = object()
 _NAMES_OF_READERS = frozenset(("super", "object", "__getattribute__"))
 _OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__", "__closure__")
-_READS_ONE = [[step.opname for step in dis.get_instructions(each)] for each in (lambda self: self.name,)]
 
 
 class Unwatchable(Exception):
@@ -83,8 +81,9 @@ class Watch:
         """
         kept = None
         if not HAS_TAGS and not self.unwatched and self.dicts:
-            kept = watched(self.dicts.values(), self.keys)
-            if kept is None:
+            try:
+                kept = Watchers(self.dicts.values(), self.keys)
+            except (RuntimeError, AttributeError):
                 self.unwatched = "a dict (this Python has no watchers left)"
         if self.unwatched:
             return _never
@@ -102,7 +101,7 @@ class Watch:
                 behind += found[1]
                 self.held.append(found[2])
         before = []
-        if isinstance(kept, Watchers):
+        if kept is not None:
             names["kept"] = kept
             before.append("if kept.has_changed: return False")
         for phase in (first, behind):
@@ -195,12 +194,6 @@ class Watch:
             self.watch(value, None)
         elif id(value) not in self._done:
             self._done.add(id(value))
-            found = words_of_list(value) if isinstance(value, list) else None
-            if found is not None:
-                self.words += found[0]
-                self.words_behind += found[1]
-                self.held += (value, *value)
-                return
             kept, items = self._name(value), self._name(tuple(value))
             self.names.update(all_=all, map_=map, is_=operator.is_)
             self.lines.append(f"if len({kept}) != {len(value)} or not all_(map_(is_, {kept}, {items})): return False")
@@ -245,14 +238,6 @@ class Watch:
         is_plain = is_plain or isinstance(owner, types.ModuleType) or self.is_found_plainly(owner, name)
         own = self.told(owner) if is_plain else None
         of_kind = inspect.getattr_static(kind, name, NOTHING)
-        if own is not None and name not in own and (getter := _getter(of_kind)) is not None:
-            inner = getattr(owner, getter.__code__.co_names[0], NOTHING)
-            if inner is value:
-                self.watch(own, (name,))
-                self.of_class(kind, name)
-                self.attribute(getter, "__code__", getter.__code__)
-                self.attribute(owner, getter.__code__.co_names[0], value)
-                return
         if own is not None and not hasattr(type(of_kind), "__set__"):
             if own.get(name, NOTHING) is value:
                 self.watch(own, (name,))
@@ -286,15 +271,6 @@ class Watch:
         name = f"v{id(value)}"
         self.names[name] = value
         return name
-
-
-def _getter(value: Any) -> types.FunctionType | None:
-    """The function of a property that returns another attribute of the object unchanged."""
-    code = getattr(getattr(value, "fget", None), "__code__", None)
-    if not isinstance(value, property) or code is None or len(code.co_names) != 1 or code.co_nlocals != 1:
-        return None
-    steps = [step.opname for step in dis.get_instructions(code)]
-    return value.fget if steps in _READS_ONE else None  # type: ignore[return-value]
 
 
 class _Every(set[str]):
@@ -391,21 +367,6 @@ HAS_TAGS = sys.version_info < (3, 12)
 """Every store, also to an object's attributes, changes the version number of the object's dict."""
 
 
-class DictWatch(Protocol):
-    """Several dicts, watched together."""
-
-    def is_same(self) -> bool:
-        """True while none of the dicts has changed."""
-
-
-class Tags(Words):
-    """Dicts watched by their version numbers (CPython 3.11)."""
-
-    def __init__(self, dicts: Iterable[dict[Any, Any]]) -> None:
-        self._dicts = list(dicts)  # kept alive: a number is only valid while its dict exists
-        super().__init__(tag_of(each) for each in self._dicts)
-
-
 class Watchers:
     """Dicts watched by CPython (3.12 and later)."""
 
@@ -417,9 +378,6 @@ class Watchers:
             _watch(each, self)
         # The dicts are kept alive until they are unwatched: one that died while watched would call back.
         weakref.finalize(self, _let_go, watched).atexit = False
-
-    def is_same(self) -> bool:
-        return not self.has_changed
 
     def changed(self, address: int, key: int | None) -> None:
         """Called when the dict at ``address`` is about to change, at the key at ``key`` or as a whole."""
@@ -485,21 +443,6 @@ def _let_go(dicts: list[dict[Any, Any]]) -> None:
             _api.unwatch(_api.number, each)
 
 
-def watched(dicts: Iterable[dict[Any, Any]], names: Mapping[int, set[str]] | None = None) -> DictWatch | None:
-    """Watch ``dicts`` from now on; None if this Python cannot.
-
-    Args:
-        names: by address of a dict, the keys that matter; for other dicts every key does. Version numbers ignore
-        this.
-    """
-    if HAS_TAGS:
-        return Tags(dicts)
-    try:
-        return Watchers(dicts, names or {})
-    except (RuntimeError, AttributeError):
-        return None
-
-
 @functools.cache
 def sees_attributes() -> bool:
     """Whether watching an object's dict reports stores to its attributes, including those of specialized bytecode."""
@@ -516,8 +459,10 @@ def sees_attributes() -> bool:
 
     for value in range(1000, 1064):  # CPython specializes a store after some executions
         for change in (store, functools.partial(setattr, sample, "b")):
-            kept = watched([own])
+            watch = Watch()
+            watch.watch(own, None)
+            is_same = watch.built((), ())
             change(value)
-            if kept is None or kept.is_same():
+            if watch.unwatched or is_same():
                 return False
     return True

@@ -25,7 +25,6 @@ _ABOUT = (
     (re.compile(r"'(?:cuda|cu[A-Z]|cublas|cusparse|cufft|curand|cusolver|nvml|nccl)\w*'"), "unmapped-runtime-api"),
     (re.compile(r"must be a 64-bit integer|static assertion.*mask"), "sync-mask-32"),
     (re.compile(r"invalid (?:output|input) constraint|asm"), "inline-ptx"),
-    (re.compile(r"nodiscard"), "unchecked-status"),
     (re.compile(r"warpSize.*constant expression|constant expression.*warpSize"), "warpsize-constexpr"),
 )
 _DO = {

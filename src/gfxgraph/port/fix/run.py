@@ -5,18 +5,12 @@ Nothing is written here but through ``write_all``, which follows no link and und
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import errno
 import os
 import posixpath
-import shlex
-import signal
-import subprocess
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from types import FrameType
 from typing import Any
 
 from gfxgraph.port.archs import Arch, select
@@ -384,45 +378,3 @@ def left_over(path: str, fixes: list[FileFix], archs: tuple[Arch, ...] | None = 
         key = (finding.rule, finding.code, reason)
         counts[key] = counts.get(key, 0) + 1
     return [Left(rule, code, n, reason) for (rule, code, reason), n in counts.items()]
-
-
-def try_out(root: str, fixes: list[FileFix], command: str, timeout_s: int = 3600) -> str:
-    """Run the project's tests on the edited tree; where they fail or are interrupted the old texts come back.
-
-    Returns:
-        "" where they pass; else the end of what they said, and what was not put back.
-    """
-    top = top_of(root)
-    changed = [f for f in fixes if f.new != f.old]
-    try:
-        with _terminated_as_interrupt():
-            done = subprocess.run(
-                shlex.split(command), cwd=top, capture_output=True, text=True, timeout=timeout_s, check=False,
-                errors="replace",
-            )  # fmt: skip
-        said = f"exit {done.returncode}: {(done.stdout + done.stderr).strip()[-400:]}" if done.returncode else ""
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        said = str(error)
-    except KeyboardInterrupt:
-        restore(top, changed)
-        raise
-    if said and (kept := restore(top, changed)):
-        said += f"; edited since and left as they are: {', '.join(kept)}"
-    return said
-
-
-@contextlib.contextmanager
-def _terminated_as_interrupt() -> Iterator[None]:
-    """SIGTERM unwinds as SIGINT does, so that edits that no test has passed do not stay."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

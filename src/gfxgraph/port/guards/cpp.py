@@ -138,13 +138,6 @@ def excluding_arm(arm: Arm | None, world: DeviceKind, macros: Macros) -> Arm | N
     return None
 
 
-def only_amd(arm: Arm | None, macros: Macros) -> bool:
-    """Whether a line is in an arm that NVIDIA never takes and AMD may."""
-    if arm is None or excluding_arm(arm, NVIDIA, macros) is None:
-        return False
-    return any(excluding_arm(arm, DeviceKind(a), macros) is None for a in _samples())
-
-
 @lru_cache(maxsize=1)
 def _samples() -> tuple[Arch, ...]:
     return select("gfx90a,gfx942,gfx950,gfx1030,gfx1100,gfx1201,gfx1250")

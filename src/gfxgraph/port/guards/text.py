@@ -48,8 +48,3 @@ def reaching(entry: LogicalLine, archs: tuple[Arch, ...]) -> tuple[tuple[Arch, .
         if excludes_amd(condition):
             return (), f"line {condition.line}: {condition.text[:100]}"
     return archs, ""
-
-
-def only_amd(entry: LogicalLine) -> bool:
-    """Whether a line stands in a branch for AMD alone."""
-    return any(c.taken and _vendor(c.text) == "amd" and not _negated(c.text) for c in entry.conditions)

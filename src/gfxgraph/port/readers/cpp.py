@@ -61,15 +61,13 @@ class CppFile:
     Args:
         path: repository-relative.
         text: decoded source.
-        first_line: line of the file on which the text starts, for CUDA inside Python strings.
     """
 
     kind = "cpp"
 
-    def __init__(self, path: str, text: str, first_line: int = 1) -> None:
+    def __init__(self, path: str, text: str) -> None:
         self.path = path
         self.text = text.replace("\r\n", "\n").replace("\r", "\n")
-        self.offset = first_line - 1
         self.lines = self.text.split("\n")
         self.code = blank_comments(self.text)
         check_brackets(self.code)
@@ -97,7 +95,7 @@ class CppFile:
 
     def arm(self, line: int) -> Arm | None:
         """The innermost arm of a line of the file."""
-        return self._arm_at.get(line - self.offset)
+        return self._arm_at.get(line)
 
     # -- trees -------------------------------------------------------------------------------------
 
@@ -165,7 +163,7 @@ class CppFile:
             yield from self._nodes.get(kind, ())
 
     def line(self, node: Node) -> int:
-        return int(node.start_point[0]) + 1 + self.offset
+        return int(node.start_point[0]) + 1
 
     def column(self, node: Node) -> int:
         return int(node.start_point[1])
@@ -177,7 +175,7 @@ class CppFile:
         return " ".join(node.text.decode("utf-8", "replace").replace("\\\n", " ").split())
 
     def line_text(self, line: int) -> str:
-        index = line - 1 - self.offset
+        index = line - 1
         return self.lines[index] if 0 <= index < len(self.lines) else ""
 
     @property
@@ -250,7 +248,7 @@ class CppFile:
                 if number in included:
                     continue
                 for match in _IDENT.finditer(line):
-                    self._idents[match.group()].append((number + self.offset, match.start()))
+                    self._idents[match.group()].append((number, match.start()))
         return self._idents
 
     def idents_like(self, pattern: str) -> Iterator[tuple[str, int, int]]:
@@ -266,7 +264,7 @@ class CppFile:
             if d.kind == "include":
                 match = re.search(r'[<"]([^<">]+)[">]', d.body[:1000])
                 if match:
-                    yield match.group(1).strip(), d.line + self.offset
+                    yield match.group(1).strip(), d.line
 
     def conditions(self) -> Iterator[Arm]:
         """Arms that ask something."""
@@ -279,7 +277,7 @@ class CppFile:
         for d in self.directives:
             parts = define_parts(d) if d.kind == "define" else None
             if parts:
-                yield parts[0], parts[1], parts[2], d.line + self.offset
+                yield parts[0], parts[1], parts[2], d.line
 
     def expand(self, text: str, depth: int = 4) -> str:
         """Replace an object-like macro or a constant of this file by its value."""

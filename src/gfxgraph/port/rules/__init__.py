@@ -13,7 +13,7 @@ silent. ``seen`` is where in a public repository the rule was right. A table tha
     devices.py       how Python tells devices apart
     warps.py         code that relies on 32 lanes    launches.py     grids, barriers, shared memory
     triton.py        kernels written in Triton       build.py        setup scripts and recipes
-    cmake.py         CMake, make and their scripts   libraries.py    packages that are NVIDIA's alone
+    libraries.py     packages that are NVIDIA's alone
     inductor.py      torch.compile and its settings  graphs.py       captures
     verification.py  tests, and changes without a guard
     _common.py       what several of them share

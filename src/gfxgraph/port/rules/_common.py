@@ -327,7 +327,7 @@ def asm_blocks(file: CppFile) -> Iterator[tuple[int, int, str]]:
         text = " ".join(re.findall(r'"((?:\\.|[^"\\])*)"', file.code[match.end() : end]))
         line = file.code.count("\n", 0, match.start()) + 1
         column = match.start() - (file.code.rfind("\n", 0, match.start()) + 1)
-        yield line + file.offset, column, text
+        yield line, column, text
 
 
 def include_hits(file: CppFile, pattern: str, **kwargs: Any) -> Iterator[Hit]:
@@ -374,7 +374,7 @@ def exchange_lines(file: CppFile) -> set[int]:
     """Lines of functions whose lanes exchange values."""
     found: set[int] = set()
     for node, _ in functions_with(file, EXCHANGE):
-        found |= set(range(file.line(node), int(node.end_point[0]) + 2 + file.offset))
+        found |= set(range(file.line(node), int(node.end_point[0]) + 2))
     return found
 
 

@@ -244,14 +244,6 @@ def _defaulted(f: PyFile, up: ast.AST, node: ast.AST) -> bool:
     return isinstance(up, ast.Call) and f.call_name(up) in ("os.environ.get", "os.getenv") and node in up.args[1:]
 
 
-def sm_arch_list_parse(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    for call in f.calls("torch.cuda.get_arch_list", "torch.cuda.get_gencode_flags"):
-        scope = f.function(call) or f.statement(call)
-        text = f.source(scope) if scope is not None else ""
-        if re.search(r"sm_|compute_|split\(", text) and "default=" not in text:
-            yield hit(call, expr=f.source(f.statement(call) or call)[:120])
-
-
 _CARD = re.compile(r"(?i)\b(nvidia|geforce|[ahblt]\d{2,3}|gh200|gb200|rtx|tesla|quadro|v100|a800|h800|h20)\b")
 
 
@@ -287,21 +279,6 @@ def _is_name(f: PyFile, node: ast.AST) -> bool:
         if isinstance(one, ast.Name) and re.search(r"(?i)(gpu|device|dev|card)_?name|gpu_type", one.id):
             return True
     return False
-
-
-_ABOUT = re.compile(
-    r"(?i)gfx|arch|cuda|rocm|\bhip|gpu|navi|[rc]dna|\bmi\d|nvidia|\bamd|device|vendor|\bsm_?\d|platform_name"
-)
-
-
-def truthy_or_arch(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    for node in f.nodes(ast.BoolOp):
-        if not isinstance(node.op, ast.Or) or not text_of(node.values[0]):
-            continue
-        if not _ABOUT.search(f.source(node)):
-            continue
-        if any(isinstance(v, ast.Compare) and isinstance(v.ops[0], ast.In) for v in node.values[1:]):
-            yield hit(node, expr=f.source(node)[:120])
 
 
 VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
@@ -403,30 +380,6 @@ def _is_harmless(f: PyFile, node: ast.AST) -> bool:
         if isinstance(up, ast.stmt):
             return isinstance(up, ast.If) or in_function_named(f, node, r"fnuz|normalize|convert")
     return False
-
-
-def fp8_fnuz_for_any_hip_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    for node in f.nodes(ast.Attribute):
-        if re.fullmatch(r"float8_e[45]m[32]fnuz", node.attr):
-            up = f.parent(node)
-            if isinstance(up, ast.Compare | ast.Dict | ast.Tuple | ast.List | ast.Set | ast.Subscript):
-                continue
-            yield hit(node, expr=f.source(up or node)[:100])
-
-
-def fp8_fnuz_for_any_hip_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    for name, line, column in f.idents_like(r"Float8_e[45]m[32]fnuz|__hip_fp8_e[45]m[32]_fnuz"):
-        yield line_hit(line, column, expr=name)
-
-
-def torch_build_by_label(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    for node in f.nodes(ast.Compare):
-        label = text_of(node.left) or ""
-        if isinstance(node.ops[0], ast.In | ast.NotIn) and re.match(r"\+?cu(\d+|$)|\+cu", label):
-            statement = f.statement(node)
-            around = f.source(statement.test if isinstance(statement, ast.If) else statement) if statement else ""
-            if re.search(r"(?i)ver|torch", f.source(node.comparators[0])) and "rocm" not in around:
-                yield hit(node, expr=f.source(node)[:100])
 
 
 _SM = re.compile(r"sm_?(?:[5-9]\d|1[0-2]\d)a?")

@@ -55,7 +55,7 @@ def inline_ptx(f: CppFile, ctx: Context) -> Iterator[Hit]:
 
 def cuda_arch_guard(f: CppFile, ctx: Context) -> Iterator[Hit]:
     for arm, _ in macro_tests(f, r"__CUDA_ARCH__|__CUDA_ARCH_FEAT_\w+|__CUDA_ARCH_LIST__", ctx.project.macros):
-        yield line_hit(arm.line + f.offset, text=arm.text[:100], guard_free=True, group=arm.text[:100])
+        yield line_hit(arm.line, text=arm.text[:100], guard_free=True, group=arm.text[:100])
 
 
 _ASKS = re.compile(r"(\s*#\s*)(?:ifdef\s+(\w+)|if\s+defined\s*\(?\s*(\w+)\s*\)?)(\s*(?://.*|/\*.*\*/\s*)?)")
@@ -92,7 +92,7 @@ def cudacc_guard(f: CppFile, ctx: Context) -> Iterator[Hit]:
         ).strip()
         if inner and set(inner) <= {"pragma"} and not body:
             continue  # warning pragmas for nvcc only
-        yield line_hit(arm.line + f.offset, text=arm.text[:100], guard_free=True, group=arm.text[:100])
+        yield line_hit(arm.line, text=arm.text[:100], guard_free=True, group=arm.text[:100])
 
 
 _PARTS = "a condition of several parts: which side AMD belongs to is a decision"
@@ -108,16 +108,30 @@ _NAMES = r"CUDA_VERSION|CUDART_VERSION|CUDNN_(VERSION|MAJOR|MINOR)|CUBLAS_VER\w*
 
 def cuda_version_guard(f: CppFile, ctx: Context) -> Iterator[Hit]:
     for arm, _ in macro_tests(f, _NAMES, ctx.project.macros):
-        yield line_hit(arm.line + f.offset, text=arm.text[:100], guard_free=True, group=arm.text[:100])
-    conditions = {d.line + f.offset for d in f.directives if d.kind != "define"}
+        yield line_hit(arm.line, text=arm.text[:100], guard_free=True, group=arm.text[:100])
+    conditions = {d.line for d in f.directives if d.kind != "define"}
     places = (p for p in f.idents_like(_NAMES) if p[1] not in conditions)
     yield from once_a_line(line_hit(line, column, text=name) for name, line, column in places)
+
+
+_DEVICE_CODE = re.compile(
+    r"__global__\s+\w|__device__\s+\w|__shfl\w*\s*\(|\bthreadIdx\s*\.\s*[xyz]|__syncthreads\s*\(\s*\)|asm\s+volatile\s*\("
+)
+
+
+def _is_cuda_source(text: str) -> bool:
+    """Whether a string is device code: it needs a line break or a body, so a word in a message is not."""
+    return len(text) > 24 and ("\n" in text or "{" in text) and bool(_DEVICE_CODE.search(text))
 
 
 def embedded_cuda_source(f: PyFile, ctx: Context) -> Iterator[Hit]:
     if is_test_file(f.path) and "assert" in f.text and "RawKernel" not in f.text:
         return
-    for node, text, _ in embedded_sources(f):
+    for node in f.nodes(ast.Constant, ast.JoinedStr):
+        parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+        text = "".join(text_of(part) or "0" for part in parts)
+        if not _is_cuda_source(text) or f.is_docstring(node) or isinstance(f.parent(node), ast.JoinedStr):
+            continue
         if re.search(r"__HIPCC__|__HIP_PLATFORM_AMD__|USE_ROCM|__HIP__", text):
             continue
         first = next(
@@ -136,7 +150,7 @@ def with_cuda_dispatch(f: CppFile, ctx: Context) -> Iterator[Hit]:
     own = ctx.project.extension_macros  # the build of the torch extension defines these: on ROCm too, once it asks
     yield from once_a_line(
         line_hit(
-            arm.line + f.offset,
+            arm.line,
             text=arm.text[:100],
             guard_free=True,
             severity=Severity.INFO if name in own else None,
@@ -176,37 +190,4 @@ def device_only_special_member(f: CppFile, ctx: Context) -> Iterator[Hit]:
         made = re.match(r"~?\s*(\w+)\s*\(\s*(?:const\s+\w+\s*&[^,()]*)?\)", rest)
         given = re.match(r"(?:\w+::)*(\w+)\s*&\s*operator\s*=\s*\(", rest)
         if (made and made.group(1) in names) or (given and given.group(1) in names):
-            yield line_hit(number + f.offset, line.index("__device__"), expr=line.strip()[:90])
-
-
-_CUDA = re.compile(
-    r"__(?:shfl\w*|ballot|any|all|match_\w+)_sync\s*\(|\bcuda_(?:runtime|fp16|bf16|fp8)\w*\.h|cooperative_groups|"
-    r"\basm\s+volatile|\bcurand_\w+\s*\(|#include\s*<(?:cuda|cub|mma|curand)"
-)
-
-
-def cuda_in_cpp_string(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    if not _CUDA.search(f.code):
-        return
-    bare = blank_comments(f.text, strings=True).split("\n")
-    for number, line in enumerate(f.code.split("\n"), 1):
-        match = None if line.lstrip().startswith("#") else _CUDA.search(line)
-        if match and match.group() not in bare[number - 1] and '"' in line:
-            yield line_hit(number + f.offset, match.start(), text=line.strip()[:90])
-
-
-_CALL = re.compile(
-    r"\s*(cuda(?:Malloc|Free|Mem|Stream|Event|Set|Get|Device|Host|Func|Launch|Graph|Ipc|Peek)\w*)\s*\("
-)
-
-
-def unchecked_status(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    """Calls that stand as a statement of their own: hipError_t may not be dropped, and warnings are errors here."""
-    if not ctx.project.has_werror:
-        return
-    before = ";"
-    for number, line in enumerate(f.bare, 1):
-        match = _CALL.match(line)
-        if match and before in ";{}:" and match[1] not in ctx.project.own_names:
-            yield line_hit(number + f.offset, match.start(1), name=match[1], group="unchecked")
-        before = line.rstrip()[-1:] or before
+            yield line_hit(number, line.index("__device__"), expr=line.strip()[:90])

@@ -29,7 +29,7 @@ def warp_size_32_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
         if _NAME.fullmatch(name) and (re.fullmatch(r"32[uU]?", value) or _bounded(value)):
             yield cpp_hit(f, n, expr=f.source(n))
     for found in re.finditer(r"static_assert\s*\(\s*\w*(?i:warp_?size)\w*\s*==\s*32", f.code):
-        yield line_hit(f.code.count("\n", 0, found.start()) + 1 + f.offset, expr=found.group())
+        yield line_hit(f.code.count("\n", 0, found.start()) + 1, expr=found.group())
     for n in f.nodes("field_declaration", "optional_parameter_declaration"):
         match = re.search(r"\b(\w+)\s*=\s*\{?32[uU]?\}?\s*;?$", f.source(n))
         if match and _NAME.fullmatch(match.group(1)):
@@ -43,7 +43,7 @@ def warp_size_32_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
             yield cpp_hit(f, n, expr=text[:80])
     for found in _RETURNED.finditer(f.code):
         if _NAME.fullmatch(found.group(1)):
-            yield line_hit(f.code.count("\n", 0, found.start(2)) + 1 + f.offset, expr=f"{found.group(1)}() is 32")
+            yield line_hit(f.code.count("\n", 0, found.start(2)) + 1, expr=f"{found.group(1)}() is 32")
     for name, line, column in f.idents_like(r"tiled_partition|thread_block_tile"):
         row = f.line_text(line)
         if re.match(r"\s*<\s*32\s*>", row[column + len(name) :]):
@@ -172,23 +172,6 @@ def _wide(f: CppFile, name: str) -> bool:
 _SOURCE = re.compile(r"\b__(ballot(_sync)?|activemask|match_(any|all)(_sync)?)\s*\(")
 
 
-def lane_mask_32bit_variable(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    for n in f.nodes("declaration"):
-        text = f.source(n)
-        value = re.search(r"=\s*(.*)", text)
-        if (
-            value
-            and _SOURCE.match(value.group(1))
-            and re.match(r"(const\s+)?(unsigned(\s+int)?|uint32_t|int|uint|int32_t)\s+(const\s+)?\w", text)
-        ):
-            if not re.match(r"(const\s+)?unsigned\s+long", text):
-                yield cpp_hit(f, n, expr=text[:80])
-
-
-def fix_lane_mask_32bit_variable(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal:
-    return lanes.lane_mask(f, hit.line)
-
-
 def popc_on_ballot(f: CppFile, ctx: Context) -> Iterator[Hit]:
     for call in f.calls("__popc", "__ffs", "__clz", "__brev", "__fns"):
         if not call.texts:
@@ -258,72 +241,6 @@ def partial_warp_shuffle(f: CppFile, ctx: Context) -> Iterator[Hit]:
             yield cpp_hit(f, n, expr=condition[:80])
 
 
-_NAME_WAVE_64_HARDCODED = re.compile(
-    r"(?i)\w*(warp|wave)\w*(size|threads|width|len|dim|sz)\w*|\w*threads_?per_?(warp|wave)\w*|warp|wave(front)?"
-)
-
-
-def wave_64_hardcoded_cpp(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    for name, takes, body, line in f.defines():
-        if not takes and _NAME_WAVE_64_HARDCODED.fullmatch(name) and re.fullmatch(r"\(?64[uU]?\)?", body):
-            yield line_hit(line, expr=f"#define {name} {body}")
-    named = re.search(r"(?i)(?:warp|wave)\w*\s*(?:=|\{)\s*\{?64", f.code)
-    for n in f.nodes("init_declarator") if named else ():
-        name = f.source(n.child_by_field_name("declarator"))
-        if _NAME_WAVE_64_HARDCODED.fullmatch(name) and re.fullmatch(
-            r"\{?64[uU]?\}?", f.source(n.child_by_field_name("value"))
-        ):
-            yield cpp_hit(f, n, expr=f.source(n))
-    divides = re.search(r"[&/%][\s(]*(?:63|0x3[fF]|64)\b|>>[\s(]*6\b", f.code)
-    for n in f.nodes("binary_expression") if divides else ():
-        operator, right = (
-            f.source(n.child_by_field_name("operator")),
-            f.source(n.child_by_field_name("right")).strip("()"),
-        )
-        if right in {"&": ("63", "0x3f", "0x3F"), "/": ("64",), "%": ("64",), ">>": ("6",)}.get(operator, ()):
-            if is_thread_index(f, n.child_by_field_name("left")):
-                yield cpp_hit(f, n, expr=f.source(n)[:80])
-
-
-def wave_64_hardcoded_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    for node in f.nodes(ast.Constant):
-        if int_of(node) != 64:
-            continue
-        statement = f.statement(node)
-        if isinstance(statement, ast.Assign | ast.AnnAssign | ast.Return):
-            targets = (
-                statement.targets
-                if isinstance(statement, ast.Assign)
-                else [statement.target]
-                if isinstance(statement, ast.AnnAssign)
-                else []
-            )
-            named = any(_NAME_WAVE_64_HARDCODED.fullmatch(f.source(t).rpartition(".")[2]) for t in targets)
-            if isinstance(statement, ast.Return):
-                named = in_function_named(f, node, r"(?i)warp|wave")
-            if named and (statement.value is node or isinstance(statement.value, ast.IfExp)):
-                yield hit(node, expr=f.source(statement)[:80])
-
-
-_MAY_LANE_SHIFT_32 = re.compile(r"1[uU]?\s*\)?\s*<<")
-
-
-def lane_shift_32(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    if not (("lane" in f.code.lower() or "threadIdx" in f.code) and _MAY_LANE_SHIFT_32.search(f.code)):
-        return  # without parsing
-    for n in f.nodes("binary_expression"):
-        if f.source(n.child_by_field_name("operator")) != "<<":
-            continue
-        left, right = (
-            f.source(n.child_by_field_name("left")).strip("()"),
-            f.source(n.child_by_field_name("right")),
-        )
-        if re.fullmatch(r"1[uU]?|\(?unsigned\)?\s*1", left) and re.search(
-            r"(?i)\blane(_?id|_?idx)?\b|threadIdx", right
-        ):
-            yield cpp_hit(f, n, expr=f.source(n)[:60])
-
-
 _WORDS = re.compile(r"(?i)warp|\blane|__shfl|__ballot|shuffle")
 _LAUNCH = re.compile(r"<<<|dim3\b")
 _DEVICE = re.compile(r"__global__|__device__|<<<")
@@ -355,18 +272,14 @@ def bare_32_in_warp_code(f: CppFile, ctx: Context) -> Iterator[Hit]:
         return  # without parsing
     exchanging = exchange_lines(f)
     bodies = {n for node in f.nodes("function_definition") for n in range(f.line(node), int(node.end_point[0]) + 2)}
-    launching = {
-        n
-        for node, _ in functions_with(f, _LAUNCH)
-        for n in range(f.line(node), int(node.end_point[0]) + 2 + f.offset)
-    }
+    launching = {n for node, _ in functions_with(f, _LAUNCH) for n in range(f.line(node), int(node.end_point[0]) + 2)}
     in_file = bool(EXCHANGE.search(f.code)) or beside
     for number, column, line in candidates:
         slots = bool(_SLOTS.search(line)) and _HELD.search(f.code)
-        if not slots and (not in_file or (number in bodies and number + f.offset not in exchanging and is_device)):
+        if not slots and (not in_file or (number in bodies and number not in exchanging and is_device)):
             if number not in launching or not in_file:
                 continue  # the lanes of this function do not see each other: 32 is a tile here
-        yield line_hit(number + f.offset, column, expr=line.strip()[:90])
+        yield line_hit(number, column, expr=line.strip()[:90])
 
 
 def _candidates(f: CppFile, *, is_device: bool, in_warp_code: bool, chunked: bool) -> Iterator[tuple[int, int, str]]:
@@ -396,7 +309,7 @@ def cub_warp_width(f: CppFile, ctx: Context) -> Iterator[Hit]:
         if match := _DEFAULT.search(line):
             if alias := re.search(r"\busing\s+(\w+)\s*=|\btypedef\b.*>\s*(\w+)\s*;", line):
                 types.add(alias[1] or alias[2])
-            yield line_hit(number + f.offset, match.start(), name=match.group()[:80])
+            yield line_hit(number, match.start(), name=match.group()[:80])
     for name, at, column in f.idents_like("|".join(map(re.escape, sorted(types))) if types else r"(?!)"):
         yield line_hit(at, column, name=name)
 

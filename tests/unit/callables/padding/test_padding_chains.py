@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.unit.callables.padding.programs import Program
-from tests.unit.callables.padding.test_dependence import check, judged
+from tests.unit.callables.padding.test_rows import check, judged
 
 OPS: list[Callable[[Tensor, Tensor], Tensor]] = [
     lambda x, y: x.relu(),
@@ -153,12 +153,12 @@ def holds_up(numbers: list[int], shape_number: int) -> bool | None:
         return None
     program = Program(step, lambda n: (torch.randn(shape(n)),), {0: {dim: "n"}})
     found = judged(program)
-    verdict = found["n"]
-    if verdict.allowed:
+    verdict = found.dims["n"]
+    if not verdict.refusal:
         for n in (5, 7):
             if found.holds({"n": n}) and found.holds({"n": 9}):
                 check(program, verdict, n, 9)
-    return verdict.allowed
+    return not verdict.refusal
 
 
 @settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

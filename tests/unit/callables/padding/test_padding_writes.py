@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.unit.callables.padding.programs import Program
-from tests.unit.callables.padding.test_dependence import check, judged
+from tests.unit.callables.padding.test_rows import check, judged
 
 Statement = Callable[[Tensor, Tensor, Tensor, Tensor], Any]
 """Of what was made last, another of the rows', each row's slot in a table, and the table."""
@@ -121,12 +121,12 @@ def holds_up(numbers: list[tuple[int, int]], kept: int) -> bool | None:
     rows = {0: "n"}
     program = Program(step, arguments, {0: rows, 1: rows, 2: rows})
     found = judged(program)
-    verdict = found["n"]
-    if verdict.allowed:
+    verdict = found.dims["n"]
+    if not verdict.refusal:
         for n in (5, 7):
             if found.holds({"n": n}) and found.holds({"n": 9}):
                 check(program, verdict, n, 9)
-    return verdict.allowed
+    return not verdict.refusal
 
 
 PROGRAM = st.lists(st.tuples(st.integers(0, len(STATEMENTS) - 1), st.integers(0, 5)), min_size=1, max_size=5)

@@ -26,4 +26,4 @@ def test_a_change_that_an_interrupt_strikes_is_noted(monkeypatch):
     monkeypatch.setitem(watch._watchers, 1, weakref.WeakSet([watchers]))
     with pytest.raises(KeyboardInterrupt):
         watch._on_event(0, 1, None, None)
-    assert not watchers.is_same()
+    assert watchers.has_changed

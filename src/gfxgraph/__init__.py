@@ -33,7 +33,7 @@ _EXPORTS: dict[str, str] = {
     "WhileLoop": "gfxgraph.callables.control.loops:WhileLoop",
     "TrainingStep": "gfxgraph.callables.training.training:TrainingStep",
     "make_graphed_callables": "gfxgraph.callables.training.make_graphed:make_graphed_callables",
-    "Agreed": "gfxgraph.callables.distributed.agreed:Agreed",
+    "Agreed": "gfxgraph.callables.agreed:Agreed",
     "ShapeBucketPool": "gfxgraph.compat.graph_classes:ShapeBucketPool",
     "ConditionalGraph": "gfxgraph.compat.graph_classes:ConditionalGraph",
     "GfxGraphError": "gfxgraph.errors:GfxGraphError",

@@ -137,7 +137,6 @@ def test_every_branch_is_captured_ahead(platform):
     chosen = Conditional([body, lambda x: x + 0])
     chosen.capture(x)
     assert count.item() == 2 and chosen.captured_branches == [0, 1]
-    chosen.upload()
     assert torch.equal(chosen(0, x), x + 3) and chosen.stats()["replays"] == 3
 
 

@@ -19,6 +19,7 @@ every capture is recorded (docs/decisions/0006).
 
 from __future__ import annotations
 
+import itertools
 import threading
 import warnings
 import weakref
@@ -46,7 +47,7 @@ from gfxgraph.capture.torchs_graph import bare_launch
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.core.locks import new_lock
 from gfxgraph.core.memory_budget import Held, shown, to_evict
-from gfxgraph.core.tape import Opaque, Tape
+from gfxgraph.core.tape import Opaque, Tape, leaves
 from gfxgraph.errors import GfxGraphError, GuardMismatch, ReplayError
 from gfxgraph.guard import for_capture
 from gfxgraph.process import bridge, process
@@ -343,11 +344,6 @@ class Arena:
             if not is_capturing:
                 wait_for(self.state, stream)
 
-    def use(self, entry: Tenant) -> None:
-        """Mark an entry as just used."""
-        self.n_uses += 1
-        entry.used_at = self.n_uses
-
     # -- budget -----------------------------------------------------------------------------------
 
     def reserved(self) -> int:
@@ -415,14 +411,6 @@ def current_arena() -> Arena | None:
     return None if state is None or foreign_mode() else arena_of(state, torch.cuda.current_device())
 
 
-def upload(graph: Any) -> None:
-    """Upload a graph to the device before its first launch, if the runtime can."""
-    state = bridge.process_for_callables()
-    driver = state.driver if state is not None else None
-    if driver is not None and "upload" not in driver.missing:
-        driver.upload(graph.raw_cuda_graph_exec(), torch.cuda.current_stream().cuda_stream)
-
-
 @contextmanager
 def on_stream(stream: Any) -> Iterator[None]:
     """Run the block on ``stream``, in order with the current stream before and after."""
@@ -473,6 +461,52 @@ def replay(graph: BridgedGraph, writes: Iterable[Tensor | Layout] | None = None)
             question = error.fields.get("question", "")
             raise GuardMiss(f"a value that the capture read has changed: {question}") from error
         raise RunEagerly(f"the replay failed: {error.code}") from error
+
+
+# -- what a captured graph reads, writes and draws, from its tape -----------------------------------------------
+
+
+def writes_of(graph: Any) -> list[Tensor | Layout]:
+    """External tensors that a replay of a captured graph writes, as tensors or layouts."""
+    program = graph._program
+    return [place for step in program.steps for place in step.mutated]
+
+
+def reads_of(graph: Any) -> list[Tensor | Layout]:
+    """Everything that a replay reads from outside its own memory."""
+    program = graph._program
+    found: list[Tensor | Layout] = []
+    for step in program.segments:
+        for entry in step.tape.entries:
+            for value in itertools.chain(leaves(entry.args), leaves(entry.kwargs)):
+                if value.is_external and value in program.externals:
+                    found.append(program.externals[value])
+    return found
+
+
+def draws(graph: Any) -> bool:
+    """True if a replay draws random numbers, as far as the tape shows."""
+    program = graph._program
+    return any(step.tape.generators for step in program.segments) or any(
+        True for step in program.steps for _ in step.random_states()
+    )
+
+
+def span(place: Tensor | Layout) -> tuple[int, int]:
+    """First address and the one past the last."""
+    layout = place if isinstance(place, Layout) else Layout.of(place)
+    return layout.address, layout.address + layout.span_nbytes
+
+
+def overlap(one: Iterable[tuple[int, int]], other: Iterable[tuple[int, int]]) -> bool:
+    theirs = list(other)
+    return any(a < d and c < b for a, b in one for c, d in theirs)
+
+
+def written_inputs(graph: Any, inputs: list[Tensor]) -> list[int]:
+    """Positions of the static inputs that a replay writes."""
+    places = [span(place) for place in writes_of(graph)]
+    return [at for at, tensor in enumerate(inputs) if overlap([span(tensor)], places)]
 
 
 def memory_report() -> dict[str, Any]:

@@ -38,21 +38,18 @@ from gfxgraph.callables.arena import (
     capture_graph,
     kind_and_line,
     replay,
+    written_inputs,
 )
 from gfxgraph.callables.buckets import Bucketed
 from gfxgraph.callables.effects import ArgumentWrites, Draws
-from gfxgraph.callables.graph_facts import written_inputs
 from gfxgraph.callables.inputs import (
     Buffers,
     StaticInput,
     copy_all,
-    copy_in,
     pad,
     repeat_last,
-    tensors_of,
 )
-from gfxgraph.callables.options import Options
-from gfxgraph.callables.outputs import RING, GraphOutput, Outputs
+from gfxgraph.callables.outputs import RING, Outputs
 from gfxgraph.callables.signature import (
     Args,
     Call,
@@ -72,7 +69,7 @@ from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.errors import CaptureError, first_line
 from gfxgraph.process import bridge
 from gfxgraph.process.process import Process
-from gfxgraph.types import MovedInput, OnUnsafe
+from gfxgraph.types import MovedInput, OnUnsafe, ReplayMode
 
 if TYPE_CHECKING:
     from gfxgraph.callables.arena import Arena
@@ -86,6 +83,20 @@ TRY_AGAIN_AFTER = 64
 NO_GPU = "there is no GPU, or gfxgraph cannot use it"
 CAPTURED = "it was called inside a capture, and is part of that graph"
 WARM_UP = "warm-up"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of ``graphed``."""
+
+    dynamic: Any = None
+    buckets: Any = None
+    mode: ReplayMode = ReplayMode.STANDARD
+    moved: MovedInput = MovedInput.COPY
+    warmup: int = 1
+    max_graphs: int = 64
+    strict: bool = False
+    assume_pure: bool = False
 
 
 class CapturedCallable:
@@ -133,26 +144,21 @@ class CapturedCallable:
 
 
 class CapturedFunction(CapturedCallable):
-    """A function over inputs that are in place, without gradients, run as a graph if possible.
+    """A function without arguments and results, without gradients, run as a graph if possible.
 
     Args:
         place: the arena whose stream captures; the caller holds its lock, and has run the function with `beside`.
         fn: the function to capture.
-        args: its arguments; their tensors are the static inputs.
         pool: memory shared with other captures: another one's, or a ``graph_pool_handle()``; by default its own.
         name: its name in messages.
     """
 
-    def __init__(
-        self, place: Arena, fn: Callable[..., Any], args: Sequence[Any] = (), *, pool: Any = None, name: str = ""
-    ) -> None:
+    def __init__(self, place: Arena, fn: Callable[[], Any], *, pool: Any = None, name: str = "") -> None:
         super().__init__(name or getattr(fn, "__qualname__", type(fn).__name__))
         self.place = place
         self.fn = fn
-        self.args = tuple(args)
         self.pool = pool
         self.graph: Any = None
-        self.outputs: Any = None
 
     def capture(self) -> bool:
         """Record the function; False if that failed and it will run eagerly."""
@@ -160,39 +166,31 @@ class CapturedFunction(CapturedCallable):
             if self.pool is None:
                 self.pool = self.place.new_pool()
             on_unsafe = self.place.state.settings.on_unsafe
-            made = capture_graph(self.place, self._run, self.pool, on_unsafe=on_unsafe)
+            with torch.no_grad():
+                self.graph = capture_graph(self.place, self.fn, self.pool, on_unsafe=on_unsafe).graph
         except RuntimeError as error:  # out of memory too
             if is_interrupt(error):
                 raise
             self.pool = None
             self.fall_back("its capture failed", error)
             return False
-        self.graph, self.outputs, self.why_eager = made.graph, made.result, ""
+        self.why_eager = ""
         return True
 
-    def run(self) -> Any:
-        """Run once, by graph or eagerly; the results are in ``outputs``."""
+    @torch.no_grad()
+    def run(self) -> None:
+        """Run once, by graph or eagerly."""
         if self.graph is not None:
             try:
-                replay(self.graph)
-                return self.outputs
+                return replay(self.graph)
             except GuardMiss as miss:
                 self.fall_back("a value that the capture read has changed", miss.__cause__, for_good=False)
             except RunEagerly as failed:
                 self.fall_back("its replay failed", failed.__cause__)
-        made = self._run()
-        if self.outputs is None:
-            self.outputs = made
-        else:
-            copy_in(tensors_of(self.outputs), tensors_of(made))
-        return self.outputs
+        self.fn()
 
     def drop(self) -> None:
         self.graph = None
-
-    @torch.no_grad()
-    def _run(self) -> Any:
-        return self.fn(*self.args)
 
 
 class Instance:
@@ -252,17 +250,12 @@ class Shared(CapturedCallable):
         self.front = front
         self.options = options
         self.in_place = options.moved is MovedInput.RECAPTURE
-        """Whether the caller's tensors are read and written in place."""
+        """Whether the caller's tensors are read and written in place: their addresses are part of a signature."""
         self.is_opaque = is_compiled(fn)
         self.is_clean: dict[Any, bool] = {}
         """By kind of call: whether its first recorded capture was one plain segment."""
         self.buffers = Buffers() if buffers is None else buffers
         """The memory of all signatures' static inputs."""
-
-    def forget(self) -> None:
-        """Forget everything about captures, because the bridge was switched on or off."""
-        self.buffers = Buffers()
-        self.is_clean.clear()
 
     def may_go_unrecorded(self, state: Process, kind: Any) -> bool:
         """Whether calls of this kind are captured without the recorder: they differ only in sizes."""
@@ -622,10 +615,6 @@ class Captured(CapturedCallable):
 
     # -- replay -----------------------------------------------------------------------------------
 
-    @property
-    def results(self) -> list[GraphOutput]:
-        return self.first.outputs.results if self.first is not None else []
-
     def fill(self, tensors: Sequence[Tensor], repeats_last: bool = False, filled_for: Any = None) -> None:
         """Copy a call's tensors into the static inputs.
 
@@ -730,7 +719,7 @@ class Route:
             RunEagerly: they cannot be cut.
         """
         assert self.padded is not None and entry.first is not None
-        results = entry.results
+        results = entry.first.outputs.results
         sizes: list[Sequence[int] | None] = []
         if self.padded.structure != entry.first.outputs.structure:
             self.entry, self.why_eager = None, "the captured function returned a different structure than before"
@@ -749,7 +738,8 @@ class Route:
         Raises:
             RunEagerly: one does.
         """
-        for result in entry.results:
+        assert entry.first is not None
+        for result in entry.first.outputs.results:
             if result.of_input >= 0 and not result.layout[0]:
                 if tensors[result.of_input].stride() != entry.statics[result.of_input].tensor.stride():
                     self.entry, self.why_eager = None, "a result is a view of an argument with a different layout"

@@ -20,11 +20,10 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from gfxgraph.callables.arena import upload
+from gfxgraph.callables.captured import Options
 from gfxgraph.callables.control import flags
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.inputs import Buffers
-from gfxgraph.callables.options import Options
 from gfxgraph.callables.pieces.graph_numbers import make_piece
 from gfxgraph.callables.trace.dynamo import shield
 from gfxgraph.errors import ReplayError
@@ -117,12 +116,6 @@ class Conditional:
         for name in self.names:
             for _ in range(self.warmup + 1):
                 self._of(name)(*args, **kwargs)
-
-    def upload(self) -> None:
-        """Upload every captured branch to the device before its first launch, if the runtime can."""
-        for graphed in self._graphed.values():
-            for graph in graphed.graphs:
-                upload(graph)
 
     @property
     def eager_branches(self) -> dict[Any, str]:

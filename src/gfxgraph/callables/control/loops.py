@@ -32,13 +32,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.callables.arena import Arena, beside, current_arena, upload
-from gfxgraph.callables.captured import CAPTURED, NO_GPU, WARM_UP, CapturedCallable, CapturedFunction
+from gfxgraph.callables.arena import Arena, beside, current_arena, draws, span, writes_of
+from gfxgraph.callables.captured import CAPTURED, NO_GPU, WARM_UP, CapturedCallable, CapturedFunction, Options
 from gfxgraph.callables.control import flags
-from gfxgraph.callables.graph_facts import draws, span, writes_of
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.inputs import copy_in, like
-from gfxgraph.callables.options import Options
 from gfxgraph.callables.pieces.graph_numbers import make_piece
 from gfxgraph.callables.signature import InPieces, RunEagerly, has_buffer, key_of
 from gfxgraph.callables.trace.dynamo import shield
@@ -168,12 +166,6 @@ class WhileLoop(CapturedCallable):
     def runs_ahead(self) -> bool:
         """True if steps are launched before the last flag has arrived."""
         return any(steps.may_lead for steps in self._known.values())
-
-    def upload(self) -> None:
-        """Upload the graphs to the device before their first launch, if the runtime can."""
-        for steps in self._known.values():
-            if steps.graph.graph is not None:
-                upload(steps.graph.graph)
 
     @unbroken
     def __call__(self, *state: Tensor) -> tuple[Tensor, ...]:

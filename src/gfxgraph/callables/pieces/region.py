@@ -25,10 +25,9 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from gfxgraph.callables.captured import CapturedCallable
+from gfxgraph.callables.captured import CapturedCallable, Options
 from gfxgraph.callables.effects import Draws
 from gfxgraph.callables.graphed import Graphed
-from gfxgraph.callables.options import Options
 from gfxgraph.callables.signature import HOST_CONSTANT_NUMEL, RunEagerly, mode_key, tensor_key, what_changed
 from gfxgraph.callables.trace.dynamo import local, note_inputs
 from gfxgraph.callables.trace.trace_result import RESTLESS_NUMBER, Found
@@ -89,10 +88,10 @@ class Region(CapturedCallable):
     ) -> None:
         kind = "backward" if is_backward else "inference" if is_inference else "forward"
         super().__init__(name or f"compiled {kind} {len(_regions)}")
-        self._model = model
+        self.model = model
         self.alignment = alignment
         self._static = frozenset(static)
-        self._mutated = frozenset(mutated)
+        self.mutated = frozenset(mutated)
         self._is_backward = is_backward
         self.computes_into_arguments = is_backward or is_partition
         """Whether Inductor may compute into an argument whose last use is this region, if Inductor made it."""
@@ -119,7 +118,7 @@ class Region(CapturedCallable):
             variant = self._find(inputs)
             if variant is None:
                 self.eager.count(self.why_eager)
-                return self._model(_aligned_all(inputs, self._mutated, self.alignment))
+                return self.model(_aligned_all(inputs, self.mutated, self.alignment))
             self._last = variant
         return variant.run(inputs)
 
@@ -129,7 +128,7 @@ class Region(CapturedCallable):
             return None
         for i, value in enumerate(inputs):
             if isinstance(value, Tensor):
-                if not value.is_cuda and i in self._mutated:
+                if not value.is_cuda and i in self.mutated:
                     self.fall_back("it writes to a tensor on the host")
                     return None
             elif type(value) is not int and type(value) is not float and type(value) is not bool:
@@ -148,14 +147,14 @@ class Region(CapturedCallable):
         return found
 
     def _fixed(self, inputs: list[Any]) -> tuple[int, ...]:
-        wanted = sorted((self._static - self._copied) | self._mutated)
+        wanted = sorted((self._static - self._copied) | self.mutated)
         return tuple(
             i
             for i in wanted
             if isinstance(inputs[i], Tensor)
             and inputs[i].is_cuda
             and has_layout(inputs[i])
-            and (i in self._mutated or inputs[i].data_ptr() % self.alignment == 0)
+            and (i in self.mutated or inputs[i].data_ptr() % self.alignment == 0)
         )
 
     def _restless(self, inputs: list[Any], fixed: tuple[int, ...]) -> bool:
@@ -166,7 +165,7 @@ class Region(CapturedCallable):
             places.add(inputs[i].data_ptr())
             if len(places) > MAX_PLACES:
                 moving.add(i)
-        if moving & self._mutated:
+        if moving & self.mutated:
             self.fall_back("a tensor that it writes to has a new address each time")
         else:
             self._copied |= moving
@@ -196,26 +195,18 @@ class Region(CapturedCallable):
         self._is_looked_at = True
         bound = [i for i in self._fixed(inputs) if inputs[i].numel()]
         homes = {inputs[i].untyped_storage().data_ptr(): i for i in bound}
-        results = self._model(_aligned_all(inputs, self._mutated, self.alignment))
+        results = self.model(_aligned_all(inputs, self.mutated, self.alignment))
         made = [each for each in results if isinstance(each, Tensor) and each.is_cuda and has_layout(each)]
         addresses = {tensor.untyped_storage().data_ptr() for tensor in made}
         shared = {homes[address] for address in addresses if address in homes}
-        if shared & self._mutated:
+        if shared & self.mutated:
             self.fall_back("it returns a tensor that it writes to")
         self._copied |= shared
         return results
 
     def owns(self, position: int) -> bool:
         """True if the tensor may be kept alive: a parameter or buffer, not a result of the forward."""
-        return position in self._static and position not in self._mutated and not self._is_backward
-
-    @property
-    def model(self) -> Boxed:
-        return self._model
-
-    @property
-    def mutated(self) -> frozenset[int]:
-        return self._mutated
+        return position in self._static and position not in self.mutated and not self._is_backward
 
     def stats(self) -> dict[str, Any]:
         """Sums over the variants: ``captures``, ``replays``, ``eager`` calls by reason."""

@@ -40,11 +40,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from gfxgraph.callables.arena import Arena, CaptureDied, beside, current_arena
-from gfxgraph.callables.captured import WARM_UP, Captured, Instance, Shared
-from gfxgraph.callables.graph_facts import overlap, reads_of, span, writes_of
+from gfxgraph.callables.arena import Arena, CaptureDied, beside, current_arena, overlap, reads_of, span, writes_of
+from gfxgraph.callables.captured import WARM_UP, Captured, Instance, Options, Shared
 from gfxgraph.callables.graphed import Graphed
-from gfxgraph.callables.options import Options
 from gfxgraph.callables.outputs import use_count
 from gfxgraph.callables.python_reads import Snapshot
 from gfxgraph.callables.signature import Call, RunEagerly

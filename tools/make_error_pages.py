@@ -80,7 +80,7 @@ def _sections(found: Condition, lang: str, labels: tuple[str, str, str]) -> Iter
 
 def _general(step: str) -> str:
     """A step for all situations, with its conditions in brackets before it."""
-    conditions, text = situation.general(step)
+    conditions, text = _general_step(step)
     shown = ", ".join(name for name in conditions if name[0] not in "!?")
     return f"[{shown}] {text}" if shown else text
 
@@ -102,6 +102,17 @@ def _extras(found: Condition, lang: str) -> Iterator[tuple[str, str]]:
         yield words["statuses"], "\n".join(rows)
     if found.sources:
         yield words["sources"], "\n".join(found.sources)
+
+
+def _general_step(step: str) -> tuple[list[str], str]:
+    """The conditions of ``step`` and its text, for pages that cover all situations."""
+    conditions = []
+    while match := situation.CONDITION.match(step):
+        conditions.append(f"{match[1]}{match[2]}")
+        step = step[match.end() :]
+    return conditions, step.replace("{arch}", "gfxNNNN").replace("{override}", "X.Y.Z").replace(
+        "{index}", "gfxNNX-all"
+    )
 
 
 def _escape(text: str) -> str:

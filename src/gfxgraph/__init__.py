@@ -65,7 +65,7 @@ _EXPORTS: dict[str, str] = {
     "DeviceInfo": "gfxgraph.hardware.device:DeviceInfo",
     "torch_rocm_status": "gfxgraph.hardware.device:torch_rocm_status",
     "migraphx_available": "gfxgraph.hardware.software:migraphx_available",
-    "should_convert": "gfxgraph.hardware.wave:should_convert",
+    "should_convert": "gfxgraph.compat.waves:should_convert",
     "is_illegal_access": "gfxgraph.guard.localize:is_illegal_access",
     "apply_deep_guard_env": "gfxgraph.compat.guard:apply_deep_guard_env",
     "Diagnosis": "gfxgraph.compat.diagnosis:Diagnosis",

@@ -21,6 +21,7 @@ from gfxgraph.compat.graph_classes import ShapeBucketPool as ShapeBucketPool
 from gfxgraph.compat.guard import apply_deep_guard_env as apply_deep_guard_env
 from gfxgraph.compat.waves import detect_wave64 as detect_wave64
 from gfxgraph.compat.waves import plan_software_wave as plan_software_wave
+from gfxgraph.compat.waves import should_convert as should_convert
 from gfxgraph.compat.waves import wave_mode as wave_mode
 from gfxgraph.errors import ActivationError as ActivationError
 from gfxgraph.errors import ArgumentError as ArgumentError
@@ -49,7 +50,6 @@ from gfxgraph.hardware.device import DeviceInfo as DeviceInfo
 from gfxgraph.hardware.device import device_info as device_info
 from gfxgraph.hardware.device import torch_rocm_status as torch_rocm_status
 from gfxgraph.hardware.software import migraphx_available as migraphx_available
-from gfxgraph.hardware.wave import should_convert as should_convert
 from gfxgraph.process.bridge import is_enabled as is_enabled
 from gfxgraph.process.health import health_check as health_check
 from gfxgraph.process.health import reset_stats as reset_stats

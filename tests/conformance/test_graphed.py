@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import types
 from typing import NamedTuple
 
 import pytest
@@ -90,6 +91,43 @@ def test_a_name_that_is_assigned_later():
 
     x = torch.ones(4, device="cuda")
     assert torch.equal(step(x), x * 2)
+
+
+@pytest.mark.parametrize(
+    "made", [Pair, Batch, lambda left, right: (left, right)], ids=["named tuple", "dataclass", "tuple"]
+)
+def test_a_new_batch_each_call_with_gradients_needs_one_graph(made):
+    """A batch's tensors are arguments, whatever holds them: they lie elsewhere in each call."""
+    net, kept = torch.nn.Linear(4, 4).cuda(), []
+
+    @gfxgraph.graphed
+    def step(batch):
+        left, right = batch if isinstance(batch, tuple) else (batch.ids, batch.scale)
+        return net(left) * right
+
+    for i in range(8):
+        x = torch.full((2, 4), float(i), device="cuda")
+        kept.append(x)
+        same(step(made(x, x + 1)), net(x) * (x + 1))
+    assert step.stats()["replays"] == 6
+
+
+def test_a_tensor_that_is_another_each_call_is_copied_with_gradients_too():
+    """An attribute is expected to stay in place; after four places it is an argument."""
+    net = torch.nn.Linear(4, 4).cuda()
+    holder = types.SimpleNamespace(center=torch.zeros(4, device="cuda"))
+    kept = []
+
+    @gfxgraph.graphed
+    def step(x):
+        return net(x) - holder.center
+
+    x = torch.ones(2, 4, device="cuda")
+    for i in range(14):
+        holder.center = torch.full((4,), float(i), device="cuda")
+        kept.append(holder.center)
+        same(step(x), net(x) - holder.center)
+    assert step.stats()["replays"] >= 7, step.explain()
 
 
 def test_any_tree_in_and_out():

@@ -7,9 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from functorch.experimental import control_flow
-from torch._higher_order_ops.while_loop import while_loop
-from torch.utils.checkpoint import checkpoint
 
 import gfxgraph
 from gfxgraph.errors import GfxGraphFault
@@ -100,93 +97,15 @@ def test_a_graph_of_any_tier_can_be_localized(tmp_path, monkeypatch):
         idx.fill_(100)
         with pytest.raises(GfxGraphFault, match=r"node 1 of 3 \(sim::aten::gather\)"):
             gfxgraph.localize_fault(graph)
-
-
-EAGER = """\
-eager_fault: an operation touched memory that it may not
-  what: operation {index}, aten::gather at {where}, ended with index 100 is out of bounds for dimension 0 with size 8
-  why:  it was given:
-        `a` [8] float32 at {a}
-        `idx` [3] int64 at {idx:#x}"""
-
-
-def test_an_eager_function_is_localized_operation_by_operation(tmp_path, monkeypatch):
-    """The operation, its line and what it was given; a function that is right returns what it returns."""
-    with guarded("cuda", 0, tmp_path, monkeypatch):
-        x = torch.arange(8.0, device="cuda")
-        idx = torch.tensor([1, 2, 3], device="cuda")
-
-        def body(n):
-            a = x * n
-            return a.gather(0, idx)
-
-        assert gfxgraph.localize_fault(body, 2).tolist() == [2.0, 4.0, 6.0]
-        idx.fill_(100)
-        with pytest.raises((GfxGraphFault, RuntimeError)) as caught:
-            gfxgraph.localize_fault(body, 2)
-        assert isinstance(caught.value, GfxGraphFault)
-        text = caught.value.text("en")
-        a = text.split("float32 at ")[1].split("\n")[0]
-        assert text.startswith(EAGER.format(index=2, where=line_of(body.__code__, 2), a=a, idx=idx.data_ptr()))
-
-
-def inside_cond(x, idx):
-    return torch.cond(x.sum() > 0, lambda a, i: (a * 2).gather(0, i), lambda a, i: a.gather(0, i), (x, idx))
-
-
-def inside_map(x, idx):
-    return control_flow.map(lambda a: (a * 2).gather(0, idx), x.view(1, 8))[0]
-
-
-def inside_while(x, idx):
-    again = lambda n, a: n < 1  # noqa: E731
-    turn = lambda n, a: (n + 1, (a[:3] * 2).gather(0, idx - idx))  # noqa: E731
-    while_loop(again, turn, (torch.zeros((), device="cuda"), x[:3] + 0))
-    return (x * 2).gather(0, idx)
-
-
-def inside_checkpoint(x, idx):
-    return checkpoint(lambda a: (a * 2).gather(0, idx), x, use_reentrant=False)
-
-
-def inside_compiled(x, idx):
-    return torch.compile(inside_cond, backend="eager")(x, idx)
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("body", [inside_cond, inside_map, inside_while, inside_checkpoint, inside_compiled])
-def test_higher_order_operators_are_localized(tmp_path, monkeypatch, body):
-    """What a branch, a loop's body or a checkpoint calls is looked at as everything else."""
-    with guarded("cuda", 0, tmp_path, monkeypatch):
-        x = torch.arange(8.0, device="cuda")
-        idx = torch.tensor([1, 2, 3], device="cuda")
-        assert gfxgraph.localize_fault(body, x, idx).tolist() == [2.0, 4.0, 6.0]
-        idx.fill_(100)
-        with pytest.raises(GfxGraphFault, match=r"eager_fault: [^$]*aten::gather at .*test_guard_localize"):
-            gfxgraph.localize_fault(body, x, idx)
-
-
-def test_compiled_code_stays_compiled_while_it_is_localized(tmp_path, monkeypatch):
-    """Under a mode that does not say so Dynamo runs the function as it is, and leaves it so."""
-    made = []
-
-    def backend(graph, inputs):
-        made.append(graph)
-        return graph
-
-    with guarded("cuda", 0, tmp_path, monkeypatch):
-        x = torch.arange(8.0, device="cuda")
-        double = torch.compile(lambda a: a * 2, backend=backend)
-        assert torch.equal(gfxgraph.localize_fault(double, x), x * 2)
-    assert len(made) == 1
+        with pytest.raises(TypeError, match="LAUNCH_BLOCKING=1"):
+            gfxgraph.localize_fault(lambda: x)
 
 
 def test_tensors_without_strides_are_no_obstacle(localizing):
-    """A nested tensor that the process holds, or that an operation is given."""
+    """A nested tensor that the process holds."""
     x = torch.arange(4.0, device="cuda")
     for layout in (torch.strided, torch.jagged):
         held = torch.nested.nested_tensor([x[:2], x], layout=layout)
-        assert [t.tolist() for t in gfxgraph.localize_fault(lambda: held * 2).unbind()] == [[0, 2], [0, 2, 4, 6]]  # noqa: B023
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             y = held.values() * 2 if layout is torch.jagged else x * 2

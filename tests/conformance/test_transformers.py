@@ -30,7 +30,6 @@ from transformers import (  # noqa: E402
     LogitsProcessor,
     MistralConfig,
     MistralForCausalLM,
-    StaticCache,
     StoppingCriteria,
     StoppingCriteriaList,
 )
@@ -305,35 +304,10 @@ def test_least_lengths(llama):
     assert gfx.report(llama)["decoders"][0]["choices"] == 2 and not fallbacks()
 
 
-@pytest.mark.parametrize("asked_for", [None, "static"])
-def test_what_is_returned_beside_the_tokens(llama, asked_for):
-    """Scores, logits and a cache that the caller can go on with, and that later calls leave alone."""
-    inputs = prompt()
-    more = {
-        "return_dict_in_generate": True,
-        "output_scores": True,
-        "output_logits": True,
-        "cache_implementation": asked_for,
-    }
-    stock = llama.generate(**inputs, max_new_tokens=6, do_sample=False, disable_compile=True, **more)
-    gfx.accelerate(llama)
-    for _ in range(2):
-        ours = llama.generate(**inputs, max_new_tokens=6, do_sample=False, **more)
-        llama.generate(**prompt(2, 9), max_new_tokens=3, do_sample=False)
-        assert torch.equal(stock.sequences, ours.sequences)
-        for name in ("scores", "logits"):
-            assert len(ours[name]) == 6
-            torch.testing.assert_close(stock[name], ours[name])
-        kept = ours.past_key_values
-        assert type(kept) is (StaticCache if asked_for else DynamicCache) and int(kept.get_seq_length()) == 10
-        for mine, theirs in zip(kept.layers, stock.past_key_values.layers):
-            torch.testing.assert_close(mine.keys[:, :, :10], theirs.keys[:, :, :10])
-
-
 LEFT_ALONE = {
     "beam search is left to transformers": {"num_beams": 2},
     "the cache was passed by the caller": {"past_key_values": lambda model: DynamicCache(config=model.config)},
-    "attentions or hidden states were requested": {"return_dict_in_generate": True, "output_hidden_states": True},
+    "more than the tokens was requested": {"return_dict_in_generate": True, "output_scores": True},
     "the requested cache is 'dynamic'": {"cache_implementation": "dynamic"},
     "assisted generation is left to transformers": {"prompt_lookup_num_tokens": 2},
 }

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.gpu.test_guard_gpu import run
 from tests.unit.kernels.test_kernels_numbers import *  # noqa: F403  (each test runs here once more, on the GPU)
-from tests.unit.kernels.test_modules import MODELS, model_of
+from tests.unit.kernels.test_modules import MODELS, assert_same_steps, model_of
 
 from gfxgraph import kernels
 from gfxgraph.kernels import timed_choice
@@ -90,9 +90,7 @@ def test_each_model(way, ours_wins, name):
     """Greedy tokens in float32 are the model's own."""
     with torch.device("cpu"):
         model = model_of(name)
-    with kernels.apply(model.cuda()) as done:
-        found = done.compare(torch.tensor([[5, 9, 2, 30]]), 12)
-    assert found["same"] == [12] and found["logits_difference"] < 1e-4
+    assert_same_steps(model.cuda(), torch.tensor([[5, 9, 2, 30]], device="cuda"), 12)
 
 
 def test_only_what_is_faster(way):

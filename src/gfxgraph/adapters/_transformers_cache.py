@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import DynamicCache, StaticCache, StaticLayer, StaticSlidingWindowLayer
+from transformers.cache_utils import StaticCache, StaticLayer, StaticSlidingWindowLayer
 
 
 @dataclass(slots=True)
@@ -125,27 +125,6 @@ class FixedCache(StaticCache):  # type: ignore[misc]
         for layer in self.layers:
             if layer.is_sliding:
                 layer.cumulative_length_int = 0
-
-    def handed_out(self, config: object, as_static: bool) -> Any:
-        """A copy for the caller, of the kind that transformers would have returned."""
-        n_cached = self.place.n_cached
-        if not as_static:
-            copy = DynamicCache(config=config)
-            for index, layer in enumerate(self.layers):
-                held = min(n_cached, layer.max_cache_len)
-                copy.update(layer.keys[:, :, :held].clone(), layer.values[:, :, :held].clone(), index)
-                if layer.is_sliding:
-                    copy.layers[index].cumulative_length = n_cached
-            return copy
-        copy = StaticCache(config=config, max_cache_len=max(layer.max_cache_len for layer in self.layers))
-        for layer, mine in zip(copy.layers, self.layers):
-            layer.lazy_initialization(mine.keys[:, :, :0], mine.values[:, :, :0])
-            layer.keys.copy_(mine.keys)
-            layer.values.copy_(mine.values)
-            layer.cumulative_length.fill_(min(n_cached, layer.max_cache_len))
-            if layer.is_sliding:
-                layer.cumulative_length_int = n_cached
-        return copy
 
 
 def why_not(config: object) -> str:

@@ -43,7 +43,6 @@ class TokenChoice:
     """The EosTokenCriteria that the step itself evaluates; None if there is none."""
     pad: Tensor | None
     """The token for finished rows; None if rows are not padded."""
-    keeps_scores: bool
     outside: tuple[str, ...]
     """Processors that no graph can contain; if there are any, the token is chosen between graphs."""
     parts: tuple[Any, ...]
@@ -75,16 +74,16 @@ class TokenChoice:
         return logits
 
 
-def choice_of(listed: Any, stops: Stops, do_sample: bool, pad: Tensor | None, keeps_scores: bool) -> TokenChoice:
+def choice_of(listed: Any, stops: Stops, do_sample: bool, pad: Tensor | None) -> TokenChoice:
     """Determine what a call asks for; reads small tensors, so call it before the prompt is queued."""
     pad = pad if stops.pads_finished else None
     parts = tuple((type(processor), _numbers(processor)) for processor in listed)
     eos = () if stops.eos is None else _plain(stops.eos.eos_token_id)
-    key = (parts, do_sample, eos, None if pad is None else int(pad), keeps_scores)
+    key = (parts, do_sample, eos, None if pad is None else int(pad))
     outside = tuple(type(processor).__name__ for processor in listed if not _fits(processor))
     thresholds = tuple(_threshold(processor) for processor in listed if type(processor) in _LENGTH_ONLY)
     ignored = next((each.prompt_ignore_length for each in listed if _ignores_by_row(each)), None)
-    return TokenChoice(listed, do_sample, stops.eos, pad, keeps_scores, outside, key, thresholds, ignored)
+    return TokenChoice(listed, do_sample, stops.eos, pad, outside, key, thresholds, ignored)
 
 
 def _fits(processor: Any) -> bool:

@@ -26,7 +26,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from gfxgraph import kernels
 from gfxgraph.adapters._transformers_cache import CachePosition, FixedCache
@@ -103,7 +102,7 @@ class Decoder:
         self.ignored, self.unfinished = zeros(batch), zeros(batch)
         self.alive = zeros(self.capacity)
         """By token index: 0 if all rows were finished with that token."""
-        self.logits = self.scores = zeros(0)
+        self.logits = zeros(0)
         """[batch, vocabulary] float32; the vocabulary size is that of the prompt's scores."""
         self.in_window = torch.arange(self.cache.window, device=device) - (self.cache.window - 1)
         self.alive_seen = torch.zeros(self.capacity, dtype=torch.int64, pin_memory=True)
@@ -139,8 +138,6 @@ class Decoder:
         """Pick the next token and store it everywhere."""
         self.position.add_(1)
         self.position_ids.add_(1)
-        if choice.keeps_scores:
-            self.scores.copy_(scores)
         if self.is_choosing:
             tokens = kernels.sample(scores) if choice.do_sample else kernels.greedy(scores)
         elif choice.do_sample:
@@ -177,7 +174,7 @@ class Decoder:
         length = loop.finish(length)
         if request.streamer is not None:
             request.streamer.end()
-        return self._result(request, loop, length)
+        return self.history[:, :length].clone()
 
     def read_prompt(self, request: Request) -> None:
         """Fill the cache from the prompt, compute the scores of the first token, and initialize the other buffers."""
@@ -190,7 +187,6 @@ class Decoder:
         scores = self.model(**inputs, return_dict=True).logits[:, -1]
         if self.logits.shape != scores.shape:
             self.logits = torch.empty_like(scores, dtype=torch.float32, memory_format=torch.contiguous_format)
-            self.scores = torch.empty_like(self.logits)
         self.logits.copy_(scores)
         self.cache.place.n_cached = n_prompt
         # Filled with the prompt's last token: what a processor must ignore is at the prompt's beginning.
@@ -262,15 +258,3 @@ class Decoder:
             "choices": sum(part.is_captured for part in self.choices.values()),
             "why_eager": sorted({part.piece.why_eager for part in parts if part.piece.why_eager}),
         }
-
-    def _result(self, request: Request, loop: Loop, length: int) -> Any:
-        sequences = self.history[:, :length].clone()
-        if not request.generation_config.return_dict_in_generate:
-            return sequences
-        cache = None
-        if request.wants_cache:
-            config = self.model.config.get_text_config(decoder=True)
-            cache = self.cache.handed_out(config, request.wants_static_cache)
-        return GenerateDecoderOnlyOutput(
-            sequences=sequences, scores=loop.scores, logits=loop.logits, past_key_values=cache
-        )

@@ -36,8 +36,6 @@ class Request:
     stops: Stops
     max_length: int
     streamer: Any = None
-    wants_cache: bool = False
-    wants_static_cache: bool = False
 
 
 @dataclass(slots=True)
@@ -77,16 +75,12 @@ class Loop:
     """Length at which all rows were finished; 0 while unknown."""
 
     def __post_init__(self) -> None:
-        request, config = self.request, self.request.generation_config
+        request = self.request
         self.first = self.unseen = request.input_ids.shape[1]
         self.key_changes_at = frozenset(request.choice.thresholds)
         self.looks_at_rows = request.choice.eos is not None or bool(request.stops.on_host)
-        keeps = config.return_dict_in_generate
-        self.scores: Any = () if keeps and config.output_scores else None
-        self.logits: Any = () if keeps and config.output_logits else None
-        # Nothing may be computed past the end if a criterion is the caller's own code, or if
-        # the caller gets the cache.
-        self.is_exact = bool(request.stops.on_host) or request.wants_cache
+        # Nothing may be computed past the end if a criterion is the caller's own code.
+        self.is_exact = bool(request.stops.on_host)
         self.group = 1 if self.is_exact or request.streamer is not None else GROUP
         self.generator = torch.cuda.default_generators[self.decoder.logits.device.index or 0]
 
@@ -95,10 +89,6 @@ class Loop:
         request, decoder = self.request, self.decoder
         if request.choice.do_sample:
             self.offsets.append(self.generator.get_offset())
-        if self.scores is not None:
-            self.scores += (decoder.scores.clone(),)
-        if self.logits is not None:
-            self.logits += (decoder.logits.clone(),)
         if request.stops.on_host:
             self._ask_on_host(length)
         if not self.looks_at_rows and request.streamer is None:
@@ -122,17 +112,14 @@ class Loop:
         tally = self.decoder.tally
         tally.n_tokens += kept - self.first
         tally.n_past_end += length - kept
-        if kept < length:
-            if self.offsets:
-                self.generator.set_offset(self.offsets[kept - self.first - 1])
-            self.scores = self.scores[: kept - self.first] if self.scores else self.scores
-            self.logits = self.logits[: kept - self.first] if self.logits else self.logits
+        if kept < length and self.offsets:
+            self.generator.set_offset(self.offsets[kept - self.first - 1])
         return kept
 
     def _ask_on_host(self, length: int) -> None:
         decoder = self.decoder
         rows = decoder.history[:, :length].clone()  # a copy, because they may keep it
-        done = StoppingCriteriaList(self.request.stops.on_host)(rows, self.scores)
+        done = StoppingCriteriaList(self.request.stops.on_host)(rows, None)
         decoder.unfinished.copy_(decoder.unfinished & ~done)
         decoder.alive[length - 1] = decoder.unfinished.max()
 

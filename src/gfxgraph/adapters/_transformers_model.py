@@ -91,11 +91,7 @@ class Accelerated:
 
         config, kwargs = call["generation_config"], call["model_kwargs"]
         stops = choices.stops_of(call["stopping_criteria"])
-        returns = config.return_dict_in_generate
-        choice = choices.choice_of(
-            call["logits_processor"], stops, config.do_sample, config._pad_token_tensor,
-            keeps_scores=bool(returns and config.output_scores),
-        )  # fmt: skip
+        choice = choices.choice_of(call["logits_processor"], stops, config.do_sample, config._pad_token_tensor)
         assert stops.max_length is not None
         request = Request(
             input_ids=call["input_ids"],
@@ -105,8 +101,6 @@ class Accelerated:
             stops=stops,
             max_length=stops.max_length,
             streamer=call["streamer"],
-            wants_cache=bool(returns),
-            wants_static_cache=_is_static(config),
         )
         try:
             decoder = self._decoder(request.input_ids.shape[0], self._cache_len(call, stops.max_length))
@@ -258,8 +252,8 @@ class Accelerated:
             return "the model is the assistant of another one"
         if config.prefill_chunk_size is not None:
             return "the prompt is read in chunks"
-        if config.return_dict_in_generate and (config.output_attentions or config.output_hidden_states):
-            return "attentions or hidden states were requested"
+        if config.return_dict_in_generate:
+            return "more than the tokens was requested"
         if config.cache_implementation not in (None, "static"):
             return f"the requested cache is {config.cache_implementation!r}"
         if call["stopping_criteria"].max_length is None:

@@ -20,8 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from itertools import takewhile
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -251,15 +250,26 @@ def run(group: click.Group, arguments: list[str]) -> int:
     """Run the command line and return its exit status; nothing that a user can type ends in a traceback."""
     _open_closed_streams()
     _let_streams_take_anything()
-    status: list[int] = []
-    with _Errors(arguments, status):
+    try:
         # lazily: --help needs it not
         from gfxgraph import config
 
         color = False if config.variables(["NO_COLOR"]) else None  # None: on a terminal
         result = group.main(list(arguments), prog_name="gfxgraph", standalone_mode=False, color=color)
-        status.append(result if isinstance(result, int) else OK)
-    return status[0]
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):
+            return BROKEN_PIPE  # click's own answer would be 1, "found"
+        raise
+    except (click.Abort, KeyboardInterrupt):
+        click.echo(err=True)
+        return INTERRUPTED
+    except Exception as error:
+        said = _said(error)
+        if said is None:
+            raise
+        _show(said, as_json=wants_json(arguments))
+        return COULD_NOT
+    return result if isinstance(result, int) else OK
 
 
 def _open_closed_streams() -> None:
@@ -283,73 +293,45 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
     return "".join(json.dumps(each)[1:-1] for each in error.object[error.start : error.end]), error.end
 
 
-class _Errors:
-    """Turns what ends a command early into an exit status and a message."""
+def _show(said: GfxGraphError, *, as_json: bool) -> None:
+    text = str(said)
+    if as_json:
+        try:
+            click.echo(json.dumps({"error": as_dict(said)}, ensure_ascii=False, indent=1))
+            return
+        except OSError:
+            pass  # stdout is what failed: it is said on stderr, in words
+    click.echo(text, err=True)
 
-    def __init__(self, arguments: list[str], status: list[int]) -> None:
-        self.arguments = arguments
-        self.status = status
 
-    def __enter__(self) -> Self:
-        return self
+def _said(error: Exception) -> GfxGraphError | None:
+    """The error to show; None where it is to be raised."""
+    # lazily: --help needs neither, and importing them takes half its time
+    from gfxgraph import config
+    from gfxgraph.errors import CommandError, GfxGraphError
 
-    def __exit__(
-        self, _: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> bool:
-        if error is None:
-            return False
-        if isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError):
-            self.status.append(BROKEN_PIPE)  # click's own answer would be 1, "found"
-            return True
-        if isinstance(error, SystemExit):
-            return False
-        if isinstance(error, click.Abort | KeyboardInterrupt):
-            click.echo(err=True)
-            self.status.append(INTERRUPTED)
-            return True
-        if not isinstance(error, Exception):
-            return False
-        said = self._said(error, where)
-        if said is None:
-            return False
-        self.status.append(COULD_NOT)
-        text = str(said)
-        if wants_json(self.arguments):
-            try:
-                click.echo(json.dumps({"error": as_dict(said)}, ensure_ascii=False, indent=1))
-                return True
-            except OSError:
-                pass  # stdout is what failed: it is said on stderr, in words
-        click.echo(text, err=True)
-        return True
-
-    def _said(self, error: Exception, where: TracebackType | None) -> GfxGraphError | None:
-        # lazily: --help needs neither, and importing them takes half its time
-        from gfxgraph import config
-        from gfxgraph.errors import CommandError, GfxGraphError
-
-        if isinstance(error, CommandRefused):
-            return error.error
-        if isinstance(error, click.ClickException):
-            context = getattr(error, "ctx", None)
-            path = context.command_path if context is not None else "gfxgraph"
-            return CommandError("bad_usage", problem=error.format_message(), command=path)
-        if config.load().log_level is config.LogLevel.DEBUG:
-            return None
-        if isinstance(error, GfxGraphError):
-            return error
-        if isinstance(error, OSError) and (path := _path_of(error)):
-            problem = "the current folder no longer exists" if path == "." else error.strerror or error
-            return CommandError("file_unusable", path=path, problem=problem)
-        if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in PORT_NEEDS:
-            return CommandError("extra_missing", module=error.name, extra="port")
-        place = "?"
-        while where is not None:
-            path = where.tb_frame.f_code.co_filename
-            if "gfxgraph" in path:
-                place = f"{Path(path).name}:{where.tb_lineno}"
-            where = where.tb_next
-        return CommandError("internal_error", error=f"{type(error).__name__}: {error}", place=place)
+    if isinstance(error, CommandRefused):
+        return error.error
+    if isinstance(error, click.ClickException):
+        context = getattr(error, "ctx", None)
+        path = context.command_path if context is not None else "gfxgraph"
+        return CommandError("bad_usage", problem=error.format_message(), command=path)
+    if config.load().log_level is config.LogLevel.DEBUG:
+        return None
+    if isinstance(error, GfxGraphError):
+        return error
+    if isinstance(error, OSError) and (path := _path_of(error)):
+        problem = "the current folder no longer exists" if path == "." else error.strerror or error
+        return CommandError("file_unusable", path=path, problem=problem)
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in PORT_NEEDS:
+        return CommandError("extra_missing", module=error.name, extra="port")
+    place, where = "?", error.__traceback__
+    while where is not None:
+        path = where.tb_frame.f_code.co_filename
+        if "gfxgraph" in path:
+            place = f"{Path(path).name}:{where.tb_lineno}"
+        where = where.tb_next
+    return CommandError("internal_error", error=f"{type(error).__name__}: {error}", place=place)
 
 
 def _path_of(error: OSError) -> str:

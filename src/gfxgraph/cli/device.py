@@ -18,19 +18,6 @@ _NONE = {
     "en": "no AMD GPU found; set GFXGRAPH_ARCH=gfx1030 to plan for one that is not here",
     "zh": "没有找到 AMD GPU；设置 GFXGRAPH_ARCH=gfx1030 可为不在本机的 GPU 做规划",
 }
-_LABELS_ZH = {
-    "arch": "架构",
-    "hardware": "实际硬件",
-    "name": "名称",
-    "compute units": "计算单元",
-    "wavefront": "wavefront",
-    "VRAM": "显存",
-    "LDS": "LDS",
-    "matrix units": "矩阵单元",
-    "bf16, fp8": "bf16、fp8",
-    "support": "支持情况",
-    "torch": "PyTorch",
-}
 
 
 @click.command(short_help="Show the detected (or overridden) GPU.")
@@ -53,22 +40,22 @@ def command(as_json: bool, index: int) -> None:
 
 def _show(found: DeviceInfo) -> None:
     rows = [
-        ("arch", f"{found.arch} ({found.family or 'unknown family'}), from {found.source}"),
-        ("name", found.name),
-        ("compute units", str(found.cu or "?")),
-        ("wavefront", f"{found.wavefront} (can run {', '.join(map(str, found.wavefronts))})"),
-        ("VRAM", f"{found.vram_mb} MiB" if found.vram_bytes else "?"),
-        ("LDS", f"{found.lds_kib} KiB a workgroup"),
-        ("matrix units", found.matrix or "?"),
-        ("bf16, fp8", f"{found.bf16 or '?'}, {found.fp8 or '?'}"),
-        ("support", found.support),
-        ("torch", str(torch_rocm_status()["message"])),
+        ("arch", "架构", f"{found.arch} ({found.family or 'unknown family'}), from {found.source}"),
+        ("name", "名称", found.name),
+        ("compute units", "计算单元", str(found.cu or "?")),
+        ("wavefront", "wavefront", f"{found.wavefront} (can run {', '.join(map(str, found.wavefronts))})"),
+        ("VRAM", "显存", f"{found.vram_mb} MiB" if found.vram_bytes else "?"),
+        ("LDS", "LDS", f"{found.lds_kib} KiB a workgroup"),
+        ("matrix units", "矩阵单元", found.matrix or "?"),
+        ("bf16, fp8", "bf16、fp8", f"{found.bf16 or '?'}, {found.fp8 or '?'}"),
+        ("support", "支持情况", found.support),
+        ("torch", "PyTorch", str(torch_rocm_status()["message"])),
     ]
     if found.physical_arch and found.physical_arch != found.arch:
-        rows.insert(1, ("hardware", found.physical_arch))
+        rows.insert(1, ("hardware", "实际硬件", found.physical_arch))
     chinese = config.language_of() == "zh"
-    for label, value in rows:
-        shown = _LABELS_ZH[label] if chinese else label
+    for english, translated, value in rows:
+        shown = translated if chinese else english
         # A Chinese character is two columns wide.
         width = 14 - sum(not character.isascii() for character in shown)
         click.echo(f"{shown:<{width}} {visible(value)}")

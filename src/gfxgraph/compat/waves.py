@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from gfxgraph import config
-from gfxgraph.compat.devices import device_info
 from gfxgraph.compat.diagnosis import Diagnosis, explain
 from gfxgraph.config import WaveMode
+from gfxgraph.hardware.device import device_info
 
 __all__ = ["detect_wave64", "plan_software_wave", "should_convert", "wave_mode"]
 
@@ -42,8 +42,7 @@ def _device(lanes: int | None, cu: int | None) -> tuple[int, int]:
     if lanes is not None and cu is not None:
         return lanes, cu
     found = device_info()
-    known = (found.wavefront, found.cu) if found is not None else (0, 0)
-    return lanes or known[0] or _LANES, cu or known[1] or _CU
+    return lanes or found.wavefront or _LANES, cu or found.cu or _CU
 
 
 def should_convert(
@@ -58,7 +57,7 @@ def should_convert(
         cu: compute units; likewise.
 
     Returns:
-        (apply, reason); true also with GFXGRAPH_WAVE=detect, where ``gfxgraph.should_convert`` says no.
+        (apply, reason).
     """
     settings = config.load()
     wide, units = _device(lanes, cu)

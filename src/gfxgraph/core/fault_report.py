@@ -143,13 +143,8 @@ class Fault:
         """Values for the catalogue's ``memory_fault``."""
         address = self.words.address if self.words is not None else None
         node = self.node
-        known: dict[str, Any] = {
-            "status": self.status,
-            "n_nodes": self.n_nodes,
-            "replay": self.replay,
-            "address": "",
-            "nearest": "",
-        }
+        known: dict[str, Any] = {"status": self.status, "n_nodes": self.n_nodes, "replay": self.replay}
+        known |= {"address": "", "nearest": ""}
         if address is not None:
             vague = "" if self.words is None or self.words.is_exact else ", about"
             known["address"] = f"{address:#x}{vague}"

@@ -224,17 +224,18 @@ class Explanation:
         ranked = sorted(zip(english, general.do), key=lambda both: bool(_CHECKS.match(both[0])))
         of_programs = (step for name in self.programs for step in kinds.advisors("program")[name].do[lang])
         component = kinds.advisors("component")[match.component].do[lang] if match.component else ()
-        package = libraries.advice(match.text, self.situation.conditions, lang)
-        # For an unknown error only the component's steps are left; known steps come before suspected ones.
+        is_told = any(hint.why for hint in hints)
+        package = "" if is_told else libraries.advice(match.text, self.situation.conditions, lang)
+        # Known steps come before those of a component that is only suspected.
         first, last = (component, ()) if match.code == _UNKNOWN else ((), component)
         general_steps = [fill(step, found, names, lang) for _, step in ranked]
         steps = [
             *(general_steps if is_asked else ()),
             *(finding.fix for finding in self.findings if finding.fix),
             *filter(None, [package]),
-            *first,
             *(hint.words[lang] for hint in hints),
             *of_programs,
+            *first,
             *general_steps,
             *last,
         ]

@@ -155,15 +155,6 @@ def _understand(data: bytes) -> Index:
 
 
 _ADDING = ("hint", "combo", "refuted")
-_NUMBERED = (
-    r"\bhip[A-Z]\w{3,40}\b.{0,80}?\breturned (?:error |status |code )*\(?(\d{1,4})\b(?:[^.]|$)",
-    r"\bhip[A-Z]\w{3,40}\b.{0,80}?\berror(?: code)?\W{1,3}(\d{1,4})\b(?:[^.]|$)",
-    r"\b(?:HIP|ROCm) (?:runtime |driver )?error(?: code)?\W{1,3}(\d{1,4})\b(?:[^.]|$)",
-    r"\b(?:HIP|ROCm) failure (\d{1,4})\b",
-    r"\bhipError_t\W{1,2}(\d{1,4})\b",
-    r"\bhip[A-Z]\w{2,40}\(\): (\d{1,4})\b",
-)
-"""Programs that print only the number of HIP's status, in the forms that they use."""
 
 
 def rows() -> list[Item]:
@@ -181,8 +172,8 @@ def rows() -> list[Item]:
             text = re.escape(status.text).replace(r"\ ", " ")
             marked = rf"(error|fail\w*|\bhip[a-z]{{4}}\w*|returned|status|what\(\))\b.{{0,100}}{text}"
             found.append(Item(status.entry, "status", 0, marked))
-    found += (Item("", "number", 0, regex) for regex in _NUMBERED)
-    found.append(Item("", "unless", 0, r"\bhip\w*(?:Get|Count|Version)\w*\(\): \d"))
+    numbered = tomllib.loads((statuses.FOLDER / "hip.toml").read_text(encoding="utf-8"))["numbered"]
+    found += (Item("", kind, 0, regex) for kind, regexes in numbered.items() for regex in regexes)
     # Our own errors, printed by a program and piped back to us, end with this line.
     found.append(Item("", "own", 0, r"(?:more: |详情：)gfxgraph explain (\w+)"))
     return found

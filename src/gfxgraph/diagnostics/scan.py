@@ -201,7 +201,7 @@ class Scanner:
                 elif not gates.is_said(line):
                     self._parts.setdefault((item.code, item.number), (line, number))
             # A line that names many targets is a list of supported ones.
-            named = set(_ARCH.findall(line.lower()))
+            named = dict.fromkeys(_ARCH.findall(line.lower()))
             if len(named) <= 2:
                 for arch in named:
                     self.archs[arch] = self.archs.get(arch, 0) + 1

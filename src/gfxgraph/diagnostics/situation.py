@@ -20,8 +20,6 @@ FACTS = frozenset(
     " cpu_torch arch_not_in_torch iommu_on low_memlock small_shm".split()
 )
 """What a machine can prove or contradict; advice under "@?fact" is left out where it is not so."""
-ANY_ARCH = "gfxNNNN"
-"""Shown for the target on pages, which are for all."""
 _HERE_ARCH = "$(rocminfo | grep -om1 'gfx[1-9][0-9a-f]*')"
 """Stands for a target that is not known, in commands: the shell fills it in."""
 
@@ -33,7 +31,7 @@ _INDEXES = {
 """Folders of AMD's wheel index, by the target's beginning."""
 _IN_COMMAND = re.compile(r"(?<=[-=_/\"'])\{arch\}|(?<=grep )\{arch\}")
 _THIS_GPU = {"en": "this GPU", "zh": "此 GPU"}
-_CONDITION = re.compile(r"@([!?]?)([a-z_]+): ")
+CONDITION = re.compile(r"@([!?]?)([a-z_]+): ")
 APUS = frozenset("gfx902 gfx90c gfx1033 gfx1035 gfx1036 gfx1103 gfx1150 gfx1151 gfx1152 gfx1153".split())
 _NOT_ON_WINDOWS = re.compile(
     r"\b(?:sudo|apt|dnf|ldconfig|lsmod|modprobe|usermod|dmesg|rocminfo|chmod|ulimit|journalctl|LD_LIBRARY_PATH)\b"
@@ -64,7 +62,7 @@ class Situation(NamedTuple):
         index = next((folder for start, folder in _INDEXES.items() if self.arch.startswith(start)), "")
         conditions = self.conditions | ({"arch"} if self.arch else set()) | ({"index"} if index else set())
         is_general = True
-        while match := _CONDITION.match(step):
+        while match := CONDITION.match(step):
             how, name = match.groups()
             if self.facts.get(name) is False if how == "?" else (name in conditions) == bool(how):
                 return ""
@@ -83,17 +81,6 @@ class Situation(NamedTuple):
         """``text`` with the GPU's name; if that is not known, commands get it from the shell."""
         unknown = "<gfx target>" if "windows" in self.conditions else _HERE_ARCH
         return _IN_COMMAND.sub(self.arch or unknown, text).replace("{arch}", self.arch or _THIS_GPU[lang])
-
-
-def general(step: str) -> tuple[list[str], str]:
-    """The conditions of ``step`` and its text, for pages that cover all situations."""
-    conditions = []
-    while match := _CONDITION.match(step):
-        conditions.append(f"{match[1]}{match[2]}")
-        step = step[match.end() :]
-    return conditions, step.replace("{arch}", ANY_ARCH).replace("{override}", "X.Y.Z").replace(
-        "{index}", "gfxNNX-all"
-    )
 
 
 def read(lines: Iterable[str], archs: Iterable[str]) -> Situation:

@@ -6,8 +6,7 @@ strides, gaps or shared memory. Such tensors are replaced by contiguous copies a
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -70,31 +69,16 @@ def make_safe(value: Any) -> Any:
     return tree_map_only(Tensor, _plain, value)
 
 
-def make_capture_safe(*values: Any, **named: Any) -> Any:
-    """Make arguments for a capture safe.
+def make_capture_safe(value: Any) -> Any:
+    """`make_safe` by its name in 1.x.
 
     Args:
-        values: tensors, nestings of them, or one callable.
-        named: the same by name.
+        value: as there.
 
     Returns:
-        For one value a value, for several a tuple; with named ones a pair, the tuple and a dictionary. For a callable
-        a callable whose arguments are made safe at each call.
+        What it returns.
     """
-    if len(values) == 1 and not named and callable(values[0]) and not isinstance(values[0], Tensor):
-        return _with_safe_arguments(values[0])
-    plain = tuple(make_safe(value) for value in values)
-    if named:
-        return plain, {name: make_safe(value) for name, value in named.items()}
-    return plain[0] if len(plain) == 1 else plain
-
-
-def _with_safe_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return function(*make_safe(args), **make_safe(kwargs))
-
-    return call
+    return make_safe(value)
 
 
 def _plain(tensor: Tensor) -> Tensor:

@@ -1,22 +1,16 @@
-"""Locates a fault: replays by node walk, and eager work operation by operation."""
+"""Locates a fault: replays by node walk; what an error says of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from gfxgraph.capture.record.not_recorded import seen_inside
-from gfxgraph.capture.record.user_lines import place
-from gfxgraph.capture.replay.graph_tensors import has_layout, parts_of, size_of
+from gfxgraph.capture.replay.graph_tensors import has_layout, size_of
 from gfxgraph.core.fault_report import Fault, NodeInfo, read_words
 from gfxgraph.core.memory_map import Allocation
-from gfxgraph.core.tape import where_of
 from gfxgraph.errors import DriverError, GfxGraphFault
-from gfxgraph.guard.tensor_names import TensorNames, describe
 
 if TYPE_CHECKING:
     from gfxgraph.capture.replay.program import SegmentStep
@@ -28,10 +22,6 @@ _FAULTS = (
     "hardwarestack", "hardware_stack", "launchtimeout", "launch_timeout", "ecc", "illegal memory access",
     "unspecified launch failure",
 )  # fmt: skip
-
-
-# torch's own texts for an invalid index, if it checks before a kernel does.
-_OUTSIDE = ("out of bounds", "out of range")
 
 
 _ILLEGAL = (
@@ -122,101 +112,32 @@ def fault_at(
     return GfxGraphFault("memory_fault", quote="", **fault.fields())
 
 
-class _OneByOne(TorchDispatchMode):
-    """Waits for the device after each operation, so that a fault can be attributed to it."""
+def localize_fault(call: Any, *, op: str | None = None, tensors: Tensors | None = None) -> GfxGraphFault | None:
+    """Replay a captured graph node by node, so that an illegal access is attributed to a node.
 
-    supports_higher_order_operators = True
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True  # otherwise compiled code would run, and stay, eager
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.n_ops = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if not hasattr(func, "_schema"):
-            return seen_inside(self, func, args, kwargs)
-        self.n_ops += 1
-        # Before it runs: an in-place operation may change them, and after a fault nothing can be queried.
-        tensors = _tensors((*args, *kwargs.values()))
-        layouts = [f"{describe(tensor)} at {tensor.data_ptr():#x}" for tensor in tensors]
-        try:
-            out = func(*args, **kwargs)
-            if any(t.is_cuda for t in (*tensors, *_tensors((out,)))):
-                torch.cuda.synchronize()
-        except (RuntimeError, IndexError) as error:
-            if not (is_fault(error) or any(word in str(error) for word in _OUTSIDE)):
-                raise
-            names = TensorNames()
-            called = [names.of(tensor) for tensor in tensors]
-            lines = [f"`{name}` {text}" if name else text for name, text in zip(called, layouts)]
-            raise GfxGraphFault(
-                "eager_fault",
-                quote=str(error).strip(),
-                op=func._schema.name,
-                where=where_of(*place()),
-                layout="\n".join(lines),
-                status=status_of(error),
-                index=self.n_ops,
-            ) from error
-        return out
-
-
-def _tensors(items: Any) -> list[Tensor]:
-    found: list[Tensor] = []
-    for item in items:
-        if isinstance(item, Tensor):
-            found += filter(has_layout, parts_of(item))
-        elif isinstance(item, (list, tuple)):
-            found += _tensors(item)
-    return found
-
-
-def localize_fault(call: Callable[..., Any] | BaseException, *args: Any, **kwargs: Any) -> Any:
-    """Run a function so that an illegal access is attributed to an operation.
-
-    A captured graph is replayed node by node; anything else runs eagerly, with a wait after each operation. Kernels
-    that torch's dispatcher does not see (Triton, extensions) are attributed to the operation after them.
+    Outside graphs the runtime itself runs one operation after the other: ``HIP_LAUNCH_BLOCKING=1`` (on NVIDIA
+    ``CUDA_LAUNCH_BLOCKING=1``), set before the program starts.
 
     Args:
-        call: what to run: a function, or a captured graph or its ``replay``. As in 1.x, an exception: nothing is run.
-        args: of the function.
-        kwargs: likewise; for an exception ``op=``, its name, and ``tensors=``, pairs of name and tensor.
+        call: a captured graph or its ``replay``. As in 1.x, an exception: nothing is run.
+        op: for an exception, the name of the operation.
+        tensors: likewise, its arguments: pairs of name and tensor.
 
     Returns:
-        What the function returns; for an exception the GfxGraphFault to raise in its place.
+        None; for an exception the GfxGraphFault to raise in its place.
 
     Raises:
-        GfxGraphFault: `memory_fault` for a node of a graph, `eager_fault` for an operation.
+        GfxGraphFault: `memory_fault`, `fault_before_replay`.
+        TypeError: ``call`` is something else.
     """
     if isinstance(call, BaseException):
-        return named_fault(call, *args, **kwargs)
-    if not callable(call) and not hasattr(call, "replay"):
-        raise TypeError(f"localize_fault() takes a captured graph, a function or an exception, not {call!r}")
+        return named_fault(call, op=op, tensors=tensors)
     graph = getattr(call, "__self__", None) if getattr(call, "__name__", "") == "replay" else call
     by_nodes = getattr(graph, "_replay_by_nodes", None)
-    if by_nodes is not None:
-        return by_nodes()
-    torch.cuda.synchronize()
-    with _OneByOne() as mode:
-        out = call(*args, **kwargs)
-        _wait_for_rest(mode)
-        return out
-
-
-def _wait_for_rest(mode: _OneByOne) -> None:
-    """Wait for launches after the last operation, which may still fault."""
-    try:
-        torch.cuda.synchronize()
-    except RuntimeError as error:
-        raise GfxGraphFault(
-            "eager_fault",
-            quote=str(error).strip(),
-            op="a launch that torch did not make",
-            where=where_of(*place()),
-            status=status_of(error),
-            index=mode.n_ops,
-        ) from error
+    if by_nodes is None:
+        raise TypeError(
+            f"localize_fault() takes a captured graph or an exception, not {call!r}; outside graphs "
+            "HIP_LAUNCH_BLOCKING=1 (CUDA_LAUNCH_BLOCKING=1) makes the operation at fault raise"
+        )
+    by_nodes()
+    return None

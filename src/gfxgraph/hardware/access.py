@@ -66,24 +66,12 @@ def container(machine: Machine) -> str:
     if machine.exists("/.dockerenv"):
         return "docker"
     cgroup = machine.text("/proc/1/cgroup")
-    for word, name in (
-        ("kubepods", "kubernetes"),
-        ("docker", "docker"),
-        ("libpod", "podman"),
-        ("lxc", "lxc"),
-    ):
-        if word in cgroup:
-            return name
-    return ""
+    names = {"kubepods": "kubernetes", "docker": "docker", "libpod": "podman", "lxc": "lxc"}
+    return next((name for word, name in names.items() if word in cgroup), "")
 
 
 def has_amd_gpu(machine: Machine) -> bool:
     """True where the PCI bus shows an AMD display or compute device, driver or not."""
-    for device in machine.names("/sys/bus/pci/devices"):
-        folder = f"/sys/bus/pci/devices/{device}"
-        if machine.text(f"{folder}/vendor") == "0x1002" and machine.text(f"{folder}/class")[:4] in (
-            "0x03",
-            "0x12",
-        ):
-            return True
-    return False
+    folders = [f"/sys/bus/pci/devices/{device}" for device in machine.names("/sys/bus/pci/devices")]
+    amd = (folder for folder in folders if machine.text(f"{folder}/vendor") == "0x1002")
+    return any(machine.text(f"{folder}/class")[:4] in ("0x03", "0x12") for folder in amd)

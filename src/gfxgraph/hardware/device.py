@@ -38,8 +38,6 @@ class DeviceInfo:
     support: str = ""
     source: str = "none"
     physical_arch: str = ""
-    simds: int = 0
-    max_waves_per_simd: int = 0
 
     @property
     def vram_mb(self) -> int:
@@ -118,8 +116,6 @@ def _describe(arch: str, gpu: Gpu | None, source: str) -> DeviceInfo:
         support=known.support() if known else "unknown architecture",
         source=source,
         physical_arch=physical,
-        simds=gpu.simds if gpu else 0,
-        max_waves_per_simd=gpu.max_waves_per_simd if gpu else 0,
     )
 
 

@@ -28,8 +28,6 @@ class Gpu:
     wavefront: int = 0
     lds_kib: int = 0
     vram_bytes: int = 0
-    simds: int = 0
-    max_waves_per_simd: int = 0
     pci: str = ""
     has_pcie_atomics: bool | None = None
 
@@ -46,12 +44,7 @@ class Gpu:
 
 def gpus(machine: Machine) -> list[Gpu]:
     """Return every GPU of the KFD topology, in node order, which is HIP's order too."""
-    found = []
-    for entry in machine.names(NODES):
-        node = _gpu(machine, entry)
-        if node is not None:
-            found.append(node)
-    return found
+    return [gpu for entry in machine.names(NODES) if (gpu := _gpu(machine, entry)) is not None]
 
 
 def _gpu(machine: Machine, entry: str) -> Gpu | None:
@@ -72,8 +65,6 @@ def _gpu(machine: Machine, entry: str) -> Gpu | None:
         wavefront=values.get("wave_front_size", 0) or (known.wavefront if known else 0),
         lds_kib=values.get("lds_size_in_kb", 0) or (known.lds_kib if known else 0),
         vram_bytes=_vram(machine, folder, pci),
-        simds=simds,
-        max_waves_per_simd=values.get("max_waves_per_simd", 0),
         pci=pci,
         has_pcie_atomics=_atomics(machine, folder),
     )

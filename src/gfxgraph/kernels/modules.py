@@ -78,48 +78,6 @@ class Applied:
             },
         }
 
-    def compare(self, input_ids: Tensor, max_new_tokens: int = 32) -> dict[str, Any]:
-        """Compare greedy tokens with the kernels and without: how many agree before the first difference.
-
-        Args:
-            input_ids: [batch, tokens] int64, on the model's device.
-            max_new_tokens: tokens to generate for each row, both times.
-
-        Returns:
-            ``tokens``, new ones per row; ``same``, for each row how many of them before the first difference;
-            ``logits_difference``, the largest between the scores of the last prompt token, read as a step of one
-            token, relative to the largest score.
-        """
-        with torch.no_grad():
-            ours, near = self._greedy(input_ids, max_new_tokens)
-            swapped = [(held(), made, before) for held, made, before in self._classes]
-            try:
-                for module, _, before in swapped:
-                    module.__class__ = before  # type: ignore[assignment]
-                theirs, wanted = self._greedy(input_ids, max_new_tokens)
-            finally:
-                for module, made, _ in swapped:
-                    module.__class__ = made  # type: ignore[assignment]
-        differs = (ours != theirs).int()
-        same = torch.where(differs.any(1), differs.argmax(1), ours.shape[1])
-        distance = (near.double() - wanted.double()).abs().max() / wanted.double().abs().max().clamp_min(1e-30)
-        return {"tokens": ours.shape[1], "same": same.tolist(), "logits_difference": float(distance)}
-
-    def _greedy(self, input_ids: Tensor, n: int) -> tuple[Tensor, Tensor]:
-        """New tokens, and the scores of the first step of one token, over a cache of fixed length."""
-        # lazily: it need not be there
-        from transformers import StaticCache
-
-        model, n_given = self.model, input_ids.shape[1]
-        cache = StaticCache(config=model.config, max_cache_len=n_given + n)
-        if n_given > 1:
-            model(input_ids[:, :-1], past_key_values=cache)
-        token, scores = input_ids[:, -1:], []
-        for _ in range(n):
-            scores.append(model(token, past_key_values=cache).logits[:, -1])
-            token = scores[-1].argmax(-1, keepdim=True)
-        return torch.stack(scores, 1).argmax(-1), scores[0]
-
 
 def apply(model: nn.Module) -> Applied:
     """Use our kernels in a transformers model, or one built like it. New in 2.0.

@@ -26,7 +26,6 @@ def memory_report() -> dict[str, Any]:
         right, single rows may be 0.
         ``pools``: bytes by pool; ``driver_bytes``: all graph execs together; ``workspaces_held``: of
         libraries, under graphs.
-        ``prediction``: what one more graph is likely to take, estimated from the existing ones.
     """
     report = arena.memory_report()
     state = process.current()
@@ -51,16 +50,10 @@ def memory_report() -> dict[str, Any]:
             }
         )
     rows.sort(key=lambda row: -(row["driver_bytes"] or 0))
-    measured = [row for row in rows if row["driver_bytes"] is not None]
-    driver = sum(row["driver_bytes"] for row in measured)
     return {
         **report,
         "graphs": rows,
         "pools": {str(pool): nbytes for pool, nbytes in pools.items()},
-        "driver_bytes": driver,
+        "driver_bytes": sum(row["driver_bytes"] or 0 for row in rows),
         "workspaces_held": workspaces.n_held(),
-        "prediction": {
-            "driver_bytes_per_graph": round(driver / len(measured)) if measured else None,
-            "pool_bytes_of_the_largest": max(pools.values(), default=0),
-        },
     }

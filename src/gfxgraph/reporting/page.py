@@ -118,11 +118,10 @@ def _capture(capture: dict[str, Any], strings: _Strings) -> dict[str, Any]:
     steps = [_step(step, strings) for step in capture["steps"]]
     known = [step["driver_nbytes"] for step in capture["steps"] if step["driver_nbytes"] is not None]
     return {
-        "name": capture["name"],
-        "n_replays": capture["n_replays"],
+        **{name: capture[name] for name in ("name", "where", "n_replays", "pool_nbytes")},
+        "pool": str(capture["pool"]),
         "is_gone": capture.get("is_gone", False),
         "n_nodes": sum(step["n_nodes"] for step in capture["steps"]),
-        "pool_nbytes": capture["pool_nbytes"],
         "driver_nbytes": sum(known) if known else None,
         "externals": [_tensor(tensor) for tensor in capture["externals"]],
         "outputs": [_tensor(tensor) for tensor in capture["outputs"]],
@@ -138,12 +137,7 @@ def _step(step: dict[str, Any], strings: _Strings) -> dict[str, Any]:
     nodes = step["nodes"]
     folds = folded([(n["kind"], n["kernel"], n["op"], n["where"]) for n in nodes])
     return {
-        "kind": step["kind"],
-        "op": step["op"],
-        "where": step["where"],
-        "why": step["why"],
-        "rewrite": step["rewrite"],
-        "n_nodes": step["n_nodes"],
+        **{name: step[name] for name in ("kind", "op", "where", "why", "rewrite", "n_nodes")},
         "folds": [[fold.start, fold.period, fold.n_times] for fold in folds],
         "nodes": [_node(node, strings) for node in nodes],
     }
@@ -152,15 +146,8 @@ def _step(step: dict[str, Any], strings: _Strings) -> dict[str, Any]:
 def _node(node: dict[str, Any], strings: _Strings) -> list[Any]:
     after = list(node["after"])
     return [
-        strings(node["kind"]),
-        strings(node["name"]),
-        strings(node["kernel"]),
-        strings(node["op"]),
-        strings(node["where"]),
-        node["grid"],
-        node["block"],
-        node["shared_nbytes"],
-        node["nbytes"],
+        *(strings(node[name]) for name in ("kind", "name", "kernel", "op", "where")),
+        *(node[name] for name in ("grid", "block", "shared_nbytes", "nbytes")),
         0 if after == [node["index"] - 1] else after,  # most nodes wait for the one before
         strings(node["defined_at"]),
         [[strings(t["role"]), strings(t["name"]), strings(t["layout"]), t["nbytes"]] for t in node["tensors"]],

@@ -213,26 +213,23 @@ def _triton_functions() -> dict[str, str]:
 
 def _externals(program: Program, names: TensorNames | None) -> Iterator[TensorInfo]:
     for held in program.externals.values():
-        if isinstance(held, Layout):
-            text = layout_text(held.size, held.stride, held.dtype)
-            yield TensorInfo("", text, held.span_nbytes, held.address, "pool")
-        elif isinstance(held, Tensor):
-            name = names.of(held) if names is not None else ""
-            nbytes = held.numel() * held.element_size()
-            yield TensorInfo(name, describe(held), nbytes, held.data_ptr(), "device" if held.is_cuda else "host")
+        if isinstance(held, Layout | Tensor):
+            yield _info(names.of(held) if names is not None and isinstance(held, Tensor) else "", held)
 
 
 def _outputs(program: Program, names: TensorNames | None) -> Iterator[TensorInfo]:
     for segment in program.segments:
         for value, place in segment.live:
             alive = value()
-            name = names.of(alive) if names is not None and alive is not None else ""
-            if isinstance(place, Layout):
-                text = layout_text(place.size, place.stride, place.dtype)
-                yield TensorInfo(name, text, place.span_nbytes, place.address, "pool")
-            else:
-                nbytes = place.numel() * place.element_size()
-                yield TensorInfo(name, describe(place), nbytes, place.data_ptr(), "host")
+            yield _info(names.of(alive) if names is not None and alive is not None else "", place)
+
+
+def _info(name: str, held: Layout | Tensor) -> TensorInfo:
+    if isinstance(held, Layout):
+        text = layout_text(held.size, held.stride, held.dtype)
+        return TensorInfo(name, text, held.span_nbytes, held.address, "pool")
+    nbytes = held.numel() * held.element_size()
+    return TensorInfo(name, describe(held), nbytes, held.data_ptr(), "device" if held.is_cuda else "host")
 
 
 # -- readable C++ names of kernels ------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def process_report(with_nodes: bool = True) -> dict[str, Any]:
         "stats": stats(),
     }
     if with_nodes:
-        made["memory"] = _memory(_gone)
+        made["memory"] = memory_report()
         made["inspection"] = _captures(inspect(), _gone)
     return made
 
@@ -82,23 +82,6 @@ def _here() -> str:
         return os.getcwd()
     except OSError:
         return ""
-
-
-def _memory(gone: list[InspectedCapture]) -> dict[str, Any]:
-    """``memory_report()``, with a row for each graph destroyed earlier."""
-    report = memory_report()
-    rows = [
-        {
-            "where": capture.where,
-            "n_nodes": capture.n_nodes,
-            "n_replays": capture.n_replays,
-            "pool": str(capture.pool) if capture.pool is not None else "",
-            "pool_bytes": capture.pool_nbytes,
-            "driver_bytes": capture.driver_nbytes,
-        }
-        for capture in gone
-    ]
-    return {**report, "gone": rows}
 
 
 def _captures(found: Inspection, gone: list[InspectedCapture]) -> dict[str, Any]:

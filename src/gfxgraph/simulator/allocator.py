@@ -31,6 +31,10 @@ _SMALL_SEGMENT = 2 << 20
 _LARGE = 10 << 20
 _LARGE_SEGMENT = 20 << 20
 _GRANULE = 2 << 20
+_STATS = (
+    "allocation segment active inactive_split allocated_bytes reserved_bytes active_bytes inactive_split_bytes "
+    "requested_bytes"
+)
 _NO_USERS = (
     'it->second->use_count > 0 INTERNAL ASSERT FAILED at "/pytorch/c10/cuda/CUDACachingAllocator.cpp":2799, please '
     "report a bug to PyTorch. "
@@ -109,12 +113,7 @@ class Stat:
             self.freed -= amount
 
     def as_dict(self) -> dict[str, int]:
-        return {
-            "current": self.current,
-            "peak": self.peak,
-            "allocated": self.allocated,
-            "freed": self.freed,
-        }
+        return {"current": self.current, "peak": self.peak, "allocated": self.allocated, "freed": self.freed}
 
 
 class Allocator:
@@ -128,18 +127,7 @@ class Allocator:
         self.routes: list[tuple[PoolId, Callable[[int], bool]]] = []
         self.live: dict[int, Block] = {}
         self.stats: dict[str, dict[str, Stat]] = {
-            name: {kind: Stat() for kind in ("all", "small_pool", "large_pool")}
-            for name in (
-                "allocation",
-                "segment",
-                "active",
-                "inactive_split",
-                "allocated_bytes",
-                "reserved_bytes",
-                "active_bytes",
-                "inactive_split_bytes",
-                "requested_bytes",
-            )
+            name: {kind: Stat() for kind in ("all", "small_pool", "large_pool")} for name in _STATS.split()
         }
         self.num_ooms = 0
         self.num_retries = 0
@@ -315,10 +303,8 @@ class Allocator:
     def empty_cache(self, pool_id: PoolId | None = None) -> None:
         """Unmap every segment without a live block; a private pool's only once the pool is unused."""
         # A MemPool may die, and call this, while this thread holds the lock: then the next call does the work.
-        if pool_id is not None and not self._lock.acquire(blocking=False):
+        if not self._lock.acquire(blocking=pool_id is None):
             return
-        if pool_id is None:
-            self._lock.acquire()
         try:
             self._release_cached(pool_id)
         finally:
@@ -417,22 +403,15 @@ class Allocator:
         block = self.live.get(address)
         if block is not None:
             return block
-        for pool in self.pools.values():
-            for segment in pool.segments:
-                if segment.address <= address < segment.address + segment.nbytes:
-                    for candidate in segment.blocks():
-                        if candidate.address <= address < candidate.address + candidate.nbytes:
-                            return candidate if candidate.allocated else None
-        return None
+        segments = (each for pool in self.pools.values() for each in pool.segments)
+        around = [each for each in segments if each.address <= address < each.address + each.nbytes]
+        inside = (each for segment in around for each in segment.blocks() if address < each.address + each.nbytes)
+        block = next(inside, None)
+        return block if block is not None and block.allocated else None
 
     def all_segments(self, pool_id: PoolId | None = None) -> list[Segment]:
-        found = [
-            segment
-            for pool in list(self.pools.values())
-            if pool_id is None or pool.id == pool_id
-            for segment in pool.segments
-        ]
-        return sorted(found, key=lambda segment: segment.address)
+        pools = [pool for pool in list(self.pools.values()) if pool_id is None or pool.id == pool_id]
+        return sorted((each for pool in pools for each in pool.segments), key=lambda segment: segment.address)
 
     def reset_peaks(self) -> None:
         for kinds in self.stats.values():

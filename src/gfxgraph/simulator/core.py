@@ -199,7 +199,7 @@ class Simulator:
         stream = self.device.current()
         if stream.capture is None:
             self.call(self.device.synchronize_stream, stream)
-        elif guarded and self.profile.torch.guards_memcpy_and_sync:
+        elif guarded and self.profile.guards_memcpy_and_sync:
             raise codes.torch_error(codes.CAPTURE_UNSUPPORTED, self.profile.platform)
         elif stream.capture.invalidated:
             raise codes.torch_error(codes.CAPTURE_INVALIDATED, self.profile.platform)

@@ -133,15 +133,6 @@ class SimDriver:
         if self._made.pop(graph_exec, None) is None:
             raise self._error("hipGraphExecDestroy", codes.INVALID_VALUE)
 
-    def update_child(self, graph_exec: int, node: int, child: int) -> None:
-        made, found = self._exec(graph_exec), self._node(node)
-        if found not in made.nodes:
-            raise self._error("hipGraphExecChildGraphNodeSetParams", codes.INVALID_VALUE)
-        new = self._graph(child)
-        if not isinstance(found, ChildNode) or _shape(new.nodes) != _shape(found.inner.nodes):
-            raise self._error("hipGraphExecChildGraphNodeSetParams", codes.EXEC_UPDATE_FAILURE)
-        made.inner[node] = tuple(new.nodes)
-
     def upload(self, graph_exec: int, stream: int) -> None:
         self._exec(graph_exec)
         self._stream(stream)
@@ -302,8 +293,3 @@ def _on_card(sim: Simulator, node: RecordedNode) -> list[tuple[Any, Any]]:
         for container, key in node.slots()
         if not container[key].numel() or container[key].data_ptr() in sim.arena
     ]
-
-
-def _shape(nodes: Sequence[RecordedNode]) -> list[tuple[NodeKind, int]]:
-    """What HIP compares in an update: kinds by position, and numbers of dependencies."""
-    return [(node.kind, len(node.parents)) for node in nodes]

@@ -134,8 +134,6 @@ class GraphExec:
         self.nodes: Sequence[RecordedNode] = graph.order()
         for node in self.nodes:
             node.as_captured()
-        # An update replaces what a child-graph node runs in this exec only.
-        self.inner = {node.handle: tuple(node.inner.nodes) for node in self.nodes if isinstance(node, ChildNode)}
         self.index = index
         self.disabled: set[int] = set()
         self.goes_stale = False
@@ -155,7 +153,7 @@ class GraphExec:
         for at, node in enumerate(self.nodes):
             if node.handle in disabled:
                 continue
-            for part in self.inner.get(node.handle, (node,)):
+            for part in node.inner.nodes if isinstance(node, ChildNode) else (node,):
                 if before_node is not None:
                     before_node(part)
                 part.execute()

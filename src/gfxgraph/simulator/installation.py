@@ -48,7 +48,11 @@ def active() -> Simulator | None:
 
 
 def install(
-    profile: str = "cuda", *, total_memory: int = DEFAULT_MEMORY, undo: Replaced | None = None, **torch_habits: bool
+    profile: str = "cuda",
+    *,
+    total_memory: int = DEFAULT_MEMORY,
+    undo: Replaced | None = None,
+    guards_memcpy_and_sync: bool | None = None,
 ) -> Replaced:
     """Make ``torch.cuda`` one simulated card that behaves like ``profile``.
 
@@ -57,8 +61,7 @@ def install(
             ``hip+fault=aten::gather`` (``faults.NODE_ENDINGS``).
         total_memory: bytes of device memory that programs may reserve.
         undo: takes the steps that remove it, and is returned; a new one by default.
-        torch_habits: fields of ``profiles.TorchHabits`` that override the profile's, such as
-            ``guards_memcpy_and_sync=False`` for a torch without its own check on ROCm.
+        guards_memcpy_and_sync: False for a torch without its own check on ROCm; None: as the profile says.
 
     Raises:
         SimulatorError: `simulator_unknown_profile`; `simulator_unsupported` if one is installed, a real device is
@@ -69,8 +72,8 @@ def install(
         raise SimulatorError("simulator_unsupported", feature="a second simulator", where="this process")
     profile, *plants = profile.split("+")
     chosen = profiles.load(profile)
-    if torch_habits:
-        chosen = dataclasses.replace(chosen, torch=dataclasses.replace(chosen.torch, **torch_habits))
+    if guards_memcpy_and_sync is not None:
+        chosen = dataclasses.replace(chosen, guards_memcpy_and_sync=guards_memcpy_and_sync)
     if torch.cuda.is_available():
         raise SimulatorError(
             "simulator_unsupported", feature="a simulated card beside a real one", where="this machine"

@@ -24,28 +24,13 @@ BY_THRUST: Final = frozenset({"unique_dim", "unique_consecutive", "unique_dim_co
 
 # With a byte or bool mask among the indices these expand it with nonzero.
 MASK_INDEXING: Final = frozenset(
-    {
-        "index.Tensor",
-        "index.Tensor_out",
-        "index_put_",
-        "index_put",
-        "_index_put_impl_",
-        "_unsafe_index.Tensor",
-    }
+    "index.Tensor index.Tensor_out index_put_ index_put _index_put_impl_ _unsafe_index.Tensor".split()
 )
 
 # These accept CPU tensors with dims: index lists, lengths.
-MIXED_DEVICES: Final = frozenset(
-    {
-        *MASK_INDEXING,
-        "_ctc_loss",
-        "_ctc_loss.Tensor",
-        "_ctc_loss_backward",
-        "_ctc_loss_backward.Tensor",
-        "_pack_padded_sequence",
-        "is_set_to",
-        "_foreach_copy_",
-    }
+MIXED_DEVICES: Final = MASK_INDEXING | frozenset(
+    "_ctc_loss _ctc_loss.Tensor _ctc_loss_backward _ctc_loss_backward.Tensor _pack_padded_sequence is_set_to "
+    "_foreach_copy_".split()
 )
 
 # CPU kernels that draw without a generator argument.
@@ -53,14 +38,9 @@ DRAWS_SILENTLY: Final = frozenset({"native_dropout", "_fused_dropout", "rrelu_wi
 
 # Registered at CUDA although no CPU kernel exists: composite kernels would require cuDNN, split one GPU kernel into
 # many, or (kaiser_window) call a GPU kernel that a CPU build lacks, which ended the process up to torch 2.11.
-ALSO: Final = (
-    "convolution",
-    "convolution_backward",
-    "convolution_overrideable",
-    "convolution_backward_overrideable",
-    "kaiser_window",
-    "kaiser_window.periodic",
-    "kaiser_window.beta",
+ALSO: Final = frozenset(
+    "convolution convolution_backward convolution_overrideable convolution_backward_overrideable kaiser_window "
+    "kaiser_window.periodic kaiser_window.beta".split()
 )
 
 

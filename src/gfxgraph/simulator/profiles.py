@@ -34,19 +34,6 @@ class CallRule:
 
 
 @dataclass(frozen=True, slots=True)
-class TorchHabits:
-    """What torch itself does above the runtime, in which versions differ."""
-
-    # memcpy_and_sync calls hipStreamGetCaptureInfo first and raises 900 by itself (ROCm < 7.14, 2.9.1+).
-    guards_memcpy_and_sync: bool
-    # copy_ refuses unpinned host memory in a capture before it reaches the runtime.
-    checks_pinned_copies: bool
-    # 2.11: a failed capture leaves the default generator in capture mode and the pool routed.
-    failed_capture_leaves_generator: bool
-    failed_capture_leaves_routing: bool
-
-
-@dataclass(frozen=True, slots=True)
 class DeviceFacts:
     name: str
     arch: str
@@ -68,7 +55,8 @@ class Profile:
     stuck_launch: CallRule
     # With as many nodes enabled as at the last launch, but different ones, the old ones run again.
     switched_nodes_go_stale: bool
-    torch: TorchHabits
+    # torch's memcpy_and_sync calls hipStreamGetCaptureInfo first and raises 900 by itself (ROCm < 7.14, 2.9.1+).
+    guards_memcpy_and_sync: bool
     calls: dict[str, dict[str, CallRule]]
 
     def rule(self, call: str, mode: str) -> CallRule:
@@ -109,31 +97,24 @@ def _overlay(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     merged = dict(below)
     for key, value in above.items():
         # A call's row replaces the parent's whole row: modes of two versions must not mix.
-        deep = isinstance(value, dict) and key in merged and key in ("device", "torch", "calls", "capture")
+        deep = isinstance(value, dict) and key in merged and key in ("device", "calls", "capture")
         merged[key] = _overlay(merged[key], value) if deep else value
     return merged
 
 
 def _parse(table: dict[str, Any]) -> Profile:
     capture = table["capture"]
-    device = table["device"]
     return Profile(
         name=table["name"],
         platform=table["platform"],
         version=tuple(table["version"]),
         torch_hip=table.get("torch_hip"),
-        device=DeviceFacts(
-            name=device["name"],
-            arch=device["arch"],
-            capability=(device["capability"][0], device["capability"][1]),
-            warp_size=device["warp_size"],
-            multiprocessors=device["multiprocessors"],
-        ),
+        device=DeviceFacts(**table["device"] | {"capability": tuple(table["device"]["capability"])}),
         nested_begin=capture["nested_begin"],
         after_failed_end={int(code): status for code, status in capture["after_failed_end"].items()},
         stuck_launch=_rule(capture["stuck_launch"]),
         switched_nodes_go_stale=table.get("switched_nodes_go_stale", False),
-        torch=TorchHabits(**table["torch"]),
+        guards_memcpy_and_sync=table["guards_memcpy_and_sync"],
         calls={call: _row(row) for call, row in table["calls"].items()},
     )
 

@@ -144,10 +144,7 @@ class Device:
         return self.stream(torch._C._accelerator_getStream(0).stream_id)
 
     def stream(self, stream_id: int) -> Stream:
-        known = self.streams.get(stream_id)
-        if known is None:
-            known = self._add_stream(stream_id, 0x5E00_0000 + 0x100 * stream_id, 0)
-        return known
+        return self.streams.get(stream_id) or self._add_stream(stream_id, 0x5E00_0000 + 0x100 * stream_id, 0)
 
     def pooled_stream(self, priority: int) -> Stream:
         """The next stream of torch's round robin."""
@@ -155,14 +152,11 @@ class Device:
         number = next(self._next_in_pool[-1 if high else 0]) % _STREAMS_PER_POOL
         # c10 packs the stream's type into the id's low bits; only uniqueness matters here.
         stream_id = (number << 5) | (3 if high else 1) | (1 << 11 if high else 0)
-        known = self.streams.get(stream_id)
-        if known is None:
-            known = self._add_stream(stream_id, 0x5E00_0000 + 0x100 * stream_id, -1 if high else 0)
-        return known
+        handle = 0x5E00_0000 + 0x100 * stream_id
+        return self.streams.get(stream_id) or self._add_stream(stream_id, handle, -1 if high else 0)
 
     def external_stream(self, handle: int) -> Stream:
-        known = self.by_handle.get(handle)
-        return known if known is not None else self._add_stream(handle | 2 << 40, handle, 0)
+        return self.by_handle.get(handle) or self._add_stream(handle | 2 << 40, handle, 0)
 
     def _add_stream(self, stream_id: int, handle: int, priority: int) -> Stream:
         stream = Stream(stream_id, handle, priority)

@@ -126,11 +126,10 @@ def _copy(sim: Simulator) -> Callable[..., Tensor]:
         theirs = arena.twin(src) if src.is_cuda else src
         if device.busy and device.current().status is not CaptureStatus.NONE:
             pinned = sim.is_pinned(host)
-            if not pinned and sim.profile.torch.checks_pinned_copies:
+            if not pinned:
                 raise RuntimeError(_UNPINNED)
             if non_blocking:
-                call = "memcpy_async" if pinned else "memcpy_async_pageable"
-                _submit_copy(sim, NodeKind.MEMCPY, ours, theirs, call)
+                _submit_copy(sim, NodeKind.MEMCPY, ours, theirs, "memcpy_async")
                 return self
         if not non_blocking:
             sim.host_read()

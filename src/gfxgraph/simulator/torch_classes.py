@@ -349,15 +349,10 @@ class SimCUDAGraphBase:
         if stream is not self._stream:
             raise RuntimeError("Capture must end on the same stream it began on.")
         self._capturing[:] = [other for other in self._capturing if other() not in (self, None)]
-        habits = sim.profile.torch
         try:
             graph = sim.device.end_capture(stream)
         except CallRefused as refused:
-            if not habits.failed_capture_leaves_routing and self._pool is not None:
-                sim.allocator.end_route(self._pool)
-                sim.allocator.release_pool(self._pool)
-            if not habits.failed_capture_leaves_generator:
-                self._end_states()
+            # As torch does: the default generator stays in capture mode, and the pool routed.
             code = refused.code
         else:
             self._captured(graph)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from gfxgraph.simulator import codes
+from gfxgraph.simulator.allocator import Stat
 from gfxgraph.simulator.runtime import CallRefused
 from gfxgraph.simulator.torch_classes import CUDA_DEVICE_TYPE, is_capturing
 
@@ -203,19 +204,18 @@ def mem_get_info(sim: Simulator) -> tuple[int, int]:
 def memory_stats(sim: Simulator) -> dict[str, Any]:
     """The nested statistics that torch.cuda.memory_stats flattens."""
     memory = sim.allocator
-    stats: dict[str, Any] = {
-        name: {kind: stat.as_dict() for kind, stat in kinds.items()} for name, kinds in memory.stats.items()
+    segments = memory.stats["segment"]["all"]
+    return {
+        **{name: {kind: stat.as_dict() for kind, stat in kinds.items()} for name, kinds in memory.stats.items()},
+        "num_ooms": memory.num_ooms,
+        "num_alloc_retries": memory.num_retries,
+        "num_sync_all_streams": 0,
+        "num_device_alloc": segments.allocated,
+        "num_device_free": segments.freed,
+        "max_split_size": -1,
+        "oversize_allocations": Stat().as_dict(),
+        "oversize_segments": Stat().as_dict(),
     }
-    stats["num_ooms"] = memory.num_ooms
-    stats["num_alloc_retries"] = memory.num_retries
-    stats["num_sync_all_streams"] = 0
-    stats["num_device_alloc"] = memory.stats["segment"]["all"].allocated
-    stats["num_device_free"] = memory.stats["segment"]["all"].freed
-    stats["max_split_size"] = -1
-    empty = {"current": 0, "peak": 0, "allocated": 0, "freed": 0}
-    stats["oversize_allocations"] = dict(empty)
-    stats["oversize_segments"] = dict(empty)
-    return stats
 
 
 def memory_snapshot(sim: Simulator, request: Any = None) -> Any:

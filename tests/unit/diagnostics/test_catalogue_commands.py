@@ -97,7 +97,7 @@ def check(command):
         if "--force-reinstall" in words:
             assert "--no-deps" in words or "torch" in wanted, command
     elif words[0] == "pip" and words[1].isascii():
-        assert words[1] in ("list", "show", "check", "uninstall", "freeze", "wheels", "wheel"), command
+        assert words[1] in ("list", "show", "check", "index", "uninstall", "freeze", "wheels", "wheel"), command
     elif words[:2] == ["apt", "install"]:
         names = {word for word in words[2:] if not word.startswith("-")}
         assert names and {name for name in names if name.isascii()} - {"or", "the"} <= APT | {"linux-firmware"}, (

@@ -380,7 +380,7 @@ def test_what_no_entry_holds_is_judged_by_its_form_and_says_so():
     assert not explain("hipErrorNoBinaryForGpu", lang="en").as_dict()["matches"][0]["is_by_form"]
 
 
-@pytest.mark.parametrize("lang, words", [("en", "OLLAMA_DEBUG=1"), ("zh", "OLLAMA_DEBUG=1 显示")])
+@pytest.mark.parametrize("lang, words", [("en", "OLLAMA_DEBUG=2"), ("zh", "OLLAMA_DEBUG=2 显示")])
 def test_a_program_has_its_own_way_out(lang, words):
     """Said where the text names the program and the failure is one that it can get round."""
     failed = "rocBLAS error: Cannot read TensileLibrary.dat: Illegal seek for GPU arch : gfx1012"

@@ -138,22 +138,3 @@ def test_child_graphs_run_in_the_order_of_their_edges_only(driver: GraphDriver) 
         driver.destroy_exec(made)
         with pytest.raises(DriverError):
             driver.launch(made, 0)
-
-
-def test_a_child_is_replaced_in_the_exec_only(driver: GraphDriver) -> None:
-    """Another graph of the same shape takes the node's place; one of another shape is refused with 910."""
-    x, y = torch.ones(2, device="cuda"), torch.ones(2, device="cuda")
-    first, _ = graph_of(lambda: x.add_(1))
-    other, _ = graph_of(lambda: y.add_(5))
-    longer, _ = graph_of(lambda: y.add_(5).mul_(2))
-    built = driver.create_graph()
-    node = driver.add_child(built, first.raw_cuda_graph())
-    made, untouched = driver.instantiate(built), driver.instantiate(built)
-    driver.update_child(made, node, other.raw_cuda_graph())
-    driver.launch(made, 0)
-    assert (x[0].item(), y[0].item()) == (1.0, 6.0)
-    driver.launch(untouched, 0)
-    assert (x[0].item(), y[0].item()) == (2.0, 6.0)
-    with pytest.raises(DriverError) as caught:
-        driver.update_child(made, node, longer.raw_cuda_graph())
-    assert caught.value.fields["number"] == 910

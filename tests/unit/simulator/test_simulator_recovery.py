@@ -81,15 +81,6 @@ def test_next_capture_works_in_a_new_pool(sim: simulator.Simulator) -> None:
     assert (y >= 1).all()
 
 
-def test_habits_can_be_switched_off(install: Install) -> None:
-    """A torch that cleans up after itself is one argument away."""
-    install("cuda", failed_capture_leaves_generator=False, failed_capture_leaves_routing=False)
-    pool = torch.cuda.MemPool()
-    fail_a_capture(pool.id)
-    torch.rand(3, device="cuda")
-    assert pool.use_count() == 1
-
-
 def test_context_manager_masks_the_original_error(sim: simulator.Simulator) -> None:
     """torch.cuda.graph raises the error of capture_end; the op's own error is behind it."""
     graph, x = torch.cuda.CUDAGraph(), torch.ones(3, device="cuda")

@@ -157,7 +157,7 @@ class Region(CapturedCallable):
             and (i in self.mutated or inputs[i].data_ptr() % self.alignment == 0)
         )
 
-    def _restless(self, inputs: list[Any], fixed: tuple[int, ...]) -> bool:
+    def _restless(self, inputs: Sequence[Any], fixed: tuple[int, ...]) -> bool:
         """Whether to stop: some inputs move too often to be bound, or the region to be captured."""
         moving = set()
         for i in fixed:
@@ -429,7 +429,9 @@ class Piece(Region):
         """
         if torch._C._current_graph_task_id() != -1 or torch._C._autograd._top_saved_tensors_default_hooks(True):
             raise RunEagerly("saved-tensor hooks (checkpointing) replace what autograd saves")
-        in_place = [i for i in self._outside if isinstance(inputs[i], Tensor) and inputs[i].is_cuda]
+        in_place = [
+            i for i in self._outside if i not in self._copied and isinstance(inputs[i], Tensor) and inputs[i].is_cuda
+        ]
         tensors = [each for each in inputs if isinstance(each, Tensor)]
         others = tuple(each for each in inputs if not isinstance(each, Tensor))
         # Dynamo hands a number that has changed over as a tensor on the host: a constant, as all small ones.
@@ -446,6 +448,8 @@ class Piece(Region):
                 at = next(i for i, t in enumerate(inputs) if isinstance(t, Tensor) and not t.is_cuda)
                 raise RunEagerly(f"{self.names[at] or 'a number'} {RESTLESS_NUMBER}")
             self._numbers_met.add(values)
+        if self._restless(inputs, tuple(in_place)):
+            return self._differentiable(inputs)
         addresses = tuple(inputs[i].data_ptr() for i in in_place)
         key = (*[tensor_key(t) for t in tensors], others, values, addresses, mode_key())
         known = self._with_gradients.get(key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import dis
 import functools
 import inspect
@@ -52,16 +53,21 @@ class Found:
     """What the frame's code stores: source of an object or a dict, and the attribute or key."""
 
 
-def _is_outside(source: str) -> bool:
+def _is_outside(source: str, given: Mapping[str, Any]) -> bool:
     """True for what is not one of the frame's own values: globals, and attributes of objects.
 
-    ``L['x']`` and ``L['args'][0]`` are values that change with each call; ``L['self'].weight`` belongs to an
-    object, and is expected to stay the same.
+    ``L['x']`` and ``L['args'][0]`` are values that change with each call, and so is a field of a named tuple or a
+    dataclass that is one; ``L['self'].weight`` belongs to an object, and is expected to stay the same.
     """
-    return source.startswith("G[") or "." in _IN_BRACKETS.sub("", source)
+    if source.startswith("G[") or "." not in _IN_BRACKETS.sub("", source):
+        return source.startswith("G[")
+    found = _FIELD.fullmatch(source)
+    held = eval(found.group(1), {"L": given}) if found else None
+    return not isinstance(held, tuple) and not dataclasses.is_dataclass(held)
 
 
 _IN_BRACKETS = re.compile(r"\[[^\[\]]*\]")
+_FIELD = re.compile(r"(L\['(?:args|kwargs)'\](?:\[[^\[\]]*\])*)\.\w+(?:\[[^\[\]]*\])*")
 _WAITS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -99,7 +105,8 @@ def look(graph: Any) -> Found:
     found = Found(output.root_tx.f_code, graph, sources, code=code)
     found.replaced = list(_replaced(output.side_effects))
     stored = {text for owner, name in found.replaced for text in (f"{owner}.{name}", f"{owner}[{name!r}]")}
-    found.outside = [i for i, source in enumerate(sources) if _is_outside(source) and source not in stored]
+    given = output.root_tx.f_locals
+    found.outside = [i for i, source in enumerate(sources) if _is_outside(source, given) and source not in stored]
     found.why_eager = _why_eager(graph)
     found.may_raise = _arithmetic(graph)
     reason = output.compile_subgraph_reason

@@ -3,7 +3,7 @@
 A check reads files only. It never opens a device or imports torch, and it is run with a time limit all the same: a
 read from sysfs can hang on a wedged GPU.
 
-    check.py      what a check is given and returns; time limits
+    check.py      what a check is given and returns (findings.toml); time limits
     host.py       GPUs, kernel driver, permissions, containers, PCIe
     installed.py  ROCm, PyTorch, wheels, engines, accelerators
     settings.py   environment variables that hurt (harmful_variables.toml); settings of ours that were refused

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
+from pathlib import Path
 
 from gfxgraph.hardware.aside import Aside
 from gfxgraph.hardware.machine import Machine
@@ -33,6 +35,18 @@ class CheckResult:
 
     def text(self, lang: str) -> str:
         return self.zh if lang == "zh" else self.en
+
+
+@lru_cache(maxsize=1)
+def _findings() -> dict[str, dict[str, str]]:
+    """``findings.toml``, by key."""
+    return tomllib.loads(Path(__file__).with_name("findings.toml").read_text(encoding="utf-8"))
+
+
+def finding(key: str, **facts: object) -> CheckResult:
+    """The finding of ``findings.toml`` with that key, filled in."""
+    row = {name: text.format(**facts) for name, text in _findings()[key].items()}
+    return CheckResult(row["name"], CheckState(row["state"]), row["en"], row["zh"], row.get("fix", ""))
 
 
 @dataclass
@@ -73,8 +87,7 @@ def run(checks: Sequence[Check], site: Site, limit_s: float = LIMIT_S) -> list[C
 
 def hung(name: str, limit_s: float = LIMIT_S) -> CheckResult:
     """Say that something on this machine does not answer."""
-    text = f"did not answer within {limit_s:g} s", f"{limit_s:g} 秒内没有响应"
-    return CheckResult(name, CheckState.AMBER, *text, "sudo dmesg | grep -i amdgpu | tail")
+    return finding("hung", check=name, limit_s=limit_s)
 
 
 def _limited(check: Check, site: Site, limit_s: float) -> list[CheckResult]:
@@ -84,4 +97,4 @@ def _limited(check: Check, site: Site, limit_s: float) -> list[CheckResult]:
     except TimeoutError:
         return [hung(name, limit_s)]
     except (OSError, ValueError, KeyError) as error:
-        return [CheckResult(name, CheckState.AMBER, f"could not be checked: {error}", f"无法检查：{error}")]
+        return [finding("not_checked", check=name, error=error)]

@@ -6,7 +6,7 @@ import os
 
 from gfxgraph.hardware import versions
 from gfxgraph.hardware.access import container, device_nodes, has_amd_gpu
-from gfxgraph.hardware.checks.check import Check, CheckResult, CheckState, Site
+from gfxgraph.hardware.checks.check import Check, CheckResult, Site, finding
 from gfxgraph.hardware.software import kernel_module
 from gfxgraph.hardware.versions import Version
 
@@ -29,16 +29,8 @@ def gpu(site: Site) -> list[CheckResult]:
     """Which GPUs the kernel driver knows."""
     if not site.gpus:
         if has_amd_gpu(site.machine):
-            return [
-                CheckResult(
-                    "GPU",
-                    CheckState.RED,
-                    "an AMD GPU is on the PCI bus, but the compute driver (KFD) does not offer it",
-                    "PCI 总线上有 AMD GPU，但计算驱动（KFD）没有提供它",
-                    "sudo modprobe amdgpu && sudo dmesg | grep -iE 'amdgpu|kfd' | tail",
-                )
-            ]
-        return [CheckResult("GPU", CheckState.AMBER, "no AMD GPU found", "没有找到 AMD GPU")]
+            return [finding("gpu_not_offered")]
+        return [finding("gpu_none")]
     return [_describe(site, number) for number in range(len(site.gpus))]
 
 
@@ -47,16 +39,10 @@ def _describe(site: Site, number: int) -> CheckResult:
     known = card.architecture
     memory = f"{card.vram_bytes / 2**30:.0f} GiB" if card.vram_bytes >= 1 << 30 else "shared memory"
     title = f"{card.name or 'AMD GPU'} ({card.arch}, {card.cu} CU, {memory})"
-    name = f"GPU {number}"
     if known is None:
-        text = f"{title}: not in the architecture table", f"{title}：架构表中没有"
-        return CheckResult(name, CheckState.AMBER, *text, "pip install --upgrade gfxgraph")
-    return CheckResult(
-        name,
-        CheckState.GREEN,
-        f"{title}, {known.family}, wave{card.wavefront}, {known.support()}",
-        f"{title}，{known.family}，wave{card.wavefront}，官方支持：{known.support()}",
-    )
+        return finding("gpu_unknown", number=number, title=title)
+    facts = {"title": title, "family": known.family, "wavefront": card.wavefront, "support": known.support()}
+    return finding("gpu", number=number, **facts)
 
 
 def kernel_driver(site: Site) -> list[CheckResult]:
@@ -65,22 +51,14 @@ def kernel_driver(site: Site) -> list[CheckResult]:
     if module["loaded"] == "no":
         if not has_amd_gpu(site.machine):
             return []
-        text = "the amdgpu kernel module is not loaded", "没有加载 amdgpu 内核模块"
-        return [CheckResult("kernel driver", CheckState.RED, *text, "sudo modprobe amdgpu")]
+        return [finding("driver_not_loaded")]
     shown = f"amdgpu {module['version'] or 'in-tree'}, Linux {module['kernel'] or '?'}"
     driver = _ROCM_OF_DKMS.get(versions.parse(module["version"])[:2])
     rocm = versions.parse(site.rocm[0].version) if site.rocm else ()
     if driver and rocm and abs(_release(driver) - _release(rocm[:2])) > 2:
-        return [
-            CheckResult(
-                "kernel driver",
-                CheckState.AMBER,
-                f"{shown} came with ROCm {versions.show(driver)}; installed is {versions.show(rocm)}",
-                f"{shown} 对应 ROCm {versions.show(driver)}，而已安装的是 {versions.show(rocm)}",
-                "sudo amdgpu-install --usecase=dkms,rocm",
-            )
-        ]
-    return [CheckResult("kernel driver", CheckState.GREEN, shown, shown)]
+        theirs, ours = versions.show(driver), versions.show(rocm)
+        return [finding("driver_of_other_rocm", shown=shown, theirs=theirs, ours=ours)]
+    return [finding("driver", shown=shown)]
 
 
 def _release(version: Version) -> int:
@@ -98,10 +76,8 @@ def permissions(site: Site) -> list[CheckResult]:
         if not has_amd_gpu(site.machine):
             return []
         if inside and inside != "wsl":
-            text = f"/dev/kfd is missing in this {inside} container", f"{inside} 容器中没有 /dev/kfd"
-            return [CheckResult("device files", CheckState.RED, *text, _DOCKER + " ...")]
-        text = "/dev/kfd does not exist", "/dev/kfd 不存在"
-        return [CheckResult("device files", CheckState.RED, *text, "sudo modprobe amdgpu")]
+            return [finding("kfd_not_in_container", inside=inside, docker=_DOCKER)]
+        return [finding("kfd_missing")]
     refused = [node for node in (kfd, *renders) if not node.may_open]
     if refused:
         groups = sorted({node.group for node in refused})
@@ -109,21 +85,12 @@ def permissions(site: Site) -> list[CheckResult]:
         fix = f"sudo usermod -aG {','.join(groups)} $USER   # then log in again"
         if inside:
             fix = f"{_DOCKER} --group-add {' --group-add '.join(str(n.gid) for n in refused[:1])} ..."
-        return [
-            CheckResult(
-                "device files",
-                CheckState.RED,
-                f"this user may not open {paths} (group {', '.join(groups)})",
-                f"当前用户无权打开 {paths}（所属组 {', '.join(groups)}）",
-                fix,
-            )
-        ]
+        return [finding("files_refused", paths=paths, groups=", ".join(groups), fix=fix)]
     if not renders:
-        text = "/dev/kfd is there, but no /dev/dri/renderD*", "有 /dev/kfd，但没有 /dev/dri/renderD*"
-        return [CheckResult("device files", CheckState.RED, *text, _DOCKER + " ..." if inside else "ls -l /dev/dri")]
+        return [finding("render_missing", fix=_DOCKER + " ..." if inside else "ls -l /dev/dri")]
     shown = f"/dev/kfd and {len(renders)} render node(s)"
     where = f" in {inside}" if inside else ""
-    return [CheckResult("device files", CheckState.GREEN, f"may open {shown}{where}", f"可以打开 {shown}{where}")]
+    return [finding("files", shown=f"{shown}{where}")]
 
 
 def pcie_atomics(site: Site) -> list[CheckResult]:
@@ -132,15 +99,7 @@ def pcie_atomics(site: Site) -> list[CheckResult]:
     if not without:
         return []
     shown = ", ".join(f"{card.arch} at {card.pci}" for card in without)
-    return [
-        CheckResult(
-            "PCIe atomics",
-            CheckState.AMBER,
-            f"no atomics on the PCIe path of {shown}: some kernels hang or the card is skipped",
-            f"{shown} 的 PCIe 通路不支持原子操作：部分核函数会挂死，或该卡被跳过",
-            "move the card to a slot wired to the CPU; check: sudo lspci -vvv | grep -i AtomicOps",
-        )
-    ]
+    return [finding("pcie_atomics", shown=shown)]
 
 
 def iommu(site: Site) -> list[CheckResult]:
@@ -149,15 +108,7 @@ def iommu(site: Site) -> list[CheckResult]:
     active = bool(site.machine.names("/sys/class/iommu"))
     if len(discrete) < 2 or not active or "iommu=pt" in site.machine.text("/proc/cmdline"):
         return []
-    return [
-        CheckResult(
-            "IOMMU",
-            CheckState.AMBER,
-            "the IOMMU translates GPU-to-GPU traffic: collectives can hang",
-            "IOMMU 会转换 GPU 之间的访问：集合通信可能挂死",
-            "sudo grubby --update-kernel=ALL --args=iommu=pt   # Ubuntu: GRUB_CMDLINE_LINUX, update-grub",
-        )
-    ]
+    return [finding("iommu")]
 
 
 def shared_memory(site: Site) -> list[CheckResult]:
@@ -172,12 +123,7 @@ def shared_memory(site: Site) -> list[CheckResult]:
     nbytes = state.f_blocks * state.f_frsize
     if nbytes >= _SHM_LEAST:
         return []
-    shown = f"{nbytes >> 20} MiB"
-    text = (
-        f"/dev/shm has {shown}: RCCL and data loaders fail",
-        f"/dev/shm 只有 {shown}：RCCL 和数据加载会失败",
-    )
-    return [CheckResult("shared memory", CheckState.AMBER, *text, "docker run --ipc=host ...   # or --shm-size=8g")]
+    return [finding("shared_memory", shown=f"{nbytes >> 20} MiB")]
 
 
 def instinct_speed(site: Site) -> list[CheckResult]:
@@ -186,13 +132,10 @@ def instinct_speed(site: Site) -> list[CheckResult]:
         return []
     found = []
     if site.machine.text("/proc/sys/kernel/numa_balancing").strip() not in ("", "0"):
-        text = "NUMA balancing is on; AMD advises against it", "NUMA balancing 处于开启状态，AMD 建议关闭"
-        fix = "sudo sh -c 'echo 0 > /proc/sys/kernel/numa_balancing'"
-        found.append(CheckResult("speed", CheckState.AMBER, *text, fix))
+        found.append(finding("numa_balancing"))
     lacking = [f"{name}={value}" for name, value in _FOR_SPEED.items() if name not in site.machine.environ]
     if lacking:
-        text = f"AMD recommends {' '.join(lacking)}", f"AMD 建议设置 {' '.join(lacking)}"
-        found.append(CheckResult("speed", CheckState.GREEN, *text))
+        found.append(finding("speed_variables", shown=" ".join(lacking)))
     return found
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from gfxgraph import config
 from gfxgraph.hardware import versions
-from gfxgraph.hardware.checks.check import Check, CheckResult, CheckState, Site
+from gfxgraph.hardware.checks.check import Check, CheckResult, CheckState, Site, finding
 from gfxgraph.hardware.device import override_for
 from gfxgraph.hardware.software import (
     distribution_versions,
@@ -41,28 +42,15 @@ def rocm(site: Site) -> list[CheckResult]:
     """Which ROCm trees there are, and which is in use."""
     if not site.rocm:
         if site.torch.kind == "rocm":
-            text = "no system ROCm; PyTorch brings its own", "没有系统级 ROCm，使用 PyTorch 自带的"
-            return [CheckResult("ROCm", CheckState.GREEN, *text)]
-        if site.gpus:
-            text = "no ROCm installed", "没有安装 ROCm"
-            return [CheckResult("ROCm", CheckState.AMBER, *text, "sudo amdgpu-install --usecase=rocm")]
-        return []
+            return [finding("rocm_in_torch")]
+        return [finding("rocm_none")] if site.gpus else []
     shown = ", ".join(f"{tree_version(site.machine, one) or '?'} in {one.path}" for one in site.rocm)
     first = runtime_version(site.machine, config.variables(["LD_LIBRARY_PATH"]).get("LD_LIBRARY_PATH", ""))
-    text = shown, shown
-    if first != runtime_version(site.machine):
-        text = (
-            f"{shown}; by LD_LIBRARY_PATH programs load HIP {first}",
-            f"{shown}；LD_LIBRARY_PATH 使程序加载 HIP {first}",
-        )
-    found = [CheckResult("ROCm", CheckState.GREEN, *text)]
+    by_path = first != runtime_version(site.machine)
+    found = [finding("rocm_by_path" if by_path else "rocm", shown=shown, hip=first)]
     # A later tree also counts when the current one has no runtime at all.
     if len({one.version for one in site.rocm}) > 1:
-        text = (
-            f"{len(site.rocm)} versions side by side; programs load whichever the loader finds first",
-            f"并存 {len(site.rocm)} 个版本，程序会加载最先找到的那个",
-        )
-        found.append(CheckResult("ROCm", CheckState.AMBER, *text, f"export ROCM_PATH={site.rocm[0].path}"))
+        found.append(finding("rocm_several", n=len(site.rocm), path=site.rocm[0].path))
     return found
 
 
@@ -71,27 +59,20 @@ def pytorch(site: Site) -> list[CheckResult]:
     torch = site.torch
     gpu = bool(site.gpus)
     if torch.kind == "none":
-        text = "PyTorch is not installed", "没有安装 PyTorch"
-        return [CheckResult("PyTorch", CheckState.AMBER, *text, f"pip install torch {_INDEX}" if gpu else "")]
+        return [finding("torch_none", fix=f"pip install torch {_INDEX}" if gpu else "")]
     if torch.kind != "rocm":
         build = f"CUDA {torch.cuda}" if torch.kind == "cuda" else "CPU"
-        text = f"{torch.version} is a {build} build, not ROCm", f"{torch.version} 是 {build} 版本，不是 ROCm"
-        state = CheckState.RED if gpu else CheckState.AMBER
-        return [CheckResult("PyTorch", state, *text, f"pip install --force-reinstall torch {_INDEX}")]
+        other = finding("torch_not_rocm", version=torch.version, build=build, index=_INDEX)
+        return [replace(other, state=CheckState.RED) if gpu else other]
     shown = f"{torch.version}, HIP {torch.hip}"
     if versions.parse(torch.version) < _LEAST_TORCH:
-        text = f"{shown} is older than 2.9", f"{shown} 低于 2.9"
-        return [CheckResult("PyTorch", CheckState.RED, *text, f"pip install --upgrade torch {_INDEX}")]
-    found = [CheckResult("PyTorch", CheckState.GREEN, shown, shown)]
+        return [finding("torch_old", shown=shown, index=_INDEX)]
+    found = [finding("torch", shown=shown)]
     theirs = versions.parse(torch.rocm) or versions.rocm_of_hip(versions.parse(torch.hip))
     ours = versions.parse(site.rocm[0].version) if site.rocm else ()
     if ours and theirs and ours[0] != theirs[0]:
-        pair = versions.show(theirs[:2]), versions.show(ours)
-        text = (
-            f"built for ROCm {pair[0]}, installed is {pair[1]}: extensions built here will not load",
-            f"为 ROCm {pair[0]} 编译，系统中是 {pair[1]}：在本机编译的扩展将无法加载",
-        )
-        found.append(CheckResult("PyTorch", CheckState.AMBER, *text, f"pip install --force-reinstall torch {_INDEX}"))
+        pair = {"theirs": versions.show(theirs[:2]), "ours": versions.show(ours)}
+        found.append(finding("torch_of_other_rocm", index=_INDEX, **pair))
     return found
 
 
@@ -106,10 +87,9 @@ def kernels_for_card(site: Site) -> list[CheckResult]:
         if seen_as in built or card.is_integrated:
             continue
         known = card.architecture
-        shown = f"{card.arch}: this PyTorch has kernels for {', '.join(sorted(built))}"
-        text = shown, f"{card.arch}：此 PyTorch 只含 {', '.join(sorted(built))} 的内核"
         fix = f"export HSA_OVERRIDE_GFX_VERSION={known.override}" if known and known.override else ""
-        found.append(CheckResult("kernels", CheckState.RED, *text, fix or f"pip install --upgrade torch {_INDEX}"))
+        fix = fix or f"pip install --upgrade torch {_INDEX}"
+        found.append(finding("kernels_missing", arch=card.arch, built=", ".join(sorted(built)), fix=fix))
     return found
 
 
@@ -129,24 +109,17 @@ def wheels(site: Site) -> list[CheckResult]:
     companions = distribution_versions(["torchvision", "torchaudio"])
     wrong = {name: version for name, version in companions.items() if "+cu" in version or "+cpu" in version}
     for name, version in wrong.items():
-        text = f"{name} {version} beside a ROCm PyTorch", f"{name} {version} 与 ROCm 版 PyTorch 不匹配"
-        found.append(CheckResult("wheels", CheckState.RED, *text, f"pip install --force-reinstall {name} {_INDEX}"))
+        found.append(finding("wheel_of_other_platform", package=name, version=version, index=_INDEX))
     tritons = distribution_versions(["triton", "triton-rocm", "pytorch-triton-rocm"])
     if len(tritons) > 1:
         shown = ", ".join(f"{name} {version}" for name, version in tritons.items())
-        text = f"two Tritons overwrite each other: {shown}", f"同时安装了多个 Triton，会互相覆盖：{shown}"
-        fix = f"pip uninstall -y {' '.join(tritons)} && pip install --force-reinstall torch {_INDEX}"
-        found.append(CheckResult("wheels", CheckState.AMBER, *text, fix))
+        found.append(finding("tritons", shown=shown, names=" ".join(tritons), index=_INDEX))
     old = sorted({arch for gpu in site.gpus if (arch := override_for(gpu, site.machine) or gpu.arch)[:5] == "gfx10"})
     if old and any(versions.parse(version) >= _WITHOUT_GFX10 for version in tritons.values()):
-        text = f"Triton 3.9 compiles no longer for {', '.join(old)}", f"Triton 3.9 不再为 {'、'.join(old)} 编译"
-        found.append(CheckResult("wheels", CheckState.AMBER, *text, "pip install 'triton<3.9'"))
+        found.append(finding("triton_without_gfx10", archs=", ".join(old)))
     onnx = distribution_versions(["onnxruntime", "onnxruntime-gpu", "onnxruntime-rocm", "onnxruntime-migraphx"])
     if len(onnx) > 1 or "onnxruntime-gpu" in onnx:
-        shown = ", ".join(onnx)
-        text = f"{shown}: the CPU or CUDA one hides ROCm's", f"{shown}：CPU 或 CUDA 版会遮盖 ROCm 版"
-        fix = "pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime-migraphx"
-        found.append(CheckResult("wheels", CheckState.AMBER, *text, fix))
+        found.append(finding("onnx_hidden", shown=", ".join(onnx)))
     return found
 
 
@@ -167,19 +140,13 @@ def engines(site: Site) -> list[CheckResult]:
     if library:
         found.append(f"native library {library}" if Path(library).exists() else "native library (missing)")
     shown = ", ".join(found)
-    return [CheckResult("engines", CheckState.GREEN, shown or "none found", shown or "没有找到")]
+    return [finding("engines", shown=shown) if shown else finding("engines_none")]
 
 
 def namesake(site: Site) -> list[CheckResult]:
     """Another project's gfxgraph is installed beside this one."""
     version, folder = other_gfxgraph(site.search)
-    if not version:
-        return []
-    text = (
-        f"gfxgraph {version} in {folder} is another project's; which of the two is imported depends on the path",
-        f"{folder} 中的 gfxgraph {version} 是另一个项目；导入哪一个取决于搜索路径",
-    )
-    return [CheckResult("gfxgraph", CheckState.AMBER, *text, "pip uninstall gfxgraph, then install this one again")]
+    return [finding("namesake", version=version, folder=folder)] if version else []
 
 
 CHECKS: tuple[Check, ...] = (namesake, rocm, pytorch, kernels_for_card, wheels, engines)

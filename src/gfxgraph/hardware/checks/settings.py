@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gfxgraph import config
 from gfxgraph.hardware.architectures import architecture, name_of_override
-from gfxgraph.hardware.checks.check import Check, CheckResult, CheckState, Site
+from gfxgraph.hardware.checks.check import Check, CheckResult, Site, finding
 
 
 def override(site: Site) -> list[CheckResult]:
@@ -21,23 +21,18 @@ def override(site: Site) -> list[CheckResult]:
     name = "HSA_OVERRIDE_GFX_VERSION"
     target = name_of_override(value)
     if not target:
-        text = f"{name}={value} is not of the form 10.3.0", f"{name}={value} 的格式应为 10.3.0"
-        return [CheckResult("override", CheckState.RED, *text, f"unset {name}")]
+        return [finding("override_form", variable=name, value=value)]
     found = []
     for card in site.gpus:
         known, wanted = card.architecture, architecture(target)
         if card.arch == target:
             continue
         if known and wanted and known.family.split(".")[0] != wanted.family.split(".")[0]:
-            text = (
-                f"{value} makes the {card.arch} ({known.family}) run {wanted.family} code: it crashes",
-                f"{value} 让 {card.arch}（{known.family}）运行 {wanted.family} 的代码：会崩溃或结果错误",
-            )
             fix = f"export {name}={known.override}" if known.override else f"unset {name}"
-            found.append(CheckResult("override", CheckState.RED, *text, fix))
+            facts = {"arch": card.arch, "family": known.family, "wanted": wanted.family, "fix": fix}
+            found.append(finding("override_of_other_family", value=value, **facts))
         else:
-            shown = f"{card.arch} runs as {target}"
-            found.append(CheckResult("override", CheckState.GREEN, shown, f"{card.arch} 以 {target} 运行"))
+            found.append(finding("override", arch=card.arch, target=target))
     return found
 
 
@@ -53,8 +48,7 @@ def harmful_variables(site: Site) -> list[CheckResult]:
     found = []
     for name, row in _hurting().items():
         if name in environ and re.search(row["hurts"], value := environ[name].strip()):
-            text = f"{name}={value}: {row['en']}", f"{name}={value}：{row['zh']}"
-            found.append(CheckResult("variables", CheckState.AMBER, *text, f"unset {name}"))
+            found.append(finding("variable_hurts", variable=name, value=value, en=row["en"], zh=row["zh"]))
     return found + _visibility(environ) + _xnack(site)
 
 
@@ -63,14 +57,9 @@ def _visibility(environ: Mapping[str, str]) -> list[CheckResult]:
     given = {name: environ[name] for name in names if name in environ}
     shown = ", ".join(f"{name}={value}" for name, value in given.items())
     if any(value.strip() in ("", "-1") for value in given.values()):
-        text = f"{shown}: hides every GPU", f"{shown}：隐藏了所有 GPU"
-        return [CheckResult("variables", CheckState.RED, *text, f"unset {' '.join(given)}")]
+        return [finding("all_hidden", shown=shown, names=" ".join(given))]
     if "ROCR_VISIBLE_DEVICES" in given and len(given) > 1 and len(set(given.values())) > 1:
-        text = (
-            f"{shown}: applied one after the other, the second counts what the first left",
-            f"{shown}：会先后生效，后者按前者筛选后的编号计算",
-        )
-        return [CheckResult("variables", CheckState.AMBER, *text, "unset ROCR_VISIBLE_DEVICES")]
+        return [finding("hidden_twice", shown=shown)]
     return []
 
 
@@ -78,35 +67,18 @@ def _xnack(site: Site) -> list[CheckResult]:
     if site.machine.environ.get("HSA_XNACK") != "1":
         return []
     without = [card.arch for card in site.gpus if card.architecture and not card.architecture.xnack]
-    if not without:
-        return []
-    shown = ", ".join(dict.fromkeys(without))
-    text = f"HSA_XNACK=1, but {shown} cannot retry page faults", f"HSA_XNACK=1，但 {shown} 不支持缺页重试"
-    return [CheckResult("variables", CheckState.AMBER, *text, "unset HSA_XNACK")]
+    return [finding("xnack", shown=", ".join(dict.fromkeys(without)))] if without else []
 
 
 def own_settings(site: Site) -> list[CheckResult]:
     """Values of our own variables that were refused, and names that are not settings."""
-    unread = [
-        CheckResult(
-            "settings",
-            CheckState.AMBER,
-            f"{name} is not a setting of gfxgraph; did you mean {meant}?",
-            f"没有任何代码读取 {name}；是否想写 {meant}？",
-            f"unset {name}",
-        )
-        for name, meant in config.misspelt(site.machine.environ).items()
+    environ = site.machine.environ
+    found = [
+        finding("setting_misspelt", variable=name, meant=meant) for name, meant in config.misspelt(environ).items()
     ]
-    return unread + [
-        CheckResult(
-            "settings",
-            CheckState.RED,
-            f"{problem.variable}={problem.value} is not one of: {problem.allowed}",
-            f"{problem.variable}={problem.value} 不在允许的取值内：{problem.allowed}",
-            f"unset {problem.variable}",
-        )
-        for problem in config.load(site.machine.environ).problems
-    ]
+    for each in config.load(environ).problems:
+        found.append(finding("setting_refused", variable=each.variable, value=each.value, allowed=each.allowed))
+    return found
 
 
 CHECKS: tuple[Check, ...] = (override, harmful_variables, own_settings)

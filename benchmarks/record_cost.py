@@ -18,9 +18,8 @@ from typing import Any
 import torch
 
 import gfxgraph
-from gfxgraph.capture.record.not_recorded import first_seen
 from gfxgraph.capture.record.overloads import OPS, identity
-from gfxgraph.capture.record.recorder import Recorder
+from gfxgraph.capture.record.recorder import Recorder, first_seen
 from gfxgraph.process import process
 from gfxgraph.types import OnUnsafe
 

@@ -216,6 +216,13 @@ FAKE_API hipError_t hipModuleLaunchKernel(hipFunction_t function, unsigned gx, u
     once.run();
   });
 }
+// As in HIP 7: the last workgroup is whole, in a graph and outside.
+FAKE_API hipError_t hipExtModuleLaunchKernel(hipFunction_t function, unsigned x, unsigned y, unsigned z, unsigned bx,
+                                             unsigned by, unsigned bz, size_t shared, hipStream_t on, void **args,
+                                             void **extra, hipEvent_t, hipEvent_t, unsigned) {
+  const unsigned gx = (x + bx - 1) / bx, gy = (y + by - 1) / by, gz = (z + bz - 1) / bz;
+  return hipModuleLaunchKernel(function, gx, gy, gz, bx, by, bz, static_cast<unsigned>(shared), on, args, extra);
+}
 FAKE_API hipError_t hipMemcpyAsync(void *dst, const void *src, size_t nbytes, hipMemcpyKind, hipStream_t on) {
   FAKE_ENTER();
   if (!nbytes) return 0;  // dropped without a node

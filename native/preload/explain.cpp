@@ -85,6 +85,19 @@ void explain_escape(Fn fn, bool legacy_stream) {
   say(text, fit(snprintf(text, sizeof text, format, name_of(fn)), sizeof text));
 }
 
+void explain_part(Fn fn) {
+  if (!settings().explain) return;
+  const char *format =
+      settings().chinese
+          ? "gfxgraph: 捕获期间，%s 的线程不足整数个工作组，已被拒绝 (1)：HIP 7 的图会运行整个工作组，越过数组末尾\n"
+            "  处理：把线程数补成整数个工作组并在内核里检查边界，或在捕获之外启动\n"
+          : "gfxgraph: %s of a part of a workgroup was refused in a capture (1): a graph of HIP 7 runs the whole one, "
+            "beyond the arrays' ends\n"
+            "  do:   launch whole workgroups and check bounds in the kernel, or launch it outside the capture\n";
+  char text[512];
+  say(text, fit(snprintf(text, sizeof text, format, name_of(fn)), sizeof text));
+}
+
 void explain_fallback(Fn fn, hipError_t status, size_t n_nodes) {
   if (!settings().explain) return;
   char text[512], name[128];

@@ -278,6 +278,25 @@ static void escapes() {
   hip.hipEventDestroy(outside), hip.hipEventDestroy(inside);
 }
 
+static void part_of_a_workgroup() {
+  int *out = b, *in = a, value = 1, n = N;
+  void *args[] = {&out, &in, &value, &n};
+  const auto launch = [&](unsigned threads) {
+    return hip.hipExtModuleLaunchKernel(hip.fake_function_add_to(), threads, 1, 1, 64, 1, 1, 0, stream, args, nullptr,
+                                        nullptr, nullptr, 0);
+  };
+  say("eager", launch(96));
+  TRY(hipStreamBeginCapture, stream, 1);
+  say("part", launch(96));
+  say("whole", launch(128));
+  size_t n_nodes = 0;
+  if (hipGraph_t graph = end()) {
+    TRY(hipGraphGetNodes, graph, nullptr, &n_nodes);
+    TRY(hipGraphDestroy, graph);
+  }
+  say("nodes", static_cast<long>(n_nodes));
+}
+
 static void unjoined() {
   hipEvent_t event;
   hipStream_t side;
@@ -505,7 +524,7 @@ int main(int argc, char **argv) {
   if (argc < 4 || !fill(argv[1], argv[2])) return 2;
   const struct { const char *name; void (*run)(); } scenarios[] = {
       {"plain", plain},       {"updates", updates},         {"params", params},       {"cache", cache},
-      {"children", children}, {"switched_off", switched_off}, {"escapes", escapes},
+      {"children", children}, {"switched_off", switched_off}, {"escapes", escapes}, {"part_of_a_workgroup", part_of_a_workgroup},
       {"unjoined", unjoined}, {"unjoined_into", unjoined_into}, {"ends", ends},     {"answers", answers},
       {"invalidated", invalidated}, {"forked", forked},     {"modes", modes},
       {"bench", bench},       {"bench_nodes", bench_nodes}, {"signalled", signalled},

@@ -16,6 +16,14 @@ HAS_GPU = torch.cuda.is_available()
 PLATFORMS = ["gpu"] if HAS_GPU else ["cuda", "hip"]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def workspace_of_products():
+    """On HIP the bridge makes it before the first capture; here it is there from the start, on torch alone, too."""
+    if HAS_GPU and torch.version.hip is not None:
+        x = torch.ones(16, 16, dtype=torch.float16, device="cuda")
+        torch.addmm(x[0], x, x)
+
+
 @pytest.fixture(params=PLATFORMS)
 def platform(request):
     """The bridge enabled; everything put back afterwards."""

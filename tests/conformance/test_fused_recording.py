@@ -8,10 +8,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
-
-from gfxgraph.capture.record import fused_recording
 
 pytestmark = pytest.mark.any_platform
 
@@ -148,27 +145,6 @@ def test_attention_with_dropout_is_taken_apart(nothing_compiled, capture):
         first = y.clone()
         torch.manual_seed(3)
         assert torch.equal(first, body())
-
-
-def test_the_tape_attends_under_the_captures_switches(nothing_compiled, capture, monkeypatch):
-    """Whatever holds when the tape runs; it is put back."""
-    _, body = attended()
-    switches = []
-    with torch.no_grad():
-        with sdpa_kernel(SDPBackend.MATH):
-            graph, _ = capture(body)
-            inside = fused_recording._switches()
-        outside = fused_recording._switches()
-        assert inside != outside
-        (step,) = graph._program.segments
-        func = step.tape.entries[0].func
-        original = func._func
-        monkeypatch.setattr(
-            func, "_func", lambda *a, **k: (switches.append(fused_recording._switches()), original(*a, **k))[1]
-        )
-        step.run_tape(graph._program)
-        assert switches == [inside]
-        assert fused_recording._switches() == outside
 
 
 def test_an_error_is_the_functions_own(nothing_compiled, capture):

@@ -10,7 +10,7 @@ import torch
 from torch import nn, optim
 
 import gfxgraph
-from tests.conformance.conftest import HAS_GPU, on_both_platforms
+from tests.conformance.conftest import HAS_GPU
 
 pytestmark = [pytest.mark.any_platform, pytest.mark.usefixtures("nothing_compiled")]
 N_REPLAYS = 7
@@ -96,85 +96,102 @@ class Twins:
 
 
 EVERYWHERE = {
-    "adam": partial(optim.Adam, lr=0.05, foreach=False),
-    "adam-foreach": partial(optim.Adam, lr=0.05, foreach=True, amsgrad=True, maximize=True, weight_decay=0.1),
-    "adamw": partial(optim.AdamW, lr=0.05, foreach=False, amsgrad=True),
-    "adamw-fused": partial(optim.AdamW, lr=0.05, fused=True),
-    "adam-capturable": partial(optim.Adam, lr=0.05, capturable=True),
-    "nadam": partial(optim.NAdam, lr=0.05),
-    "adamax": partial(optim.Adamax, lr=0.05),
-    "asgd-foreach": partial(optim.ASGD, lr=0.05, t0=2, foreach=True),
-    "rprop": partial(optim.Rprop, lr=0.05),
-    "rmsprop": partial(optim.RMSprop, lr=0.05, momentum=0.9),
-    "adadelta": partial(optim.Adadelta, lr=0.5),
+    "adam": partial(optim.Adam, lr=0.05, foreach=False, capturable=True),
+    "adam-foreach": partial(optim.Adam, lr=0.05, foreach=True, amsgrad=True, weight_decay=0.1, capturable=True),
+    "adamw-fused": partial(optim.AdamW, lr=0.05, fused=True, capturable=True),
+    "nadam": partial(optim.NAdam, lr=0.05, capturable=True),
+    "adamax": partial(optim.Adamax, lr=0.05, capturable=True),
+    "asgd-foreach": partial(optim.ASGD, lr=0.05, t0=2, foreach=True, capturable=True),
+    "rprop": partial(optim.Rprop, lr=0.05, capturable=True),
+    "rmsprop": partial(optim.RMSprop, lr=0.05, momentum=0.9, capturable=True),
+    "adadelta": partial(optim.Adadelta, lr=0.5, capturable=True),
     "adagrad": partial(optim.Adagrad, lr=0.1, lr_decay=0.1),
-    "adafactor": partial(optim.Adafactor, lr=0.05),
     "sgd": partial(optim.SGD, lr=0.1, momentum=0.9, nesterov=True),
+    "sgd-damped": partial(optim.SGD, lr=0.1, momentum=0.9, dampening=0.5),
     "sgd-fused": partial(optim.SGD, lr=0.1, momentum=0.9, fused=True),
 }
+MAKE_STATE_EARLY = ("adagrad",)
 
 
 @pytest.mark.any_platform
-@pytest.mark.parametrize("warm", [True, False], ids=["warm", "first-step"])
 @pytest.mark.parametrize("name", EVERYWHERE)
-def test_optimizers_count_and_keep_their_state(platform, name, warm):
-    """Whatever the flag, and whether or not the captured step is the optimizer's first, replays are eager's steps."""
-    assert Twins(EVERYWHERE[name], warm=warm).replays() == ["right"] * N_REPLAYS
+def test_optimizers_count_and_keep_their_state(platform, name):
+    """After a warm-up step, replays are eager's steps."""
+    assert Twins(EVERYWHERE[name]).replays() == ["right"] * N_REPLAYS
+
+
+@pytest.mark.any_platform
+@pytest.mark.parametrize("name", [name for name in EVERYWHERE if name not in MAKE_STATE_EARLY])
+def test_a_first_step_is_refused(platform, name):
+    """Its state would begin anew in each replay; the error says what to do, and captures work afterwards."""
+    with pytest.raises(gfxgraph.CaptureError, match="run one step before") as caught:
+        Twins(EVERYWHERE[name], warm=False)
+    assert caught.value.code == "refused_in_capture"
+    assert Twins(EVERYWHERE[name]).replays(2) == ["right"] * 2
 
 
 @pytest.mark.any_platform
 def test_first_steps_are_known_also_once_dynamo_is_used(platform, monkeypatch):
     """Dynamo, at its first use, gives a class that inherits ``_init_group`` one of its own."""
-    assert Twins(EVERYWHERE["adam"], warm=False).replays() == ["right"] * N_REPLAYS
+    make = partial(optim.AdamW, lr=0.05, capturable=True)
+    assert Twins(make).replays(2) == ["right"] * 2
     monkeypatch.setattr(optim.AdamW, "_init_group", torch._dynamo.disable(optim.Adam._init_group))
-    assert Twins(EVERYWHERE["adamw"], warm=False).replays() == ["right"] * N_REPLAYS
+    with pytest.raises(gfxgraph.CaptureError, match="run one step before"):
+        Twins(make, warm=False)
 
 
-@pytest.mark.parametrize("make", [partial(optim.RAdam, lr=0.05), partial(optim.ASGD, lr=0.05, t0=3, foreach=False)])
-def test_a_branch_on_the_count_of_steps_is_guarded(platform, make):
-    """RAdam and ASGD take another path once they have made enough steps."""
-    found = Twins(make).replays()
-    assert found[-1] == "guarded" and set(found[:-1]) == {"right"} and len(found) > 3
+@pytest.mark.any_platform
+def test_a_first_step_of_a_copied_optimizer_is_refused(platform):
+    """A copy is made without ``__init__``."""
+    with pytest.raises(gfxgraph.CaptureError, match="run one step before"):
+        Twins(lambda parameters: copy.copy(EVERYWHERE["adam"](parameters)), warm=False)
 
 
-@pytest.mark.parametrize("warm", [True, False], ids=["warm", "first-step"])
-@pytest.mark.parametrize("name", ["adam", "adam-foreach", "adamw-fused", "sgd"])
-def test_skipped_steps_are_not_counted(platform, name, warm):
-    """With a GradScaler, an overflow leaves counts, state and parameters; the scale follows eager's."""
-    twins = Twins(EVERYWHERE[name], scaler=True, warm=warm)
+@pytest.mark.parametrize("name", ["adam", "nadam", "rmsprop"])
+def test_steps_counted_on_the_host_are_refused_as_by_torch(platform, name):
+    """torch's own error, whatever the policy; afterwards captures work."""
+    for policy in ("split", "pin", "strict", "raise"):
+        with pytest.raises(RuntimeError, match="capturable is False"):
+            Twins(partial(EVERYWHERE[name], capturable=False), on_unsafe=policy)
+    assert Twins(EVERYWHERE[name]).replays(2) == ["right"] * 2
+
+
+@pytest.mark.parametrize("name", ["adamw-fused", "sgd-fused"])
+def test_skipped_steps_are_not_counted(platform, name):
+    """With a GradScaler and a fused optimizer, an overflow leaves counts, state and parameters."""
+    twins = Twins(EVERYWHERE[name], scaler=True)
     assert twins.replays() == ["right"] * N_REPLAYS
     assert twins.scalers[0].get_scale() != 8.0
 
 
+def test_an_overflow_is_guarded_where_the_host_decides_about_the_step(platform):
+    """Other optimizers are asked on the host whether to step."""
+    assert Twins(EVERYWHERE["adam"], scaler=True).replays() == ["right", "guarded"]
+
+
+def test_a_first_scale_is_refused(platform):
+    """A GradScaler makes its scale at its first use: each replay would begin with it anew."""
+    with pytest.raises(gfxgraph.CaptureError, match="GradScaler.scale"):
+        Twins(EVERYWHERE["adamw-fused"], scaler=True, warm=False)
+
+
+def split(twins, which):
+    """A step in a capture that torch would not have made."""
+    assert twins.x.isfinite().all().item()
+    twins._step(which)
+
+
 @pytest.mark.parametrize("name", ["adam", "adamw-fused"])
-def test_a_loaded_state_is_the_graphs(platform, name):
-    """``load_state_dict`` between replays: the next replay goes on from what was loaded."""
-    kept = {}
-
-    def before(i, optimizer):
-        if i == 1:
-            kept[id(optimizer)] = copy.deepcopy(optimizer.state_dict())
-        if i == 4:
-            optimizer.load_state_dict(kept[id(optimizer)])
-
-    twins = Twins(EVERYWHERE[name])
-    assert twins.replays(before=before) == ["right"] * N_REPLAYS
-    of_graph = next(iter(twins.optimizers[0].state.values()))
-    assert of_graph["step"] == N_REPLAYS + 1 - 3
-
-
-@pytest.mark.any_platform
-def test_a_state_of_another_kind_is_refused(platform):
-    """A loaded state that cannot go into the graph's tensors raises before the replay does anything."""
-    twins = Twins(EVERYWHERE["adam"])
-    empty = EVERYWHERE["adam"](twins.nets[0].parameters()).state_dict()
+def test_a_loaded_state_is_refused_where_the_capture_was_split(platform, name):
+    """``load_state_dict`` puts other tensors in the place of those that the replay writes."""
 
     def before(i, optimizer):
         if i == 2:
-            optimizer.load_state_dict(empty)
+            optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
 
+    twins = Twins(EVERYWHERE[name], step=split)
     assert twins.replays(before=before) == ["right", "right", "guarded"]
-    assert "in the state of Adam" in twins.refused
+    assert "the state of Adam" in twins.refused
 
 
 def _set_rate(i, optimizer):
@@ -190,10 +207,9 @@ def _add_group(i, optimizer):
 @pytest.mark.parametrize(
     ("change", "text"), [(_set_rate, "'lr' of Adam"), (_add_group, "the number of groups of Adam")]
 )
-@pytest.mark.parametrize("name", ["adam", "adam-fused"])
-def test_settings_are_constants_that_are_compared(platform, name, change, text):
+def test_settings_are_constants_that_are_compared(platform, change, text):
     """A learning rate that Python changes, or another group, is not followed: the replay raises and names it."""
-    twins = Twins(partial(optim.Adam, lr=0.05, foreach=False) if name == "adam" else partial(optim.Adam, fused=True))
+    twins = Twins(partial(optim.Adam, lr=0.05, capturable=True), step=split)
     assert twins.replays(before=change) == ["right"] * 3 + ["guarded"]
     assert text in twins.refused
 
@@ -213,14 +229,6 @@ def test_a_scheduler_inside_the_capture_is_refused_from_the_second_replay_on(pla
     twins = Twins(EVERYWHERE["adam"], step=step)
     assert twins.replays() == ["right", "guarded"]
     assert "'lr' of Adam" in twins.refused
-
-
-@pytest.mark.any_platform
-def test_damped_momentum_is_refused_after_a_captured_first_step(platform):
-    """SGD's first step takes the gradient undamped, which no later step does."""
-    make = partial(optim.SGD, lr=0.1, momentum=0.9, dampening=0.5)
-    assert Twins(make).replays() == ["right"] * N_REPLAYS
-    assert Twins(make, warm=False).replays() == ["right", "guarded"]
 
 
 class CountsInPython(optim.Optimizer):
@@ -270,61 +278,13 @@ def test_an_optimizer_of_the_capture_begins_anew_in_each_replay(platform):
     """Made inside the captured code, as in meta-learning: its state is made there, too."""
 
     def step(twins, which):
-        optimizer = optim.Adam(twins.nets[which].parameters(), lr=0.05)
+        optimizer = optim.Adam(twins.nets[which].parameters(), lr=0.05, capturable=True)
         for _ in range(2):
             optimizer.zero_grad()
             twins.nets[which](twins.x).square().mean().backward()
             optimizer.step()
 
     assert Twins(EVERYWHERE["adam"], step=step).replays() == ["right"] * N_REPLAYS
-
-
-def test_an_optimizer_over_host_tensors(platform):
-    """Master weights on the host: its steps are host steps."""
-    x = torch.ones(4, device="cuda")
-    runs = []
-    for _ in range(2):
-        weights, master = torch.ones(4, device="cuda", requires_grad=True), nn.Parameter(torch.ones(4))
-        optimizer = optim.Adam([master], lr=0.1)
-
-        def step(weights=weights, master=master, optimizer=optimizer):
-            (gradient,) = torch.autograd.grad((weights * x).square().sum(), weights)
-            master.grad = gradient.cpu()
-            optimizer.step()
-            with torch.no_grad():
-                weights.copy_(master)
-
-        step()
-        runs.append((weights, optimizer.state[master], step))
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        runs[0][2]()
-    for i in range(4):
-        x.fill_(i + 1)
-        graph.replay()
-        runs[1][2]()
-        assert torch.allclose(runs[0][0], runs[1][0]) and runs[0][1]["step"] == runs[1][1]["step"] == i + 2
-
-
-@on_both_platforms
-def test_what_capturable_would_save_is_reported(platform):
-    """Steps counted on the host are a fallback with torch's flag as the remedy; what runs in one graph is none."""
-    graphs = [Twins(EVERYWHERE[name]).graph for name in ("adamw-fused", "adam-capturable", "sgd")]
-    assert all(graph.is_plain for graph in graphs) and not gfxgraph.stats()["fallbacks"]
-    Twins(EVERYWHERE["adam"])
-    ((reason, n),) = gfxgraph.stats()["fallbacks"].items()
-    assert "capturable=True" in reason and n == 1
-    (event,) = [each for each in gfxgraph.stats()["events"] if each["kind"] == "fallback"]
-    assert event["op"] == "Adam.step"
-
-
-@pytest.mark.parametrize("policy", ["pin", "strict", "raise"])
-@pytest.mark.parametrize("name", ["adam", "adamw-fused"])
-def test_policies_without_host_steps_leave_torchs_refusal(platform, name, policy):
-    """torch's own error in the capture; afterwards captures work."""
-    with pytest.raises(RuntimeError, match="capturable is False"):
-        Twins(EVERYWHERE[name], on_unsafe=policy)
-    assert Twins(EVERYWHERE["adam-capturable"], on_unsafe=policy).replays() == ["right"] * N_REPLAYS
 
 
 # -- what the captured code does with the optimizer itself -------------------------------------------------------
@@ -353,21 +313,10 @@ def loaded(twins, which):
     twins._step(which)
 
 
-def cleared_after(twins, which):
-    twins._step(which)
-    twins.optimizers[which].state.clear()
-
-
-def cleared_between(twins, which):
-    twins._step(which)
-    cleared(twins, which)
-
-
 def loaded_after(twins, which):
-    optimizer = twins.optimizers[which]
-    saved = copy.deepcopy(optimizer.state_dict())
     twins._step(which)
-    optimizer.load_state_dict(saved)
+    optimizer = twins.optimizers[which]
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
 
 
 def rate_halved(twins, which):
@@ -380,37 +329,41 @@ def rate_set(twins, which):
     twins._step(which)
 
 
-OF_THREE_KINDS = {
-    "adam": partial(optim.Adam, lr=0.05),
-    "capturable": partial(optim.Adam, lr=0.05, capturable=True),
+OF_TWO_KINDS = {
+    "adam": partial(optim.Adam, lr=0.05, capturable=True),
     "sgd": partial(optim.SGD, lr=0.05, momentum=0.9),
 }
 
 
 @pytest.mark.any_platform
-@pytest.mark.parametrize("step", [cleared, dropped, emptied, loaded, rate_set])
-@pytest.mark.parametrize("name", OF_THREE_KINDS)
-def test_a_state_that_each_call_begins_anew_is_made_by_each_replay(platform, name, step):
-    """The warm-up has made one: what is lacking in the capture is not a first step."""
-    assert Twins(OF_THREE_KINDS[name], step=step).replays() == ["right"] * N_REPLAYS
+@pytest.mark.parametrize("step", [cleared, dropped, emptied, loaded])
+@pytest.mark.parametrize("name", OF_TWO_KINDS)
+def test_a_state_that_each_call_begins_anew_is_refused(platform, name, step):
+    """What is lacking in the capture looks like a first step."""
+    with pytest.raises(gfxgraph.CaptureError, match="run one step before"):
+        Twins(OF_TWO_KINDS[name], step=step)
 
 
 @pytest.mark.any_platform
-@pytest.mark.parametrize("step", [cleared_after, cleared_between, loaded_after])
-@pytest.mark.parametrize("name", OF_THREE_KINDS)
-@pytest.mark.parametrize("warm", [True, False])
-def test_a_state_that_is_replaced_after_a_step_is_refused(platform, name, step, warm):
+def test_a_rate_that_each_call_sets_is_right(platform):
+    """It is the same in each call."""
+    assert Twins(OF_TWO_KINDS["adam"], step=rate_set).replays() == ["right"] * N_REPLAYS
+
+
+@pytest.mark.any_platform
+@pytest.mark.parametrize("name", OF_TWO_KINDS)
+def test_a_state_that_is_replaced_after_a_step_is_refused(platform, name):
     """The graph would go on with the one that it stepped with."""
-    twins = Twins(OF_THREE_KINDS[name], step=step, warm=warm)
-    assert twins.replays()[-1] == "guarded"
+    twins = Twins(OF_TWO_KINDS[name], step=loaded_after)
+    assert twins.replays() == ["guarded"]
     assert "the state of" in twins.refused
 
 
 @pytest.mark.any_platform
-@pytest.mark.parametrize("name", ["adam", "capturable", "sgd", "plain"])
+@pytest.mark.parametrize("name", ["adam", "sgd", "plain"])
 def test_a_rate_that_the_captured_code_changes_is_refused_from_the_second_replay_on(platform, name):
     """Also where torch itself would have made the graph."""
-    make = partial(optim.SGD, lr=0.05) if name == "plain" else OF_THREE_KINDS[name]
+    make = partial(optim.SGD, lr=0.05) if name == "plain" else OF_TWO_KINDS[name]
     twins = Twins(make, step=rate_halved)
     assert twins.replays() == ["right", "guarded"]
     assert "'lr' of " in twins.refused

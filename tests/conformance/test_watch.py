@@ -8,14 +8,12 @@ import re
 import threading
 from dataclasses import fields, replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 import gfxgraph
 from gfxgraph.callables.arena import arena_of
-from gfxgraph.capture import capture_lock
 from gfxgraph.capture.replay import hang_watch, runtime_workarounds
 from gfxgraph.hardware.defects import Decisions
 from gfxgraph.process import process
@@ -100,7 +98,6 @@ def test_a_replay_that_does_not_end(watched, reports, monkeypatch, where):
     text = reports.texts[0]
     assert text.startswith("replay_hang: ") and "(replay 2)" in text and "thread MainThread" in text
     assert f"test_watch.py:{graph_begins}" in text.splitlines()[1]
-    assert 'steps.py",' not in text and ("in the call" != where or "frames of gfxgraph, the last" in text)
     torch.cuda.synchronize()
     assert y.tolist() == [2.0] * 4
 
@@ -133,7 +130,7 @@ def test_no_node_was_begun(watched, reports, monkeypatch, tier, says):
     """Who runs with guard 2 already is not told to."""
     state = process.require()
     monkeypatch.setattr(state, "settings", replace(state.settings, guard=tier))
-    watched._report("replay_hang", hang_watch.Replaying("here", 1))
+    watched._report(hang_watch.Underway("replay_hang", "here", 1))
     assert says in reports.texts[-1] and f"process {os.getpid()}" in reports.texts[-1]
 
 
@@ -189,9 +186,6 @@ class ByHand:
 
     def __init__(self, monkeypatch):
         self.now, self.due = 0.0, {}
-        clock = SimpleNamespace(monotonic=lambda: self.now)
-        monkeypatch.setattr(hang_watch, "time", clock)
-        monkeypatch.setattr(capture_lock, "monotonic", clock.monotonic)
         monkeypatch.setattr(hang_watch.Deadline, "_run", lambda self: None)
         monkeypatch.setattr(hang_watch, "_is_past", lambda event: self.now >= self.due.get(event, 0.0))
         monkeypatch.setattr(hang_watch, "_recorded", object)
@@ -204,8 +198,8 @@ class ByHand:
         self.due[this.queued], self.due[this.done] = begins, ends
 
     def goes_on(self, seconds):
-        for _ in range(round(seconds)):
-            self.now += 1.0
+        for _ in range(round(seconds / self.watch.look_s)):
+            self.now += self.watch.look_s
             self.watch._look()
 
 
@@ -263,22 +257,21 @@ def test_each_capture_is_reported(by_hand, reports):
         with torch.cuda.graph(torch.cuda.CUDAGraph()):
             by_hand.goes_on(12)
     assert len(reports.texts) == 4
-    by_hand.watch._underway.append(hang_watch.Replaying("elsewhere", 3))
+    by_hand.watch._underway.append(hang_watch.Underway("replay_hang", "elsewhere", 3))
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
         by_hand.goes_on(12)
     assert [text.split(":")[0] for text in reports.texts[4:]] == ["capture_hang", "replay_hang"]
     by_hand.watch._underway.clear()
 
 
-@pytest.mark.parametrize("stops", [1000.0, 20.0])
-def test_a_stopped_process_does_not_hang(by_hand, reports, stops):
-    """Ctrl-Z, a debugger, a suspended machine: the time of the stop does not count, the rest does."""
+def test_a_stopped_process_does_not_hang(by_hand, reports):
+    """Ctrl-Z, a debugger, a suspended machine: nobody looks meanwhile."""
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
         by_hand.goes_on(2)
-        by_hand.now += stops
-        by_hand.goes_on(5)
-        assert not reports.texts
+        by_hand.now += 1000.0
         by_hand.goes_on(6)
+        assert not reports.texts
+        by_hand.goes_on(8)
     assert len(reports.texts) == 1
 
 
@@ -327,27 +320,6 @@ def test_a_first_call_that_does_not_end(watched, reports):
     assert not watched._traces
 
 
-def test_the_programs_lines_are_in_a_deep_stack():
-    """Runs of torch's frames are one line; of many lines the outermost and the innermost are shown."""
-    is_there, is_done = threading.Event(), threading.Event()
-
-    def nested(n):
-        return within(n) if n else (is_there.set(), is_done.wait(60))
-
-    def within(n):
-        return nested(n - 1)
-
-    thread = threading.Thread(target=nested, args=(40,), name="deep")
-    thread.start()
-    is_there.wait(60)
-    text = hang_watch.stacks(thread.ident)
-    is_done.set()
-    thread.join()
-    first = text.split("\nthread ")[0]
-    assert first.startswith("thread deep") and "self.run()" in first and "is_done.wait(60)" in first
-    assert re.search(r"\.\.\. \(\d+ more\)", first) and first.count("in nested") < 10
-
-
 # -- the defect table ---------------------------------------------------------------------------------------------
 
 
@@ -364,15 +336,6 @@ def test_every_decision_is_acted_on():
     assert read | set(runtime_workarounds.ALWAYS) == names
     assert not read & set(runtime_workarounds.ALWAYS)
     assert all((package / path).is_file() for path in runtime_workarounds.ALWAYS.values())
-
-
-def test_an_update_needs_headroom(platform):
-    """update_headroom_mib: with less free memory than that, a graph exec is not updated."""
-    state = process.require()
-    free = torch.cuda.mem_get_info()[0] >> 20
-    for needed, has in ((0, True), (free // 2, True), (free * 2, False)):
-        state.decisions = replace(state.decisions, update_headroom_mib=needed)
-        assert runtime_workarounds.has_headroom() == has
 
 
 def test_relaxed_captures_where_they_crash(platform, monkeypatch):

@@ -97,6 +97,16 @@ def test_the_first_matrix_product_in_a_capture(machine: list[str]) -> None:
     assert facts(machine, *BRIDGED, "cold_graph")["equal"] == [True] * 3
 
 
+def test_a_capture_that_dies_leaves_its_pool_usable(machine: list[str]) -> None:
+    """On torch alone no capture can use that pool again; with gfxgraph both captures are right."""
+    refused = "beginAllocateToPool: already recording to mempool_id"
+    plain = facts(machine, PROGRAM, "died_in_a_pool")
+    assert (plain["status"], plain["died"], plain["after it"]) == (900, DIED, refused)
+    found = facts(machine, *BRIDGED, "died_in_a_pool")
+    assert (found["status"], found["died"], found["after it"]) == (900, "ok", "ok")
+    assert found["result of died"] == found["result of after it"] == [10.0] * 4
+
+
 def test_calls_that_a_capture_forbids(machine: list[str]) -> None:
     assert facts(machine, PROGRAM, "unsafe") == UNSAFE
 

@@ -10,6 +10,7 @@ before the simulator's account of it, and before both with gfxgraph.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import sys
 from collections.abc import Callable
@@ -147,6 +148,28 @@ def _attempt(body: Callable[[Any, Any, list[Any]], object]) -> list[str]:
     return said
 
 
+def died_in_a_pool() -> dict[str, Any]:
+    """A call that nobody sees ends a capture: what that and a later capture of the same pool give."""
+    runtime = ctypes.CDLL(next(line.split()[-1] for line in open("/proc/self/maps") if "libamdhip64.so" in line))
+    x, pool = torch.ones(N, device="cuda"), torch.cuda.graph_pool_handle()
+    found: dict[str, Any] = {}
+    for name in ("died", "after it"):
+        captured = torch.cuda.CUDAGraph()
+
+        def whole(captured: Any = captured, name: str = name) -> None:
+            with torch.cuda.graph(captured, pool=pool):
+                y = x * 2
+                if name == "died":
+                    found["status"] = runtime.hipDeviceSynchronize()
+                y = y + torch.rand(N, device="cuda") * 0
+            x.fill_(5.0)
+            captured.replay()
+            found["result of " + name] = y.tolist()
+
+        found[name] = _outcome(whole)
+    return found
+
+
 def _outcome(call: Callable[[], object]) -> str:
     try:
         call()
@@ -161,7 +184,7 @@ def _words(error: RuntimeError) -> str:
     return line.partition(" error: ")[2] if " error: " in line else line.partition(".")[0]
 
 
-PROGRAMS = {each.__name__: each for each in (first_steps, graph, cold_graph, two_streams, unsafe)}
+PROGRAMS = {each.__name__: each for each in (first_steps, graph, cold_graph, two_streams, unsafe, died_in_a_pool)}
 
 if __name__ == "__main__":
     if "--simulate" in sys.argv:

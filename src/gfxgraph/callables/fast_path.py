@@ -42,7 +42,7 @@ from gfxgraph.callables.joined_launch import (
 )
 from gfxgraph.callables.outputs import GraphOutput
 from gfxgraph.callables.signature import MISS, Fast, function_modes
-from gfxgraph.capture.replay import fast_replay
+from gfxgraph.capture import torchs_graph
 from gfxgraph.capture.torchs_graph import launch_of
 from gfxgraph.driver.small_copies import MOST
 from gfxgraph.errors import ReplayError
@@ -312,7 +312,7 @@ class Writer:
         if instance.graph._guard is not None:  # at tier 1 each replay first checks for freed memory
             self.names[f"pointers{k}"] = instance.graph._guard.pointers
             unless = f"pointers{k}.is_dirty"
-        for text in fast_replay.lines(graph, f"{replay}()", unless):
+        for text in torchs_graph.lines(graph, f"{replay}()", unless):
             self.line(indent + text)
 
     def join(self, instance: Instance, results: Sequence[GraphOutput]) -> bool:
@@ -338,7 +338,7 @@ class Writer:
         self.names["change_refused"] = functools.partial(change_refused, self.entry)
         self.names[f"on{k}"] = launched.on
         lines = [
-            fast_replay.taken(graph),
+            torchs_graph.taken(graph),
             "if left < 0: return MISS",
             f"if stream != at{k}[2]:",
             f"    on{k}(stream)",
@@ -369,7 +369,7 @@ class Writer:
                 "        return MISS",
                 f"    at{k}[{which}] = {places}",
             ]  # fmt: skip
-        lines += [f"if go{k}(): return MISS", fast_replay.kept(graph)]
+        lines += [f"if go{k}(): return MISS", torchs_graph.stored(graph)]
         for text in lines:
             self.line(indent + text)
 

@@ -245,7 +245,7 @@ def joins(state: Process, device_index: int) -> bool:
 
 def _try(state: Process, device_index: int) -> bool:
     driver, kernel = state.driver, copy_kernel(state, device_index)
-    needed = {"add_child", "patcher", "copy_kernel"}
+    needed = {"add_child", "joined", "copy_kernel"}
     if driver is None or kernel is None:
         return False
     if driver.name == "hip" or state.decisions.update_budget is not None or needed & driver.missing:

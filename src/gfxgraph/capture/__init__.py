@@ -7,7 +7,7 @@ Stays out: command line, engines, functions that are captured per signature.
     upward_hooks.py
                   what it asks of the rooms above
     torchs_graph.py
-                  torch's CUDAGraph by version: messages, arguments, its ``with`` block
+                  torch's CUDAGraph by version: messages, arguments, its ``with`` block, its launch
     state.py, session.py
                   the states of a graph object and of its capture; one capture: segments, and how it begins and ends
     undo.py       how what a capture changes is undone: one stack, one baseline, one repair

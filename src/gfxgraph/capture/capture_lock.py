@@ -23,17 +23,14 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
-import torch
-
 from gfxgraph.core.locks import new_lock
 from gfxgraph.errors import DriverError
 from gfxgraph.process import process
-from gfxgraph.types import CaptureStatus
 
 WAIT_FOR_CAPTURE_S = 120.0
 """After this long, two captures at once do less harm than waiting on."""
@@ -45,7 +42,6 @@ _WAITING_FILES = (
 )  # fmt: skip
 # Errors of torch's CUDAGeneratorState while the generator is in capture mode; the second since torch 2.11.
 _REFUSED_BY_GENERATOR = ("Cannot prepare for replay during capturing stage", "Offset increment outside graph capture")
-_STREAMS_PER_POOL = 32  # c10/cuda/CUDAStream: the 33rd stream is the first one again
 
 lock = new_lock()
 """For turns and for what captures replace: a finalizer that runs where one of two was held may need the other. Not a
@@ -68,7 +64,6 @@ class Turn:
     """
 
     thread: int = field(default_factory=threading.get_ident)
-    begun: float = 0.0
     where: object = ""
     """The line that began it."""
     draws: bool = True
@@ -234,7 +229,6 @@ def _wait(turn: Turn, only_drawing: bool = False) -> bool:
             others = _others(only_drawing)
             looks = [seen[thread][1] if thread in seen else 0 for thread in others]
             if monotonic() > deadline or all(n > _LOOKS_UNTIL_BLOCKED for n in looks):  # true where there are none
-                turn.begun = monotonic()
                 _turns.append(weakref.ref(turn))
                 return not others
             if not is_noted:
@@ -266,26 +260,10 @@ def unnoticed() -> AbstractContextManager[Any]:
 
 
 def synchronize_device(wait: Any) -> Any:
-    """Wait for the device between captures; if a capture cannot be waited for, wait for every stream outside it.
+    """Wait for the device between captures.
 
     Args:
         wait: torch's own call. Every runtime refuses it while any capture is running, and ends that capture.
     """
-    with alone() as is_alone:
-        if is_alone:
-            return wait()
-        return _synchronize_streams()
-
-
-def _synchronize_streams() -> None:
-    """Wait for torch's streams that are not capturing; streams that torch did not make are unknown."""
-    state = process.require()
-    default, current = torch.cuda.default_stream(), torch.cuda.current_stream()
-    streams = [default, current]
-    for priority in (0, -1):
-        streams += [torch.cuda.Stream(priority=priority) for _ in range(_STREAMS_PER_POOL)]
-    for handle in {stream.cuda_stream for stream in streams}:
-        if state.driver is not None:
-            with suppress(DriverError):
-                if state.driver.capture_info(handle).status is CaptureStatus.NONE:
-                    state.driver.synchronize_stream(handle)
+    with alone():
+        return wait()

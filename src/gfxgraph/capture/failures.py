@@ -23,17 +23,17 @@ Source: torch 2.9.1 to 2.15 CUDAGraph sources; measured on an H200 (tests/gpu/te
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gfxgraph.capture.record.random_generators import WAS_DEAD, CaptureIsDead, end
 from gfxgraph.capture.record.user_lines import place
-from gfxgraph.capture.replay.graph_tensors import all_segments, flat, is_within
+from gfxgraph.capture.replay.graph_tensors import flat
 from gfxgraph.capture.state import CaptureState
-from gfxgraph.capture.undo import is_interrupt
+from gfxgraph.capture.undo import hush, is_interrupt
 from gfxgraph.core.tape import where_of
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
 from gfxgraph.driver.runtime_calls import GraphDriver
@@ -53,13 +53,11 @@ _REFUSALS = (
 # A random operation whose generator was not registered with the graph. It cannot be detected beforehand,
 # because a generator's current state can be exchanged (graphsafe_set_state).
 _UNREGISTERED = "not in capture mode"
-# Part of the text of status 901: the capture was already dead before this operation.
-_WAS_DEAD = "due to a previous error during capture"
 
 # capture_end's error if capture_begin refused its arguments before it changed anything.
 _NEVER_BEGAN = "Capture must end on the same stream it began on."
-# Its error if it has ended the capture before, and was interrupted since.
-_HAD_ENDED = "endAllocatePool: not currently recording"
+# Its errors if it has ended the capture before, and was interrupted since; 2.12's also if it was refused to begin.
+_HAD_ENDED = ("endAllocatePool: not currently recording", "capture_end() called before capture_begin()")
 
 
 def refuse_busy_stream(session: Session) -> None:
@@ -129,7 +127,7 @@ def end_failed(session: Session, error: RuntimeError, final: bool) -> None:
     try:
         if is_interrupt(error):
             raise error
-        is_healed = heal(session, end_was_refused=True)
+        is_healed = heal(session, end_was_refused=not isinstance(error, CaptureIsDead))
         session.segment_is_over()
         tape = session.recorder.tape
         if not is_healed or not tape.is_complete or (final and not tape.rows):
@@ -157,9 +155,10 @@ def _end_recording(session: Session, graph: Any) -> None:
         with session.streams.be_on_own():
             session.streams.join()
             session.lifecycle.failed_in = CaptureState.ENDING
-            session.state.base.capture_end(graph)
-    except RuntimeError:
-        heal(session, end_was_refused=session.lifecycle.failed_in is CaptureState.ENDING)
+            end(session.state.base, graph, session.state.driver, session.streams.own)
+    except RuntimeError as error:
+        was_asked = session.lifecycle.failed_in is CaptureState.ENDING and not isinstance(error, CaptureIsDead)
+        heal(session, end_was_refused=was_asked)
 
 
 def _end_again(session: Session, graph: Any) -> None:
@@ -195,7 +194,7 @@ def discard(session: Session, graph: Any) -> None:
 
 
 def heal(session: Session, end_was_refused: bool = False) -> bool:
-    """Clean up after the open capture has failed to begin or to end; False if its stream is unusable."""
+    """Clean up after the open capture has failed to begin or to end; False if torch's own end could not do it."""
     base, driver, graph = session.state.base, session.state.driver, session.segment_graph
     streams = session.streams
     sides = list(streams.side.values())
@@ -205,28 +204,16 @@ def heal(session: Session, end_was_refused: bool = False) -> bool:
         # What remains to be done (restoring external state) needs a working stream.
         streams.own = torch.cuda.Stream(session.device_index)
         with torch.cuda.stream(streams.own):
-            clean_by_hand(session.device_index, _pool_in_use(session), session.generators.all())
+            clean_by_hand(session.device_index, session.pool_id, session.generators.all())
             session.generators.take_new_states(session.rollback)
-    elif not healed:  # torch had not begun routing allocations to the pool, so there is nothing to end
-        clean_by_hand(session.device_index, None, session.generators.all())
+    elif not healed:
+        clean_by_hand(session.device_index, session.pool_id, session.generators.all())
         session.generators.take_new_states(session.rollback)
     for side in sides:
         if is_lost(side, driver):
             session.state.lost_streams[side.cuda_stream] = "hipErrorStreamCaptureUnjoined (904)"
             del streams.side[side.cuda_stream]
     return healed
-
-
-def _pool_in_use(session: Session) -> tuple[int, int] | None:
-    """The pool of the open capture; torch reports it only for captures that ended well."""
-    if session.pool_id is not None:
-        return tuple(session.pool_id)
-    for segment in all_segments():
-        pool = tuple(segment.get("segment_pool_id", (0, 0)))
-        inside = [(segment["address"], segment["address"] + segment["total_size"])]
-        if pool != (0, 0) and any(is_within(address, inside) for address in session.recorder.storages):
-            return pool
-    return None
 
 
 def explain_devices(session: Session, name: str, args: Any, kwargs: Any, error: RuntimeError) -> None:
@@ -248,7 +235,7 @@ def recover(session: Session, name: str, error: BaseException, again: Callable[[
     """Recover from a dead capture: run its tape eagerly into the same addresses, and continue after it."""
     tape = session.recorder.tape
     where = where_of(*place())
-    if _WAS_DEAD in str(error):
+    if WAS_DEAD in str(error):
         session.recorder.note_opaque_of_the_dead(session.graph_handle)
     else:
         session.recorder.disown_nodes_of_the_dead(session.graph_handle)
@@ -304,8 +291,8 @@ def heal_capture(
             if driver.capture_info(side.cuda_stream).status is not CaptureStatus.NONE:
                 driver.abandon_capture(side.cuda_stream, end_was_refused=True)
         driver.begin_capture(handle)
-        with torch.cuda.stream(stream), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # "the graph is empty": intended
+        hush(True)  # the graph is empty: intended
+        with torch.cuda.stream(stream):
             base.capture_end(graph)
     except (DriverError, RuntimeError, UnicodeDecodeError) as error:
         with suppress(DriverError):  # the empty capture is ours to end
@@ -318,11 +305,13 @@ def heal_capture(
             # and
             # prints it in this error as an invalid character (seen on an H200, torch 2.11).
             return False
-        if _HAD_ENDED in str(error):
-            return False  # of what it does, only the generators are left
+        if any(text in str(error) for text in _HAD_ENDED):
+            return False
         # As text: a log record would keep the error's frames, and the graph with them.
         process.log.error("could not clean up after a failed capture: %s", str(error))
         return False
+    finally:
+        hush(False)
     return True
 
 
@@ -332,13 +321,13 @@ def is_lost(stream: Any, driver: GraphDriver | None) -> bool:
 
 
 def clean_by_hand(device_index: int, pool: tuple[int, int] | None, generators: Iterable[Any]) -> None:
-    """Do the clean-up of torch's capture_end by hand, when the stream is unusable and it cannot be called.
+    """Do by hand what is left of torch's capture_end where it cannot be called, or refuses.
 
     Args:
-        pool: the capture's pool, None if nothing was allocated in it.
+        pool: the capture's pool, None if it is not known.
     """
     if pool is not None:
-        # torch from 2.12 on has already done this, and complains that nothing is being recorded.
+        # Where torch has already done this, or never came to begin it, it complains that nothing is being recorded.
         with suppress(RuntimeError):
             torch._C._cuda_endAllocateToPool(device_index, pool)
             torch._C._cuda_releasePool(device_index, pool)

@@ -29,7 +29,7 @@ from gfxgraph.capture import capture_lock, upward_hooks
 from gfxgraph.capture.record.modes import leave_modes
 from gfxgraph.capture.record.random_generators import registering
 from gfxgraph.capture.record.user_lines import SourcePlace, place, shown
-from gfxgraph.capture.replay import fast_replay, runtime_workarounds, validation
+from gfxgraph.capture.replay import runtime_workarounds, validation
 from gfxgraph.capture.replay.program import Program
 from gfxgraph.capture.session import Session
 from gfxgraph.capture.state import CaptureState, Lifecycle
@@ -42,6 +42,8 @@ from gfxgraph.capture.torchs_graph import (
     STOCK_NOT_CAPTURED,
     TORCH_VERSION,
     checked_pool,
+    fast_replay,
+    guarded_replay,
     launch_of,
     one_replay,
     without_liveness_check,
@@ -80,7 +82,7 @@ class BridgedGraph(_TorchsGraph):
     """A CUDA graph that survives unsafe operations, checks itself and explains its failures.
 
     Its states are in state.py. While it captures there is a ``_session``, and from its end a ``_program``. A replay
-    counts ``_left`` down and launches (fast_replay.py) if the program is plain and nothing has to be checked; every
+    counts ``_left`` down and launches (torchs_graph.py) if the program is plain and nothing has to be checked; every
     other replay, and each 256th of those, is a `_checked_replay`.
 
     `bridged_class` adds what depends on the base: its launch.
@@ -424,9 +426,6 @@ class BridgedGraph(_TorchsGraph):
         n, self._counted = self._counted, 0
         return n
 
-    def _forget_fast_path(self) -> None:
-        self._grant(0)
-
     def _nothing_to_replay(self) -> ReplayError:
         where = shown(place())
         if self._lifecycle.state is CaptureState.RESET:
@@ -489,9 +488,6 @@ class BridgedGraph(_TorchsGraph):
     def _refuse_unless_kept(self, call: str, stock: str) -> None:
         if not (self._keeps_graph or self._lifecycle.state is CaptureState.HALF_ENDED):
             raise CaptureError("graph_not_kept", call=call, where=shown(place()), quote=stock)
-
-    def debug_dump(self, debug_path: str, **kwargs: Any) -> None:
-        super().debug_dump(debug_path, **kwargs)
 
     def __del__(
         self,
@@ -643,13 +639,13 @@ def bridged_class(base: type) -> type[BridgedGraph]:
         # The replay countdown. A slot: in ``__dict__`` each replay would take 0.07 us longer.
         __slots__ = ("_left",)
         _launch = staticmethod(launch)
-        replay = fast_replay.replay(launch)
+        replay = fast_replay(launch)
 
     class GuardedCUDAGraph(BridgedCUDAGraph):
         """The class of a graph at tier 1 and above: each replay first checks for freed memory."""
 
         __slots__ = ()
-        replay = fast_replay.guarded_replay(launch)
+        replay = guarded_replay(launch)
 
     class OlderCUDAGraph(BridgedCUDAGraph):
         """The class of a graph after ``capture``: its replay takes the keywords of gfxgraph 1.x, at their cost."""

@@ -13,25 +13,24 @@ from __future__ import annotations
 
 import logging
 import threading
-import warnings
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from gfxgraph.capture import capture_lock, failures
-from gfxgraph.capture.patches import intercept
+from gfxgraph.capture.patches import replaced
 from gfxgraph.capture.patches.optimizers import OptimizersBefore
 from gfxgraph.capture.record import dynamic_shapes, random_generators, splits
 from gfxgraph.capture.record.dynamic_shapes import MovingTensors
 from gfxgraph.capture.record.host_memory import HostReads
 from gfxgraph.capture.record.host_values import HostValues
 from gfxgraph.capture.record.modes import enter_mode, forget_mode, leave_modes
-from gfxgraph.capture.record.random_generators import Generators, Seeds, begin, kept_out
+from gfxgraph.capture.record.random_generators import Generators, Seeds, begin, end, kept_out
 from gfxgraph.capture.record.recorder import Recorder
 from gfxgraph.capture.record.streams import Streams, wait_for
 from gfxgraph.capture.record.user_lines import SourcePlace, place, shown
@@ -39,7 +38,6 @@ from gfxgraph.capture.replay import runtime_workarounds, workspaces
 from gfxgraph.capture.replay.graph_tensors import Layout, is_within, pool_id, pool_ranges, storage_address
 from gfxgraph.capture.replay.program import (
     CallStep,
-    Gate,
     HostStep,
     Program,
     ReadStep,
@@ -49,7 +47,7 @@ from gfxgraph.capture.replay.program import (
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.state import CAPTURING, CaptureState
 from gfxgraph.capture.torchs_graph import bare_launch
-from gfxgraph.capture.undo import Undo, repair, set_sync_debug_mode
+from gfxgraph.capture.undo import Undo, hush, repair, set_sync_debug_mode
 from gfxgraph.errors import CaptureError
 from gfxgraph.process import process
 from gfxgraph.types import CaptureStatus, OnUnsafe
@@ -96,9 +94,10 @@ class Session:
         self.device_index = torch.cuda.current_device()
         self.streams = Streams()
         self.begun_at = place()
-        self.pool = pool
-        self.pool_id: Any = pool_id(pool)
-        self.has_users_pool = self.pool_id is not None
+        self.has_users_pool = pool_id(pool) is not None
+        # Torch tells the id of a pool that it makes only after a capture that ended well.
+        self.pool_id: Any = pool_id(pool) or torch.cuda.graph_pool_handle()
+        self.pool = pool if self.has_users_pool else self.pool_id
         self.rollback = Rollback()
         self.generators = Generators(self.device_index, self.state.base, generators)
         self.values = HostValues(self)
@@ -107,8 +106,6 @@ class Session:
         self.seeds = Seeds()
         self.optimizers = OptimizersBefore()
         self.program = Program(bare_launch(self.state.base), numbers=self.values.numbers)
-        self.gate: Gate | None = None
-        """If set, steps added to the program run only under this condition."""
         self._own_graph: Any = None
         self._dying: Any = None
         self.n_segments = 0
@@ -143,14 +140,15 @@ class Session:
             self.outer = process.active_session()
             process.sessions().append(self)
             undo = self.undo
+            undo.note(partial(hush, False))
             if self.outer is not None:
                 undo.note(self._resume_outer)
                 self.outer.suspend()
             undo.note(self._let_go)
             undo.note(self._put_back)
-            undo.note(partial(intercept.leave, self))
+            undo.note(partial(replaced.leave, self))
             # Before the first segment opens: garbage collected inside it could destroy a graph.
-            intercept.enter(self, SourcePlace(self.begun_at))
+            replaced.enter(self, SourcePlace(self.begun_at))
             undo.note(self._settle_random_states)
             undo.note(self.moving.stop)
             undo.note(self._discard_segment)
@@ -262,6 +260,10 @@ class Session:
         self.abort(error)
         return error
 
+    def refuse(self, name: str, reason: str) -> NoReturn:
+        """End the capture at a call of the program's that no replay would repeat as a call does."""
+        raise self.failed(CaptureError("refused_in_capture", op=name, where=shown(place()), reason=reason))
+
     def _put_back(self) -> None:
         """Undo what the capture executed."""
         if not self.rollback:
@@ -328,7 +330,7 @@ class Session:
     def end_segment(self, final: bool = False) -> None:
         """End the open capture and make it a step; a dead one becomes a step that runs its tape."""
         recorder = self.recorder
-        base, graph = self.state.base, self.segment_graph
+        graph = self.segment_graph
         # At the end too: some ROCm releases lose a forked stream that is never joined (904).
         self.streams.join()
         self.streams.join_collectives(recorder)
@@ -339,18 +341,14 @@ class Session:
         self.make_room_for_threads()
         is_users = graph is self.graph_ref()
         try:
-            with warnings.catch_warnings():
-                if not (final and self.n_segments == 1):
-                    warnings.simplefilter("ignore")
-                with self.streams.be_on_own():
-                    self.lifecycle.to(CaptureState.ENDING)
-                    self.state.base.capture_end(graph)
+            hush(not (final and self.n_segments == 1))
+            with self.streams.be_on_own():
+                self.lifecycle.to(CaptureState.ENDING)
+                end(self.state.base, graph, self.state.driver, self.streams.own)
         except RuntimeError as error:
             failures.end_failed(self, error, final)
             graph = None
         self.segment_is_over()
-        if self.pool_id is None:
-            self.pool_id = base.pool(self.segment_graph)
         tape = recorder.tape
         self.program.layouts.update((value, place) for value, place in live if isinstance(place, Layout))
         for opaque in tape.opaque:
@@ -371,7 +369,6 @@ class Session:
 
     def add(self, step: Step) -> None:
         """Append a step to the program."""
-        step.gate = self.gate
         self.program.steps.append(step)
 
     def segment_is_over(self) -> None:
@@ -392,9 +389,8 @@ class Session:
         """End what torch may be capturing, wherever its begin or end was interrupted."""
         if not self.lifecycle.has_open_segment:
             return
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            failures.discard(self, self.segment_graph)
+        hush(True)
+        failures.discard(self, self.segment_graph)
         self.segment_is_over()
 
     def grew(self) -> None:
@@ -426,7 +422,7 @@ class Session:
                 raise
 
     def new_graph(self) -> Any:
-        return intercept.own_class(self.state.base)(keep_graph=True)
+        return replaced.own_class(self.state.base)(keep_graph=True)
 
     # -- what an operation did -------------------------------------------------------------------------
 
@@ -492,8 +488,7 @@ class Session:
         needed = self.values.needed_reads(program.steps)
         program.steps = [s for s in program.steps if not isinstance(s, ReadStep) or s.index in needed]
         if self.policy is not OnUnsafe.RAISE:
-            self.optimizers.compare(self.host)
-            program.host_reads = self.host.kept(self.has_executed)
+            program.host_reads = [*self.host.kept(), *self.optimizers.reads(self.has_executed)]
         self.recorder.externals = {}
         self.recorder.outside = {}
         self.recorder.values = []
@@ -505,7 +500,7 @@ def _end_in_child() -> None:
     """In a forked child: end what its thread's captures, which are the parent's, have changed."""
     for session in reversed(process.sessions()):
         session.thread_undo.take_back()  # type: ignore[attr-defined]
-    intercept.end_in_child()
+    replaced.end_in_child()
 
 
 process.in_child.append(_end_in_child)

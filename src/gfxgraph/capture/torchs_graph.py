@@ -1,4 +1,4 @@
-"""torch's CUDAGraph by version: its error messages word for word, its arguments, its replay, its ``with`` block."""
+"""torch's CUDAGraph by version: its error messages word for word, its arguments, its ``with`` block, its launch."""
 
 from __future__ import annotations
 
@@ -163,3 +163,62 @@ def _run(everywhere: object, own: Any, graph: Any) -> None:
     if own:
         for hook in list(own.values()):
             hook(graph)
+
+
+# -- the fast path of a replay: count down and launch --------------------------------------------------------
+
+
+def taken(graph: str) -> str:
+    """The source line that takes one replay off the count; ``left < 0`` means that none was left."""
+    return f"left = {graph}._left - 1"
+
+
+def stored(graph: str) -> str:
+    """The source line that stores the new count."""
+    return f"{graph}._left = left"
+
+
+def lines(graph: str, checked: str, unless: str = "") -> list[str]:
+    """The source lines that replay ``graph``, for a namespace that has ``launch``.
+
+    Args:
+        graph: the expression that names it.
+        checked: the statement to run instead when the count is used up.
+        unless: a condition that also leads to ``checked``.
+    """
+    return [
+        taken(graph),
+        f"if left < 0{f' or {unless}' if unless else ''}: {checked}",
+        "else:",
+        f"    {stored(graph)}",
+        f"    try: launch({graph})",
+        f"    except RuntimeError as error: {graph}._replay_failed(error)",
+    ]
+
+
+def fast_replay(launch: Callable[[object], None]) -> Callable[..., None]:
+    """Make the ``replay`` method of a graph that is launched by ``launch``."""
+    return _method("def replay(self):", lines("self", "self._checked_replay()"), launch)
+
+
+def guarded_replay(launch: Callable[[object], None]) -> Callable[..., Any]:
+    """Like ``replay``, but check for freed memory first; also accepts the keywords of gfxgraph 1.x."""
+    found = lines("self", "self._checked_replay()", "self._guard.pointers.is_dirty")
+    return _method("def replay(self, **older):", ["if older: return self._replay_older(**older)", *found], launch)
+
+
+_DOC = '''"""Replay the captured work on the current stream.
+
+    Raises:
+        ReplayError: `replay_before_capture`, `use_after_reset`, `graph_in_forked_child`, `no_fallback_left`.
+        GuardMismatch: a value that the capture read has changed.
+    """'''
+
+
+def _method(signature: str, body: list[str], launch: Callable[[object], None]) -> Callable[..., Any]:
+    # A nested function, so that ``launch`` is a closure cell: a global would be looked up at every replay.
+    inner = "\n        ".join([signature, _DOC, *body])
+    source = f"def make(launch):\n    {inner}\n    return replay\n"
+    names: dict[str, Any] = {"__name__": __name__}
+    exec(compile(source, "<gfxgraph replay>", "exec"), names)
+    return names["make"](launch)  # type: ignore[no-any-return]

@@ -96,6 +96,9 @@ def _wait_again(before: int) -> None:
         set_sync_debug_mode(before)
 
 
+_HUSHED = ".*(Graph is empty|Synchronization debug mode is a prototype)"
+
+
 def set_sync_debug_mode(mode: int) -> None:
     """Whether torch refuses calls that wait for the device: 2 does."""
     _let_torch_warn()
@@ -104,9 +107,20 @@ def set_sync_debug_mode(mode: int) -> None:
 
 @functools.cache
 def _let_torch_warn() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # once a process torch says that the mode is a prototype
-        torch._C._cuda_set_sync_debug_mode(torch.cuda.get_sync_debug_mode())
+    hush(True)  # it does so once a process
+    torch._C._cuda_set_sync_debug_mode(torch.cuda.get_sync_debug_mode())
+    hush(False)
+
+
+def hush(is_on: bool) -> None:
+    """Whether not to show what torch says of its debug mode, and of empty graphs, as those of splits may be.
+
+    ``catch_warnings`` puts all filters back; an interrupt in its exit would leave one for good.
+    """
+    if is_on:
+        warnings.filterwarnings("ignore", _HUSHED)
+    else:
+        warnings.filters[:] = [each for each in warnings.filters if getattr(each[1], "pattern", "") != _HUSHED]  # type: ignore[index]
 
 
 def _sizes_as_symbols() -> dict[str, Any]:
@@ -178,6 +192,7 @@ def repair(everything: bool = True) -> None:
     for session in reversed(process.sessions()):
         if everything or session.is_left:
             session.abort(None)
+    hush(False)
     modes.leave_modes()
     modes.correct_flags()
     if not process.sessions():

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gfxgraph.capture.patches.generators import shield_from_dynamo
+from gfxgraph.capture.record.random_generators import shield_from_dynamo
 from gfxgraph.compile import inductor_hook, simulated
 from gfxgraph.compile.backend import MAX_GRAPHS
 from gfxgraph.config import CompileWays

@@ -20,7 +20,6 @@ from gfxgraph.types import CaptureStatus, NodeKind
 class CudaDriver(RuntimeDriver):
     name = "cuda"
     node_struct = layouts.CudaKernelNodeParams
-    launch_end = layouts.CUDA_LAUNCH_END
 
     def _split_version(self) -> tuple[int, ...]:
         number = c_int()

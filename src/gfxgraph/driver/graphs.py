@@ -31,7 +31,6 @@ class RuntimeDriver(ABC):
 
     name: str
     node_struct: type[Structure]
-    launch_end: int
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -228,14 +227,6 @@ class RuntimeDriver(ABC):
         """Move what ``graph_exec`` needs to the device ahead of its first launch; AMD's runtime has nothing to do."""
         self.table.call("upload", graph_exec, stream)
 
-    def update_child(self, graph_exec: int, node: int, child: int) -> None:
-        """Let ``graph_exec`` run ``child`` in place of the graph that its child-graph node ``node`` was given.
-
-        Raises:
-            DriverError: `driver_call_failed`, where ``child`` has other nodes or edges.
-        """
-        self.table.call("exec_child_params", graph_exec, node, child)
-
     def synchronize_stream(self, stream: int) -> None:
         """Wait for what was sent to ``stream``; captures of other threads go on."""
         with self.relaxed():  # else those of global mode are ended, and this is refused
@@ -267,21 +258,6 @@ class RuntimeDriver(ABC):
         raw = self._raw_params(node)
         known = self.param_layout(node) if layout is None else layout
         return kernel_params.read(raw, known, self._why_layout_unknown())
-
-    def patcher(self, graph_exec: int, node: int, params: KernelParams) -> kernel_params.PreparedLaunch:
-        """The kernel node ``node`` of ``graph_exec`` with everything converted: a change costs one call.
-
-        Raises:
-            DriverError: `kernel_layout_unknown`.
-        """
-        call = self.table.raw("exec_kernel_params")
-
-        def apply(raw: Any) -> None:
-            status = call(graph_exec, node, byref(raw))
-            if status != SUCCESS:
-                self.table.check(status, "exec_kernel_params")
-
-        return kernel_params.PreparedLaunch(self.node_struct(), params, self.launch_end, apply)
 
     @contextmanager
     def exec_of(self, graph: int, keep: Collection[int]) -> Iterator[tuple[int, dict[int, int]]]:

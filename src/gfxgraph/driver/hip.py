@@ -20,7 +20,6 @@ from gfxgraph.types import CaptureInfo, CaptureStatus, NodeKind
 class HipDriver(RuntimeDriver):
     name = "hip"
     node_struct = layouts.HipKernelNodeParams
-    launch_end = layouts.HIP_LAUNCH_END
 
     def _split_version(self) -> tuple[int, ...]:
         number = c_int()

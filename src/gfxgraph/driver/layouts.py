@@ -57,8 +57,6 @@ class CudaEdgeData(Structure):
 # Markers in the ``extra`` array of a launch whose arguments are one packed buffer.
 LAUNCH_BUFFER_POINTER = 1
 LAUNCH_BUFFER_SIZE = 2
-HIP_LAUNCH_END = 3
-CUDA_LAUNCH_END = 0
 
 _COMMON = (
     NodeKind.KERNEL,

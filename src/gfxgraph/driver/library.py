@@ -39,9 +39,7 @@ class FoundLibrary:
 
     backend: str
     path: str
-    was_mapped: bool
     handle: ctypes.CDLL
-    also_mapped: tuple[str, ...] = ()  # further copies in the process: a hazard worth reporting
 
 
 def mapped_paths(backend: str, maps: str) -> list[str]:
@@ -91,8 +89,7 @@ def find_mapped(backend: str, maps: str | None = None) -> FoundLibrary | None:
         for name in (path, *_SONAMES[backend]):
             handle = _dlopen(name, os.RTLD_NOLOAD | os.RTLD_NOW | os.RTLD_LOCAL)
             if isinstance(handle, ctypes.CDLL):
-                rest = tuple(other for other in paths if other != path)
-                return FoundLibrary(backend, path, True, handle, rest)
+                return FoundLibrary(backend, path, handle)
     return None
 
 
@@ -112,7 +109,7 @@ def find(backend: str, *, rocm_path: str | None = None, maps: str | None = None)
             continue
         handle = _dlopen(name, os.RTLD_NOW | os.RTLD_LOCAL)
         if isinstance(handle, ctypes.CDLL):
-            return FoundLibrary(backend, name, False, handle)
+            return FoundLibrary(backend, name, handle)
         # The loader's message opens with the name that we print anyway.
         tried.append(f"{name}: {str(handle).removeprefix(name + ': ')}")
     raise DriverError("driver_library_not_found", library=_SONAMES[backend][-1], tried=tried)

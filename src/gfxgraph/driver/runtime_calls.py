@@ -14,18 +14,6 @@ from gfxgraph.driver.params import KernelParams, Layout
 from gfxgraph.types import CaptureInfo, NodeKind
 
 
-class Patcher(Protocol):
-    """One kernel node of a graph exec, ready to be given other words among its arguments."""
-
-    def put(self, argument: int, at: int, word: int) -> None:
-        """Note eight bytes for ``argument``, ``at`` bytes into it."""
-        ...
-
-    def apply(self) -> None:
-        """Let the exec launch it so from now on; raises DriverError where the runtime refuses."""
-        ...
-
-
 class Copies(Protocol):
     """A launch that copies some stretches of memory: addresses are written into ``words`` before it."""
 
@@ -113,10 +101,6 @@ class GraphDriver(Protocol):
         """How a kernel node launches its kernel; ``layout`` where the runtime does not tell it."""
         ...
 
-    def patcher(self, graph_exec: int, node: int, params: KernelParams) -> Patcher:
-        """The kernel node ``node`` of ``graph_exec``, launched as ``params`` until it is given other words."""
-        ...
-
     def edges(self, graph: int) -> list[tuple[int, int]]:
         """(from, to) pairs of ``graph``."""
         ...
@@ -132,10 +116,6 @@ class GraphDriver(Protocol):
     def instantiate(self, graph: int, flags: int = 0) -> int: ...
 
     def destroy_exec(self, graph_exec: int) -> None: ...
-
-    def update_child(self, graph_exec: int, node: int, child: int) -> None:
-        """Let ``graph_exec`` run ``child`` at the child-graph node ``node``; refused where its shape differs."""
-        ...
 
     def upload(self, graph_exec: int, stream: int) -> None: ...
 

@@ -94,14 +94,7 @@ FUNCTIONS = (
         "hipGraphExecKernelNodeSetParams",
         "cuGraphExecKernelNodeSetParams_v2",
         (H, H, P),
-        ("patcher",),
-    ),
-    F(
-        "exec_child_params",
-        "hipGraphExecChildGraphNodeSetParams",
-        "cuGraphExecChildGraphNodeSetParams",
-        (H, H, H),
-        ("update_child",),
+        ("joined",),
     ),
     F("upload", "hipGraphUpload", "cuGraphUpload", (H, H), ("upload",)),
     # kernels: names and parameter layouts

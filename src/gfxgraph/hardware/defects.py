@@ -67,7 +67,6 @@ class Decisions:
         validate_replays: how many first replays of each graph are compared with eager.
         max_nodes: split a graph that grows past this; None for no limit.
         update_budget: node updates of one graph exec before it is instantiated anew; None: no limit.
-        update_headroom_mib: free memory that an update needs; below it, instantiate anew.
         replay_timeout_s: after so long a replay is reported as hanging; None: never.
         fresh_stream_after_failure: never capture again on a stream where a capture failed.
         drain_watchdog: before a capture, wait until NCCL's watchdog has no event left to ask about.
@@ -81,7 +80,7 @@ class Decisions:
         destroy_before_exit: destroy graphs in order at exit, before the runtime unloads.
         clean_after_failure: restore allocator routing and generators after a failed capture.
         node_walk_resets: launch with every node off between two sets of nodes that a walk enables.
-        child_graphs, host_functions, conditional_nodes, node_walk: may be used at all.
+        host_functions, conditional_nodes, node_walk: may be used at all.
         inductor_graphs: "ours" where graphs that torch.compile is asked for must not be Inductor's; None: as asked.
         inductor: settings of Inductor in force while torch.compile compiles, where the user set nothing else.
         env: variables worth setting before the process starts.
@@ -94,7 +93,6 @@ class Decisions:
     validate_replays: int = 0
     max_nodes: int | None = None
     update_budget: int | None = None
-    update_headroom_mib: int = 0
     replay_timeout_s: int | None = None
     fresh_stream_after_failure: bool = False
     drain_watchdog: bool = False
@@ -107,7 +105,6 @@ class Decisions:
     synchronize_after_destroy: bool = False
     destroy_before_exit: bool = False
     clean_after_failure: bool = False
-    child_graphs: bool = True
     host_functions: bool = True
     conditional_nodes: bool = True
     node_walk: bool = True
@@ -130,7 +127,6 @@ _MERGE: dict[str, Callable[[Any, Any], Any]] = {
     "validate_replays": _most,
     "max_nodes": _least,
     "update_budget": _least,
-    "update_headroom_mib": _most,
     "replay_timeout_s": _least,
     "inductor": lambda old, new: old | new,
     "capture_error_mode": lambda old, new: new,  # rows only ever ask for thread_local

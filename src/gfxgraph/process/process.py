@@ -175,10 +175,6 @@ def active_session() -> OngoingCapture | None:
     return stack[-1] if stack else None
 
 
-def in_forked_child() -> bool:
-    return _forked
-
-
 repairs: list[Callable[[], object]] = []
 """Calls that do, in this thread, what an interrupt has left undone (capture/undo.py)."""
 
@@ -209,7 +205,7 @@ def _after_fork() -> None:
     _forked = True
     free_in_child()
     for graph in list(_current.graphs):
-        graph._forget_fast_path()
+        graph._grant(0)
         never_destroy(graph)
     for end in in_child:
         end()

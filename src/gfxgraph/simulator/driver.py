@@ -16,7 +16,7 @@ from gfxgraph.driver.params import KernelParams, Layout
 from gfxgraph.errors import DriverError
 from gfxgraph.simulator import codes
 from gfxgraph.simulator.copy_kernel import SimulatedCopyKernel, SimulatedCopyNode
-from gfxgraph.simulator.core import Simulator, below_the_dispatcher
+from gfxgraph.simulator.core import Simulator
 from gfxgraph.simulator.graph_nodes import ChildNode, Graph, GraphExec, RecordedNode
 from gfxgraph.simulator.runtime import CallRefused, Stream
 from gfxgraph.types import CaptureInfo, CaptureStatus, NodeKind
@@ -95,12 +95,6 @@ class SimDriver:
         addresses = [container[key].data_ptr() for container, key in _on_card(self._sim, found)]
         params = tuple(address.to_bytes(8, "little") for address in addresses)
         return KernelParams((1, 1, 1), (1, 1, 1), 0, id(found.run), params)
-
-    def patcher(self, graph_exec: int, node: int, params: KernelParams) -> _Patcher:
-        made, found = self._exec(graph_exec), self._node(node)
-        if found not in made.nodes or found.kind is not NodeKind.KERNEL:
-            raise self._error("hipGraphExecKernelNodeSetParams", codes.INVALID_VALUE)
-        return _Patcher(self, found)
 
     def edges(self, graph: int) -> list[tuple[int, int]]:
         return [(parent.handle, node.handle) for node in self._graph(graph).nodes for parent in node.parents]
@@ -262,28 +256,6 @@ class SimDriver:
             number=code,
             detail=codes.status_text(code),
         )
-
-
-class _Patcher:
-    """Operands of one node, to be moved together; a graph exec made later uses the captured ones."""
-
-    def __init__(self, driver: SimDriver, node: RecordedNode) -> None:
-        self._driver, self._node = driver, node
-        self._slots = _on_card(driver._sim, node)
-        self._words: dict[int, tuple[Any, Any, int]] = {}
-
-    def put(self, argument: int, at: int, word: int) -> None:
-        self._words[argument] = (*self._slots[argument], word)
-
-    def apply(self) -> None:
-        with self._driver._answering("hipGraphExecKernelNodeSetParams"):
-            self._driver._device.check("exec_params")
-        with below_the_dispatcher():
-            for container, key, word in self._words.values():
-                here = container[key]
-                self._node.moved.append((container, key, here))
-                container[key] = self._driver._sim.arena.twin_at(word, here.size(), here.stride(), here.dtype)
-        self._words.clear()
 
 
 def _on_card(sim: Simulator, node: RecordedNode) -> list[tuple[Any, Any]]:

@@ -53,18 +53,10 @@ class RecordedNode:
     offset: int = 0
     parents: tuple[RecordedNode, ...] = ()
     handle: int = field(default_factory=lambda: next(_handles))
-    moved: list[tuple[Any, Any, torch.Tensor]] = field(default_factory=list)
-    """Operands that a graph exec reads elsewhere: (container, key, the captured twin)."""
 
     def slots(self) -> list[tuple[Any, Any]]:
         """The places of the twins that it reads and writes, as (container, key); written ones come last."""
         return [*self.input_slots, *((self.outputs, i) for i in range(len(self.outputs))), *self.target_slots]
-
-    def as_captured(self) -> None:
-        """Use the captured operands again."""
-        for container, key, twin in reversed(self.moved):
-            container[key] = twin
-        self.moved.clear()
 
     @property
     def inputs(self) -> list[torch.Tensor]:
@@ -132,8 +124,6 @@ class GraphExec:
     def __init__(self, graph: Graph, index: int) -> None:
         self.handle = next(_handles)
         self.nodes: Sequence[RecordedNode] = graph.order()
-        for node in self.nodes:
-            node.as_captured()
         self.index = index
         self.disabled: set[int] = set()
         self.goes_stale = False

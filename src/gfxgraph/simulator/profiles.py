@@ -57,6 +57,8 @@ class Profile:
     switched_nodes_go_stale: bool
     # torch's memcpy_and_sync calls hipStreamGetCaptureInfo first and raises 900 by itself (ROCm < 7.14, 2.9.1+).
     guards_memcpy_and_sync: bool
+    # torch 2.12's capture_end refuses what it has ended, or never came to begin; seen with HIP 7.15.
+    ends_a_capture_once: bool
     calls: dict[str, dict[str, CallRule]]
 
     def rule(self, call: str, mode: str) -> CallRule:
@@ -115,6 +117,7 @@ def _parse(table: dict[str, Any]) -> Profile:
         stuck_launch=_rule(capture["stuck_launch"]),
         switched_nodes_go_stale=table.get("switched_nodes_go_stale", False),
         guards_memcpy_and_sync=table["guards_memcpy_and_sync"],
+        ends_a_capture_once=table.get("ends_a_capture_once", False),
         calls={call: _row(row) for call, row in table["calls"].items()},
     )
 

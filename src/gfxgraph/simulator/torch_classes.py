@@ -290,7 +290,6 @@ class SimCUDAGraphBase:
         self._destructor = _destructor(self._holdings)
         self._pool: PoolId | None = None
         self._capture: StreamCapture | None = None
-        self._is_routed = False
         self._stream: Stream | None = None
         self._capture_ended = False
         # state -> how far one replay advances it
@@ -325,7 +324,6 @@ class SimCUDAGraphBase:
             self._pool = (int(pool[0]), int(pool[1]))
         self._stream = stream
         sim.allocator.begin_route(self._pool, _taken_by(weakref.ref(self)))
-        self._is_routed = True
         self._capture = sim.call(sim.device.begin_capture, stream, capture_error_mode)
         self._capturing.append(weakref.ref(self))
 
@@ -348,6 +346,7 @@ class SimCUDAGraphBase:
         stream = sim.device.current()
         if stream is not self._stream:
             raise RuntimeError("Capture must end on the same stream it began on.")
+        is_known = any(other() is self for other in self._capturing)
         self._capturing[:] = [other for other in self._capturing if other() not in (self, None)]
         try:
             graph = sim.device.end_capture(stream)
@@ -355,6 +354,8 @@ class SimCUDAGraphBase:
             # As torch does: the default generator stays in capture mode, and the pool routed.
             code = refused.code
         else:
+            if sim.profile.ends_a_capture_once and not is_known:
+                raise RuntimeError("capture_end() called before capture_begin().")
             self._captured(graph)
             return
         # No local may refer to it: its traceback holds this frame, and a C++ exception makes no such cycle.
@@ -363,8 +364,6 @@ class SimCUDAGraphBase:
     def _captured(self, graph: Graph) -> None:
         assert self._pool is not None
         self.sim.allocator.end_route(self._pool)
-        if not self._is_routed:
-            raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
         self._graph = graph
         self._end_states()
         self._draws = [node.draw for node in graph.nodes if isinstance(node.draw, ReplayDraw)]

@@ -35,7 +35,7 @@ class Fake:
         self.library.fake_log.restype = ctypes.c_char_p
         self.library.fake_sizeof_params.restype = ctypes.c_size_t
         self.library.fake_offset.restype = ctypes.c_size_t
-        self.found = FoundLibrary(backend, str(path), True, self.library)
+        self.found = FoundLibrary(backend, str(path), self.library)
         self.driver: RuntimeDriver = open_driver(self.found)
         self.library.fake_clear()
 

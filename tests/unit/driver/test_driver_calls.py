@@ -186,7 +186,7 @@ def test_missing_symbols_are_named_and_refused(fake: Make, backend: str) -> None
 def test_a_library_without_graphs_is_refused_at_once() -> None:
     """The C library has none of the functions, and the error says so before any call."""
     with pytest.raises(DriverError) as caught:
-        open_driver(FoundLibrary("hip", "libc.so.6", True, ctypes.CDLL("libc.so.6")))
+        open_driver(FoundLibrary("hip", "libc.so.6", ctypes.CDLL("libc.so.6")))
     assert caught.value.code == "graph_api_missing"
 
 
@@ -236,8 +236,8 @@ def test_cuda_names_functions_and_library_kernels(fake: Make) -> None:
 
 @pytest.mark.parametrize("packed", [0, 1])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_arguments_are_read_and_one_is_replaced(fake: Make, backend: str, packed: int) -> None:
-    """Geometry and arguments come out, and go back with one pointer changed, in either form."""
+def test_arguments_are_read(fake: Make, backend: str, packed: int) -> None:
+    """Geometry and arguments come out, in either form."""
     made = fake(backend)
     node = made.call("add", made.call("graph"), 0, None)
     made.call("set_kernel", node, made.call("function"), packed)
@@ -246,14 +246,6 @@ def test_arguments_are_read_and_one_is_replaced(fake: Make, backend: str, packed
     assert seen.func == made.call("function")
     assert seen.params == (struct.pack("<i", 0x01020304), struct.pack("<Q", POINTER), b"\x7f")
     assert (seen.packed is not None) == bool(packed)
-    patcher = made.driver.patcher(0x10, node, seen)
-    patcher.put(1, 0, 0xABCDEF)
-    patcher.apply()
-    assert made.driver.node_params(node).params == seen.params, "the graph keeps its own"
-    given = made.driver.node_struct.from_address(_address(made, "fake_given"))
-    assert (tuple(given.grid), tuple(given.block), given.shared_nbytes) == ((2, 3, 4), (64, 5, 6), 4096)
-    arguments = ctypes.string_at(_address(made, "fake_given_arguments"), 17)
-    assert struct.unpack("<i4xQb", arguments) == (0x01020304, 0xABCDEF, 0x7F)
 
 
 def test_a_stub_is_resolved_before_its_layout_is_asked_for(fake: Make) -> None:
@@ -274,12 +266,8 @@ def test_an_unknown_layout_is_said_and_can_be_given(fake: Make, backend: str) ->
     seen = made.driver.node_params(node)
     assert seen.params is None
     assert made.driver.table.symbol("func_param") in seen.why_unknown
-    with pytest.raises(DriverError) as caught:
-        made.driver.patcher(0x10, node, seen)
-    assert caught.value.code == "kernel_layout_unknown"
     given = made.driver.node_params(node, LAYOUT)
     assert given.params is not None and given.params[1] == struct.pack("<Q", POINTER)
-    made.driver.patcher(0x10, node, given).apply()
 
 
 # Graph execs -------------------------------------------------------------------------------------
@@ -425,12 +413,12 @@ def test_a_refused_call_hands_out_no_handle(fake: Make, call: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_child_graphs_are_added_with_their_edges_and_updated(fake: Make, backend: str) -> None:
-    """Two copies of captured graphs as nodes, one after the other; an exec takes a graph of the same shape only."""
+def test_child_graphs_are_added_with_their_edges(fake: Make, backend: str) -> None:
+    """Two copies of captured graphs as nodes, one after the other."""
     made = fake(backend)
     driver = made.driver
-    children = [made.call("graph") for _ in range(3)]
-    for child, n_nodes in zip(children, (1, 2, 1)):
+    children = [made.call("graph") for _ in range(2)]
+    for child, n_nodes in zip(children, (1, 2)):
         for _ in range(n_nodes):
             made.call("add", child, 0, None)
     graph = driver.create_graph()
@@ -441,10 +429,6 @@ def test_child_graphs_are_added_with_their_edges_and_updated(fake: Make, backend
     assert driver.child_graph(first) not in (0, children[0])
     graph_exec = driver.instantiate(graph)
     driver.upload(graph_exec, made.call("stream"))
-    driver.update_child(graph_exec, first, children[2])
-    with pytest.raises(DriverError) as caught:
-        driver.update_child(graph_exec, first, children[1])
-    assert caught.value.fields["number"] == 910
     assert {"upload"} <= fake(backend, old=True).driver.missing
 
 

@@ -82,7 +82,7 @@ def test_the_mapped_runtime_is_taken_and_nothing_is_loaded(tmp_path: Path) -> No
         "assert locate().name == 'cuda'\n"
         f"ctypes.CDLL({str(hip)!r})\n"
         "found = library.find_mapped('hip')\n"
-        f"assert found.path == {str(hip)!r} and found.was_mapped, found\n"
+        f"assert found.path == {str(hip)!r}, found\n"
         "driver = locate()\n"
         "assert (driver.name, driver.version) == ('hip', (6, 4, 43484)), driver.version\n"
         "assert locate('cuda').version == (13, 0)\n"
@@ -92,7 +92,7 @@ def test_the_mapped_runtime_is_taken_and_nothing_is_loaded(tmp_path: Path) -> No
 
 
 def test_torchs_copy_is_taken_where_there_are_two(tmp_path: Path) -> None:
-    """Handles come from torch, so its copy is the one to call; the other is reported."""
+    """Handles come from torch, so its copy is the one to call."""
     system, torchs = tmp_path / "libamdhip64.so.6", tmp_path / "torch" / "lib" / "libamdhip64.so"
     torchs.parent.mkdir(parents=True)
     for path in (system, torchs):
@@ -104,7 +104,6 @@ def test_torchs_copy_is_taken_where_there_are_two(tmp_path: Path) -> None:
             f"for path in {[str(path) for path in order]!r}: ctypes.CDLL(path)\n"
             "found = library.find_mapped('hip')\n"
             f"assert found.path == {str(torchs)!r}, found\n"
-            f"assert found.also_mapped == ({str(system)!r},), found\n"
         )
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr

@@ -5,7 +5,7 @@
          └─ refused: the operation, its line, what to do; such calls run eagerly
 
 The call itself runs eagerly and its result goes to the caller. The padded run is the second line of defence behind
-the verdict (rows.py): it is compared with capture/replay/tolerance.py, and all of its effects are undone.
+the verdict (rows.py): it is compared with capture/replay/validation.py, and all of its effects are undone.
 
 A size of 1, a stride, or two sizes that happen to be equal give a call a trace of its own, though the function does
 the same. Two traces are the same program for a call if both, on fake tensors of its sizes, are the same operations.
@@ -30,7 +30,7 @@ from gfxgraph.callables.inputs import dense_copy, front, pad, repeat_last
 from gfxgraph.callables.signature import Args, Call, Kwargs, NotATree, flatten, replace
 from gfxgraph.callables.trace.dynamo import Calls, Frontend, Waiting
 from gfxgraph.capture.replay.rollback import Rollback
-from gfxgraph.capture.replay.tolerance import is_near
+from gfxgraph.capture.replay.validation import is_near
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.errors import ConfigError, first_line
 from gfxgraph.process import process

@@ -1,9 +1,9 @@
-"""The table of what is replaced while a capture runs, and putting it there and back.
+"""The table of what is replaced while a capture runs, putting it there and back, and the captures underway.
 
 A dispatch mode sees operations. It does not see ``torch.cuda.synchronize()``, an event's wait, or the number that
 ``.item()`` gives to Python. While at least one capture is running, these names stand for functions that check whether
 *this thread* is capturing, and otherwise call the original. The originals are back when the last capture has ended,
-so a program that captures nothing is not affected.
+so a program that captures nothing is not affected; a graph that dies is kept until then.
 
 Invariant: ``STOCK[name]`` is always torch's own function, whatever is installed.
 """
@@ -15,18 +15,20 @@ import functools
 import gc
 import json
 import threading
-from collections.abc import Callable
-from contextlib import nullcontext
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 
 from gfxgraph.capture import capture_lock
-from gfxgraph.capture.patches import deferred_calls, generators, optimizers, tensor_reads, waits
+from gfxgraph.capture.capture_lock import holders, keep_until_captures_end
+from gfxgraph.capture.patches import deferred_calls, optimizers, tensor_reads
 from gfxgraph.capture.patches.torch_functions import STOCK, Targets, keep_from_dynamo
-from gfxgraph.capture.record import fused_recording, streams
+from gfxgraph.capture.record import overloads, random_generators, streams
 from gfxgraph.capture.record.overloads import identity
-from gfxgraph.capture.undo import Undo
+from gfxgraph.capture.undo import BASELINE, Undo
 from gfxgraph.process import bridge, process
 
 NAMES = Undo()
@@ -51,7 +53,7 @@ class Names(NamedTuple):
     """Whether a capture needs them from its beginning; else ``also`` installs them."""
 
 
-_nothing_compiled = fused_recording.has_compiled_nothing  # Dynamo recompiles code that is guarded on such a function
+_nothing_compiled = overloads.has_compiled_nothing  # Dynamo recompiles code that is guarded on such a function
 
 
 def _has_threads() -> bool:
@@ -68,15 +70,15 @@ def _never() -> bool:
 
 GROUPS = {
     "reads": Names("a value that Python reads is a constant of the graph", tensor_reads.targets, _always),
-    "waits": Names("a wait ends a capture", waits.targets, _always),
-    "states": Names("no mode sees seeds and states of generators", generators.targets, _always),
+    "waits": Names("a wait ends a capture", streams.wait_targets, _always),
+    "states": Names("no mode sees seeds and states of generators", random_generators.targets, _always),
     "threads": Names("a collector that runs, or a thread that waits, ends a capture", lambda: _OWN, _always),
     "kernels": Names("loading or unloading a module ends a capture", deferred_calls.targets, _always),
-    "whole": Names("one entry of the tape costs less than five", fused_recording.targets, _nothing_compiled),
+    "whole": Names("one entry of the tape costs less than five", overloads.whole_targets, _nothing_compiled),
     "min and max": Names("gradients are clipped by a number", tensor_reads.number_targets, _nothing_compiled),
-    "optimizers": Names("a first step makes state that replays go on from", optimizers.targets, optimizers.are_used),
+    "optimizers": Names("a replay would repeat a first step", optimizers.targets, _always),
     "collectives": Names("a split ends what a wait waits for", streams.targets, streams.are_used),
-    "draws": Names("the generator is the capture's alone", generators.drawing_targets, _has_threads),
+    "draws": Names("the generator is the capture's alone", random_generators.drawing_targets, _has_threads),
     "memory": Names("host memory that holds values of the device", tensor_reads.memory_targets, _never),
 }
 
@@ -119,15 +121,14 @@ def _in_its_place(short: str) -> object:
     return found_there
 
 
-STOCK.find = _in_its_place
+STOCK.find, STOCK.also = _in_its_place, also
 
 
 def as_long_as_enabled() -> None:
     """What stands for torch's and Python's own while no capture runs, too."""
     event, kind = torch.cuda.Event, torch.optim.Optimizer
-    bridge.replace(kind, "__init__", optimizers.noted(kind.__init__, functools.partial(also, "optimizers")))
-    bridge.replace(event, "__new__", staticmethod(waits.event_new(event.__new__)))
-    bridge.replace(event, "elapsed_time", waits.elapsed_of_events(event.elapsed_time))
+    bridge.replace(kind, "__init__", optimizers.noted(kind.__init__))
+    bridge.replace(event, "__new__", staticmethod(streams.event_new(event.__new__)))
     bridge.replace(torch.utils, "weakref", tensor_reads.references_of_others())
     bridge.replace(json.JSONEncoder, "default", tensor_reads.json_default(json.JSONEncoder.default))
 
@@ -211,3 +212,102 @@ _OWN: Targets = {
     "gc_disable": (gc, "disable", _switch_collector_off),
     "start_thread": (threading.Thread, "start", _start_thread),
 }
+
+
+# -- the captures underway in this process, of all threads ---------------------------------------------------
+
+
+_DRAWN_WITHIN_S = 0.001
+"""A draw that another thread has begun before its function was replaced has asked for its numbers by then."""
+
+
+def enter(holder: object, where: object) -> None:
+    """Begin a capture in this thread; wait until those of other threads are over.
+
+    Args:
+        where: the line that begins it, for reports.
+    """
+    deferred_calls.prepare(torch.cuda.current_device())
+    turn = capture_lock.Turn(where=where)
+    with capture_lock.lock:
+        holders[id(holder)] = turn  # noted before it is taken: an interrupt may strike at any line
+    capture_lock.take(turn)
+    with capture_lock.lock:
+        if not NAMES:
+            install()
+    if guards_draws():
+        time.sleep(_DRAWN_WITHIN_S)
+
+
+@contextmanager
+def entered(holder: object, where: object) -> Iterator[None]:
+    """A block that is a capture of this thread; see ``enter``."""
+    undo = Undo([functools.partial(leave, holder)])
+    try:
+        enter(holder, where)
+        yield
+    finally:
+        undo.take_back()
+
+
+def leave(holder: object) -> None:
+    """End a capture of any thread. May be called more than once."""
+    _leave([id(holder)])
+
+
+def holders_here() -> frozenset[int]:
+    """The holders of this thread's captures."""
+    me = threading.get_ident()
+    return frozenset(holder for holder, turn in list(holders.items()) if turn.thread == me)
+
+
+def leave_others(known: frozenset[int]) -> None:
+    """End this thread's captures, except those in ``known``, and what an interrupt has left of an end."""
+    _leave(holders_here() - known)
+
+
+BASELINE.append((holders_here, leave_others))
+
+
+def _leave(gone: Iterable[int]) -> None:
+    with capture_lock.lock:
+        for holder in gone:
+            if holder in holders:
+                capture_lock.give(holders[holder])
+                holders.pop(holder, None)
+        if holders or not NAMES:
+            return
+        NAMES.take_back()
+        dead = capture_lock.kept()
+    if dead:
+        _bury(dead)
+
+
+def _bury(dead: list[object]) -> None:
+    """Free graphs while no other thread can begin a capture; if one has begun, when its capture ends."""
+    with capture_lock.held_unless(lambda: keep_until_captures_end(tuple(dead))) as is_time, capture_lock.unnoticed():
+        if is_time:
+            dead.clear()
+
+
+def end_in_child() -> None:
+    """In a forked child: put back what the captures had replaced, and destroy no graph: they are the parent's."""
+    for each in capture_lock.kept():
+        process.never_destroy(each)
+    capture_lock.forget_all()
+    _leave(list(holders))
+
+
+@functools.cache
+def own_class(base: type) -> type:
+    """The class, over torch's, of graphs that no program holds: those of segments and pools."""
+
+    class OwnGraph(base):  # type: ignore[misc]
+        def __del__(self) -> None:
+            above = getattr(super(), "__del__", None)
+            if above is not None:
+                above()
+            if holders:  # the destructor follows at once: a call in between could let another thread begin
+                keep_until_captures_end(self)
+
+    return OwnGraph

@@ -22,9 +22,8 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from gfxgraph.capture.patches.torch_functions import STOCK, Targets, keep_from_dynamo, session_here
 from gfxgraph.capture.record.host_memory import may_change, shares_memory
-from gfxgraph.capture.record.tracked_numbers import NUMBERS, holds_numbers, is_number, plain
+from gfxgraph.capture.record.host_values import NUMBERS, holds_numbers, is_number, plain
 from gfxgraph.capture.record.user_lines import place
-from gfxgraph.capture.replay.graph_tensors import has_layout
 from gfxgraph.core.tape import TapeValue
 from gfxgraph.process import process
 from gfxgraph.process.process import OngoingCapture
@@ -404,29 +403,21 @@ def number_targets() -> Targets:
     return {name: (builtins, name, _chosen(name)) for name in ("min", "max")}
 
 
-def _swap_tensor_impl(first: Tensor, second: Tensor) -> None:
-    """How ``torch.utils.swap_tensors`` ends."""
-    swap, session = STOCK["swap_tensor_impl"], process.active_session()
-    if session is None or session.recorder.paused or not all(t.is_cuda and has_layout(t) for t in (first, second)):
-        swap(first, second)
-        return
-    session.moving.fix([first, second])  # type: ignore[attr-defined]
-    with torch._C._DisableTorchDispatch():
-        session.recorder.swap((first, second), swap)  # type: ignore[attr-defined]
-
-
 def references_of_others() -> SimpleNamespace:
-    """``weakref`` for ``swap_tensors``, which refuses tensors that have references: a program's own are none."""
+    """``weakref`` for ``swap_tensors``, which refuses tensors that have references: those of programs are none.
+
+    In a capture they are: what it recorded is to keep its contents.
+    """
 
     def getweakrefs(tensor: Tensor) -> list[object]:
-        return [each for each in weakref.getweakrefs(tensor) if type(each) is not TapeValue]
+        found = weakref.getweakrefs(tensor)
+        return found if session_here() is not None else [each for each in found if type(each) is not TapeValue]
 
     return SimpleNamespace(**vars(weakref) | {"getweakrefs": getweakrefs})
 
 
 def targets() -> Targets:
     return {
-        "swap_tensor_impl": (torch._C, "_swap_tensor_impl", _swap_tensor_impl),
         **_methods(),
         "as_subclass": (Tensor, "as_subclass", _as_subclass),
         "make_subclass": (Tensor, "_make_subclass", _make_subclass),

@@ -20,6 +20,8 @@ class Stock(dict[str, Any]):
     """
 
     find: Callable[[str], object]
+    also: Callable[[str], None]
+    """Has a capture replace one more group of the table."""
 
     def __missing__(self, name: str) -> object:
         return self.find(name)

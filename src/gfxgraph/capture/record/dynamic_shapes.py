@@ -31,10 +31,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from gfxgraph.capture.patches import replaced
-from gfxgraph.capture.record import fused_recording
+from gfxgraph.capture.record.host_values import holds_numbers, plain
 from gfxgraph.capture.record.modes import as_now, is_entered, put_below, take_off
-from gfxgraph.capture.record.overloads import written
-from gfxgraph.capture.record.tracked_numbers import holds_numbers, plain
+from gfxgraph.capture.record.overloads import has_compiled_nothing, written
 from gfxgraph.capture.record.user_lines import place
 from gfxgraph.capture.replay.graph_tensors import flat, has_layout, memory_of, storage_address
 from gfxgraph.capture.replay.program import HostStep, ReadStep, SegmentStep, Step, share_memory
@@ -128,7 +127,7 @@ class MovingTensors:
 
     def starts(self) -> bool:
         """Start seeing calls; False if Dynamo would recompile under a mode of ours."""
-        if self._mode is None and fused_recording.has_compiled_nothing():
+        if self._mode is None and has_compiled_nothing():
             self._mode = MovingCalls(self)  # stored before it is entered, so that it is removed whatever happens
             put_below(self._mode)
             session = self._session()

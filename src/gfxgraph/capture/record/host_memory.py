@@ -44,7 +44,6 @@ class HostReads:
         """Memory that the capture's own host work made, by ``memory_of``."""
         self._tensors: dict[int, HostTensor] = {}
         self._contents: list[Contents] = []
-        self._of_python: dict[object, tuple[HostRead, bool]] = {}
         self._lent: list[Tensor] = []
 
     def is_own(self, tensor: Tensor) -> bool:
@@ -111,22 +110,12 @@ class HostReads:
         """A list or an array of the program's own, of which a tensor was made."""
         self._contents.append(Contents(data, where))
 
-    def note_python(self, what: object, read: HostRead, always: bool = False) -> None:
-        """State of Python's; of several readings of ``what`` the latest counts.
-
-        Args:
-            always: compare it also where torch itself could have made the capture, which compares nothing.
-        """
-        _, is_always = self._of_python.get(what, (read, False))
-        self._of_python[what] = read, always or is_always
-
-    def kept(self, is_split: bool) -> list[HostRead]:
+    def kept(self) -> list[HostRead]:
         """What replays are to compare: neither what has changed since, which the captured code writes anew, nor what
         the program has let go of.
         """
         contents = [each for each in self._contents if each.is_held()]
-        of_python = [read for read, always in self._of_python.values() if always or is_split]
-        return [each for each in (*self._tensors.values(), *contents, *of_python) if each.difference() is None]
+        return [each for each in (*self._tensors.values(), *contents) if each.difference() is None]
 
 
 def _makes_on_host(kwargs: Any) -> bool:

@@ -1,20 +1,26 @@
-"""What is known about an operation before it runs, determined once per overload: torch's binding for it, and whether
-the unsafe table applies to a call.
+"""What is known about an operation before it runs, determined once per overload: torch's binding for it, whether the
+unsafe table applies to a call, and the two operations that are recorded whole.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from gfxgraph.capture.patches.deferred_calls import quiet
+from gfxgraph.capture.patches.torch_functions import Targets
 from gfxgraph.capture.record.streams import noting
 from gfxgraph.capture.replay.graph_tensors import flat
 from gfxgraph.core.unsafe import BY_NAME, NO_LAYOUT, UnsafeOp, When
+from gfxgraph.process import process
+from gfxgraph.process.process import OngoingRecording
 
 identity = object.__hash__
 """A number that no two live objects share, like ``id``, but without an audit event.
@@ -298,3 +304,128 @@ def known_as(info: OpInfo) -> object:
     stand_in = info.stand_in = object()
     OPS[identity(stand_in)] = info
     return stand_in
+
+
+# -- operations recorded whole: linear and attention ---------------------------------------------------------
+
+
+_linear = torch._C._nn.linear
+_attention = torch._C._nn.scaled_dot_product_attention
+_n_modes = torch._C._len_torch_dispatch_stack
+_has_function_mode = torch._C._is_torch_function_mode_enabled
+_interpreter = torch._C._functorch.peek_interpreter_stack
+_Excluded = torch._C._ExcludeDispatchKeyGuard
+_Key, _Keys = torch._C.DispatchKey, torch._C.DispatchKeySet
+_MODES = _Keys(_Key.Python) | _Keys(_Key.PythonTLSSnapshot) | _Keys(_Key.PreDispatch)
+_modes_off: list[AbstractContextManager[None]] = []
+"""Guards to enter again, none of them entered now: one that is made for a call costs as much as the call.
+
+``torch._C._DisableTorchDispatch`` does the same, but can be entered only once.
+"""
+_has_grad = torch.is_grad_enabled
+_has_autocast = torch.is_autocast_enabled
+_PLAIN = frozenset({bool, int, float, type(None)})
+
+
+def has_compiled_nothing() -> bool:
+    """True as long as no compiled code can have a guard on a function that a capture would replace."""
+    frames: Any = sys.modules.get("torch._dynamo.convert_frame")
+    return frames is None or bool(frames.FRAME_COUNTER == 0)
+
+
+def whole_targets() -> Targets:
+    functional = torch.nn.functional
+    found = {"linear": ("linear", linear), "attention": ("scaled_dot_product_attention", attention)}
+    return {
+        short: (functional, name, instead)
+        for short, (name, instead) in found.items()
+        if getattr(functional, name) in (getattr(torch._C._nn, name), instead)
+    }
+
+
+def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
+    """Replaces ``torch.nn.functional.linear`` while any thread captures."""
+    recorder = None if torch.compiler.is_compiling() else _recorder()
+    if (
+        recorder is None
+        or not _is_plain(input)
+        or not _is_plain(weight)
+        or not (bias is None or _is_plain(bias))
+    ):  # fmt: skip
+        return _linear(input, weight, bias)
+    args = (input, weight) if bias is None else (input, weight, bias)
+    return recorder.__torch_dispatch__(_LINEAR, (), args)  # type: ignore[no-any-return]
+
+
+def attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: Any = 0.0,
+    is_causal: Any = False,
+    **named: Any,
+) -> Tensor:
+    """Replaces ``torch.nn.functional.scaled_dot_product_attention`` while any thread captures."""
+    recorder = None if torch.compiler.is_compiling() else _recorder()
+    if (
+        recorder is None
+        or not (_is_plain(query) and _is_plain(key) and _is_plain(value))
+        or not (attn_mask is None or _is_plain(attn_mask))
+        or type(dropout_p) not in _PLAIN
+        or dropout_p != 0
+        or type(is_causal) is not bool
+        or not all(type(each) in _PLAIN for each in named.values())
+    ):
+        return _attention(query, key, value, attn_mask, dropout_p, is_causal, **named)
+    args = (query, key, value, attn_mask, 0.0, is_causal)
+    return recorder.__torch_dispatch__(_ATTENTION, (), args, named)  # type: ignore[no-any-return]
+
+
+def _recorder() -> OngoingRecording | None:
+    """The recorder of this thread's capture if it can record operations whole now, else None."""
+    session = process.active_session()
+    if session is None:
+        return None
+    recorder = session.recorder
+    if (
+        recorder.paused
+        or recorder.is_wary
+        or _has_grad()
+        or _n_modes() != 1  # the recorder
+        or _has_autocast()  # of the GPU; naming it costs more than all else here
+        or _has_function_mode()
+        or _interpreter() is not None
+        or forward_ad._current_level >= 0
+    ):
+        return None
+    return recorder
+
+
+def _is_plain(tensor: Any) -> bool:
+    return type(tensor) in _EXACT and tensor.is_cuda and not tensor.is_nested
+
+
+def _whole(overload: Any, original: Any) -> object:
+    """Make the object that the recorder receives as the overload, which the tape will call."""
+
+    def call(*args: Any, **kwargs: Any) -> Tensor:
+        try:
+            off = _modes_off.pop()
+        except IndexError:
+            off = _Excluded(_MODES)
+        with off:
+            out: Tensor = original(*args, **kwargs)
+        _modes_off.append(off)
+        return out
+
+    info = OpInfo(overload)
+    info.is_composite = info.is_watched = False
+    info.draws = False  # attention is recorded whole only without dropout
+    info.has_effects = bool(info.mutates)
+    info.call = info.binding = quiet(info.name, call)
+    return known_as(info)
+
+
+_LINEAR = _whole(torch.ops.aten.linear.default, _linear)
+_ATTENTION = _whole(torch.ops.aten.scaled_dot_product_attention.default, _attention)

@@ -4,25 +4,45 @@ A program can exchange a generator's state (``graphsafe_set_state``), while a gr
 had when it was registered. So this file keeps handles on states, not on generators.
 
 A draw on the host, or from a generator that the graph does not know, is repeated at each replay, and goes on where
-the generator stands. If the program seeds it inside the capture, that is a step of its own (patches/generators.py).
-If it makes the generator there (``torch.Generator`` notes that while captures run), or seeds it by a method that it
-looked up before, a draw sets the state that it has found.
+the generator stands. If the program seeds it inside the capture, that is a step of its own. If it makes the generator
+there (``torch.Generator`` notes that while captures run), or seeds it by a method that it looked up before, a draw
+sets the state that it has found.
+
+Draws of other threads: torch registers the default generator with every capture, and until the capture ends a draw in
+any other thread is an error ("Offset increment outside graph capture encountered unexpectedly"). While captures run
+and other threads exist, torch's drawing functions wait until no other thread's capture uses the generator, and a
+capture waits for draws in progress. Functions that compiled code has guards on are left alone, because Dynamo would
+recompile that code. They, and draws below Python (autograd, compiled code), keep torch's error.
+
+States: the methods of ``torch.Generator`` are replaced in the class, where torch's own functions for states and seeds
+end, whatever name a program has for them. The functions stay: Dynamo guards their code where compiled code calls
+them. Dynamo itself saves a device's state before it traces and restores it afterwards (``convert_frame``). Tracing
+draws nothing, and neither is possible inside a capture, so both are skipped there.
 """
 
 from __future__ import annotations
 
+import functools
+import re
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from gfxgraph.capture import capture_lock
-from gfxgraph.capture.patches.torch_functions import put_state, state_of
+from gfxgraph.capture.patches.torch_functions import STOCK, Targets, put_state, session_here, state_of
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.undo import BASELINE
-from gfxgraph.process import process
+from gfxgraph.driver.runtime_calls import GraphDriver
+from gfxgraph.process import bridge, process
+from gfxgraph.types import CaptureStatus
+
+WAS_DEAD = "due to a previous error during capture"
+"""Part of the text of status 901: the capture was already dead before this operation."""
 
 
 class Generators:
@@ -154,6 +174,24 @@ def begin(base: Any, graph: object, states: Iterable[object], *args: object, **k
         base.capture_begin(graph, *args, **kwargs)
 
 
+class CaptureIsDead(RuntimeError):
+    """What torch's capture_end would raise."""
+
+    def __init__(self) -> None:
+        super().__init__(f"CUDA error: operation failed {WAS_DEAD}")
+
+
+def end(base: Any, graph: object, driver: GraphDriver | None, stream: torch.cuda.Stream) -> None:
+    """Call torch's capture_end, unless the capture of ``stream`` is dead or over: then raise what it would.
+
+    Torch from 2.12 on ends a capture only once, and one that the runtime refused to end stays in the books of its
+    host allocator: no capture can use that pool again. Before that, the stream can be given an empty capture to end.
+    """
+    if driver is not None and driver.capture_info(stream.cuda_stream).status is not CaptureStatus.ACTIVE:
+        raise CaptureIsDead
+    base.capture_end(graph)
+
+
 @contextmanager
 def registering(base: Any, graph: object, states: list[object]) -> Iterator[None]:
     """Within this block states are registered with a graph: each is wholly registered afterwards, whatever fails.
@@ -243,3 +281,183 @@ class Seeds:
         state, left = state_of(generator), self._left.get(generator._cdata)
         is_as_left = torch.equal(left[1], state) if left is not None else not self.has_made(generator)
         return Drawn(generator, None if is_as_left else state)
+
+
+# -- draws of other threads ----------------------------------------------------------------------------------
+
+
+_FUNCTIONS = (
+    "rand randn randint rand_like randn_like randint_like randperm normal bernoulli multinomial poisson dropout "
+    "dropout_ feature_dropout alpha_dropout feature_alpha_dropout rrelu"
+).split()
+_METHODS = (
+    "normal_ uniform_ bernoulli_ bernoulli exponential_ random_ cauchy_ geometric_ log_normal_ multinomial"
+).split()
+
+_CHECKED = re.compile(r"___check_obj_id\(.*?, (\d+)\)").findall
+_found: dict[str, Any] = {}
+
+
+def drawing_targets() -> Targets:
+    """Every function that may be replaced now."""
+    guarded = _guarded()
+    rooms = () if guarded is None else ((torch, _FUNCTIONS), (torch._VF, _FUNCTIONS), (Tensor, _METHODS))
+    found = [(owner, name, getattr(owner, name, None)) for owner, names in rooms for name in names]
+    return {
+        f"draw.{owner.__name__}.{name}": (owner, name, _waiting(original))
+        for owner, name, original in found
+        if original is not None and guarded.isdisjoint((id(original), id(getattr(original, "__code__", None))))  # type: ignore[union-attr]
+    }
+
+
+def _guarded() -> frozenset[int] | None:
+    """The ``id`` of everything that compiled code has guards on; None if this version of Dynamo does not tell."""
+    frames: Any = sys.modules.get("torch._dynamo.convert_frame")
+    if frames is None or not frames.FRAME_COUNTER:
+        return frozenset()
+    seen = getattr(getattr(frames, "input_codes", None), "seen", None)
+    newest = seen[-1] if seen else None  # the counter begins again where Dynamo is reset
+    if _found.get("at") != frames.FRAME_COUNTER or _found["newest"] is not newest:
+        _found.update(at=frames.FRAME_COUNTER, newest=newest, ids=_identities(seen))
+    return _found["ids"]
+
+
+def _identities(seen: list[Any] | None) -> frozenset[int] | None:
+    entries_of = getattr(torch._C._dynamo.eval_frame, "_debug_get_cache_entry_list", None)
+    if entries_of is None or seen is None:
+        return None
+    entries = [entry for ref in list(seen) if (code := ref()) is not None for entry in entries_of(code)]
+    parts = [part for entry in entries for part in getattr(entry.guard_manager, "code_parts", ())]
+    if entries and not parts:
+        return None
+    return frozenset(int(number) for part in parts for number in _CHECKED(part))
+
+
+@functools.cache  # one for all captures: it is known by identity
+def _waiting(original: Callable[..., Any]) -> Callable[..., Any]:
+    def draw(*args: Any, **kwargs: Any) -> Any:
+        # While Dynamo traces this function, only the plain call at the end counts.
+        if not torch.compiler.is_compiling() and _is_on_device(args, kwargs):
+            with capture_lock.held(only_drawing=True):
+                return original(*args, **kwargs)
+        return original(*args, **kwargs)
+
+    # Not a file of this room: Dynamo is told to skip those, and must be able to trace this function.
+    draw.__code__ = draw.__code__.replace(co_filename="<gfxgraph>")
+    return functools.update_wrapper(draw, original)
+
+
+def _is_on_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    device = kwargs.get("device")
+    if device is not None:
+        return torch.device(device).type == "cuda"
+    tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+    if tensors:
+        return any(tensor.is_cuda for tensor in tensors)
+    return torch.get_default_device().type == "cuda"
+
+
+# -- the states of the device's generators ---------------------------------------------------------------
+
+
+def asks_dynamo() -> bool:
+    """True if the first caller outside torch's functions for states is Dynamo and this thread is capturing."""
+    frame: Any = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__") in _ON_THE_WAY:
+        frame = frame.f_back
+    caller = frame.f_globals.get("__name__", "") if frame is not None else ""
+    return caller in _COMPILER and torch.cuda.is_current_stream_capturing()
+
+
+_ON_THE_WAY = frozenset({__name__, "torch.cuda", "torch.cuda.random", "torch.random"})
+_COMPILER = frozenset({"torch._dynamo.convert_frame", "torch._dynamo.utils"})
+
+
+def shield_from_dynamo() -> None:
+    """Keep Dynamo from compiling torch's functions that get and set the state, until the bridge is switched off.
+
+    Compiled code calls them after a graph break, and Dynamo then compiles what they call. Up to torch 2.14 that is a
+    function called under a lock, and Dynamo, restoring the state after tracing, waits for that lock forever.
+    """
+    frames = torch._C._dynamo.eval_frame
+    if not hasattr(frames, "set_code_exec_strategy"):
+        return
+    action = frames._FrameAction
+    codes = [torch.cuda.random.get_rng_state.__code__, torch.cuda.random.set_rng_state.__code__]
+
+    def set_all(wanted: Any) -> None:
+        for code in codes:
+            frames.set_code_exec_strategy(code, frames._FrameExecStrategy(wanted, wanted))
+
+    bridge.undo.append(lambda: set_all(action.DEFAULT))
+    set_all(action.SKIP)
+
+
+# -- seeds, and the methods of generators -----------------------------------------------------------------
+
+
+class _Kind(type):
+    def __instancecheck__(cls, item: object) -> bool:
+        return isinstance(item, STOCK["generator"])
+
+
+class Generator(metaclass=_Kind):
+    """Replaces ``torch.Generator`` while a capture runs: makes the same, and notes it."""
+
+    def __new__(cls, *args: object, **kwargs: object) -> Any:
+        made = STOCK["generator"](*args, **kwargs)
+        session = session_here()
+        if session is not None:
+            session.seeds.made.append(made)
+        return made
+
+
+_OF_GENERATORS = ("get_state", "set_state", "manual_seed", "seed")
+
+
+def _generator_targets() -> Targets:
+    """Methods of generators: torch's functions call them, and so do programs."""
+    classes = torch._C.Generator, *torch._C.Generator.__subclasses__()
+    return {
+        f"generator.{number}.{name}": (
+            owner,
+            name,
+            _of_generator(getattr(vars(owner)[name], "__wrapped__", vars(owner)[name])),
+        )
+        for number, owner in enumerate(classes)
+        for name in _OF_GENERATORS
+        if name in vars(owner)
+    }
+
+
+@functools.cache  # one for all captures: it is known by identity
+def _of_generator(original: Callable[..., object]) -> Callable[..., object]:
+    reads = original.__name__ == "get_state"
+
+    @functools.wraps(original)
+    def method(self: torch.Generator, *args: object, **kwargs: object) -> object:
+        session = session_here()
+        on_host = self.device.type == "cpu"
+        if session is None or (on_host and original.__name__ != "set_state" and session.seeds.has_made(self)):
+            return original(self, *args, **kwargs)
+        if asks_dynamo():  # around a trace, which draws nothing; torch itself refuses to, of a device's
+            return original(self, *args, **kwargs) if on_host else torch.zeros(16, dtype=torch.uint8)
+        row = f"torch{'' if on_host else '.cuda'}.{'get' if reads else 'set'}_rng_state"
+        if reads:
+            return session.values.generator_state(lambda: original(self), row)
+        saving = [session.rollback.save_states]
+
+        def act() -> object:
+            if saving:  # by now no segment is open, in which torch gives the offset within the graph
+                saving.pop()([self])
+            return original(self, *args, **kwargs)
+
+        made = session.host_call(row, act)
+        session.seeds.told(self)
+        return made
+
+    return method
+
+
+def targets() -> Targets:
+    return {"generator": (torch, "Generator", Generator), **_generator_targets()}

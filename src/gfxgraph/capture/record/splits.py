@@ -192,8 +192,7 @@ def _execute_pending(session: Session) -> None:
         if isinstance(step, SegmentStep):
             _report_opaque(session, step.tape)
         session.program.externals.update(session.recorder.externals)
-        if step.gate is None or step.gate.is_open(session.program.numbers):
-            step.run(session.program)
+        step.run(session.program)
     session.n_executed = len(steps)
 
 

@@ -1,4 +1,4 @@
-"""The streams of one capture: the one it began on, those forked from it, and the events between them; collectives.
+"""The streams of one capture, and the events between them; collectives; waits, which are split out or made safe.
 
 Problem: an asynchronous collective runs on a stream of the library's own, and ``work.wait()`` makes the current
 stream wait for an event there. A split ends the capture: a collective that nothing waits for leaves it unjoined, and
@@ -241,3 +241,134 @@ def _end_coalescing(group: ProcessGroup, *device: torch.device) -> Work | None:
     if session is not None and work is not None and not any(each.type == "cpu" for each in device):
         session.streams.note_launched(work, session.n_segments)
     return work
+
+
+# -- waits, queries and cache calls --------------------------------------------------------------------------
+
+
+EXTERNAL = "_gfxgraph_external"
+"""Attribute set on events made with ``external=True``, which torch's class does not remember."""
+
+
+def event_new(original: Any) -> Any:
+    """Wrap Event.__new__ to remember ``external=True``."""
+
+    def __new__(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        event = original(cls, *args, **kwargs)
+        if kwargs.get("external") or (len(args) > 3 and args[3]):
+            setattr(event, EXTERNAL, True)
+        return event
+
+    return __new__
+
+
+@functools.cache  # one for all captures: it is known by identity
+def _wait_for_device(short: str) -> Callable[..., Any]:
+    def wait_for_device(*args: Any) -> Any:
+        call = STOCK[short]
+        session = session_here()
+        if session is None:
+            return capture_lock.synchronize_device(lambda: call(*args))
+        return session.host_call("torch.cuda.synchronize", lambda: call(*args))
+
+    return wait_for_device
+
+
+@functools.cache  # one for all captures: it is known by identity
+def _wait_for(kind: str, name: str) -> Callable[[Any], bool | None]:
+    """Wait for a stream or an event; asked whether it is done, the program goes on as after a wait."""
+
+    def wait(self: Any) -> Any:
+        session = session_here()
+        if session is None:
+            with capture_lock.unnoticed():
+                return STOCK[f"{kind}_{name}"](self)
+        streams, on_stream = session.streams, STOCK["stream_synchronize"]
+        is_own = streams.captures(self) if kind == "stream" else streams.recorded_in(self) is not None
+        # At a replay the stream is the one that is current then, and everything up to here is waited for.
+        current = torch.cuda.current_stream
+        call = (lambda: on_stream(current())) if is_own else functools.partial(STOCK[f"{kind}_synchronize"], self)
+        session.host_call(f"torch.cuda.{kind.title()}.{name}", call, repeat=is_own or name != "query")
+        return True if name == "query" else None
+
+    return wait
+
+
+def _event_elapsed(self: object, other: object) -> float:
+    session = session_here()
+    elapsed = STOCK["elapsed"]
+    if session is None:
+        return elapsed(self, other)  # type: ignore[no-any-return]
+    return session.host_call("torch.cuda.Event.elapsed_time", lambda: elapsed(self, other), repeat=False)  # type: ignore[no-any-return]
+
+
+def _record(self: Any, stream: Any = None) -> Any:
+    session = session_here()
+    record = STOCK["record"]
+    given = () if stream is None else (stream,)
+    if session is None or getattr(self, EXTERNAL, False):
+        return record(self, *given)
+    session.streams.note_event(self, session.n_segments)
+    try:
+        return record(self, *given)
+    except RuntimeError as error:
+        return session.call_failed("torch.cuda.Event.record", error, lambda: _record(self, *given))
+
+
+def _wait_event(self: Any, stream: Any = None) -> Any:
+    session = session_here()
+    wait = STOCK["wait"]
+    if session is None:
+        return wait(self, stream) if stream is not None else wait(self)
+    stream = stream if stream is not None else torch.cuda.current_stream()
+    segment = session.streams.recorded_in(self)
+    if getattr(self, EXTERNAL, False):
+        return wait(self, stream)  # a node of its own, which waits at each replay
+    if segment is None:
+        if not session.streams.captures(stream):
+            return wait(self, stream)  # a stream outside the capture
+        # At replay the program's work is on whichever stream is current then.
+        current_stream = torch.cuda.current_stream
+        return session.host_call("torch.cuda.Stream.wait_event", lambda: wait(self, current_stream()))
+    session.streams.note_side(stream)
+    try:
+        if segment == session.n_segments:
+            return wait(self, stream)
+        # Recorded before a split: that work is joined, so waiting for the new segment's start is enough.
+        fork = torch.cuda.Event()
+        STOCK["record"](fork, session.streams.own)
+        return wait(fork, stream)
+    except RuntimeError as error:
+        return session.call_failed("torch.cuda.Event.wait", error, lambda: _wait_event(self, stream))
+
+
+@functools.cache  # one for all captures: it is known by identity
+def _empty_cache(short: str) -> Callable[[], None]:
+    def empty_cache() -> None:
+        session = session_here()
+        call = STOCK[short]
+        if session is None:
+            with capture_lock.alone():  # torch gives no memory back while any capture is underway
+                call()
+        else:
+            session.host_call("torch.cuda.empty_cache", call, repeat=False)
+
+    return empty_cache
+
+
+def wait_targets() -> Targets:
+    cuda, C = torch.cuda, torch._C
+    return {
+        "device_synchronize": (C, "_cuda_synchronize", _wait_for_device("device_synchronize")),
+        "accelerator_synchronize": (C, "_accelerator_synchronizeDevice", _wait_for_device("accelerator_synchronize")),
+        "stream_synchronize": (cuda.Stream, "synchronize", _wait_for("stream", "synchronize")),
+        "stream_query": (cuda.Stream, "query", _wait_for("stream", "query")),
+        "event_synchronize": (cuda.Event, "synchronize", _wait_for("event", "synchronize")),
+        "event_query": (cuda.Event, "query", _wait_for("event", "query")),
+        "elapsed": (cuda.Event, "elapsed_time", _event_elapsed),
+        "record": (cuda.Event, "record", _record),
+        "wait": (cuda.Event, "wait", _wait_event),
+        "empty_cache": (C, "_cuda_emptyCache", _empty_cache("empty_cache")),
+        # torch.cuda.graph() calls it on entry: freeing pinned memory kills a running capture.
+        "host_empty_cache": (C, "_host_emptyCache", _empty_cache("host_empty_cache")),
+    }

@@ -2,11 +2,9 @@
 
 program.py    a captured program, and what a replay of it does, step by step
 eager_tape.py running a tape eagerly
-validation.py replay against eager; tolerance.py: tolerances for comparing two runs
+validation.py replay against eager, and tolerances for comparing two runs
 rollback.py   saves and restores what the captured work changes outside its graph
 node_walk.py  a program's nodes, launched one by one
-fast_replay.py
-              the lines of a replay that has nothing to check
 runtime_workarounds.py, workspaces.py
               workarounds for torch and its libraries during a replay
 graph_tensors.py

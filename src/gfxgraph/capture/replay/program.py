@@ -43,28 +43,16 @@ from gfxgraph.capture.replay.graph_tensors import (
 from gfxgraph.capture.replay.node_walk import can_walk, walk
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.undo import is_interrupt
-from gfxgraph.core.expressions import Expressions, Ref
+from gfxgraph.core.expressions import Expressions
 from gfxgraph.core.questions import EXACTLY, Question, ask, where_they_differ
 from gfxgraph.core.tape import Tape, TapeValue, leaves, where_of
 from gfxgraph.errors import CaptureError, GfxGraphError, GfxGraphFault, ReplayError, first_line
 from gfxgraph.process import process
 
 
-@dataclass(frozen=True, slots=True)
-class Gate:
-    """A condition on steps: they run only if a number's truth is ``is_open_at`` (a branch captured both ways)."""
-
-    ref: Ref
-    is_open_at: bool
-
-    def is_open(self, numbers: Expressions) -> bool:
-        return bool(numbers.value(self.ref)) is self.is_open_at
-
-
 class Step(ABC):
     """One part of a replay."""
 
-    gate: Gate | None = None
     mutated: tuple[Tensor | Layout, ...] = ()
     """External tensors that the step writes; saved and restored around a capture that runs it."""
 
@@ -550,11 +538,8 @@ class Program:
 
     def due_steps(self) -> Iterator[Step]:
         """The steps of one replay in order; each is yielded after the previous one has run."""
-        numbers = self.numbers
-        numbers.forget()
-        for step in self.steps:
-            if step.gate is None or step.gate.is_open(numbers):
-                yield step
+        self.numbers.forget()
+        yield from self.steps
 
     def writes(self) -> Iterator[Tensor | Layout]:
         """What a replay writes and others may read: results, and external tensors."""

@@ -47,12 +47,6 @@ def before_replay() -> None:
         done.wait()
 
 
-def has_headroom() -> bool:
-    """``update_headroom_mib``: True if enough memory is free for an update of a graph exec."""
-    needed = process.require().decisions.update_headroom_mib
-    return not needed or torch.cuda.mem_get_info()[0] >= needed << 20
-
-
 def keeps(graph: Any) -> bool:
     """``keep_graphs``: hold a graph that is being dropped until the process ends; True if it is held."""
     if process.current() is None or not process.require().decisions.keep_graphs:

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from gfxgraph.capture.replay.tolerance import RELATIVE, compare, is_near
+from gfxgraph.capture.replay.validation import RELATIVE, compare, is_near
 
 
 def test_a_giant_row_hides_others_only_in_the_whole_tensor() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.capture.patches import intercept, replaced
+from gfxgraph.capture.patches import replaced
 
 
 def for_sigmoid(x: torch.Tensor) -> torch.Tensor:
@@ -55,13 +55,13 @@ def test_an_end_that_an_interrupt_stopped_is_ended_by_the_clean_up() -> None:
     holder = object()
     gfxgraph.enable(simulate="hip")
     try:
-        known = intercept.holders_here()
-        intercept.enter(holder, "here")
+        known = replaced.holders_here()
+        replaced.enter(holder, "here")
         assert not gc.isenabled()
         replaced.NAMES.note(functools.partial(replaced._put_back, Interrupted(), "name", 1))
         with pytest.raises(KeyboardInterrupt):
-            intercept.leave(holder)
-        intercept.leave_others(known)
+            replaced.leave(holder)
+        replaced.leave_others(known)
         assert not replaced.NAMES and gc.isenabled() and Interrupted.n_tries == 2
     finally:
         gfxgraph.disable()

@@ -1,6 +1,6 @@
 """Every figure of `gfxgraph port` on ports that nobody read before, hipify alone beside it.
 
-    python benchmarks/port_fresh.py MIRRORS --set fresh4 --keep FOLDER > result.json
+    python benchmarks/port_fresh.py MIRRORS --set fresh5 --keep FOLDER > result.json
 
 For each row of ``port_repos.toml`` of that set the state before the port is unpacked, audited, fixed and, where a HIP
 compiler is on the PATH, compiled. To measure another version of gfxgraph put its ``src`` first on PYTHONPATH.
@@ -41,6 +41,7 @@ from gfxgraph.port.build.compiler import find_compiler
 from gfxgraph.port.build.judge import ARCHS
 from gfxgraph.port.build.units import read_tree
 from gfxgraph.port.fix.loop import LoopOutcome, loop
+from gfxgraph.port.model import Severity
 
 GATE = re.compile(r"\s*#\s*(if|el|endif)|\s*(if|elif|else|endif)\b.*(?i:hip|rocm|cuda)")
 
@@ -111,7 +112,7 @@ def measure(mirrors: Path, row: dict[str, Any], keep: Path | None) -> dict[str, 
         folder.mkdir()
         unpack(clone, str(row.get("base") or f"{row['commit']}^"), folder)
         began = time.process_time()
-        report = audit(str(folder))
+        report = audit(str(folder), min_severity=Severity.LOW)  # what a user is shown
         result: dict[str, Any] = {"commit": row["commit"], "lines": report.n_lines, "findings": len(report.findings),
                                   "audit_cpu_s": round(time.process_time() - began, 1)}  # fmt: skip
         if keep is not None:
@@ -146,7 +147,7 @@ def measure(mirrors: Path, row: dict[str, Any], keep: Path | None) -> dict[str, 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("mirrors", type=Path)
-    parser.add_argument("--set", default="fresh4")
+    parser.add_argument("--set", default="fresh5")
     parser.add_argument("--only", default="")
     parser.add_argument("--keep", type=Path)
     options = parser.parse_args()

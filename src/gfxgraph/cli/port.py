@@ -248,12 +248,13 @@ def plan_command(path: str, arch: str | None, lang: str, as_json: bool) -> None:
     # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.port import audit as auditing
     from gfxgraph.port import facts, plan
+    from gfxgraph.port.model import Severity
     from gfxgraph.port.project import discover
 
     targets = archs_of(arch)
     try:
         with _contract.working("port plan: reading the tree") as shown:
-            report = auditing.audit(path, archs=targets, progress=shown.update)
+            report = auditing.audit(path, archs=targets, min_severity=Severity.LOW, progress=shown.update)
             project = discover(path)
             facts.gather(project)
     except (auditing.AuditError, OSError) as error:

@@ -50,20 +50,8 @@ class Page:
     sequence: int = 0
 
     def pack(self) -> bytes:
-        return _PAGE.pack(
-            MAGIC,
-            self.sequence,
-            self.phase,
-            self.pid,
-            self.graph,
-            self.segment,
-            self.node,
-            self.n_nodes,
-            self.replay,
-            self.begun_ns,
-            self.sequence,
-            0,
-        )
+        place = self.graph, self.segment, self.node, self.n_nodes, self.replay, self.begun_ns
+        return _PAGE.pack(MAGIC, self.sequence, self.phase, self.pid, *place, self.sequence, 0)
 
 
 def unpack(data: bytes) -> Page | None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from gfxgraph.core.expressions import among
 from gfxgraph.types import Where
 
 
@@ -68,6 +69,7 @@ def new_value(tensor: Any, owner: int, made_by: int, segment: int, address: int,
     return value
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Entry:
     """One dispatched operation: what to call, with which values, making which values.
 
@@ -76,25 +78,13 @@ class Entry:
     because that costs more than recording. ``node_end`` is the graph's last node after the operation.
     """
 
-    __slots__ = ("args", "code", "func", "kwargs", "lasti", "node_end", "outputs")
-
-    def __init__(
-        self,
-        func: Callable[..., Any],
-        args: Any,
-        kwargs: Any,
-        outputs: Any,
-        code: Any = None,
-        lasti: int = -1,
-        node_end: int = 0,
-    ) -> None:
-        self.func = func
-        self.args = args
-        self.kwargs = kwargs
-        self.outputs = outputs
-        self.code = code
-        self.lasti = lasti
-        self.node_end = node_end
+    func: Callable[..., Any]
+    args: Any
+    kwargs: Any
+    outputs: Any
+    code: Any = None
+    lasti: int = -1
+    node_end: Any = 0
 
     @property
     def last_nodes(self) -> tuple[int, ...]:
@@ -171,16 +161,12 @@ class Tape:
         return not self.opaque
 
 
+_VALUES: frozenset[type] = frozenset({TapeValue})
+
+
 def leaves(spec: Any) -> Iterator[TapeValue]:
     """Every value in an argument or output structure, in order."""
-    if type(spec) is TapeValue:
-        yield spec
-    elif type(spec) in (list, tuple):
-        for item in spec:
-            yield from leaves(item)
-    elif type(spec) is dict:
-        for item in spec.values():
-            yield from leaves(item)
+    return among(_VALUES, spec)
 
 
 def substitute(spec: Any, env: Callable[[TapeValue], Any]) -> Any:

@@ -22,6 +22,7 @@ from gfxgraph.diagnostics.kinds import Item
 _DIGITS = b"0123456789"
 # Colours and cursor movements may separate the words of a message.
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
+_DIGIT = re.compile(r"(?<![\[{\d,-])\d(?!\d*,?\d*\}|-)")  # that a line must hold, not one of a set or a count
 _ARCH = re.compile(r"gfx[0-9][0-9a-f]{2,3}\b")
 _HEAD = 200  # lines
 _NEAR = 40  # lines
@@ -122,7 +123,10 @@ class Scanner:
         stream = [*before, *lines]
         for place, raw in enumerate(lines, len(before)):
             for window in _windows(raw):
-                if found := self._finding.search(window):
+                if (judged := self._judged.get(window.translate(None, _DIGITS))) is not None:
+                    for hit in judged:
+                        hit.count += 1
+                elif found := self._finding.search(window):
                     self._line(window, found, stream, place, first + place - len(before))
         if self._noted_to >= first:
             self._note(enumerate(lines[: self._noted_to - first + 1], first))
@@ -130,10 +134,6 @@ class Scanner:
     def _line(self, raw: bytes, numbers: tuple[int, ...], stream: Sequence[bytes], place: int, number: int) -> None:
         """Process a line, or a window of one, in which these items match; it is ``stream[place]``."""
         form = raw.translate(None, _DIGITS)
-        if (judged := self._judged.get(form)) is not None:
-            for hit in judged:
-                hit.count += 1
-            return
         found = [self._finding.items[n] for n in numbers]
         text = _text(raw)
         self.told.update(_group(item.regex, text) for item in found if item.kind == "own")
@@ -150,7 +150,7 @@ class Scanner:
         is_new = not seen.keys() <= self.hits.keys()
         for code, strength in seen.items():
             self._hit(code, text, number, strength)
-        if not any(item.kind in _WITH_VALUES for item in found):
+        if not any(item.kind in _WITH_VALUES or _DIGIT.search(item.regex) for item in found):
             self._judged[form] = [self.hits[code] for code in seen]
         if is_new:
             # The context of a failure's first occurrence shows which program it is.

@@ -50,14 +50,9 @@ def architectures() -> dict[str, Architecture]:
     """Return every known architecture by gfx name."""
     with (Path(__file__).parent / "architectures.toml").open("rb") as file:
         table = tomllib.load(file)
+    lists = ("chips", "names", "wavefronts")
     return {
-        name: Architecture(
-            name=name,
-            chips=tuple(row.pop("chips")),
-            names=tuple(row.pop("names")),
-            wavefronts=tuple(row.pop("wavefronts")),
-            **row,
-        )
+        name: Architecture(name=name, **row | {each: tuple(row[each]) for each in lists})
         for name, row in table.items()
     }
 

@@ -17,6 +17,7 @@ from gfxgraph.port.archs import Arch
 from gfxgraph.port.audit import Audit, audit
 from gfxgraph.port.facts import gather
 from gfxgraph.port.impact import Impact, impact_of, rank
+from gfxgraph.port.model import Severity
 from gfxgraph.port.project import discover
 
 SCHEMA = "gfxgraph-port-agent/2"
@@ -25,7 +26,7 @@ _GATED = (Impact.BREAKS, Impact.SILENT)
 
 def document(path: str, *, archs: tuple[Arch, ...] | None, lang: str = "en") -> dict[str, Any]:
     """The plan, with the gate that ends the work."""
-    report = audit(path, archs=archs)
+    report = audit(path, archs=archs, min_severity=Severity.LOW)
     project = discover(path)
     gather(project)
     return {
@@ -56,17 +57,18 @@ def gate(path: str, before: dict[str, Any], *, archs: tuple[Arch, ...] | None) -
         raise ValueError(f"not a document of gfxgraph port agent ({SCHEMA})")
     try:
         accepted = {str(k) for k, why in before.get("gate", {}).get("accepted", {}).items() if str(why).strip()}
-        known = {str(item["fingerprint"]) for item in before["work"]}
+        known = {str(item["fingerprint"]): (item["rule"], item["path"]) for item in before["work"]}
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"not a document of gfxgraph port agent ({SCHEMA}): {error!r}") from error
-    report = audit(path, archs=archs)
+    report = audit(path, archs=archs, min_severity=Severity.LOW)
     now = {f.fingerprint: f for f in report.findings if impact_of(f.code) in _GATED}
-    left = [f for k, f in now.items() if k in known and k not in accepted]
-    new = [f for k, f in now.items() if k not in known and k not in accepted]
+    rest = [f for k, f in now.items() if k not in accepted]
+    left = [f for f in rest if (f.rule, f.path) in known.values()]  # some of its places may be gone
+    new = [f for f in rest if (f.rule, f.path) not in known.values()]
     return {
         "schema": f"{SCHEMA.rpartition('/')[0]}-gate/1",
         "passed": not left and not new,
-        "gone": len(known - {f.fingerprint for f in report.findings}),
+        "gone": len(known.keys() - {f.fingerprint for f in report.findings}),
         "accepted": len(accepted & now.keys()),
         "left": [f.as_json() for f in sorted(left, key=rank)],
         "new": [f.as_json() for f in sorted(new, key=rank)],

@@ -91,12 +91,6 @@ ALL = ArchSet("all", lambda a: True)
 WAVE64 = ArchSet("wave64", lambda a: a.wave == 64)
 WAVE32 = ArchSet("wave32", lambda a: a.wave == 32)
 FNUZ = ArchSet("fp8-fnuz", lambda a: a.fp8 == "fnuz")
-NOT_FNUZ_FP8 = ArchSet("fp8-ocp", lambda a: a.fp8 == "ocp")
 INSTINCT3 = ArchSet("cdna3-cdna4", lambda a: a.family in ("CDNA3", "CDNA4"))
 GFX94 = ArchSet("gfx94x", lambda a: a.family == "CDNA3")
 GCN5 = ArchSet("gcn5", lambda a: a.family == "GCN5")
-
-
-def lds_below(n_bytes: int) -> ArchSet:
-    """Architectures whose workgroup cannot hold ``n_bytes`` of LDS (unknown sizes do not count)."""
-    return ArchSet(f"lds<{n_bytes}", lambda a: 0 < a.lds_kib * 1024 < n_bytes)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gfxgraph.port.archs import Arch, select
 from gfxgraph.port.changes import RevisionError, changed_lines
@@ -82,7 +81,6 @@ def audit(
     ]
     results = _run(project, todo, targets, jobs, progress)
     report = Audit(project.root, targets, skipped=list(project.skipped), n_files=len(todo))
-    _join_modules(project, results)
     for result in results:
         report.n_lines += result.n_lines
         report.findings += result.findings
@@ -90,10 +88,10 @@ def audit(
         report.suppressed += result.suppressed
         report.skipped += result.skipped
     report.n_milder = sum(f.severity < min_severity for f in report.findings)
-    keep = _filter(rules, min_severity, project.diff)
+    keep = _filter(rules, min_severity)
     for name in ("findings", "guarded", "suppressed"):
-        # Named before anything is filtered out, so that a fingerprint does not depend on the options.
-        setattr(report, name, [f for f in _ordered(getattr(report, name)) if keep(f)])
+        ordered = sorted(getattr(report, name), key=lambda f: (f.path, f.line, f.column, f.rule))
+        setattr(report, name, [f for f in ordered if keep(f)])
     return report
 
 
@@ -152,47 +150,12 @@ def _run(
     return results
 
 
-def _join_modules(project: Project, results: list[FileResult]) -> None:
-    """Findings in a module that is only ever imported under a guard are guarded."""
-    importers: dict[str, list[bool]] = {}
-    for result in results:
-        reached: dict[str, bool] = {}
-        for dotted, excluded in result.imports:
-            found = project.module_path(result.path, dotted)
-            if found is not None and found[0] != result.path:
-                reached[found[0]] = reached.get(found[0], True) and excluded
-        for path, excluded in reached.items():
-            importers.setdefault(path, []).append(excluded)
-    closed = {path for path, excluded in importers.items() if all(excluded)}
-    for result in results:
-        if result.path in closed:
-            why = "every import of this module stands under a guard that excludes AMD"
-            result.guarded += [replace(f, guarded_by=why) for f in result.findings]
-            result.findings = []
-
-
-def _filter(
-    rules: frozenset[str] | None, min_severity: Severity, diff: dict[str, frozenset[int]] | None
-) -> Callable[[Finding], bool]:
+def _filter(rules: frozenset[str] | None, min_severity: Severity) -> Callable[[Finding], bool]:
     wanted = None if rules is None else {r.lower() for r in rules}
 
     def keep(f: Finding) -> bool:
         if f.severity < min_severity:
             return False
-        if wanted is not None and not (f.code in wanted or any(f.rule.lower().startswith(w) for w in wanted)):
-            return False
-        span = {*range(f.line, max(f.line, f.end_line) + 1), *f.lines}
-        return diff is None or not diff.get(f.path, frozenset()).isdisjoint(span)
+        return wanted is None or f.code in wanted or any(f.rule.lower().startswith(w) for w in wanted)
 
     return keep
-
-
-def _ordered(findings: Iterable[Finding]) -> list[Finding]:
-    ordered = sorted(findings, key=lambda f: (f.path, f.line, f.column, f.rule))
-    seen: Counter[tuple[str, str, str]] = Counter()
-    named = []
-    for f in ordered:
-        key = (f.rule, f.path, " ".join(f.evidence.split()))
-        named.append(f.with_fingerprint(seen[key]))
-        seen[key] += 1
-    return named

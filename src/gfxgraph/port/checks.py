@@ -1,6 +1,6 @@
 """Checks that a rule states as data: what to look for, without code of its own.
 
-A table by what is asked; several questions of one table count each line once.
+A table by what is asked; each line counts once.
 
     C++            idents    names that match in full and are not the project's own
                    lines     lines of code in which a pattern is found, comments blanked
@@ -15,11 +15,10 @@ A table by what is asked; several questions of one table count each line once.
     requirements   packages  names of packages, outside groups that are CUDA's by name
     other kinds    lines     lines, comments dropped; logical ones where only these have it
 
-Of ``imports`` and ``packages`` a table maps the pattern to what serves on AMD. ``group`` makes one finding of the
-places in a file, ``severity`` departs from the rule's. ``unless`` silences a file in whose text it is found,
-``only`` one in which it is not, ``not_line`` a line, ``not_amd`` one that names AMD; ``translated = false``
-a file that torch's hipify translates, ``no_hip_build`` a project that builds for HIP; ``commands`` are those of CMake
-that count.
+Of ``imports`` and ``packages`` a table maps the pattern to what serves on AMD. ``severity`` departs from the rule's.
+``unless`` silences a file in whose text it is found, ``only`` one in which it is not, ``not_path`` one by name,
+``not_line`` a line, ``not_amd`` a line that names AMD; ``translated = false`` a file that torch's hipify translates,
+``no_hip_build`` a project that builds for HIP. ``commands`` are those of CMake that count.
 """
 
 from __future__ import annotations
@@ -45,14 +44,13 @@ from gfxgraph.port.rules._common import (
     import_hits,
     is_cuda_group,
     line_hit,
-    once_a_line,
     rows,
 )
 
 Found = Iterator[Hit]
 Question = Callable[..., Found]
 _HOW = frozenset(
-    {"group", "severity", "unless", "only", "not_line", "not_amd", "translated", "no_hip_build", "commands"}
+    {"severity", "unless", "only", "not_line", "not_amd", "translated", "no_hip_build", "not_path", "commands"}
 )
 
 
@@ -65,6 +63,7 @@ def made(kind: str, spec: Table) -> Check:
     asked = [(_QUESTIONS[kind if kind in _QUESTIONS else "text"][key], spec[key]) for key in spec if key not in _HOW]
     unless = re.compile(spec["unless"]) if "unless" in spec else None
     only = re.compile(spec["only"]) if "only" in spec else None
+    not_path = re.compile(spec["not_path"]) if "not_path" in spec else None
     not_line = [
         *([re.compile(spec["not_line"])] if "not_line" in spec else []),
         *([AMD] if "not_amd" in spec else []),
@@ -75,15 +74,15 @@ def made(kind: str, spec: Table) -> Check:
     def check(f: CppFile | PyFile | RequirementFile | TextFile, ctx: Context) -> Found:
         if (unless is not None and unless.search(f.text)) or (only is not None and not only.search(f.text)):
             return
-        if spec.get("no_hip_build") and ctx.project.has_hip_build:
+        if (spec.get("no_hip_build") and ctx.project.has_hip_build) or (not_path and not_path.search(f.path)):
             return
         if spec.get("translated") is False and ctx.project.is_translated(f.path):
             return
-        for one in once_a_line(h for question, wanted in asked for h in question(f, wanted, ctx)):
+        for one in (h for question, wanted in asked for h in question(f, wanted, ctx)):
             if any(pattern.search(f.lines[one.line - 1]) for pattern in not_line):
                 continue
             if not commands or one.node.keyword.lower() in commands:
-                yield replace(one, group=spec.get("group", ""), severity=severity or one.severity)
+                yield replace(one, severity=severity or one.severity)
 
     return check
 
@@ -122,7 +121,10 @@ _BESIDE = re.compile(r"(?:^|/)(?:tests?|benchmarks?|bench|examples?)/|(?:^|/)(?:
 def _imports(f: PyFile, wanted: str | Mapping[str, str], ctx: Context) -> Found:
     for pattern, instead in _pairs(wanted) if not _BESIDE.search(f.path) else ():
         for one in import_hits(f, pattern, Severity.HIGH, Severity.MEDIUM, instead=instead):
-            if ctx.project.module_path(f.path, one.values["name"].partition(".")[0]) is None:  # else its own
+            root = one.values["name"].partition(".")[0]
+            if (
+                root not in ctx.project.extension_names and ctx.project.module_path(f.path, root) is None
+            ):  # else its own
                 yield one
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import re
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -14,7 +15,6 @@ from gfxgraph.port.guards import cpp as cpp_guards
 from gfxgraph.port.guards import text as text_guards
 from gfxgraph.port.guards.cpp import Macros
 from gfxgraph.port.guards.python import PyGuards
-from gfxgraph.port.guards.worlds import DeviceKind
 from gfxgraph.port.impact import rank
 from gfxgraph.port.model import Finding, Hit, Rule, Severity, SkippedFile
 from gfxgraph.port.project import ANSWERED_BY_HOME, HOME, Project, UnreadableError, kind_of
@@ -29,6 +29,7 @@ _IGNORE = re.compile(r"gfxport:\s*(?P<what>ignore(?:-next-line|-file)?)\s*(?:\[(
 
 _MAX_SPAN = 40
 _CUDA_ONLY = ("cutlass", "cuda", "tensorrt", "pycuda", "numba.cuda", "deep_gemm", "cuda_core")  # no module for AMD
+_CUTLASS = re.compile(r"\b(?:cutlass|cute)(?:::|/)")
 _IMPORTS = frozenset({"cutlass", "cuda-python-stack", "nvidia-only-library", "cuda-only-module", "nvml-import"})
 _OTHER = re.compile(
     r"(?i)(?:^|[/_.-])(?:cpu|no[-_]?gpu|mps|mac(?:os)?|xpu|npu|tpu|ascend|intel|dml|directml|ipex|openvino|vulkan|metal|sycl|musa)(?:[_.-][^/]*)?$"
@@ -51,16 +52,14 @@ class Context:
 
 @dataclass(slots=True)
 class FileResult:
-    """Everything one file gave. ``imports`` feed the reach of modules over the whole repository."""
+    """Everything one file gave."""
 
     path: str
     findings: list[Finding] = field(default_factory=list)
     guarded: list[Finding] = field(default_factory=list)
     suppressed: list[Finding] = field(default_factory=list)
     skipped: list[SkippedFile] = field(default_factory=list)
-    imports: list[tuple[str, bool]] = field(default_factory=list)
     n_lines: int = 0
-    seen: set[tuple[str, int, int]] = field(default_factory=set)
     places: set[tuple[str, int]] = field(default_factory=set)  # rules and lines before one finding a line was kept
 
 
@@ -99,7 +98,8 @@ def audit_file(project: Project, path: str, kind: str, archs: tuple[Arch, ...]) 
     result.places = {(f.rule, f.line) for f in result.findings}
     result.findings, result.guarded = _distinct(result.findings), _distinct(result.guarded)
     for name in ("findings", "guarded", "suppressed"):
-        setattr(result, name, _grouped(getattr(result, name)))
+        changed = (f for f in getattr(result, name) if added is None or any(map(f.covers, added)))
+        setattr(result, name, _grouped(list(changed)))
     return result
 
 
@@ -112,20 +112,20 @@ def _distinct(findings: list[Finding]) -> list[Finding]:
 
 
 def _grouped(findings: list[Finding]) -> list[Finding]:
-    """One finding for each rule and group; the worst of its severities, at its first line."""
-    groups: dict[tuple[str, str], list[Finding]] = {}
-    single = []
-    for f in findings:
-        if f.group:
-            groups.setdefault((f.rule, f.group), []).append(f)
-        else:
-            single.append(f)
+    """One finding for each rule, with all of its lines, at the first of its worst."""
+    groups: dict[str, list[Finding]] = {}
+    for f in sorted(findings, key=lambda f: (f.line, f.column)):
+        groups.setdefault(f.rule, []).append(f)
+    made = []
     for members in groups.values():
-        members.sort(key=lambda f: (f.line, f.column))
         lines = {n for f in members for n in range(f.line, max(f.line, f.end_line) + 1)}
-        worst = max(f.severity for f in members)
-        single.append(replace(members[0], lines=tuple(sorted(lines)), severity=worst, end_line=0))
-    return single
+        worst = max(members, key=lambda f: f.severity)
+        end = worst.end_line if len(members) == 1 else 0
+        # By rule, path and texts, not by line, so that edits elsewhere in the file do not move it.
+        texts = (" ".join(f.evidence.split()) for f in members)
+        name = hashlib.sha256("\0".join((worst.rule, worst.path, *texts)).encode()).hexdigest()[:16]
+        made.append(replace(worst, lines=tuple(sorted(lines)), end_line=end, fingerprint=name))
+    return made
 
 
 def guarded_run(rule: Rule, check: Check, file: object, context: Context, result: FileResult) -> list[Hit]:
@@ -153,7 +153,7 @@ def _needed(kind: str) -> tuple[list[tuple[Rule, Check, frozenset[str]]], frozen
 def _audit_text(result: FileResult, context: Context, kind: str, text: str, archs: tuple[Arch, ...]) -> None:
     rules = wanted(kind, text.lower())
     if kind == "python":
-        if rules or "import" in text:
+        if rules:
             _audit_python(result, context, text, rules, archs)
     elif not rules:
         return
@@ -173,7 +173,7 @@ def _audit_text(result: FileResult, context: Context, kind: str, text: str, arch
         for rule, check in rules:
             for hit in guarded_run(rule, check, needs, context, result):
                 if needs.is_lock:  # it is made anew as a whole, from what is reported in the list behind it
-                    hit = replace(hit, group="lock", severity=Severity.LOW)
+                    hit = replace(hit, severity=Severity.LOW)
                 _record(context, result, rule, hit, needs.lines, archs, "")
         if needs.is_lock:
             return
@@ -217,13 +217,6 @@ def _audit_python(
             else:
                 reached, reason = archs, ""
             _record(context, result, rule, hit, file.lines, reached, reason)
-    for node, module, level, names in file.import_sites:
-        base = "." * level + module
-        dotted = [base, *(f"{base}.{name}" if module else base + name for name in names)]
-        own = [name for name in dotted if context.project.module_path(result.path, name) is not None]
-        if own:  # of the repository's own modules
-            excluded = all(guards.exclusion(node, DeviceKind(arch)) is not None for arch in archs)
-            result.imports += [(name, excluded) for name in own]
 
 
 def _cuda_only(file: PyFile, project: Project) -> str:
@@ -285,8 +278,11 @@ def _run_cpp(
     rules: list[tuple[Rule, Check]],
     archs: tuple[Arch, ...],
 ) -> None:
+    needed = _CUTLASS.search(file.code) if "cut" in file.code else None
     for rule, check in rules:
         for hit in guarded_run(rule, check, file, context, result):
+            if needed and rule.code != "cutlass":
+                hit = replace(hit, guarded_by="this file needs CUTLASS, which is the finding")
             reached, reason = _cpp_reach(file, hit, context.project.macros, archs)
             _record(context, result, rule, hit, file.lines, reached, reason)
 
@@ -327,18 +323,13 @@ def _record(
         severity=hit.severity if hit.severity is not None else rule.severity,
         phase=rule.phase,
         fix=rule.fix,
-        effort=rule.cost,
         archs=archs,
         evidence=evidence,
         values={k: printable(v) for k, v in hit.values.items()},
         end_line=_end(hit),
         guarded_by=printable(guarded),
-        group=hit.group,
     )
-    key = (rule.id, hit.line, hit.column)
-    if key not in result.seen:
-        result.seen.add(key)
-        (result.guarded if guarded else result.findings).append(finding)
+    (result.guarded if guarded else result.findings).append(finding)
 
 
 def _end(hit: Hit) -> int:

@@ -26,7 +26,6 @@ _OWN_NAME = re.compile(
     r"^[ \t]*#[ \t]*define[ \t]+(cuda[A-Z]\w*)",
     re.M,
 )
-_WARP_CODE = re.compile(r"(?i)__(?:shfl|ballot|any_sync|all_sync)|\blane_?id\b|warp_?size")
 _OF_DEVICE = (
     r"(?:tex|surf)[123]D\w*|__(?:v\w{2,12}[24]|dp4a|ld\w\w|st\w\w|\w+_a?sync|nanosleep|trap|syncwarp|activemask)"
 )
@@ -45,20 +44,16 @@ class _Found:
     def __init__(self) -> None:
         self.conditionals: list[tuple[list[Directive], dict[int, Arm | None]]] = []
         self.own: set[str] = set()
-        self.folders: set[str] = set()
         self.sources: set[str] = set()
-        self.macros: set[str] = set()
         self.modules: set[str] = set()
         self.requires: set[str] = set()
 
     def done(self, project: Project) -> None:
         project.macros = close_over(self.conditionals)
-        project.warp_folders = frozenset(self.folders)
         project.requires = frozenset(self.requires)
         project.own_names = frozenset(self.own)
         project.extension_sources = frozenset(self.sources)
         project.extension_names = frozenset(self.modules)
-        project.extension_macros = frozenset(self.macros)
 
 
 def gather(project: Project) -> None:
@@ -87,11 +82,6 @@ def gather(project: Project) -> None:
 
 
 def _cpp(project: Project, found: _Found, path: str, text: str) -> None:
-    # Fixed texts first: they are found twenty times as fast as expressions are tried.
-    lower = text.lower()
-    if any(word in lower for word in ("__shfl", "__ballot", "any_sync", "all_sync", "lane", "warp")):
-        if _WARP_CODE.search(text):
-            found.folders.add(path.rpartition("/")[0])
     if "cuda" in text and _OWN_NAME.search(_lines_with("cuda", text)):
         code = _lines_with("cuda", blank_comments(text))
         found.own |= {name for m in _OWN_NAME.finditer(code) for name in m.groups() if name}
@@ -118,10 +108,7 @@ def _python(project: Project, found: _Found, path: str, text: str) -> None:
     if not _EXTENSION.search(text):
         return
     project.has_torch_extension = True
-    project.asks_cuda_home |= "CUDA_HOME" in text and not re.search(r"ROCM_HOME|HIP_HOME|version\.hip", text)
     found.modules |= set(re.findall(r"[\"']([A-Za-z]\w*_(?:cuda|ext|kernels?)\w*)[\"']", text))
-    if not re.search(r"cuda_(include|lib)_dirs?\b|get_cuda_dirs", text):  # else it also builds without torch
-        found.macros |= set(re.findall(r"[\"'](?:-D)?(\w*CUDA\w*)[\"']", text))
     names = re.findall(r"(?<![\w./*-])[\w./*-]+\.(?:cu|cpp|cc|cuh)\b", text)
     found.sources |= {m.rpartition("/")[2] for m in names}
 

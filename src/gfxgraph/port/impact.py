@@ -18,6 +18,6 @@ def impact_of(code: str) -> Impact:
     return Impact.BREAKS if loaded is None else loaded.rule.harm
 
 
-def rank(f: Finding) -> tuple[int, int, int, str, str, int]:
-    """A sort key: impact, then severity, then what costs least, then the place."""
-    return impact_of(f.code), -f.severity, f.effort, f.rule, f.path, f.line
+def rank(f: Finding) -> tuple[int, int, str, str, int]:
+    """A sort key: impact, then severity, then the place."""
+    return impact_of(f.code), -f.severity, f.rule, f.path, f.line

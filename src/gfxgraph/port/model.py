@@ -6,10 +6,9 @@ Stays out: parsing, files.
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any
 
@@ -38,15 +37,6 @@ class Fix(StrEnum):
     SAFE = "safe"
     SUGGEST = "suggest"
     NONE = "none"
-
-
-class Effort(_Level):
-    """What one finding costs a person who knows the codebase."""
-
-    AUTO = 0
-    LOW = 1
-    MEDIUM = 2
-    HIGH = 3
 
 
 class Impact(_Level):
@@ -88,7 +78,6 @@ class Rule:
     harm: Impact = Impact.BREAKS
     fix: Fix = Fix.NONE
     archs: ArchSet = ALL
-    effort: Effort | None = None
     needs: tuple[str, ...] = ()
     versions: str = ""
 
@@ -98,17 +87,6 @@ class Rule:
 
     def text(self, lang: str) -> Text:
         return self.zh if lang == "zh" else self.en
-
-    @property
-    def cost(self) -> Effort:
-        """The stated effort, or the one that follows from who may apply the fix."""
-        if self.effort is not None:
-            return self.effort
-        if self.fix is Fix.SAFE or self.severity is Severity.INFO:
-            return Effort.AUTO
-        if self.fix is Fix.SUGGEST:
-            return Effort.LOW
-        return Effort.HIGH if self.severity >= Severity.HIGH else Effort.MEDIUM
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +99,6 @@ class Hit:
         node: the reader's own node, from which the guards are read; None where lines are enough.
         values: placeholders of the rule's ``what``.
         end_line: the last line of the construct, where no node tells it.
-        group: hits of one rule and one group in a file are one finding, which lists their lines.
         guarded_by: a guard the check itself saw (a ``try``), in words; the finding is then not reported.
     """
 
@@ -133,7 +110,6 @@ class Hit:
     archs: ArchSet | None = None
     guarded_by: str = ""
     end_line: int = 0
-    group: str = ""
     guard_free: bool = False  # the hit is about the guard itself: enclosing guards still count, its own not
 
 
@@ -149,24 +125,17 @@ class Finding:
     severity: Severity
     phase: int
     fix: Fix
-    effort: Effort
     archs: tuple[str, ...]
     evidence: str
     values: Mapping[str, str] = field(default_factory=dict)
     end_line: int = 0
     guarded_by: str = ""
     fingerprint: str = ""
-    group: str = ""
-    lines: tuple[int, ...] = ()  # of a group: every line, in order
+    lines: tuple[int, ...] = ()  # every line that the rule is about in this file, in order
 
     def covers(self, line: int) -> bool:
         """Whether the finding is about a line."""
         return self.line <= line <= max(self.line, self.end_line) or line in self.lines
-
-    def with_fingerprint(self, ordinal: int) -> Finding:
-        """Name the finding by rule, path and text, not by line, so that edits above it do not move it."""
-        text = "\0".join((self.rule, self.path, " ".join(self.evidence.split()), str(ordinal)))
-        return replace(self, fingerprint=hashlib.sha256(text.encode()).hexdigest()[:16])
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -181,7 +150,6 @@ class Finding:
             "severity": self.severity.label,
             "phase": self.phase,
             "fix": self.fix.value,
-            "effort": self.effort.label,
             "archs": list(self.archs),
             "evidence": self.evidence,
             "guarded_by": self.guarded_by,

@@ -27,7 +27,6 @@ WORDS: dict[str, tuple[str, str]] = {
     "phase": ("Phase", "阶段"),
     "findings": ("findings", "处发现"),
     "finding": ("finding", "处发现"),
-    "effort": ("effort", "工作量"),
     "severity": ("severity", "严重度"),
     "why": ("why", "原因"),
     "do": ("do", "处理"),
@@ -57,7 +56,6 @@ WORDS: dict[str, tuple[str, str]] = {
     "milder": ("milder findings left out; --severity info lists them", "处更轻的发现未列出；--severity info 可列出"),
     "suppressed": ("suppressed by inline ignores", "处被行内忽略"),
     "safe_hint": ("can be fixed safely: gfxgraph port fix", "处可安全修复：gfxgraph port fix"),
-    "not_installed": ("not installed", "未安装"),
     "targets": ("targets", "目标架构"),
 }  # fmt: skip
 

@@ -107,12 +107,9 @@ class Project:
     Attributes:
         macros: what its headers define, by platform.
         own_names: what the project itself calls cudaSomething: no names of CUDA's.
-        warp_folders: folders of which some file works with warps.
         has_home: the folder that `port fix` writes is there.
-        asks_cuda_home: the build of a torch extension asks for CUDA_HOME and so defines nothing on ROCm.
         extension_names: modules that this repository builds itself.
         requires: which frameworks with builds by platform its lists of packages name; ``other`` for a list without.
-        extension_macros: names that the Python build of a torch extension defines, on ROCm too.
         extension_sources: file names that a torch extension builds, which torch's hipify translates.
         diff: for an audit of changes, lines by path; None for an audit of everything.
     """
@@ -123,11 +120,8 @@ class Project:
     macros: Macros = field(default_factory=Macros)
     extension_sources: frozenset[str] = frozenset()
     own_names: frozenset[str] = frozenset()
-    warp_folders: frozenset[str] = frozenset()
-    extension_macros: frozenset[str] = frozenset()
     extension_names: frozenset[str] = frozenset()
     has_torch_extension: bool = False
-    asks_cuda_home: bool = False
     has_hip_build: bool = False
     has_home: bool = False
     requires: frozenset[str] = frozenset()
@@ -135,12 +129,11 @@ class Project:
     _by_module: dict[str, list[str]] = field(default_factory=dict)
     _amd_keys: set[str] = field(default_factory=set)
     _parsed: dict[str, PyFile | None] = field(default_factory=dict)
-    _named: dict[tuple[str, str], bool] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
         # Trees are cheaper to make again than to send.
-        state["_parsed"], state["_named"] = {}, {}
+        state["_parsed"] = {}
         return state
 
     # -- files -------------------------------------------------------------------------------------
@@ -173,7 +166,6 @@ class Project:
     def forget(self) -> None:
         """Drop what was parsed: an interrupted reader may hold half of its indexes."""
         self._parsed.clear()
-        self._named.clear()
 
     # -- modules -----------------------------------------------------------------------------------
 
@@ -223,22 +215,6 @@ class Project:
         return name in self.extension_sources or (
             self.has_torch_extension and path.endswith((".cu", ".cuh", ".h", ".hpp"))
         )
-
-    def named_elsewhere(self, path: str, name: str) -> bool:
-        """Whether any other Python file mentions a name."""
-        key = (path, name)
-        if key not in self._named:
-            matcher = re.compile(rb"\b" + re.escape(name.encode()) + rb"\b")
-            self._named[key] = False
-            for other in self.paths("python"):
-                if other != path:
-                    try:
-                        if matcher.search(read_inside(self.root, other, MAX_READ)):
-                            self._named[key] = True
-                            break
-                    except OSError:
-                        continue
-        return self._named[key]
 
     def _path_set(self) -> set[str]:
         if not hasattr(self, "_paths"):

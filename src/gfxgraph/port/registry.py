@@ -17,7 +17,7 @@ from typing import Any
 
 from gfxgraph.port import archs
 from gfxgraph.port import rules as _package
-from gfxgraph.port.model import Effort, Fix, Impact, Rule, Severity, Text
+from gfxgraph.port.model import Fix, Impact, Rule, Severity, Text
 
 KINDS = ("python", "cpp", "requirements", "docker", "shell", "cmake", "make", "recipe", "yaml", "ini")
 Table = dict[str, Any]
@@ -54,12 +54,10 @@ def _loaded(row: Table) -> Loaded:
         for kinds, spec in check.items()
         for kind in kinds.split()
     }
-    lds = row.get("archs", "ALL")
     rule = Rule(
         phase=int(row["id"][3]), severity=Severity[row.pop("severity").upper()],
         harm=Impact[row.pop("harm", "breaks").upper()], fix=Fix(row.pop("fix", "none")),
-        effort=Effort[row.pop("effort").upper()] if "effort" in row else None,
-        archs=archs.lds_below(int(lds[4:])) if row.pop("archs", "ALL").startswith("lds<") else getattr(archs, lds),
+        archs=getattr(archs, row.pop("archs", "ALL")),
         en=Text(*row.pop("en")), zh=Text(*row.pop("zh")),
         needs=tuple(row.pop("needs", ())), **row,
     )  # fmt: skip

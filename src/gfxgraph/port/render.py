@@ -6,7 +6,7 @@ Stays out: stdout; the caller owns the console.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from typing import Any
 
 from rich.console import Console
@@ -17,7 +17,7 @@ from rich.text import Text as Line
 
 from gfxgraph.port.audit import Audit
 from gfxgraph.port.impact import impact_of, rank
-from gfxgraph.port.model import Effort, Finding, Fix, Severity, fill
+from gfxgraph.port.model import Finding, Fix, Severity, fill
 from gfxgraph.port.phases import phase_title, word
 from gfxgraph.port.registry import find
 
@@ -77,7 +77,6 @@ def _rule(rule_id: str, places: list[Finding], audit: Audit, console: Console, l
     head = (
         f"[{_STYLE[worst]}]{word(worst.label, lang)}[/] [bold]{rule.id}[/] {rule.code} · {escape(text.title)} "
         f"[dim]({len(places)}; {word(impact_of(rule.code).label, lang)}; "
-        f"{word('effort', lang)} {word(rule.cost.label, lang)}, "
         f"{word('fix', lang)} {word(rule.fix.value, lang)})[/]"
     )
     console.print(Padding(head, (0, 0, 0, 2)))
@@ -149,19 +148,7 @@ def _totals(audit: Audit, console: Console, lang: str) -> None:
     if not audit.findings:
         console.print(f"[green]{word('clean', lang)}[/]")
     else:
-        table = Table(show_edge=False, pad_edge=False, box=None)
-        table.add_column(word("phase", lang))
-        efforts = list(Effort)
-        for effort in efforts:
-            table.add_column(f"{word('effort', lang)} {word(effort.label, lang)}", justify="right")
-        table.add_column(word("total", lang), justify="right")
-        counts = Counter((f.phase, f.effort) for f in audit.findings)
-        for phase in sorted({f.phase for f in audit.findings}):
-            row = [counts[(phase, e)] for e in efforts]
-            table.add_row(f"{phase} {phase_title(phase, lang)}", *[str(n) if n else "·" for n in row], str(sum(row)))
-        sums = [sum(counts[(p, e)] for p in range(9)) for e in efforts]
-        table.add_row(word("total", lang), *map(str, sums), str(sum(sums)), style="bold")
-        console.print(table)
+        console.print(f"[bold]{len(audit.findings)} {word('findings', lang)}[/]")
     n_safe = sum(f.fix is Fix.SAFE for f in audit.findings)
     for count, key in (
         (n_safe, "safe_hint"),

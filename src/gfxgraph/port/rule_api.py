@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gfxgraph.port import bounded as re
-from gfxgraph.port.archs import INSTINCT3, lds_below
+from gfxgraph.port.archs import INSTINCT3
 from gfxgraph.port.engine import Context
 from gfxgraph.port.fix import lanes
 from gfxgraph.port.fix.edits import ROCM, Edit, EditRefusal, torch_import, torch_is_bound

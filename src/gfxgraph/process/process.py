@@ -175,10 +175,6 @@ def active_session() -> OngoingCapture | None:
     return stack[-1] if stack else None
 
 
-def in_forked_child() -> bool:
-    return _forked
-
-
 repairs: list[Callable[[], object]] = []
 """Calls that do, in this thread, what an interrupt has left undone (capture/undo.py)."""
 

@@ -111,11 +111,8 @@ class Suite:
         self.cases, silent_since = list(cases), ""
         for case in cases:
             if silent_since:
-                result = {
-                    **case,
-                    "outcome": "skip",
-                    "reason": f"the GPU has not answered since the case {silent_since}",
-                }
+                why = f"the GPU has not answered since the case {silent_since}"
+                result = {**case, "outcome": "skip", "reason": why}
             else:
                 result = self._run(case, case["name"])[0]
                 if result["outcome"] in ("crash", "hang") and not self.simulate and not self._answers():

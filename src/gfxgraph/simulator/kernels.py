@@ -188,14 +188,12 @@ class Kernels:
         self.device.threads.has_context = True
         call, keywords = self.twins(schema, args, kwargs)
         fresh = self._replace_outs(schema, keywords)
+        generator = None
         if schema.draws:
             state = self._generator(schema, args, kwargs).state
             in_capture = self.device.busy and self.device.current().capture is not None
-            at = state.take(_drawn(args, kwargs), in_capture)
-            set_argument(schema.generator, call, keywords, state.at(at))
-            result = _with_default(schema, state.at(at), call, keywords)
-        else:
-            result = schema.op(*call, **keywords)
+            generator = state.at(state.take(_drawn(args, kwargs), in_capture))
+        result = _called(schema, generator, call, keywords)
         for name in fresh:
             self._write_out(kwargs[name], keywords[name])
         return self._hand_back(schema, args, kwargs, result)
@@ -334,7 +332,7 @@ class Kernels:
                 results.append(argument(where, args, kwargs))
             else:
                 results.append(self._promise(spec, node, args))
-        node.run = _Runner(schema)
+        node.run = functools.partial(_run_again, schema)
         if stream.capture is not None:  # otherwise the stream is stuck or hangs, and the work is lost
             self.device.record(stream, node)
         if len(schema.returned) == 1:
@@ -389,13 +387,9 @@ class Kernels:
         stand_in_call = [_stand_in(value) for value in call]
         stand_in_keywords = {name: _stand_in(value) for name, value in keywords.items()}
         fresh = self._replace_outs(schema, stand_in_keywords)
-        generator = torch.Generator("cpu")
+        generator = torch.Generator("cpu") if schema.draws else None
         try:
-            if schema.draws:
-                set_argument(schema.generator, stand_in_call, stand_in_keywords, generator)
-                result = _with_default(schema, generator, stand_in_call, stand_in_keywords)
-            else:
-                result = schema.op(*stand_in_call, **stand_in_keywords)
+            result = _called(schema, generator, stand_in_call, stand_in_keywords)
         except RuntimeError:
             # Ones may be invalid input (a singular matrix); shapes alone may be enough.
             stand_in_call = [_on_meta(value) for value in stand_in_call]
@@ -412,36 +406,21 @@ class Kernels:
         return specs
 
 
-class _Runner:
-    """Performs a recorded op on the present contents of its slots."""
-
-    __slots__ = ("schema",)
-
-    def __init__(self, schema: OpSchema) -> None:
-        self.schema = schema
-
-    def __call__(self, node: RecordedNode, generator: torch.Generator | None) -> None:
-        schema = self.schema
-        call, keywords = node.call
-        outs = {}
-        if schema.outs:
-            outs = {name: keywords[name] for name in schema.outs if isinstance(keywords.get(name), Tensor)}
-            keywords = {**keywords, **{name: torch.empty(0, dtype=out.dtype) for name, out in outs.items()}}
-        if generator is not None:
-            call, keywords = list(call), dict(keywords)
-            set_argument(schema.generator, call, keywords, generator)
-            result = _with_default(schema, generator, call, keywords)
-        else:
-            result = schema.op(*call, **keywords)
-        for name, out in outs.items():
-            out.copy_(keywords[name])
-        if node.outputs:
-            results = (result,) if len(schema.returned) == 1 else result
-            new = (value for where, value in zip(schema.returned, results) if where is None)
-            written = {id(tensor) for tensor in _tensors_in(call)}
-            values = (value for value in _tensors_in(new) if id(value) not in written)
-            for output, value in zip(node.outputs, values):
-                output.copy_(value)
+def _run_again(schema: OpSchema, node: RecordedNode, generator: torch.Generator | None) -> None:
+    """Perform a recorded operation on the present contents of its slots."""
+    call, keywords = list(node.call[0]), dict(node.call[1])
+    outs = {name: keywords[name] for name in schema.outs if isinstance(keywords.get(name), Tensor)}
+    keywords |= {name: torch.empty(0, dtype=out.dtype) for name, out in outs.items()}
+    result = _called(schema, generator, call, keywords)
+    for name, out in outs.items():
+        out.copy_(keywords[name])
+    if node.outputs:
+        results = (result,) if len(schema.returned) == 1 else result
+        new = (value for where, value in zip(schema.returned, results) if where is None)
+        written = {id(tensor) for tensor in _tensors_in(call)}
+        values = (value for value in _tensors_in(new) if id(value) not in written)
+        for output, value in zip(node.outputs, values):
+            output.copy_(value)
 
 
 def _run(node: RecordedNode, generator: torch.Generator | None) -> None:
@@ -486,7 +465,11 @@ def _has_mask(args: tuple[Any, ...]) -> bool:
     return any(mask.is_cuda or args[0].is_cuda for mask in masks)
 
 
-def _with_default(schema: OpSchema, generator: torch.Generator, call: list[Any], keywords: dict[str, Any]) -> Any:
+def _called(schema: OpSchema, generator: torch.Generator | None, call: list[Any], keywords: dict[str, Any]) -> Any:
+    """The operation's result; one that draws gets the generator, in place of what the call says."""
+    if generator is None:
+        return schema.op(*call, **keywords)
+    set_argument(schema.generator, call, keywords, generator)
     if schema.generator is not None and (isinstance(schema.generator, str) or schema.generator < len(call)):
         return schema.op(*call, **keywords)
     # The op takes no generator, or none was passed by position: lend it the process's CPU generator.

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from gfxgraph.simulator.runtime import SimulatedEvent
 
@@ -76,11 +77,11 @@ class _Launched:
 
 def _run(sim: Simulator, name: str, launched: _Launched, *args: object) -> Any:
     op = getattr(torch.ops.c10d, name).default
-    device = [tensor for tensor in _tensors(args) if tensor.is_cuda]
+    device = [each for each in pytree.tree_leaves(args) if isinstance(each, Tensor) and each.is_cuda]
 
     def compute(*twins: Tensor) -> None:
         by_tensor = {id(tensor): twin for tensor, twin in zip(device, twins)}
-        result = op(*_replaced(args, by_tensor))
+        result = op(*pytree.tree_map_only(Tensor, lambda tensor: by_tensor.get(id(tensor), tensor), args))
         work = result[-1] if isinstance(result, tuple) else result
         torch._C._distributed_c10d.Work.unbox(work).wait()
 
@@ -129,15 +130,3 @@ def _finished() -> Any:
     future: Any = torch.futures.Future()
     future.set_result(None)
     return future
-
-
-def _tensors(item: object) -> list[Tensor]:
-    if isinstance(item, (list, tuple)):
-        return [tensor for part in item for tensor in _tensors(part)]
-    return [item] if isinstance(item, Tensor) else []
-
-
-def _replaced(item: object, by_tensor: dict[int, Tensor]) -> Any:
-    if isinstance(item, (list, tuple)):
-        return type(item)(_replaced(part, by_tensor) for part in item)
-    return by_tensor.get(id(item), item)

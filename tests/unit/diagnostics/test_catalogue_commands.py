@@ -32,7 +32,7 @@ PIP = set(
     torch[device-{arch}] torchvision[device-{arch}] rocm[libraries] rocm[devel] rocm[libraries,device-{arch}]
     /opt/rocm/share/amd_smi ./native ./gfxGRAPH vllm . sglang
     .[{extra}] gfxgraph-VERSION-py3-none-any.whl[{extra}]
-    transformers onnxruntime-migraphx torchcodec cmake<4
+    transformers onnxruntime-migraphx torchcodec cmake<4 iree-base-compiler
     """.split()
 )
 INDEXES = ("https://download.pytorch.org/whl/rocm", "https://repo.amd.com/rocm/whl/", "https://stable.repo.amd.com/rocm/",

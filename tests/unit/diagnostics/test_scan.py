@@ -37,6 +37,12 @@ def test_settled_failures_are_counted() -> None:
     assert max(hit.count for hit in scanned(text).hits.values()) == 3000
 
 
+def test_a_number_that_belongs_to_the_message_is_no_repetition() -> None:
+    """A line that differs from a failure only in such a number is searched for itself."""
+    text = "amdgpu: UTCL2 client ID: 0x1\namdgpu: UTCL1 client ID: 0x1\namdgpu: UTCL2 client ID: 0x2\n"
+    assert max(hit.count for hit in scanned(text).hits.values()) == 2
+
+
 def test_a_failure_after_a_passed_test_counts() -> None:
     """What a test provoked that passed does not count, as far as its marks are near; in one that failed it does."""
     provoked = "".join(BUSY.format(i, i) + FAULT.format(1, i) for i in range(5))

@@ -31,7 +31,7 @@ PTX = '__global__ void p() { asm volatile("cp.async.wait_all;"); }\n'
         ({"setup.py": SETUP, "k.cu": KERNEL}, PortingRoute.HIPIFY),
         ({"k.cu": KERNEL, "Makefile": "hip:\n\thipcc k.cu\n"}, PortingRoute.EXISTING),
         ({"a.cu": PTX, "b.cu": PTX, "setup.py": SETUP}, PortingRoute.DUAL),
-        ({"m.py": "import triton\n\nif x.target.backend == 'cuda':\n    pass\n"}, PortingRoute.TRITON),
+        ({"m.py": "import triton\n\nC = triton.Config({}, num_warps=32)\n"}, PortingRoute.TRITON),
         ({"m.py": "import torch\n"}, PortingRoute.NONE),
     ],
 )
@@ -66,19 +66,19 @@ def test_the_impact_is_the_rules() -> None:
 def test_agent_document_and_gate(tmp_path: Path) -> None:
     """The document ranks findings; the gate passes when nothing that breaks is left but what is accepted."""
     root = tmp_path / "repo"
-    gate = "import torch\n\ncap = torch.cuda.get_device_capability()\nassert cap >= (8, 0)\nbf16 = cap >= (8, 0)\n"
+    gate = "import torch\n\ncap = torch.cuda.get_device_capability()\nassert cap >= (9, 0)\nold = cap < (9, 0)\n"
     write(root, {"m.py": gate, "a.cpp": CPP})
     cli, saved = CliRunner(), tmp_path / "port.json"
     done = cli.invoke(command, ["agent", str(root), "--json"])
     data = json.loads(done.output)
     assert done.exit_code == 0
-    assert [w["impact"] for w in data["work"]] == ["silent", "silent", "name"]
+    assert [w["impact"] for w in data["work"]] == ["silent", "name"]
     saved.write_text(done.output)
     assert cli.invoke(command, ["agent", str(root), "--gate", str(saved)]).exit_code == 1
     cli.invoke(command, ["fix", str(root), "--unsafe", "--apply"])
     half = json.loads(cli.invoke(command, ["agent", str(root), "--gate", str(saved)]).output)
-    assert not half["passed"] and [f["line"] for f in half["left"]] == [5] and not half["new"]
-    data["gate"]["accepted"] = {half["left"][0]["fingerprint"]: "bf16 is there on every target"}
+    assert not half["passed"] and [f["lines"] for f in half["left"]] == [[3, 5]] and not half["new"]
+    data["gate"]["accepted"] = {half["left"][0]["fingerprint"]: "no AMD GPU is older"}
     saved.write_text(json.dumps(data))
     passed = cli.invoke(command, ["agent", str(root), "--gate", str(saved)])
     assert passed.exit_code == 0 and json.loads(passed.output)["accepted"] == 1

@@ -75,11 +75,3 @@ def test_named_toolchain(run: Run, path: str, text: str) -> None:
 def test_what_holds_on_amd_too(run: Run, path: str, text: str) -> None:
     """A device name, a message and a choice between both vendors are no findings."""
     assert run({path: text}).findings == []
-
-
-def test_the_projects_own_library_chosen_by_name(run: Run) -> None:
-    """A name or a pattern with "cuda" in a file that loads libraries."""
-    names = 'a = f"libfoo_cuda{version}.so"\nb = re.search(r"cuda(\\d+)", path)\n'
-    found = run({"a.py": "import ctypes, re\n\n" + names + "ctypes.CDLL(a)\n"}).findings
-    assert [f.line for f in found if f.code == "cuda-dso"] == [3, 4]
-    assert not [f for f in run({"a.py": "import re\n\n" + names}).findings if f.code == "cuda-dso"]

@@ -72,19 +72,7 @@ class _Torch:
         self.version = type("version", (), {"hip": hip, "cuda": None if hip else "12.4"})
 
 
-TAIL = """__global__ void k(float* s) {
-  for (int o = blockDim.x >> 1; o > 32; o >>= 1) {
-    if (threadIdx.x < o) { s[threadIdx.x] += s[threadIdx.x + o]; }
-    __syncthreads();
-  }
-
-  for (int o = 32; o > 0; o >>= 1) {
-    if (threadIdx.x < o) { s[threadIdx.x] += s[threadIdx.x + o]; }
-    __syncwarp();
-  }
-  s[0] = 1;
-}
-"""
+SHUFFLE = "__global__ void k(int* o) { o[0] = __shfl_sync(0xffffffff, o[0], 0); }\n"
 
 
 SETUP = """from setuptools import setup
@@ -107,12 +95,12 @@ def test_guards_of_cpp(tmp_path: Path) -> None:
     """Conditions gain HIP's name; a version stays a decision."""
     files = {
         "a.cuh": "#ifdef __CUDA_ARCH__\nint d;\n#endif\n#if __CUDA_ARCH__ < 700\nint e;\n#endif\n",
-        "b.cpp": "#ifdef MY_WITH_CUDA\nint run();\n#endif\n",
+        "b.cpp": "#ifndef __CUDACC__\nint run();\n#endif\n",
     }
     made = fixed(tmp_path, files)
     assert "#if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)" in made["a.cuh"].new
     assert "#if __CUDA_ARCH__ < 700" in made["a.cuh"].new and made["a.cuh"].refused
-    assert made["b.cpp"].new.startswith("#if defined(MY_WITH_CUDA) || defined(MY_WITH_HIP)\n")
+    assert made["b.cpp"].new.startswith("#if !defined(__CUDACC__) && !defined(__HIPCC__)\n")
 
 
 CMAKE = """cmake_minimum_required(VERSION 3.18)
@@ -178,14 +166,14 @@ def test_suggested_means_that_a_diff_can_be_had() -> None:
 
 def test_fix_says_what_it_leaves(tmp_path: Path) -> None:
     """Every finding without an edit is named with its reason, every precondition with its rule."""
-    files = {"k.cu": TAIL, "m.py": f"{GATE}bf16 = cap >= (8, 0)\n", "w.cu": "#define WARP_SIZE 32\n"}
+    files = {"k.cu": SHUFFLE, "m.py": f"{GATE}bf16 = cap >= (8, 0)\n", "w.cu": "#define WARP_SIZE 32\n"}
     write(tmp_path, files)
     output = (
         CliRunner().invoke(command, ["fix", str(tmp_path), "--unsafe", "--output", str(tmp_path / "p.patch")]).output
     )
     assert re.search(r"check GFX301 \(1\): only device code reads it", output)
     assert re.search(r"left GFX101 capability-gate \(1\): .*a decision", output)
-    assert re.search(r"left GFX330 warp-tail \(\d\): no diff for this: ", output)
+    assert re.search(r"left GFX303 sync-mask-32 \(\d\): no diff for this: ", output)
 
 
 def test_widths_are_wide_on_amd_only(tmp_path: Path) -> None:

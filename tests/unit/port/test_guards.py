@@ -30,7 +30,6 @@ GUARDED = {
     "system": f"SYSTEM = find()\nif SYSTEM == 'rocm':\n    x = 1\nelif SYSTEM == 'cuda':\n    x = {GATE}\n",
     "env-or-version": f"V = os.getenv('CUDA_VERSION') or torch.version.cuda\nif V:\n    x = {GATE}\n",
     "getattr": f"if getattr(torch.version, 'hip', None) is None:\n    x = {GATE}\n",
-    "private-helper": f"def _nv():\n    return {GATE}\n\nx = None if is_rocm else _nv()\n",
     "type-checking": f"from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    x = {GATE}\n",
     "comprehension": f"x = [{GATE} for _ in y if not is_rocm]\n",
 }  # fmt: skip
@@ -70,15 +69,6 @@ def test_guards_are_followed_into_other_files(run: Run) -> None:
         "pkg/bad.py": f"import torch\nfrom .env import something as ours\nx = not ours() and {GATE}\n",
     }
     assert [f.path for f in run(files).findings] == ["pkg/bad.py"]
-
-
-def test_module_imported_only_under_a_guard(run: Run) -> None:
-    """Findings in a module that AMD never imports are guarded."""
-    inner = f"import torch\nx = {GATE}\n"
-    head = "import torch\nif torch.version.hip is None:\n    from pkg import nv\n"
-    assert not run({"pkg/__init__.py": "", "pkg/nv.py": inner, "main.py": head}).findings
-    both = {"pkg/__init__.py": "", "pkg/nv.py": inner, "main.py": head, "also.py": "from pkg import nv\n"}
-    assert codes(run(both)) == ["capability-gate"]
 
 
 def test_architecture_guards_keep_the_others(run: Run) -> None:

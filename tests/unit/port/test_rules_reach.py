@@ -95,15 +95,6 @@ def test_warp_size_in_other_dress(run: Run) -> None:
     assert lines(run({"w.cuh": text}), "GFX301") == [1, 2]
 
 
-def test_labels_of_nvidia_architectures(run: Run) -> None:
-    """Labels compared, put together or asked as a flag; words that merely begin so are left alone."""
-    text = (
-        'import torch\n\nif arch == "sm90":\n    pass\nlabel = f"sm_{major}{minor}"\nassert SM89_ENABLED\n'
-        'if HAS_SM80:\n    pass\nname = f"prism{n}"\nif small == "sm":\n    pass\n'
-    )
-    assert lines(run({"m.py": text}), "GFX124") == [3, 5, 6, 7]
-
-
 def test_mask_members_and_narrow_masks(run: Run) -> None:
     """A mask kept in a 32-bit member is one, however it is reached; a 64-bit one is not."""
     text = (

@@ -15,7 +15,6 @@ the same. Two traces are the same program for a call if both, on fake tensors of
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,8 +40,6 @@ if TYPE_CHECKING:
 
 Named = Mapping[int, Mapping[int, str]]
 """By position of the tensor, then by dim: the dynamic dim's name."""
-MOST_SIDES = 4
-"""Most traces of one program, for sizes at which torch computes it differently."""
 MOST_UNKNOWN = 32
 """Calls that wait for one of their bucket's size; from then on such sizes run eagerly."""
 REFUSED = "padding refused"
@@ -74,33 +71,25 @@ class PaddingRefusal:
         )
 
 
-def choose(
-    at: Callable[[Mapping[str, int]], Independence | None], actual: Mapping[str, int], bucket: Mapping[str, int]
-) -> bool | PaddingRefusal:
+def choose(found: Independence, actual: Mapping[str, int], bucket: Mapping[str, int]) -> bool | PaddingRefusal:
     """Whether padding must repeat the last row, or why nothing may be padded.
 
     Args:
-        at: the verdicts that hold for calls of these sizes; None if there are none.
+        found: the verdict on the program that calls of these sizes run.
     """
     padded = [name for name, n in actual.items() if bucket[name] != n]
-    found: list[Independence] = []
-    for chosen in itertools.product(*[(actual[name], bucket[name]) for name in padded]):
-        sizes = {**actual, **dict(zip(padded, chosen))}
-        there = at(sizes)
-        if there is None:
+    for name in padded:
+        if name not in found.dims:
+            why = f"it reads only the number of rows of {name}, not the rows; pass the number as a tensor"
+            return PaddingRefusal(why)
+        verdict = found.dims[name]
+        if verdict.refusal:
+            return PaddingRefusal(verdict.refusal, verdict.op, verdict.where)
+    for sizes in (actual, bucket):
+        if not found.holds(sizes):
             shown = ", ".join(f"{name}={n}" for name, n in sizes.items())
             return PaddingRefusal(f"the function is a different program for sizes {shown}")
-        for name in padded:
-            if name not in there.dims:
-                why = f"it reads only the number of rows of {name}, not the rows; pass the number as a tensor"
-                return PaddingRefusal(why)
-            verdict = there.dims[name]
-            if verdict.refusal:
-                return PaddingRefusal(verdict.refusal, verdict.op, verdict.where)
-            if found and found[0].dims[name] != verdict:
-                return PaddingRefusal(OTHER)
-        found.append(there)
-    return any(found[0].dims[name].needs_last for name in padded)
+    return any(found.dims[name].needs_last for name in padded)
 
 
 class Judge:
@@ -137,12 +126,12 @@ class Judge:
         """By sizes and bucket, as text."""
         self._n_unknown = 0
         """Calls at whose bucket's size the function was not called yet."""
-        self._known: dict[Any, list[Independence]] = {}
-        """The verdicts by program: those of its first trace, and of traces for sizes that it does not cover."""
+        self._known: dict[Any, Independence] = {}
+        """The verdicts by program."""
 
     def explain(self) -> list[str]:
         """One line for each dim of each judged program."""
-        found = [verdict for known in self._known.values() for each in known for verdict in each.dims.values()]
+        found = [verdict for known in self._known.values() for verdict in known.dims.values()]
         return list(dict.fromkeys(verdict.explain() for verdict in found))
 
     def judge(self, route: Route, call: Call) -> Any:
@@ -174,7 +163,7 @@ class Judge:
         if actual == bucketed.bucket:
             return False
         program = None if self._front is None else self._program(call.world, call)
-        return choose(self._verdicts(call, dims, program), actual, bucketed.bucket)
+        return choose(self._verdict(call, dims, program), actual, bucketed.bucket)
 
     def run_known(self, args: Args, kwargs: Kwargs) -> tuple[Any, World | None]:
         """Run the function eagerly, and return its world too; traced now if it has none."""
@@ -194,10 +183,11 @@ class Judge:
         program = self._in_bucket(call, *_with_tensors(call, copies))
         if isinstance(program, PaddingRefusal):
             return self._run(*call.args, **call.kwargs), program
-        found = choose(self._verdicts(call, dims, program), bucketed.actual, bucketed.bucket)
+        verdict = self._verdict(call, dims, program)
+        found = choose(verdict, bucketed.actual, bucketed.bucket)
         if isinstance(found, PaddingRefusal):
             return self._run(*call.args, **call.kwargs), found
-        outside, written = self._written(call, program, dims, copies)
+        outside, written = self._written(call, program, verdict, copies)
         for copy, tensor in zip(copies, call.tensors):
             if copy.size() != tensor.size():
                 pad(copy, tensor.size())
@@ -250,45 +240,25 @@ class Judge:
 
     # -- verdicts -------------------------------------------------------------------------------------
 
-    def _of(self, call: Call, dims: Named, program: FxProgram | None) -> list[Independence]:
-        """The verdicts that are known of a program."""
-        which = call.world.token if program is None else program.graph
-        return self._known.setdefault((call.kind_with_dims(dims), which), [])
-
-    def _verdicts(
-        self, call: Call, dims: Named, program: FxProgram | None
-    ) -> Callable[[Mapping[str, int]], Independence | None]:
-        """The verdict on the padding of a program, for given sizes.
-
-        What the trace of an FX graph assumes about sizes only decides how torch computes them (a convolution of few
-        rows takes another kernel), so other sizes get a trace of their own. A function that is not traced by Dynamo
-        may itself be another program there.
-        """
+    def _verdict(self, call: Call, dims: Named, program: FxProgram | None) -> Independence:
+        """The verdict on the padding of a program; None is the function itself, which is not traced by Dynamo."""
         # lazily: sympy and Dynamo take longer to import than torch, and only padding needs them here
         from gfxgraph.callables.padding.rows import rows_independent
-
-        known = self._of(call, dims, program)
-        most = 1 if program is None else MOST_SIDES
 
         def alone(*given: Tensor) -> Any:
             args, kwargs = _with_tensors(call, given)
             return self._fn(*args, **kwargs)
 
-        about: tuple[Any, Sequence[Any], Named] = alone, call.tensors, dims
-        if program is not None:
-            about = program.graph, program.inputs, program.dynamic(call.tensors, dims)
-
-        def at(sizes: Mapping[str, int]) -> Independence | None:
-            found = next((each for each in known if each.holds(sizes)), None)
-            if found is None and len(known) < most:
-                found = rows_independent(*about, sizes)
-                known.append(found)
-            return found if found is not None and found.holds(sizes) else None
-
-        return at
+        which = call.kind_with_dims(dims), call.world.token if program is None else program.graph
+        if which not in self._known:
+            about: tuple[Any, Sequence[Any], Named] = alone, call.tensors, dims
+            if program is not None:
+                about = program.graph, program.inputs, program.dynamic(call.tensors, dims)
+            self._known[which] = rows_independent(*about)
+        return self._known[which]
 
     def _written(
-        self, call: Call, program: FxProgram | None, dims: Named, copies: list[Tensor]
+        self, call: Call, program: FxProgram | None, verdict: Independence, copies: list[Tensor]
     ) -> tuple[list[Tensor], list[Written]]:
         """External tensors that the function writes to, and written arguments: name, the call's tensor, the padded
         run's.
@@ -297,8 +267,7 @@ class Judge:
         outside: list[Tensor] = list(getattr(call.world, "written", ()))
         written: list[Written] = []
         places = program.places(call.tensors) if program is not None else {i: i for i in range(len(names))}
-        known = self._of(call, dims, program)
-        for at in sorted({at for each in known for verdict in each.dims.values() for at in verdict.written}):
+        for at in sorted({at for each in verdict.dims.values() for at in each.written}):
             i = places.get(at)
             if i is None:
                 assert program is not None

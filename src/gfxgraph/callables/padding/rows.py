@@ -24,6 +24,7 @@ Source: docs/decisions/0110; tests/unit/callables/padding/test_rows.py.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -108,7 +109,6 @@ def rows_independent(
     graph: fx.GraphModule | Callable[..., Any],
     inputs: Sequence[Any],
     dynamic: Dynamic,
-    hints: Mapping[str, int] | None = None,
 ) -> Independence:
     """Decide for each dynamic dim whether the graph may run with more rows than the call has.
 
@@ -117,13 +117,13 @@ def rows_independent(
             tensors that can be traced here.
         inputs: one call's, in the order of the graph's placeholders.
         dynamic: by position of the input, then by dim: the dynamic dim's name. Equal names are equal sizes.
-        hints: sizes of the dynamic dims by which torch chooses between kernels; the inputs' by default.
 
     Returns:
         The verdicts. A graph that cannot be traced is refused for every dim.
     """
     env = ShapeEnv(duck_shape=False)
-    symbols, sizes = _symbols(env, inputs, dynamic, hints or {})
+    sizes = _symbols(env, inputs, dynamic)
+    symbols = {name: size.node.expr for name, size in sizes.items()}
     mode = _Follower(env)
     try:
         fakes, results = _run(graph, inputs, dynamic, mode, sizes)
@@ -176,8 +176,8 @@ def _run(
             with enable_python_dispatcher(), torch._C._AutoDispatchBelowAutograd():
                 if isinstance(call, fx.GraphModule):
                     _bind_sizes(call, fakes, dynamic, sizes)
-                    call = _WithLines(call, mode).run
-                with mode:
+                    call = fx.Interpreter(call).run
+                with fx.traceback.preserve_node_meta(), mode:
                     mode.is_recording = True
                     return fakes, call(*fakes)
         except _FAILURES as error:
@@ -193,6 +193,7 @@ _WHOLE = frozenset(
     )
 )  # fmt: skip
 """Operations that are judged as one: torch takes them apart by merging dims, or by kernels of one device."""
+_CONVOLUTION = torch.ops.aten.convolution.default
 
 
 class _Follower(FakeTensorMode):
@@ -202,7 +203,6 @@ class _Follower(FakeTensorMode):
         super().__init__(shape_env=env, allow_non_fake_inputs=True)
         self.env = env
         self.tape: list[Operation] = []
-        self.stack_trace: str | None = None
         self.is_recording = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -218,11 +218,14 @@ class _Follower(FakeTensorMode):
             if any(not isinstance(t, FakeTensor) for t in _written_by(func, args, kwargs)):
                 raise NotTraced(f"{func._schema.name} writes to a tensor that is no argument")
         self.is_recording = False  # operations run by an operation's fake implementation are part of it
+        # Which kernel a convolution takes for how many rows is no other program.
+        is_any = self.env.suppress_guards() if func is _CONVOLUTION else contextlib.nullcontext()
         try:
-            out = super().__torch_dispatch__(func, types, args, kwargs)
+            with is_any:
+                out = super().__torch_dispatch__(func, types, args, kwargs)
         finally:
             self.is_recording = True
-        self.tape.append(Operation(func, args, kwargs, out, self.stack_trace))
+        self.tape.append(Operation(func, args, kwargs, out, fx.traceback.get_current_meta().get("stack_trace")))
         return out
 
 
@@ -242,37 +245,20 @@ _FAILURES = (
 )  # fmt: skip
 
 
-class _WithLines(fx.Interpreter):
-    """Runs a graph, and tells the recorder the source line of each node."""
-
-    def __init__(self, module: fx.GraphModule, recorder: _Follower) -> None:
-        super().__init__(module)
-        self._recorder = recorder
-
-    def run_node(self, n: fx.Node) -> Any:
-        self._recorder.stack_trace = n.meta.get("stack_trace")
-        return super().run_node(n)
-
-
 def example_of(node: fx.Node) -> Any:
     """What stood for a node when it was traced."""
     return node.meta.get("val", node.meta.get("example_value"))
 
 
-def _symbols(
-    env: ShapeEnv, inputs: Sequence[Any], dynamic: Dynamic, hints: Mapping[str, int]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """For each dynamic dim's name a symbol, and the size that it stands for."""
-    symbols: dict[str, Any] = {}
+def _symbols(env: ShapeEnv, inputs: Sequence[Any], dynamic: Dynamic) -> dict[str, Any]:
+    """A symbolic size for each dynamic dim's name."""
     sizes: dict[str, Any] = {}
-    for i, dims in dynamic.items():
-        for dim, name in dims.items():
-            if name not in symbols:
-                hint = max(hints.get(name, int(inputs[i].shape[dim])), 2)
-                source = ConstantSource(f"size_{name}")
-                symbols[name] = env.create_symbol(hint, source, DimDynamic.DYNAMIC, constraint_dim=None)
-                sizes[name] = env.create_symintnode(symbols[name], hint=hint, source=source)
-    return symbols, sizes
+    for i, dim, name in ((i, dim, name) for i, dims in dynamic.items() for dim, name in dims.items()):
+        if name not in sizes:
+            hint, source = max(int(inputs[i].shape[dim]), 2), ConstantSource(f"size_{name}")
+            symbol = env.create_symbol(hint, source, DimDynamic.DYNAMIC, constraint_dim=None)
+            sizes[name] = env.create_symintnode(symbol, hint=hint, source=source)
+    return sizes
 
 
 def _fake(mode: FakeTensorMode, value: Any, dims: Mapping[int, str], sizes: Mapping[str, Any]) -> Any:

@@ -164,10 +164,12 @@ def _leaving_restless(seen: Seen, wrap: Func) -> Func:
 
     def wrap_settled(self: Tracker, value: object) -> object:
         name = name_of(self.source)
+        if isinstance(value, collections.deque) and value.maxlen is not None:
+            return _leaving(self, value)
         if isinstance(value, list | collections.deque) and not name.startswith(("L['args']", "L['kwargs']")):
             lengths = seen.setdefault(name, set())
             lengths.add(len(value))
-            if len(lengths) > MOST_LENGTHS or isinstance(value, collections.deque) and value.maxlen is not None:
+            if len(lengths) > MOST_LENGTHS:
                 return _leaving(self, value)
         return wrap(self, value)
 

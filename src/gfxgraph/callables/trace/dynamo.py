@@ -579,7 +579,9 @@ class Frontend:
             entry.has_world = True
             broke = [why for why, n in counters["graph_break"].items() if n > breaks.get(why, 0)]
             found = found if new and found else entry.found
-            world = self._world(entry.guards, found, broke, args, kwargs)
+            with contextlib.ExitStack() as changes:
+                _leave_uncollected(changes)
+                world = self._world(entry.guards, found, broke, args, kwargs)
             seen = [versions.before.get(id(t)) for t in world.tensors]
             world.written = [each[0] for each in seen if each is not None and each[0]._version != each[1]]
             if not world.why_pieces and any(

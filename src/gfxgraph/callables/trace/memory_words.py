@@ -54,47 +54,31 @@ def words_at(address: int, n: int) -> list[int]:
     return list((ctypes.c_uint64 * n).from_address(address))
 
 
-class Words:
-    """Word addresses of one phase.
+def differ(addresses: Iterable[int], name: str, names: dict[str, object]) -> str:
+    """An expression that is true if a word has changed since now.
 
     Args:
-        addresses: multiples of a word's size.
+        addresses: of the words of one phase, multiples of a word's size.
+        name: prefix of the names that the expression uses.
+        names: those names are added to it.
     """
-
-    def __init__(self, addresses: Iterable[int]) -> None:
-        runs = _runs(addresses)
-        self._views: list[tuple[memoryview, memoryview]] = []
-        self._gathered: list[tuple[Callable[[], bytes], bytes]] = []
-        if len(runs) <= _MOST_VIEWS or not _gather:
-            views = [memoryview((ctypes.c_uint64 * n).from_address(at)).cast("B").cast("Q") for at, n in runs]
-            self._views = [(view, memoryview(bytes(view)).cast("Q")) for view in views]
-            return
-        single = [at for at, n in runs if n == 1]
+    runs = _runs(addresses)
+    kept: list[tuple[Any, Any]] = []
+    if len(runs) <= _MOST_VIEWS or not _gather:
+        views = [memoryview((ctypes.c_uint64 * n).from_address(at)).cast("B").cast("Q") for at, n in runs]
+        kept = [(view, memoryview(bytes(view)).cast("Q")) for view in views]
+    else:
         # Three words are two overlapping pairs: nothing else is read.
         pairs = [at + _WORD * min(i, n - 2) for at, n in runs if n > 1 for i in range(0, n, 2)]
-        for read, places in zip(_gather, (single, pairs)):
+        for read, places in zip(_gather, ([at for at, n in runs if n == 1], pairs)):
             if places:
                 now = _gathering(read, places)
-                self._gathered.append((now, now()))
-
-    def differ(self, name: str, names: dict[str, object]) -> str:
-        """An expression that is true if a word has changed; adds the names it uses to ``names``, prefixed with
-        ``name``.
-        """
-        texts = []
-        for i, (now, seen) in enumerate((*self._views, *self._gathered)):
-            names |= {f"{name}_{i}": now, f"{name}_{i}_seen": seen}
-            texts.append(f"{name}_{i}{'()' if callable(now) else ''} != {name}_{i}_seen")
-        return " or ".join(texts)
-
-    def is_same(self) -> bool:
-        for view, seen in self._views:
-            if view != seen:
-                return False
-        for now, was in self._gathered:
-            if now() != was:
-                return False
-        return True
+                kept.append((now, now()))
+    texts = []
+    for i, (now, seen) in enumerate(kept):
+        names |= {f"{name}_{i}": now, f"{name}_{i}_seen": seen}
+        texts.append(f"{name}_{i}{'()' if callable(now) else ''} != {name}_{i}_seen")
+    return " or ".join(texts)
 
 
 def _runs(addresses: Iterable[int]) -> list[tuple[int, int]]:

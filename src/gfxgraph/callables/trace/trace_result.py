@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import dis
 import functools
@@ -85,12 +84,6 @@ def look(graph: Any) -> Found:
         raise torch._dynamo.exc.SkipFrame("it calls a nested_compile_region, whose backward needs a compiler")
     if any("set_materialize_grads" in code.co_names for code in output.tracing_context.traced_code):
         raise torch._dynamo.exc.SkipFrame("it calls ctx.set_materialize_grads(), which Dynamo ignores")
-    for each in output.side_effects.keepalive:
-        if type(each) is collections.deque and each.maxlen is not None:
-            known = output.side_effects.id_to_variable.get(id(each))
-            bound = getattr(known, "maxlen", None)
-            if bound is None or bound.as_python_constant() != each.maxlen:
-                raise torch._dynamo.exc.SkipFrame("it uses a deque with maxlen, which Dynamo ignores")
     mixed = _mixed_numbers(graph)
     if mixed:
         raise torch._dynamo.exc.SkipFrame(mixed)

@@ -41,7 +41,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.callables.trace.memory_words import Words, tag_of, word_of, words_of
+from gfxgraph.callables.trace.memory_words import differ, tag_of, word_of, words_of
 
 NOTHING = object()
 _NAMES_OF_READERS = frozenset(("super", "object", "__getattribute__"))
@@ -106,7 +106,7 @@ class Watch:
             before.append("if kept.has_changed: return False")
         for phase in (first, behind):
             if phase:
-                before.append(f"if {Words(phase).differ(f'words{len(before)}', names)}: return False")
+                before.append(f"if {differ(phase, f'words{len(before)}', names)}: return False")
         if asked:
             names["tensors_are_same"] = same_tensors(asked)
             lines.append("if not tensors_are_same(): return False")

@@ -172,7 +172,17 @@ def _torch_flags() -> list[str]:
     spec = importlib.util.find_spec("torch")
     places = [Path(p, "include") for p in (spec.submodule_search_locations or ())] if spec is not None else []
     found = [p for place in places for p in (place, place / "torch/csrc/api/include") if p.is_dir()]
-    return [word for p in (*found, Path(sysconfig.get_paths()["include"])) for word in ("-isystem", str(p))]
+    text = next((t for place in places if (t := _text(place.parent / "utils" / "cpp_extension.py"))), "")
+    lists = re.findall(r"^COMMON_HIP(?:CC)?_FLAGS = \[([^\]]{0,2000})\]", text, re.M)  # what torch's own build gives
+    macros = [m for row in lists for m in re.findall(r"['\"](-D[\w=]+)['\"]", row)]
+    return macros + [word for p in (*found, Path(sysconfig.get_paths()["include"])) for word in ("-isystem", str(p))]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except OSError:
+        return ""
 
 
 def _unit(

@@ -37,6 +37,14 @@ _DEMANDED = re.compile(
     re.M,
 )
 
+# ``#if X == 8``, other numbers, ``#else`` and ``#error``: the build must say which.
+_ONE_OF = re.compile(
+    r"^[ \t]*#[ \t]*if[ \t]+\(?[ \t]*(\w{1,80})[ \t]*==[ \t]*(\d{1,9})[ \t]*\)?[ \t]*\n"
+    r"(?:(?:(?![ \t]*#).{0,300}|[ \t]*#[ \t]*elif[ \t].{0,200}|[ \t]*#[ \t]*define[ \t].{0,200})\n){0,12}?"
+    r"[ \t]*#[ \t]*else[ \t]*\n\s{0,40}#[ \t]*error",
+    re.M,
+)
+
 
 @dataclass(frozen=True)
 class Unit:
@@ -181,7 +189,8 @@ def _macros(tree: Tree) -> Iterator[str]:
     """Macros that the build files define with a fixed text and that name the GPU, as HIP takes CUDA's place.
 
     One that CMake gives 1 in one branch and 0 in another is 1 where its name says that it is about the GPU; one that
-    a file of the tree demands by ``#error`` is defined where its name says so.
+    a file of the tree demands by ``#error`` is defined where its name says so; where it must be one of several
+    numbers it is the first.
     """
     switches: dict[str, set[str]] = {}
     for name in ("setup.py", "CMakeLists.txt", "Makefile", "configure", "meson.build"):
@@ -192,6 +201,8 @@ def _macros(tree: Tree) -> Iterator[str]:
         yield from (m[1] for m in re.finditer(r"(?<![\w-])-D[ ]?(\w*CUDA\w*)(?![\w=$({])", text) if "NO_" not in m[1])
         if name == "setup.py":
             yield from (m[1] for m in re.finditer(r"\(\s*[\"'](\w*CUDA\w*)[\"']\s*,\s*None\s*\)", text))
+        if name == "Makefile":
+            yield from _made(text)
         if name == "CMakeLists.txt":
             for m in re.finditer(r"(?<![\w-])(?:-D)?([A-Z]\w{2,60})=([01])(?!\w)", text):
                 switches.setdefault(m[1], set()).add(m[2])
@@ -200,6 +211,24 @@ def _macros(tree: Tree) -> Iterator[str]:
     demanded = {m[1] or m[2] for text in texts if "error" in text for m in _DEMANDED.finditer(text)} - switches.keys()
     defined = {m[1] for text in texts for m in re.finditer(r"#[ \t]*define[ \t]+(\w+)", text)} if demanded else set()
     yield from (f"{m}=1" for m in sorted(demanded - defined) if _OF_GPU.search(m) and not m.endswith("_VERSION"))
+    numbers = {m[1]: m[2] for text in reversed(texts) if "error" in text for m in _ONE_OF.finditer(text)}
+    yield from (f"{m}={n}" for m, n in sorted(numbers.items()) if not any(_defines(m, text) for text in texts))
+
+
+def _made(text: str) -> Iterator[str]:
+    """Macros that a makefile gives outside its conditions, the first of each name."""
+    depth, seen = 0, set()
+    for row in text.split("\n"):
+        row = row.partition("#")[0]
+        depth += bool(re.match(r"[ \t]*if(?:n?def|n?eq)\b", row)) - bool(re.match(r"[ \t]*endif\b", row))
+        for m in re.finditer(r"(?<![\w-])-D[ ]?(\w+)(=[\w.+-]+)?(?![\w=$({\"'\\])", row) if not depth else ():
+            if m[1] not in seen and not re.search(r"HIP|ROCM|NO_", m[1]):
+                seen.add(m[1])
+                yield m[1] + (m[2] or "")
+
+
+def _defines(name: str, text: str) -> bool:
+    return name in text and bool(re.search(rf"#[ \t]*define[ \t]+{name}\b", text))
 
 
 def _told(tree: Tree, commands: str | None) -> list[Unit]:

@@ -21,7 +21,6 @@ class Edit:
     Args:
         last_line: whole lines are replaced, from ``line`` to this one.
         needs: the precondition, in words, which a reviewer is to check.
-        absent: a macro that the edit asks for and that no build of NVIDIA's defines.
         define: lines that go below the file's last ``#include``, once.
     """
 
@@ -32,7 +31,6 @@ class Edit:
     last_line: int = 0
     needs: str = ""
     define: str = ""
-    absent: str = ""
     end: tuple[int, int] = (0, 0)
 
 

@@ -43,21 +43,16 @@ def check(path: str, old: str, new: str, edits: Sequence[Edit] = ()) -> GateVerd
                 return GateVerdict(False, f"line {e.line}: NVIDIA's path would change")
         return GateVerdict(True)
     if re.search(r"\.(cu|cuh|c|cc|cpp|cxx|h|hpp|hh|inl)$", path):
-        return check_cpp(old, new, frozenset(e.absent for e in edits if e.absent))
+        return check_cpp(old, new)
     if re.search(r"(^|/)CMakeLists\.txt$|\.cmake$", path):
         return check_cmake(old, new)
     return GateVerdict(False, "no gate for this kind of file")
 
 
-def check_cpp(old: str, new: str, absent: frozenset[str] = frozenset()) -> GateVerdict:
-    """Whether the lines with ROCm's macros undefined are the same in both texts.
-
-    Args:
-        absent: macros of the edit's own that no build of NVIDIA's defines; one that the old text knows is not taken.
-    """
-    macros = "|".join([_ROCM, *map(re.escape, absent - set(re.findall(r"\w+", old)))])
-    widened = re.compile(rf"\s*\|\|\s*defined\((?:{macros})\)")
-    ours, turned = re.compile(rf"defined\((?:{macros})\)"), re.compile(rf"!\s*defined\((?:{macros})\)")
+def check_cpp(old: str, new: str) -> GateVerdict:
+    """Whether the lines with ROCm's macros undefined are the same in both texts."""
+    widened = re.compile(rf"\s*\|\|\s*defined\((?:{_ROCM})\)|(?<=\))\s*&&\s*!\s*defined\((?:{_ROCM})\)")
+    ours, turned = re.compile(rf"defined\((?:{_ROCM})\)"), re.compile(rf"!\s*defined\((?:{_ROCM})\)")
 
     def read(line: str) -> Line:
         match = _DIRECTIVE.match(line)

@@ -24,9 +24,6 @@ class Modules(Protocol):
     def module(self, from_path: str, dotted: str) -> tuple[PyFile, str] | None:
         """The file that defines a dotted name, and what remains of the name inside it."""
 
-    def named_elsewhere(self, path: str, name: str) -> bool:
-        """Whether any other Python file mentions a name."""
-
 
 class Reach(Protocol):
     """Which lines of a file can run; ``python.PyGuards`` is one."""

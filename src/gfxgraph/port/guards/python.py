@@ -1,8 +1,7 @@
 """Guards in Python: find the condition that keeps a node from running in a world.
 
 Shapes understood: if/elif/else arms, ternaries, and/or terms, comprehension filters, early exits (return,
-raise, continue, break, assert, pytest.skip, sys.exit), skip decorators and marks, TYPE_CHECKING, and functions only
-ever called under a guard.
+raise, continue, break, assert, pytest.skip, sys.exit), skip decorators and marks, TYPE_CHECKING.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from gfxgraph.port.archs import Arch
 from gfxgraph.port.guards.conditions import Conditions, Modules
 from gfxgraph.port.guards.names import AMD_WORDS, words
 from gfxgraph.port.guards.worlds import DeviceKind, truth
-from gfxgraph.port.readers.python import Function, PyFile, text_of
+from gfxgraph.port.readers.python import PyFile, text_of
 
 _EXITS = frozenset({"sys.exit", "exit", "quit", "os._exit", "os.abort", "pytest.skip", "pytest.exit", "pytest.fail"})
 
@@ -33,9 +32,6 @@ class PyGuards:
         self._stop_cache: dict[tuple[int, DeviceKind], bool] = {}
         self._may_cache: dict[int, bool] = {}
         self._exclusions: dict[tuple[int, DeviceKind], ast.AST | None] = {}
-        self._uses: dict[str, list[ast.Name | ast.Attribute]] | None = None
-        self._call_reach: dict[tuple[int, DeviceKind], ast.AST | None] = {}
-        self._busy: set[tuple[int, DeviceKind]] = set()
 
     def exclusion(self, node: ast.AST, world: DeviceKind) -> ast.AST | None:
         """The guard that keeps a node from running in a world; None when it may run."""
@@ -53,9 +49,7 @@ class PyGuards:
             if found is not None:
                 break
             child = up
-        if (
-            not self._busy and not self.conditions.is_evaluating
-        ):  # else the answer may lack what is being asked just now
+        if not self.conditions.is_evaluating:  # else the answer may lack what is being asked just now
             self._exclusions.update(dict.fromkeys(passed, found))
         return found
 
@@ -72,7 +66,8 @@ class PyGuards:
                 tests = (test for generator in up.generators for test in generator.ifs if test is not child)
                 found = next((test for test in tests if truth(self.conditions.value(test, world)) is False), None)
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                found = self._not_called(up, child, world)
+                skips = (d for d in up.decorator_list if d is not child and self._skips(d, world))
+                found = next(skips, None)
         return found if found is not None else self._earlier_exit(up, child, world)
 
     def _not_taken(self, up: ast.If | ast.IfExp | ast.While, child: ast.AST, world: DeviceKind) -> ast.AST | None:
@@ -84,15 +79,6 @@ class PyGuards:
         if child in orelse and not isinstance(up, ast.While) and truth(self.conditions.value(up.test, world)) is True:
             return up.test
         return None
-
-    def _not_called(
-        self, up: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, child: ast.AST, world: DeviceKind
-    ) -> ast.AST | None:
-        """What keeps a function, or a class, from being used: a decorator that skips it, or all of its callers."""
-        for decorator in up.decorator_list:
-            if decorator is not child and self._skips(decorator, world):
-                return decorator
-        return self._call_sites(up, world) if isinstance(up, Function) else None
 
     def _earlier_exit(self, up: ast.AST, child: ast.AST, world: DeviceKind) -> ast.AST | None:
         if not isinstance(child, ast.stmt):
@@ -194,41 +180,6 @@ class PyGuards:
             if {"nvidia", "nv"} & set(parts):
                 return world.is_amd
         return False
-
-    def _call_sites(self, function: Function, world: DeviceKind) -> ast.AST | None:
-        """A function whose callers are all excluded in this world is excluded with them."""
-        if self._uses is None:
-            self._uses = {}
-            for node in self.file.nodes(ast.Name, ast.Attribute):
-                if isinstance(node.ctx, ast.Load):
-                    name = node.id if isinstance(node, ast.Name) else node.attr
-                    self._uses.setdefault(name, []).append(node)
-        key = (id(function), world)
-        if key in self._call_reach:
-            return self._call_reach[key]
-        if key in self._busy:
-            return None
-        uses = [u for u in self._uses.get(function.name, ()) if function not in self.file.ancestors(u)]
-        found: ast.AST | None = None
-        if uses and not function.name.startswith("test"):
-            self._busy.add(key)
-            for use in uses:  # one that can be reached settles it: names such as ``add`` have thousands
-                reason = self.exclusion(use, world)
-                if reason is None:
-                    found = None
-                    break
-                found = found or reason
-            self._busy.discard(key)
-            if found is not None and self._named_elsewhere(function):
-                found = None
-        self._call_reach[key] = found
-        return found
-
-    def _named_elsewhere(self, function: Function) -> bool:
-        """Whether another file of the repository names a function of this one's top level."""
-        if self.modules is None or function not in self.file.tree.body:
-            return False
-        return self.modules.named_elsewhere(self.file.path, function.name)
 
     def conditions_in(self, other: PyFile) -> Conditions:
         """The conditions of another file of the repository."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gfxgraph.port import bounded as re
@@ -31,11 +31,11 @@ AMD = re.compile(
 
 def hit(
     node: ast.AST, *, severity: Severity | None = None, archs: ArchSet | None = None, guarded_by: str = "",
-    group: str = "", **values: str,
+    **values: str,
 ) -> Hit:  # fmt: skip
     """A hit on a Python node."""
     line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
-    return Hit(line, column, node, values, severity, archs, guarded_by, group=group)
+    return Hit(line, column, node, values, severity, archs, guarded_by)
 
 
 def cpp_hit(
@@ -49,30 +49,15 @@ def cpp_hit(
 
 def line_hit(line: int, column: int = 0, **kwargs: Any) -> Hit:
     """A hit on a place without a node."""
-    fields = {
-        k: kwargs.pop(k)
-        for k in ("severity", "archs", "guarded_by", "end_line", "guard_free", "group")
-        if k in kwargs
-    }
+    fields = {k: kwargs.pop(k) for k in ("severity", "archs", "guarded_by", "end_line", "guard_free") if k in kwargs}
     return Hit(line, column, values=kwargs, **fields)
 
 
 def entry_hit(file: TextFile, entry: LogicalLine, pattern: str = "", **kwargs: Any) -> Hit:
     """A hit on a line of a shell script, Dockerfile or the like; the branch round it counts."""
-    fields = {k: kwargs.pop(k) for k in ("severity", "archs", "guarded_by", "end_line", "group") if k in kwargs}
+    fields = {k: kwargs.pop(k) for k in ("severity", "archs", "guarded_by", "end_line") if k in kwargs}
     line = file.where(entry, pattern) if pattern else entry.line
     return Hit(line, entry.column, entry, kwargs, **fields)
-
-
-def once_a_line(hits: Iterable[Hit]) -> Iterator[Hit]:
-    """Only the worst hit of each line, the first of several, in the order of the file."""
-    seen: set[int] = set()
-    for h in sorted(
-        hits, key=lambda h: (h.line, -(Severity.CRITICAL if h.severity is None else h.severity), h.column)
-    ):
-        if h.line not in seen:
-            seen.add(h.line)
-            yield h
 
 
 # -- Python ----------------------------------------------------------------------------------------
@@ -354,12 +339,6 @@ def may_exchange(text: str) -> bool:
     return any(word in text for word in _EXCHANGE_WORDS) and bool(EXCHANGE.search(text))
 
 
-def functions_with(file: CppFile, pattern: re.Pattern[str]) -> Iterator[tuple[Node, str]]:
-    """Innermost function definitions with a body in which a pattern is found, and their text without comments."""
-    if may_exchange(file.code) if pattern is EXCHANGE else pattern.search(file.code):
-        yield from ((node, text) for node, text in file.functions if pattern.search(text))
-
-
 def exchanges(file: CppFile, node: Node) -> bool:
     """Whether the function round a node exchanges values between lanes, or is a helper named for lanes or warps."""
     function = file.function(node)
@@ -368,22 +347,6 @@ def exchanges(file: CppFile, node: Node) -> bool:
     text = file.source(function)
     head = text.partition("{")[0]
     return bool(EXCHANGE.search(text)) or bool(re.search(r"(?i)lane|warp", head) and EXCHANGE.search(file.code))
-
-
-def exchange_lines(file: CppFile) -> set[int]:
-    """Lines of functions whose lanes exchange values."""
-    found: set[int] = set()
-    for node, _ in functions_with(file, EXCHANGE):
-        found |= set(range(file.line(node), int(node.end_point[0]) + 2))
-    return found
-
-
-def lines_of(file: CppFile, node: Node, text: str, pattern: str) -> Iterator[tuple[int, int, str]]:
-    """Places in a function where a pattern is found, as (line of the file, column, the match)."""
-    first = file.line(node)
-    for match in re.finditer(pattern, text):
-        start = text.rfind("\n", 0, match.start()) + 1
-        yield first + text.count("\n", 0, match.start()), match.start() - start, match.group()
 
 
 def body_of(file: CppFile, node: Node) -> str:

@@ -93,4 +93,4 @@ def build_for_cuda_only(f: PyFile, ctx: Context) -> Iterator[Hit]:
         if len(text) < 200 and text not in _HOLDS_ON_AMD and _OF_CUDA.fullmatch(text) and not f.is_docstring(node):
             statement = around(f, node)
             if not AMD.search(statement):
-                yield hit(node, expr=statement.split("\n")[0][:100], group="cuda")
+                yield hit(node, expr=statement.split("\n")[0][:100])

@@ -8,7 +8,7 @@ NAMES = frozenset({"torch", "torchvision", "torchaudio", "triton", "pytorch-trit
 
 
 def _severity(spec: str) -> Severity:
-    return Severity.HIGH if spec.lstrip("= ").strip() and spec.strip().startswith("==") else Severity.MEDIUM
+    return Severity.HIGH if spec.lstrip("= ").strip() and spec.strip().startswith("==") else Severity.INFO
 
 
 def torch_in_core_deps_requirements(f: RequirementFile, ctx: Context) -> Iterator[Hit]:
@@ -16,7 +16,7 @@ def torch_in_core_deps_requirements(f: RequirementFile, ctx: Context) -> Iterato
         return  # advice to readers, not metadata
     for need in f.core():
         if need.name in NAMES and "rocm" not in need.spec and need.group == "":
-            yield line_hit(need.line, severity=_severity(need.spec), name=need.name, spec=need.spec, group="torch")
+            yield line_hit(need.line, severity=_severity(need.spec), name=need.name, spec=need.spec)
 
 
 def torch_in_core_deps_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
@@ -61,25 +61,10 @@ _IMAGE = re.compile(
 
 
 def docker_cuda_base_docker(f: TextFile, ctx: Context) -> Iterator[Hit]:
-    cuda = False
     for entry in f.commands("FROM", "ARG"):
         match = _IMAGE.search(entry.text)
         if match and (entry.keyword == "FROM" or re.match(r"\w*(BASE|IMAGE)\w*\s*=", entry.text)):
             yield entry_hit(f, entry, image=match.group())
-            cuda = entry.keyword == "FROM" or cuda
-    if cuda:
-        for entry in f.entries:
-            if entry.keyword not in ("FROM", "LABEL") and not (entry.keyword == "ARG" and _IMAGE.search(entry.text)):
-                for number, line in rows(f, entry):
-                    if (found := _REST.search(line)) and not AMD.search(line):
-                        made = entry_hit(f, entry, image=found.group(), severity=Severity.LOW, group="image")
-                        yield replace(made, line=number, end_line=number)
-
-
-# What else in such a file is NVIDIA's: packages, paths, variables, keys of its repository.
-_REST = re.compile(
-    r"(?i)/usr/local/cuda\S*|\b(?:cuda|cudnn|nccl|nvidia|libcu|libnv|tensorrt)[\w-]*|\bLD_LIBRARY_PATH\S*cuda|TORCH_CUDA\w*|NVIDIA_\w+|\bcu1\d\d\b|sm_\d\d"
-)
 
 
 def docker_cuda_base_yaml(f: TextFile, ctx: Context) -> Iterator[Hit]:
@@ -99,4 +84,4 @@ def pip_install_with_deps(f: TextFile, ctx: Context) -> Iterator[Hit]:
         match = _INSTALL.search(entry.text)
         if match and re.search(_OWN, match["rest"]):
             if not re.search(r"--no-deps|(?:^|\s)-c\s|--constraint|--dry-run", match["rest"]):
-                yield entry_hit(f, entry, command=match.group().strip()[:80], group="installs")
+                yield entry_hit(f, entry, command=match.group().strip()[:80])

@@ -94,22 +94,11 @@ def _number(node: ast.AST) -> bool:
 
 
 def capability_gate(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    hits = list(once_a_line(_all(f)))
-    seen = {h.line for h in hits}
-    for node in f.nodes(ast.Assign):
-        if node.lineno in seen or not isinstance(node.value, ast.Call | ast.Subscript | ast.Tuple):
-            continue
-        asked = any(
-            isinstance(n, ast.Call) and f.call_name(n).rpartition(".")[2] == "get_device_capability"
-            for n in ast.walk(node.value)
-        )
-        scope = f.scope(node)
-        gates = [i for i, h in enumerate(hits) if f.scope(h.node) is scope and h.line > node.lineno]
-        if asked and gates and isinstance(scope, ast.FunctionDef):  # the question and its gates are one finding
-            group = f"line {node.lineno}"
-            hits = [replace(h, group=group) if i in gates else h for i, h in enumerate(hits)]
-            hits.append(hit(node, expr=f.source(node)[:120], group=group))
-    yield from hits
+    """Gates on a capability, and the questions that they rest on; one that every AMD GPU passes is told, no more."""
+    hits = list(_all(f))
+    yield from (replace(h, severity=Severity.INFO) if 0 < (_least(f, h.node) or 0) < 9 else h for h in hits)
+    if hits:
+        yield from (hit(c, severity=Severity.INFO, expr=f.source(c)) for c in f.calls("*.get_device_capability"))
 
 
 def _all(f: PyFile) -> Iterator[Hit]:
@@ -138,9 +127,9 @@ def _all(f: PyFile) -> Iterator[Hit]:
             yield hit(call, expr=f.source(call)[:120])
 
 
-def fix_capability_gate(node: ast.expr | ast.stmt, f: PyFile, ctx: Context) -> Edit | EditRefusal | None:
+def fix_capability_gate(node: ast.expr, f: PyFile, ctx: Context) -> Edit | EditRefusal | None:
     """Closed for AMD where the number is one of Hopper's or later; a demand that AMD already meets stays open."""
-    if isinstance(node, ast.stmt):
+    if isinstance(node, ast.Call) and last_name(f, node) == "get_device_capability":
         return None  # the question; its gates are edited
     if not torch_is_bound(f.tree, node, at_import=f.at_import(node)):
         return EditRefusal(node.lineno, "torch is not imported before this line")
@@ -244,43 +233,6 @@ def _defaulted(f: PyFile, up: ast.AST, node: ast.AST) -> bool:
     return isinstance(up, ast.Call) and f.call_name(up) in ("os.environ.get", "os.getenv") and node in up.args[1:]
 
 
-_CARD = re.compile(r"(?i)\b(nvidia|geforce|[ahblt]\d{2,3}|gh200|gb200|rtx|tesla|quadro|v100|a800|h800|h20)\b")
-
-
-def device_name_gate(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    for node in f.nodes(ast.Compare):
-        sides = [node.left, *node.comparators]
-        if any(_CARD.search(t) for s in sides for t in _texts(s)) and any(_is_name(f, s) for s in sides):
-            yield hit(node, expr=f.source(node)[:120])
-    for call in f.calls("*.startswith", "*.find", "*.search", "*.match"):
-        asked = [*call.args, *([call.func.value] if isinstance(call.func, ast.Attribute) else [])]
-        if any(_CARD.search(text_of(a) or "") for a in call.args) and any(_is_name(f, a) for a in asked):
-            yield hit(call, expr=f.source(call)[:120])
-    for table in f.nodes(ast.Dict):
-        keys = [text_of(k) or "" for k in table.keys]
-        cards = [k for k in keys if re.search(r"(?i)\b(a100|h100|h200|v100|l40s?|a800|h800|b200)\b", k)]
-        if len(cards) >= 2 and not any(re.search(r"(?i)mi\d{3}|radeon|gfx|amd", k) for k in keys):
-            yield hit(table, expr="{" + ", ".join(cards[:5]) + "}")
-
-
-def _texts(node: ast.AST) -> list[str]:
-    items = node.elts if isinstance(node, ast.Tuple | ast.List | ast.Set) else [node]
-    return [t for i in items if (t := text_of(i))]
-
-
-def _is_name(f: PyFile, node: ast.AST) -> bool:
-    for one in meanings(f, node):
-        while isinstance(one, ast.Call) and last_name(f, one) in ("lower", "upper", "strip", "str"):
-            one = one.func.value if isinstance(one.func, ast.Attribute) else one.args[0] if one.args else one.func
-        if isinstance(one, ast.Call) and last_name(f, one) in ("get_device_name", "device_name"):
-            return True
-        if isinstance(one, ast.Attribute) and one.attr == "name" and "propert" in f.source(one.value):
-            return True
-        if isinstance(one, ast.Name) and re.search(r"(?i)(gpu|device|dev|card)_?name|gpu_type", one.id):
-            return True
-    return False
-
-
 VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
@@ -320,41 +272,6 @@ def fix_alloc_conf_combo(node: ast.expr, f: PyFile, ctx: Context) -> Edit | Edit
     return gated(node, f, f'("expandable_segments:True" if {ROCM} else {{old}})')
 
 
-TOOL = re.compile(r"(?:^|[\s/\"'`(|;&])(nvidia-smi|nvcc|cuobjdump|nvdisasm|ptxas|nsys|ncu)(?=$|[\s\"'`)|;&.])")
-_RUNNERS = (
-    "subprocess.run", "subprocess.Popen", "subprocess.check_output", "subprocess.check_call", "subprocess.call",
-    "subprocess.getoutput", "subprocess.getstatusoutput", "os.popen", "os.system", "shutil.which", "distutils.spawn.find_executable",
-)  # fmt: skip
-_AMD_TOOL = re.compile(r"rocm[-_]smi|amd-smi|rocminfo|hipcc|rocm_agent")
-
-
-def nvidia_tool_subprocess_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    has_amd = bool(_AMD_TOOL.search(f.text))
-    for call in f.calls(*_RUNNERS):
-        parts = [*call.args[:1], *[k.value for k in call.keywords if k.arg in ("args", "cmd")]]
-        inner = [n for part in parts for item in meanings(f, part) for n in ast.walk(item)]
-        texts = [t for n in inner if (t := text_of(n))]
-        found = next((m.group(1) for t in texts if (m := TOOL.search(t))), "")
-        if not found or (found == "nvcc" and re.search(r"-V\b|--version", " ".join(texts))):
-            continue  # the version probe has a rule of its own
-        tried = f.caught(call, "FileNotFoundError", "OSError", "CalledProcessError", "SubprocessError")
-        guarded = f"line {tried.lineno}: try" if tried else ""
-        scope = f.function(call)
-        if not guarded and scope is not None and _AMD_TOOL.search(f.source(scope)):
-            guarded = "an AMD tool is tried in the same function"
-        asked = not guarded and f.call_name(call).endswith(("which", "find_executable"))
-        if not (asked and has_amd):  # else asking whether a tool is there is the guard
-            yield hit(
-                call, severity=Severity.LOW if asked else None, group="asked" if asked else "", guarded_by=guarded,
-                tool=found,
-            )  # fmt: skip
-
-
-def nvidia_tool_subprocess_shell(f: TextFile, ctx: Context) -> Iterator[Hit]:
-    for entry, match in f.matching(TOOL.pattern) if not _AMD_TOOL.search(f.text) else ():
-        yield entry_hit(f, entry, re.escape(match.group(1)), severity=Severity.LOW, tool=match.group(1))
-
-
 def fp8_e4m3fn_hardcoded(f: PyFile, ctx: Context) -> Iterator[Hit]:
     if is_test_file(f.path):
         return
@@ -362,7 +279,7 @@ def fp8_e4m3fn_hardcoded(f: PyFile, ctx: Context) -> Iterator[Hit]:
         name = f.dotted(node) if isinstance(node, ast.Attribute) else text_of(node) or ""
         if name in _FP8 and not f.is_docstring(node) and not _is_harmless(f, node):
             severity = None if isinstance(node, ast.Attribute) else Severity.MEDIUM
-            yield hit(node, severity=severity, group="types", expr=f.source(f.parent(node) or node)[:100])
+            yield hit(node, severity=severity, expr=f.source(f.parent(node) or node)[:100])
 
 
 _FP8 = frozenset(
@@ -380,32 +297,6 @@ def _is_harmless(f: PyFile, node: ast.AST) -> bool:
         if isinstance(up, ast.stmt):
             return isinstance(up, ast.If) or in_function_named(f, node, r"fnuz|normalize|convert")
     return False
-
-
-_SM = re.compile(r"sm_?(?:[5-9]\d|1[0-2]\d)a?")
-_FLAG = re.compile(
-    r"(?i)_*(?:(?:has|have|is|use|uses|with|enable|build|support|supports|supported|compile|need|needs|any)_*)*"
-    r"sm_?(?:[5-9]\d|1[0-2]\d)a?(?:_*(?:enabled|available|plus|or_later|or_higher|supported|and_above|only|flag))*"
-)
-
-
-def sm_label_gate(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    for node in f.nodes(ast.Compare):
-        for side in (node.left, *node.comparators):
-            items = side.elts if isinstance(side, ast.Tuple | ast.List | ast.Set) else [side]
-            if items and all(_SM.fullmatch(text_of(i) or "") for i in items):
-                yield hit(node, expr=f.source(node)[:120])
-                break
-    for joined in f.nodes(ast.JoinedStr):
-        first = text_of(joined.values[0]) if joined.values else None
-        if first is not None and re.search(r"(?:^|[^A-Za-z])(?:sm|compute)_?$", first):
-            yield hit(joined, expr=f.source(joined)[:120])
-    for asked in f.nodes(ast.If, ast.IfExp, ast.Assert, ast.While):
-        for part in ast.walk(asked.test):
-            name = part.id if isinstance(part, ast.Name) else part.attr if isinstance(part, ast.Attribute) else ""
-            if name and _FLAG.fullmatch(name):
-                yield hit(asked.test, expr=f.source(asked.test)[:120])
-                break
 
 
 _GFX = re.compile(r"gfx[0-9a-f]{1,5}")

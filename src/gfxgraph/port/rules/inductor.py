@@ -11,7 +11,7 @@ def compile_reduce_overhead(f: PyFile, ctx: Context) -> Iterator[Hit]:
 
 def compile_max_autotune(f: PyFile, ctx: Context) -> Iterator[Hit]:
     found = ((node, mode) for node, mode in compile_modes(f) if mode.startswith("max-autotune"))
-    yield from (hit(node, group="modes", text=mode) for node, mode in found)
+    yield from (hit(node, text=mode) for node, mode in found)
 
 
 def inductor_cudagraphs(f: PyFile, ctx: Context) -> Iterator[Hit]:
@@ -43,7 +43,7 @@ def inductor_max_autotune(f: PyFile, ctx: Context) -> Iterator[Hit]:
     tuned = ("max_autotune", "max_autotune_gemm", "max_autotune_pointwise", "coordinate_descent_tuning")
     for _, key, value in inductor_settings(f) if "bench" not in f.path else ():  # measuring is what they are for
         if key in tuned and is_true(value):
-            yield hit(value, text=key, group="settings")
+            yield hit(value, text=key)
 
 
 def compile_monkeypatch(f: PyFile, ctx: Context) -> Iterator[Hit]:

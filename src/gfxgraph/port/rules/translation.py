@@ -24,16 +24,16 @@ _MAY = re.compile(r"(?<![A-Za-z])(?:cu[A-Zdbfrs]|CU[A-Z_a-z]|nvrtc|NVRTC|nv_|mak
 
 def untranslated_cuda(f: CppFile, ctx: Context) -> Iterator[Hit]:
     guarded = "torch's hipify translates this source during the build" if ctx.project.is_translated(f.path) else ""
-    yield from include_hits(f, rf"(?:{_HEADER})$", guarded_by=guarded, group="names")
+    yield from include_hits(f, rf"(?:{_HEADER})$", guarded_by=guarded)
     if not _MAY.search(f.code):
         return  # before every identifier is listed
     known = ctx.project.macros.known
     hits = [
-        line_hit(line, column, name=name, guarded_by=guarded, group="names")
+        line_hit(line, column, name=name, guarded_by=guarded)
         for name, line, column in f.idents_like(_API)
         if known.get(name) != (True, False) and name not in ctx.project.own_names
     ]
-    yield from once_a_line(hits)
+    yield from hits
 
 
 PTX = re.compile(
@@ -48,26 +48,30 @@ _AMD = re.compile(r"\b(?:v_|s_|ds_|buffer_|global_|flat_|image_|scratch_)[a-z0-9
 def inline_ptx(f: CppFile, ctx: Context) -> Iterator[Hit]:
     for line, column, text in asm_blocks(f):
         if PTX.search(text) and not _AMD.search(text):
-            yield line_hit(
-                line, column, group="asm", text=" ".join(text.replace("\\n", " ").replace("\\t", " ").split())[:80]
-            )
+            yield line_hit(line, column, text=" ".join(text.replace("\\n", " ").replace("\\t", " ").split())[:80])
 
 
 def cuda_arch_guard(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    """Which side is compiled; a test of a version leaves AMD in the arm for older devices, which most are right in."""
     for arm, _ in macro_tests(f, r"__CUDA_ARCH__|__CUDA_ARCH_FEAT_\w+|__CUDA_ARCH_LIST__", ctx.project.macros):
-        yield line_hit(arm.line, text=arm.text[:100], guard_free=True, group=arm.text[:100])
+        severity = Severity.INFO if re.search(r"[<>]", arm.text) else None
+        yield line_hit(arm.line, text=arm.text[:100], guard_free=True, severity=severity)
 
 
-_ASKS = re.compile(r"(\s*#\s*)(?:ifdef\s+(\w+)|if\s+defined\s*\(?\s*(\w+)\s*\)?)(\s*(?://.*|/\*.*\*/\s*)?)")
+_ASKS = re.compile(
+    r"(\s*#\s*)(?:ifdef\s+(\w+)|if\s+defined\s*\(?\s*(\w+)\s*\)?|ifndef\s+(\w+))(\s*(?://.*|/\*.*\*/\s*)?)"
+)
 
 
 def _widened(line: str, names: str, other: str) -> str:
     """A line that asks for one macro, asking for another as well; "" for any other line."""
     match = _ASKS.fullmatch(line)
-    name = (match[2] or match[3]) if match is not None else ""
-    return (
-        f"{match[1]}if defined({name}) || defined({other}){match[4]}" if match and re.fullmatch(names, name) else ""
-    )
+    name = next((n for n in match.groups()[1:4] if n), "") if match is not None else ""
+    if match is None or not re.fullmatch(names, name):
+        return ""
+    if match[4]:
+        return f"{match[1]}if !defined({name}) && !defined({other}){match[5]}"
+    return f"{match[1]}if defined({name}) || defined({other}){match[5]}"
 
 
 def fix_cuda_arch_guard(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal:
@@ -92,7 +96,7 @@ def cudacc_guard(f: CppFile, ctx: Context) -> Iterator[Hit]:
         ).strip()
         if inner and set(inner) <= {"pragma"} and not body:
             continue  # warning pragmas for nvcc only
-        yield line_hit(arm.line, text=arm.text[:100], guard_free=True, group=arm.text[:100])
+        yield line_hit(arm.line, text=arm.text[:100], guard_free=True)
 
 
 _PARTS = "a condition of several parts: which side AMD belongs to is a decision"
@@ -108,10 +112,10 @@ _NAMES = r"CUDA_VERSION|CUDART_VERSION|CUDNN_(VERSION|MAJOR|MINOR)|CUBLAS_VER\w*
 
 def cuda_version_guard(f: CppFile, ctx: Context) -> Iterator[Hit]:
     for arm, _ in macro_tests(f, _NAMES, ctx.project.macros):
-        yield line_hit(arm.line, text=arm.text[:100], guard_free=True, group=arm.text[:100])
+        yield line_hit(arm.line, text=arm.text[:100], guard_free=True)
     conditions = {d.line for d in f.directives if d.kind != "define"}
     places = (p for p in f.idents_like(_NAMES) if p[1] not in conditions)
-    yield from once_a_line(line_hit(line, column, text=name) for name, line, column in places)
+    yield from (line_hit(line, column, text=name) for name, line, column in places)
 
 
 _DEVICE_CODE = re.compile(
@@ -139,37 +143,6 @@ def embedded_cuda_source(f: PyFile, ctx: Context) -> Iterator[Hit]:
             "",
         )
         yield hit(node, first=first[:80])
-
-
-def with_cuda_dispatch(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    pattern = r"(?!__|CUDA_(?:VERSION|API|ARCH)|CUDART|CUDACC)\w*(?<![A-Za-z])CUDA(?![a-z])\w*(?<!_H)(?<!_H_)(?<!_H__)(?<!_HPP)(?<!_HPP_)(?<!_CUH)(?<!_CUH_)(?<!_HH)(?<!_INCLUDED)"
-    guards = {  # ``#ifndef X`` and straight after it ``#define X``: an include guard
-        b.body.split()[0] for a, b in zip(f.directives, f.directives[1:])
-        if a.kind == "ifndef" and b.kind == "define" and a.body.split()[:1] == b.body.split()[:1] and b.body.split()
-    }  # fmt: skip
-    own = ctx.project.extension_macros  # the build of the torch extension defines these: on ROCm too, once it asks
-    yield from once_a_line(
-        line_hit(
-            arm.line,
-            text=arm.text[:100],
-            guard_free=True,
-            severity=Severity.INFO if name in own else None,
-            group=name,
-        )
-        for arm, name in macro_tests(f, pattern, ctx.project.macros)
-        if (name not in own or ctx.project.asks_cuda_home) and name not in guards
-    )
-
-
-def fix_with_cuda_dispatch(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal:
-    """The macro of the same name with HIP in place of CUDA is asked as well."""
-    line = f.line_text(hit.line)
-    match = _ASKS.fullmatch(line)
-    if match is None:
-        return EditRefusal(hit.line, _PARTS)
-    other = (match[2] or match[3]).replace("CUDA", "HIP")
-    text = _widened(line, r"\w+", other)
-    return Edit(hit.line, 0, text, last_line=hit.line, needs=f"the HIP build defines {other}", absent=other)
 
 
 _TYPE = re.compile(r"\b(?:struct|class)\s+(?:__\w+__\s*(?:\([^)]*\)\s*)?)?(\w+)\b[^;{}()]*\{")

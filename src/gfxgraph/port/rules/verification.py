@@ -5,26 +5,6 @@ from __future__ import annotations
 from gfxgraph.port.rule_api import *
 
 
-def bitwise_test(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    if not is_test_file(f.path) or not re.search(r"cuda|triton|kernel", f.text) and "torch" not in f.text:
-        return
-    for call in f.nodes(ast.Call):
-        scope = f.function(call)
-        if scope is not None and not re.search(r"cuda|gpu|device|triton|kernel", f.source(scope), re.I):
-            continue  # a comparison that stays on the CPU
-        last = call.func.attr if isinstance(call.func, ast.Attribute) else f.call_name(call).rpartition(".")[2]
-        if last in ("assert_close", "allclose", "assert_allclose"):
-            atol, rtol = (_number(keyword(call, n)) for n in ("atol", "rtol"))
-            if atol is not None and atol <= 1e-6 and (rtol is None or rtol <= 1e-6):
-                yield hit(call, expr=f.source(call)[:100], group="tests")
-
-
-def _number(node: ast.AST | None) -> float | None:
-    if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
-        return float(node.value)
-    return None
-
-
 def ungated_rocm_change(f: PyFile, ctx: Context) -> Iterator[Hit]:
     if ctx.added is None or ctx.vendor == "amd":
         return
@@ -55,13 +35,3 @@ def _all(f: PyFile) -> Iterator[Hit]:
     for kw in f.nodes(ast.keyword):
         if kw.arg in ("waves_per_eu", "matrix_instr_nonkdim", "kpack"):
             yield hit(kw.value, expr=f"{kw.arg}={f.source(kw.value)}")
-
-
-def tests_skip_on_amd(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    if not is_test_file(f.path):
-        return
-    for function in f.nodes(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef):
-        for decorator in function.decorator_list:
-            text = f.source(decorator)
-            if re.search(r"(?i)skip_?if_?(rocm|hip|amd)|NVIDIA", text) and re.search(r"(?i)skip", text):
-                yield hit(decorator, expr=text[:80], group="skips")

@@ -86,7 +86,7 @@ def warp_size_32_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
 
 def lane_arithmetic(f: CppFile, ctx: Context) -> Iterator[Hit]:
     if may_exchange(f.text):
-        yield from once_a_line(_all(f))
+        yield from _all(f)
 
 
 def _all(f: CppFile) -> Iterator[Hit]:
@@ -241,65 +241,7 @@ def partial_warp_shuffle(f: CppFile, ctx: Context) -> Iterator[Hit]:
             yield cpp_hit(f, n, expr=condition[:80])
 
 
-_WORDS = re.compile(r"(?i)warp|\blane|__shfl|__ballot|shuffle")
-_LAUNCH = re.compile(r"<<<|dim3\b")
-_DEVICE = re.compile(r"__global__|__device__|<<<")
-_ROUND = r"\b(?:div_?up|ceil_?div|divide_up|round_?up|round_?down)\w*\s*\([^;]*,\s*(?:\(\w+\)\s*32|\w+\(32\)|32)\s*\)"
-_SLOTS = re.compile(r"__shared__[^;=(]*\w\s*\[\s*32\s*\]\s*[;,]")  # one dimension: a slot a warp or lane
-_BARE = re.compile(
-    rf"(?i)[%/]\s*32\b(?!\s*[.\w])|{_ROUND}|(?<!<)<=?\s*32\s*[)&|?]|==\s*32\s*[)&|,]|\bwarp_?(?:id|idx)?\s*\*\s*32\b|"
-    r"\b32\s*\*\s*warp_?(?:id|idx)?\b|\+=\s*32\s*[;)]"
-)
 # A block, or a row of one, of 32 threads; a count rounded up to whole warps.
-_SHAPE = re.compile(
-    r"\bdim3\s+\w+\s*[({]\s*32\s*[,)}]|\bdim3\s*[({]\s*32\s*[,)}]|<<<[^;]*,\s*32\s*(?:,|>>>)|\+\s*31\s*\)\s*/\s*32\s*\)?\s*\*\s*32|"
-    r"(?i:launch\w*)\s*\([^;]*,\s*32\s*,"
-)
-_HELD = re.compile(r"(?i)shuffle|warp|lane|reduce|prefix")  # what slots of shared memory, one a warp, are for
-_BITS = re.compile(r"(?i)(?<![a-z])bits?(?![a-z])|\+\s*31\)|uint32|int32|float32|sizeof|1u?\s*<<|32\s*/\s*8\b")
-_CHUNK = re.compile(r"(?<![\w.])32\s*\*|(?<![*/])\*\s*32\b(?![.\w])|[%/]\s*32\b(?!\s*[.\w])|<\s*32\s*;")
-
-
-def bare_32_in_warp_code(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    is_device = bool(_DEVICE.search(f.code))
-    in_warp_code = bool(_WORDS.search(f.code)) and (is_device or bool(re.search(r"(?i)cuda|gpu", f.code)))
-    beside = f.path.rpartition("/")[0] in ctx.project.warp_folders  # layouts that the kernels next door fix
-    chunked = (in_warp_code or beside) and bool(re.search(f"(?i){_ROUND}", f.code))
-    if not (is_device or in_warp_code or chunked):
-        return
-    candidates = list(_candidates(f, is_device=is_device, in_warp_code=in_warp_code, chunked=chunked))
-    if not candidates:
-        return  # without parsing
-    exchanging = exchange_lines(f)
-    bodies = {n for node in f.nodes("function_definition") for n in range(f.line(node), int(node.end_point[0]) + 2)}
-    launching = {n for node, _ in functions_with(f, _LAUNCH) for n in range(f.line(node), int(node.end_point[0]) + 2)}
-    in_file = bool(EXCHANGE.search(f.code)) or beside
-    for number, column, line in candidates:
-        slots = bool(_SLOTS.search(line)) and _HELD.search(f.code)
-        if not slots and (not in_file or (number in bodies and number not in exchanging and is_device)):
-            if number not in launching or not in_file:
-                continue  # the lanes of this function do not see each other: 32 is a tile here
-        yield line_hit(number, column, expr=line.strip()[:90])
-
-
-def _candidates(f: CppFile, *, is_device: bool, in_warp_code: bool, chunked: bool) -> Iterator[tuple[int, int, str]]:
-    """Lines of the text with a 32 that may be a warp: number, column, line."""
-    for number, line in enumerate(f.code.split("\n"), 1):
-        if "32" not in line or line.lstrip().startswith("#"):
-            continue
-        line = re.sub(r'"(?:\\.|[^"\\])*"', lambda m: " " * len(m.group()), line)  # what is said or written out
-        match = _SLOTS.search(line) if is_device else None
-        if match is None and (in_warp_code or chunked):
-            if re.search(r"(?:threadIdx\s*\.\s*\w|\b(?:lane|tid)\w*)\s*\)?\s*[%/&]", line):
-                continue  # GFX302's
-            if chunked:
-                match = _CHUNK.search(line) or re.search(f"(?i){_ROUND}", line)
-            if match is None and in_warp_code:
-                match = _SHAPE.search(line) or (None if _BITS.search(line) else _BARE.search(line))
-        if match:
-            yield number, match.start(), line
-
-
 _DEFAULT = re.compile(r"\bWarp(?:Reduce|Scan)\s*<(?![^;{}]*,\s*\w+\s*>)[^;{}<>]*(?:<[^<>]*>[^<>;]*)?>")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import pytest
@@ -153,21 +152,21 @@ def test_a_branch_on_the_size_is_a_condition() -> None:
     assert found.holds({"n": 8}) and not found.holds({"n": 3})
 
 
-def test_a_graph_that_torch_computes_in_two_ways_is_judged_in_both() -> None:
-    """An FX graph, in which torch's functions ask for sizes, is one program: it is judged at both sizes."""
-
-    def aligned(x: torch.Tensor) -> torch.Tensor:
-        n = x.shape[0]
-        return (x.contiguous() if n % 8 else x) * 2
-
+def test_a_function_that_is_another_at_the_buckets_size_is_refused() -> None:
+    """What the trace assumes about sizes holds for the call's and the bucket's."""
     for step, is_padded in (
-        (aligned, True),
+        (lambda x: x * 2, True),
         (lambda x: x.sum(0) if x.shape[0] % 8 == 0 else x * 2, False),
-        (lambda x: x.amax(0) if x.shape[0] % 8 == 0 else x.mean(0) * 0, False),
+        (lambda x: x * 3 if x.shape[0] > 6 else x * 2, False),
     ):
-        at = functools.partial(rows_independent, step, [torch.randn(N, 4)], {0: {0: "n"}})
-        found = choose(at, {"n": N}, {"n": BUCKET})
+        found = choose(rows_independent(step, [torch.randn(N, 4)], {0: {0: "n"}}), {"n": N}, {"n": BUCKET})
         assert isinstance(found, PaddingRefusal) is not is_padded, (step, found)
+
+
+def test_the_kernel_of_a_convolution_is_no_other_program() -> None:
+    """Torch chooses it by the number of rows."""
+    found = rows_independent(torch.nn.Conv2d(4, 8, 3), (torch.randn(N, 4, 8, 8),), {0: {0: "n"}})
+    assert choose(found, {"n": N}, {"n": 32}) is False
 
 
 def test_two_dims_are_judged_apart() -> None:

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gfxgraph.callables.trace import memory_words  # noqa: E402
-from gfxgraph.callables.trace.memory_words import Words, word_of, words_of  # noqa: E402
+from gfxgraph.callables.trace.memory_words import differ, word_of, words_of  # noqa: E402
 from gfxgraph.callables.trace.watch import HAS_TAGS, Watch, sees_attributes  # noqa: E402
 
 
@@ -44,7 +44,14 @@ NO_CHANGES = {
 def _phases(tensor):
     found = words_of(tensor)
     assert found is not None
-    return Words(found[0]), Words(found[1]), found[2]
+    return watched_words(found[0]), watched_words(found[1]), found[2]
+
+
+def watched_words(addresses):
+    """A function that is true while the words are as they are now."""
+    names: dict[str, object] = {}
+    text = differ(addresses, "w", names)
+    return lambda: not eval(text, names)
 
 
 @pytest.fixture(params=["as views", "gathered"])
@@ -70,7 +77,7 @@ def test_every_change_of_a_tensor(shape):
             pointers, behind, _held = _phases(tensor)
             with torch.no_grad():
                 change(tensor)
-            is_same = pointers.is_same() and behind.is_same()
+            is_same = pointers() and behind()
             assert is_same is (name in NO_CHANGES), f"{name} of {shape}"
 
 
@@ -81,7 +88,7 @@ def test_a_tensor_that_is_let_go_of():
     watcher = torch.multiprocessing.reductions.StorageWeakRef(tensor.untyped_storage())
     with torch.no_grad():
         tensor.data = torch.zeros(2)
-    assert watcher.expired() and not behind.is_same()
+    assert watcher.expired() and not behind()
 
 
 def test_what_is_no_plain_tensor_is_asked_itself():
@@ -125,10 +132,10 @@ def test_functions_cells_and_classes():
     for owner, name, value, change in watched_ones:
         address = word_of(owner, name, value)
         assert address is not None, name
-        ours = Words([address])
-        assert ours.is_same()
+        is_same = watched_words([address])
+        assert is_same()
         change()
-        assert not ours.is_same(), name
+        assert not is_same(), name
 
 
 @pytest.mark.usefixtures("compared")
@@ -136,14 +143,12 @@ def test_functions_cells_and_classes():
 def test_each_word_of_a_stretch(n):
     """Each of neighbouring words is compared, and no other; by the expression, too, that a call evaluates."""
     memory = (ctypes.c_uint64 * (n + 2))(*range(n + 2))
-    ours = Words(ctypes.addressof(memory) + 8 * i for i in range(1, n + 1))
-    names: dict[str, object] = {}
-    text = ours.differ("w", names)
+    is_same = watched_words(ctypes.addressof(memory) + 8 * i for i in range(1, n + 1))
     for i in range(n + 2):
         memory[i] += 1
-        assert eval(text, names) is (1 <= i <= n) is not ours.is_same()
+        assert is_same() is not (1 <= i <= n)
         memory[i] -= 1
-    assert not eval(text, names) and ours.is_same()
+    assert is_same()
 
 
 def test_a_place_that_does_not_hold_is_none():

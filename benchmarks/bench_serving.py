@@ -108,7 +108,7 @@ def main() -> None:
         "n_launches": N_LAUNCHES,
         "cpu_us": {name: summary([cpu for cpu, _ in values]) for name, values in taken.items()},
         "wall_us": {name: summary([wall for _, wall in values]) for name, values in taken.items()},
-        "adaptive": adaptive.why(),
+        "adaptive": adaptive.explain(),
         "fallbacks": gfxgraph.stats()["fallback_count"],
     }
     text = json.dumps(report, indent=1)

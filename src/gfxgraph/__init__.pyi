@@ -1,10 +1,9 @@
 """What type checkers see of ``gfxgraph``: the names that it loads when they are first used."""
 
+from gfxgraph.callables.agreed import Agreed as Agreed
 from gfxgraph.callables.api import graphed as graphed
 from gfxgraph.callables.control.conditional import Conditional as Conditional
 from gfxgraph.callables.control.loops import WhileLoop as WhileLoop
-from gfxgraph.callables.distributed.agreed import Agreed as Agreed
-from gfxgraph.callables.distributed.ranks import Ranks as Ranks
 from gfxgraph.callables.graphed import Graphed as Graphed
 from gfxgraph.callables.training.make_graphed import make_graphed_callables as make_graphed_callables
 from gfxgraph.callables.training.training import TrainingStep as TrainingStep

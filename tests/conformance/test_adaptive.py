@@ -11,7 +11,7 @@ import torch
 import gfxgraph
 from gfxgraph import simulator
 from gfxgraph.callables.adaptive import Adaptive, _function, kept_decision, store
-from gfxgraph.core.eager_or_graph import Choice, Decision, Way
+from gfxgraph.core.eager_or_graph import Decision, Way
 from gfxgraph.process import process
 from tests.conformance.conftest import PLATFORMS
 
@@ -44,9 +44,9 @@ def decided(g, n=90):
     x = torch.randn(8, 6, device="cuda")
     for _ in range(n):
         assert torch.equal(g(x), g._fn(x))
-        if "undecided" not in g.why() and "pairs" in g.why():
-            return g.why()
-    raise AssertionError(g.why())
+        if "undecided" not in g.explain() and "pairs" in g.explain():
+            return g.explain()
+    raise AssertionError(g.explain())
 
 
 def test_a_model_that_is_slower_as_a_graph_ends_up_eager(slow_graphs):
@@ -92,11 +92,11 @@ def test_a_decision_is_kept_for_the_next_process(slow_graphs):
     for _ in range(4):
         g(x)
     assert g.stats()["replays"] == 0
-    assert "measured in an earlier run" in g.why()
+    assert "measured in an earlier run" in g.explain()
     other = gfxgraph.graphed(step, mode="adaptive")
     for _ in range(4):
         other(torch.randn(9, 6, device="cuda"))
-    assert "undecided" in other.why()
+    assert "undecided" in other.explain()
 
 
 def test_another_body_is_another_function():
@@ -171,8 +171,8 @@ def test_the_environment_asks_for_it(state, platform, monkeypatch):
     ):
         with monkeypatch.context() as patch:
             patch.setenv(name, value)
-            assert gfxgraph.graphed(step).why().startswith(f"step: {mode}")
-            assert gfxgraph.graphed(step, mode="standard").why().startswith("step: standard")
+            assert gfxgraph.graphed(step).explain().startswith(f"step: {mode}")
+            assert gfxgraph.graphed(step, mode="standard").explain().startswith("step: standard")
 
 
 def test_older_tuning_variables_say_how_often_the_slow_way_is_taken(state, platform, monkeypatch):
@@ -195,14 +195,3 @@ def test_older_tuning_variables_say_how_often_the_slow_way_is_taken(state, platf
     assert slow_calls("hot") < 12
     monkeypatch.setattr(process.current(), "settings", replace(settings, trusted_replay_sample_interval=5))
     assert slow_calls("standard") == least + (40 - least) // 5
-
-
-def test_a_decided_choice_is_looked_at_again():
-    """After many calls, and kept unless the other way has become clearly better."""
-    choice = Choice()
-    for _ in range(40):
-        choice.add(Way.EAGER, 200.0)
-        choice.add(Way.GRAPH, 100.0)
-    assert choice.decision.way is Way.GRAPH
-    choice.look_again()
-    assert choice.decision.way is Way.GRAPH and choice.n_pairs == 0

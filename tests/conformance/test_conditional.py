@@ -80,8 +80,8 @@ def test_a_flag_is_read_without_waiting_for_the_device(platform, monkeypatch):
     assert waits == []
 
 
-def test_branches_share_inputs_outputs_and_memory(platform):
-    """All branches write one address, and four take hardly more memory than one."""
+def test_branches_share_inputs_and_memory(platform):
+    """Four take hardly more memory than one."""
     size = (16, 64)
 
     def body(k):
@@ -98,7 +98,7 @@ def test_branches_share_inputs_outputs_and_memory(platform):
     x = randn(*size)
 
     def of(n):
-        made = Conditional([body(k) for k in range(n)], outputs="static")
+        made = Conditional([body(k) for k in range(n)])
         made.capture(x)
         return made
 
@@ -106,8 +106,6 @@ def test_branches_share_inputs_outputs_and_memory(platform):
     del one
     taken, chosen = reserved(lambda: of(4))
     assert taken <= 2 * taken_by_one
-    addresses = {chosen(k, x).data_ptr() for k in range(4)}
-    assert len(addresses) == 1
     for k in range(4):
         assert torch.allclose(chosen(k, x), body(k)(x), equal_nan=True, rtol=1e-5, atol=1e-6)
 
@@ -139,7 +137,6 @@ def test_every_branch_is_captured_ahead(platform):
     chosen = Conditional([body, lambda x: x + 0])
     chosen.capture(x)
     assert count.item() == 2 and chosen.captured_branches == [0, 1]
-    chosen.upload()
     assert torch.equal(chosen(0, x), x + 3) and chosen.stats()["replays"] == 3
 
 

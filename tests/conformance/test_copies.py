@@ -221,9 +221,11 @@ def test_without_the_kernel_calls_are_as_before(platform, monkeypatch, broken):
     for i in range(6):
         assert same(g(*of_all_kinds(i)), step(*of_all_kinds(i)))
     assert launches(g) == [] and g.stats()["replays"] == 5
-    why = {"refused": "no", "wrong": "it did not copy correctly", "absent": "the runtime cannot load a kernel"}[
-        broken
-    ]
+    why = {
+        "refused": "DriverError",
+        "wrong": "it did not copy correctly",
+        "absent": "the runtime cannot load a kernel",
+    }[broken]
     assert (
         f"launched on their own: {'' if broken == 'absent' else 'the copying kernel is not available: '}{why}"
         in g.explain()
@@ -539,29 +541,6 @@ def test_nothing_is_joined_where_the_trial_fails(platform, monkeypatch, broken):
     assert kinds().count("not_joined") == 1
 
 
-@pytest.mark.parametrize("broken", ["into", "back", "launch"])
-def test_nothing_is_joined_whose_results_are_not_torchs(platform, monkeypatch, broken):
-    """The first joined launch of a signature is compared: with lost changes or a lost launch it is the last."""
-    state = process.current()
-    assert joined_launch.joins(state, 0)
-    real = state.driver.joined
-
-    def joined(*args):
-        made = real(*args)
-        if broken == "launch":
-            made.launch = lambda: 0
-        else:
-            getattr(made, broken).apply = lambda: 0
-        return made
-
-    monkeypatch.setattr(state.driver, "joined", joined, raising=False)
-    g = gfxgraph.graphed(step)
-    for i in range(5):
-        assert same(g(*of_all_kinds(i)), step(*of_all_kinds(i)))
-    assert launches(g) == WAYS["launched"] and kinds().count("not_joined") == 1
-    assert g.stats()["replays"] == 4
-
-
 def test_what_writes_outside_is_not_run_once_more(platform):
     """A counter that the function keeps is advanced once a call, joined or not."""
     seen = torch.zeros(1, device="cuda")
@@ -640,23 +619,3 @@ def test_results_are_allocated_past_the_dispatcher(platform, monkeypatch, n_devi
     assert made == [(1, 3)] * 3 * n_made
     assert [r.unique().tolist() for r in results] == [[8.0], [10.0], [12.0]]
     assert {r.stride() for r in results} == {(1, 3)} and len({r.data_ptr() for r in results}) == 3
-
-
-@pytest.mark.parametrize("which", [0, 1])
-def test_each_of_the_two_is_compared_before_it_is_used(platform, monkeypatch, which):
-    """A graph that leaves its results elsewhere is not joined, be it the first or its twin."""
-    joined_launch.joins(process.current(), 0)  # the device's own trial is over
-    real, made = process.current().driver.joined, []
-
-    def joined(*args):
-        made.append(real(*args))
-        if len(made) == which + 1:
-            made[-1].back.apply = lambda: 0
-        return made[-1]
-
-    monkeypatch.setattr(process.current().driver, "joined", joined, raising=False)
-    g = gfxgraph.graphed(lambda x: x * 2)
-    for i in range(6):
-        assert g(torch.full((5,), float(i), device="cuda")).tolist() == [2.0 * i] * 5
-    assert len(made) == 2 and launches(g) == WAYS["launched"]
-    assert "the graph gave a different result" in g.explain() and kinds().count("not_joined") == 1

@@ -434,7 +434,7 @@ def test_inside_compiled_code():
 
 
 def test_a_value_that_steers_a_pure_function():
-    """The captured value replays, another runs eagerly; two others in a row, and it is captured for the next one."""
+    """The captured value replays, every other runs eagerly, with the reason."""
 
     def step(x):
         return x * round(float(x.sum()))
@@ -444,8 +444,5 @@ def test_a_value_that_steers_a_pure_function():
     for k in (1, 1, 1, 2, 1, 3, 4, 2, 2, 1):
         assert torch.equal(g(ones * k), step(ones * k))
     stats = g.stats()
-    assert (stats["captures"], stats["replays"], stats["eager"].pop("warm-up")) == (2, 5, 1)
-    assert sum(stats["eager"].values()) == 4 and all("the capture read has changed" in why for why in stats["eager"])
-    for k in range(3, 30):
-        assert torch.equal(g(ones * k), step(ones * k))
-    assert g.stats()["captures"] == 4
+    assert (stats["captures"], stats["replays"], stats["eager"].pop("warm-up")) == (1, 4, 1)
+    assert sum(stats["eager"].values()) == 5 and all("the capture read has changed" in why for why in stats["eager"])

@@ -495,16 +495,15 @@ def test_a_read_in_a_later_size():
     assert torch.equal(chain(filled(1)), chain(filled(1)))
 
 
-def test_ranks_of_one_are_nobody_to_ask():
-    """Without torch.distributed ``ranks=True`` changes nothing; what ranks do not decide together is refused."""
+def test_options_that_a_rank_would_decide_by_itself():
+    """Without torch.distributed ``ranks=True`` works as well; options beside it that could differ are refused."""
     g = gfxgraph.graphed(chain, ranks=True)
     for i in range(4):
         same(g, chain, filled(i))
     assert g.stats()["replays"] == 3 and "3 replays" in g.explain()
-    with pytest.raises(ValueError, match="moved, strict cannot be chosen"):
-        gfxgraph.graphed(chain, ranks=True, moved="recapture", strict=True)
-    with pytest.raises(ValueError, match="list of sizes that every rank has"):
-        gfxgraph.graphed(chain, ranks=True, buckets="auto")
+    for more in ({"moved": "recapture"}, {"buckets": [4]}, {"mode": "hot"}):
+        with pytest.raises(gfxgraph.ArgumentError, match="each rank would decide"):
+            gfxgraph.graphed(chain, ranks=True, **more)
 
 
 def test_the_pool_outlives_its_graphs():

@@ -72,8 +72,8 @@ def test_harmless_padding_is_found_harmless(name, platform):
     case, g = play(name)
     assert case.op is None
     # Sizes 3, 5 and 6 are compared once each; all later calls of them are replays.
-    assert not g._padding.refusals, g.why()
-    assert g.stats()["replays"] >= 4, g.why()
+    assert not g._padding.refusals, g.explain()
+    assert g.stats()["replays"] >= 4, g.explain()
 
 
 @pytest.mark.parametrize("name", HARMFUL[::EVERY])
@@ -100,7 +100,7 @@ def test_a_refusal_is_logged_once_and_counted(platform, caplog):
     assert "aten::mean" in said[0] and "test_padding.py" in said[0]
     eager = g.stats()["eager"]
     assert sum(n for reason, n in eager.items() if reason.startswith("padding refused")) == 8
-    assert "aten::mean" in g.why()
+    assert "aten::mean" in g.explain()
 
 
 @ON_ONE
@@ -121,7 +121,7 @@ def test_a_step_that_branches_on_its_size_is_found_out(platform):
     for n in (7, 7, 7, 5, 5, 6, 7, 5):
         x = torch.randn(n, 4, device="cuda")
         assert torch.equal(g(x), step(x))
-    assert g.stats()["replays"] == 2 and "different program" in g.why()
+    assert g.stats()["replays"] == 2 and "different program" in g.explain()
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -135,7 +135,7 @@ def test_data_without_contrast_proves_nothing(step, blank, sign, platform):
     g = gfxgraph.graphed(step, dynamic={"x": {0: "n"}}, buckets=[8])
     for make, shift in ((blank, 0), (blank, 0), (torch.randn, sign), (torch.randn, sign), (torch.randn, -sign)):
         x = make(5, 4, device="cuda") + 5 * shift
-        assert torch.allclose(g(x), step(x), atol=1e-5), g.why()
+        assert torch.allclose(g(x), step(x), atol=1e-5), g.explain()
 
 
 @ON_ONE
@@ -158,7 +158,7 @@ def test_low_precision_does_not_hide_a_size(platform):
         x = torch.randn(497, 4, device="cuda").bfloat16()
         assert torch.equal(g(x), step(x))
     assert g.stats()["replays"] == 0
-    assert "aten::div" in g.why()
+    assert "aten::div" in g.explain()
 
 
 @ON_ONE
@@ -222,7 +222,7 @@ def test_a_function_that_fails_only_when_padded_stays_eager(platform):
     for _ in range(3):
         x = torch.randn(5, 4, device="cuda")
         assert torch.equal(g(x), x + other)
-    assert not g.stats()["replays"] and "padding refused" in g.why()
+    assert not g.stats()["replays"] and "padding refused" in g.explain()
 
 
 @ON_ONE
@@ -317,7 +317,7 @@ def test_a_function_that_is_not_traced_is_judged_by_running_it_without_data(step
         x = torch.randn(n, 4, device="cuda")
         assert torch.allclose(g(x), step(x), atol=1e-6)
     assert bool(g.stats()["replays"]) is not bool(g._padding.refusals)
-    assert ("aten::mean" in g.why()) is bool(g._padding.refusals)
+    assert ("aten::mean" in g.explain()) is bool(g._padding.refusals)
 
 
 @ON_ONE

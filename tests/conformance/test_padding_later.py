@@ -168,7 +168,7 @@ def play(case: Case) -> Any:
     torch.manual_seed(0)
     for i in range(10):
         args = case.first() if i < 5 else case.later()
-        assert torch.allclose(g(*args), case.step(*args), rtol=1e-4, atol=1e-5), f"call {i}: {g.why()}"
+        assert torch.allclose(g(*args), case.step(*args), rtol=1e-4, atol=1e-5), f"call {i}: {g.explain()}"
     return g
 
 
@@ -188,7 +188,7 @@ def test_what_the_first_calls_hide_is_found(name: str, platform: str) -> None:
 def test_what_is_harmless_is_found_so(name: str, platform: str) -> None:
     """The same kinds of argument where no row looks at another's padding: graphs serve the later calls."""
     g = play(HARMLESS[name])
-    assert g.stats()["replays"] >= 5 and not g._padding.refusals, g.why()
+    assert g.stats()["replays"] >= 5 and not g._padding.refusals, g.explain()
 
 
 @ON_ONE
@@ -201,7 +201,7 @@ def test_a_flag_that_is_read_steers_and_is_no_reason_to_refuse(platform: str) ->
     g = gfxgraph.graphed(step, dynamic=X, buckets=[8])
     for value in (0, 0, 0, 0, 1, 1, 0, 1):
         x, flag = rows(), bools(value)
-        assert torch.allclose(g(x, flag), step(x, flag), atol=1e-5), g.why()
+        assert torch.allclose(g(x, flag), step(x, flag), atol=1e-5), g.explain()
     assert g.stats()["pieces"]
 
 
@@ -216,7 +216,7 @@ def test_a_number_that_is_read_may_be_a_size(platform: str) -> None:
     for k in (3, 3, 3, 3, 2, 3):
         x = rows()
         assert torch.equal(g(x, ints(k)), step(x, ints(k)))
-    assert g.stats()["pieces"], g.why()
+    assert g.stats()["pieces"], g.explain()
 
 
 @ON_ONE
@@ -225,7 +225,7 @@ def test_a_call_of_one_row_proves_little(platform: str) -> None:
     g = gfxgraph.graphed(lambda x, i: x[i], dynamic=X, buckets=[8])
     for n, at in ((1, 0), (1, 0), (1, 0), (5, 1), (5, 2), (5, 4), (5, -1), (5, -4), (1, -1)):
         x, i = rows(n), ints(at)
-        assert torch.equal(g(x, i), x[i]), g.why()
+        assert torch.equal(g(x, i), x[i]), g.explain()
 
 
 @ON_ONE
@@ -241,8 +241,8 @@ def test_a_value_that_the_host_reads_is_of_the_calls_rows(platform: str) -> None
         g = gfxgraph.graphed(lambda x: step(x, of_rows), dynamic=X, buckets=[8])  # noqa: B023 - called right here
         for mean in (0.0, 0.0, 0.0, 0.0, -1.5, -1.5, -1.5, 0.0):
             x = torch.full((5, 4), mean, device="cuda")
-            assert torch.equal(g(x), step(x, of_rows)), g.why()
-        assert g.stats()["pieces"], g.why()
+            assert torch.equal(g(x), step(x, of_rows)), g.explain()
+        assert g.stats()["pieces"], g.explain()
 
 
 @ON_ONE

@@ -40,7 +40,6 @@ def test_sizes_are_learned():
     g = learned()
     assert g.plan().dims["n"].sizes == SIZES and sum(g.plan().seen.values()) >= LEARN_AFTER
     assert any(each["reason"] == "another plan of buckets was learned" for each in gfxgraph.stats()["events"])
-    assert {row["bucket"] for row in g.padding()} == {f"n={n}" for n in SIZES}
 
 
 def test_a_plan_is_handed_on():

@@ -154,4 +154,8 @@ def test_graphed_gives_what_eager_gives(platform, program, first, later, mode, b
             kept.append((mine, [t.clone() for t in eager]))
             for results, wanted in kept[-4:]:
                 for a, b in zip(results, wanted, strict=True):
-                    assert a.shape == b.shape and torch.allclose(a, b, rtol=1e-3, atol=1e-4), (at, arrival, g.why())
+                    assert a.shape == b.shape and torch.allclose(a, b, rtol=1e-3, atol=1e-4), (
+                        at,
+                        arrival,
+                        g.explain(),
+                    )

@@ -32,8 +32,8 @@ def bridge(tmp_path, monkeypatch):
 def test_harmless_padding_is_found_harmless(name):
     """Graphs serve sizes that come and go, with eager's results and effects."""
     _, g = play(name)
-    assert not g._padding.refusals, g.why()
-    assert g.stats()["replays"] >= 4, g.why()
+    assert not g._padding.refusals, g.explain()
+    assert g.stats()["replays"] >= 4, g.explain()
 
 
 @pytest.mark.parametrize("name", HARMFUL)
@@ -41,7 +41,7 @@ def test_padding_that_matters_is_refused_with_the_operation(name):
     """Results and effects are eager's all the same; the operation is named."""
     case, g = play(name)
     events = [e for e in gfxgraph.stats()["events"] if e["kind"] == "padding_refused"]
-    assert events, g.why()
+    assert events, g.explain()
     named = [e["op"] for e in events if "::" in e["op"]]
     assert all(any(op.startswith(start) for start in CASES[name]().op.split("|")) for op in named), events
     assert case.op is not None
@@ -82,7 +82,7 @@ def test_compiled_code_is_padded_too():
         for n in (5, 5, 7, 5, 8, 12, 12, 7):
             x = torch.randn(n, 64, device="cuda")
             torch.testing.assert_close(g(x), fn(x), rtol=1e-4, atol=1e-5)
-        assert bool(g._padding.refusals) is is_refused, g.why()
+        assert bool(g._padding.refusals) is is_refused, g.explain()
 
 
 def test_a_model_that_is_slower_as_a_graph_ends_up_eager():
@@ -92,9 +92,9 @@ def test_a_model_that_is_slower_as_a_graph_ends_up_eager():
     x = torch.randn(64 << 20, device="cuda")
     for _ in range(140):
         g(x)
-        if "undecided" not in g.why() and "pairs" in g.why():
+        if "undecided" not in g.explain() and "pairs" in g.explain():
             break
-    assert "eager: the graph is slower" in g.why(), g.why()
+    assert "eager: the graph is slower" in g.explain(), g.explain()
     assert torch.equal(g(x), x + 1)
 
 
@@ -110,9 +110,9 @@ def test_a_model_that_is_faster_as_a_graph_ends_up_there():
     x = torch.randn(64, device="cuda")
     for _ in range(140):
         assert torch.equal(g(x), step(x))
-        if "undecided" not in g.why() and "pairs" in g.why():
+        if "undecided" not in g.explain() and "pairs" in g.explain():
             break
-    assert "graph: the graph is faster" in g.why(), g.why()
+    assert "graph: the graph is faster" in g.explain(), g.explain()
 
 
 def test_learned_buckets_serve_a_stream_of_sizes():
@@ -129,4 +129,4 @@ def test_learned_buckets_serve_a_stream_of_sizes():
         x = data[256 - n :]
         torch.testing.assert_close(g(x), net(x), rtol=1e-4, atol=1e-4)
     assert g.stats()["captures"] <= len(plan)
-    assert g.stats()["replays"] > 1700, g.why()
+    assert g.stats()["replays"] > 1700, g.explain()

@@ -8,13 +8,13 @@ name in ``gfxgraph`` (docs/decisions/0106).
 
 In the order of a cold call:
 
-    api.py        graphed(): what users call; options.py: what they asked for; type_hints.py: for type checkers
+    api.py        graphed(): what users call, and its options; type_hints.py: for type checkers
     graphed.py    Graphed: what users hold, and the path of one call
     signature.py  arguments and results as trees; the cache key of a call
     worlds.py     what its calls read besides their arguments, and which are one graph (trace/)
     captured.py   one captured callable: trace, warm-up, record, replay, eager
     effects.py    what a warm-up wrote and drew
-    arena.py      pool, capture stream, cap, eviction; one capture, one replay
+    arena.py      pool, capture stream, cap, eviction; one capture, one replay; what a graph reads and writes
     inputs.py     static inputs, and how a call's tensors get into them
     outputs.py    who owns a result's memory; output buffers still in use
     fast_path.py  the common call, generated for one signature
@@ -25,10 +25,10 @@ and apart from that:
     buckets.py    dynamic dims, which bucket a call goes to; sizes seen, and buckets learned from them
     adaptive.py   timings, and decisions kept between runs
     explain_calls.py  ``explain()`` of a callable
+    agreed.py     a function with collectives, captured by every rank at the same call
     states.py     the worlds of training steps and of functions with collectives
     python_reads.py  what a training step, or a function with collectives, reads in Python
-    graph_facts.py  what a captured graph reads, writes and draws
 
 and subpackages: trace/ (Dynamo: what a call reads), pieces/ (graphs from Dynamo and Inductor),
-padding/, control/, training/, distributed/.
+padding/, control/, training/.
 """

@@ -1,8 +1,7 @@
 """``adaptive``: each signature runs as graph or eagerly, whichever was measured to be faster, and says why.
 
-Timings are taken while a signature is undecided, and afterwards in one call out of many: a pair of events
-on the stream around the call. Nothing waits for them; a later call that finds them completed
-reads the time. A call that is not timed pays for one comparison.
+Timings are taken while a signature is undecided: a pair of events on the stream around the call. Nothing waits for
+them; a later call that finds them completed reads the time. A call that is not timed pays for one comparison.
 
 On an idle stream the time between two events is what the caller waits for, launch overhead included; on a
 busy stream, what the device needs. Both are what matters in their case.
@@ -29,8 +28,6 @@ from gfxgraph.process import process
 from gfxgraph.process.measurements import Kept, key_of
 
 VERSION = 1
-LOOK_AGAIN_EVERY = 8192
-"""After this many calls of a decided signature, it is timed again."""
 MOST_ROWS = 4096
 MOST_WAITING = 64
 
@@ -74,27 +71,13 @@ class _Timed:
         self._store, self._key, self._about = store, key, about
         self.choice = Choice(decision=kept_decision(store, key))
         self.is_from_disk = self.choice.decision is not None
-        self.is_looking = not self.is_from_disk
         self._n_timed = 0
-        self._n_calls = 0
         self._waiting: deque[tuple[Way, Any, Any]] = deque()
 
-    def decided(self, n_calls: int = 1) -> Way | None:
-        """How to run a call that need not be timed; None if this one is to be timed.
-
-        Args:
-            n_calls: how many calls this one stands for.
-        """
+    def decided(self) -> Way | None:
+        """How to run a call that need not be timed; None if this one is to be timed."""
         if self._waiting:
             self.collect()
-        if self.is_looking:
-            return None
-        self._n_calls += n_calls
-        if self._n_calls >= LOOK_AGAIN_EVERY:
-            self._n_calls = 0
-            self.choice.look_again()
-            self.is_looking = True
-            return None
         decision = self.choice.decision
         return decision.way if decision is not None else None
 
@@ -119,9 +102,8 @@ class _Timed:
             return
         while self._waiting and self._waiting[0][2].query():
             way, begun, ended = self._waiting.popleft()
-            decision = self.choice.add(way, begun.elapsed_time(ended) * 1e3) if self.is_looking else None
+            decision = self.choice.add(way, begun.elapsed_time(ended) * 1e3)
             if decision is not None:
-                self.is_looking = False
                 self._waiting.clear()
                 self._store.put(self._key, {"decision": decision.as_dict(), "about": self._about})
                 _report("adaptive", f"{self._about['function']} {self._about['signature']}: {decision}")

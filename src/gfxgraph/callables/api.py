@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, Unpack, overload
+import re
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any, NoReturn, Unpack, overload
+
+import torch
 
 from gfxgraph import config
-from gfxgraph.callables.distributed.agreed import Agreed
-from gfxgraph.callables.distributed.ranks import Ranks
+from gfxgraph.callables.agreed import Agreed
+from gfxgraph.callables.captured import Options
 from gfxgraph.callables.graphed import Graphed
-from gfxgraph.callables.options import Options, check, choice
 from gfxgraph.callables.pieces.graph_numbers import make_piece
 from gfxgraph.callables.type_hints import GraphedCallable, GraphedDecorator, GraphedOptions, P, R
+from gfxgraph.errors import ArgumentError, member
 from gfxgraph.types import MovedInput, ReplayMode
+
+_TOP = re.compile(r"[.\[]")
 
 
 @overload
@@ -35,7 +41,7 @@ def graphed(
     warmup: int = 1,
     max_graphs: int = 64,
     strict: bool = False,
-    ranks: Any = False,
+    ranks: bool = False,
     assume_pure: bool = False,
 ) -> Any:
     """Make ``fn`` a callable that is captured as GPU graphs and replayed. New in 2.0.
@@ -55,9 +61,8 @@ def graphed(
         warmup: eager calls of a signature before it is captured.
         max_graphs: most captured signatures of this callable; the least recently used is evicted first.
         strict: raise, instead of running eagerly, if a call cannot be captured.
-        ranks: True, or a ``Ranks``: the function has collectives (``Agreed``). Every rank makes the same calls, and
-            captures at the same call; nothing runs twice. ``buckets`` is then a list of sizes of the first
-            dimension: all run at that of the largest rank, and padding is not proved.
+        ranks: the function has collectives (``Agreed``). Every rank makes the same calls with the same sizes, and
+            captures at the same call; nothing runs twice. Of the other options, ``warmup`` and ``max_graphs`` apply.
 
         assume_pure: do not trace. The caller promises that the function reads its arguments, its modules'
             parameters and buffers, and nothing else that changes. Saves the trace and makes calls cheaper.
@@ -79,32 +84,65 @@ def graphed(
     options = Options(
         dynamic,
         buckets,
-        choice(ReplayMode, "mode", mode) if mode is not None else config.load().replay_mode,
-        choice(MovedInput, "moved", moved),
+        member(ReplayMode, "graphed()", "mode", mode) if mode is not None else config.load().replay_mode,
+        member(MovedInput, "graphed()", "moved", moved),
         warmup,
         max_graphs,
         strict,
         assume_pure,
     )
-    check(fn, options, ranks)
-    if ranks is False:
-        return Graphed(fn, options, make_piece=make_piece)
-    sizes = _sizes_for_ranks(options, {"mode": mode is not None})
-    given = ranks if isinstance(ranks, Ranks) else None
-    return Agreed(fn, given, buckets=sizes, warmup=warmup, max_graphs=max_graphs)
+    _check(fn, options, ranks, mode)
+    return Agreed(fn, warmup=warmup, max_graphs=max_graphs) if ranks else Graphed(fn, options, make_piece=make_piece)
 
 
-def _sizes_for_ranks(options: Options, alone: dict[str, bool]) -> Any:
-    """The buckets that ranks agree on; raises at once for options that ranks cannot decide together."""
-    sizes = options.buckets
-    if sizes is not None and (isinstance(sizes, str) or not all(isinstance(size, int) for size in sizes)):
-        raise ValueError(f"with ranks, buckets is a list of sizes that every rank has, not {sizes!r}")
-    asked = {
-        **alone,
-        "moved": options.moved is not MovedInput.COPY,
-        "strict": options.strict,
-    }
-    refused = [name for name, is_set in asked.items() if is_set]
-    if refused:
-        raise ValueError(f"with ranks, {', '.join(refused)} cannot be chosen: each rank would decide by itself")
-    return sizes
+def _check(fn: Callable[..., Any], options: Options, ranks: Any, mode: Any) -> None:
+    """Refuse arguments of ``graphed`` that would have no effect, or fail only at the first call.
+
+    Raises:
+        ArgumentError: `bad_argument`.
+    """
+    for name, least in (("max_graphs", 1), ("warmup", 0)):
+        value = getattr(options, name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            _refuse(name, value, f"a whole number, {least} or more")
+    for name, value in (("strict", options.strict), ("assume_pure", options.assume_pure), ("ranks", ranks)):
+        if not isinstance(value, bool):
+            _refuse(name, value, "True or False")
+    plain = Options(mode=options.mode, warmup=options.warmup, max_graphs=options.max_graphs)
+    if ranks and (options != plain or mode is not None):
+        _refuse("ranks", ranks, "warmup and max_graphs beside it: each rank would decide the rest by itself")
+    if isinstance(options.buckets, int | float):
+        _refuse("buckets", options.buckets, 'a list of sizes, "auto", "powers", "ladder", or a saved plan\'s path')
+    _check_dynamic(fn, options.dynamic)
+
+
+def _check_dynamic(fn: Callable[..., Any], dynamic: Any) -> None:
+    form = 'a dictionary as {"x": {0: "batch"}}, "infer", or None'
+    if dynamic is None or dynamic == "infer":
+        return
+    if not isinstance(dynamic, Mapping):
+        _refuse("dynamic", dynamic, form)
+    known = _parameters(fn)
+    for path, dims in dynamic.items():
+        are_numbers = not isinstance(dims, Mapping) or all(type(dim) is int for dim in dims)
+        if not isinstance(path, str) or not isinstance(dims, Iterable) or not are_numbers:
+            _refuse("dynamic", dynamic, form)
+        if known is not None and _TOP.split(path)[0] not in known:
+            similar = get_close_matches(path, known, n=1)
+            hint = f"; did you mean {similar[0]}?" if similar else ""
+            _refuse("dynamic", dynamic, f"the function's parameters: {', '.join(known)}{hint}")
+
+
+def _parameters(fn: Callable[..., Any]) -> list[str] | None:
+    """The names of the parameters; None if not all are known."""
+    try:
+        found = inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    is_open = any(each.kind in (each.VAR_KEYWORD, each.VAR_POSITIONAL) for each in found)
+    return None if is_open else [each.name for each in found]
+
+
+def _refuse(name: str, value: Any, allowed: str) -> NoReturn:
+    """Raise for argument ``name``."""
+    raise ArgumentError("bad_argument", function="graphed()", argument=name, value=repr(value), allowed=allowed)

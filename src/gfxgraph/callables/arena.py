@@ -19,6 +19,7 @@ every capture is recorded (docs/decisions/0006).
 
 from __future__ import annotations
 
+import itertools
 import threading
 import warnings
 import weakref
@@ -46,7 +47,7 @@ from gfxgraph.capture.torchs_graph import bare_launch
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.core.locks import new_lock
 from gfxgraph.core.memory_budget import Held, shown, to_evict
-from gfxgraph.core.tape import Opaque, Tape
+from gfxgraph.core.tape import Opaque, Tape, leaves
 from gfxgraph.errors import GfxGraphError, GuardMismatch, ReplayError
 from gfxgraph.guard import for_capture
 from gfxgraph.process import bridge, process
@@ -175,7 +176,7 @@ def _unrecorded(
     base, graph = state.base, graph_class(state)(on_unsafe=policy)
     workspaces.note(stream, graph)
     try:
-        with _bare_capture(state, graph, pool_id, stream, "a graphed callable"), _refusing_waits():
+        with _bare_capture(state, graph, pool_id, stream, "a graphed callable"):
             result = call()
         with capture_lock.unnoticed():
             driver_nbytes = taken_from_device(lambda: base.instantiate(graph))
@@ -209,22 +210,6 @@ def _bare_capture(state: process.Process, graph: Any, pool_id: Any, stream: Any,
         except BaseException:
             _end_dead(state, graph, stream, pool_id)
             raise
-
-
-@contextmanager
-def _refusing_waits() -> Iterator[None]:
-    """Make torch refuse waits for the device before the driver sees them, so that the capture can still be ended."""
-    if threading.active_count() > 1:  # process-wide: other threads may wait for their own work
-        yield
-        return
-    saved = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns that the mode is a prototype
-        torch._C._cuda_set_sync_debug_mode(2)
-    try:
-        yield
-    finally:
-        torch._C._cuda_set_sync_debug_mode(saved)
 
 
 def _end_dead(state: process.Process, graph: object, stream: torch.cuda.Stream, pool_id: tuple[int, int]) -> None:
@@ -287,14 +272,11 @@ class Tenant(Protocol):
     """Something that keeps memory in an arena and can be evicted (captured_signature.py)."""
 
     used_at: int
+    nbytes: int
 
-    @property
-    def nbytes(self) -> int: ...
     @property
     def is_captured(self) -> bool: ...
     def evict(self, why: str) -> None: ...
-    def owner(self) -> Any: ...
-    def named_graphs(self) -> list[tuple[Any, str]]: ...
     def report(self) -> dict[str, Any]: ...
 
 
@@ -362,11 +344,6 @@ class Arena:
             if not is_capturing:
                 wait_for(self.state, stream)
 
-    def use(self, entry: Tenant) -> None:
-        """Mark an entry as just used."""
-        self.n_uses += 1
-        entry.used_at = self.n_uses
-
     # -- budget -----------------------------------------------------------------------------------
 
     def reserved(self) -> int:
@@ -390,15 +367,6 @@ class Arena:
     def report(self) -> list[dict[str, Any]]:
         """Memory of every capture, largest first."""
         return sorted((entry.report() for entry in list(self.entries)), key=lambda row: -row["pool_bytes"])
-
-    def labels(self) -> dict[int, str]:
-        """Function and signature of every graph, by the graph's identity."""
-        return {id(graph): name for entry in list(self.entries) for graph, name in entry.named_graphs()}
-
-    def padding(self) -> list[dict[str, Any]]:
-        """Calls and padding by function and bucket, for callables with buckets."""
-        owners = {id(each): each for entry in list(self.entries) if (each := entry.owner()) is not None}
-        return [row for each in owners.values() for row in each.padding()]
 
     def make_room(self, needed: int, keep: Tenant | None = None) -> bool:
         """Evict the least recently used captures until ``needed`` bytes fit under the cap.
@@ -441,14 +409,6 @@ def current_arena() -> Arena | None:
     """The arena of the current device; None where functions just run: no GPU, or a mode that sees each operation."""
     state = bridge.process_for_callables()
     return None if state is None or foreign_mode() else arena_of(state, torch.cuda.current_device())
-
-
-def upload(graph: Any) -> None:
-    """Upload a graph to the device before its first launch, if the runtime can."""
-    state = bridge.process_for_callables()
-    driver = state.driver if state is not None else None
-    if driver is not None and "upload" not in driver.missing:
-        driver.upload(graph.raw_cuda_graph_exec(), torch.cuda.current_stream().cuda_stream)
 
 
 @contextmanager
@@ -503,9 +463,50 @@ def replay(graph: BridgedGraph, writes: Iterable[Tensor | Layout] | None = None)
         raise RunEagerly(f"the replay failed: {error.code}") from error
 
 
-def of_process(state: process.Process | None) -> list[Arena]:
-    """The arenas of ``state``; others are from before the bridge was switched off or on."""
-    return [arena for arena in list(_arenas.values()) if arena.state is state]
+# -- what a captured graph reads, writes and draws, from its tape -----------------------------------------------
+
+
+def writes_of(graph: Any) -> list[Tensor | Layout]:
+    """External tensors that a replay of a captured graph writes, as tensors or layouts."""
+    program = graph._program
+    return [place for step in program.steps for place in step.mutated]
+
+
+def reads_of(graph: Any) -> list[Tensor | Layout]:
+    """Everything that a replay reads from outside its own memory."""
+    program = graph._program
+    found: list[Tensor | Layout] = []
+    for step in program.segments:
+        for entry in step.tape.entries:
+            for value in itertools.chain(leaves(entry.args), leaves(entry.kwargs)):
+                if value.is_external and value in program.externals:
+                    found.append(program.externals[value])
+    return found
+
+
+def draws(graph: Any) -> bool:
+    """True if a replay draws random numbers, as far as the tape shows."""
+    program = graph._program
+    return any(step.tape.generators for step in program.segments) or any(
+        True for step in program.steps for _ in step.random_states()
+    )
+
+
+def span(place: Tensor | Layout) -> tuple[int, int]:
+    """First address and the one past the last."""
+    layout = place if isinstance(place, Layout) else Layout.of(place)
+    return layout.address, layout.address + layout.span_nbytes
+
+
+def overlap(one: Iterable[tuple[int, int]], other: Iterable[tuple[int, int]]) -> bool:
+    theirs = list(other)
+    return any(a < d and c < b for a, b in one for c, d in theirs)
+
+
+def written_inputs(graph: Any, inputs: list[Tensor]) -> list[int]:
+    """Positions of the static inputs that a replay writes."""
+    places = [span(place) for place in writes_of(graph)]
+    return [at for at, tensor in enumerate(inputs) if overlap([span(tensor)], places)]
 
 
 def memory_report() -> dict[str, Any]:
@@ -517,9 +518,9 @@ def memory_report() -> dict[str, Any]:
         the shared pool), ``n_graphs``, ``n_calls``.
     """
     devices = []
-    for arena in of_process(process.current()):
+    for arena in list(_arenas.values()):
         captures = arena.report()
-        if captures:
+        if captures and arena.state is process.current():  # others are from before the bridge was switched
             devices.append(
                 {
                     "device": f"cuda:{arena.device_index}",

@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replace_in
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
@@ -223,6 +223,10 @@ class BucketSizes(Mapping[str, Any]):
         self.seen: Counter[tuple[int, ...]] = Counter()
         self.names: tuple[str, ...] = ()
         self.learned: BucketPlan | None = None
+        self.refused: list[Mapping[str, int]] = []
+        """Sizes that their bucket cannot serve."""
+        self.last: tuple[Mapping[str, int], Any, int] | None = None
+        """The sizes of the last slow call, its entry, and that entry's number of replays then."""
         self._next_look = LEARN_AFTER
         self._n_seen = 0
         if isinstance(given, BucketPlan):
@@ -260,75 +264,7 @@ class BucketSizes(Mapping[str, Any]):
 
     # -- learning -----------------------------------------------------------------------------------
 
-    def note(self, actual: Mapping[str, int], n_calls: int = 1) -> None:
-        """Count calls of these sizes."""
-        names = tuple(actual)
-        if min(actual.values(), default=0) < 1:
-            return
-        if names != self.names:
-            if not self.names:
-                self.names = names
-            elif set(names) != set(self.names):
-                return  # a tree with other dims, which the plan does not cover
-        self.seen[tuple(actual[name] for name in self.names)] += n_calls
-        self._n_seen += n_calls
-
-    def look(self) -> bool:
-        """Learn if it is time to; True if the buckets have changed."""
-        if not self.is_auto or not self._next_look or self._n_seen < self._next_look:
-            return False
-        self._next_look *= LEARN_AGAIN
-        try:
-            found = learn_plan(self.names, self.seen)
-        except ConfigError as error:
-            _report("plan_not_learned", str(error).splitlines()[0])
-            return False
-        old = self.plan()
-        saved = old.n_elements_padded - found.n_elements_padded
-        is_outgrown = any(old.pick(sizes) is None for sizes in self.seen)
-        if self.learned is not None and saved < WORTH * old.n_elements_seen and not is_outgrown:
-            return False
-        self.learned = found
-        return True
-
-    def plan(self) -> BucketPlan:
-        """The current buckets, with the sizes seen."""
-        dims = {}
-        for axis, name in enumerate(self.names):
-            rule = self.get(name)
-            if isinstance(rule, Buckets):
-                dims[name] = rule
-            elif isinstance(rule, Unbounded) or not hasattr(rule, "sizes"):
-                picked = {rule.pick(sizes[axis]) for sizes in self.seen} if rule is not None else {1}
-                dims[name] = Buckets(tuple(n for n in picked if n), "powers")
-            else:
-                dims[name] = explicit(rule.sizes)
-        return BucketPlan(dims, dict(self.seen))
-
-
-class Serving(Protocol):
-    """What serves the calls of one size (captured.py)."""
-
-    bucket: Mapping[str, int]
-
-    def replays(self) -> int: ...
-
-
-class Planned:
-    """The sizes of one callable's calls.
-
-    Args:
-        sizes: the current buckets, and the sizes seen.
-    """
-
-    def __init__(self, sizes: BucketSizes) -> None:
-        self.sizes = sizes
-        self.refused: list[Mapping[str, int]] = []
-        """Sizes that their bucket cannot serve."""
-        self.last: tuple[Mapping[str, int], Serving, int] | None = None
-        """The sizes of the last slow call, its entry, and that entry's number of replays then."""
-
-    def count(self, actual: Mapping[str, int], entry: Serving | None) -> Callable[[Serving], bool] | None:
+    def count(self, actual: Mapping[str, int], entry: Any = None) -> Callable[[Any], bool] | None:
         """Count one more call of this size; if buckets were learned, return a test for entries that belong to none of
         them.
 
@@ -337,13 +273,12 @@ class Planned:
         """
         if entry is not None:
             self.last = (actual, entry, entry.replays())
-        self.sizes.note(actual)
-        if not self.sizes.look():
+        self._note(actual)
+        if not self._learns():
             return None
-        plan = self.sizes.plan()
-        self.last = None
+        self.last, plan = None, self._plan()
 
-        def is_gone(entry: Serving) -> bool:
+        def is_gone(entry: Any) -> bool:
             bucket = tuple(entry.bucket.get(name, 0) for name in plan.dims)
             return bool(entry.bucket) and plan.pick(bucket) != bucket
 
@@ -356,34 +291,57 @@ class Planned:
             self.last = None
             n_fast = entry.replays() - n
             if n_fast > 0:
-                self.sizes.note(actual, n_fast)
+                self._note(actual, n_fast)
 
     def plan(self) -> BucketPlan:
         """The current buckets and the sizes seen; prints as a table."""
         self.count_fast_calls()
-        found = self.sizes.plan()
+        found = self._plan()
         refused = frozenset(tuple(sizes.get(name, 0) for name in found.dims) for sizes in self.refused)
         return replace_in(found, refused=refused)
 
-    def by_bucket(self, name: str) -> list[dict[str, Any]]:
-        """Calls and elements by bucket so far, as plain data. Changes nothing, so any thread may call it."""
-        found = self.sizes.plan()
-        seen = Counter(found.seen)
-        last = self.last
-        if last is not None and set(last[0]) == set(found.dims):
-            seen[tuple(last[0][name] for name in found.dims)] += max(0, last[1].replays() - last[2])
-        refused = frozenset(tuple(sizes.get(name, 0) for name in found.dims) for sizes in self.refused)
-        return [
-            {
-                "function": name,
-                "bucket": ", ".join(f"{name}={n}" for name, n in zip(found.dims, row.bucket)),
-                "calls": row.n_calls,
-                "elements": row.n_asked,
-                "elements_run": row.n_run,
-            }
-            for row in replace_in(found, seen=seen, refused=refused).by_bucket()
-            if row.n_calls
-        ]
+    def _note(self, actual: Mapping[str, int], n_calls: int = 1) -> None:
+        names = tuple(actual)
+        if min(actual.values(), default=0) < 1:
+            return
+        if names != self.names:
+            if not self.names:
+                self.names = names
+            elif set(names) != set(self.names):
+                return  # a tree with other dims, which the plan does not cover
+        self.seen[tuple(actual[name] for name in self.names)] += n_calls
+        self._n_seen += n_calls
+
+    def _learns(self) -> bool:
+        """Learn if it is time to; True if the buckets have changed."""
+        if not self.is_auto or not self._next_look or self._n_seen < self._next_look:
+            return False
+        self._next_look *= LEARN_AGAIN
+        try:
+            found = learn_plan(self.names, self.seen)
+        except ConfigError as error:
+            _report("plan_not_learned", str(error).splitlines()[0])
+            return False
+        old = self._plan()
+        saved = old.n_elements_padded - found.n_elements_padded
+        is_outgrown = any(old.pick(sizes) is None for sizes in self.seen)
+        if self.learned is not None and saved < WORTH * old.n_elements_seen and not is_outgrown:
+            return False
+        self.learned = found
+        return True
+
+    def _plan(self) -> BucketPlan:
+        dims = {}
+        for axis, name in enumerate(self.names):
+            rule = self.get(name)
+            if isinstance(rule, Buckets):
+                dims[name] = rule
+            elif isinstance(rule, Unbounded) or not hasattr(rule, "sizes"):
+                picked = {rule.pick(sizes[axis]) for sizes in self.seen} if rule is not None else {1}
+                dims[name] = Buckets(tuple(n for n in picked if n), "powers")
+            else:
+                dims[name] = explicit(rule.sizes)
+        return BucketPlan(dims, dict(self.seen))
 
 
 def _rule(given: Any) -> Any:

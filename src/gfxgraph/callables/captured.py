@@ -38,21 +38,18 @@ from gfxgraph.callables.arena import (
     capture_graph,
     kind_and_line,
     replay,
+    written_inputs,
 )
 from gfxgraph.callables.buckets import Bucketed
 from gfxgraph.callables.effects import ArgumentWrites, Draws
-from gfxgraph.callables.graph_facts import written_inputs
 from gfxgraph.callables.inputs import (
     Buffers,
     StaticInput,
     copy_all,
-    copy_in,
     pad,
     repeat_last,
-    tensors_of,
 )
-from gfxgraph.callables.options import Options
-from gfxgraph.callables.outputs import RING, GraphOutput, Outputs
+from gfxgraph.callables.outputs import RING, Outputs
 from gfxgraph.callables.signature import (
     Args,
     Call,
@@ -67,12 +64,12 @@ from gfxgraph.callables.signature import (
 )
 from gfxgraph.callables.trace.dynamo import Calls, Frontend, is_compiled
 from gfxgraph.callables.worlds import for_dynamo
-from gfxgraph.capture.replay.graph_tensors import size_of, used_on
+from gfxgraph.capture.replay.graph_tensors import used_on
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.errors import CaptureError, first_line
 from gfxgraph.process import bridge
 from gfxgraph.process.process import Process
-from gfxgraph.types import MovedInput, OnUnsafe
+from gfxgraph.types import MovedInput, OnUnsafe, ReplayMode
 
 if TYPE_CHECKING:
     from gfxgraph.callables.arena import Arena
@@ -82,15 +79,24 @@ if TYPE_CHECKING:
 
 TRY_AGAIN_AFTER = 64
 """Eager calls before the next attempt, after a capture found no memory."""
-MOST_MISSES = 2
-"""Replays in a row that find another value than was captured, before the signature is captured again."""
-MOST_RECAPTURES = 3
-"""Most captures of one signature because of such values; after that only calls with the captured ones replay."""
-
 
 NO_GPU = "there is no GPU, or gfxgraph cannot use it"
 CAPTURED = "it was called inside a capture, and is part of that graph"
 WARM_UP = "warm-up"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of ``graphed``."""
+
+    dynamic: Any = None
+    buckets: Any = None
+    mode: ReplayMode = ReplayMode.STANDARD
+    moved: MovedInput = MovedInput.COPY
+    warmup: int = 1
+    max_graphs: int = 64
+    strict: bool = False
+    assume_pure: bool = False
 
 
 class CapturedCallable:
@@ -105,19 +111,11 @@ class CapturedCallable:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._why_for_good = ""
+        self.why_eager = ""
+        """Why it runs eagerly for good; "" if it may be captured."""
         self.n_captures = self.n_replays = 0
         self.eager = Calls()
         """Calls without a graph, by reason."""
-
-    @property
-    def why_eager(self) -> str:
-        """Why it runs eagerly for good; "" if it may be captured."""
-        return self._why_for_good
-
-    def count_eager(self, why: str) -> None:
-        """Count one more call without a graph."""
-        self.eager.count(why)
 
     def fall_back(
         self, why: str, error: BaseException | None = None, *, label: str = "", for_good: bool = True
@@ -130,7 +128,7 @@ class CapturedCallable:
         """
         why = f"{why}: {first_line(error)}" if error is not None else why
         if for_good:
-            self._why_for_good = why
+            self.why_eager = why
             self.drop()
         state = bridge.process_for_callables()
         if state is not None:
@@ -146,26 +144,21 @@ class CapturedCallable:
 
 
 class CapturedFunction(CapturedCallable):
-    """A function over inputs that are in place, without gradients, run as a graph if possible.
+    """A function without arguments and results, without gradients, run as a graph if possible.
 
     Args:
         place: the arena whose stream captures; the caller holds its lock, and has run the function with `beside`.
         fn: the function to capture.
-        args: its arguments; their tensors are the static inputs.
         pool: memory shared with other captures: another one's, or a ``graph_pool_handle()``; by default its own.
         name: its name in messages.
     """
 
-    def __init__(
-        self, place: Arena, fn: Callable[..., Any], args: Sequence[Any] = (), *, pool: Any = None, name: str = ""
-    ) -> None:
+    def __init__(self, place: Arena, fn: Callable[[], Any], *, pool: Any = None, name: str = "") -> None:
         super().__init__(name or getattr(fn, "__qualname__", type(fn).__name__))
         self.place = place
         self.fn = fn
-        self.args = tuple(args)
         self.pool = pool
         self.graph: Any = None
-        self.outputs: Any = None
 
     def capture(self) -> bool:
         """Record the function; False if that failed and it will run eagerly."""
@@ -173,39 +166,31 @@ class CapturedFunction(CapturedCallable):
             if self.pool is None:
                 self.pool = self.place.new_pool()
             on_unsafe = self.place.state.settings.on_unsafe
-            made = capture_graph(self.place, self._run, self.pool, on_unsafe=on_unsafe)
+            with torch.no_grad():
+                self.graph = capture_graph(self.place, self.fn, self.pool, on_unsafe=on_unsafe).graph
         except RuntimeError as error:  # out of memory too
             if is_interrupt(error):
                 raise
             self.pool = None
             self.fall_back("its capture failed", error)
             return False
-        self.graph, self.outputs, self._why_for_good = made.graph, made.result, ""
+        self.why_eager = ""
         return True
 
-    def run(self) -> Any:
-        """Run once, by graph or eagerly; the results are in ``outputs``."""
+    @torch.no_grad()
+    def run(self) -> None:
+        """Run once, by graph or eagerly."""
         if self.graph is not None:
             try:
-                replay(self.graph)
-                return self.outputs
+                return replay(self.graph)
             except GuardMiss as miss:
                 self.fall_back("a value that the capture read has changed", miss.__cause__, for_good=False)
             except RunEagerly as failed:
                 self.fall_back("its replay failed", failed.__cause__)
-        made = self._run()
-        if self.outputs is None:
-            self.outputs = made
-        else:
-            copy_in(tensors_of(self.outputs), tensors_of(made))
-        return self.outputs
+        self.fn()
 
     def drop(self) -> None:
         self.graph = None
-
-    @torch.no_grad()
-    def _run(self) -> Any:
-        return self.fn(*self.args)
 
 
 class Instance:
@@ -236,7 +221,7 @@ class Instance:
 
 def label_of(tensors: Sequence[Tensor]) -> str:
     """A readable signature: dtypes and shapes."""
-    shown = [f"{str(t.dtype).removeprefix('torch.')}{list(size_of(t))}" for t in tensors]
+    shown = [f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors]
     return ", ".join(shown) or "no tensors"
 
 
@@ -265,17 +250,12 @@ class Shared(CapturedCallable):
         self.front = front
         self.options = options
         self.in_place = options.moved is MovedInput.RECAPTURE
-        """Whether the caller's tensors are read and written in place."""
+        """Whether the caller's tensors are read and written in place: their addresses are part of a signature."""
         self.is_opaque = is_compiled(fn)
         self.is_clean: dict[Any, bool] = {}
         """By kind of call: whether its first recorded capture was one plain segment."""
         self.buffers = Buffers() if buffers is None else buffers
         """The memory of all signatures' static inputs."""
-
-    def forget(self) -> None:
-        """Forget everything about captures, because the bridge was switched on or off."""
-        self.buffers = Buffers()
-        self.is_clean.clear()
 
     def may_go_unrecorded(self, state: Process, kind: Any) -> bool:
         """Whether calls of this kind are captured without the recorder: they differ only in sizes."""
@@ -323,20 +303,18 @@ class Captured(CapturedCallable):
         self.ring_failed = False
         self.all_held = False
         """Whether a caller held the results of the whole ring: from then on results are copied out."""
-        self.n_missed = self.n_recaptured = 0
         self.result_nbytes = 0
         self.world: Any = None
         """What the captured function reads besides its arguments."""
         self.n_seen = 0
         self.used_at = 0
-        self.pool_nbytes = 0
-        self.input_nbytes = 0
+        self.nbytes = 0
+        """Memory allocated by its graphs; shared memory counts for the entry that allocated it first."""
+        self.pool_nbytes = self.input_nbytes = 0
         self.n_gone = 0
         self.warm: list[weakref.ref[Tensor]] = []
         self.can_join = True
         """False after an update of a joined graph was refused."""
-        self.runs_alone = True
-        """False if a run of its graph waits for other ranks: then no rank may run it more often than the others."""
         self.why_not_joined = ""
         """Why a call's copies are launched separately."""
         self.written: set[int] = set()
@@ -351,11 +329,6 @@ class Captured(CapturedCallable):
     @property
     def is_captured(self) -> bool:
         return self.first is not None
-
-    @property
-    def nbytes(self) -> int:
-        """Memory allocated by this entry; shared memory counts for the entry that allocated it first."""
-        return self.input_nbytes + self.pool_nbytes if self.is_captured else 0
 
     def report(self) -> dict[str, Any]:
         instances = self.instances()
@@ -421,7 +394,7 @@ class Captured(CapturedCallable):
             if tensor.is_cuda and tensor.layout is torch.strided:
                 used_on(tensor, current)
         if any(t.requires_grad and (torch.is_grad_enabled() or t.grad_fn is not None) for t in made):
-            self._why_for_good = "its result needs gradients"
+            self.why_eager = "its result needs gradients"
 
     def record(self, call: Call, bucketed: Bucketed | None) -> None:
         """Capture it.
@@ -452,7 +425,7 @@ class Captured(CapturedCallable):
         if self.mutates and call.aliases:
             self.fall_back("it writes to arguments that share memory")
             raise RunEagerly(self.why_eager, self.error)
-        self.first = instance
+        self.first, self.nbytes = instance, self.input_nbytes + self.pool_nbytes
         self.shared.n_captures += 1
         if self.arena.graph_nbytes() > self.arena.cap():  # it took more than predicted
             try:
@@ -517,6 +490,7 @@ class Captured(CapturedCallable):
                 chosen = self.capture(kind.into(buffers))
                 chosen.outputs.hand_out(buffers)
                 self.ring.append(chosen)
+                self.nbytes = self.input_nbytes + self.pool_nbytes
                 self.shared.n_captures += 1
                 stream.wait_stream(self.arena.stream)
             except (CaptureDied, torch.OutOfMemoryError, NotATree) as error:
@@ -627,16 +601,11 @@ class Captured(CapturedCallable):
         self.n_gone = self.replays()
         self.first = None
         self.ring.clear()
-        self.pool_nbytes = 0
-        self.input_nbytes = 0
+        self.pool_nbytes = self.nbytes = 0
         self.let_go_of_inputs()
         forget_fast = self.on_evict()
         if forget_fast is not None:
             forget_fast()
-
-    def owner(self) -> Any:
-        """The callable that owns these captures; None if evictions are not reported."""
-        return getattr(self.on_evict(), "__self__", None)
 
     def let_go_of_inputs(self) -> None:
         """Drop the static inputs."""
@@ -645,10 +614,6 @@ class Captured(CapturedCallable):
         self.args, self.kwargs = (), {}
 
     # -- replay -----------------------------------------------------------------------------------
-
-    @property
-    def results(self) -> list[GraphOutput]:
-        return self.first.outputs.results if self.first is not None else []
 
     def fill(self, tensors: Sequence[Tensor], repeats_last: bool = False, filled_for: Any = None) -> None:
         """Copy a call's tensors into the static inputs.
@@ -691,14 +656,9 @@ class Captured(CapturedCallable):
             writes = ArgumentWrites([static.tensor for static in self.statics])
         try:
             replay(instance.graph, instance.mutated)
-        except GuardMiss as miss:
+        except GuardMiss:
             self.n_gone -= 1  # the graph has counted it
-            self.n_missed += 1
-            if self.n_missed >= MOST_MISSES and self.n_recaptured < MOST_RECAPTURES:
-                self.n_recaptured += 1
-                self.evict(miss.why)
             raise
-        self.n_missed = 0
         if writes is not None:
             self.was_looked_at = True
             self.mutates = tuple(sorted({*self.mutates, *writes.found()}))
@@ -759,7 +719,7 @@ class Route:
             RunEagerly: they cannot be cut.
         """
         assert self.padded is not None and entry.first is not None
-        results = entry.results
+        results = entry.first.outputs.results
         sizes: list[Sequence[int] | None] = []
         if self.padded.structure != entry.first.outputs.structure:
             self.entry, self.why_eager = None, "the captured function returned a different structure than before"
@@ -778,7 +738,8 @@ class Route:
         Raises:
             RunEagerly: one does.
         """
-        for result in entry.results:
+        assert entry.first is not None
+        for result in entry.first.outputs.results:
             if result.of_input >= 0 and not result.layout[0]:
                 if tensors[result.of_input].stride() != entry.statics[result.of_input].tensor.stride():
                     self.entry, self.why_eager = None, "a result is a view of an argument with a different layout"

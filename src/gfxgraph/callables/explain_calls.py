@@ -1,4 +1,4 @@
-"""``explain()`` and ``why()`` of a graphed callable: every signature, how its calls ran, and why."""
+"""``explain()`` of a graphed callable: every signature, how its calls ran, and why."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ MANY_CONSTANTS = 6
 
 def explain(graphed: Graphed) -> str:
     """See ``Graphed.explain``."""
-    lines = [f"{graphed._name}: {len(graphed._entries)} signatures, {graphed.stats()['replays']} replays"]
+    mode, replays = graphed._options.mode.value, graphed.stats()["replays"]
+    lines = [f"{graphed._name}: {mode}, {len(graphed._entries)} signatures, {replays} replays"]
     for entry in graphed._entries.values():
         if entry.why_eager:
             how = f"eager: {entry.why_eager}"
@@ -32,17 +33,12 @@ def explain(graphed: Graphed) -> str:
             how = "not captured yet: it has not been called again since its warm-up"
         lines.append(f"  {entry.label}: {how}")
     calls = graphed._worlds.structures or [key[0] for key in graphed._routes]
-    lines = folded(lines) + [f"  {each}" for each in advice(graphed._fn, calls)]
+    lines = [line if n == 1 else f"{line} ({n} signatures)" for line, n in Counter(lines).items()]
+    lines += [f"  {each}" for each in advice(graphed._fn, calls)]
     for number in graphed._front.restless() if graphed._front is not None else ():
         lines.append(f"  {number} is another number at each call, so what takes it runs eagerly: keep it in a tensor")
     for region in regions(graphed):
         lines += [f"  {line}" for line in region.explain().splitlines()]
-    return "\n".join([*lines, *why(graphed).splitlines()[1:]])
-
-
-def why(graphed: Graphed) -> str:
-    """See ``Graphed.why``."""
-    lines = [f"{graphed._name}: {graphed._options.mode.value}"]
     if graphed._adaptive is not None:
         lines += [f"  {line}" for line in graphed._adaptive.why().splitlines()]
     lines += [f"  {line}" for line in graphed._padding.explain() if "is not padded" not in line]
@@ -71,7 +67,8 @@ def _ways(graphed: Graphed) -> list[str]:
     rows += [(n, "a piece", f"eager: {why}") for why, n in of_pieces.most_common()]
     for why in set(refused) - set(graphed._eager):
         rows.append((0, "eager", f"{why} ({', '.join(refused[why])})"))
-    lines = [f"  {line}" for line in table(rows)]
+    lines = [f"  {'calls':>7}  way         why"]
+    lines += [f"  {n:>7}  {way:<10}  {why}".rstrip() for n, way, why in rows]
     if graphed._pieces and has_graphs:
         lines.append("  in pieces: Python runs at each call, and each graph in between is captured on its own")
     return lines
@@ -98,17 +95,6 @@ def advice(fn: Callable[..., Any], calls: Sequence[Any]) -> list[str]:
                 "or what takes it is captured anew, or runs eagerly"
             )
     return found
-
-
-def folded(lines: Sequence[str]) -> list[str]:
-    """The lines without duplicates, each with its count."""
-    return [line if n == 1 else f"{line} ({n} signatures)" for line, n in Counter(lines).items()]
-
-
-def table(rows: Sequence[tuple[int, str, str]]) -> list[str]:
-    """Format a table: how many calls ran in which way, and why."""
-    lines = [f"{'calls':>7}  way         why"]
-    return lines + [f"{n:>7}  {way:<10}  {why}".rstrip() for n, way, why in rows]
 
 
 def _is_number(structure: Any) -> bool:

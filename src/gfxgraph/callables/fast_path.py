@@ -25,7 +25,7 @@ import itertools
 import math
 import struct
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -74,17 +74,6 @@ def _addresses(tensors: Sequence[str]) -> str:
     """An expression for the addresses of these tensors; a single address for one tensor."""
     found = ", ".join(f"{tensor}.data_ptr()" for tensor in tensors)
     return f"({found})" if len(tensors) > 1 else found
-
-
-class Reads(Protocol):
-    """What a graph reads besides its arguments."""
-
-    @property
-    def written_homes(self) -> frozenset[int]:
-        """Addresses of storages outside the arguments that the function writes to."""
-
-    def is_same(self) -> bool:
-        """False if something may have changed."""
 
 
 class Writer:
@@ -158,7 +147,7 @@ class Writer:
             return True
         return False
 
-    def guards(self, world: Reads, asks_by_name: bool = False) -> None:
+    def guards(self, world: Any, asks_by_name: bool = False) -> None:
         taken = ", ".join(f"t{i}" for i in range(self.n_taken))
         self.taken = f"({taken},)" if taken else "()"
         if self.n_taken:
@@ -334,7 +323,7 @@ class Writer:
         into = [pair for pair in self._pairs_in().values() if takes(*pair)]
         made = [result.made.detach() for result in results if result.made is not None]
         back = [(source, source) for source in made if takes(source, source)]
-        return joined_call(entry, instance, self.tensors, into, back) is not None
+        return joined_call(entry, instance, into, back) is not None
 
     def replay_joined(
         self, instance: Instance, joined: JoinedCall | None, k: str = "", indent: str = "", out: Sequence[int] = ()
@@ -520,12 +509,6 @@ class Writer:
         return self.names.pop("fast")  # left in, it would refer to itself: a cycle that only the collector frees
 
 
-def has_guards() -> bool:
-    """True if this torch has the guards that the fast path needs."""
-    guards = torch._C._dynamo.guards
-    return hasattr(guards, "TensorGuards") and hasattr(guards, "GlobalStateGuard")
-
-
 def make_fast(
     entry: Captured,
     mark: object,
@@ -534,7 +517,7 @@ def make_fast(
     tensors: Sequence[Tensor],
     sizes: Sequence[Sequence[int] | None] | None,
     hot: bool,
-    world: Reads,
+    world: Any,
     repeats_last: bool = False,
     sample_every: int = 0,
     asks_by_name: bool = False,
@@ -556,7 +539,7 @@ def make_fast(
     if any(s.span is not None for s in entry.statics) or not all(t.is_cuda and is_dense(t) for t in tensors):
         return None
     writer = Writer(entry, mark, tensors)
-    if not has_guards() or not writer.takes(args, kwargs):
+    if not writer.takes(args, kwargs):
         return None
     writer.guards(world, asks_by_name)
     if sample_every:

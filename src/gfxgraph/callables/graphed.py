@@ -35,11 +35,10 @@ from torch.compiler import is_dynamo_compiling
 from gfxgraph.callables import explain_calls
 from gfxgraph.callables.adaptive import Adaptive, store
 from gfxgraph.callables.arena import Arena, arena_of, kind_and_line
-from gfxgraph.callables.buckets import AboveAll, Bucketed, BucketSizes, Dims, Planned, argument_paths
-from gfxgraph.callables.captured import Captured, Route, Shared, label_of
+from gfxgraph.callables.buckets import AboveAll, Bucketed, BucketSizes, Dims, argument_paths
+from gfxgraph.callables.captured import Captured, Options, Route, Shared, label_of
 from gfxgraph.callables.fast_path import make_fast
 from gfxgraph.callables.inputs import Buffers, resized
-from gfxgraph.callables.options import Options
 from gfxgraph.callables.padding.judge import Judge, PaddingRefusal
 from gfxgraph.callables.signature import (
     MISS,
@@ -66,7 +65,7 @@ from gfxgraph.core.bucket_sizes import BucketPlan
 from gfxgraph.core.eager_or_graph import Way
 from gfxgraph.errors import CaptureError, DriverError
 from gfxgraph.process import bridge, process
-from gfxgraph.types import MovedInput, ReplayMode
+from gfxgraph.types import ReplayMode
 
 MakePiece = Callable[..., Any]
 """Given what Dynamo found and a name, makes a callable for the FX graph (pieces/graph_numbers.py)."""
@@ -77,8 +76,6 @@ MAX_ENTRIES = 1024
 """Signatures remembered; beyond that, those that were never captured are forgotten."""
 MOST_HOST_VALUES = 16
 """Contents of small host tensors that have signatures of their own; calls with more run eagerly."""
-SAMPLED_IN_ADAPTIVE = 512
-"""One call in this many checks whether a decision is due to be measured again."""
 
 
 def never(args: Args, kwargs: Kwargs) -> Any:
@@ -121,10 +118,6 @@ class Graphed:
         self._options = options
         self._make_piece = make_piece
         self._name = name or getattr(fn, "__qualname__", type(fn).__qualname__)
-        self._is_in_place = options.moved is MovedInput.RECAPTURE
-        """Whether the caller's tensors are read and written in place, which makes their addresses part of a
-        signature.
-        """
         self._fast: Fast = never
         self._near: dict[Any, Route] = {}
         """The last route of calls with this tree and these shapes; its fast path checks everything itself."""
@@ -135,9 +128,9 @@ class Graphed:
         """Replays of forgotten signatures."""
         is_dynamic = options.dynamic is not None or options.buckets is not None
         declared = dict(options.dynamic) if isinstance(options.dynamic, Mapping) else None
-        self._planned = Planned(BucketSizes(options.buckets))
+        self._planned = BucketSizes(options.buckets)
         self._adaptive: Adaptive | None = None
-        self._dims = Dims(declared, self._planned.sizes) if is_dynamic else None
+        self._dims = Dims(declared, self._planned) if is_dynamic else None
         self._front: Frontend | None = None
         self._run: Callable[..., Any] = fn
         """The function that is warmed up and captured."""
@@ -220,7 +213,7 @@ class Graphed:
                 if route.bucketed is not None:
                     self._count(route)
                 return result
-        call = understand(self._name, args, kwargs, tensors, structure, self._is_in_place)
+        call = understand(self._name, args, kwargs, tensors, structure, self._shared.in_place)
         if call.host:
             self._look_at_host(call)
         arena = arena_of(state, call.device)
@@ -266,8 +259,10 @@ class Graphed:
         if call.host in met:
             return
         if len(met) >= MOST_HOST_VALUES:
-            names = argument_paths(self._fn, call.args, call.kwargs)
-            name = next((name for name, t in zip(names, call.tensors) if not t.is_cuda), "an argument")
+            named = zip(getattr(self._fn, "names", ()), call.args)  # what a piece calls its inputs
+            names = [name for name, each in named if isinstance(each, Tensor)]
+            names = names or argument_paths(self._fn, call.args, call.kwargs)
+            name = next((name for name, t in zip(names, call.tensors) if not t.is_cuda), "") or "an argument"
             raise RunEagerly(
                 f"{name} is a tensor in host memory that differs from call to call; make it on the device"
             )
@@ -287,7 +282,8 @@ class Graphed:
         if state is not self._state:
             if self._state is not None:  # the bridge was switched on or off
                 self._forget(lambda entry: True)
-                self._shared.forget()
+                self._shared.buffers = Buffers()
+                self._shared.is_clean.clear()
                 self._adaptive = None
             self._state = state
 
@@ -334,7 +330,7 @@ class Graphed:
         return route
 
     def _entry_in_bucket(self, arena: Arena, call: Call, bucketed: Bucketed) -> Captured:
-        in_place = self._is_in_place
+        in_place = self._shared.in_place
         shapes: list[Any] = []
         for t, size in zip(call.tensors, bucketed.sizes):
             if size is None or (in_place and tuple(t.size()) == size):
@@ -385,7 +381,8 @@ class Graphed:
         entry.replay(instance)
         if entry.mutates:
             entry.give_back_mutated(tensors)
-        arena.use(entry)
+        arena.n_uses += 1
+        entry.used_at = arena.n_uses
         return instance.outputs.give(tensors, route.result_sizes, own)
 
     def _fast_for(self, route: Route, entry: Captured, call: Call) -> Fast:
@@ -452,8 +449,6 @@ class Graphed:
 
     def _sample_every(self) -> int:
         """One replay in this many takes the slow path again; 0 for none."""
-        if self._options.mode is ReplayMode.ADAPTIVE:
-            return SAMPLED_IN_ADAPTIVE
         every = process.require().settings.trusted_replay_sample_interval
         return every or 0 if self._options.mode is ReplayMode.STANDARD else 0
 
@@ -472,7 +467,7 @@ class Graphed:
             result = self._fast_for(route, entry, call)(call.args, call.kwargs)
             return self._replay(arena, entry, route, call.tensors) if result is MISS else result
 
-        way = timed.decided(SAMPLED_IN_ADAPTIVE if self._fast is not never else 1)
+        way = timed.decided()
         if way is Way.EAGER:
             raise RunEagerly("measured to be faster than its graph")
         if way is Way.GRAPH:
@@ -535,7 +530,7 @@ class Graphed:
         why = ""
         try:
             self(*args, **kwargs)  # the example itself, so that it is known what the function does
-            call = understand(self._name, args, kwargs, tensors, structure, self._is_in_place)
+            call = understand(self._name, args, kwargs, tensors, structure, self._shared.in_place)
             if not self._worlds.enter(call):
                 raise RunEagerly("the function is not traced")
             for bucketed in buckets:
@@ -601,17 +596,9 @@ class Graphed:
         """Every signature: how it runs, and why."""
         return explain_calls.explain(self)
 
-    def why(self) -> str:
-        """Why calls run as they do: what was measured, which padding was refused, what ran eagerly."""
-        return explain_calls.why(self)
-
     def plan(self) -> BucketPlan:
         """The current buckets and the sizes seen; prints as a table."""
         return self._planned.plan()
-
-    def padding(self) -> list[dict[str, Any]]:
-        """Calls and elements by bucket so far, as plain data. Changes nothing, so any thread may call it."""
-        return self._planned.by_bucket(self._name)
 
     def reset(self) -> None:
         """Drop every capture and trace, and what they hold of the program's; the next calls start again."""

@@ -135,20 +135,14 @@ class StaticInput:
         return static, given.detach()
 
 
-def copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
-    """Copy all tensors in one fused call."""
+def copy_all(targets: list[Tensor], sources: list[Tensor], *, non_blocking: bool = True) -> None:
+    """Copy all tensors, in one launch where torch can: it has no such kernel for complex halves."""
     with torch.no_grad():
-        if len(targets) == 1:
-            targets[0].copy_(sources[0], non_blocking=True)
-        elif targets:
-            copy_together(targets, sources, non_blocking=True)
-
-
-def copy_together(targets: list[Tensor], sources: list[Tensor], non_blocking: bool = False) -> None:
-    """In one launch where torch can: it has no such kernel for complex halves."""
-    try:
-        torch._foreach_copy_(targets, sources, non_blocking=non_blocking)
-    except NotImplementedError:
+        try:
+            if len(targets) > 1:
+                return torch._foreach_copy_(targets, sources, non_blocking=non_blocking)
+        except NotImplementedError:
+            pass
         for target, source in zip(targets, sources):
             target.copy_(source, non_blocking=non_blocking)
 
@@ -223,10 +217,8 @@ def tensors_of(tree: Any) -> list[Tensor]:
 def copy_in(buffers: Sequence[Tensor], given: Sequence[Tensor]) -> None:
     """Copy tensors that are not already in place, in one launch if torch can."""
     pairs = [(b, g) for b, g in zip(buffers, given) if b.data_ptr() != g.data_ptr() or b.stride() != g.stride()]
-    if pairs:
-        # Below autograd: a buffer is plain memory, whatever it belonged to when it was made.
-        with torch.no_grad():
-            copy_together([b for b, _ in pairs], [g.detach() for _, g in pairs])
+    # Below autograd: a buffer is plain memory, whatever it belonged to when it was made.
+    copy_all([b for b, _ in pairs], [g.detach() for _, g in pairs], non_blocking=False)
 
 
 def like(tensor: Tensor) -> Tensor:

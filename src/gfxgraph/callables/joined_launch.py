@@ -6,10 +6,8 @@ replay. It serves calls that copy whole arguments and whole results; padded or
 written arguments take the other paths.
 
 It is trusted on a device once a test graph of ours has run that way at a dozen addresses, queued without
-waiting, and each got its own data. If running a graph once more has no visible effect,
-its results are also compared once with those of torch's own launch. If the runtime refuses an update, joining
-ends for that signature: this call and later ones are made without it, which is counted, and reported the first
-time.
+waiting, and each got its own data. If the runtime refuses an update, joining ends for that signature: this call and
+later ones are made without it, which is counted, and reported the first time.
 
 Where it cannot be joined, a call's small copies are one launch of their own (`CopyLaunches`). The kernel
 (driver/small_copies.py) is loaded once per device, and trusted once it has correctly copied ranges of odd lengths
@@ -25,14 +23,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gfxgraph.callables.arena import arena_of
+from gfxgraph.callables.arena import arena_of, kind_and_line
 from gfxgraph.callables.inputs import copy_all, is_one_copy
-from gfxgraph.capture.replay.validation import is_near
-from gfxgraph.capture.torchs_graph import bare_launch
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.driver.runtime_calls import Copies, CopyKernel, GraphDriver
 from gfxgraph.driver.small_copies import MOST
-from gfxgraph.errors import DriverError, first_line
+from gfxgraph.errors import DriverError
 
 if TYPE_CHECKING:
     from gfxgraph.callables.captured import Captured, Instance
@@ -97,17 +93,6 @@ def copy_kernel(state: Process, device_index: int) -> CopyKernel | None:
     return state.copy_kernels[device_index]
 
 
-def what_said(error: Exception) -> str:
-    """One line that says why the driver refused something."""
-    if isinstance(error, DriverError):
-        for shown in ("{api} returned {status}", "{said}", "{api} is missing"):
-            try:
-                return shown.format(**error.fields)
-            except KeyError:
-                continue
-    return first_line(error)
-
-
 def _load(state: Process, device_index: int) -> CopyKernel | None:
     driver = state.driver
     if driver is None or "copy_kernel" in driver.missing:
@@ -122,7 +107,7 @@ def _load(state: Process, device_index: int) -> CopyKernel | None:
                 return kernel
             why = "it did not copy correctly"
     except (DriverError, RuntimeError) as error:
-        why = what_said(error)
+        why = kind_and_line(error)
     state.why_not_joined = f"the copying kernel is not available: {why}"
     state.report("no_copy_kernel", f"small tensors are copied one by one: {why}", level=logging.INFO)
     return None
@@ -150,8 +135,6 @@ MOST_NODES = 1024
 MOST_NODES_OF_A_BUCKET = 64
 """The limit if other sizes have graphs of their own: a node takes some 5 KiB in each exec (an H100)."""
 N_TRIED = 12
-MOST_COMPARED_NBYTES = 64 << 20
-"""Larger results are not compared: the copies would take memory that a call needs."""
 Pairs = Sequence[tuple[Tensor, Tensor]]
 
 
@@ -192,14 +175,8 @@ def change_refused(entry: Captured) -> None:
     entry.arena.state.report("join_refused", why, entry.name, level=logging.INFO)
 
 
-def joined_call(
-    entry: Captured, instance: Instance, tensors: Sequence[Tensor], into: Pairs, back: Pairs
-) -> JoinedCall | None:
-    """The joined graph of an instance, made at the first call; None if it cannot be joined.
-
-    Args:
-        tensors: all arguments of this call.
-    """
+def joined_call(entry: Captured, instance: Instance, into: Pairs, back: Pairs) -> JoinedCall | None:
+    """The joined graph of an instance, made at the first call; None if it cannot be joined."""
     if not entry.can_join:
         instance.joined = instance.twin = None
         return None
@@ -220,57 +197,15 @@ def joined_call(
             entry.arena.follow(torch.cuda.current_stream())
             made = JoinedCall(entry, instance, kernel, into, back)
             twin = JoinedCall(entry, instance, kernel, into, back) if back else None
-            if twin is not None and _may_run_again(entry, instance):
-                if not all(_gives_the_same(entry, instance, each, tensors, into, back) for each in (made, twin)):
-                    raise RuntimeError("the graph gave a different result when joined with its copies")
             instance.joined, instance.twin = made, twin
     except RuntimeError as error:
         if is_interrupt(error):
             raise
         entry.can_join = False
-        entry.why_not_joined = what_said(error)
+        entry.why_not_joined = kind_and_line(error)
         why = f"copies are launched on their own: {entry.why_not_joined}"
         state.report("not_joined", why, entry.name, level=logging.INFO)
     return instance.joined
-
-
-def _may_run_again(entry: Captured, instance: Instance) -> bool:
-    """True if a recorded capture shows that a replay writes nothing but its results, and these are small."""
-    segments = instance.graph._program.segments if instance.is_recorded else []
-    is_known = all(not segment.mutated and not segment.tape.opaque for segment in segments)
-    nbytes = sum(made.numel() * made.element_size() for made in instance.outputs.made)
-    is_small = nbytes <= MOST_COMPARED_NBYTES
-    return entry.runs_alone and bool(segments) and is_known and not entry.mutates and is_small
-
-
-def _gives_the_same(
-    entry: Captured, instance: Instance, joined: JoinedCall, tensors: Sequence[Tensor], into: Pairs, back: Pairs
-) -> bool:
-    """Launch the graph as torch does, overwrite its results, launch it joined, and compare."""
-    sources = [made.detach() for made in instance.outputs.made]
-    launched = joined.launched
-    with torch.no_grad():
-        entry.fill(tensors)
-        bare_launch(entry.arena.state.base)(instance.graph)
-        wanted, results = [source.clone() for source in sources], [source.clone() for source, _ in back]
-        given = [tensor.detach().clone() for _, tensor in into]
-        taken = [torch.empty_like(source) for source, _ in back]
-        for target, _ in into:
-            target.zero_()
-        for spoiled, want in zip((*sources, *taken), (*wanted, *results)):
-            spoiled.fill_(0 if bool(want.any()) else 1)  # freed memory may still hold the right answer
-        for i, tensor in enumerate(given):
-            assert launched.into is not None
-            launched.into.words[i] = tensor.data_ptr()
-        for i, tensor in enumerate(taken):
-            assert launched.back is not None
-            launched.back.words[MOST + i] = tensor.data_ptr()
-        for node in (launched.into, launched.back):
-            if node is not None and node.apply():
-                return False
-        if launched.launch():
-            return False
-        return all(is_near(a, b) for a, b in zip((*sources, *taken), (*wanted, *results)))
 
 
 def _why_not(entry: Captured, instance: Instance, n_copies: int) -> str:
@@ -324,7 +259,7 @@ def _try(state: Process, device_index: int) -> bool:
                 return True
             why = "a joined graph gave different data"
     except (DriverError, RuntimeError) as error:
-        why = what_said(error)
+        why = kind_and_line(error)
     state.why_not_joined = why
     state.report("not_joined", f"copies are launched on their own: {why}", level=logging.INFO)
     return False

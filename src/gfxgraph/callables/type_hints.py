@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, Protocol, TypedDict, TypeVar
 
 if TYPE_CHECKING:
-    from gfxgraph.callables.distributed.ranks import Ranks
     from gfxgraph.core.bucket_sizes import BucketPlan
     from gfxgraph.types import MovedInput, ReplayMode
 
@@ -46,7 +45,7 @@ class GraphedOptions(TypedDict, total=False):
     warmup: int
     max_graphs: int
     strict: bool
-    ranks: Ranks | bool
+    ranks: bool
     assume_pure: bool
 
 
@@ -79,10 +78,6 @@ class GraphedCallable(Protocol[P, R_co]):
 
     def explain(self) -> str:
         """Every signature: how it runs, and why."""
-        ...
-
-    def why(self) -> str:
-        """What was refused, measured, or ran eagerly, and why."""
         ...
 
     def plan(self) -> BucketPlan:

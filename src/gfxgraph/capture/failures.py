@@ -52,7 +52,7 @@ _REFUSALS = (
 )
 # A random operation whose generator was not registered with the graph. It cannot be detected beforehand,
 # because a generator's current state can be exchanged (graphsafe_set_state).
-_UNREGISTERED = "not in capture mode"
+_UNREGISTERED = ("not in capture mode", "not registered with the capturing graph")  # the second from torch 2.12 on
 
 # capture_end's error if capture_begin refused its arguments before it changed anything.
 _NEVER_BEGAN = "Capture must end on the same stream it began on."
@@ -100,7 +100,7 @@ def op_failed(session: Session, info: Any, func: Any, args: Any, kwargs: Any, er
         text = str(error)
         if not info.mutates:
             session.recorder.disown_new_nodes()
-        if _UNREGISTERED in text:
+        if any(words in text for words in _UNREGISTERED):
             return session.unsafe_op(BY_NAME["torch.Generator"], func, args, kwargs)
         if any(refusal in text for refusal in _REFUSALS):
             row = UnsafeOp(info.name, Kind.SYNC, "torch refused it inside the capture: " + first_line(error))

@@ -3,8 +3,7 @@
 Problem: a graph is usually faster, sometimes slower (few nodes on HIP, quantized models), and timings are noisy.
 Idea: samples come in pairs, eager and graph close together in time, so that what slows both cancels. After a fixed
 number of pairs eager wins if it was the faster one in so many of them that chance does so once in a hundred times,
-and by more than a margin; else the graph, which costs less CPU. A later measurement overturns that only beyond a
-larger margin.
+and by more than a margin; else the graph, which costs less CPU.
 
 Source: docs/decisions/callables.md, 0069; the counts are the sign test's at 1 %.
 """
@@ -26,8 +25,8 @@ class Way(StrEnum):
 
 
 N_PAIRS, N_FASTER = 32, 23
-MARGIN, HYSTERESIS = 0.02, 0.05
-"""Shares below which a difference counts as none, at first and once there is a decision."""
+MARGIN = 0.02
+"""A share below which a difference counts as none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +95,6 @@ class Choice:
         pair, second = divmod(n_timed, 2)
         return (Way.EAGER, Way.GRAPH)[(pair % 2) ^ second]
 
-    def look_again(self) -> None:
-        """Forget the timings, keep the decision: conditions may have changed."""
-        self._ratios.clear()
-        for way in Way:
-            self._waiting[way].clear()
-            self._sums[way] = 0.0
-
     def why(self) -> str:
         """What was decided and from what, or what is still missing."""
         if self.decision is not None:
@@ -115,15 +107,12 @@ class Choice:
             return None
         ordered = sorted(self._ratios)
         low, middle, high = ordered[n // 4], ordered[n // 2], ordered[-1 - n // 4]
-        previous = self.decision.way if self.decision is not None else None
-        least = math.log1p(MARGIN if previous is None else HYSTERESIS)
+        least = math.log1p(MARGIN)
         n_eager = sum(ratio < 0 for ratio in ordered)
-        if n_eager >= N_FASTER and middle < -least and previous is not Way.EAGER:
+        if n_eager >= N_FASTER and middle < -least:
             way, reason = Way.EAGER, "the graph is slower"
-        elif n - n_eager >= N_FASTER and middle > least and previous is not Way.GRAPH:
+        elif n - n_eager >= N_FASTER and middle > least:
             way, reason = Way.GRAPH, "the graph is faster"
-        elif previous is not None:
-            way, reason = previous, "measured again: the difference is too small to change"
         else:
             way, reason = Way.GRAPH, "no difference, and a graph takes less CPU"
         speedup, least_of, most_of = (round(math.exp(ratio), 4) for ratio in (middle, low, high))

@@ -20,6 +20,11 @@ import torch
 _MASK: Final = (1 << 64) - 1
 _PER_STEP: Final = 4  # Philox gives four numbers a step; torch keeps offsets multiples of 4
 _ELEMENTS_PER_STEP: Final = 1 << 16
+_NOT_REGISTERED: Final = (
+    "RNG op during graph capture but generator is not registered with the capturing graph."
+    if torch.__version__ >= (2, 12)
+    else "Attempt to increase offset for a CUDA generator not in capture mode."
+)
 
 
 class GeneratorState:
@@ -42,7 +47,7 @@ class GeneratorState:
         steps = -(-max(numel, 1) // _ELEMENTS_PER_STEP)
         if in_capture:
             if not self.capturing:
-                raise RuntimeError("Attempt to increase offset for a CUDA generator not in capture mode.")
+                raise RuntimeError(_NOT_REGISTERED)
             at = self.intragraph_offset
             self.intragraph_offset += _PER_STEP * steps
             return at

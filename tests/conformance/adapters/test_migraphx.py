@@ -444,7 +444,6 @@ def test_adaptive_keeps_what_was_measured(here, monkeypatch, tmp_path):
     for _ in range(32):
         choice.add(Way.EAGER, 10.0)
         choice.add(Way.GRAPH, 21.0)
-    graphed._timed().is_looking = False
     n_evals = here.n_evals
     for seed in range(3):
         here.fill(params["x"], seed)

@@ -590,7 +590,7 @@ def test_explain_reads_what_is_no_regular_file(call, folder):
 
 
 @pytest.mark.parametrize(
-    ("source", "status"), [("x = 1\n", 0), ("import torch\nfast = torch.cuda.get_device_capability() >= (8, 0)\n", 1)]
+    ("source", "status"), [("x = 1\n", 0), ("import torch\nfast = torch.cuda.get_device_capability() >= (9, 0)\n", 1)]
 )
 def test_quiet_says_nothing_where_all_is_well(tmp_path, source, status):
     """What was found is printed all the same."""

@@ -35,19 +35,6 @@ def test_no_difference_goes_to_the_graph():
     assert sum(run(1.0, 0.5, seed).way is Way.EAGER for seed in range(300)) <= 9
 
 
-def test_a_second_look_needs_more_than_a_little_to_overturn():
-    """Two percent do not change a decision; twenty do."""
-    choice = Choice()
-    assert run(1.3, 0.01, 1, choice).way is Way.GRAPH
-    choice.look_again()
-    kept = run(0.98, 0.01, 2, choice)
-    assert kept.way is Way.GRAPH and "measured again" in kept.reason
-    choice.look_again()
-    assert run(0.8, 0.01, 3, choice).way is Way.EAGER
-    choice.look_again()
-    assert run(1.02, 0.01, 4, choice).way is Way.EAGER
-
-
 def test_pairs_alternate_in_order():
     """Neither way is always the first of its pair, where caches are cold."""
     choice = Choice()

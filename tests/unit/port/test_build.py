@@ -213,3 +213,12 @@ def test_macros_that_the_tree_demands(tmp_path: Path) -> None:
     write(tmp_path, {"CMakeLists.txt": cmake, "a.h": header, "a.cu": '#include "a.h"\n'})
     (unit,) = units_of(read_tree(str(tmp_path)))
     assert unit.macros == ("HAVE_GPU=1", "MPI=0", "USE_CUDA=1")
+
+
+def test_units_get_what_the_makefile_gives_and_what_a_number_demands(tmp_path: Path) -> None:
+    """A macro outside conditions, the first of a name, and the first number that ``#error`` allows."""
+    made = "CUDA = -DCUDA #-DCHECK\nP = -DPRECISION=2\nQ = -DPRECISION=1\nifdef MPI\nF = -DMPI\nendif\nR = -DA=$(B)\n"
+    real = "#if REAL == 8\ntypedef double T;\n#elif REAL == 4\ntypedef float T;\n#else\n# error no\n#endif\n"
+    write(tmp_path, {"Makefile": made, "real.h": real, "k.cu": "#include <real.h>\n__global__ void k(T*) {}\n"})
+    (unit,) = units_of(read_tree(str(tmp_path)))
+    assert {"CUDA", "PRECISION=2", "REAL=8"} == set(unit.macros)

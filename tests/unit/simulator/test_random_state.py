@@ -72,7 +72,7 @@ def test_unregistered_generator_cannot_be_captured(sim: simulator.Simulator) -> 
     generator, graph = torch.Generator(device="cuda"), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         torch.ones(1, device="cuda").add_(1)
-        with pytest.raises(RuntimeError, match="Attempt to increase offset for a CUDA generator not in cap"):
+        with pytest.raises(RuntimeError, match="not in capture mode|not registered with the capturing graph"):
             torch.rand(3, device="cuda", generator=generator)
     registered = torch.cuda.CUDAGraph()
     registered.register_generator_state(generator)

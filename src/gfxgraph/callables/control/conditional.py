@@ -14,19 +14,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.compiler import is_compiling
-from torch.utils import _pytree as pytree
 
-from gfxgraph.callables.arena import current_arena, upload
+from gfxgraph.callables.captured import Options
 from gfxgraph.callables.control import flags
 from gfxgraph.callables.graphed import Graphed
-from gfxgraph.callables.inputs import Buffers, copy_in, like, tensors_of
-from gfxgraph.callables.options import Options
+from gfxgraph.callables.inputs import Buffers
 from gfxgraph.callables.pieces.graph_numbers import make_piece
 from gfxgraph.callables.trace.dynamo import shield
 from gfxgraph.errors import ReplayError
@@ -41,11 +38,9 @@ class Conditional:
         branches: by name (anything hashable), or in order.
         default: the branch for an unknown flag or name; without it that is an error.
         warmup: eager calls of a branch before it is captured; they count as calls.
-        outputs: "owned" gives each caller its own tensors; "static" copies into shared buffers, the same for all
-            branches, which the next call of any branch overwrites.
 
     Raises:
-        ValueError: there is no branch, or ``outputs`` is neither.
+        ValueError: there is no branch.
     """
 
     def __init__(
@@ -54,7 +49,6 @@ class Conditional:
         *,
         default: Any = None,
         warmup: int = 1,
-        outputs: str = "owned",
     ) -> None:
         if not isinstance(branches, (Mapping, Sequence)):
             raise TypeError(f"a conditional takes its branches as a dict or a list, not {branches!r}")
@@ -64,16 +58,11 @@ class Conditional:
         for branch in named.values():
             if not callable(branch):
                 raise TypeError(f"a conditional's branches are functions or modules, not {branch!r}")
-        if outputs not in ("owned", "static"):
-            raise ValueError(f'outputs is "owned" or "static", not {outputs!r}')
         self.branches: dict[Any, Branch] = dict(named)
         self.names = list(self.branches)
         self.default = default
         self.warmup = max(1, warmup)
-        self.hands_out_static = outputs == "static"
         self._buffers = Buffers()
-        self._outputs: dict[Any, list[Tensor]] = {}
-        """By shapes and types of a result: the buffers for it."""
         self._graphed: dict[Any, Graphed] = {}
 
     # -- choosing -------------------------------------------------------------------------------------
@@ -115,12 +104,7 @@ class Conditional:
         if is_compiling() or torch.cuda.is_current_stream_capturing():
             # Part of another graph: the branch taken now is recorded, and the choice is guarded.
             return self.branches[self._choose_inside(which)](*args, **kwargs)
-        graphed = self._of(self.branch_of(which))
-        if not self.hands_out_static:
-            return graphed(*args, **kwargs)
-        place = current_arena()
-        with place.lock if place is not None else nullcontext():
-            return self._in_static(graphed(*args, **kwargs))
+        return self._of(self.branch_of(which))(*args, **kwargs)
 
     def capture(self, *args: Any, **kwargs: Any) -> None:
         """Capture every branch before the first call. Each runs some times for that, with all that it does.
@@ -132,12 +116,6 @@ class Conditional:
         for name in self.names:
             for _ in range(self.warmup + 1):
                 self._of(name)(*args, **kwargs)
-
-    def upload(self) -> None:
-        """Upload every captured branch to the device before its first launch, if the runtime can."""
-        for graphed in self._graphed.values():
-            for graph in graphed.graphs:
-                upload(graph)
 
     @property
     def eager_branches(self) -> dict[Any, str]:
@@ -169,22 +147,7 @@ class Conditional:
             self._graphed[name] = found
         return found
 
-    def _in_static(self, made: Any) -> Any:
-        """The result in our buffers; as it is where its tensors are not all plain memory of the device."""
-        results = tensors_of(made)
-        if not all(t.is_cuda and t.layout is torch.strided and not t.requires_grad for t in results):
-            return made
-        key = tuple((tuple(t.shape), t.dtype, t.device) for t in results)
-        held = self._outputs.get(key)
-        if held is None:
-            held = self._outputs[key] = [like(t) for t in results]
-        copy_in(held, results)
-        buffers = iter(held)
-        return pytree.tree_map_only(Tensor, lambda _: next(buffers), made)
-
     def _choose_inside(self, which: Any) -> Any:
-        if isinstance(which, flags.Answer):
-            return self.branch_of(which)
         if not isinstance(which, Tensor):
             return self.branch_of(which)
         value = which.item()

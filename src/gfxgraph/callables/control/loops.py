@@ -32,13 +32,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.callables.arena import Arena, beside, current_arena, upload
-from gfxgraph.callables.captured import CAPTURED, NO_GPU, WARM_UP, CapturedCallable, CapturedFunction
+from gfxgraph.callables.arena import Arena, beside, current_arena, draws, span, writes_of
+from gfxgraph.callables.captured import CAPTURED, NO_GPU, WARM_UP, CapturedCallable, CapturedFunction, Options
 from gfxgraph.callables.control import flags
-from gfxgraph.callables.graph_facts import draws, span, writes_of
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.inputs import copy_in, like
-from gfxgraph.callables.options import Options
 from gfxgraph.callables.pieces.graph_numbers import make_piece
 from gfxgraph.callables.signature import InPieces, RunEagerly, has_buffer, key_of
 from gfxgraph.callables.trace.dynamo import shield
@@ -147,16 +145,10 @@ class WhileLoop(CapturedCallable):
         self.condition, self.body = condition, body
         self.max_steps, self.steps_per_launch, self.run_ahead = max_steps, steps_per_launch, run_ahead
         self._last: tuple[Tensor | int, Tensor | bool] = 0, False
-        self._why = ""
         self._known: dict[Any, _Steps] = {}
         self._place: Arena | None = None
         self.n_launches = 0
         """Graph launches of the last call; 0 if it ran eagerly."""
-
-    @property
-    def why_eager(self) -> str:
-        """Why the last call was not a graph; "" if it may be one."""
-        return self._why
 
     @property
     def n_steps(self) -> int:
@@ -175,12 +167,6 @@ class WhileLoop(CapturedCallable):
         """True if steps are launched before the last flag has arrived."""
         return any(steps.may_lead for steps in self._known.values())
 
-    def upload(self) -> None:
-        """Upload the graphs to the device before their first launch, if the runtime can."""
-        for steps in self._known.values():
-            if steps.graph.graph is not None:
-                upload(steps.graph.graph)
-
     @unbroken
     def __call__(self, *state: Tensor) -> tuple[Tensor, ...]:
         """Run the loop from ``state``; return the final state in new tensors."""
@@ -192,14 +178,14 @@ class WhileLoop(CapturedCallable):
         with place.lock if place is not None else nullcontext():
             self.n_launches = 0
             if place is None or torch.cuda.is_current_stream_capturing():
-                self.count_eager(NO_GPU if place is None else CAPTURED)
+                self.eager.count(NO_GPU if place is None else CAPTURED)
                 return self._eagerly(*state)
             place.follow(torch.cuda.current_stream())
             key = self._key(state)
             steps = self._known.get(key)
             if steps is None:
                 made = beside(place, self._eagerly, state, {})
-                self.count_eager(self._why or WARM_UP)
+                self.eager.count(self.why_eager or WARM_UP)
                 key = self._key(state)
                 if key is not None:
                     with torch.no_grad():
@@ -207,9 +193,9 @@ class WhileLoop(CapturedCallable):
                     while len(self._known) > MAX_KEPT:
                         del self._known[next(iter(self._known))]
                 return made  # type: ignore[no-any-return]
-            self._why = steps.graph.why_eager
-            if self._why:
-                self.count_eager(self._why)
+            self.why_eager = steps.graph.why_eager
+            if self.why_eager:
+                self.eager.count(self.why_eager)
                 return beside(place, self._eagerly, state, {})  # type: ignore[no-any-return]
             self.n_replays += 1
             with torch.no_grad():
@@ -224,16 +210,16 @@ class WhileLoop(CapturedCallable):
         """What calls of one graph share, the worlds of the functions among it; None if one is not a graph, or not
         traced yet, or has no buffers.
         """
-        self._why = ""
+        self.why_eager = ""
         if not all(map(has_buffer, state)):
             return None
         if torch.is_grad_enabled() and any(t.requires_grad for t in state):
-            self._why = "its state needs gradients"  # a loop without iterations returns its inputs
+            self.why_eager = "its state needs gradients"  # a loop without iterations returns its inputs
             return None
         try:
             worlds = [each.world_of(state) for each in (self._test, self._turn)]
         except (RunEagerly, InPieces) as reason:
-            self._why = reason.why.partition("\n")[0]
+            self.why_eager = reason.why.partition("\n")[0]
             return None
         return (*[world.token for world in worlds], key_of(state)) if None not in worlds else None
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx
 
-from gfxgraph.callables.buckets import Bucketed, Dims, Planned, argument_paths
+from gfxgraph.callables.buckets import Bucketed, BucketSizes, Dims, argument_paths
 from gfxgraph.callables.captured import Padded, Route
 from gfxgraph.callables.inputs import dense_copy, front, pad, repeat_last
 from gfxgraph.callables.signature import Args, Call, Kwargs, NotATree, flatten, replace
@@ -112,7 +112,7 @@ class Judge:
         front: Frontend | None,
         name: str,
         dims: Dims | None,
-        planned: Planned,
+        planned: BucketSizes,
         eager: Calls,
     ) -> None:
         self._fn = fn

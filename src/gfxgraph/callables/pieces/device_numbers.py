@@ -5,9 +5,9 @@ a graph replays the number that it was captured with. Idea: each such operation 
 that computes the same bits. The forms are few and written down here; an operation that has none runs eagerly.
 
     x + n, x - n, x * n, comparisons   the number is rounded to the type that the operation computes in, as its kernel
-                                       rounds it; not for halves, whose kernels differ in that from device to device
-    x / n                              a product with a reciprocal on most devices: the device is asked which form has
-                                       its own bits; if none has, such divisions run eagerly
+                                       rounds it
+    x / n, n / x, and halves           kernels differ from device to device: the device is asked which of a few forms
+                                       has its bits; if none has, the operation has none
     x[n], x[n:n+4]                     is an ``index_select``, where nobody can tell a view from a copy
     x[n] = y, x[n:n+4] = y             is an ``index_copy_``
 
@@ -18,6 +18,7 @@ reaches the device: ``Ranges`` are checked at each call.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -32,19 +33,9 @@ _IN_PLACE = {"iadd", "isub", "imul", "add_", "sub_", "mul_"}
 _COMPARISONS = {"lt", "le", "gt", "ge", "eq", "ne"}
 _DIVISIONS = {"truediv", "div", "true_divide"}
 _READERS = {
-    *_ARITHMETIC,
-    *_COMPARISONS,
-    *_DIVISIONS,
-    "matmul",
-    "sqrt",
-    "exp",
-    "log",
-    "sin",
-    "cos",
-    "rsqrt",
-    "pow",
-    "neg",
-}
+    *_ARITHMETIC, *_COMPARISONS, *_DIVISIONS, "matmul", "sqrt", "exp", "log", "sin", "cos", "rsqrt", "pow", "neg",
+    "sum", "mean", "abs", "tanh", "sigmoid", "cat", "stack",
+}  # fmt: skip
 """Operations whose result is new memory."""
 
 
@@ -61,6 +52,9 @@ class Range:
         return 0 <= begin <= self.size - self.length
 
 
+Form = tuple[Callable[[fx.Graph, Mapping[fx.Node, fx.Node]], fx.Node], list[Range]]
+
+
 class OnDevice:
     """Operations of an FX graph that take changing numbers, in the form that takes tensors.
 
@@ -75,27 +69,16 @@ class OnDevice:
         self._returned = set(returned)
         self._writes = [node for node in nodes if _writes(node)]
 
-    def can(self, node: fx.Node) -> bool:
-        """Whether the operation has such a form."""
-        return self._form(node) is not None
-
-    def ranges(self, node: fx.Node) -> list[Range]:
-        """What must hold for its numbers."""
-        form = self._form(node)
-        return form[1] if form is not None else []
-
-    def emit(self, graph: fx.Graph, node: fx.Node, made: Mapping[fx.Node, fx.Node]) -> fx.Node:
-        """Add the operation's form to ``graph``, whose inputs for numbers are tensors of one element."""
-        form = self._form(node)
-        assert form is not None
-        return form[0](graph, made)  # type: ignore[no-any-return]
-
-    def _form(self, node: fx.Node) -> Any:
+    def form(self, node: fx.Node) -> Form | None:
+        """The operation's form, if it has one: what adds it to a graph, and what must hold for its numbers."""
         if node.op not in ("call_function", "call_method"):
             return None
         name = str(node.target if node.op == "call_method" else getattr(node.target, "__name__", ""))
         if name in ("getitem", "setitem") and node.op == "call_function":
-            return self._indexing(node, name)
+            index = node.args[1]
+            return self._indexing(node, name, index if isinstance(index, tuple) else (index,))
+        if name == "select" and len(node.args) == 3 and type(node.args[1]) is int and node.args[1] >= 0:
+            return self._indexing(node, "getitem", (*[slice(None)] * node.args[1], node.args[2]))
         if node.kwargs or len(node.args) != 2 or (node.op == "call_function" and not _is_plain(node.target)):
             return None
         return self._binary(node, name)
@@ -106,12 +89,13 @@ class OnDevice:
         x, n = _value(other), _value(number)
         if not (isinstance(x, Tensor) and isinstance(out, Tensor)) or other in self._numbers or not x.is_cuda:
             return None
-        computed = torch.result_type(x, 1.0 if isinstance(n, (torch.SymFloat, float)) else 1)
+        is_float = isinstance(n, (torch.SymFloat, float))
+        computed = torch.result_type(x, 1.0 if is_float else 1)
+        if name in _DIVISIONS or name in _ARITHMETIC and computed in _HALVES:
+            form = _measured(name, at, x.dtype, out.dtype, is_float, x.device)
+            return (self._as(form, other, number), []) if form is not None else None
         if computed in _HALVES:
             return None
-        if name in _DIVISIONS:
-            form = _division(computed, x.device) if at == 1 and computed is out.dtype else None
-            return (self._divided(node, number, form, computed), []) if form is not None else None
         is_in_place = name in _IN_PLACE and at == 1 and computed is x.dtype
         if name in _COMPARISONS or is_in_place or name in _ARITHMETIC and computed is out.dtype:
             return self._with(node, at, number, computed), []
@@ -127,15 +111,15 @@ class OnDevice:
         return emit
 
     @staticmethod
-    def _divided(node: fx.Node, number: Any, form: Any, dtype: torch.dtype) -> Any:
+    def _as(form: Any, other: Any, number: Any) -> Any:
         def emit(graph: fx.Graph, made: Mapping[fx.Node, fx.Node]) -> fx.Node:
-            return graph.call_function(form, (made[node.args[0]], made[number], dtype))  # type: ignore[index]
+            return graph.call_function(form, (made[other], made[number]))
 
         return emit
 
-    def _indexing(self, node: fx.Node, name: str) -> Any:
-        base, index = node.args[:2]
-        x, places = _value(base), index if isinstance(index, tuple) else (index,)
+    def _indexing(self, node: fx.Node, name: str, places: tuple[Any, ...]) -> Any:
+        base = node.args[0]
+        x = _value(base)
         if not isinstance(x, Tensor) or not x.is_cuda or not all(type(n) is int for n in x.shape):
             return None
         found = self._place(x, places)
@@ -225,26 +209,49 @@ def _writes(node: fx.Node) -> bool:
 # -- what runs in the graph ------------------------------------------------------------------------------------
 
 
-_DIVISION_FORMS: tuple[Callable[[Tensor, Tensor, torch.dtype], Tensor], ...] = (
-    lambda x, n, dtype: x / n.to(dtype),
-    lambda x, n, dtype: x * n.to(dtype).reciprocal(),
-    lambda x, n, dtype: x * n.to(torch.float64).reciprocal().to(dtype),
+_Form = Callable[[Tensor, Tensor], Tensor]
+_DIVIDED: tuple[_Form, ...] = (
+    lambda x, n: x / n.to(x.dtype),
+    lambda x, n: x * n.to(x.dtype).reciprocal(),
+    lambda x, n: x * n.double().reciprocal().to(x.dtype),
 )
+_DIVIDING: tuple[_Form, ...] = (lambda x, n: x.reciprocal() * n.to(x.dtype), lambda x, n: n.to(x.dtype) / x)
+_TRIED = {True: (0.1, 0.3, 1.7, -2.3, 1e-3, 1e-8, 70001.3), False: (1, 3, 7, -13, 2049, 70001, (1 << 24) + 1)}
+"""Numbers; some are rounded by halves, or too large for them."""
 
 
 @functools.cache
-def _division(dtype: torch.dtype, device: torch.device) -> Any:
-    """The form of ``x / n`` with the bits that the device's kernel gives for a number; None if there is none.
+def _measured(
+    name: str, at: int, given: torch.dtype, dtype: torch.dtype, is_float: bool, device: torch.device
+) -> _Form | None:
+    """The form of an operation that has the bits of the device's kernel for a number; None if there is none.
 
-    A quotient and a product with a reciprocal differ for one value in four, so a few thousand tell.
+    Two ways to compute it differ for one value in four or so, so a few thousand tell.
+
+    Args:
+        at: position of the number.
+        given: type of the tensor.
+        dtype: type of the result.
     """
+    op: Any = operator.truediv if name in _DIVISIONS else getattr(operator, name)
+    eager: Any = op if at else lambda x, n: op(n, x)
+    forms = (_DIVIDED if at else _DIVIDING) if name in _DIVISIONS else (lambda x, n: eager(x, n.to(x.dtype)),)
     with torch.no_grad(), _disable_current_modes():
-        x = torch.linspace(-3, 5, 4099, dtype=dtype, device=device)
-        numbers = torch.tensor([0.1, 0.3, 1.7, 3.0, 7.0, 1e-3], dtype=torch.float64)
-        for form in _DIVISION_FORMS:
-            if all(torch.equal(form(x, n.to(device), dtype), x / n.item()) for n in numbers):
-                return form
+        x = torch.linspace(-3, 5, 4099, device=device).mul(1 if given.is_floating_point else 99).to(given)
+        numbers = torch.tensor(_TRIED[is_float], dtype=torch.float64 if is_float else torch.int64)
+        for wide in dict.fromkeys((dtype, torch.float32) if dtype in _HALVES else (dtype,)):
+            for form in forms:
+                made = _computed(form, wide, dtype)
+                if all(torch.equal(made(x, n.to(device)), eager(x, n.item())) for n in numbers):
+                    return made
     return None
+
+
+def _computed(form: _Form, wide: torch.dtype, dtype: torch.dtype) -> _Form:
+    def with_number(x: Tensor, n: Tensor) -> Tensor:
+        return form(x.to(wide), n).to(dtype)
+
+    return with_number
 
 
 def _following(first: Tensor, length: int) -> Tensor:

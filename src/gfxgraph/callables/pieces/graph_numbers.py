@@ -3,28 +3,27 @@
 Problem: an attribute that changes at each call (``self.step += 1``, a learning rate) is a number that Dynamo hands
 to the FX graph, also where the graph only adds one to it and hands it back. As an argument of a captured piece each
 value is a signature of its own, and none is met twice. Idea: what is computed of numbers alone runs in Python at each
-call, and only what an operation takes goes on to the pieces. Where an operation takes a number that is never at rest,
-the graph is cut there: that operation runs eagerly, what lies between is captured.
+call. A number that an operation takes is a constant of the piece while it is at rest; one that is not becomes a
+tensor on the device, where the operations that take it have a form for that (device_numbers.py).
 
     numbers ── Python ──> numbers that the program keeps
                 └── at rest ──> piece                      (one signature for each value)
-                └── restless ──> piece ── operation, eagerly ── piece
+                └── restless ──> piece that takes a tensor
+                                 └── an operation has no form: eager, with the number's name
 
-Invariants: operations run in the order of the FX graph; numbers, which have no effects, before all of them. A graph
-is cut only where no state of torch's (autocast, grad mode) is switched inside it.
+Invariant: operations run in the order of the FX graph; numbers, which have no effects, before all of them.
 
 Source: decision 0202; tests/conformance/test_graphed_numbers.py.
 """
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, fx
 
-from gfxgraph.callables.pieces.device_numbers import OnDevice, Range
+from gfxgraph.callables.pieces.device_numbers import Form, OnDevice, Range
 from gfxgraph.callables.pieces.region import Piece, Region
 from gfxgraph.callables.trace.dynamo import local, note_inputs
 from gfxgraph.callables.trace.trace_result import RESTLESS_NUMBER, Found
@@ -58,13 +57,13 @@ def numbers_in(graph: fx.Graph) -> list[fx.Node]:
     return list(found)
 
 
-class InParts:
+class WithNumbers:
     """A callable in the place of an FX graph that is given numbers.
 
     Args:
         found: what Dynamo found.
         numbers: ``numbers_in`` its graph.
-        make: a piece for a part of it.
+        make: a piece for a graph.
     """
 
     def __init__(self, found: Found, numbers: list[fx.Node], make: Callable[[Found], Piece]) -> None:
@@ -76,32 +75,60 @@ class InParts:
         self._returned = nodes[-1].args[0]
         apart = {*numbers, *self._placeholders, nodes[-1]}
         self._rest = [node for node in nodes if node not in apart]
-        self._taken = [node for node in numbers if any(user not in apart for user in node.users)]
-        self._values: dict[fx.Node, set[object]] = {node: set() for node in self._taken}
-        self._can_be_cut = not found.why_eager and not any(map(_switches, self._rest))
-        self._steps: list[_Stretch] = []
-        self._gone: list[Piece] = []
-        """Pieces of before the graph was cut."""
-        self._boxed: dict[fx.Node, fx.Node] = {}
-        """By number: the input of pieces that is its tensor on the device."""
+        returned: list[fx.Node] = []
+        fx.map_arg(self._returned, returned.append)
+        self._gives = [node for node in dict.fromkeys(returned) if node not in numbers]
+        taken = [node for node in numbers if any(user not in apart for user in node.users)]
+        self._values: dict[fx.Node, set[object]] = {node: set() for node in taken}
+        """By number that operations take: what it has been."""
+        used = {*self._gives, *(each for node in self._rest for each in node.all_input_nodes)}
+        self._takes = [node for node in (*self._placeholders, *numbers) if node in used and node not in self._rest]
+        self._takes = list(dict.fromkeys(self._takes))
         self._ranges: list[Range] = []
         """What indices must lie in."""
-        self._cut(frozenset())
-        self._has_forms = self._can_be_cut and all(map(self._on_device(frozenset(numbers)).can, self._takers()))
-
-    @property
-    def _pieces(self) -> list[Piece]:
-        return [*self._gone, *[step.piece for step in self._steps]]
+        self._boxed: frozenset[fx.Node] = frozenset()
+        """Numbers that are tensors on the device."""
+        self._most = 1 if self._forms(frozenset(taken)) is not None else MOST_VALUES
+        self._gone: list[Piece] = []
+        """Pieces of before a number was restless."""
+        self._piece = self._built(None, found.why_eager)
 
     @property
     def regions(self) -> list[Region]:
         """Those of its pieces."""
-        return [region for piece in self._pieces for region in piece.regions]
+        return [region for piece in (*self._gone, self._piece) for region in piece.regions]
 
     @property
     def restless(self) -> tuple[str, ...]:
         """Names of the numbers that operations take and that have had too many values."""
-        return self._names(self._restless() - self._boxed.keys())
+        return self._names(self._restless() - self._boxed)
+
+    @property
+    def is_drawless(self) -> bool:
+        """No first run took random numbers from the device's default generator."""
+        return self._piece.is_drawless
+
+    @property
+    def draws_of_host(self) -> bool:
+        """Some first run took numbers from the host's generators."""
+        return any(piece.draws_of_host for piece in (*self._gone, self._piece))
+
+    def __call__(self, *inputs: object) -> object:
+        note_inputs(inputs)
+        env: Env = dict(zip(self._placeholders, inputs))
+        for node in self._numbers:
+            if node.op != "placeholder":
+                env[node] = _compute(node, env)
+        if not local.is_raw:
+            self._look_at_numbers(env)
+        if not all(each.holds(env[each.begin]) for each in self._ranges):  # type: ignore[arg-type]
+            local.n_eager += 1
+            return self._found.graph.forward(*inputs)
+        given = [self._on_device(env[n], inputs) if n in self._boxed else env[n] for n in self._takes]
+        env.update(zip(self._gives, self._piece(*given)))
+        return fx.map_arg(self._returned, env.__getitem__)
+
+    # -- inside ---------------------------------------------------------------------------------------
 
     def _names(self, numbers: Iterable[fx.Node]) -> tuple[str, ...]:
         found: dict[str, None] = {}
@@ -116,129 +143,54 @@ class InParts:
         return self._found.names[self._placeholders.index(node)] if node in self._placeholders else ""
 
     def _restless(self) -> frozenset[fx.Node]:
-        most = 1 if self._has_forms else MOST_VALUES
-        return frozenset(node for node, values in self._values.items() if len(values) > most)
+        return frozenset(node for node, values in self._values.items() if len(values) > self._most)
 
-    def _takers(self) -> list[fx.Node]:
-        return [node for node in self._rest if not set(self._taken).isdisjoint(node.all_input_nodes)]
-
-    def _on_device(self, numbers: frozenset[fx.Node]) -> OnDevice:
-        returned: list[fx.Node] = []
-        fx.map_arg(self._returned, returned.append)
-        return OnDevice(self._rest, numbers, returned)
-
-    @staticmethod
-    def _device(inputs: Iterable[object]) -> object:
-        found = next((each.device for each in inputs if isinstance(each, Tensor) and each.is_cuda), None)
-        return found if found is not None else torch.device("cuda", torch.cuda.current_device())
-
-    @property
-    def is_drawless(self) -> bool:
-        """No first run took random numbers from the device's default generator."""
-        return all(step.piece.is_drawless for step in self._steps)
-
-    @property
-    def draws_of_host(self) -> bool:
-        """Some first run took numbers from the host's generators."""
-        return any(piece.draws_of_host for piece in self._pieces)
-
-    def __call__(self, *inputs: object) -> object:
-        note_inputs(inputs)
-        env: Env = dict(zip(self._placeholders, inputs))
-        for node in self._numbers:
-            if node.op != "placeholder":
-                env[node] = _compute(node, env)
-        if not local.is_raw:
-            self._look_at_numbers(env)
-        if not all(each.holds(env[each.begin]) for each in self._ranges):  # type: ignore[arg-type]
-            local.n_eager += 1
-            return self._found.graph.forward(*inputs)
-        for node, boxed in self._boxed.items():
-            env[boxed] = torch.full((), env[node], dtype=_dtype(env[node]), device=self._device(inputs))  # type: ignore[arg-type]
-        for step in self._steps:
-            values = step.piece(*[env[node] for node in step.takes])
-            assert isinstance(values, tuple | list)
-            env.update(zip(step.gives, values))
-        return fx.map_arg(self._returned, env.__getitem__)
+    def _forms(self, numbers: frozenset[fx.Node]) -> dict[fx.Node, Form] | None:
+        """For each operation that takes one of the numbers, the form that takes tensors; None if one has none."""
+        forms = OnDevice(self._rest, numbers, self._gives)
+        found = {node: forms.form(node) for node in self._rest if not numbers.isdisjoint(node.all_input_nodes)}
+        return None if None in found.values() else found  # type: ignore[return-value]
 
     def _look_at_numbers(self, env: Env) -> None:
-        """Cut the graph where a number has turned out to be restless."""
-        is_new, most = False, 1 if self._has_forms else MOST_VALUES
+        """Build another piece where a number has turned out to be restless."""
+        is_new = False
         for node, values in self._values.items():
-            if len(values) <= most and env[node] not in values:
+            if len(values) <= self._most and env[node] not in values:
                 values.add(env[node])
-                is_new = is_new or len(values) > most
-        if is_new and self._can_be_cut:
-            self._gone = self._pieces
-            for piece in self._gone:
-                piece.give_up()
-            self._cut(self._restless())
+                is_new = is_new or len(values) > self._most
+        if not is_new or self._found.why_eager:
+            return
+        restless = self._restless()
+        forms = self._forms(restless)
+        self._piece.give_up()
+        self._gone.append(self._piece)
+        if forms is None:
+            self._boxed, self._ranges = frozenset(), []
+            self._piece = self._built(None, f"{', '.join(self._names(restless)) or 'a number'} {RESTLESS_NUMBER}")
+        else:
+            self._boxed = restless
+            self._ranges = [each for _, ranges in forms.values() for each in ranges]
+            self._piece = self._built(forms, "")
 
-    def _cut(self, restless: frozenset[fx.Node]) -> None:
-        parts: list[tuple[bool, list[fx.Node]]] = []
-        forms = self._on_device(restless)
-        takers = [node for node in self._rest if not restless.isdisjoint(node.all_input_nodes)]
-        here = {node for node in takers if forms.can(node)}
-        self._ranges = [each for node in here for each in forms.ranges(node)]
-        inputs = fx.Graph()
-        taken = [n for node in here for n in node.all_input_nodes if n in restless]
-        self._boxed = {n: inputs.placeholder(n.name) for n in dict.fromkeys(taken)}
-        is_eager: dict[fx.Node, bool] = {}
-        for node in self._rest:
-            of = node.args[0] if node.target is operator.getitem else None
-            takes = not restless.isdisjoint(node.all_input_nodes) and node not in here
-            is_eager[node] = is_eager.get(of, takes) if isinstance(of, fx.Node) and _is_several(of) else takes
-            if node.op == "get_attr":
-                is_eager[node] = bool(parts) and parts[-1][0]
-            if not parts or parts[-1][0] is not is_eager[node]:
-                parts.append((is_eager[node], []))
-            parts[-1][1].append(node)
-        self._steps = [
-            self._step(nodes, restless if is_eager else frozenset(), here, forms) for is_eager, nodes in parts
-        ]
-
-    def _step(
-        self, nodes: list[fx.Node], restless: frozenset[fx.Node], here: set[fx.Node], forms: OnDevice
-    ) -> _Stretch:
-        inside = set(nodes)
-        needs = [
-            self._boxed.get(n, n) if node in here else n
-            for node in nodes
-            for n in node.all_input_nodes
-            if n not in inside
-        ]
-        takes = list(dict.fromkeys(needs))
-        gives = [node for node in nodes if any(user not in inside for user in node.users)]
+    def _built(self, forms: dict[fx.Node, Form] | None, why_eager: str) -> Piece:
+        """A piece of the operations, some of them in the form that takes tensors."""
         graph = fx.Graph()
-        made: dict[fx.Node, fx.Node] = {node: graph.placeholder(node.name) for node in takes}
-        of_numbers = {n: made[boxed] for n, boxed in self._boxed.items() if boxed in made}
-        for node in nodes:
-            if node in here:
-                made[node] = forms.emit(graph, node, {**made, **of_numbers})
-            else:
-                made[node] = graph.node_copy(node, made.__getitem__)
-        graph.output(tuple(made[node] for node in gives))
-        module = fx.GraphModule(self._found.graph, graph)
-        why_eager = self._found.why_eager
-        if restless:
-            names = self._names(node for node in takes if node in restless)
-            why_eager = f"{', '.join(names) or 'a number'} {RESTLESS_NUMBER}"
+        made: dict[fx.Node, fx.Node] = {node: graph.placeholder(node.name) for node in self._takes}
+        for node in self._rest:
+            form = forms.get(node) if forms is not None else None
+            made[node] = form[0](graph, made) if form is not None else graph.node_copy(node, made.__getitem__)
+        graph.output(tuple(made[node] for node in self._gives))
         outside = {self._placeholders[i] for i in self._found.outside}
-        part = Found(self._found.root, module, [], why_eager=why_eager)
-        part.names = [self._name(node) for node in takes]
-        part.outside = [i for i, node in enumerate(takes) if node in outside]
-        return _Stretch(takes, gives, self._make(part))
+        part = Found(self._found.root, fx.GraphModule(self._found.graph, graph), [], why_eager=why_eager)
+        part.names = [self._name(node) for node in self._takes]
+        part.outside = [i for i, node in enumerate(self._takes) if node in outside]
+        return self._make(part)
 
-
-class _Stretch:
-    """Operations of the graph that run together."""
-
-    def __init__(self, takes: list[fx.Node], gives: list[fx.Node], piece: Piece) -> None:
-        self.takes, self.gives, self.piece = takes, gives, piece
-
-
-def _dtype(number: object) -> torch.dtype:
-    return torch.float64 if isinstance(number, float) else torch.int64
+    @staticmethod
+    def _on_device(number: object, inputs: Iterable[object]) -> Tensor:
+        device = next((each.device for each in inputs if isinstance(each, Tensor) and each.is_cuda), None)
+        dtype = torch.float64 if isinstance(number, float) else torch.int64
+        return torch.full((), number, dtype=dtype, device=device or "cuda")  # type: ignore[arg-type]
 
 
 def _compute(node: fx.Node, env: Env) -> object:
@@ -250,19 +202,9 @@ def _compute(node: fx.Node, env: Env) -> object:
     return node.target(*args, **kwargs)
 
 
-def _is_several(node: fx.Node) -> bool:
-    return not isinstance(node.meta.get("example_value"), Tensor)
-
-
-def _switches(node: fx.Node) -> bool:
-    """Whether the node may change a state of torch's: it computes no tensor, of none."""
-    about = [each.meta.get("example_value") for each in (node, *node.all_input_nodes)]
-    return node.op != "get_attr" and not any(isinstance(value, Tensor | tuple | list) for value in about)
-
-
-def make_piece(found: Found, *, name: str, max_graphs: int = 64) -> Piece | InParts:
+def make_piece(found: Found, *, name: str, max_graphs: int = 64) -> Piece | WithNumbers:
     """Make a callable for an FX graph of the function called ``name``."""
     numbers = numbers_in(found.graph.graph)
     if not numbers:
         return Piece(found, name, max_graphs)
-    return InParts(found, numbers, lambda part: Piece(part, name, max_graphs))
+    return WithNumbers(found, numbers, lambda part: Piece(part, name, max_graphs))

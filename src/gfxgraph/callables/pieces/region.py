@@ -25,10 +25,9 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from gfxgraph.callables.captured import CapturedCallable
+from gfxgraph.callables.captured import CapturedCallable, Options
 from gfxgraph.callables.effects import Draws
 from gfxgraph.callables.graphed import Graphed
-from gfxgraph.callables.options import Options
 from gfxgraph.callables.signature import HOST_CONSTANT_NUMEL, RunEagerly, mode_key, tensor_key, what_changed
 from gfxgraph.callables.trace.dynamo import local, note_inputs
 from gfxgraph.callables.trace.trace_result import RESTLESS_NUMBER, Found
@@ -70,6 +69,8 @@ class Region(CapturedCallable):
     """
 
     says = "a compiled region runs without a graph: "
+    names: Sequence[str] = ()
+    """What the program calls its inputs."""
 
     def __init__(
         self,
@@ -87,10 +88,10 @@ class Region(CapturedCallable):
     ) -> None:
         kind = "backward" if is_backward else "inference" if is_inference else "forward"
         super().__init__(name or f"compiled {kind} {len(_regions)}")
-        self._model = model
+        self.model = model
         self.alignment = alignment
         self._static = frozenset(static)
-        self._mutated = frozenset(mutated)
+        self.mutated = frozenset(mutated)
         self._is_backward = is_backward
         self.computes_into_arguments = is_backward or is_partition
         """Whether Inductor may compute into an argument whose last use is this region, if Inductor made it."""
@@ -116,8 +117,8 @@ class Region(CapturedCallable):
                 return self.look(inputs)
             variant = self._find(inputs)
             if variant is None:
-                self.count_eager(self.why_eager)
-                return self._model(_aligned_all(inputs, self._mutated, self.alignment))
+                self.eager.count(self.why_eager)
+                return self.model(_aligned_all(inputs, self.mutated, self.alignment))
             self._last = variant
         return variant.run(inputs)
 
@@ -127,7 +128,7 @@ class Region(CapturedCallable):
             return None
         for i, value in enumerate(inputs):
             if isinstance(value, Tensor):
-                if not value.is_cuda and i in self._mutated:
+                if not value.is_cuda and i in self.mutated:
                     self.fall_back("it writes to a tensor on the host")
                     return None
             elif type(value) is not int and type(value) is not float and type(value) is not bool:
@@ -146,14 +147,14 @@ class Region(CapturedCallable):
         return found
 
     def _fixed(self, inputs: list[Any]) -> tuple[int, ...]:
-        wanted = sorted((self._static - self._copied) | self._mutated)
+        wanted = sorted((self._static - self._copied) | self.mutated)
         return tuple(
             i
             for i in wanted
             if isinstance(inputs[i], Tensor)
             and inputs[i].is_cuda
             and has_layout(inputs[i])
-            and (i in self._mutated or inputs[i].data_ptr() % self.alignment == 0)
+            and (i in self.mutated or inputs[i].data_ptr() % self.alignment == 0)
         )
 
     def _restless(self, inputs: Sequence[Any], fixed: tuple[int, ...]) -> bool:
@@ -164,7 +165,7 @@ class Region(CapturedCallable):
             places.add(inputs[i].data_ptr())
             if len(places) > MAX_PLACES:
                 moving.add(i)
-        if moving & self._mutated:
+        if moving & self.mutated:
             self.fall_back("a tensor that it writes to has a new address each time")
         else:
             self._copied |= moving
@@ -194,26 +195,18 @@ class Region(CapturedCallable):
         self._is_looked_at = True
         bound = [i for i in self._fixed(inputs) if inputs[i].numel()]
         homes = {inputs[i].untyped_storage().data_ptr(): i for i in bound}
-        results = self._model(_aligned_all(inputs, self._mutated, self.alignment))
+        results = self.model(_aligned_all(inputs, self.mutated, self.alignment))
         made = [each for each in results if isinstance(each, Tensor) and each.is_cuda and has_layout(each)]
         addresses = {tensor.untyped_storage().data_ptr() for tensor in made}
         shared = {homes[address] for address in addresses if address in homes}
-        if shared & self._mutated:
+        if shared & self.mutated:
             self.fall_back("it returns a tensor that it writes to")
         self._copied |= shared
         return results
 
     def owns(self, position: int) -> bool:
         """True if the tensor may be kept alive: a parameter or buffer, not a result of the forward."""
-        return position in self._static and position not in self._mutated and not self._is_backward
-
-    @property
-    def model(self) -> Boxed:
-        return self._model
-
-    @property
-    def mutated(self) -> frozenset[int]:
-        return self._mutated
+        return position in self._static and position not in self.mutated and not self._is_backward
 
     def stats(self) -> dict[str, Any]:
         """Sums over the variants: ``captures``, ``replays``, ``eager`` calls by reason."""
@@ -280,6 +273,8 @@ class Bound:
         self._into_arguments = region.computes_into_arguments
         self._inputs = bound
         self._moving = moving
+        self.names = [region.names[i] for i in moving] if region.names else []
+        """What the program calls its arguments, if known."""
         self.__qualname__ = region.name
         self.homes = frozenset(t.untyped_storage().data_ptr() for t in bound if isinstance(t, Tensor) and t.numel())
         """Storage addresses of the bound tensors."""
@@ -365,7 +360,7 @@ class Piece(Region):
         )
         self._is_empty = not any(node.op.startswith("call_") for node in nodes)
         self._outside = found.outside
-        self._names = found.names
+        self.names = found.names
         self._numbers_met: set[tuple[str, ...]] = set()
         """What small host tensors have held, in calls that may be differentiated."""
         if found.why_eager:
@@ -387,13 +382,13 @@ class Piece(Region):
         if local.is_raw:
             return self._graph(*inputs)
         if self.why_eager:
-            self.count_eager(self.why_eager)
+            self.eager.count(self.why_eager)
             return self._graph(*inputs)
         if torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in inputs):
             try:
                 return self._differentiable(inputs)
             except RunEagerly as eager:
-                self.count_eager(eager.why)
+                self.eager.count(eager.why)
                 return self._graph(*inputs)
         return super().__call__(list(inputs))
 
@@ -423,7 +418,7 @@ class Piece(Region):
         elif begins and not has_gradients:
             self.fall_back("it enables gradients inside, and the results of a graph have none")
         elif not local.is_raw:
-            self.count_eager("warm-up")
+            self.eager.count("warm-up")
         return result
 
     def _differentiable(self, inputs: Sequence[Any]) -> Any:
@@ -451,7 +446,7 @@ class Piece(Region):
         if values and values not in self._numbers_met:
             if len(self._numbers_met) >= MAX_NUMBERS:
                 at = next(i for i, t in enumerate(inputs) if isinstance(t, Tensor) and not t.is_cuda)
-                raise RunEagerly(f"{self._names[at] or 'a number'} {RESTLESS_NUMBER}")
+                raise RunEagerly(f"{self.names[at] or 'a number'} {RESTLESS_NUMBER}")
             self._numbers_met.add(values)
         if self._restless(inputs, tuple(in_place)):
             return self._differentiable(inputs)

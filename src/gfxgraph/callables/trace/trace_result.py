@@ -314,6 +314,8 @@ def name_of(source: Any) -> str:
 
 def said(why: str) -> str:
     """One line about a graph break, from Dynamo's text: the kind of break, and the object concerned."""
+    if "'generator':" in why:
+        return "it draws from a torch.Generator, which Dynamo does not trace: draw from the default one"
     lines = [line.strip() for line in why.splitlines() if line.strip()]
     at = [line.removeprefix("Developer debug context:").strip() for line in lines if line.startswith("Developer")]
     return f"{lines[0]} ({at[0]})" if at and at[0] else lines[0] if lines else "no reason given"

@@ -33,9 +33,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.callables.arena import arena_of, capture_graph, replay
+from gfxgraph.callables.arena import arena_of, capture_graph, draws, replay, writes_of, written_inputs
 from gfxgraph.callables.captured import CapturedCallable
-from gfxgraph.callables.graph_facts import draws, writes_of, written_inputs
 from gfxgraph.callables.inputs import copy_in, is_dense, like
 from gfxgraph.callables.outputs import builder
 from gfxgraph.callables.signature import NotATree, RunEagerly, flatten

@@ -31,7 +31,7 @@ import copy
 import functools
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -40,11 +40,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from gfxgraph.callables.arena import Arena, CaptureDied, beside, current_arena
-from gfxgraph.callables.captured import WARM_UP, Captured, Instance, Shared
-from gfxgraph.callables.graph_facts import overlap, reads_of, span, writes_of
+from gfxgraph.callables.arena import Arena, CaptureDied, beside, current_arena, overlap, reads_of, span, writes_of
+from gfxgraph.callables.captured import WARM_UP, Captured, Instance, Options, Shared
 from gfxgraph.callables.graphed import Graphed
-from gfxgraph.callables.options import Options
 from gfxgraph.callables.outputs import use_count
 from gfxgraph.callables.python_reads import Snapshot
 from gfxgraph.callables.signature import Call, RunEagerly
@@ -75,16 +73,18 @@ MAX_UNSETTLED = 8
 
 
 class _Used:
-    """What a step uses: given by the program, or found by a snapshot."""
+    """What a step uses, as snapshots have found."""
 
-    def __init__(self, optimizers: Iterable[Any], scalers: Iterable[Any], modules: Iterable[torch.nn.Module]) -> None:
-        self.optimizers, self.scalers, self.modules = list(optimizers), list(scalers), list(modules)
+    def __init__(self) -> None:
+        self.optimizers: list[torch.optim.Optimizer] = []
+        self.modules: list[torch.nn.Module] = []
+        self.scalers: list[torch.amp.GradScaler] = []
         self.schedulers: list[torch.optim.lr_scheduler.LRScheduler] = []
 
     def note(self, found: Snapshot) -> None:
         """Add what a snapshot has found."""
         inner = {id(each) for module in self.modules for each in module.modules()}
-        kinds: list[tuple[type, list[Any]]] = [
+        kinds: list[tuple[type, Any]] = [
             (torch.optim.Optimizer, self.optimizers),
             (torch.nn.Module, self.modules),
             (torch.amp.GradScaler, self.scalers),
@@ -135,12 +135,10 @@ class _Used:
 class _StepStates(States):
     """The states of a step."""
 
-    def __init__(
-        self, shared: Shared, evict: Evict, roots: Callable[[], dict[str, Any]], used: _Used, warmup: int
-    ) -> None:
+    def __init__(self, shared: Shared, evict: Evict, roots: Callable[[], dict[str, Any]], warmup: int) -> None:
         super().__init__(shared, roots)
         self._evict = evict
-        self.used = used
+        self.used = _Used()
         self._warmup = warmup
         self.pool: Any = None
         self.reset()
@@ -357,7 +355,7 @@ class _CapturedStep(Captured):
             why = "it returns a number that it reads from the device; return the tensor"
         if "capturable is False" in why:  # torch 2.11 asks it of fused optimizers too
             why = _NEEDS_CAPTURABLE
-        self._why_for_good = why
+        self.why_eager = why
         return self.shared.fall_back(why, error, for_good=for_good)
 
     def evict(self, why: str) -> None:
@@ -373,11 +371,6 @@ class TrainingStep(Graphed):
         the caller.
         warmup: eager calls before the capture; they are real steps. At least one, which creates the optimizer's
         state.
-        optimizers: more optimizers that the step uses, besides those it names: in its closure, its globals, or the
-        object whose method it is.
-        scalers: likewise.
-        modules: likewise.
-        pool: memory to share with other captures.
 
     A step that cannot be captured runs eagerly, and `why_eager` says why; `stats()` counts every call.
 
@@ -390,29 +383,16 @@ class TrainingStep(Graphed):
         step: Callable[..., Any],
         *,
         warmup: int = 3,
-        optimizers: Iterable[Any] = (),
-        scalers: Iterable[Any] = (),
-        modules: Iterable[torch.nn.Module] = (),
-        pool: Any = None,
     ) -> None:
         if not callable(step):
             raise TypeError(f"TrainingStep() takes a function, not {step!r}")
         self.step = step
-        self._given: dict[str, Any] = {
-            "warmup": warmup,
-            "optimizers": [*optimizers],
-            "scalers": [*scalers],
-            "modules": [*modules],
-            "pool": pool,
-        }
+        self._warmup = warmup
         name = getattr(step, "__qualname__", type(step).__name__)
         super().__init__(_detached(step), Options(warmup=0, max_graphs=MAX_CAPTURES), name=name)
         self._shared.says = "a training step runs eagerly: "
-        used = _Used(*(self._given[name] for name in ("optimizers", "scalers", "modules")))
-        roots = {"step": step, **{name: self._given[name] for name in ("optimizers", "scalers", "modules")}}
-        look_at = lambda: {**roots, **_hooks_for_all_modules()}  # noqa: E731
-        states = _StepStates(self._shared, weakref.WeakMethod(self._evict_world), look_at, used, max(1, warmup))
-        states.pool = pool
+        roots = lambda: {"step": step, **_hooks_for_all_modules()}  # noqa: E731
+        states = _StepStates(self._shared, weakref.WeakMethod(self._evict_world), roots, max(1, warmup))
         self._worlds = states
         self._captured = functools.partial(_CapturedStep, states)
 
@@ -436,7 +416,7 @@ class TrainingStep(Graphed):
 
     @property
     def _same(self) -> tuple[Callable[[Any], Graphed], Any]:
-        return functools.partial(TrainingStep, **self._given), self.step
+        return functools.partial(TrainingStep, warmup=self._warmup), self.step
 
 
 def _detached(step: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""callables.options: what ``graphed`` refuses before anything is captured."""
+"""callables.api: what ``graphed`` refuses before anything is captured."""
 
 import pytest
 import torch

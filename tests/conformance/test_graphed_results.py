@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import gc
+import sys
 import types
 import weakref
 from typing import Any
@@ -84,6 +85,20 @@ def test_what_is_only_handed_on_is_guarded(name):
     for value in (first, first, first, second, second, first):
         setattr(state, attribute, value)
         assert plain(g(X())[1]["k"]) == plain(value)
+    assert g.stats()["replays"] >= 2
+
+
+HANDED_ON: object = None
+
+
+@pytest.mark.parametrize("values", [(1, 2), ("a", "b"), (1.5, 2.5)], ids=str)
+def test_a_global_that_is_only_handed_on_is_the_one_of_now(values, monkeypatch):
+    """Dynamo's code fetches it anew, and guards it only where something is done with it; a replay does not."""
+    g = gfxgraph.graphed(lambda x: (x * 2, HANDED_ON))
+    first, second = values
+    for value in (first, first, first, second, second, first):
+        monkeypatch.setattr(sys.modules[__name__], "HANDED_ON", value)
+        assert plain(g(X())[1]) == plain(value)
     assert g.stats()["replays"] >= 2
 
 

@@ -14,7 +14,7 @@ import gfxgraph
 from gfxgraph.callables.padding import rows
 from gfxgraph.callables.trace import dynamo
 from gfxgraph.process import process
-from tests.property import faults, faults_driver, faults_mixed, faults_threads
+from tests.property import faults, faults_mixed, faults_threads
 
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="failures are planted in the simulator"),
@@ -43,20 +43,6 @@ def test_driver_calls(simulated, scenario):
             break
         n_struck += 1
     assert n_struck or scenario is faults.graphed_replay
-
-
-def test_driver_calls_of_a_composition(simulated):
-    """A call fails, and the one after it: eager's results or an error that says so, and nothing is left."""
-    faults_driver.run(faults_driver.composed, lambda: lambda: "", 1)  # once before: it loads what it needs
-    n_struck = 0
-    for nth in range(1, 10_000, 5):
-        status = list(faults_driver.STATUSES)[nth % len(faults_driver.STATUSES)]
-        struck, bad = faults_driver.run(faults_driver.composed, faults_driver.in_our_driver(nth, status, 1), status)
-        assert not bad, (nth, struck, bad)
-        if not struck:
-            break
-        n_struck += 1
-    assert n_struck > 3
 
 
 def test_threads_at_random(simulated):

@@ -8,7 +8,8 @@ name in ``gfxgraph`` (docs/decisions/0106).
 
 In the order of a cold call:
 
-    api.py        graphed(): what users call, and its options; type_hints.py: for type checkers
+    api.py        graphed(): what users call, and its options
+    type_hints.py  its signature, for type checkers
     graphed.py    Graphed: what users hold, and the path of one call
     signature.py  arguments and results as trees; the cache key of a call
     worlds.py     what its calls read besides their arguments, and which are one graph (trace/)

@@ -124,6 +124,8 @@ class Graphed:
         self._routes: dict[Any, Route] = {}
         self._entries: dict[Any, Captured] = {}
         self._host_values: dict[Any, set[Any]] = {}
+        self._is_ahead = False
+        """Whether buckets are being captured before they are needed."""
         self._n_gone = 0
         """Replays of forgotten signatures."""
         is_dynamic = options.dynamic is not None or options.buckets is not None
@@ -443,8 +445,8 @@ class Graphed:
     def _is_trusted(self, entry: Captured) -> bool:
         """Whether enough replays took the slow path for the fast one to be used."""
         least = process.require().settings.trusted_replay_threshold
-        if process.log.isEnabledFor(logging.DEBUG):
-            return False  # each replay is logged
+        if self._is_ahead or process.log.isEnabledFor(logging.DEBUG):
+            return False  # a fast path for each bucket would cost an exec of its own; each replay is logged
         return least is None or self._options.mode is ReplayMode.HOT or entry.replays() >= least
 
     def _sample_every(self) -> int:
@@ -527,7 +529,7 @@ class Graphed:
         structure = flatten((args, kwargs), tensors)
         buckets = self._dims.all_buckets(structure, tensors, lambda: argument_paths(self._fn, args, kwargs))
         before = self._shared.n_captures
-        why = ""
+        why, self._is_ahead = "", True
         try:
             self(*args, **kwargs)  # the example itself, so that it is known what the function does
             call = understand(self._name, args, kwargs, tensors, structure, self._shared.in_place)
@@ -550,6 +552,8 @@ class Graphed:
             why = reason.why
         except torch.OutOfMemoryError as error:
             why = kind_and_line(error)
+        finally:
+            self._is_ahead = False
         n_captured = self._shared.n_captures - before
         if why:
             process.require().report("fallback", f"not captured ahead: {why}", self._name)

@@ -94,10 +94,10 @@ def test_what_is_kept_in_the_cache_may_hold_anything(tmp_path, monkeypatch, cont
     monkeypatch.setattr(config, "cache_folder", lambda: tmp_path)
     (tmp_path / "x.0").write_text(content, encoding="utf-8")
 
-    def understand(plain):
-        return plain["rows"][0]["name"]
+    def understand(data):
+        return files.parse_json(data)["rows"][0]["name"]
 
-    assert derived.load_json("x", 1, [], lambda: {"rows": [{"name": "right"}]}, understand) == "right"
+    assert derived.load("x", 1, [], lambda: b'{"rows": [{"name": "right"}]}', understand) == "right"
 
 
 def test_nobody_knows_the_home(monkeypatch):

@@ -522,6 +522,9 @@ class Graphed:
 
         Returns:
             ``n_captured``, ``n_left``.
+
+        Raises:
+            whatever the function itself raises for the example.
         """
         if bridge.process_for_callables() is None or self._dims is None:
             return {"n_captured": 0, "n_left": 0}

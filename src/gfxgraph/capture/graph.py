@@ -533,7 +533,7 @@ class BridgedGraph(_TorchsGraph):
             with capture_lock.held_unless(lambda: capture_lock.keep_until_captures_end((self, program))) as is_time:
                 if not is_time:
                     return
-                with suppress(RuntimeError, AttributeError):  # a CPU build whose simulator is gone has no reset
+                with suppress(RuntimeError, AttributeError, TypeError):  # a CPU build, its simulator gone
                     super().reset()
         above = getattr(super(), "__del__", None)
         if above is not None:

@@ -132,10 +132,9 @@ def rows_independent(
         refusal = "is not padded: the function cannot be traced with a symbol for its"
         return Independence({name: DimVerdict(name, refusal=f"{name} {refusal} {why}") for name in symbols})
     back = {symbol: _named(name) for name, symbol in symbols.items()}
-    dims = {
-        name: _Rows(mode, name, env.replace(symbol), fakes, results).verdict() for name, symbol in symbols.items()
-    }
-    equal = (sympy.Eq(symbol, env.replace(symbol)) for symbol in symbols.values() if env.replace(symbol) != symbol)
+    now = {name: size.node.expr for name, size in sizes.items()}  # what the run made of each symbol
+    dims = {name: _Rows(mode, name, each, fakes, results).verdict() for name, each in now.items()}
+    equal = (sympy.Eq(symbol, now[name]) for name, symbol in symbols.items() if now[name] != symbol)
     conditions = (sympy.sympify(each).xreplace(back) for each in (*(g.expr for g in env.guards), *equal))
     return Independence(dims, tuple(each for each in conditions if each != sympy.true))
 

@@ -39,7 +39,7 @@ FILES = {
     "recorded.json": json.dumps({"platform": "hip", "hip": "7.2.26015", "torch": "2.11.0", "archs": ["gfx942"]}),
 }
 CUDA = """import torch
-x = torch.cuda.get_device_capability()[0] >= 8
+x = torch.cuda.get_device_capability() >= (9, 0)
 if torch.version.hip:
     y = "gfx1200" or "gfx1201" in arch
 """

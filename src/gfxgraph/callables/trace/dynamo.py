@@ -199,6 +199,11 @@ class Configured:
         self._torchdynamo_orig_callable = callback
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with contextlib.ExitStack() as changes:
+            _leave_uncollected(changes)
+            return self._trace(*args, **kwargs)
+
+    def _trace(self, *args: Any, **kwargs: Any) -> Any:
         front, known = self._owner(), torch._dynamo.config
         wanted = {**_CONFIG, **(_for_symbols(front) if front is not None and front.is_dynamic else {})}
         if args[0].f_code.co_name.startswith(_RESUMED):
@@ -215,7 +220,6 @@ class Configured:
             for each in shielded:
                 put(changes, each, "_torchdynamo_disable", False)
             _quieten(changes)
-            _leave_uncollected(changes)
             correct(changes, errors, seen)
             made = self._callback(*args, **kwargs)
         reason = getattr(made, "skip_reason", None)
@@ -464,14 +468,20 @@ class Frontend:
     # -- ways to run a call ---------------------------------------------------------------------------
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the call as Dynamo's code, with its graphs as they are."""
+        """Run a call in a known world as Dynamo's code, with its graphs as they are: in a capture, say.
+
+        A capture has functions of its own in the place of torch's, which would seem to be changes of the world.
+        """
         with raw():
-            return self.pieces(*args, **kwargs)
+            return self._run(self._compiled, args, kwargs)
 
     def pieces(self, *args: Any, **kwargs: Any) -> Any:
         """Run the call as Dynamo's code, with each of its graphs captured on its own."""
+        return self._run(self._code(), args, kwargs)
+
+    def _run(self, code: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
-            return self._code()(*args, **kwargs)
+            return code(*args, **kwargs)
         except Exception:
             self._take_up()
             raise
@@ -557,8 +567,8 @@ class Frontend:
             versions = _Versions()
             known_before = list(self._entries)
             try:
-                with versions:
-                    result = self.run(*args, **kwargs)
+                with versions, raw():
+                    result = self.pieces(*args, **kwargs)
             except Exception:
                 self.n_traces -= 1
                 raise

@@ -109,15 +109,6 @@ def take(turn: Turn) -> None:
         )
 
 
-def let_draw() -> None:
-    """Let other threads draw beside this thread's newest capture: it does not use the default generator."""
-    with lock:
-        mine = [turn for turn in _all() if turn.thread == threading.get_ident()]
-        if mine and mine[-1].where:
-            mine[-1].draws = False
-            _wake()
-
-
 def underway() -> list[Turn]:
     """The turns that are captures, of all threads."""
     return [turn for turn in _all() if turn.where]

@@ -81,11 +81,11 @@ def disable() -> None:
 
 def _take_back() -> None:
     # lazily: needs torch, which is there if anything was replaced
-    from gfxgraph.capture.replay import workspaces
+    from gfxgraph.capture.replay import runtime_workarounds
     from gfxgraph.capture.undo import Undo, repair
 
     bridge.is_whole = False
-    problems = Undo([*bridge.undo, workspaces.stop, repair]).take_back()
+    problems = Undo([*bridge.undo, runtime_workarounds.let_workspaces_go, repair]).take_back()
     bridge.undo.clear()
     for problem in problems:
         raise problem
@@ -214,7 +214,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     from gfxgraph.capture import torchs_graph
     from gfxgraph.capture.graph import bridged_class
     from gfxgraph.capture.patches import replaced
-    from gfxgraph.capture.replay import hang_watch, runtime_workarounds, workspaces
+    from gfxgraph.capture.replay import hang_watch, runtime_workarounds
     from gfxgraph.compile import torch_compile_patch
     from gfxgraph.guard import for_capture
     from gfxgraph.reporting import inspect as inspection
@@ -244,8 +244,8 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     bridge.replace(torch.cuda.graph, "__exit__", torchs_graph.exit_of_graph(torch.cuda.graph.__exit__))
     make_graphed.take_name()
     replaced.as_long_as_enabled()
-    bridge.undo.append(lambda: workspaces.stop(is_device_gone=platform == "simulator"))
-    workspaces.start()
+    bridge.undo.append(lambda: runtime_workarounds.let_workspaces_go(is_device_gone=platform == "simulator"))
+    runtime_workarounds.keep_workspaces()
     watch_memory(settings.guard)
     for companion in (torch_compile_patch.install, transformers.beside_enable):
         companion(torch, state)

@@ -21,6 +21,8 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
+from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -43,7 +45,6 @@ from gfxgraph.capture.torchs_graph import (
     TORCH_VERSION,
     checked_pool,
     fast_replay,
-    guarded_replay,
     launch_of,
     one_replay,
     without_liveness_check,
@@ -90,7 +91,6 @@ class BridgedGraph(_TorchsGraph):
 
     _launch: Callable[[BridgedGraph], None]
     _guarded_class: type[BridgedGraph]
-    _older_class: type[BridgedGraph]
     _left: int
 
     def __new__(cls, keep_graph: bool = False, *, on_unsafe: OnUnsafe | str | None = None) -> Any:
@@ -103,7 +103,6 @@ class BridgedGraph(_TorchsGraph):
         self._policy = _policy((_asked.get() or state.settings.on_unsafe) if on_unsafe is None else on_unsafe)
         self._program: Program | None = None
         self._session: Session | None = None
-        self._older: Any = None
         # Each with a handle on its state at registration: programs swap states with graphsafe_set_state.
         self._generators: list[tuple[Any, Any]] = []
         # A replay on the fast path only counts down; see _grant.
@@ -506,7 +505,7 @@ class BridgedGraph(_TorchsGraph):
 
     def _let_go(self) -> None:
         """Free what runs Python when it is freed."""
-        self._program = self._session = self._older = self._guard = self._deep = None
+        self._program = self._session = self._guard = self._deep = None
         self._generators = []
         state = getattr(self, "_state", None)
         if state is not None:
@@ -539,37 +538,12 @@ class BridgedGraph(_TorchsGraph):
         if above is not None:
             above()
 
-    # -- as in gfxgraph 1.x ----------------------------------------------------------------------------
-
-    def capture(
-        self,
-        *,
-        dynamic_shapes: bool = False,
-        buckets: Any = None,
-        conditional_branches: Any = None,
-        model_fn: Any = None,
-    ) -> Any:
-        """Capture in the style of 1.x: ``with graph.capture(...): block``, then ``replay(...)``.
-
-        Args:
-            dynamic_shapes: ``replay(input_tensor=x)`` runs ``model_fn`` in the bucket for ``x``.
-            buckets: sizes; by default 1, 2, 4 ... 64.
-            conditional_branches: functions by name; ``replay(branch=name, input_tensor=x)`` runs one.
-            model_fn: ``replay(input_tensor=x)`` gives its result.
-
-        Raises:
-            CaptureError: `older_capture`.
-        """
-        if type(self) not in (self._guarded_class, self._older_class):
-            self.__class__ = self._older_class
-        self._older = upward_hooks.rooms.older_capture(self, dynamic_shapes, buckets, conditional_branches, model_fn)
-        return self._older
-
-    def _replay_older(self, *, batch_size: Any = None, branch: Any = None, input_tensor: Any = None) -> Any:
-        older = self._older if self._older is not None else upward_hooks.rooms.older_capture(self)
-        return older.replay(self, batch_size, branch, input_tensor)
-
     # -- gfxgraph's own --------------------------------------------------------------------------------
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "capture":  # of gfxgraph 1.x: looked up by name, since compat lies above all rooms
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        return partial(import_module("gfxgraph.compat.graph_classes").capture, self)
 
     @contextmanager
     def _another_replay(self, call: str) -> Iterator[Program]:
@@ -645,18 +619,10 @@ def bridged_class(base: type) -> type[BridgedGraph]:
         """The class of a graph at tier 1 and above: each replay first checks for freed memory."""
 
         __slots__ = ()
-        replay = guarded_replay(launch)
+        replay = fast_replay(launch, unless="self._guard.pointers.is_dirty")
 
-    class OlderCUDAGraph(BridgedCUDAGraph):
-        """The class of a graph after ``capture``: its replay takes the keywords of gfxgraph 1.x, at their cost."""
-
-        __slots__ = ()
-
-        def replay(self, **older: Any) -> Any:
-            return self._replay_older(**older) if older else super().replay()
-
-    BridgedCUDAGraph._guarded_class, BridgedCUDAGraph._older_class = GuardedCUDAGraph, OlderCUDAGraph
-    for made in (BridgedCUDAGraph, GuardedCUDAGraph, OlderCUDAGraph):
+    BridgedCUDAGraph._guarded_class = GuardedCUDAGraph
+    for made in (BridgedCUDAGraph, GuardedCUDAGraph):
         made.__qualname__ = made.__name__ = "BridgedCUDAGraph"
         made.__module__ = "gfxgraph"
     return BridgedCUDAGraph

@@ -1,21 +1,13 @@
 """Hooks through which a graph calls the rooms above this one: imports point down only.
 
 ``guard.for_capture.fill()`` fills them in when graphs are made for programs (startup/activation.py) or for graphed
-callables (callables/arena.py); ``reporting.inspect.fill()`` only for programs. 1.1.0's names (compat/) are
-looked up where a program uses them.
+callables (callables/arena.py); ``reporting.inspect.fill()`` only for programs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
-
-
-def _older_capture(*given: Any, **named: Any) -> Any:
-    # lazily, and by name: what 1.1.0 had lies above all rooms, and few programs use it
-    from importlib import import_module
-
-    return import_module("gfxgraph.compat.graph_classes").OlderCapture(*given, **named)
 
 
 class Rooms:
@@ -25,7 +17,6 @@ class Rooms:
     guard_for: Callable[..., Any]
     replay_by_nodes: Callable[..., None]
     repaired: Callable[[Any, Any, Sequence[tuple[int, str]]], tuple[Any, Any]]
-    older_capture: Callable[..., Any] = staticmethod(_older_capture)
     running_node: Callable[[], str]
     inspect: Callable[[Any], Any] = staticmethod(lambda graph: graph.steps_text())
 

@@ -11,6 +11,7 @@ everything runs without gradients.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -220,6 +221,49 @@ class ConditionalGraph:
         return list(self._chosen.eager_branches) if self._chosen is not None else []
 
 
+def capture(
+    graph: Any,
+    *,
+    dynamic_shapes: bool = False,
+    buckets: Any = None,
+    conditional_branches: Any = None,
+    model_fn: Any = None,
+) -> OlderCapture:
+    """Capture in the style of 1.x: ``with graph.capture(...): block``, then ``graph.replay(...)``.
+
+    Args:
+        dynamic_shapes: ``replay(input_tensor=x)`` runs ``model_fn`` in the bucket for ``x``.
+        buckets: sizes; by default 1, 2, 4 ... 64.
+        conditional_branches: functions by name; ``replay(branch=name, input_tensor=x)`` runs one.
+        model_fn: ``replay(input_tensor=x)`` gives its result.
+
+    Raises:
+        CaptureError: `older_capture`.
+    """
+    graph.__class__ = _with_keywords(graph.__class__)
+    graph._older = OlderCapture(graph)
+    graph._older = made = OlderCapture(graph, dynamic_shapes, buckets, conditional_branches, model_fn)
+    return made
+
+
+@functools.cache
+def _with_keywords(kind: Any) -> Any:
+    """The class of a graph after ``capture``: its replay takes the keywords of gfxgraph 1.x, at their cost."""
+    if kind.__dict__.get("_takes_keywords"):
+        return kind
+
+    class OlderCUDAGraph(kind):  # type: ignore[misc]
+        __slots__ = ()
+        _takes_keywords = True
+
+        def replay(self, **older: Any) -> Any:
+            return self._older.replay(self, **older) if older else super().replay()
+
+    OlderCUDAGraph.__qualname__ = OlderCUDAGraph.__name__ = kind.__name__
+    OlderCUDAGraph.__module__ = kind.__module__
+    return OlderCUDAGraph
+
+
 class OlderCapture:
     """The result of ``BridgedCUDAGraph.capture(...)``: a context manager that also handles ``replay(...)``."""
 
@@ -265,12 +309,13 @@ class OlderCapture:
             try:
                 if graph is not None:
                     graph.capture_end()
+                    graph.__class__ = _with_keywords(graph.__class__)  # under guard it has another
             finally:
                 self._streams.__exit__(*error)
                 self._streams = None
 
     @unbroken
-    def replay(self, graph: Any, batch_size: Any, branch: Any, input_tensor: Any) -> Any:
+    def replay(self, graph: Any, *, batch_size: Any = None, branch: Any = None, input_tensor: Any = None) -> Any:
         """The result of ``replay(batch_size=, branch=, input_tensor=)``."""
         with torch.no_grad():
             if self.chosen is not None and branch is not None:

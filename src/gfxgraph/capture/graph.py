@@ -543,7 +543,7 @@ class BridgedGraph(_TorchsGraph):
     def __getattr__(self, name: str) -> Any:
         if name != "capture":  # of gfxgraph 1.x: looked up by name, since compat lies above all rooms
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-        return partial(import_module("gfxgraph.compat.graph_classes").capture, self)
+        return partial(import_module("gfxgraph.compat.graph_classes").OlderCapture, self)
 
     @contextmanager
     def _another_replay(self, call: str) -> Iterator[Program]:

@@ -23,8 +23,6 @@ import click
 from gfxgraph.cli import _contract, _run_end
 from gfxgraph.cli._contract import DEFAULT_PROFILE
 from gfxgraph.core.fault_report import HANG_LIMIT_S
-from gfxgraph.hardware.defect_environment import detect
-from gfxgraph.hardware.defects import decide
 from gfxgraph.startup import stats_file, supervise
 from gfxgraph.startup.child_environment import program_environment
 from gfxgraph.startup.sanitizer import compute_sanitizer_cmd
@@ -179,8 +177,7 @@ def command(
             status = _preload.run(argv, end.environment, as_json=as_json)
         elif is_guarded:
             line = compute_sanitizer_cmd(argv) if sanitizer else argv
-            cures = decide(detect()).env  # where they are not set, some runtimes cannot run nodes one by one
-            status = supervise.run_guarded(line, {**cures, **end.environment}, guard_limit)
+            status = supervise.run_guarded(line, end.environment, guard_limit)
         else:
             status = supervise.run(argv, end.environment)
         status = end.tell(status, is_quiet=quiet or preload, as_json=as_json, is_guarded=is_guarded)

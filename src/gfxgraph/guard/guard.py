@@ -156,8 +156,7 @@ class Guard:
         """Launch the graph as a whole if its nodes cannot run one by one; reported once."""
         process.require().report(
             "guard_not_localized",
-            "the graph's nodes cannot be run one by one: a fault will be reported for the graph, not for the node "
-            "(gfxgraph doctor --why; gfxgraph run --guard 2 sets the variables that it names)",
+            "the graph's nodes cannot be run one by one: a fault is reported for the graph (gfxgraph doctor --why)",
             "",
             self.where,
         )

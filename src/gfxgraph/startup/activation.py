@@ -81,11 +81,10 @@ def disable() -> None:
 
 def _take_back() -> None:
     # lazily: needs torch, which is there if anything was replaced
-    from gfxgraph.capture.replay import runtime_workarounds
     from gfxgraph.capture.undo import Undo, repair
 
     bridge.is_whole = False
-    problems = Undo([*bridge.undo, runtime_workarounds.let_workspaces_go, repair]).take_back()
+    problems = Undo([*bridge.undo, repair]).take_back()
     bridge.undo.clear()
     for problem in problems:
         raise problem
@@ -244,8 +243,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     bridge.replace(torch.cuda.graph, "__exit__", torchs_graph.exit_of_graph(torch.cuda.graph.__exit__))
     make_graphed.take_name()
     replaced.as_long_as_enabled()
-    bridge.undo.append(lambda: runtime_workarounds.let_workspaces_go(is_device_gone=platform == "simulator"))
-    runtime_workarounds.keep_workspaces()
+    runtime_workarounds.keep_workspaces(bridge.undo)
     watch_memory(settings.guard)
     for companion in (torch_compile_patch.install, transformers.beside_enable):
         companion(torch, state)

@@ -113,7 +113,7 @@ class _CaptureStream:
     held: list[Tensor] = field(default_factory=list)
 
 
-class _Block(NamedTuple):
+class _Allocated(NamedTuple):
     """Memory that the allocator has handed out."""
 
     address: int
@@ -143,8 +143,10 @@ def n_workspaces_held(stream: Any = None) -> int:
     return sum(len(c.held) for handle, c in _streams.items() if stream is None or handle == stream.cuda_stream)
 
 
-def keep_workspaces() -> None:
-    """Hook torch's function that frees workspaces."""
+def keep_workspaces(undo: list[Callable[[], None]] | None = None) -> None:
+    """Hook torch's function that frees workspaces; ``undo`` gets the call that restores it."""
+    if undo is not None:
+        undo.append(let_workspaces_go)
     clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
     if clear is not None and not _hooked:
         kept = functools.wraps(clear)(lambda: _clear(clear))
@@ -152,9 +154,10 @@ def keep_workspaces() -> None:
         torch._C._cuda_clearCublasWorkspaces = kept
 
 
-def let_workspaces_go(*, is_device_gone: bool = False) -> None:
+def let_workspaces_go() -> None:
     """Restore torch's function. Held memory stays until its graphs are gone, or the simulated device is."""
-    if is_device_gone:
+    state = process.current()
+    if state is not None and state.platform == "simulator":
         _streams.clear()
     for clear, kept in _hooked:
         if torch._C._cuda_clearCublasWorkspaces is kept:
@@ -190,7 +193,7 @@ def _clear(clear: Callable[[], Any]) -> None:
             )
 
 
-def _blocks(streams: dict[int, _CaptureStream]) -> set[_Block]:
+def _blocks(streams: dict[int, _CaptureStream]) -> set[_Allocated]:
     """Blocks handed out on these streams whose memory could be unmapped or reused."""
     found = set()
     for segment in all_segments():
@@ -200,12 +203,12 @@ def _blocks(streams: dict[int, _CaptureStream]) -> set[_Block]:
         address = segment["address"]
         for block in segment["blocks"]:
             if block["state"] == "active_allocated":
-                found.add(_Block(address, block["size"], segment["stream"], segment["device"], pool))
+                found.add(_Allocated(address, block["size"], segment["stream"], segment["device"], pool))
             address += block["size"]
     return found
 
 
-def _take_again(block: _Block, stream: Any) -> list[Tensor]:
+def _take_again(block: _Allocated, stream: Any) -> list[Tensor]:
     """Allocate until we own a block's memory again; empty if we cannot get it."""
     taken: list[Tensor] = []  # keeps failed tries allocated, so that each try gets other memory
     held: list[Tensor] = []
@@ -224,7 +227,7 @@ def _take_again(block: _Block, stream: Any) -> list[Tensor]:
 
 
 @contextlib.contextmanager
-def _routed(block: _Block) -> Iterator[None]:
+def _routed(block: _Allocated) -> Iterator[None]:
     """Allocate from the block's pool inside this context."""
     if block.pool == _NO_POOL:
         yield

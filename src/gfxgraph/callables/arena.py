@@ -49,7 +49,7 @@ from gfxgraph.core.locks import new_lock
 from gfxgraph.core.memory_budget import Held, shown, to_evict
 from gfxgraph.core.tape import Opaque, Tape, leaves
 from gfxgraph.errors import GfxGraphError, GuardMismatch, ReplayError
-from gfxgraph.guard import for_capture
+from gfxgraph.guard import guard
 from gfxgraph.process import bridge, process
 from gfxgraph.types import OnUnsafe
 
@@ -62,7 +62,7 @@ def graph_class(state: process.Process) -> Any:
         return torch.cuda.CUDAGraph
     found = _classes.get(state.base)
     if found is None:
-        for_capture.fill()
+        guard.fill()
         found = _classes[state.base] = bridged_class(state.base)
     return found
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gfxgraph.capture import capture_lock, upward_hooks
+from gfxgraph.capture import capture_lock, leaving, rooms
 from gfxgraph.capture.record.modes import leave_modes
 from gfxgraph.capture.record.random_generators import registering
 from gfxgraph.capture.record.user_lines import SourcePlace, place, shown
@@ -230,7 +230,7 @@ class BridgedGraph(_TorchsGraph):
             self._lifecycle.to(CaptureState.INSTANTIATED)
 
     def _begin_deep(self, pool: Any) -> Any:
-        self._deep = upward_hooks.rooms.deep_capture()
+        self._deep = rooms.deep_capture()
         return self._deep.pool(pool)
 
     def _put_under_guard(self, where: str) -> None:
@@ -240,7 +240,7 @@ class BridgedGraph(_TorchsGraph):
             zones = self._deep.zones
             self._deep.ended()
             self._deep = None
-        self._guard = upward_hooks.rooms.guard_for(self, self._program, super().pool(), where, zones)
+        self._guard = rooms.guard_for(self, self._program, super().pool(), where, zones)
         if self._guard is not None and self._guard.is_slow:
             self._unvalidated = 0  # after a fault in the reference every node would be blamed
         self.__class__ = self._guarded_class
@@ -449,7 +449,7 @@ class BridgedGraph(_TorchsGraph):
         runtime_workarounds.after_destroy()
 
     def _tell_of_end(self) -> None:
-        for tell in upward_hooks.leaving if self._program is not None else ():
+        for tell in leaving if self._program is not None else ():
             tell(self)
         self._state.counters.add("replay", self._take_count())
 
@@ -567,13 +567,13 @@ class BridgedGraph(_TorchsGraph):
     def _replay_by_nodes(self) -> None:
         """Replay once node by node, so that a fault can be attributed; see gfxgraph.localize_fault."""
         with self._another_replay("replay()") as program:
-            upward_hooks.rooms.replay_by_nodes(self._guard, program, super().pool())
+            rooms.replay_by_nodes(self._guard, program, super().pool())
 
     def explain(self) -> Any:
         """Describe what a replay of this graph does, like ``gfxgraph.inspect``; ``str()`` of the result is readable
         text.
         """
-        return upward_hooks.rooms.inspect(self)
+        return rooms.inspect(self)
 
     def steps_text(self) -> str:
         """Describe what a replay does, one step per line."""

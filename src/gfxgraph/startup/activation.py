@@ -215,7 +215,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     from gfxgraph.capture.patches import replaced
     from gfxgraph.capture.replay import hang_watch, runtime_workarounds
     from gfxgraph.compile import torch_compile_patch
-    from gfxgraph.guard import for_capture
+    from gfxgraph.guard import guard
     from gfxgraph.reporting import inspect as inspection
 
     bridge.set_log_level(settings)
@@ -233,7 +233,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
         driver = bridge.driver_for(platform)
     state = bridge.make_process(settings, platform, base, driver)
     runtime_workarounds.arrange_exit(state)
-    for_capture.fill()
+    guard.fill()
     hang_watch.start(state, bridge.undo)
     inspection.fill()
     bridged = bridged_class(base)

@@ -30,9 +30,8 @@ from typing import Any
 
 import torch
 
-from gfxgraph.capture import capture_lock
+from gfxgraph.capture import capture_lock, rooms
 from gfxgraph.capture.patches.torch_functions import STOCK
-from gfxgraph.capture.upward_hooks import rooms
 from gfxgraph.diagnostics.render import render
 from gfxgraph.errors import DriverError
 from gfxgraph.process import process

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -28,7 +27,6 @@ from gfxgraph.capture.record.host_memory import HOST_DRAW, ON_HOST, host_generat
 from gfxgraph.capture.record.host_values import TrackedNumber, now
 from gfxgraph.capture.record.modes import as_now
 from gfxgraph.capture.record.overloads import outs, written
-from gfxgraph.capture.record.random_generators import Drawn
 from gfxgraph.capture.record.user_lines import place
 from gfxgraph.capture.replay.graph_tensors import flat, memory_of
 from gfxgraph.capture.replay.program import (
@@ -82,29 +80,22 @@ def unsafe_op(
     where = place()
     writes = [*written(func, args, kwargs)] if schema is not None else []
     foreign: list[Any] = []
-    drawn: tuple[Drawn, ...] = ()
 
     def again(out: object = None) -> HostStep:
         call = func if spec is None else as_now(func)
         step = HostStep(name, where, call, *(spec or (args, kwargs)), out, tuple(writes), tuple(foreign))
         step.takes_numbers = spec is not None
-        step.drawn = drawn
         step.filled = outs(func, kwargs) if schema is not None else ()
         return step
 
     def make() -> tuple[Any, Step]:
-        nonlocal drawn
-        given = session.generators.given(args, kwargs)
         foreign.extend(session.generators.foreign_states(args, kwargs))
         if row is HOST_DRAW:
             foreign.append(host_generator(args, kwargs))
-            given += [g for g in foreign[-1:] if g._cdata != torch.default_generator._cdata]  # whose seeds are steps
-        drawn = session.seeds.before(given)
         session.rollback.save(writes, session.streams.own)
         session.rollback.save_states(foreign)
         with WriteSaver(session, writes) if spec is not None else nullcontext():
             out = func(*args, **kwargs)
-        session.seeds.after(drawn)
         if out is not None and not flat(out):
             return out, session.values.decided(lambda: func(*args, **kwargs), out, name, where)
         is_from_device = row in ON_HOST or spec is not None or session.values.come_from_device(args, kwargs)

@@ -26,7 +26,6 @@ from torch.autograd import profiler
 
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.record.host_memory import HostRead
-from gfxgraph.capture.record.random_generators import Drawn
 from gfxgraph.capture.replay.eager_tape import Env, below_autograd, run_tape, wait_for_collective
 from gfxgraph.capture.replay.graph_tensors import (
     Layout,
@@ -224,8 +223,6 @@ class HostStep(PlacedStep):
     """Handles on the states of generators among ``args`` that the graph does not know."""
     takes_numbers: bool = False
     """Whether the arguments contain numbers that the host reads, as references."""
-    drawn: tuple[Drawn, ...] = ()
-    """The generators from which it draws, which the program may seed before; see random_generators.py."""
     filled: tuple[str, ...] = ()
     """Names of the arguments that are ``out=``: the call could give them other memory than graphs know."""
 
@@ -236,8 +233,6 @@ class HostStep(PlacedStep):
             args, kwargs = computed(lambda: substitute((args, kwargs), program.numbers.value, Ref), what, self)
         if self.filled:
             kwargs = kwargs | {name: kwargs[name].new_empty(0) for name in self.filled}
-        for each in self.drawn:
-            each.again()
         with below_autograd(*flat(args, kwargs)):
             # An error is, for example, an index past the end of a tensor that is shorter now.
             result = computed(lambda: self.func(*args, **kwargs), self.name, self, "a result")

@@ -553,40 +553,6 @@ def test_a_replay_refused_by_a_capture_that_has_ended_since(platform):
     assert torch.equal(y, expected) and no_event("fallback")
 
 
-def test_draws_while_a_capture_without_draws_begins(platform, monkeypatch, nothing_compiled):
-    """torch takes the default generator as the capture begins, for that long others wait; then they draw beside it."""
-    state, x = process.require(), torch.ones(4, device="cuda")
-    begin, errors, has_drawn, threads = state.base.capture_begin, [], threading.Event(), []
-
-    def draw():
-        try:
-            torch.rand(4, device="cuda")
-        except RuntimeError as error:
-            errors.append(error)
-        has_drawn.set()
-
-    def slow(self, *args, **kwargs):
-        begin(self, *args, **kwargs)
-        threads.append(threading.Thread(target=draw))
-        threads[-1].start()
-        assert not has_drawn.wait(0.2)
-
-    monkeypatch.setattr(state.base, "capture_begin", slow)
-    drawn_inside = []
-
-    def body(a):
-        if threads:
-            drawn_inside.append(has_drawn.wait(20))
-        return a * 2
-
-    made = gfxgraph.graphed(body, assume_pure=True)
-    for _ in range(3):
-        assert made(x).tolist() == [2.0] * 4
-    for thread in threads:
-        thread.join()
-    assert threads and not errors and drawn_inside[:1] == [True]
-
-
 @pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
 def test_a_thread_that_ends_inside_its_capture_blocks_nobody(platform, mode):
     """Whoever still holds the graph: captures, allocations, draws and waits of others work from then on."""

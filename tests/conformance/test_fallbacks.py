@@ -201,9 +201,9 @@ def relaid_argument(x):
 
 def relaid_after_reads(x):
     y = x * 2
-    rows = y.tolist()
+    corner = y[0, 1].item()
     y.t_()
-    z = y * rows[0][1]
+    z = y * corner
     total = z.sum().item()
     y.t_()
     return y * total + z

@@ -20,7 +20,6 @@ that an error inside it is its own and a side effect happens once.
 from __future__ import annotations
 
 import functools
-import hashlib
 import logging
 import types
 import weakref
@@ -33,13 +32,13 @@ from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
 from gfxgraph.callables import explain_calls
-from gfxgraph.callables.adaptive import Adaptive, store
+from gfxgraph.callables.adaptive import Timed
 from gfxgraph.callables.arena import Arena, arena_of, kind_and_line
 from gfxgraph.callables.buckets import AboveAll, Bucketed, BucketSizes, Dims, argument_paths
 from gfxgraph.callables.captured import Captured, Options, Route, Shared, label_of
 from gfxgraph.callables.fast_path import make_fast
 from gfxgraph.callables.inputs import Buffers, resized
-from gfxgraph.callables.padding.judge import Judge, PaddingRefusal
+from gfxgraph.callables.padding.judge import Judge
 from gfxgraph.callables.signature import (
     MISS,
     Args,
@@ -131,7 +130,6 @@ class Graphed:
         is_dynamic = options.dynamic is not None or options.buckets is not None
         declared = dict(options.dynamic) if isinstance(options.dynamic, Mapping) else None
         self._planned = BucketSizes(options.buckets)
-        self._adaptive: Adaptive | None = None
         self._dims = Dims(declared, self._planned) if is_dynamic else None
         self._front: Frontend | None = None
         self._run: Callable[..., Any] = fn
@@ -286,7 +284,6 @@ class Graphed:
                 self._forget(lambda entry: True)
                 self._shared.buffers = Buffers()
                 self._shared.is_clean.clear()
-                self._adaptive = None
             self._state = state
 
     def _warmed(self, arena: Arena, call: Call, result: Any) -> None:
@@ -460,10 +457,7 @@ class Graphed:
         Raises:
             RunEagerly: eager was measured to be faster.
         """
-        if self._adaptive is None:
-            self._adaptive = Adaptive(self._fn, arena.device_index, store())
-        digest = hashlib.sha256(repr(call.structure).encode()).hexdigest()[:8]
-        timed = self._adaptive.of(f"{label_of([s.tensor for s in entry.statics])} #{digest}")
+        timed = entry.timed = entry.timed or Timed(f"{self._name} {entry.label}")
 
         def graph() -> Any:
             result = self._fast_for(route, entry, call)(call.args, call.kwargs)
@@ -512,9 +506,9 @@ class Graphed:
     def capture_all(self, *args: Any, **kwargs: Any) -> dict[str, int]:
         """Capture every bucket now, largest first, by calls.
 
-        The function runs ``warmup`` times in each bucket, and once by its graph, on the example's values with zeros
-        for padding. A bucket that would exceed the limit, should it take what the largest took, is left to be
-        captured on demand, and so is one that the example's values do not suit: an index past its end, say.
+        The function runs ``warmup`` times in each bucket, and once by its graph, on the example's values, their last
+        row repeated. A bucket that would exceed the limit, should it take what the largest took, is left to be
+        captured on demand.
 
         Args:
             args: an example of the function's arguments, of any size.
@@ -541,11 +535,7 @@ class Graphed:
             for bucketed in buckets:
                 if not self._has_room(arena_of(process.require(), call.device)):
                     break
-                repeats_last = self._padding.ahead(call, bucketed)
-                if isinstance(repeats_last, PaddingRefusal):
-                    why = f"the example's values do not suit its size: {repeats_last.reason}"
-                    continue
-                sized = iter([resized(t, size, repeats_last) for t, size in zip(tensors, bucketed.sizes)])
+                sized = iter([resized(t, size) for t, size in zip(tensors, bucketed.sizes)])
                 given = replace((args, kwargs), lambda t: next(sized))  # noqa: B023
                 n = self._shared.n_captures
                 for _ in range(self._options.warmup + 1):

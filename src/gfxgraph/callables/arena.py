@@ -37,9 +37,9 @@ from gfxgraph.capture import capture_lock
 from gfxgraph.capture.failures import clean_by_hand, heal_capture
 from gfxgraph.capture.graph import BridgedGraph, bridged_class
 from gfxgraph.capture.patches import replaced
-from gfxgraph.capture.record.random_generators import CaptureIsDead, begin, drawless, end, kept_out
+from gfxgraph.capture.record.random_generators import CaptureIsDead, begin, end
 from gfxgraph.capture.record.streams import wait_for
-from gfxgraph.capture.replay import hang_watch, workspaces
+from gfxgraph.capture.replay import hang_watch, runtime_workarounds
 from gfxgraph.capture.replay.graph_tensors import Layout, taken_from_device, used_on
 from gfxgraph.capture.replay.program import Program, SegmentStep
 from gfxgraph.capture.replay.rollback import Rollback
@@ -49,7 +49,7 @@ from gfxgraph.core.locks import new_lock
 from gfxgraph.core.memory_budget import Held, shown, to_evict
 from gfxgraph.core.tape import Opaque, Tape, leaves
 from gfxgraph.errors import GfxGraphError, GuardMismatch, ReplayError
-from gfxgraph.guard import for_capture
+from gfxgraph.guard import guard
 from gfxgraph.process import bridge, process
 from gfxgraph.types import OnUnsafe
 
@@ -62,7 +62,7 @@ def graph_class(state: process.Process) -> Any:
         return torch.cuda.CUDAGraph
     found = _classes.get(state.base)
     if found is None:
-        for_capture.fill()
+        guard.fill()
         found = _classes[state.base] = bridged_class(state.base)
     return found
 
@@ -84,9 +84,9 @@ class SharedPool:
         self.state = state
         self.id = torch.cuda.graph_pool_handle() if pool_id is None else pool_id
         self._graph = replaced.own_class(state.base)(keep_graph=True)  # never launched, so never instantiated
-        workspaces.own_pools.add(tuple(self.id))
+        runtime_workarounds.own_pools.add(tuple(self.id))
         try:
-            with drawless(True), _bare_capture(state, self._graph, self.id, stream, "a pool of graphed callables"):
+            with _bare_capture(state, self._graph, self.id, stream, "a pool of graphed callables"):
                 pass
         except RuntimeError as error:
             if is_interrupt(error):
@@ -118,7 +118,6 @@ def capture_graph(
     pool: Any = None,
     *,
     recorded: bool = True,
-    is_drawless: bool = False,
     on_unsafe: OnUnsafe | None = None,
 ) -> CaptureResult:
     """Capture ``call`` on the arena's stream, after the current stream's work; nothing is executed.
@@ -126,7 +125,6 @@ def capture_graph(
     Args:
         pool: a `SharedPool`, the id of one, or None for memory of its own.
         recorded: with a tape; else only a launch can run the graph.
-        is_drawless: it draws no random numbers, so other threads may go on drawing.
         on_unsafe: overrides the settings', where values that are computed with are constants.
 
     Raises:
@@ -141,7 +139,7 @@ def capture_graph(
     # the context; inside, only replays compute them.
     torch.clear_autocast_cache()
     try:
-        with torch.cuda.stream(place.stream), drawless(is_drawless):
+        with torch.cuda.stream(place.stream):
             graph, result = capturing(place.state, getattr(pool, "id", pool), policy, place.stream, call)
     except CaptureDied:
         place.renew()
@@ -174,7 +172,7 @@ def _unrecorded(
 ) -> tuple[Any, Any]:
     """Like ``_recorded``, without a tape: the graph's program is one segment that only a launch can run."""
     base, graph = state.base, graph_class(state)(on_unsafe=policy)
-    workspaces.note(stream, graph)
+    runtime_workarounds.note_capture(stream, graph)
     try:
         with _bare_capture(state, graph, pool_id, stream, "a graphed callable"):
             result = call()
@@ -201,7 +199,7 @@ def _bare_capture(state: process.Process, graph: Any, pool_id: Any, stream: Any,
     """A capture of torch's alone; one that fails is ended."""
     with replaced.entered(graph, what), torch.cuda.stream(stream):
         try:
-            with capture_lock.unnoticed(), kept_out(stream.device_index):
+            with capture_lock.unnoticed():
                 begin(state.base, graph, (), pool_id, "thread_local")
             yield
             with capture_lock.unnoticed(), warnings.catch_warnings():

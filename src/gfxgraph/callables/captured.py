@@ -42,7 +42,7 @@ from gfxgraph.callables.arena import (
     written_inputs,
 )
 from gfxgraph.callables.buckets import Bucketed
-from gfxgraph.callables.effects import ArgumentWrites, Draws
+from gfxgraph.callables.effects import ArgumentWrites
 from gfxgraph.callables.inputs import (
     Buffers,
     StaticInput,
@@ -63,7 +63,7 @@ from gfxgraph.callables.signature import (
     replace,
     twins_of,
 )
-from gfxgraph.callables.trace.dynamo import Calls, Frontend, is_compiled
+from gfxgraph.callables.trace.dynamo import Calls, Frontend
 from gfxgraph.callables.worlds import for_dynamo
 from gfxgraph.capture.replay.graph_tensors import used_on
 from gfxgraph.errors import CaptureError, first_line
@@ -201,7 +201,6 @@ class Shared(CapturedCallable):
         self.options = options
         self.in_place = options.moved is MovedInput.RECAPTURE
         """Whether the caller's tensors are read and written in place: their addresses are part of a signature."""
-        self.is_opaque = is_compiled(fn)
         self.is_clean: dict[Any, bool] = {}
         """By kind of call: whether its first recorded capture was one plain segment."""
         self.buffers = Buffers() if buffers is None else buffers
@@ -244,8 +243,6 @@ class Captured(CapturedCallable):
         """The memory of its captures; None for the arena's."""
         self.on_unsafe: OnUnsafe | None = None
         """What its captures do with unsafe operations; None for the default of graphed callables."""
-        self.is_drawless = False
-        """Whether the warm-up drew nothing from the device's default generator."""
         self.twins: list[int] = []
         """For each argument the position of the first one that is the same tensor."""
         self.first: Instance | None = None
@@ -315,17 +312,15 @@ class Captured(CapturedCallable):
         current = torch.cuda.current_stream(self.arena.device_index)
         stream = current if torch.is_grad_enabled() else self.arena.stream
         stream.wait_stream(current)
-        draws = Draws(self.arena.device_index, is_opaque=self.shared.is_opaque)
         writes = ArgumentWrites(call.tensors)
         try:
             args, kwargs = for_dynamo(call) if self.shared.run is not self.shared.fn else (call.args, call.kwargs)
-            with torch.cuda.stream(stream), draws:
+            with torch.cuda.stream(stream):
                 result = self.fn(*args, **kwargs)
                 if args is not call.args:
                     result = call.given_back(result, args, kwargs)
         finally:
             current.wait_stream(stream)
-        self.is_drawless = draws.none
         self.written |= writes.found()
         self.shared.eager.count("warm-up")
         self.look_at(result, None if stream is current else current)
@@ -507,7 +502,6 @@ class Captured(CapturedCallable):
                 run if copy_results is None else lambda: copy_results(run()),
                 self.pool or arena.pool,
                 recorded=recorded,
-                is_drawless=self.is_drawless,
                 on_unsafe=self.on_unsafe,
             )
         except CaptureDied:

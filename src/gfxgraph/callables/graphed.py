@@ -294,7 +294,6 @@ class Graphed:
         route = self._route(arena, call)
         if route.entry is not None and self._run is not self._fn:
             route.entry.n_seen += 1
-            route.entry.is_drawless = all(piece.is_drawless for _, piece in self._front.graphs)
             route.entry.look_at(result)
 
     def _evict_world(self, world: World | None) -> None:

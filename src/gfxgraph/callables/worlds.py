@@ -17,7 +17,6 @@ import functools
 import inspect
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -191,9 +190,7 @@ class Worlds:
         world: World | None = None
         stream.wait_stream(current)
         try:
-            watch = arena.state.hang_watch
-            watched = nullcontext() if watch is None else watch.tracing(front.fn)
-            with torch.cuda.stream(stream), watched:
+            with torch.cuda.stream(stream):
                 try:
                     result, world = front.trace(args, kwargs)
                 except Untraceable as error:  # Dynamo leaves the function to Python

@@ -367,8 +367,6 @@ class Piece(Region):
             self.fall_back(found.why_eager)
         self._with_gradients: dict[Any, Gradients] = {}
         self._has_run = self._has_gradients = False
-        self.is_drawless = False
-        """Its first run drew no random numbers from the device's default generator."""
         self.draws_of_host = False
         """Its first run drew random numbers from the host's generator."""
 
@@ -401,10 +399,9 @@ class Piece(Region):
         tensors = [t for t in inputs if isinstance(t, Tensor)]
         host = [t for t in tensors if not t.is_cuda and not t.is_inference()]
         versions, layouts = [t._version for t in host], [tensor_key(t) for t in tensors]
-        on_device = [t.get_device() for t in tensors if t.is_cuda]
-        with Draws(on_device[0] if on_device else torch.cuda.current_device()) as draws:
+        with Draws() as draws:
             result = self.look(list(inputs))
-        self.is_drawless, self.draws_of_host = draws.none, draws.of_host
+        self.draws_of_host = draws.of_host
         changed = [tensor_key(t) for t in tensors]
         # Whether results need gradients because of what the graph does, rather than because of its inputs.
         has_gradients = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
@@ -457,8 +454,7 @@ class Piece(Region):
         if known is None:
             if len(self._with_gradients) >= self.max_graphs:
                 raise RunEagerly("more signatures than max_graphs")
-            known = Gradients(self._graph, inputs, frozenset(in_place), self.names, self.is_drawless)
-            self._with_gradients[key] = known
+            known = self._with_gradients[key] = Gradients(self._graph, inputs, frozenset(in_place), self.names)
             self.gradients.append(known)
         return known(inputs)
 

@@ -56,21 +56,14 @@ class Gradients(CapturedCallable):
         inputs: tensors on the device, and constants, small host tensors among them.
         in_place: positions of tensors that stay in place; the others are copied in.
         names: what the program calls its inputs; "" for what is computed.
-        is_drawless: it draws no random numbers.
     """
 
     def __init__(
-        self,
-        fn: Callable[..., Any],
-        inputs: Sequence[Any],
-        in_place: frozenset[int],
-        names: Sequence[str],
-        is_drawless: bool = False,
+        self, fn: Callable[..., Any], inputs: Sequence[Any], in_place: frozenset[int], names: Sequence[str]
     ) -> None:
         super().__init__("graphed")
         self.fn = fn
         self._names = names
-        self._is_drawless = is_drawless
         self._in_place = in_place
         self._at = [i for i, each in enumerate(inputs) if isinstance(each, Tensor) and each.is_cuda]
         at = set(self._at)
@@ -141,7 +134,7 @@ class Gradients(CapturedCallable):
             # A new leaf: if it were a view, as eager's argument may be, gradients would bypass it.
             inputs[i] = static
         with torch.enable_grad():
-            made = capture_graph(place, lambda: self.fn(*inputs), is_drawless=self._is_drawless)
+            made = capture_graph(place, lambda: self.fn(*inputs))
         forward, result = made.graph, made.result
         self._pool = forward.pool()
         self._build = builder(result)
@@ -180,7 +173,6 @@ class Gradients(CapturedCallable):
                     from_, self.wanted, arriving, allow_unused=True, retain_graph=not is_last
                 ),
                 self._pool,
-                is_drawless=self._is_drawless,
             )
         return made.graph, made.result
 

@@ -72,8 +72,6 @@ from gfxgraph.process.process import Process
 from gfxgraph.types import MovedInput, OnUnsafe, ReplayMode
 
 if TYPE_CHECKING:
-    from gfxgraph.callables.arena import Arena
-    from gfxgraph.callables.buckets import Bucketed
     from gfxgraph.callables.joined_launch import JoinedCall
 
 

@@ -33,7 +33,7 @@ from torch.compiler import is_dynamo_compiling
 
 from gfxgraph.callables import explain_calls
 from gfxgraph.callables.adaptive import Timed
-from gfxgraph.callables.arena import Arena, arena_of, kind_and_line
+from gfxgraph.callables.arena import Arena, arena_of, kind_and_line, on_stream
 from gfxgraph.callables.buckets import AboveAll, Bucketed, BucketSizes, Dims, argument_paths
 from gfxgraph.callables.captured import Captured, Options, Route, Shared, label_of
 from gfxgraph.callables.fast_path import make_fast
@@ -416,12 +416,8 @@ class Graphed:
         assert entry is not None
         current = torch.cuda.current_stream(arena.device_index)
         arena.follow(current)
-        arena.stream.wait_stream(current)
-        try:
-            with torch.cuda.stream(arena.stream):
-                result = self._padding.judge(route, call)
-        finally:
-            current.wait_stream(arena.stream)
+        with on_stream(arena.stream):
+            result = self._padding.judge(route, call)
         entry.n_seen = max(entry.n_seen, self._options.warmup)
         entry.look_at(result, current)
         return result

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,17 +26,15 @@ from torch import Tensor
 from gfxgraph.callables.buckets import Bucketed, BucketSizes, Dims, argument_paths
 from gfxgraph.callables.captured import Padded, Route
 from gfxgraph.callables.inputs import dense_copy, front, pad, repeat_last
+from gfxgraph.callables.padding.rows import DimVerdict, PaddingRefusal, Trace, rows_independent
 from gfxgraph.callables.signature import Args, Call, Kwargs, NotATree, flatten, replace
 from gfxgraph.callables.trace.dynamo import Calls, Frontend
+from gfxgraph.callables.trace.world import World
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.replay.validation import is_near
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.errors import ConfigError, first_line
 from gfxgraph.process import process
-
-if TYPE_CHECKING:
-    from gfxgraph.callables.padding.rows import DimVerdict, Trace
-    from gfxgraph.callables.trace.world import World
 
 Named = Mapping[int, Mapping[int, str]]
 """By position of the tensor, then by dim: the dynamic dim's name."""
@@ -50,24 +48,14 @@ NO_MEMORY = "there is not enough memory to compare a padded run"
 
 
 @dataclass(frozen=True)
-class PaddingRefusal:
-    """Why a call is not padded."""
+class PaddingNeeds:
+    """What padding of some dims needs."""
 
-    reason: str
-    op: str = ""
-    where: str = ""
-    is_final: bool = True
-    """False if a later call may get another verdict."""
-
-    def error(self, bucket: Mapping[str, int]) -> ConfigError:
-        """The refusal as an error, made for its text and not raised."""
-        return ConfigError(
-            "padding_refused",
-            bucket=", ".join(f"{name}={n}" for name, n in bucket.items()),
-            reason=self.reason,
-            op=self.op or "no operation",
-            where=self.where or "the function's result",
-        )
+    dims: tuple[str, ...]
+    needs_last: bool
+    """Padding repeats the last row."""
+    written: tuple[int, ...]
+    """Positions of the arguments that are written to."""
 
 
 class Judge:
@@ -104,12 +92,15 @@ class Judge:
         """By sizes and bucket, as text."""
         self._n_unknown = 0
         """Calls at whose bucket's size the function was not called yet."""
-        self._known: dict[Any, tuple[list[DimVerdict], list[int]]] = {}
-        """The verdicts by pair of programs, with the positions of the arguments that are written to."""
+        self._known: dict[Any, PaddingNeeds | PaddingRefusal] = {}
+        """By pair of programs, and the dims that are padded."""
 
     def explain(self) -> list[str]:
-        """One line for each dim of each judged pair of programs."""
-        return list(dict.fromkeys(verdict.explain() for found, _ in self._known.values() for verdict in found))
+        """One line for each dim that may be padded."""
+        found = [each for each in self._known.values() if isinstance(each, PaddingNeeds)]
+        last = " with a repetition of the last row"
+        lines = [f"{n} may be padded{last * v.needs_last}: no row reaches another" for v in found for n in v.dims]
+        return list(dict.fromkeys(lines))
 
     def judge(self, route: Route, call: Call) -> Any:
         """Run the call eagerly, and find out whether its bucket would have given the same result."""
@@ -130,7 +121,14 @@ class Judge:
         label = ", ".join(f"{name}={n} in {bucketed.bucket[name]}" for name, n in bucketed.actual.items())
         self.refusals[label] = found
         if process.require().counters.event("padding_refused", found.reason, found.op, found.where):
-            process.log.warning("%s: %s", self._name, found.error(bucketed.bucket))
+            error = ConfigError(
+                "padding_refused",
+                bucket=", ".join(f"{name}={n}" for name, n in bucketed.bucket.items()),
+                reason=found.reason,
+                op=found.op or "no operation",
+                where=found.where or "the function's result",
+            )
+            process.log.warning("%s: %s", self._name, error)
         return result
 
     def run_known(self, args: Args, kwargs: Kwargs) -> tuple[Any, World | None]:
@@ -148,20 +146,21 @@ class Judge:
         """The call's result, and how its bucket serves it."""
         dims = self._named(call)
         copies = [dense_copy(t, s) if s not in (None, t.size()) else t for t, s in zip(call.tensors, bucketed.sizes)]
-        there = self._in_bucket(call, *_with_tensors(call, copies))
-        found = there if isinstance(there, PaddingRefusal) else self._verdict(call, there, dims, bucketed)
+        try:
+            found = self._verdict(call, self._in_bucket(*_with_tensors(call, copies)), dims, bucketed)
+        except PaddingRefusal as refusal:
+            found = refusal.named("")
         if isinstance(found, PaddingRefusal):
             return self._run(*call.args, **call.kwargs), found
-        needs_last, at = found
         names = argument_paths(self._fn, call.args, call.kwargs)
-        for i in at:
+        for i in found.written:
             if copies[i] is call.tensors[i]:
                 copies[i] = call.tensors[i].detach().clone()
-        written = [(names[i], call.tensors[i], copies[i]) for i in at]
+        written = [(names[i], call.tensors[i], copies[i]) for i in found.written]
         for copy, tensor in zip(copies, call.tensors):
             if copy.size() != tensor.size():
                 pad(copy, tensor.size())
-                if needs_last:
+                if found.needs_last:
                     repeat_last(copy, tensor.size())
         args, kwargs = _with_tensors(call, copies)
         traced: list[Any] = []
@@ -178,30 +177,35 @@ class Judge:
         if traced[0] is not None and traced[0].why_pieces:
             return compared.result, PaddingRefusal(IN_PIECES + traced[0].why_pieces)
         sizes = [tuple(t.size()) for t in compared.outputs]
-        return compared.result, Padded(needs_last, sizes, compared.structure)
+        return compared.result, Padded(found.needs_last, sizes, compared.structure)
 
     def _named(self, call: Call) -> Named:
         assert self._dims is not None
         return self._dims.of(call.structure, call.tensors, lambda: argument_paths(self._fn, call.args, call.kwargs))
 
-    def _in_bucket(self, call: Call, args: Args, kwargs: Kwargs) -> World | None | PaddingRefusal:
-        """The world at the bucket's size, or why no graph of that can be the call's; None if nothing is traced."""
-        front = self._front
-        world = front.find(args, kwargs) if front is not None else None
-        if front is not None and world is None:
+    def _in_bucket(self, args: Args, kwargs: Kwargs) -> World | None:
+        """The world at the bucket's size; None if nothing is traced.
+
+        Raises:
+            PaddingRefusal: no graph of that can be the call's.
+        """
+        if self._front is None:
+            return None
+        world = self._front.find(args, kwargs)
+        if world is None:
             self._n_unknown += 1
-            is_final = bool(front.why_no_more()) or self._n_unknown >= MOST_UNKNOWN
-            return PaddingRefusal(front.why_no_more() or UNKNOWN, is_final=is_final)
-        if world is not None and world.why_pieces:
-            return PaddingRefusal(IN_PIECES + world.why_pieces)
+            why = self._front.why_no_more()
+            raise PaddingRefusal(why or UNKNOWN, is_final=bool(why) or self._n_unknown >= MOST_UNKNOWN)
+        if world.why_pieces:
+            raise PaddingRefusal(IN_PIECES + world.why_pieces)
         return world
 
     # -- verdicts -------------------------------------------------------------------------------------
 
     def _verdict(
         self, call: Call, there: World | None, dims: Named, bucketed: Bucketed
-    ) -> tuple[bool, list[int]] | PaddingRefusal:
-        """Whether padding must repeat the last row, and which arguments are written to; or why nothing is padded."""
+    ) -> PaddingNeeds | PaddingRefusal:
+        """What padding needs, or why nothing is padded."""
         padded = sorted(bucketed.padded_names)
         which: Any = (call.key, *bucketed.bucket.items())
         if there is not None and not (_computes_sizes(call.world) or _computes_sizes(there)):
@@ -209,39 +213,29 @@ class Judge:
             which = (call.kind_with_dims(dims), there.token, *padded)
         if which not in self._known:
             self._known[which] = self._judged(call, there, dims, bucketed, padded)
-        found, written = self._known[which]
-        for verdict in found:
-            if verdict.refusal:
-                return PaddingRefusal(verdict.refusal, verdict.op, verdict.where)
-        return any(verdict.needs_last for verdict in found), written
+        return self._known[which]
 
     def _judged(
         self, call: Call, there: World | None, dims: Named, bucketed: Bucketed, padded: list[str]
-    ) -> tuple[list[DimVerdict], list[int]]:
-        """The verdict on each padded dim in turn, those before it as in the bucket, up to one that is refused."""
-        # lazily: fake tensors take long to import, and only padding needs them here
-        from gfxgraph.callables.padding.rows import DimVerdict, RowsRefused, rows_independent
-
-        sizes, found, written = dict(bucketed.actual), [], set[int]()
-        try:
-            own, places = self._traced(call, call.world if there is not None else None, dims, sizes)
-            for name in padded:
+    ) -> PaddingNeeds | PaddingRefusal:
+        """The verdict on each padded dim in turn, those before it as in the bucket."""
+        sizes, found, written = dict(bucketed.actual), list[DimVerdict](), set[int]()
+        for name in padded:
+            try:
                 n, larger, bucket = sizes[name], bucketed.bucket[name], bucketed.bucket[name]
+                own, places = self._traced(call, there if found else call.world, dims, sizes)
                 if n == 1 and there is not None:
                     # Torch takes operations on one row apart in other ways, so two rows stand for it: in one graph.
-                    same = rows_independent(name, 1, 1, own, self._traced(call, there, dims, sizes)[0])
-                    if same.refusal:
-                        return [same], []
+                    rows_independent(1, 1, own, self._traced(call, there, dims, sizes)[0])
                     n, larger = 2, max(bucket, 3)
                     own, places = self._traced(call, there, dims, {**sizes, name: n})
-                large, places_there = self._traced(call, there, dims, {**sizes, name: larger})
-                found.append(rows_independent(name, n, larger, own, large))
-                written |= {places[each] for each in found[-1].written if each in places}
-                sizes[name] = bucket
-                own, places = (large, places_there) if larger == bucket else self._traced(call, there, dims, sizes)
-        except RowsRefused as refused:
-            found.append(DimVerdict.refused(padded[len(found)], *refused.args))
-        return found, sorted(written)
+                large, _ = self._traced(call, there, dims, {**sizes, name: larger})
+                found.append(rows_independent(n, larger, own, large))
+            except PaddingRefusal as refusal:
+                return refusal.named(name)
+            written |= {places[each] for each in found[-1].written if each in places}
+            sizes[name] = bucket
+        return PaddingNeeds(tuple(padded), any(each.needs_last for each in found), tuple(sorted(written)))
 
     def _traced(
         self, call: Call, world: World | None, dims: Named, sizes: Mapping[str, int]
@@ -249,9 +243,8 @@ class Judge:
         """What runs at these sizes; and by name of its inputs, the position of the tensor among the call's.
 
         Raises:
-            RowsRefused: it fails there.
+            PaddingRefusal: it fails there.
         """
-        from gfxgraph.callables.padding.rows import Trace
 
         def alone(*given: Tensor) -> Any:
             args, kwargs = _with_tensors(call, given)
@@ -263,8 +256,8 @@ class Judge:
             shape = None if named is None else [sizes[named[d]] if d in named else n for d, n in enumerate(t.size())]
             fakes.append(trace.like(t, shape))
         run, inputs, names = alone, fakes, list(range(len(fakes)))
-        if world is not None:
-            assert self._front is not None
+        if self._front is not None:
+            assert world is not None
             given = {**world._names, "L": self._front._given(*_with_tensors(call, fakes))}
             run, nodes = world.found.graph, world.found.graph.graph.find_nodes(op="placeholder")
             names = world.found.sources

@@ -43,9 +43,9 @@ from gfxgraph.callables.padding.rules import (
     RULES,
     SIZES,
     Cause,
-    Differs,
     JudgedOperation,
     Memory,
+    Unequal,
     Value,
     Why,
     differs,
@@ -55,42 +55,44 @@ from gfxgraph.callables.padding.rules import (
 from gfxgraph.callables.trace.dynamo import Waiting
 
 
-class RowsRefused(Exception):
-    """No bucket can be used, whatever happens to the operation's result; ``args``: the cause, and an error."""
+class PaddingRefusal(Exception):
+    """Why a call is not padded.
+
+    Args:
+        reason: a sentence; ``{dim}`` in it is the dynamic dim's name.
+        op: the operation that it is about; "" if there is none.
+        where: the source line of that.
+        is_final: False if a later call may get another verdict.
+    """
+
+    def __init__(self, reason: str, op: str = "", where: str = "", is_final: bool = True) -> None:
+        super().__init__(reason)
+        self.reason, self.op, self.where, self.is_final = reason, op, where, is_final
+
+    @classmethod
+    def by(cls, cause: Cause, error: str = "") -> PaddingRefusal:
+        """The refusal because of an operation, or because of what it raised."""
+        where = _where(cause.stack_trace)
+        at = f" ({where})" if where else ""
+        said = f"{error or cause.op or 'the function'}{at} {cause.why.value}"
+        return cls("{dim} is not padded: " + said, cause.op, where)
+
+    def named(self, dim: str) -> PaddingRefusal:
+        """The same of a dim, without the frames that raised it."""
+        return PaddingRefusal(self.reason.replace("{dim}", dim), self.op, self.where, self.is_final)
 
 
 @dataclass(frozen=True)
 class DimVerdict:
-    """The effect of padding along one dynamic dim.
+    """What padding along one dynamic dim needs, where it is allowed.
 
     Attributes:
-        name: the dynamic dim's.
         written: the inputs that are written to, by name. Their own rows are right.
         needs_last: padded rows of the inputs must repeat the last row; else they may hold zeros.
-        refusal: why no bucket may be used; "" if one may.
-        op: the operation that the refusal is about; "" if there is none.
-        where: the source line of that operation.
     """
 
-    name: str
-    written: frozenset[Any] = frozenset()
-    needs_last: bool = False
-    refusal: str = ""
-    op: str = ""
-    where: str = ""
-
-    @classmethod
-    def refused(cls, name: str, cause: Cause, error: str = "") -> DimVerdict:
-        """The verdict that no bucket may be used."""
-        where = _where(cause.stack_trace)
-        at = f" ({where})" if where else ""
-        said = f"{error or cause.op or 'the function'}{at} {cause.why.value.format(dim=name)}"
-        return cls(name, refusal=f"{name} is not padded: {said}", op=cause.op, where=where)
-
-    def explain(self) -> str:
-        """One sentence."""
-        filled = " with a repetition of the last row" if self.needs_last else ""
-        return self.refusal or f"{self.name} may be padded{filled}: no row reaches another"
+    written: frozenset[Any]
+    needs_last: bool
 
 
 # -- one run -------------------------------------------------------------------------------------------
@@ -146,7 +148,7 @@ class Trace(FakeTensorMode):
             names: what the inputs are known by in every run; by default their positions.
 
         Raises:
-            RowsRefused: it fails at this size, or does something that fake tensors cannot.
+            PaddingRefusal: it fails at this size, or does something that fake tensors cannot.
         """
         with Waiting():
             real = [isinstance(each, Tensor) and not isinstance(each, FakeTensor) for each in inputs]
@@ -162,7 +164,7 @@ class Trace(FakeTensorMode):
             except _FAILURES as error:
                 lines = str(error).strip().splitlines()
                 said = f"{type(error).__name__}: {lines[0] if lines else ''}"
-                raise RowsRefused(Cause("", None, Why.FAILS), said) from error
+                raise PaddingRefusal.by(Cause("", None, Why.FAILS), said) from error
         return self
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -177,12 +179,12 @@ class Trace(FakeTensorMode):
                 if out is not NotImplemented:
                     return out
             if any(not isinstance(t, FakeTensor) for t in _written_by(func, args, kwargs)):
-                raise RowsRefused(Cause(_name(func), stack_trace, Why.OUTSIDE))
+                raise PaddingRefusal.by(Cause(_name(func), stack_trace, Why.OUTSIDE))
         self._is_recording = False  # operations run by an operation's fake implementation are part of it
         try:
             out = super().__torch_dispatch__(func, types, args, kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
-            raise RowsRefused(Cause(_name(func), stack_trace, Why.READS)) from error
+            raise PaddingRefusal.by(Cause(_name(func), stack_trace, Why.READS)) from error
         finally:
             self._is_recording = True
         self.tape.append(Operation(func, args, kwargs, out, stack_trace))
@@ -208,36 +210,31 @@ _FAILURES = (
 # -- two runs, one dim ---------------------------------------------------------------------------------
 
 
-def rows_independent(name: str, n: int, larger: int, own: Trace, bucket: Trace) -> DimVerdict:
+def rows_independent(n: int, larger: int, own: Trace, bucket: Trace) -> DimVerdict:
     """Decide whether calls of ``n`` rows may run with ``larger`` ones.
 
     Args:
-        name: the dynamic dim's, in which alone the two runs differ.
         own: what the call runs.
-        bucket: what runs in the bucket.
+        bucket: what runs in the bucket, of which only this one dim differs.
+
+    Raises:
+        PaddingRefusal: they may not.
     """
-    try:
-        return _Rows(name, n, larger, own, bucket).verdict()
-    except RowsRefused as refused:
-        return DimVerdict.refused(name, *refused.args)
+    return _Rows(n, larger, own, bucket).verdict()
 
 
 class _Rows:
     """Follows one dynamic dim through the operations of both runs."""
 
-    def __init__(self, name: str, n: int, larger: int, own: Trace, bucket: Trace) -> None:
-        self.name, self.n, self.larger, self.own, self.bucket = name, n, larger, own, bucket
+    def __init__(self, n: int, larger: int, own: Trace, bucket: Trace) -> None:
+        self.n, self.larger, self.own, self.bucket = n, larger, own, bucket
         self.known: tuple[dict[int, Value], dict[int, Value]] = {}, {}
         """Each tensor of either run, by id: the tapes keep them all alive."""
         self.memories: tuple[dict[int, Memory], dict[int, Memory]] = {}, {}
         self.needs_last = False
 
     def verdict(self) -> DimVerdict:
-        """The verdict.
-
-        Raises:
-            RowsRefused: no bucket can be used.
-        """
+        """See `rows_independent`."""
         for name, one in self.own.inputs.items():
             other = self.bucket.inputs.get(name)
             if isinstance(one, Tensor) and isinstance(other, Tensor):
@@ -247,30 +244,30 @@ class _Rows:
             self._follow(first, second)
         n_common = min(len(self.own.tape), len(self.bucket.tape))
         for rest in (*self.own.tape[n_common:], *self.bucket.tape[n_common:]):
-            raise RowsRefused(Cause(_name(rest.op), rest.stack_trace, Why.OTHER))
+            raise PaddingRefusal.by(Cause(_name(rest.op), rest.stack_trace, Why.OTHER))
         (results, mine), (others, theirs) = tree_flatten(self.own.results), tree_flatten(self.bucket.results)
         if mine != theirs:
-            raise RowsRefused(Cause("result", None, Why.RETURNS))
+            raise PaddingRefusal.by(Cause("result", None, Why.RETURNS))
         for pair in zip(results, others):
             self._return(self._pair(*pair))
         known = {name: self.known[0][id(t)] for name, t in self.own.inputs.items() if id(t) in self.known[0]}
         written = frozenset(name for name, value in known.items() if value.memory.is_written)
         for name in written:
             self._return(known[name])
-        return DimVerdict(self.name, written, self.needs_last)
+        return DimVerdict(written, self.needs_last)
 
     def _keep(self, one: Tensor, other: Tensor, value: Value) -> None:
         self.known[0][id(one)] = self.known[1][id(other)] = value
 
     def _value(self, tensor: Tensor) -> Value:
         if id(tensor) not in self.known[0]:
-            raise RowsRefused(Cause("a tensor that one of them alone has", None, Why.OTHER))
+            raise PaddingRefusal.by(Cause("a tensor that one of them alone has", None, Why.OTHER))
         return self.known[0][id(tensor)]
 
     def _placed(self, one: Tensor, other: Tensor, by: Cause) -> Value:
         """The tensor, with its rows in the one dim whose size is another one in the bucket."""
         if one.dim() != other.dim() or one.dtype is not other.dtype:
-            raise RowsRefused(replace(by, why=Why.OTHER))
+            raise PaddingRefusal.by(replace(by, why=Why.OTHER))
         ends = [d for d, (a, b) in enumerate(zip(one.shape, other.shape)) if a != b]
         unknown = replace(by, why=Why.MIXES) if len(ends) > 1 else None  # rows beside rows
         place, each = (ends[0], one.shape[ends[0]] // self.n) if ends else (None, 1)
@@ -284,14 +281,14 @@ class _Rows:
 
     def _follow(self, entry: Operation, other: Operation) -> None:
         if entry.op is not other.op or len(entry.leaves) != len(other.leaves):
-            raise RowsRefused(Cause(_name(entry.op), entry.stack_trace, Why.OTHER))
+            raise PaddingRefusal.by(Cause(_name(entry.op), entry.stack_trace, Why.OTHER))
         leaves = [*zip(entry.leaves, other.leaves)]
         if not isinstance(entry.op, torch._ops.OpOverload):
             given = [tree_leaves((each.args, each.kwargs)) for each in (entry, other)]
             cause = Cause(str(entry.op), entry.stack_trace, Why.NO_RULE)
             pairs = [self._pair(*pair) for pair in zip(*given)]
             if any(not v.is_free if isinstance(v, Value) else differs(v) for v in pairs):
-                raise RowsRefused(cause)
+                raise PaddingRefusal.by(cause)
             for one, two in leaves:
                 if isinstance(one, Tensor):
                     self._keep(one, two, self._placed(one, two, cause))
@@ -299,8 +296,8 @@ class _Rows:
         step = JudgedOperation(entry.op, entry.stack_trace, {}, [])
         try:
             step.args = self._bound(entry, other)
-        except RowsRefused:
-            raise RowsRefused(step.cause(Why.OTHER)) from None
+        except PaddingRefusal:
+            raise PaddingRefusal.by(step.cause(Why.OTHER)) from None
         written = _written_by(entry.op, entry.args, entry.kwargs)
         kept = {_home(tensor) for tensor in written}
         fresh = [pair for pair in leaves if isinstance(pair[0], Tensor) and _home(pair[0]) not in kept]
@@ -312,7 +309,7 @@ class _Rows:
         for pair, made in zip(fresh, step.out):
             self._keep(*pair, self._result(step, made, problem))
         if any(isinstance(leaf, (list, tuple)) for leaf in entry.leaves):
-            raise RowsRefused(step.cause(Why.NO_RULE))
+            raise PaddingRefusal.by(step.cause(Why.NO_RULE))
 
     def _problem(self, step: JudgedOperation) -> Cause | None:
         """Why the results are unknown; None if rows stay apart, or do not reach the operation."""
@@ -327,13 +324,13 @@ class _Rows:
             unknown = Why.DRAWS if draws else Why.READS if _READS & tags else Why.NO_RULE
             is_torchs = step.op.namespace in ("aten", "prims") and not step.op._schema.is_mutable
             if unknown is not Why.NO_RULE or not is_torchs:
-                raise RowsRefused(step.cause(unknown))
+                raise PaddingRefusal.by(step.cause(unknown))
             return mixed or step.cause(unknown)
         if mixed is not None:
             return mixed
         why = Why.SIZE if not SIZES.issuperset(touched) else found(step)
         if why in (Why.DRAWS, Why.READS):
-            raise RowsRefused(step.cause(why))
+            raise PaddingRefusal.by(step.cause(why))
         return step.cause(why) if why is not None else None
 
     def _write(self, step: JudgedOperation, value: Value, problem: Cause | None) -> None:
@@ -381,17 +378,17 @@ class _Rows:
         """An argument of both runs in the form in which rules take it.
 
         Raises:
-            RowsRefused: it is one tensor in the call, and another one in the bucket.
+            PaddingRefusal: it is one tensor in the call, and another one in the bucket.
         """
         if isinstance(one, Tensor) and isinstance(other, Tensor):
             value, same = self.known[0].get(id(one)), self.known[1].get(id(other))
             if value is not same:
-                raise RowsRefused(Cause("result", None, Why.OTHER))
+                raise PaddingRefusal.by(Cause("result", None, Why.OTHER))
             return _constant(one, other) if value is None else value
         if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)) and len(one) == len(other):
             return [self._pair(*pair) for pair in zip(one, other)]
         is_same = type(one) is type(other) and not isinstance(one, Tensor) and (one == other or one != one)
-        return one if is_same else Differs(one, other)
+        return one if is_same else Unequal(one, other)
 
     def _bound(self, entry: Operation, other: Operation) -> dict[str, Any]:
         """The operation's arguments by their names in the schema, defaults included."""
@@ -403,9 +400,9 @@ class _Rows:
     def _return(self, result: Any) -> None:
         """Refuse what the caller may not see."""
         if differs(result):
-            raise RowsRefused(Cause("result", None, Why.RETURNS))
+            raise PaddingRefusal.by(Cause("result", None, Why.RETURNS))
         if isinstance(result, Value) and result.mixed is not None:
-            raise RowsRefused(result.mixed)
+            raise PaddingRefusal.by(result.mixed)
 
 
 _READS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}

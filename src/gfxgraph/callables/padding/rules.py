@@ -105,7 +105,7 @@ class Value:
         return self.place is None and self.mixed is None
 
 
-class Differs(NamedTuple):
+class Unequal(NamedTuple):
     """An argument that is not a tensor, and is another one in the bucket."""
 
     own: Any
@@ -114,7 +114,7 @@ class Differs(NamedTuple):
 
 def differs(value: Any) -> bool:
     """Whether the argument, or one in the list, is another one in the bucket."""
-    return isinstance(value, Differs) or (isinstance(value, list) and any(map(differs, value)))
+    return isinstance(value, Unequal) or (isinstance(value, list) and any(map(differs, value)))
 
 
 class JudgedOperation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -9,22 +10,33 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
-from gfxgraph.callables.padding.rows import DimVerdict, RowsRefused, Trace, rows_independent
+from gfxgraph.callables.padding.rows import PaddingRefusal, Trace, rows_independent
 from tests.unit.callables.padding.programs import PROGRAMS, Program
 
 N, BUCKET = 5, 8
 
 
-def rows(step: Any, own: Any, large: Any, n: int = N, bucket: int = BUCKET, of: Any = None) -> DimVerdict:
+@dataclass
+class Verdict:
+    """What was decided: a refusal, or what padding needs."""
+
+    refusal: str = ""
+    op: str = ""
+    written: frozenset[Any] = frozenset()
+    needs_last: bool = False
+
+
+def rows(step: Any, own: Any, large: Any, n: int = N, bucket: int = BUCKET, of: Any = None) -> Verdict:
     """The verdict on a function, or on the graphs of both sizes, for arguments of both."""
     try:
         with torch.no_grad():
-            return rows_independent("n", n, bucket, Trace().run(step, own), Trace().run(of or step, large))
-    except RowsRefused as refused:
-        return DimVerdict.refused("n", *refused.args)
+            found = rows_independent(n, bucket, Trace().run(step, own), Trace().run(of or step, large))
+    except PaddingRefusal as refusal:
+        return Verdict(refusal.named("n").reason, refusal.op)
+    return Verdict("", "", found.written, found.needs_last)
 
 
-def judged(program: Program, n: int = N, bucket: int = BUCKET) -> DimVerdict:
+def judged(program: Program, n: int = N, bucket: int = BUCKET) -> Verdict:
     return rows(program.step, program.like(n), program.like(bucket), n, bucket)
 
 
@@ -46,9 +58,7 @@ def check(program: Program, verdict: Any, n: int, bucket: int) -> None:
     given = program.like(n)
     for fill in ("last",) if verdict.needs_last else ("last", "zero"):
         own = [t.clone() for t in given]
-        large = [
-            padded(t.clone(), program.dynamic.get(i, {}), {verdict.name: bucket}, fill) for i, t in enumerate(given)
-        ]
+        large = [padded(t.clone(), program.dynamic.get(i, {}), {"n": bucket}, fill) for i, t in enumerate(given)]
         with torch.no_grad():
             want = [t for t in tree_leaves(program.step(*own)) if isinstance(t, torch.Tensor)]
             got = [t for t in tree_leaves(program.step(*large)) if isinstance(t, torch.Tensor)]
@@ -71,13 +81,13 @@ def test_verdict(name: str) -> None:
     torch.manual_seed(0)
     verdict = judged(program)
     if program.refused is not None:
-        assert verdict.refusal, verdict.explain()
-        assert not verdict.op or any(op in verdict.op for op in program.refused.split("|")), verdict.explain()
+        assert verdict.refusal, verdict.refusal
+        assert not verdict.op or any(op in verdict.op for op in program.refused.split("|")), verdict.refusal
         return
     for n in (N, 1, 3, 7):
         verdict = judged(program, n)
         if n > 1:
-            assert not verdict.refusal, (n, verdict.explain())
+            assert not verdict.refusal, (n, verdict.refusal)
         if not verdict.refusal:
             check(program, verdict, n, BUCKET)
 
@@ -91,7 +101,7 @@ def test_table_is_large_enough() -> None:
 def test_an_operation_may_write_to_tensors_of_its_own() -> None:
     """Torch takes RMSNorm apart into steps of which one writes in place, where gradients are on."""
     own, large = (Trace().run(torch.nn.RMSNorm(4), [torch.randn(n, 4)]) for n in (N, BUCKET))
-    assert not rows_independent("n", N, BUCKET, own, large).refusal
+    assert not rows_independent(N, BUCKET, own, large).needs_last
 
 
 def dynamo_graph(step: Any, *args: torch.Tensor) -> tuple[torch.fx.GraphModule, list[Any]]:
@@ -110,7 +120,7 @@ def dynamo_graph(step: Any, *args: torch.Tensor) -> tuple[torch.fx.GraphModule, 
     return tuple(found)  # type: ignore[return-value]
 
 
-def of_dynamo(step: Any) -> DimVerdict:
+def of_dynamo(step: Any) -> Verdict:
     """The verdict on the graphs that Dynamo makes at both sizes."""
     (graph, own), (other, large) = (dynamo_graph(step, torch.randn(n, 4)) for n in (N, BUCKET))
     return rows(graph, own, large, of=other)
@@ -123,7 +133,7 @@ def test_a_graph_of_dynamo_is_refused_with_its_source_line() -> None:
         y = x * 2
         return y - y.mean(0)
 
-    said = of_dynamo(step).explain()
+    said = of_dynamo(step).refusal
     assert said.startswith("n is not padded: aten::mean (") and "test_rows.py:" in said
 
 
@@ -134,7 +144,7 @@ def test_a_graph_of_dynamo_writes_to_a_buffer() -> None:
     assert not of_dynamo(norm.eval()).refusal
 
 
-def of(step: Any, n: int = N, bucket: int = BUCKET) -> DimVerdict:
+def of(step: Any, n: int = N, bucket: int = BUCKET) -> Verdict:
     """The verdict on a function of one tensor."""
     return rows(step, [torch.randn(n, 4)], [torch.randn(bucket, 4)], n, bucket)
 
@@ -200,4 +210,4 @@ def test_dims_are_judged_apart() -> None:
 def test_an_operation_without_a_rule_names_itself() -> None:
     """Nothing is guessed of operations that no table knows."""
     verdict = of(lambda x: torch.linalg.qr(x.T)[0])
-    assert verdict.refusal and "linalg_qr" in verdict.explain()
+    assert verdict.refusal and "linalg_qr" in verdict.refusal

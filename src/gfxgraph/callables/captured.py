@@ -635,7 +635,7 @@ class Route:
 
     __slots__ = (
         "bucketed", "entry", "fast", "fast_of", "has_views", "mark", "padded", "repeats_last", "result_sizes",
-        "too_large", "why_eager",
+        "why_eager",
     )  # fmt: skip
 
     def __init__(self, entry: Captured | None, bucketed: Bucketed | None = None, why_eager: str = "") -> None:
@@ -651,8 +651,6 @@ class Route:
         self.repeats_last = False
         """Whether padding must repeat the last row; it is zero elsewhere."""
         self.result_sizes: Sequence[Sequence[int] | None] | None = None
-        self.too_large: Mapping[str, int] | None = None
-        """The sizes, if one is above every bucket."""
         self.has_views = True
         """Whether a result may be a view of an argument with another layout than the bucket's buffer."""
 

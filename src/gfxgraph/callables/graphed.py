@@ -34,7 +34,7 @@ from torch.compiler import is_dynamo_compiling
 from gfxgraph.callables import explain_calls
 from gfxgraph.callables.adaptive import Timed
 from gfxgraph.callables.arena import Arena, arena_of, kind_and_line, on_stream
-from gfxgraph.callables.buckets import AboveAll, Bucketed, BucketSizes, Dims, argument_paths
+from gfxgraph.callables.buckets import AboveAll, Bucketed, Dims, argument_paths, rules
 from gfxgraph.callables.captured import Captured, Options, Route, Shared, label_of
 from gfxgraph.callables.fast_path import make_fast
 from gfxgraph.callables.inputs import Buffers, resized
@@ -60,7 +60,6 @@ from gfxgraph.callables.trace.dynamo import WARM_UP, Calls, Frontend, is_compile
 from gfxgraph.callables.trace.world import World, holds_mapping
 from gfxgraph.callables.worlds import Worlds
 from gfxgraph.capture.undo import unbroken
-from gfxgraph.core.bucket_sizes import BucketPlan
 from gfxgraph.core.eager_or_graph import Way
 from gfxgraph.errors import CaptureError, DriverError
 from gfxgraph.process import bridge, process
@@ -129,8 +128,7 @@ class Graphed:
         """Replays of forgotten signatures."""
         is_dynamic = options.dynamic is not None or options.buckets is not None
         declared = dict(options.dynamic) if isinstance(options.dynamic, Mapping) else None
-        self._planned = BucketSizes(options.buckets)
-        self._dims = Dims(declared, self._planned) if is_dynamic else None
+        self._dims = Dims(declared, rules(options.buckets)) if is_dynamic else None
         self._front: Frontend | None = None
         self._run: Callable[..., Any] = fn
         """The function that is warmed up and captured."""
@@ -146,7 +144,7 @@ class Graphed:
         self._worlds: Any = Worlds(fn, self._front, self._eager, self._pieces, forget)
         self._captured: Callable[..., Captured] = Captured
         """Makes what captures one signature."""
-        self._padding = Judge(fn, self._run, self._front, self._name, self._dims, self._planned, self._eager)
+        self._padding = Judge(fn, self._run, self._front, self._name, self._dims, self._eager)
         self._state: process.Process | None = None
         self._bound: dict[str, Graphed] = {}
         """As a method: of what has no dict to keep it in."""
@@ -205,13 +203,9 @@ class Graphed:
         near = (structure, *[t.shape for t in tensors if not t.is_nested])  # such calls have no route
         route = self._near.get(near)
         if route is not None and route.fast is not None and route.fast is not self._fast:
-            if self._dims is not None:
-                self._planned.count_fast_calls()
             self._fast = route.fast
             result = route.fast(args, kwargs)
             if result is not MISS:
-                if route.bucketed is not None:
-                    self._count(route)
                 return result
         call = understand(self._name, args, kwargs, tensors, structure, self._shared.in_place)
         if call.host:
@@ -219,8 +213,6 @@ class Graphed:
         arena = arena_of(state, call.device)
         arena.contexts.give(arena.device_index)
         with arena.lock:
-            if self._dims is not None:
-                self._planned.count_fast_calls()
             if not self._worlds.enter(call):
                 result = self._worlds.trace(arena, call)
                 self._warmed(arena, call, result)
@@ -228,11 +220,7 @@ class Graphed:
             route = self._routes.get(call.key)
             if route is None:
                 route = self._route(arena, call)
-            try:
-                result = self._routed(arena, route, call)
-            finally:
-                if self._dims is not None:
-                    self._count(route)
+            result = self._routed(arena, route, call)
             if route.fast is not None and route.fast is self._fast and self._fast is not never:
                 if len(self._near) >= MAX_ROUTES:
                     self._near.clear()
@@ -318,7 +306,6 @@ class Graphed:
                 name, sizes = error.args
                 route = Route(None, why_eager=f"{name}={sizes[name]} is larger than every bucket")
                 self._routes[call.key] = route
-                route.too_large = sizes
                 return route
         if bucketed is None:
             route = Route(self._entry_for(arena, call.key, call))
@@ -422,16 +409,6 @@ class Graphed:
         entry.look_at(result, current)
         return result
 
-    def _count(self, route: Route) -> None:
-        """Count one more call of this size; if new buckets were learned, evict the old ones' captures."""
-        actual = route.bucketed.actual if route.bucketed is not None else route.too_large
-        is_gone = self._planned.count(actual, route.entry) if actual is not None else None
-        if is_gone is not None:
-            for entry in self._entries.values():
-                if is_gone(entry) and entry.is_captured:
-                    entry.evict("another plan of buckets was learned")
-            self._forget(is_gone)
-
     # -- how often to take the slow path, and eager or graph ------------------------------------------
 
     def _is_trusted(self, entry: Captured) -> bool:
@@ -485,7 +462,6 @@ class Graphed:
     def _forget(self, which: Callable[[Captured], bool]) -> None:
         gone = [key for key, entry in self._entries.items() if which(entry)]
         self._n_gone += sum(self._entries.pop(key).replays() for key in gone)
-        self._planned.last = None
         self._routes.clear()
         self._forget_fast()
 
@@ -587,10 +563,6 @@ class Graphed:
     def explain(self) -> str:
         """Every signature: how it runs, and why."""
         return explain_calls.explain(self)
-
-    def plan(self) -> BucketPlan:
-        """The current buckets and the sizes seen; prints as a table."""
-        return self._planned.plan()
 
     def reset(self) -> None:
         """Drop every capture and trace, and what they hold of the program's; the next calls start again."""

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.callables.buckets import Bucketed, BucketSizes, Dims, argument_paths
+from gfxgraph.callables.buckets import Bucketed, Dims, argument_paths
 from gfxgraph.callables.captured import Padded, Route
 from gfxgraph.callables.inputs import dense_copy, front, pad, repeat_last
 from gfxgraph.callables.padding.rows import DimVerdict, PaddingRefusal, Trace, rows_independent
@@ -67,7 +67,6 @@ class Judge:
         front: Dynamo; None if nothing is traced.
         name: the function's name.
         dims: the dynamic dims; None if there are none.
-        planned: the sizes of its calls.
         eager: calls without a graph, by reason.
     """
 
@@ -78,7 +77,6 @@ class Judge:
         front: Frontend | None,
         name: str,
         dims: Dims | None,
-        planned: BucketSizes,
         eager: Calls,
     ) -> None:
         self._fn = fn
@@ -86,7 +84,6 @@ class Judge:
         self._front = front
         self._name = name
         self._dims = dims
-        self._planned = planned
         self._eager = eager
         self.refusals: dict[str, PaddingRefusal] = {}
         """By sizes and bucket, as text."""
@@ -116,8 +113,6 @@ class Judge:
         if not found.is_final:
             return result
         route.entry, route.why_eager = None, why
-        if bucketed.actual not in self._planned.refused:
-            self._planned.refused.append(bucketed.actual)
         label = ", ".join(f"{name}={n} in {bucketed.bucket[name]}" for name, n in bucketed.actual.items())
         self.refusals[label] = found
         if process.require().counters.event("padding_refused", found.reason, found.op, found.where):

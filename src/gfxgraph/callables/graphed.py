@@ -479,7 +479,7 @@ class Graphed:
 
         The function runs ``warmup`` times in each bucket, and once by its graph, on the example's values, their last
         row repeated. A bucket that would exceed the limit, should it take what the largest took, is left to be
-        captured on demand.
+        captured on demand, and so is one that the example's values do not suit: an index past its end, say.
 
         Args:
             args: an example of the function's arguments, of any size.
@@ -506,6 +506,10 @@ class Graphed:
             for bucketed in buckets:
                 if not self._has_room(arena_of(process.require(), call.device)):
                     break
+                unfit = self._padding.ahead(call, bucketed)
+                if unfit:
+                    why = f"the example's values do not suit its size: {unfit}"
+                    continue
                 sized = iter([resized(t, size) for t, size in zip(tensors, bucketed.sizes)])
                 given = replace((args, kwargs), lambda t: next(sized))  # noqa: B023
                 n = self._shared.n_captures

@@ -126,6 +126,14 @@ class Judge:
             process.log.warning("%s: %s", self._name, error)
         return result
 
+    def ahead(self, call: Call, bucketed: Bucketed) -> str:
+        """Why the call's values, cut or repeated, may not suit a bucket's size; "" if they do."""
+        dims = self._named(call)
+        actual = {name: call.tensors[i].size(dim) for i, named in dims.items() for dim, name in named.items()}
+        there = call.world if self._front is not None else None
+        found = self._judged(call, there, dims, Bucketed(bucketed.sizes, actual, bucketed.bucket))
+        return found.reason if isinstance(found, PaddingRefusal) else ""
+
     def run_known(self, args: Args, kwargs: Kwargs) -> tuple[Any, World | None]:
         """Run the function eagerly, and return its world too; traced now if it has none."""
         if self._front is None:
@@ -201,19 +209,19 @@ class Judge:
         self, call: Call, there: World | None, dims: Named, bucketed: Bucketed
     ) -> PaddingNeeds | PaddingRefusal:
         """What padding needs, or why nothing is padded."""
-        padded = sorted(bucketed.padded_names)
         which: Any = (call.key, *bucketed.bucket.items())
         if there is not None and not (_computes_sizes(call.world) or _computes_sizes(there)):
             # What the graph does is the same at all sizes of its world.
-            which = (call.kind_with_dims(dims), there.token, *padded)
+            which = (call.kind_with_dims(dims), there.token, bucketed.padded_names)
         if which not in self._known:
-            self._known[which] = self._judged(call, there, dims, bucketed, padded)
+            self._known[which] = self._judged(call, there, dims, bucketed)
         return self._known[which]
 
     def _judged(
-        self, call: Call, there: World | None, dims: Named, bucketed: Bucketed, padded: list[str]
+        self, call: Call, there: World | None, dims: Named, bucketed: Bucketed
     ) -> PaddingNeeds | PaddingRefusal:
         """The verdict on each padded dim in turn, those before it as in the bucket."""
+        padded = sorted(bucketed.padded_names)
         sizes, found, written = dict(bucketed.actual), list[DimVerdict](), set[int]()
         for name in padded:
             try:

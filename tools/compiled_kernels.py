@@ -178,12 +178,14 @@ class Built:
     Attributes:
         lds_nbytes: LDS that the launch requests.
         arguments: type and value of each; followed by Triton's own two pointers.
+        assembly: the code as text.
     """
 
     code: bytes
     name: str
     lds_nbytes: int
     arguments: tuple[tuple[str, object], ...]
+    assembly: str
 
 
 def built(launch: Launch, target: Target) -> Built:
@@ -221,7 +223,7 @@ def built(launch: Launch, target: Target) -> Built:
         warnings.simplefilter("ignore")  # Triton's warnings about its own defaults
         made = triton.compile(source, target=where, options={"num_warps": launch.num_warps})
     taken = ((signature[name], value) for name, value in zip(names, launch.args) if name not in constants)
-    return Built(made.asm["hsaco"], made.metadata.name, made.metadata.shared, tuple(taken))
+    return Built(made.asm["hsaco"], made.metadata.name, made.metadata.shared, tuple(taken), made.asm["amdgcn"])
 
 
 def compiled(launch: Launch, target: Target) -> dict[str, Any]:

@@ -57,18 +57,31 @@ def leaves(result):
     return [result] if isinstance(result, torch.Tensor) else list(result)
 
 
-@pytest.fixture(scope="module", params=PLATFORMS)
-def bridge(request):
-    """The bridge, enabled once for all programs of the tables."""
-    how = {"allow_cuda": True} if request.param == "gpu" else {"simulate": request.param}
-    gfxgraph.enable(validate=False, **how)
-    yield request.param
+@pytest.fixture(scope="module")
+def switched():
+    """switched(platform) switches the bridge to it, where it is not on there yet."""
+    on = []
+
+    def switch(platform):
+        if on[-1:] != [platform]:
+            gfxgraph.disable()
+            gfxgraph.enable(validate=False, **({"allow_cuda": True} if platform == "gpu" else {"simulate": platform}))
+            on.append(platform)
+
+    yield switch
     gfxgraph.disable()
 
 
+@pytest.fixture(params=PLATFORMS)
+def bridge(request, switched):
+    """The bridge, enabled once for all programs of the tables that run on one platform."""
+    switched(request.param)
+
+
 def programs(table):
-    """Each program on one of the platforms in turn: which one matters to few, and both cost twice."""
-    return [pytest.param(PLATFORMS[i % len(PLATFORMS)], name, id=name) for i, name in enumerate(sorted(table))]
+    """Each program on one platform, as which one matters to few; those of one together, to switch between them once."""
+    names, n = sorted(table), len(PLATFORMS)
+    return [pytest.param(PLATFORMS[first], name, id=name) for first in range(n) for name in names[first::n]]
 
 
 @pytest.mark.filterwarnings("ignore:std.*degrees of freedom is <= 0:UserWarning")  # of what no element passed

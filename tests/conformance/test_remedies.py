@@ -73,26 +73,15 @@ def test_long_graphs_are_cut(table, limit):
     assert stats["split_count"] == 0 and stats["fallback_count"] == 0
 
 
-def test_no_node_is_switched(table, monkeypatch):
-    """node_walk: where switching nodes off and on can hang, a walk runs graphs of one node."""
-    from gfxgraph.capture.replay.node_walk import can_walk, walk
+def test_no_node_is_switched(table):
+    """node_walk: where switching nodes off and on can hang, graphs are not walked."""
+    from gfxgraph.capture.replay.node_walk import can_walk
 
-    x, switched = arange(), []
-    driver = process.require().driver
-    switch = driver.set_node_enabled
-    monkeypatch.setattr(driver, "set_node_enabled", lambda *a: (switched.append(a), switch(*a)))
-    graph, y = captured(lambda: (x + 1) * 2)
-    segment = graph._program.segments[0]
-    for asked in (True, False):
-        table(node_walk=asked)
-        switched.clear()
-        x.add_(1)
-        if not can_walk(segment):
-            assert "exec_of" in driver.missing
-            continue
-        walk(segment, graph._program)
-        torch.cuda.synchronize()
-        assert torch.equal(y, (x + 1) * 2) and bool(switched) == asked
+    x = arange()
+    graph, _ = captured(lambda: (x + 1) * 2)
+    assert can_walk(graph._program.segments[0]) == ("set_node_enabled" not in process.require().driver.missing)
+    table(node_walk=False)
+    assert not can_walk(graph._program.segments[0])
 
 
 @pytest.mark.parametrize("profile", ["hip-6.4", "hip-7.2"])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import signal
 import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -24,6 +23,7 @@ from gfxgraph.capture.patches import replaced
 from gfxgraph.capture.record import random_generators
 from gfxgraph.capture.record.random_generators import registering
 from gfxgraph.process import process
+from tests.warm_python import warm_python
 
 MODES = ["global", "thread_local", "relaxed"]
 
@@ -503,11 +503,12 @@ print("alive")
 """
 
 
+@pytest.mark.any_platform
 def test_a_generator_that_was_registered_by_half(platform):
     """Whatever strikes or is refused there, freeing the graph does not end the process, as torch's destructor would."""
     options = {"allow_cuda": True} if platform == "gpu" else {"simulate": platform}
     text = INTERRUPTED.format(options={**options, "validate": False}, is_simulated=platform != "gpu")
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=200)
+    done = subprocess.run([warm_python(), "-c", text], capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
 
 
@@ -550,40 +551,6 @@ def test_a_replay_refused_by_a_capture_that_has_ended_since(platform):
     torch.cuda.manual_seed(3)
     graph._replay_failed(RuntimeError("Cannot prepare for replay during capturing stage."))
     assert torch.equal(y, expected) and no_event("fallback")
-
-
-def test_draws_while_a_capture_without_draws_begins(platform, monkeypatch, nothing_compiled):
-    """torch takes the default generator as the capture begins, for that long others wait; then they draw beside it."""
-    state, x = process.require(), torch.ones(4, device="cuda")
-    begin, errors, has_drawn, threads = state.base.capture_begin, [], threading.Event(), []
-
-    def draw():
-        try:
-            torch.rand(4, device="cuda")
-        except RuntimeError as error:
-            errors.append(error)
-        has_drawn.set()
-
-    def slow(self, *args, **kwargs):
-        begin(self, *args, **kwargs)
-        threads.append(threading.Thread(target=draw))
-        threads[-1].start()
-        assert not has_drawn.wait(0.2)
-
-    monkeypatch.setattr(state.base, "capture_begin", slow)
-    drawn_inside = []
-
-    def body(a):
-        if threads:
-            drawn_inside.append(has_drawn.wait(20))
-        return a * 2
-
-    made = gfxgraph.graphed(body, assume_pure=True)
-    for _ in range(3):
-        assert made(x).tolist() == [2.0] * 4
-    for thread in threads:
-        thread.join()
-    assert threads and not errors and drawn_inside[:1] == [True]
 
 
 @pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])

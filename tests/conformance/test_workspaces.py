@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.capture.replay import workspaces
+from gfxgraph.capture.replay import runtime_workarounds
 
 NBYTES = 8 << 20
 
@@ -21,10 +21,10 @@ NBYTES = 8 << 20
 def library(platform):
     """workspace() for the current stream, as a library has it."""
     held = {}
-    workspaces.stop()
+    runtime_workarounds.let_workspaces_go()
     own = torch._C._cuda_clearCublasWorkspaces
     torch._C._cuda_clearCublasWorkspaces = lambda: held.clear()
-    workspaces.start()
+    runtime_workarounds.keep_workspaces()
 
     def workspace():
         stream = torch.cuda.current_stream().cuda_stream
@@ -33,9 +33,9 @@ def library(platform):
         return held[stream]
 
     yield workspace
-    workspaces.stop()
+    runtime_workarounds.let_workspaces_go()
     torch._C._cuda_clearCublasWorkspaces = own
-    workspaces.start()
+    runtime_workarounds.keep_workspaces()
     held.clear()
     gc.collect()
 
@@ -81,13 +81,13 @@ def test_a_workspace_stays_as_long_as_its_graphs(library):
     assert len(set(seen)) == 1
     torch._C._cuda_clearCublasWorkspaces()
     assert not is_free(seen[0], stream), "the graph's workspace can be had by others"
-    assert workspaces.n_held(stream) == 1
+    assert runtime_workarounds.n_workspaces_held(stream) == 1
     torch._C._cuda_clearCublasWorkspaces()
-    assert workspaces.n_held(stream) == 1, "held twice"
+    assert runtime_workarounds.n_workspaces_held(stream) == 1, "held twice"
     del graph
     gc.collect()
     torch._C._cuda_clearCublasWorkspaces()
-    assert workspaces.n_held(stream) == 0 and is_free(seen[0], stream), "held for nobody"
+    assert runtime_workarounds.n_workspaces_held(stream) == 0 and is_free(seen[0], stream), "held for nobody"
 
 
 def test_workspaces_without_graphs_are_given_back(library):
@@ -97,7 +97,7 @@ def test_workspaces_without_graphs_are_given_back(library):
     x = torch.ones(8, device="cuda")
     graph = captured_by_hand(lambda: x + 1, torch.cuda.Stream())
     torch._C._cuda_clearCublasWorkspaces()
-    assert workspaces.n_held(stream) == 0 and is_free(address, stream)
+    assert runtime_workarounds.n_workspaces_held(stream) == 0 and is_free(address, stream)
     del graph
 
 
@@ -116,7 +116,7 @@ def test_a_graphed_callables_workspace_stays(library):
         for _ in range(3):
             assert torch.equal(g(x), x + 1)
         torch._C._cuda_clearCublasWorkspaces()
-    assert seen and workspaces.n_held(seen[0][1]) >= len({address for address, _ in seen})
+    assert seen and runtime_workarounds.n_workspaces_held(seen[0][1]) >= len({address for address, _ in seen})
     for address, stream in seen:
         assert not is_free(address, stream)
 

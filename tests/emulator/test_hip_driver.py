@@ -4,7 +4,8 @@ Each scenario is a process of its own, since a wrong step there is a crash and n
 Skipped where ``rocjitsu`` is not on the PATH or has no description of a gfx1030. What this can show
 and what it cannot: faults, timing and concurrency are the emulator's own, not AMD hardware's.
 
-GFXGRAPH_EMULATOR_CONFIG   description of the GPU, instead of the installed gfx1030*.json
+GFXGRAPH_EMULATOR_ARCH     of the emulated GPU, gfx1030 by default
+GFXGRAPH_EMULATOR_CONFIG   description of the GPU, instead of the installed one of that architecture
 GFXGRAPH_EMULATOR_RESULTS  file to write the run's summary to
 """
 
@@ -25,7 +26,7 @@ import pytest
 
 HERE = Path(__file__).parent
 SOURCE = HERE.parent.parent / "src"
-ARCH = "gfx1030"
+ARCH = os.environ.get("GFXGRAPH_EMULATOR_ARCH", "gfx1030")
 TIMEOUT_S = 240
 ATTEMPTS = 2
 

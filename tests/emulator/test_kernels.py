@@ -1,6 +1,6 @@
-"""The kernels of gfxgraph.kernels as gfx1030 code, in graphs that AMD's own runtime captures and replays.
+"""The kernels of gfxgraph.kernels as code of an AMD GPU, in graphs that AMD's own runtime captures and replays.
 
-This process writes down what an operation launches, compiles it for gfx1030, and draws inputs; the emulated one
+This process writes down what an operation launches, compiles it, and draws inputs; the emulated one
 captures the launches, and replays them with each set of inputs; the results are compared here with NumPy's float64.
 Needs Triton beside torch (pip install triton==3.8.0; 3.9 refuses gfx1030), in a process that does not interpret.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_hip_driver import HERE, TIMEOUT_S, emulator, run  # noqa: F401
+from test_hip_driver import ARCH, HERE, TIMEOUT_S, emulator, run  # noqa: F401
 
 np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
@@ -37,6 +38,8 @@ pytestmark = [
 
 N_UNITS = 40
 REPLAYS = 3
+# Its result may stand beside another's, which rocjitsu of July 2026 then overwrites: docs/decisions/kernels.md, 0284.
+COMPARED_BYTES = r"v_cmp\w*_sdwa s\d"
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 _outcomes: dict[str, Any] = {}
@@ -53,7 +56,7 @@ def kernel_summary() -> Iterator[None]:
     commit = subprocess.run(["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     path = Path(where).with_name("emulator_kernels.json")
     runs = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else {}
-    version = " ".join(sorted(_versions))
+    version = f"{' '.join(sorted(_versions))}, {ARCH}"
     cases = runs.get(version, {}).get("cases", {}) | _outcomes
     runs[version] = {
         "commit": commit.stdout.strip(),
@@ -64,7 +67,7 @@ def kernel_summary() -> Iterator[None]:
     }
     report = {
         "what": "kernels of gfxgraph.kernels in captured graphs of libamdhip64, against NumPy's float64",
-        "device": "gfx1030 emulated: evidence on code and results, not on speed",
+        "device": "emulated: evidence on code and results, not on speed",
         "triton": triton.__version__,
         "torch": torch.__version__,
         "replays": f"{REPLAYS} of each graph, each with other inputs",
@@ -97,6 +100,7 @@ class Plan:
         self.buffers = [bytes_of(storage) for storage in storages.values()]
         self.initial = [buffer.clone() for buffer in self.buffers]
         self.kernels = [launch.kernel.__name__ for launch in made]
+        self.assembly = ""
         plan = {
             "buffers": [buffer.numel() for buffer in self.buffers],
             "launches": [self._launch(index, launch, target) for index, launch in enumerate(made)],
@@ -107,6 +111,7 @@ class Plan:
     def _launch(self, index: int, launch: compiled_kernels.Launch, target: shapes.Target) -> dict[str, Any]:
         made = compiled_kernels.built(launch, target)
         (self.folder / f"{index}.hsaco").write_bytes(made.code)
+        self.assembly += made.assembly
         return {
             "code": f"{index}.hsaco",
             "name": made.name,
@@ -170,7 +175,7 @@ def test_a_replay_equals_float64(
     filled: None,
 ) -> None:
     """One captured graph, replayed with three sets of inputs: each time within the promised distance."""
-    case, kind, target = kernel_cases.CASES[name], DTYPES[dtype], shapes.target_of("gfx1030", N_UNITS)
+    case, kind, target = kernel_cases.CASES[name], DTYPES[dtype], shapes.target_of(ARCH, N_UNITS)
     key = f"{name}, {dtype}"
     _outcomes[key] = {"passed": False}
     given = case.inputs(kernel_cases.Draw(kind, 0))
@@ -196,5 +201,7 @@ def test_a_replay_equals_float64(
     allowed = kernel_cases.NEAR[kind] * case.factor
     largest = max(max(each) for each in found)
     _outcomes[key] |= {"kernels": plan.kernels, "distance": float(f"{largest:.3g}"), "allowed": allowed}
+    if largest > allowed and target.wavefront == 32 and re.search(COMPARED_BYTES, plan.assembly):
+        pytest.xfail("the emulator writes two registers where a comparison of bytes writes one of a wave of 32")
     assert largest <= allowed, found
     _outcomes[key]["passed"] = True

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 PROGRAM = """
 import sys, torch, gfxgraph
-from gfxgraph.capture.replay import workspaces
+from gfxgraph.capture.replay import runtime_workarounds
 
 how = sys.argv[1]
 if how == "enabled":
@@ -57,7 +57,7 @@ for turn in range(3):
     assert all(bool((t == 7.0).all()) for t in litter), "a replay wrote to memory of others"
     del litter
     torch.mm(w[0].T, w[1])  # the default stream has its workspace again
-print("held", workspaces.n_held())
+print("held", runtime_workarounds.n_workspaces_held())
 """
 
 

@@ -177,23 +177,6 @@ right(y.tolist() == [2.0] * 4)
         ("capture_hang: ", "replay_hang: ", "thread replayer", "right"),
     ),
     Case(
-        "a callable's first call, in Dynamo's trace",
-        """
-import gfxgraph
-def step(t):
-    for i in range(100000):
-        t = t + 1
-    return t
-fast = gfxgraph.graphed(step)
-gfxgraph.graphed(lambda t: t + 1)(x)
-at_hang()
-fast(x)
-""",
-        ("trace_hang: |capture_hang: ", r"call of step \(\S*prog\.py:\d+", r"fast\(x\)"),
-        status=130,
-        send=(3.0, "ctrl-c twice"),
-    ),
-    Case(
         "a callable's capture",
         """
 import gfxgraph

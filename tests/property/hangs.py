@@ -29,7 +29,7 @@ from tests.property.hang_programs import CASES, LIMIT_S, OF_RANKS, PRELUDE, Case
 
 ROOT = Path(__file__).parents[2]
 AT_HANG, READY = b"AT_HANG", b"READY"
-REPORT = re.compile(rb"capture_hang: |replay_hang: |trace_hang: ")
+REPORT = re.compile(rb"capture_hang: |replay_hang: ")
 V620 = {"platform": "hip", "rocm": "7.2.4", "hip": "7.2.4", "torch": "2.9.0", "archs": ["gfx1030"], "n_gpus": 2}
 ENDS_AFTER_S, ENDS_AFTER_HANG_S = 120.0, 12.0
 

@@ -26,7 +26,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,9 +37,9 @@ from gfxgraph.capture import capture_lock
 from gfxgraph.capture.failures import clean_by_hand, heal_capture
 from gfxgraph.capture.graph import BridgedGraph, bridged_class
 from gfxgraph.capture.patches import replaced
-from gfxgraph.capture.record.random_generators import CaptureIsDead, begin, drawless, end, kept_out
+from gfxgraph.capture.record.random_generators import CaptureIsDead, begin, end
 from gfxgraph.capture.record.streams import wait_for
-from gfxgraph.capture.replay import hang_watch, workspaces
+from gfxgraph.capture.replay import hang_watch, runtime_workarounds
 from gfxgraph.capture.replay.graph_tensors import Layout, taken_from_device, used_on
 from gfxgraph.capture.replay.program import Program, SegmentStep
 from gfxgraph.capture.replay.rollback import Rollback
@@ -49,7 +49,7 @@ from gfxgraph.core.locks import new_lock
 from gfxgraph.core.memory_budget import Held, shown, to_evict
 from gfxgraph.core.tape import Opaque, Tape, leaves
 from gfxgraph.errors import GfxGraphError, GuardMismatch, ReplayError
-from gfxgraph.guard import for_capture
+from gfxgraph.guard import guard
 from gfxgraph.process import bridge, process
 from gfxgraph.types import OnUnsafe
 
@@ -62,7 +62,7 @@ def graph_class(state: process.Process) -> Any:
         return torch.cuda.CUDAGraph
     found = _classes.get(state.base)
     if found is None:
-        for_capture.fill()
+        guard.fill()
         found = _classes[state.base] = bridged_class(state.base)
     return found
 
@@ -84,9 +84,9 @@ class SharedPool:
         self.state = state
         self.id = torch.cuda.graph_pool_handle() if pool_id is None else pool_id
         self._graph = replaced.own_class(state.base)(keep_graph=True)  # never launched, so never instantiated
-        workspaces.own_pools.add(tuple(self.id))
+        runtime_workarounds.own_pools.add(tuple(self.id))
         try:
-            with drawless(True), _bare_capture(state, self._graph, self.id, stream, "a pool of graphed callables"):
+            with _bare_capture(state, self._graph, self.id, stream, "a pool of graphed callables"):
                 pass
         except RuntimeError as error:
             if is_interrupt(error):
@@ -118,7 +118,6 @@ def capture_graph(
     pool: Any = None,
     *,
     recorded: bool = True,
-    is_drawless: bool = False,
     on_unsafe: OnUnsafe | None = None,
 ) -> CaptureResult:
     """Capture ``call`` on the arena's stream, after the current stream's work; nothing is executed.
@@ -126,7 +125,6 @@ def capture_graph(
     Args:
         pool: a `SharedPool`, the id of one, or None for memory of its own.
         recorded: with a tape; else only a launch can run the graph.
-        is_drawless: it draws no random numbers, so other threads may go on drawing.
         on_unsafe: overrides the settings', where values that are computed with are constants.
 
     Raises:
@@ -141,7 +139,7 @@ def capture_graph(
     # the context; inside, only replays compute them.
     torch.clear_autocast_cache()
     try:
-        with torch.cuda.stream(place.stream), drawless(is_drawless):
+        with torch.cuda.stream(place.stream):
             graph, result = capturing(place.state, getattr(pool, "id", pool), policy, place.stream, call)
     except CaptureDied:
         place.renew()
@@ -159,7 +157,9 @@ def _recorded(
     try:
         graph.capture_begin(pool=pool_id, capture_error_mode="thread_local")
         result = call()
-        graph.capture_end()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the graph is empty, as that of a backward pass may be
+            graph.capture_end()
     except BaseException as error:
         with suppress(GfxGraphError, RuntimeError):
             graph.reset()
@@ -174,7 +174,7 @@ def _unrecorded(
 ) -> tuple[Any, Any]:
     """Like ``_recorded``, without a tape: the graph's program is one segment that only a launch can run."""
     base, graph = state.base, graph_class(state)(on_unsafe=policy)
-    workspaces.note(stream, graph)
+    runtime_workarounds.note_capture(stream, graph)
     try:
         with _bare_capture(state, graph, pool_id, stream, "a graphed callable"):
             result = call()
@@ -201,7 +201,7 @@ def _bare_capture(state: process.Process, graph: Any, pool_id: Any, stream: Any,
     """A capture of torch's alone; one that fails is ended."""
     with replaced.entered(graph, what), torch.cuda.stream(stream):
         try:
-            with capture_lock.unnoticed(), kept_out(stream.device_index):
+            with capture_lock.unnoticed():
                 begin(state.base, graph, (), pool_id, "thread_local")
             yield
             with capture_lock.unnoticed(), warnings.catch_warnings():
@@ -268,18 +268,6 @@ class Contexts(threading.local):
             self.devices |= {device_index}
 
 
-class Tenant(Protocol):
-    """Something that keeps memory in an arena and can be evicted (captured_signature.py)."""
-
-    used_at: int
-    nbytes: int
-
-    @property
-    def is_captured(self) -> bool: ...
-    def evict(self, why: str) -> None: ...
-    def report(self) -> dict[str, Any]: ...
-
-
 class Arena:
     """Pool, capture stream, order of work and memory budget of one device."""
 
@@ -288,7 +276,7 @@ class Arena:
         self.device_index = device_index
         self.contexts = Contexts()
         self.lock = new_lock()
-        self.entries: weakref.WeakSet[Tenant] = weakref.WeakSet()
+        self.entries: weakref.WeakSet[Any] = weakref.WeakSet()
         self.n_uses = 0
         self.stream: Any = None
         self._pool: weakref.ref[SharedPool] | None = None
@@ -368,7 +356,7 @@ class Arena:
         """Memory of every capture, largest first."""
         return sorted((entry.report() for entry in list(self.entries)), key=lambda row: -row["pool_bytes"])
 
-    def make_room(self, needed: int, keep: Tenant | None = None) -> bool:
+    def make_room(self, needed: int, keep: Any = None) -> bool:
         """Evict the least recently used captures until ``needed`` bytes fit under the cap.
 
         Returns:
@@ -419,9 +407,11 @@ def on_stream(stream: Any) -> Iterator[None]:
         yield
         return
     stream.wait_stream(current)
-    with torch.cuda.stream(stream):
-        yield
-    current.wait_stream(stream)
+    try:
+        with torch.cuda.stream(stream):
+            yield
+    finally:
+        current.wait_stream(stream)
 
 
 def beside(place: Arena, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -1,15 +1,11 @@
-"""Effects of one eager run that a replay must know: which arguments it wrote to, and whether it drew random numbers.
+"""Effects of one eager run that a replay must know: arguments that it wrote to, and random numbers of the host's.
 
 `ArgumentWrites` compares contents before and after. torch counts the writes of its own operations; a kernel launched
 outside it (Triton's, an extension's) and an in-place collective (``dist.all_reduce(x)``) are not counted,
 and a replay that writes only its own buffers would not show such writes to the caller.
 
-`Draws` watches for random numbers of the device's default generator. torch tags operations that may draw
-(``nondeterministic_seeded``). A run without any of them draws nothing, whatever other threads draw meanwhile.
-Attention
-is tagged because of its dropout. There, for operations of others, and in compiled code, which no dispatch mode sees,
-the generator's offset decides, and another thread's draw counts as the function's. The same holds for the host's
-default generator.
+`Draws` watches for the host's random numbers. torch tags operations that may draw (``nondeterministic_seeded``): a
+run without any draws nothing, whatever other threads draw meanwhile. Else the generator's state decides.
 """
 
 from __future__ import annotations
@@ -83,27 +79,19 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Draws(TorchDispatchMode):
-    """Watches a run; afterwards ``none`` means that it drew no random numbers, ``of_host`` that it drew the host's.
-
-    Args:
-        is_opaque: the run is compiled code.
-    """
+    """Watches a run; afterwards ``of_host`` means that it drew the host's random numbers."""
 
     supports_higher_order_operators = True
 
-    def __init__(self, device_index: int, *, is_opaque: bool = False) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._generator = torch.cuda.default_generators[device_index]
-        self._may_draw = is_opaque
-        self.none = False
-        self.of_host = False
+        self._may_draw = self.of_host = False
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         return True  # otherwise compiled code would run, and stay, eager
 
     def __enter__(self) -> Draws:
-        self._offset = self._generator.get_offset()
         self._host = torch.get_rng_state()
         super().__enter__()
         return self
@@ -112,7 +100,6 @@ class Draws(TorchDispatchMode):
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         super().__exit__(kind, error, at)
-        self.none = not self._may_draw or self._generator.get_offset() == self._offset
         self.of_host = self._may_draw and not torch.equal(self._host, torch.get_rng_state())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -4,8 +4,6 @@ Enters: tensors, streams, graphs.
 Stays out: command line, engines, functions that are captured per signature.
 
     graph.py      BridgedCUDAGraph: what users hold, over whichever base
-    upward_hooks.py
-                  what it asks of the rooms above
     torchs_graph.py
                   torch's CUDAGraph by version: messages, arguments, its ``with`` block, its launch
     state.py, session.py
@@ -18,3 +16,26 @@ Stays out: command line, engines, functions that are captured per signature.
 and subpackages: record/ (the program's operations, numbers, draws, splits), replay/ (the captured program, its
 steps, fallback and checks), patches/ (torch's functions that are replaced while a capture runs).
 """
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+class Rooms:
+    """Hooks through which a graph calls the rooms above: imports point down only. Who fills one in documents it:
+    ``guard.guard.fill()``, and ``reporting.inspect.fill()`` where graphs are made for programs.
+    """
+
+    deep_capture: Callable[[], Any]
+    guard_for: Callable[..., Any]
+    replay_by_nodes: Callable[..., None]
+    repaired: Callable[[Any, Any, Sequence[tuple[int, str]]], tuple[Any, Any]]
+    running_node: Callable[[], str]
+    inspect: Callable[[Any], Any] = staticmethod(lambda graph: graph.steps_text())
+
+
+rooms = Rooms()
+leaving: list[Callable[[Any], None]] = []
+"""Called before a captured graph is destroyed, while it can still be read."""

@@ -25,7 +25,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 from gfxgraph.core.locks import new_lock
@@ -44,10 +44,7 @@ _WAITING_FILES = (
 _REFUSED_BY_GENERATOR = ("Cannot prepare for replay during capturing stage", "Offset increment outside graph capture")
 
 lock = new_lock()
-"""For turns and for what captures replace: a finalizer that runs where one of two was held may need the other. Not a
-Condition: that one enters and leaves in Python, where an interrupt leaves its lock held for good."""
-_waiters: list[Callable[[], None]] = []
-"""Wakes each thread that waits."""
+"""For turns and for what captures replace: a finalizer that runs where one of two was held may need the other."""
 _turns: list[weakref.ref[Turn]] = []
 """Weak references: an interrupt may skip `give`, but the turn still dies with its holder's frame."""
 
@@ -109,15 +106,6 @@ def take(turn: Turn) -> None:
         )
 
 
-def let_draw() -> None:
-    """Let other threads draw beside this thread's newest capture: it does not use the default generator."""
-    with lock:
-        mine = [turn for turn in _all() if turn.thread == threading.get_ident()]
-        if mine and mine[-1].where:
-            mine[-1].draws = False
-            _wake()
-
-
 def underway() -> list[Turn]:
     """The turns that are captures, of all threads."""
     return [turn for turn in _all() if turn.where]
@@ -127,7 +115,6 @@ def give(turn: Turn) -> None:
     """End a turn; may be called from any thread, and more than once."""
     with lock:
         _turns[:] = [each for each in _turns if each() not in (turn, None)]
-        _wake()
 
 
 def give_left() -> None:
@@ -138,14 +125,8 @@ def give_left() -> None:
 
 
 def forget_all() -> None:
-    """In a forked child: the threads that had turns, or waited for one, are not there."""
+    """In a forked child: the threads that had turns are not there."""
     _turns.clear()
-    _waiters.clear()
-
-
-def _wake() -> None:
-    while _waiters:
-        _waiters.pop()()
 
 
 @contextmanager
@@ -222,8 +203,6 @@ def _wait(turn: Turn, only_drawing: bool = False) -> bool:
     """Wait for other threads' turns, and begin ``turn``; False if waiting is pointless."""
     deadline = monotonic() + WAIT_FOR_CAPTURE_S
     seen: dict[int, tuple[object, int]] = {}
-    waiter, is_noted = threading.Lock(), False
-    waiter.acquire()
     while True:
         with lock:
             others = _others(only_drawing)
@@ -231,9 +210,7 @@ def _wait(turn: Turn, only_drawing: bool = False) -> bool:
             if monotonic() > deadline or all(n > _LOOKS_UNTIL_BLOCKED for n in looks):  # true where there are none
                 _turns.append(weakref.ref(turn))
                 return not others
-            if not is_noted:
-                _waiters.append(waiter.release)
-        is_noted = not waiter.acquire(timeout=_LOOK_EVERY_S)
+        sleep(_LOOK_EVERY_S)
         seen = {thread: _look(thread, seen.get(thread)) for thread in others}
 
 

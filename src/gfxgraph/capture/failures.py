@@ -149,70 +149,42 @@ def _end_error(session: Session, error: RuntimeError) -> CaptureError:
     )
 
 
-def _end_recording(session: Session, graph: Any) -> None:
-    """Torch is capturing: let it end that."""
+def discard(session: Session, graph: Any) -> None:
+    """End what torch may be capturing, by the state in which the capture failed."""
+    base, lifecycle = session.state.base, session.lifecycle
+    if lifecycle.failed_in is CaptureState.OPENING and session.state.driver is not None:
+        heal(session)  # torch has perhaps begun the capture, or a part of what that is
+        return
     try:
+        if lifecycle.failed_in is CaptureState.ENDING and session.streams.status() is not CaptureStatus.ACTIVE:
+            base.raw_cuda_graph(graph)  # torch has perhaps ended it: an interrupt may come before we have noted it
+            return
         with session.streams.be_on_own():
             session.streams.join()
-            session.lifecycle.failed_in = CaptureState.ENDING
-            end(session.state.base, graph, session.state.driver, session.streams.own)
+            lifecycle.failed_in = CaptureState.ENDING
+            end(base, graph, session.state.driver, session.streams.own)
     except RuntimeError as error:
-        was_asked = session.lifecycle.failed_in is CaptureState.ENDING and not isinstance(error, CaptureIsDead)
+        was_asked = lifecycle.failed_in is CaptureState.ENDING and not isinstance(error, CaptureIsDead)
         heal(session, end_was_refused=was_asked)
-
-
-def _end_again(session: Session, graph: Any) -> None:
-    """Torch was asked to end the capture, and has perhaps done so: an interrupt may come before we have noted it."""
-    try:
-        session.state.base.raw_cuda_graph(graph)
-    except RuntimeError:
-        if session.streams.status() is CaptureStatus.ACTIVE:
-            _end_recording(session, graph)
-        else:
-            heal(session, end_was_refused=True)
-
-
-def _end_opening(session: Session, graph: Any) -> None:
-    """Torch has perhaps begun the capture, or a part of what that is."""
-    if session.state.driver is None:
-        _end_recording(session, graph)
-    else:
-        heal(session)
-
-
-DISCARD = {
-    CaptureState.OPENING: _end_opening,
-    CaptureState.RECORDING: _end_recording,
-    CaptureState.ENDING: _end_again,
-}
-"""By the state in which a capture failed: what torch and the driver are told to end its open segment."""
-
-
-def discard(session: Session, graph: Any) -> None:
-    """Discard the open segment."""
-    DISCARD[session.lifecycle.failed_in](session, graph)
 
 
 def heal(session: Session, end_was_refused: bool = False) -> bool:
     """Clean up after the open capture has failed to begin or to end; False if torch's own end could not do it."""
     base, driver, graph = session.state.base, session.state.driver, session.segment_graph
-    streams = session.streams
+    streams, lost = session.streams, session.state.lost_streams
     sides = list(streams.side.values())
     healed = heal_capture(base, graph, streams.own, driver, side_streams=sides, end_was_refused=end_was_refused)
-    if not healed and is_lost(streams.own, driver):
-        session.state.lost_streams[streams.own.cuda_stream] = "hipErrorStreamCaptureUnjoined (904)"
-        # What remains to be done (restoring external state) needs a working stream.
-        streams.own = torch.cuda.Stream(session.device_index)
-        with torch.cuda.stream(streams.own):
+    for stream in (*(() if healed else (streams.own,)), *sides):
+        if is_lost(stream, driver):
+            lost[stream.cuda_stream] = "hipErrorStreamCaptureUnjoined (904)"
+            streams.side.pop(stream.cuda_stream, None)
+    if not healed:
+        if streams.own.cuda_stream in lost:
+            # What remains to be done (restoring external state) needs a working stream.
+            streams.own = torch.cuda.Stream(session.device_index)
+        with streams.be_on_own():
             clean_by_hand(session.device_index, session.pool_id, session.generators.all())
             session.generators.take_new_states(session.rollback)
-    elif not healed:
-        clean_by_hand(session.device_index, session.pool_id, session.generators.all())
-        session.generators.take_new_states(session.rollback)
-    for side in sides:
-        if is_lost(side, driver):
-            session.state.lost_streams[side.cuda_stream] = "hipErrorStreamCaptureUnjoined (904)"
-            del streams.side[side.cuda_stream]
     return healed
 
 

@@ -21,11 +21,13 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
+from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gfxgraph.capture import capture_lock, upward_hooks
+from gfxgraph.capture import capture_lock, leaving, rooms
 from gfxgraph.capture.record.modes import leave_modes
 from gfxgraph.capture.record.random_generators import registering
 from gfxgraph.capture.record.user_lines import SourcePlace, place, shown
@@ -43,7 +45,6 @@ from gfxgraph.capture.torchs_graph import (
     TORCH_VERSION,
     checked_pool,
     fast_replay,
-    guarded_replay,
     launch_of,
     one_replay,
     without_liveness_check,
@@ -90,7 +91,6 @@ class BridgedGraph(_TorchsGraph):
 
     _launch: Callable[[BridgedGraph], None]
     _guarded_class: type[BridgedGraph]
-    _older_class: type[BridgedGraph]
     _left: int
 
     def __new__(cls, keep_graph: bool = False, *, on_unsafe: OnUnsafe | str | None = None) -> Any:
@@ -103,7 +103,6 @@ class BridgedGraph(_TorchsGraph):
         self._policy = _policy((_asked.get() or state.settings.on_unsafe) if on_unsafe is None else on_unsafe)
         self._program: Program | None = None
         self._session: Session | None = None
-        self._older: Any = None
         # Each with a handle on its state at registration: programs swap states with graphsafe_set_state.
         self._generators: list[tuple[Any, Any]] = []
         # A replay on the fast path only counts down; see _grant.
@@ -231,7 +230,7 @@ class BridgedGraph(_TorchsGraph):
             self._lifecycle.to(CaptureState.INSTANTIATED)
 
     def _begin_deep(self, pool: Any) -> Any:
-        self._deep = upward_hooks.rooms.deep_capture()
+        self._deep = rooms.deep_capture()
         return self._deep.pool(pool)
 
     def _put_under_guard(self, where: str) -> None:
@@ -241,7 +240,7 @@ class BridgedGraph(_TorchsGraph):
             zones = self._deep.zones
             self._deep.ended()
             self._deep = None
-        self._guard = upward_hooks.rooms.guard_for(self, self._program, super().pool(), where, zones)
+        self._guard = rooms.guard_for(self, self._program, super().pool(), where, zones)
         if self._guard is not None and self._guard.is_slow:
             self._unvalidated = 0  # after a fault in the reference every node would be blamed
         self.__class__ = self._guarded_class
@@ -450,7 +449,7 @@ class BridgedGraph(_TorchsGraph):
         runtime_workarounds.after_destroy()
 
     def _tell_of_end(self) -> None:
-        for tell in upward_hooks.leaving if self._program is not None else ():
+        for tell in leaving if self._program is not None else ():
             tell(self)
         self._state.counters.add("replay", self._take_count())
 
@@ -506,7 +505,7 @@ class BridgedGraph(_TorchsGraph):
 
     def _let_go(self) -> None:
         """Free what runs Python when it is freed."""
-        self._program = self._session = self._older = self._guard = self._deep = None
+        self._program = self._session = self._guard = self._deep = None
         self._generators = []
         state = getattr(self, "_state", None)
         if state is not None:
@@ -539,37 +538,12 @@ class BridgedGraph(_TorchsGraph):
         if above is not None:
             above()
 
-    # -- as in gfxgraph 1.x ----------------------------------------------------------------------------
-
-    def capture(
-        self,
-        *,
-        dynamic_shapes: bool = False,
-        buckets: Any = None,
-        conditional_branches: Any = None,
-        model_fn: Any = None,
-    ) -> Any:
-        """Capture in the style of 1.x: ``with graph.capture(...): block``, then ``replay(...)``.
-
-        Args:
-            dynamic_shapes: ``replay(input_tensor=x)`` runs ``model_fn`` in the bucket for ``x``.
-            buckets: sizes; by default 1, 2, 4 ... 64.
-            conditional_branches: functions by name; ``replay(branch=name, input_tensor=x)`` runs one.
-            model_fn: ``replay(input_tensor=x)`` gives its result.
-
-        Raises:
-            CaptureError: `older_capture`.
-        """
-        if type(self) not in (self._guarded_class, self._older_class):
-            self.__class__ = self._older_class
-        self._older = upward_hooks.rooms.older_capture(self, dynamic_shapes, buckets, conditional_branches, model_fn)
-        return self._older
-
-    def _replay_older(self, *, batch_size: Any = None, branch: Any = None, input_tensor: Any = None) -> Any:
-        older = self._older if self._older is not None else upward_hooks.rooms.older_capture(self)
-        return older.replay(self, batch_size, branch, input_tensor)
-
     # -- gfxgraph's own --------------------------------------------------------------------------------
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "capture":  # of gfxgraph 1.x: looked up by name, since compat lies above all rooms
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        return partial(import_module("gfxgraph.compat.graph_classes").OlderCapture, self)
 
     @contextmanager
     def _another_replay(self, call: str) -> Iterator[Program]:
@@ -593,13 +567,13 @@ class BridgedGraph(_TorchsGraph):
     def _replay_by_nodes(self) -> None:
         """Replay once node by node, so that a fault can be attributed; see gfxgraph.localize_fault."""
         with self._another_replay("replay()") as program:
-            upward_hooks.rooms.replay_by_nodes(self._guard, program, super().pool())
+            rooms.replay_by_nodes(self._guard, program, super().pool())
 
     def explain(self) -> Any:
         """Describe what a replay of this graph does, like ``gfxgraph.inspect``; ``str()`` of the result is readable
         text.
         """
-        return upward_hooks.rooms.inspect(self)
+        return rooms.inspect(self)
 
     def steps_text(self) -> str:
         """Describe what a replay does, one step per line."""
@@ -645,18 +619,10 @@ def bridged_class(base: type) -> type[BridgedGraph]:
         """The class of a graph at tier 1 and above: each replay first checks for freed memory."""
 
         __slots__ = ()
-        replay = guarded_replay(launch)
+        replay = fast_replay(launch, unless="self._guard.pointers.is_dirty")
 
-    class OlderCUDAGraph(BridgedCUDAGraph):
-        """The class of a graph after ``capture``: its replay takes the keywords of gfxgraph 1.x, at their cost."""
-
-        __slots__ = ()
-
-        def replay(self, **older: Any) -> Any:
-            return self._replay_older(**older) if older else super().replay()
-
-    BridgedCUDAGraph._guarded_class, BridgedCUDAGraph._older_class = GuardedCUDAGraph, OlderCUDAGraph
-    for made in (BridgedCUDAGraph, GuardedCUDAGraph, OlderCUDAGraph):
+    BridgedCUDAGraph._guarded_class = GuardedCUDAGraph
+    for made in (BridgedCUDAGraph, GuardedCUDAGraph):
         made.__qualname__ = made.__name__ = "BridgedCUDAGraph"
         made.__module__ = "gfxgraph"
     return BridgedCUDAGraph

@@ -25,19 +25,18 @@ from torch import Tensor
 from gfxgraph.capture import capture_lock, failures
 from gfxgraph.capture.patches import replaced
 from gfxgraph.capture.patches.optimizers import OptimizersBefore
-from gfxgraph.capture.record import dynamic_shapes, random_generators, splits
+from gfxgraph.capture.record import dynamic_shapes, splits
 from gfxgraph.capture.record.dynamic_shapes import MovingTensors
 from gfxgraph.capture.record.host_memory import HostReads
 from gfxgraph.capture.record.host_values import HostValues
 from gfxgraph.capture.record.modes import enter_mode, forget_mode, leave_modes
-from gfxgraph.capture.record.random_generators import Generators, Seeds, begin, end, kept_out
+from gfxgraph.capture.record.random_generators import Generators, begin, end
 from gfxgraph.capture.record.recorder import Recorder
 from gfxgraph.capture.record.streams import Streams, wait_for
 from gfxgraph.capture.record.user_lines import SourcePlace, place, shown
-from gfxgraph.capture.replay import runtime_workarounds, workspaces
+from gfxgraph.capture.replay import runtime_workarounds
 from gfxgraph.capture.replay.graph_tensors import Layout, is_within, pool_id, pool_ranges, storage_address
 from gfxgraph.capture.replay.program import (
-    CallStep,
     HostStep,
     Program,
     ReadStep,
@@ -103,7 +102,6 @@ class Session:
         self.values = HostValues(self)
         self.moving = MovingTensors(self)
         self.host = HostReads()
-        self.seeds = Seeds()
         self.optimizers = OptimizersBefore()
         self.program = Program(bare_launch(self.state.base), numbers=self.values.numbers)
         self._own_graph: Any = None
@@ -179,8 +177,6 @@ class Session:
             with capture_lock.unnoticed():
                 self.end_segment(final=True)
                 self.values.take_back()
-                for call in self.seeds.at_end():
-                    self.add(CallStep("torch.Generator.set_state", self.begun_at, call))
                 for problem in self.undo.take_back():
                     raise problem
                 self._finish_program()
@@ -201,7 +197,6 @@ class Session:
         """
         if not self._has_opened:  # a refused stream may be in another capture
             return
-        random_generators.end_loans(self.streams.own.device_index)
         wait_for(self.state, self.streams.own)
 
     @property
@@ -260,9 +255,9 @@ class Session:
         self.abort(error)
         return error
 
-    def refuse(self, name: str, reason: str) -> NoReturn:
-        """End the capture at a call of the program's that no replay would repeat as a call does."""
-        raise self.failed(CaptureError("refused_in_capture", op=name, where=shown(place()), reason=reason))
+    def refuse(self, name: str, reason: str, where: Any = None) -> NoReturn:
+        """End the capture because of a call of the program's that no replay would repeat as a call does."""
+        raise self.failed(CaptureError("refused_in_capture", op=name, where=shown(where or place()), reason=reason))
 
     def _put_back(self) -> None:
         """Undo what the capture executed."""
@@ -309,12 +304,11 @@ class Session:
         failures.refuse_busy_stream(self)
         failures.refuse_busy_pool(self)
         self.segment_graph = graph
-        workspaces.note(self.streams.own, self.graph_ref())
+        runtime_workarounds.note_capture(self.streams.own, self.graph_ref())
         self.lifecycle.to(CaptureState.OPENING)
         with self.streams.be_on_own():
             if extra is not None:
-                with kept_out(self.streams.own.device_index):
-                    begin(base, graph, (), self.pool, self.mode, *extra[0], **extra[1])
+                begin(base, graph, (), self.pool, self.mode, *extra[0], **extra[1])
             else:
                 begin(base, graph, self.generators.states(), self.pool_id, self.mode)
         self.lifecycle.to(CaptureState.RECORDING)
@@ -488,7 +482,8 @@ class Session:
         needed = self.values.needed_reads(program.steps)
         program.steps = [s for s in program.steps if not isinstance(s, ReadStep) or s.index in needed]
         if self.policy is not OnUnsafe.RAISE:
-            program.host_reads = [*self.host.kept(), *self.optimizers.reads(self.has_executed)]
+            self.optimizers.refuse_changes(self)
+            program.host_reads = [*self.host.kept(), *(self.optimizers.reads() if self.has_executed else ())]
         self.recorder.externals = {}
         self.recorder.outside = {}
         self.recorder.values = []

@@ -196,17 +196,6 @@ def lines(graph: str, checked: str, unless: str = "") -> list[str]:
     ]
 
 
-def fast_replay(launch: Callable[[object], None]) -> Callable[..., None]:
-    """Make the ``replay`` method of a graph that is launched by ``launch``."""
-    return _method("def replay(self):", lines("self", "self._checked_replay()"), launch)
-
-
-def guarded_replay(launch: Callable[[object], None]) -> Callable[..., Any]:
-    """Like ``replay``, but check for freed memory first; also accepts the keywords of gfxgraph 1.x."""
-    found = lines("self", "self._checked_replay()", "self._guard.pointers.is_dirty")
-    return _method("def replay(self, **older):", ["if older: return self._replay_older(**older)", *found], launch)
-
-
 _DOC = '''"""Replay the captured work on the current stream.
 
     Raises:
@@ -215,9 +204,11 @@ _DOC = '''"""Replay the captured work on the current stream.
     """'''
 
 
-def _method(signature: str, body: list[str], launch: Callable[[object], None]) -> Callable[..., Any]:
+def fast_replay(launch: Callable[[object], None], unless: str = "") -> Callable[..., None]:
+    """Make the ``replay`` method of a graph that is launched by ``launch``; ``unless`` as above."""
     # A nested function, so that ``launch`` is a closure cell: a global would be looked up at every replay.
-    inner = "\n        ".join([signature, _DOC, *body])
+    body = lines("self", "self._checked_replay()", unless)
+    inner = "\n        ".join(["def replay(self):", _DOC, *body])
     source = f"def make(launch):\n    {inner}\n    return replay\n"
     names: dict[str, Any] = {"__name__": __name__}
     exec(compile(source, "<gfxgraph replay>", "exec"), names)

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 import warnings
 from collections.abc import Callable, Iterable
 from types import FrameType
@@ -123,19 +122,6 @@ def hush(is_on: bool) -> None:
         warnings.filters[:] = [each for each in warnings.filters if getattr(each[1], "pattern", "") != _HUSHED]  # type: ignore[index]
 
 
-def _sizes_as_symbols() -> dict[str, Any]:
-    """Settings of Dynamo's that a call of what ``torch.compile(dynamic=...)`` made changes while it runs."""
-    config = sys.modules.get("torch._dynamo.config")
-    names = ("assume_static_by_default", "automatic_dynamic_shapes")
-    return {name: getattr(config, name) for name in names} if config is not None else {}
-
-
-def _put_sizes_back(before: dict[str, Any]) -> None:
-    now = _sizes_as_symbols()
-    for name in [each for each, value in before.items() if now[each] != value]:
-        setattr(sys.modules["torch._dynamo.config"], name, before[name])
-
-
 BASELINE: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
     (lambda: torch.cuda.current_stream(), lambda stream: torch.cuda.set_stream(stream)),
     (torch.is_grad_enabled, torch._C._set_grad_enabled),
@@ -144,7 +130,6 @@ BASELINE: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
     (torch.autograd.is_multithreading_enabled, lambda was: was and torch._C._set_multithreading_enabled(True)),
     (lambda: torch.cuda.get_sync_debug_mode(), _wait_again),
     (modes.standing, modes.put_back),
-    (_sizes_as_symbols, _put_sizes_back),
 ]
 """What is read as a call of ours begins, with how it is put back; other files of this room add to it."""
 

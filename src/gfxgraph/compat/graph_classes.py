@@ -11,6 +11,7 @@ everything runs without gradients.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -220,8 +221,29 @@ class ConditionalGraph:
         return list(self._chosen.eager_branches) if self._chosen is not None else []
 
 
+@functools.cache
+def _with_keywords(kind: Any) -> Any:
+    """The class of a graph after ``capture``: its replay takes the keywords of gfxgraph 1.x, at their cost."""
+
+    def replay(self: Any, **older: Any) -> Any:
+        return self._older.replay(self, **older) if older else kind.replay(self)
+
+    named = {"__slots__": (), "__module__": kind.__module__, "replay": replay, "_takes_keywords": True}
+    return kind if hasattr(kind, "_takes_keywords") else type(kind.__name__, (kind,), named)
+
+
 class OlderCapture:
-    """The result of ``BridgedCUDAGraph.capture(...)``: a context manager that also handles ``replay(...)``."""
+    """Captures in the style of 1.x: ``with graph.capture(...): block``, then ``graph.replay(...)``.
+
+    Args:
+        dynamic_shapes: ``replay(input_tensor=x)`` runs ``model_fn`` in the bucket for ``x``.
+        buckets: sizes; by default 1, 2, 4 ... 64.
+        conditional_branches: functions by name; ``replay(branch=name, input_tensor=x)`` runs one.
+        model_fn: ``replay(input_tensor=x)`` gives its result.
+
+    Raises:
+        CaptureError: `older_capture`.
+    """
 
     def __init__(
         self,
@@ -231,46 +253,37 @@ class OlderCapture:
         conditional_branches: Any = None,
         model_fn: Callable[..., Any] | None = None,
     ) -> None:
+        self._graph = weakref.ref(graph)
+        self._block: Any = None
+        self.pool: Any = None
+        self.chosen: Any = None
+        self.model: Any = None
+        graph._older = self
+        graph.__class__ = _with_keywords(graph.__class__)
         if dynamic_shapes and model_fn is None:
             raise CaptureError(
                 "older_capture", problem="dynamic_shapes needs model_fn: a block of code has no other shapes"
             )
-        self._graph = weakref.ref(graph)
-        self._streams: Any = None
         self.pool = ShapeBucketPool(model_fn, buckets) if dynamic_shapes else None
         self.chosen = Conditional(conditional_branches) if conditional_branches else None
-        self.model: Any = graphed(model_fn) if model_fn is not None and not dynamic_shapes else None
-
-    @property
-    def records_the_block(self) -> bool:
-        """True if the block itself is captured; with buckets or branches it just runs."""
-        return self.pool is None and self.chosen is None
+        self.model = graphed(model_fn) if model_fn is not None and not dynamic_shapes else None
 
     def __enter__(self) -> OlderCapture:
         graph = self._graph()
-        if self.records_the_block and graph is not None:
-            self._streams = torch.cuda.stream(torch.cuda.Stream())
-            torch.cuda.current_stream().synchronize()
-            self._streams.__enter__()
-            try:
-                graph.capture_begin(capture_error_mode="thread_local")
-            except BaseException:
-                self._streams.__exit__(None, None, None)
-                raise
+        if graph is not None and self.pool is None and self.chosen is None:  # else the block just runs
+            stream = torch.cuda.Stream()
+            self._block = torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local")
+            self._block.__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        graph = self._graph()
-        if self._streams is not None:
-            try:
-                if graph is not None:
-                    graph.capture_end()
-            finally:
-                self._streams.__exit__(*error)
-                self._streams = None
+        block, self._block = self._block, None
+        if block is not None:
+            block.__exit__(*error)
+            block.cuda_graph.__class__ = _with_keywords(block.cuda_graph.__class__)  # under guard it has another
 
     @unbroken
-    def replay(self, graph: Any, batch_size: Any, branch: Any, input_tensor: Any) -> Any:
+    def replay(self, graph: Any, *, batch_size: Any = None, branch: Any = None, input_tensor: Any = None) -> Any:
         """The result of ``replay(batch_size=, branch=, input_tensor=)``."""
         with torch.no_grad():
             if self.chosen is not None and branch is not None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from ctypes import POINTER, Structure, byref, c_int, c_size_t, c_uint, c_ulonglong, c_void_p, sizeof
 from typing import Any
 
@@ -258,35 +258,6 @@ class RuntimeDriver(ABC):
         raw = self._raw_params(node)
         known = self.param_layout(node) if layout is None else layout
         return kernel_params.read(raw, known, self._why_layout_unknown())
-
-    @contextmanager
-    def exec_of(self, graph: int, keep: Collection[int]) -> Iterator[tuple[int, dict[int, int]]]:
-        """Instantiate a copy of ``graph`` without the nodes that are not in ``keep``, and destroy it at the end.
-
-        Gives the exec, and for each kept node the one that stands for it there. The others are taken out
-        of a clone, so that no node's parameters need to be known; the edges through them are lost.
-
-        Raises:
-            DriverError: `driver_call_failed`, as for a graph that the runtime cannot clone.
-        """
-        clone = c_void_p()
-        self.table.call("graph_clone", byref(clone), graph)
-        try:
-            kept: dict[int, int] = {}
-            for node in self.nodes(graph):
-                found = c_void_p()
-                self.table.call("find_in_clone", byref(found), node, clone)
-                if node in keep:
-                    kept[node] = found.value or 0
-                else:
-                    self.table.call("destroy_node", found)
-            graph_exec = self.instantiate(clone.value or 0)
-            try:
-                yield graph_exec, kept
-            finally:
-                self.destroy_exec(graph_exec)
-        finally:
-            self.destroy_graph(clone.value or 0)
 
     def _raw_params(self, node: int) -> Any:
         raw = self.node_struct()

@@ -6,7 +6,7 @@ simulator. Handles are plain integers. Every method may raise ``gfxgraph.errors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -92,10 +92,6 @@ class GraphDriver(Protocol):
     def set_node_enabled(self, graph_exec: int, node: int, enabled: bool) -> None: ...
 
     def node_enabled(self, graph_exec: int, node: int) -> bool: ...
-
-    def exec_of(self, graph: int, keep: Collection[int]) -> AbstractContextManager[tuple[int, dict[int, int]]]:
-        """An exec of ``graph`` with only the nodes of ``keep``, and the nodes that stand for them there."""
-        ...
 
     def node_params(self, node: int, layout: Layout | None = None) -> KernelParams:
         """How a kernel node launches its kernel; ``layout`` where the runtime does not tell it."""

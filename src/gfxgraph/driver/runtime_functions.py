@@ -70,9 +70,6 @@ FUNCTIONS = (
     F("add_empty", "hipGraphAddEmptyNode", "cuGraphAddEmptyNode", (P, H, P, N)),
     F("add_kernel", "hipGraphAddKernelNode", "cuGraphAddKernelNode_v2", (P, H, P, N, P)),
     F("child_graph", "hipGraphChildGraphNodeGetGraph", "cuGraphChildGraphNodeGetGraph", (H, P)),
-    F("graph_clone", "hipGraphClone", "cuGraphClone", (P, H), ("exec_of",)),
-    F("find_in_clone", "hipGraphNodeFindInClone", "cuGraphNodeFindInClone", (P, H, H), ("exec_of",)),
-    F("destroy_node", "hipGraphDestroyNode", "cuGraphDestroyNode", (H,), ("exec_of",)),
     F("add_child", "hipGraphAddChildGraphNode", "cuGraphAddChildGraphNode", (P, H, P, N, H), ("add_child",)),
     # nodes
     F("node_type", "hipGraphNodeGetType", "cuGraphNodeGetType", (H, P)),

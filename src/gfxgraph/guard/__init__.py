@@ -13,5 +13,5 @@ Stays out: capturing itself; graphs without a guard do not depend on this folder
     localize.py     tier 2: replay by node walk, and a fault's text
     zoned_pool.py   tier 3: a pool that gives each allocation a segment of its own; redzone_allocator.cpp
     redzones.py     tier 3: bytes around every allocation that must not be written
-    guard.py        all of it for one graph; for_capture.py: hooks for graphs
+    guard.py        all of it for one graph, and the hooks that graphs call
 """

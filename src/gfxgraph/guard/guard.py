@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gfxgraph.capture import rooms
 from gfxgraph.capture.replay.graph_tensors import pool_id
 from gfxgraph.capture.replay.node_walk import can_walk, walk
 from gfxgraph.core.fault_report import NodeInfo
 from gfxgraph.core.memory_map import Allocation
 from gfxgraph.errors import CaptureError, DriverError, GfxGraphFault
 from gfxgraph.guard import flight_recorder, zoned_pool
+from gfxgraph.guard.layout import repaired
 from gfxgraph.guard.live_memory import Lines, LiveMemory, allocations, when_there_is_a_device
 from gfxgraph.guard.localize import fault_at, is_fault
 from gfxgraph.guard.nodes import SegmentNode, nodes_of
@@ -156,7 +158,7 @@ class Guard:
         """Launch the graph as a whole if its nodes cannot run one by one; reported once."""
         process.require().report(
             "guard_not_localized",
-            "the graph's nodes cannot be run one by one: a fault will be reported for the graph, not for the node",
+            "the graph's nodes cannot be run one by one: a fault is reported for the graph (gfxgraph doctor --why)",
             "",
             self.where,
         )
@@ -200,6 +202,12 @@ def replay_by_nodes(guard: Guard | None, program: Program, pool: Any) -> None:
         return
     guard.before_replay()
     program.run()
+
+
+def fill() -> None:
+    """Install the hooks of this room that graphs call."""
+    rooms.deep_capture, rooms.guard_for, rooms.replay_by_nodes = DeepCapture, guard_for, replay_by_nodes
+    rooms.repaired, rooms.running_node = repaired, flight_recorder.running_node
 
 
 def memory_may_be_gone() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from gfxgraph.capture import upward_hooks
+from gfxgraph.capture import rooms
 from gfxgraph.guard.tensor_names import TensorNames
 from gfxgraph.process import process
 from gfxgraph.reporting.inspection import Inspection
@@ -46,4 +46,4 @@ def inspect(obj: Any = None, *, tensors: bool = True) -> Inspection:
 
 def fill() -> None:
     """Install the implementation of ``graph.explain()``."""
-    upward_hooks.rooms.inspect = inspect
+    rooms.inspect = inspect

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from gfxgraph.callables import arena
-from gfxgraph.capture.replay import workspaces
+from gfxgraph.capture.replay import runtime_workarounds
 from gfxgraph.capture.replay.graph_tensors import pool_of, pool_ranges
 from gfxgraph.process import process
 
@@ -55,5 +55,5 @@ def memory_report() -> dict[str, Any]:
         "graphs": rows,
         "pools": {str(pool): nbytes for pool, nbytes in pools.items()},
         "driver_bytes": sum(row["driver_bytes"] or 0 for row in rows),
-        "workspaces_held": workspaces.n_held(),
+        "workspaces_held": runtime_workarounds.n_workspaces_held(),
     }

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gfxgraph import files
-from gfxgraph.capture import upward_hooks
+from gfxgraph.capture import leaving
 from gfxgraph.config import Config
 from gfxgraph.diagnostics.render import without_secrets
 from gfxgraph.errors import GfxGraphError
@@ -38,7 +38,7 @@ def arrange(settings: Config) -> None:
     if os.getpid() in _arranged or not bridge.is_enabled():
         return
     _arranged.add(os.getpid())
-    upward_hooks.leaving.append(_leaving)
+    leaving.append(_leaving)
     os.register_at_fork(after_in_child=functools.partial(_arranged.discard, os.getpid()))
     ended = threading.Event()
     writer = threading.Thread(

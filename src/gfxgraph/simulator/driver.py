@@ -7,7 +7,7 @@ Stays out: torch's classes.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -81,13 +81,6 @@ class SimDriver:
         made, found = self._exec(graph_exec), self._node(node)
         self._belongs("hipGraphNodeGetEnabled", made, found)
         return node not in made.disabled
-
-    @contextmanager
-    def exec_of(self, graph: int, keep: Collection[int]) -> Iterator[tuple[int, dict[int, int]]]:
-        part = Graph([node for node in self._graph(graph).nodes if node.handle in keep])
-        made = GraphExec(part, -1)
-        self._device.handles.execs[made.handle] = made
-        yield made.handle, {node.handle: node.handle for node in part.nodes}
 
     def node_params(self, node: int, layout: Layout | None = None) -> KernelParams:
         """The address of each operand on the card as one argument; outputs come last."""

@@ -387,7 +387,7 @@ class Kernels:
         stand_in_call = [_stand_in(value) for value in call]
         stand_in_keywords = {name: _stand_in(value) for name, value in keywords.items()}
         fresh = self._replace_outs(schema, stand_in_keywords)
-        generator = torch.Generator("cpu") if schema.draws else None
+        generator = torch._C.Generator("cpu") if schema.draws else None
         try:
             result = _called(schema, generator, stand_in_call, stand_in_keywords)
         except RuntimeError:

@@ -37,7 +37,7 @@ class GeneratorState:
         self.intragraph_offset = 0
         self.graphs: set[object] = set()
         """The captures registered with it."""
-        self._scratch = torch.Generator("cpu")
+        self._scratch = torch._C.Generator("cpu")
 
     def clone(self) -> GeneratorState:
         return GeneratorState(self.seed, self.offset)

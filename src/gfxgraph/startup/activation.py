@@ -81,11 +81,10 @@ def disable() -> None:
 
 def _take_back() -> None:
     # lazily: needs torch, which is there if anything was replaced
-    from gfxgraph.capture.replay import workspaces
     from gfxgraph.capture.undo import Undo, repair
 
     bridge.is_whole = False
-    problems = Undo([*bridge.undo, workspaces.stop, repair]).take_back()
+    problems = Undo([*bridge.undo, repair]).take_back()
     bridge.undo.clear()
     for problem in problems:
         raise problem
@@ -214,9 +213,9 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     from gfxgraph.capture import torchs_graph
     from gfxgraph.capture.graph import bridged_class
     from gfxgraph.capture.patches import replaced
-    from gfxgraph.capture.replay import hang_watch, runtime_workarounds, workspaces
+    from gfxgraph.capture.replay import hang_watch, runtime_workarounds
     from gfxgraph.compile import torch_compile_patch
-    from gfxgraph.guard import for_capture
+    from gfxgraph.guard import guard
     from gfxgraph.reporting import inspect as inspection
 
     bridge.set_log_level(settings)
@@ -234,7 +233,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
         driver = bridge.driver_for(platform)
     state = bridge.make_process(settings, platform, base, driver)
     runtime_workarounds.arrange_exit(state)
-    for_capture.fill()
+    guard.fill()
     hang_watch.start(state, bridge.undo)
     inspection.fill()
     bridged = bridged_class(base)
@@ -244,8 +243,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     bridge.replace(torch.cuda.graph, "__exit__", torchs_graph.exit_of_graph(torch.cuda.graph.__exit__))
     make_graphed.take_name()
     replaced.as_long_as_enabled()
-    bridge.undo.append(lambda: workspaces.stop(is_device_gone=platform == "simulator"))
-    workspaces.start()
+    runtime_workarounds.keep_workspaces(bridge.undo)
     watch_memory(settings.guard)
     for companion in (torch_compile_patch.install, transformers.beside_enable):
         companion(torch, state)

@@ -14,9 +14,9 @@ def __getattr__(name: str) -> Any:
     import torch
 
     from gfxgraph.capture.graph import bridged_class
-    from gfxgraph.guard import for_capture
+    from gfxgraph.guard import guard
 
     if bridge.is_enabled():
         return torch.cuda.CUDAGraph
-    for_capture.fill()
+    guard.fill()
     return bridged_class(torch.cuda.graphs.CUDAGraph)

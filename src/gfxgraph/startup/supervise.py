@@ -38,6 +38,7 @@ from gfxgraph.core.fault_report import Fault, NodeInfo, RuntimeWords, read_words
 from gfxgraph.core.flight_page import Page, Phase
 from gfxgraph.core.memory_map import Allocation
 from gfxgraph.diagnostics.render import render
+from gfxgraph.hardware import defect_environment, defects
 from gfxgraph.reporting.run_line import how_ended
 
 VARIABLE = "GFXGRAPH_FLIGHT"
@@ -150,7 +151,9 @@ def run_guarded(
     home = config.state_folder(environment) / "flight" / f"run-{os.getpid()}-{time.time_ns():x}"
     files.new_folder(home, 0o700)
     try:
-        return _Guarded(argv, {**environment, VARIABLE: str(home)}, home, limit_s, write).run()
+        # Without these variables some runtimes cannot run nodes one by one.
+        environment = {**defects.decide(defect_environment.detect()).env, **environment, VARIABLE: str(home)}
+        return _Guarded(argv, environment, home, limit_s, write).run()
     finally:
         shutil.rmtree(home, ignore_errors=True)
 

@@ -19,7 +19,7 @@ from gfxgraph.driver.library import FoundLibrary
 
 HERE = Path(__file__).parent
 _HANDLES = (
-    "fake_stream", "fake_graph", "fake_add", "fake_record", "fake_stub", "fake_function", "fake_graph_of",
+    "fake_stream", "fake_graph", "fake_add", "fake_record", "fake_stub", "fake_function",
 )  # fmt: skip
 
 

@@ -355,23 +355,6 @@ void *fake_function(void) { return function_object; }
 #endif
 
 #ifndef OLD
-/* A clone's nodes are copies; each remembers where it came from by its place. */
-int FN(hipGraphClone, cuGraphClone)(Graph **out, Graph *g) {
-  ENTER();
-  *out = fake_graph(); **out = *g; (*out)->n_edges = 0; (*out)->alive = 1;
-  for (int i = 0; i < g->n_nodes; i++) { (*out)->nodes[i] = malloc(sizeof(Node)); *(*out)->nodes[i] = *g->nodes[i]; (*out)->nodes[i]->inner = (Graph *)g->nodes[i]; }
-  return 0;
-}
-int FN(hipGraphNodeFindInClone, cuGraphNodeFindInClone)(Node **out, Node *original, Graph *clone) {
-  ENTER();
-  for (int i = 0; i < clone->n_nodes; i++)
-    if (clone->nodes[i] && clone->nodes[i]->inner == (Graph *)original) { *out = clone->nodes[i]; return 0; }
-  return last_error = 1;
-}
-static Node *destroyed[MAX]; static int n_destroyed;
-int FN(hipGraphDestroyNode, cuGraphDestroyNode)(Node *n) { ENTER(); destroyed[n_destroyed++] = n; return 0; }
-int fake_n_destroyed(void) { return n_destroyed; }
-Graph *fake_graph_of(Exec *e) { return e->graph; }
 int FN(hipGraphUpload, cuGraphUpload)(Exec *e, Stream *s) { ENTER(); (void)e; (void)s; return 0; }
 int FN(hipGraphNodeSetEnabled, cuGraphNodeSetEnabled)(Exec *e, Node *n, unsigned on) { ENTER(); (void)e; n->enabled = on; return 0; }
 int FN(hipGraphNodeGetEnabled, cuGraphNodeGetEnabled)(Exec *e, Node *n, unsigned *on) { ENTER(); (void)e; *on = n->enabled; return 0; }

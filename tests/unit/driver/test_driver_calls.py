@@ -190,23 +190,6 @@ def test_a_library_without_graphs_is_refused_at_once() -> None:
     assert caught.value.code == "graph_api_missing"
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_part_of_a_graph_is_a_clone_without_the_rest(fake: Make, backend: str) -> None:
-    """The nodes that are not wanted are taken out of a clone; clone and exec are gone afterwards."""
-    made = fake(backend)
-    graph = made.call("graph")
-    nodes = [made.call("add", graph, kind, None) for kind in (0, 3, 4)]
-    with made.driver.exec_of(graph, {nodes[1]}) as (graph_exec, kept):
-        clone = made.call("graph_of", graph_exec)
-        assert clone != graph and made.call("graph_alive", clone)
-        assert list(kept) == [nodes[1]] and kept[nodes[1]] not in nodes
-        assert made.call("n_destroyed") == 2
-        made.driver.launch(graph_exec, 0)
-        assert made.call("launches", graph_exec) == 1
-    assert not made.call("graph_alive", clone) and made.call("graph_alive", graph)
-    assert made.log()[-2].endswith("GraphExecDestroy")
-
-
 # Kernels -----------------------------------------------------------------------------------------
 
 

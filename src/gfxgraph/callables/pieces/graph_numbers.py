@@ -104,11 +104,6 @@ class WithNumbers:
         return self._names(self._restless() - self._boxed)
 
     @property
-    def is_drawless(self) -> bool:
-        """No first run took random numbers from the device's default generator."""
-        return self._piece.is_drawless
-
-    @property
     def draws_of_host(self) -> bool:
         """Some first run took numbers from the host's generators."""
         return any(piece.draws_of_host for piece in (*self._gone, self._piece))

@@ -5,7 +5,7 @@ optimizers make their state in their first step: captured, each replay would beg
 is refused, unless the captured code also makes the optimizer.
 
 What a step takes from Python is a constant of the graph, as in torch. It is compared at each replay where torch would
-have made no graph, and where the captured code itself changes it: Python's part of a step happens once.
+have made no graph. Code that changes it inside the capture is refused: Python's part of a step happens once.
 """
 
 from __future__ import annotations
@@ -62,22 +62,26 @@ class OptimizersBefore:
         if optimizer not in self.made:
             self._stepped[optimizer] = _tensors_of(optimizer), place()
 
-    def reads(self, is_split: bool) -> list[HostRead]:
-        """At the capture's end: what replays compare, so that none steps with something else than the calls would."""
-        found: list[HostRead] = []
+    def refuse_changes(self, session: Any) -> None:
+        """At the capture's end: refuse what each call would change further and no replay does."""
         for optimizer, (held, where) in self._stepped.items():
             name, now = type(optimizer).__name__, _tensors_of(optimizer)
+            change = _difference(optimizer, self._numbers.get(optimizer))
+            what = change[0] if change is not None else ""
             if not all(now.get(key) is item for key, item in held.items()):
-                what = f"the state of {name} that the captured code replaces after a step"
-                found.append(Repeated((what, "kept", "another"), where, n_right=0))
-            found.append(Repeated(_difference(optimizer, self._numbers.get(optimizer)), where))
-            if is_split:
-                counts = [state.get("step") for state in optimizer.state.values() if isinstance(state, dict)]
-                for count in [each for each in counts if type(each) is int][:1]:
-                    change = f"the count of steps that {name} keeps in Python", count, count + 1
-                    found.append(Repeated(change, where))
-                found.append(Settings(optimizer, where))
-        return [each for each in found if not isinstance(each, Repeated) or each.change is not None]
+                what = f"the state of {name}, after a step"
+            elif session.has_executed and any(type(each.get("step")) is int for each in _states_of(optimizer)):
+                what = f"the count of steps that {name} keeps in Python"
+            if what:
+                session.refuse(f"{name}.step", f"the captured code changes {what}; no replay would change it", where)
+
+    def reads(self) -> list[HostRead]:
+        """What replays of a capture that was split compare, so that none steps with other settings than a call."""
+        return [Settings(optimizer, where) for optimizer, (_, where) in self._stepped.items()]
+
+
+def _states_of(optimizer: Optimizer) -> list[dict[str, Any]]:
+    return [state for state in optimizer.state.values() if isinstance(state, dict)]
 
 
 def _tensors_of(optimizer: Optimizer) -> dict[object, Tensor]:
@@ -101,23 +105,6 @@ def _difference(optimizer: Optimizer, before: list[dict[str, object]] | None) ->
         return f"the number of groups of {name}", len(before), len(groups)
     changes = ((key, value, group.get(key)) for then, group in zip(before, groups) for key, value in then.items())
     return next(((f"{key!r} of {name}", then, now) for key, then, now in changes if then != now), None)
-
-
-class Repeated(HostRead):
-    """State of Python's that the captured code changes, and no replay.
-
-    Args:
-        n_right: how many replays are right; the next would repeat what they did.
-    """
-
-    def __init__(self, change: Change, where: Any, n_right: int = 1) -> None:
-        self.change = change
-        self._where = where
-        self._n_left = n_right
-
-    def difference(self) -> Change:
-        self._n_left -= 1
-        return self.change if self._n_left < 0 else None
 
 
 class Settings(HostRead):

@@ -4,9 +4,7 @@ A program can exchange a generator's state (``graphsafe_set_state``), while a gr
 had when it was registered. So this file keeps handles on states, not on generators.
 
 A draw on the host, or from a generator that the graph does not know, is repeated at each replay, and goes on where
-the generator stands. If the program seeds it inside the capture, that is a step of its own. If it makes the generator
-there (``torch.Generator`` notes that while captures run), or seeds it by a method that it looked up before, a draw
-sets the state that it has found.
+the generator stands. If the program seeds it inside the capture, or makes it there, that is a step of its own.
 
 Draws of other threads: torch registers the default generator with every capture, and until the capture ends a draw in
 any other thread is an error ("Offset increment outside graph capture encountered unexpectedly"). While captures run
@@ -25,21 +23,21 @@ from __future__ import annotations
 import functools
 import re
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gfxgraph.capture import capture_lock
-from gfxgraph.capture.patches.torch_functions import STOCK, Targets, put_state, session_here, state_of
+from gfxgraph.capture.patches.torch_functions import STOCK, Targets, session_here
+from gfxgraph.capture.record.user_lines import place
+from gfxgraph.capture.replay.program import CallStep
 from gfxgraph.capture.replay.rollback import Rollback
-from gfxgraph.capture.undo import BASELINE
 from gfxgraph.driver.runtime_calls import GraphDriver
 from gfxgraph.process import bridge, process
-from gfxgraph.types import CaptureStatus
+from gfxgraph.types import CaptureStatus, OnUnsafe
 
 WAS_DEAD = "due to a previous error during capture"
 """Part of the text of status 901: the capture was already dead before this operation."""
@@ -93,78 +91,6 @@ class Generators:
         saved.rename_states(dict(zip(map(id, old), self.states())))
 
 
-class _Drawless(threading.local):
-    is_now = False
-
-
-_drawless = _Drawless()
-
-
-def is_drawless() -> bool:
-    """Whether captures in this thread draw no random numbers now."""
-    return _drawless.is_now
-
-
-def be_drawless(is_so: bool) -> None:
-    """Set whether captures in this thread draw no random numbers from now on."""
-    _drawless.is_now = is_so
-
-
-BASELINE.append((is_drawless, be_drawless))
-
-
-@contextmanager
-def drawless(is_so: bool) -> Iterator[None]:
-    """Within this block, captures in this thread draw no random numbers if ``is_so``: other threads may go on
-    drawing.
-    """
-    before, _drawless.is_now = _drawless.is_now, is_so
-    try:
-        yield
-    finally:
-        _drawless.is_now = before
-
-
-_loans: dict[int, tuple[Any, Any, int]] = {}
-"""By device: the default generator's own state, the state it was lent, and the lent state's initial offset."""
-
-
-def end_loans(device_index: int) -> None:
-    """Restore the default generator's own state, and carry over draws made on the lent one."""
-    loan = _loans.get(device_index)
-    if loan is None:
-        return
-    own, lent, begun_at = loan
-    torch.cuda.default_generators[device_index].graphsafe_set_state(own)
-    with torch.cuda.stream(torch.cuda.default_stream(device_index)):  # which is never captured
-        drawn = lent.get_offset() - begun_at
-    if drawn:
-        own.set_offset(begun_at + drawn)
-    _loans.pop(device_index, None)
-
-
-@contextmanager
-def kept_out(device_index: int) -> Iterator[None]:
-    """If the capture about to begin draws nothing, let it register another state than the default generator's.
-
-    torch registers the default generator with every capture, and until the capture ends a draw in any other thread is
-    an
-    error ("Offset increment outside graph capture"). Draws made between the two exchanges are carried over.
-    """
-    if not _drawless.is_now:
-        yield
-        return
-    default = torch.cuda.default_generators[device_index]
-    own, lent = default.graphsafe_get_state(), default.clone_state()
-    _loans[device_index] = own, lent, own.get_offset()
-    default.graphsafe_set_state(lent)
-    try:
-        yield
-    finally:
-        end_loans(device_index)
-        capture_lock.let_draw()
-
-
 def begin(base: Any, graph: object, states: Iterable[object], *args: object, **kwargs: object) -> None:
     """Register states of generators with a graph, and begin its capture with torch's other arguments."""
     default = torch.cuda.default_generators[torch.cuda.current_device()]  # torch registers it itself
@@ -204,83 +130,17 @@ def registering(base: Any, graph: object, states: list[object]) -> Iterator[None
         with torch._C._DisableTorchDispatch():
             yield
     except BaseException:
-        is_whole = False
-        default_stream = torch.cuda.default_stream()  # which is never captured
         try:
             with (
-                suppress(RuntimeError),
                 capture_lock.unnoticed(),  # the tensor may need memory of the driver's
-                torch.cuda.stream(default_stream),
+                torch.cuda.stream(torch.cuda.default_stream()),  # which is never captured
                 torch._C._DisableTorchDispatch(),
             ):
                 for state in states:
                     base.register_generator_state(graph, state)
-                is_whole = True
-        finally:
-            if not is_whole:
-                process.never_destroy(graph)
+        except RuntimeError:
+            process.never_destroy(graph)
         raise
-
-
-# -- seeds: each replay's draws begin where the capture's did ----------------------------------------------
-
-
-class Drawn:
-    """A generator from which a step draws.
-
-    Args:
-        given: the state that it is given before; None if it goes on where it stands.
-    """
-
-    __slots__ = ("generator", "given")
-
-    def __init__(self, generator: torch.Generator, given: torch.Tensor | None) -> None:
-        self.generator = generator
-        self.given = given
-
-    def again(self) -> None:
-        """What a replay does before it draws."""
-        if self.given is not None:
-            put_state(self.generator, self.given)
-
-
-class Seeds:
-    """What one capture knows of the generators that it draws from by itself."""
-
-    def __init__(self) -> None:
-        self.made: list[torch.Generator] = []
-        self._left: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
-        self._told: set[int] = set()
-
-    def before(self, generators: Iterable[torch.Generator]) -> tuple[Drawn, ...]:
-        """Look at the generators of a draw to come."""
-        return tuple(map(self._looked_at, generators))
-
-    def after(self, drawn: Iterable[Drawn]) -> None:
-        """Note how a draw has left them."""
-        for each in drawn:
-            self._left[each.generator._cdata] = each.generator, state_of(each.generator)
-
-    def at_end(self) -> list[Callable[[], None]]:
-        """What each replay must do last: give the generators what the program gave them after its draws."""
-        last = [self._looked_at(generator) for generator, _ in self._left.values()]
-        return [each.again for each in last if each.given is not None]
-
-    def has_made(self, generator: torch.Generator) -> bool:
-        """Whether the program has made it in this capture, and no step sets its state."""
-        number = generator._cdata
-        return number not in self._told and any(made._cdata == number for made in self.made)
-
-    def told(self, generator: torch.Generator) -> None:
-        """A step sets its state, at each replay anew: what the next draw finds is no news."""
-        self._told.add(generator._cdata)
-        if generator._cdata in self._left:
-            self._left[generator._cdata] = generator, state_of(generator)
-
-    def _looked_at(self, generator: torch.Generator) -> Drawn:
-        state, left = state_of(generator), self._left.get(generator._cdata)
-        is_as_left = torch.equal(left[1], state) if left is not None else not self.has_made(generator)
-        return Drawn(generator, None if is_as_left else state)
 
 
 # -- draws of other threads ----------------------------------------------------------------------------------
@@ -396,19 +256,23 @@ def shield_from_dynamo() -> None:
 # -- seeds, and the methods of generators -----------------------------------------------------------------
 
 
+_FIRST_SEED = 67280421310721
+"""torch's, of every generator that is made."""
+
+
 class _Kind(type):
     def __instancecheck__(cls, item: object) -> bool:
         return isinstance(item, STOCK["generator"])
 
 
 class Generator(metaclass=_Kind):
-    """Replaces ``torch.Generator`` while a capture runs: makes the same, and notes it."""
+    """Replaces ``torch.Generator`` while a capture runs: each replay gives what it makes its first state again."""
 
     def __new__(cls, *args: object, **kwargs: object) -> Any:
         made = STOCK["generator"](*args, **kwargs)
         session = session_here()
-        if session is not None:
-            session.seeds.made.append(made)
+        if session is not None and session.policy is not OnUnsafe.RAISE:
+            session.add(CallStep("torch.Generator", place(), lambda: made.manual_seed(_FIRST_SEED)))
         return made
 
 
@@ -438,7 +302,7 @@ def _of_generator(original: Callable[..., object]) -> Callable[..., object]:
     def method(self: torch.Generator, *args: object, **kwargs: object) -> object:
         session = session_here()
         on_host = self.device.type == "cpu"
-        if session is None or (on_host and original.__name__ != "set_state" and session.seeds.has_made(self)):
+        if session is None:
             return original(self, *args, **kwargs)
         if asks_dynamo():  # around a trace, which draws nothing; torch itself refuses to, of a device's
             return original(self, *args, **kwargs) if on_host else torch.zeros(16, dtype=torch.uint8)
@@ -452,9 +316,7 @@ def _of_generator(original: Callable[..., object]) -> Callable[..., object]:
                 saving.pop()([self])
             return original(self, *args, **kwargs)
 
-        made = session.host_call(row, act)
-        session.seeds.told(self)
-        return made
+        return session.host_call(row, act)
 
     return method
 

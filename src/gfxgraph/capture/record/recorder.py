@@ -35,7 +35,7 @@ from torch._ops import HigherOrderOperator
 from torch.nn import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gfxgraph.capture import upward_hooks
+from gfxgraph.capture import rooms
 from gfxgraph.capture.patches.torch_functions import can_keep_from_dynamo, keep_from_dynamo
 from gfxgraph.capture.record.host_values import plain
 from gfxgraph.capture.record.modes import as_outside
@@ -629,7 +629,7 @@ def looked_at(recorder: Recorder, info: OpInfo, args: Any, kwargs: Any) -> tuple
 def _repaired(recorder: Recorder, info: OpInfo, args: Any, kwargs: Any) -> Any:
     """Arguments adjusted to what another library's kernel assumes about them."""
     with recorder:  # the copies belong to the capture
-        return upward_hooks.rooms.repaired(args, kwargs, info.mutates)
+        return rooms.repaired(args, kwargs, info.mutates)
 
 
 def _unsafe(recorder: Recorder, info: OpInfo, args: Any, kwargs: Any) -> UnsafeOp | None:

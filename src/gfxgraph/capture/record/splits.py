@@ -16,13 +16,10 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.patches.torch_functions import STOCK
 from gfxgraph.capture.record.host_memory import HOST_DRAW, ON_HOST, host_generator
 from gfxgraph.capture.record.overloads import outs, written
-from gfxgraph.capture.record.random_generators import Drawn
 from gfxgraph.capture.record.user_lines import place
 from gfxgraph.capture.replay.graph_tensors import flat
 from gfxgraph.capture.replay.program import (
@@ -68,26 +65,19 @@ def unsafe_op(session: Session, row: UnsafeOp, func: Any, args: Any, kwargs: Any
     where = place()
     writes = written(func, args, kwargs) if schema is not None else ()
     foreign: list[Any] = []
-    drawn: tuple[Drawn, ...] = ()
 
     def again(out: object = None) -> HostStep:
         step = HostStep(name, where, func, args, kwargs, out, writes, tuple(foreign))
-        step.drawn = drawn
         step.filled = outs(func, kwargs) if schema is not None else ()
         return step
 
     def make() -> tuple[Any, Step]:
-        nonlocal drawn
-        given = session.generators.given(args, kwargs)
         foreign.extend(session.generators.foreign_states(args, kwargs))
         if row is HOST_DRAW:
             foreign.append(host_generator(args, kwargs))
-            given += [g for g in foreign[-1:] if g._cdata != torch.default_generator._cdata]  # whose seeds are steps
-        drawn = session.seeds.before(given)
         session.rollback.save(writes, session.streams.own)
         session.rollback.save_states(foreign)
         out = func(*args, **kwargs)
-        session.seeds.after(drawn)
         if type(out) in (bool, int, float):
             return out, session.values.decided(lambda: func(*args, **kwargs), out, name, where)
         is_from_device = row in ON_HOST or session.values.come_from_device(args, kwargs)

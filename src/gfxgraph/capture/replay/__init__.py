@@ -5,8 +5,8 @@ eager_tape.py running a tape eagerly
 validation.py replay against eager, and tolerances for comparing two runs
 rollback.py   saves and restores what the captured work changes outside its graph
 node_walk.py  a program's nodes, launched one by one
-runtime_workarounds.py, workspaces.py
-              workarounds for torch and its libraries during a replay
+runtime_workarounds.py
+              workarounds for the runtime and torch's libraries while graphs exist
 graph_tensors.py
               tensors over memory that a graph uses
 hang_watch.py reports captures and replays that hang

@@ -26,7 +26,6 @@ from torch.autograd import profiler
 
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.record.host_memory import HostRead
-from gfxgraph.capture.record.random_generators import Drawn
 from gfxgraph.capture.replay.eager_tape import Env, below_autograd, run_tape, wait_for_collective
 from gfxgraph.capture.replay.graph_tensors import (
     Layout,
@@ -225,8 +224,6 @@ class HostStep(PlacedStep):
     """Handles on the states of generators among ``args`` that the graph does not know."""
     is_symbolic: bool = False
     """Whether the arguments contain tracked numbers, as references."""
-    drawn: tuple[Drawn, ...] = ()
-    """The generators from which it draws, which the program may seed before; see random_generators.py."""
     moving: set[int] = field(default_factory=set)
     """``id`` of the results whose shape or memory depends on data (dynamic_shapes.py)."""
     views: set[int] = field(default_factory=set)
@@ -242,8 +239,6 @@ class HostStep(PlacedStep):
             )
         if self.filled:
             kwargs = kwargs | {name: kwargs[name].new_empty(0) for name in self.filled}
-        for each in self.drawn:
-            each.again()
         with below_autograd(*flat(args, kwargs)):
             # An error is, for example, an index past the end of a tensor that is shorter now.
             result = computed(lambda: self.func(*args, **kwargs), self.name, self, "a result")

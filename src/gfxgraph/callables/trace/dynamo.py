@@ -200,11 +200,6 @@ class Configured:
         self._torchdynamo_orig_callable = callback
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with contextlib.ExitStack() as changes:
-            _leave_uncollected(changes)
-            return self._trace(*args, **kwargs)
-
-    def _trace(self, *args: Any, **kwargs: Any) -> Any:
         front, known = self._owner(), torch._dynamo.config
         wanted = {**_CONFIG, **(_for_symbols(front) if front is not None and front.is_dynamic else {})}
         if args[0].f_code.co_name.startswith(_RESUMED):
@@ -215,19 +210,21 @@ class Configured:
         seen: Seen = {} if front is None else front.seen
         # Other threads' compilations have Dynamo's own rules: they wait here, as they would inside.
         lock = torch._dynamo.convert_frame.compile_lock
-        with lock, Waiting(), contextlib.ExitStack() as changes, warnings.catch_warnings():
-            for name, value in settings.items():
-                put(changes, known, name, value)
-            for each in shielded:
-                put(changes, each, "_torchdynamo_disable", False)
-            _quieten(changes)
-            correct(changes, errors, seen)
-            made = self._callback(*args, **kwargs)
-        reason = getattr(made, "skip_reason", None)
-        if reason and local.skipped is not None:
-            local.skipped.append(said(str(errors[-1])) if errors else reason)
-        if front is not None:
-            front.note_frame(args[0], made, n_before)
+        with lock, contextlib.ExitStack() as uncollected:
+            _leave_uncollected(uncollected)
+            with Waiting(), contextlib.ExitStack() as changes, warnings.catch_warnings():
+                for name, value in settings.items():
+                    put(changes, known, name, value)
+                for each in shielded:
+                    put(changes, each, "_torchdynamo_disable", False)
+                _quieten(changes)
+                correct(changes, errors, seen)
+                made = self._callback(*args, **kwargs)
+            reason = getattr(made, "skip_reason", None)
+            if reason and local.skipped is not None:
+                local.skipped.append(said(str(errors[-1])) if errors else reason)
+            if front is not None:
+                front.note_frame(args[0], made, n_before)
         return made
 
 
@@ -568,8 +565,9 @@ class Frontend:
             versions = _Versions()
             known_before = list(self._entries)
             try:
-                with versions, raw():
-                    result = self.pieces(*args, **kwargs)
+                self._code()
+                with versions:
+                    result = self.run(*args, **kwargs)
             except Exception:
                 self.n_traces -= 1
                 raise

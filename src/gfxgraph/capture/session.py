@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _push_mode
 
 from gfxgraph.capture import capture_lock, failures
 from gfxgraph.capture.patches import replaced
@@ -29,7 +30,7 @@ from gfxgraph.capture.record import dynamic_shapes, splits
 from gfxgraph.capture.record.dynamic_shapes import MovingTensors
 from gfxgraph.capture.record.host_memory import HostReads
 from gfxgraph.capture.record.host_values import HostValues
-from gfxgraph.capture.record.modes import enter_mode, forget_mode, leave_modes
+from gfxgraph.capture.record.modes import leave_modes
 from gfxgraph.capture.record.random_generators import Generators, begin, end
 from gfxgraph.capture.record.recorder import Recorder
 from gfxgraph.capture.record.streams import Streams, wait_for
@@ -63,8 +64,8 @@ def _stop_recording(recorder: Recorder, entered: list[bool]) -> None:
     if recorder not in over:
         over.append(recorder)
     leave_modes()
-    if not entered:
-        forget_mode(recorder)  # it may not have reached torch's stack
+    if not entered and recorder in over:
+        over.remove(recorder)  # it may not have reached torch's stack
 
 
 class Session:
@@ -168,7 +169,7 @@ class Session:
         torch._C._set_multithreading_enabled(False)
         entered: list[bool] = []
         undo.note(partial(_stop_recording, self.recorder, entered))
-        enter_mode(self.recorder)
+        _push_mode(self.recorder)
         entered.append(True)
 
     def end(self) -> Program:

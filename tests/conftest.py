@@ -14,6 +14,9 @@ quarter of a second. What is there when a file of tests begins is taken out of i
 
 pytest, from 9.2 on, listens to loggers that hand nothing on, too. Where somebody listens to its logger of traces,
 Dynamo writes down each step of each of the thousands of traces, as JSON: 5 % of all the tests' time.
+
+Dynamo ends each trace by measuring its guards with empty caches, for a figure of its statistics: to empty them takes
+20 ms, as long as a small trace.
 """
 
 from __future__ import annotations
@@ -116,6 +119,7 @@ with contextlib.suppress(ImportError):
 
     torch.set_num_threads(1)
     logging.getLogger("torch.__trace").propagate = True  # as torch has it, pytest would listen
+    torch._C._dynamo.guards.profile_guard_manager = lambda *given: 0.0
 
 
 def pytest_terminal_summary(terminalreporter, exitstatus, config):

@@ -51,7 +51,7 @@ def replay(bench, graph, outputs, program, plan=lambda faults: None):
 
 
 @pytest.mark.parametrize("program", [*PROGRAMS, *OPAQUE])
-@pytest.mark.parametrize("at", [1, 2, 5])
+@pytest.mark.parametrize("at", [1, 5])
 def test_launch_fails(bench, program, at):
     """The first and later launches: tape or node walk into the same outputs, and the next launch is one again."""
     graph, outputs = captured(bench, program)
@@ -201,9 +201,9 @@ def relaid_argument(x):
 
 def relaid_after_reads(x):
     y = x * 2
-    rows = y.tolist()
+    corner = y[0, 1].item()
     y.t_()
-    z = y * rows[0][1]
+    z = y * corner
     total = z.sum().item()
     y.t_()
     return y * total + z
@@ -218,6 +218,7 @@ def one_row(x):
 )
 @pytest.mark.parametrize("dies_at", [0, 1, 2, 3])
 @pytest.mark.parametrize("launches", [True, False])
+@pytest.mark.parametrize("bench", ["hip"], indirect=True)  # the tape knows no platform
 def test_shapes_that_change_in_place(bench, body, dies_at, launches):
     """Replays, and tapes after a failure, go by the shape that a tensor had then, not by the one it got later."""
     x = torch.arange(16.0, device="cuda").reshape(4, 4)

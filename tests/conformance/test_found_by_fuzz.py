@@ -191,7 +191,7 @@ def test_all_work_after_the_first_split(capture):
     x = ones(4)
 
     def body():
-        x.tolist()
+        x.cpu()
         return x * 2
 
     replays_as_eager(capture, body, x)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import os
 import random
 import subprocess
@@ -83,8 +84,13 @@ def _in_place(m):
 CHANGES = [_assign, _state_dict, _state_dict_assign, _submodule, _move, _data, _in_place]
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("way", ["module", "method", "closure", "partial", "global"])
+WAYS = ["method", "closure", "partial", "global"]
+
+
+@pytest.mark.parametrize(
+    ("change", "way"),
+    [*((change, "module") for change in CHANGES), *itertools.product([_assign, _submodule, _data], WAYS)],
+)
 def test_parameters(change, way):
     """Replaced, moved or rewritten parameters are noticed, however the function reaches them."""
     global MODEL

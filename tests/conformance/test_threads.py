@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import signal
 import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -24,6 +23,7 @@ from gfxgraph.capture.patches import replaced
 from gfxgraph.capture.record import random_generators
 from gfxgraph.capture.record.random_generators import registering
 from gfxgraph.process import process
+from tests.warm_python import warm_python
 
 MODES = ["global", "thread_local", "relaxed"]
 
@@ -503,11 +503,12 @@ print("alive")
 """
 
 
+@pytest.mark.any_platform
 def test_a_generator_that_was_registered_by_half(platform):
     """Whatever strikes or is refused there, freeing the graph does not end the process, as torch's destructor would."""
     options = {"allow_cuda": True} if platform == "gpu" else {"simulate": platform}
     text = INTERRUPTED.format(options={**options, "validate": False}, is_simulated=platform != "gpu")
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=200)
+    done = subprocess.run([warm_python(), "-c", text], capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
 
 

@@ -20,19 +20,8 @@ gfx = pytest.importorskip("gfxgraph.adapters.transformers")
 if not gfx.ADAPTER.available():
     pytest.skip("transformers is not installed", allow_module_level=True)
 
-from transformers import (  # noqa: E402
-    DynamicCache,
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    GenerationMixin,
-    LlamaConfig,
-    LlamaForCausalLM,
-    LogitsProcessor,
-    MistralConfig,
-    MistralForCausalLM,
-    StoppingCriteria,
-    StoppingCriteriaList,
-)
+import transformers  # noqa: E402  (its models and their mixin load as they are asked for: five seconds of CPU)
+from transformers import LogitsProcessor, StoppingCriteria, StoppingCriteriaList  # noqa: E402
 from transformers.generation.streamers import BaseStreamer  # noqa: E402
 
 from gfxgraph.adapters import _transformers_decode as decode  # noqa: E402
@@ -70,7 +59,7 @@ def nothing_left():
 @pytest.fixture(scope="module")
 def llama(platform):
     torch.manual_seed(0)
-    return LlamaForCausalLM(LlamaConfig(**SMALL)).to("cuda").eval()
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL)).to("cuda").eval()
 
 
 def prompt(batch=2, length=5):
@@ -144,13 +133,13 @@ def test_a_mask_of_ones_may_be_left_out(llama, monkeypatch):
     inputs = prompt(2, 6)
     inputs["attention_mask"].fill_(1)
     stock, _ = both(llama, inputs, n=1, max_new_tokens=8, do_sample=False)
-    prepare = GenerationMixin._prepare_cache_for_generation
+    prepare = transformers.GenerationMixin._prepare_cache_for_generation
 
     def dropping(self, generation_config, model_kwargs, *args, **kwargs):
         prepare(self, generation_config, model_kwargs, *args, **kwargs)
         model_kwargs["attention_mask"] = None
 
-    monkeypatch.setattr(GenerationMixin, "_prepare_cache_for_generation", dropping)
+    monkeypatch.setattr(transformers.GenerationMixin, "_prepare_cache_for_generation", dropping)
     ours = [llama.generate(**inputs, max_new_tokens=8, do_sample=False) for _ in range(2)]
     assert all(torch.equal(stock, each) for each in ours)
     assert not fallbacks() and gfx.report(llama)["left_alone"] == {} and gfx.report(llama)["calls"] == 3
@@ -205,13 +194,12 @@ def test_stops_at_the_end_token(llama):
     assert report["waits"] <= report["tokens"] / 4 + 4 and report["tokens_past_end"] <= 2 * 8
 
 
-@pytest.mark.parametrize(
-    ("model_class", "config_class"), [(MistralForCausalLM, MistralConfig), (Gemma2ForCausalLM, Gemma2Config)]
-)
-def test_sliding_windows(model_class, config_class):
+@pytest.mark.parametrize("name", ["Mistral", "Gemma2"])
+def test_sliding_windows(name):
     """Before a window is full and after, with padding inside it; every layer, or every other one."""
     torch.manual_seed(1)
-    more = {"head_dim": 8, "num_hidden_layers": 2} if model_class is Gemma2ForCausalLM else {}
+    more = {"head_dim": 8, "num_hidden_layers": 2} if name == "Gemma2" else {}
+    model_class, config_class = (getattr(transformers, name + kind) for kind in ("ForCausalLM", "Config"))
     model = model_class(config_class(**SMALL | more, sliding_window=9)).to("cuda").eval()
     inputs = prompt(2, 6)
     stock, ours = both(model, inputs, max_new_tokens=14, do_sample=False)
@@ -306,7 +294,9 @@ def test_least_lengths(llama):
 
 LEFT_ALONE = {
     "beam search is left to transformers": {"num_beams": 2},
-    "the cache was passed by the caller": {"past_key_values": lambda model: DynamicCache(config=model.config)},
+    "the cache was passed by the caller": {
+        "past_key_values": lambda model: transformers.DynamicCache(config=model.config)
+    },
     "more than the tokens was requested": {"return_dict_in_generate": True, "output_scores": True},
     "the requested cache is 'dynamic'": {"cache_implementation": "dynamic"},
     "assisted generation is left to transformers": {"prompt_lookup_num_tokens": 2},
@@ -336,7 +326,7 @@ def test_what_is_left_alone_is_counted(llama, reason):
 def test_weights_that_moved_are_noticed(llama):
     """A graph holds addresses; a model whose weights were replaced is captured anew."""
     torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(**SMALL)).to("cuda").eval()
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL)).to("cuda").eval()
     gfx.accelerate(model)
     inputs = prompt()
 
@@ -443,17 +433,16 @@ def test_inference_mode(llama):
 
 def test_install_and_restore(llama):
     """Twice is once; the last model restored leaves transformers as it was; a dropped model is let go."""
-    from transformers import GenerationMixin
 
     names = ("_sample", "_beam_search", "_assisted_decoding")
-    before = [vars(GenerationMixin)[name] for name in names]
+    before = [vars(transformers.GenerationMixin)[name] for name in names]
     assert gfx.accelerate(gfx.accelerate(llama)) is llama and gfx.is_accelerated(llama)
-    other = LlamaForCausalLM(LlamaConfig(**SMALL)).to("cuda").eval()
+    other = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL)).to("cuda").eval()
     gfx.accelerate(other)
     other.generate(**prompt(), max_new_tokens=4)
     gfx.restore(llama)
     assert not gfx.is_accelerated(llama) and gfx.is_accelerated(other)
-    assert vars(GenerationMixin)["_sample"] is not before[0]
+    assert vars(transformers.GenerationMixin)["_sample"] is not before[0]
     gone = weakref.ref(other)
     del other
     gc.collect()
@@ -463,7 +452,7 @@ def test_install_and_restore(llama):
     assert gfx.is_accelerated(llama)
     adapters.uninstall("transformers")
     assert not gfx.is_accelerated(llama)
-    assert [vars(GenerationMixin)[name] for name in names] == before
+    assert [vars(transformers.GenerationMixin)[name] for name in names] == before
 
 
 def test_refuses_what_it_cannot_work_on(llama, monkeypatch):
@@ -472,7 +461,7 @@ def test_refuses_what_it_cannot_work_on(llama, monkeypatch):
         gfx.accelerate(torch.nn.Linear(2, 2))
     assert wrong.value.code == "engine_object"
     with monkeypatch.context() as without:
-        without.delattr(GenerationMixin, "_assisted_decoding")
+        without.delattr(transformers.GenerationMixin, "_assisted_decoding")
         with pytest.raises(gfxgraph.ActivationError, match="_assisted_decoding") as wrong:
             gfx.accelerate(llama)
         assert wrong.value.code == "engine_layout" and gfx.ADAPTER.tested in str(wrong.value)
@@ -517,7 +506,7 @@ def test_by_setting(on, monkeypatch):
     try:
         gfxgraph.enable(**on)  # validating, where it is HIP
         torch.manual_seed(0)  # the simulated device is another one now: so must the model be
-        model = LlamaForCausalLM(LlamaConfig(**SMALL)).to("cuda").eval()
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL)).to("cuda").eval()
         stock = model.generate(**prompt(), max_new_tokens=4, do_sample=False, cache_implementation="dynamic")
         for _ in range(3):
             assert torch.equal(model.generate(**prompt(), max_new_tokens=4, do_sample=False), stock)

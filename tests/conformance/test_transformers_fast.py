@@ -12,7 +12,7 @@ gfx = pytest.importorskip("gfxgraph.adapters.transformers")
 if not gfx.ADAPTER.available():
     pytest.skip(f"the adapter supports transformers {gfx.ADAPTER.supported}", allow_module_level=True)
 
-from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaConfig, LlamaForCausalLM  # noqa: E402
+import transformers  # noqa: E402  (its models load as they are asked for)
 
 from gfxgraph.kernels import timed_choice  # noqa: E402
 
@@ -45,8 +45,8 @@ def kernels_that_win(monkeypatch):
     gfx.restore()
 
 
-@pytest.mark.parametrize("make", [lambda: LlamaForCausalLM(LlamaConfig(**SMALL)),
-                                  lambda: Gemma2ForCausalLM(Gemma2Config(**SMALL, sliding_window=12))],
+@pytest.mark.parametrize("make", [lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL)),
+                                  lambda: transformers.Gemma2ForCausalLM(transformers.Gemma2Config(**SMALL, sliding_window=12))],
                          ids=["llama", "gemma2"])  # fmt: skip
 def test_generate_with_kernels(make):
     """The same tokens here, from graphs that hold our operations, past a full window; restored, the classes are back."""
@@ -76,7 +76,7 @@ def test_the_kernels_choose_the_tokens(monkeypatch):
         real = getattr(kernels, name)
         monkeypatch.setattr(kernels, name, lambda scores, real=real, name=name: calls.append(name) or real(scores))
     torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(**SMALL)).to("cuda").eval()
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL)).to("cuda").eval()
     ids = torch.randint(3, 61, (2, 6), device="cuda")
     given = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 12, "top_k": 0}
     tokens = {}
@@ -95,7 +95,7 @@ def test_the_kernels_choose_the_tokens(monkeypatch):
 def test_fast_can_be_taken_back():
     """``fast=False`` takes the kernels out and leaves the graphs; leaving it out changes nothing."""
     torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(**SMALL)).to("cuda").eval()
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL)).to("cuda").eval()
     gfx.accelerate(model, fast=True)
     gfx.accelerate(model)
     assert gfx.report(model)["kernels"]["swapped"]

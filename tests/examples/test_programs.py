@@ -55,7 +55,7 @@ def test_the_demo_tells_its_story():
 
 
 def test_the_example_is_an_ordinary_program():
-    """It says the same by itself under ``gfxgraph run``, in words and as JSON; stats count its replays."""
+    """It says the same by itself under ``gfxgraph run``; stats count its replays. (The demo reads its JSON.)"""
     script = str(examples_folder() / "decode.py")
     line = ["-m", "gfxgraph", "run", "--simulate", "--stats", script, "--tokens", "5", "--prompt", "Off"]
     done = python(*line)
@@ -65,8 +65,6 @@ def test_the_example_is_an_ordinary_program():
     # 1 + 16 - 1 steps of warm-up, then 3 + 5 - 1.
     assert stats["replay_count"] == 23
     assert stats["capture_count"] == 1
-    result = json.loads(python(*line, "--json").stdout)
-    assert result["text"].startswith("Off") and len(result["text"]) == 8
 
 
 @pytest.mark.parametrize("imports", ["import gfxgraph, torch", "import torch, gfxgraph"])

@@ -14,7 +14,7 @@ from rich.console import Console
 from gfxgraph import files
 from gfxgraph.cli import _contract
 from gfxgraph.cli._port_fix import build_command, fix_command
-from gfxgraph.cli._port_options import ARCH, JSON, LANG, PATH, archs_of, existing, fail, need_parsers
+from gfxgraph.cli._port_options import ARCH, JSON, LANG, PATH, archs_of, fail, need_parsers
 from gfxgraph.cli._port_verify import verify_group
 
 if TYPE_CHECKING:  # the parsers are an extra
@@ -310,76 +310,3 @@ def _document(path: str) -> dict[str, object]:
     if not isinstance(saved, dict):
         raise ValueError(f"{path}: not a document of gfxgraph port agent")
     return saved
-
-
-@command.command("env")
-@click.argument("path", required=False, callback=existing)
-@LANG
-@JSON
-@_contract.quietly
-def env_command(path: str | None, lang: str, as_json: bool) -> None:
-    """What gfxgraph doctor says of this machine and, with PATH, the images and requirements there (phases 0 and 1).
-
-    Exit status: 0 nothing found, 1 findings, 2 it could not run.
-    """
-    # lazily: the parsers are an extra, and help must be there without them
-    from gfxgraph.hardware import checks
-    from gfxgraph.port import audit as auditing
-    from gfxgraph.port import render
-
-    health = checks.run(checks.ALL, checks.Site())
-    recipes = None
-    if path is not None:
-        try:
-            recipes = auditing.audit(path, kinds=frozenset({"docker", "requirements", "shell", "yaml", "ini"}))
-        except (auditing.AuditError, OSError) as error:
-            fail(error)
-        recipes.findings = [f for f in recipes.findings if f.phase <= 1]
-    if as_json:
-        data = {
-            "schema": "gfxgraph-port-env/2",
-            "doctor": [{"name": h.name, "state": h.state.value, "text": h.text(lang), "fix": h.fix} for h in health],
-            "recipes": render.as_json(recipes, lang=lang, guarded=False)["findings"] if recipes else [],
-        }
-        click.echo(json.dumps(data, indent=1, ensure_ascii=False))
-    else:
-        for h in health:
-            said = {"red": "FAIL", "amber": "warn"}.get(h.state.value, "ok")
-            click.echo(f"{said:4}  {h.name}: {h.text(lang)}" + (f"\n      {h.fix}" if h.fix else ""))
-        if recipes is not None:
-            render.show(recipes, Console(highlight=False), lang=lang, guarded=False, limit=8)
-    is_found = recipes is not None and any(f.severity > 0 for f in recipes.findings)
-    sys.exit(1 if is_found or any(h.state.value == "red" for h in health) else 0)
-
-
-@command.command("pip", context_settings={"ignore_unknown_options": True})
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.option("--check", is_flag=True, help="Only show what would happen.")
-@JSON
-def pip_command(arguments: tuple[str, ...], check: bool, as_json: bool) -> None:
-    """Run pip install, unless it would replace an installed ROCm torch.
-
-    gfxgraph port pip -- install PACKAGE...
-    """
-    # lazily: the parsers are an extra, and help must be there without them
-    from gfxgraph.port import pip_guard
-
-    try:
-        judged = pip_guard.judge(arguments)
-    except pip_guard.PipGuardError as error:
-        fail(error)
-    if as_json:
-        changes = [{"name": c.name, "version": c.version, "is_rocm": c.is_rocm} for c in judged.changes]
-        data = {"changes": changes, "refused": judged.refused, "installed": judged.installed}
-        click.echo(json.dumps(data, indent=1, ensure_ascii=False))
-    else:
-        for change in judged.changes:
-            click.echo(
-                f"would install {change.name} {change.version}" + ("" if change.is_rocm else " (not a ROCm build)")
-            )
-    if judged.refused:
-        click.echo(f"refused: torch {judged.installed} here is a ROCm build and would be replaced", err=True)
-        click.echo(f"do: add --no-deps, or constrain it: -c a file with torch=={judged.installed}", err=True)
-        sys.exit(_contract.FOUND)
-    if not check:
-        sys.exit(_contract.COULD_NOT if pip_guard.install(arguments) else _contract.OK)

@@ -21,6 +21,5 @@ Stays out: torch, drivers, and the code under audit, which is read and compiled,
     strategy.py  which way to port a repository; plan.py: the plan
     agent.py     the plan with diffs and a gate; SKILL.md: how an agent ports
     fix/         edits, and the gate they pass
-    pip_guard.py refuses to replace a ROCm torch
     verify.py    static and build checks of a port
 """

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -23,8 +18,6 @@ from gfxgraph.simulator.runtime import CallRefused
 
 Body = Callable[[], Any]
 SEED = 20
-NEEDED_MIB = 1536
-"""What a process takes of the device: its context, libraries' workspaces, the case's own tensors."""
 MIB = 1 << 20
 # As far as two algorithms of one library lie apart, relative to the largest magnitude.
 RTOL = {torch.float32: 2e-4, torch.float16: 1e-2, torch.bfloat16: 6e-2}
@@ -49,7 +42,6 @@ class Case:
     run: Callable[[Bench], None]
     limit_s: float = 90
     may_fall_back: bool = False
-    is_hidden: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -66,13 +58,12 @@ def case(
     *,
     limit_s: float = 90,
     may_fall_back: bool = False,
-    is_hidden: bool = False,
     **settings: object,
 ) -> Callable[[Callable[[Bench], None]], Case]:
-    """Make a function a case; hidden ones are helpers that other cases start."""
+    """Make a function a case."""
 
     def make(run: Callable[[Bench], None]) -> Case:
-        return Case(run, limit_s, may_fall_back, is_hidden, {"validate": False} | settings)
+        return Case(run, limit_s, may_fall_back, {"validate": False} | settings)
 
     return make
 
@@ -81,8 +72,6 @@ def case(
 class Bench:
     """Where a case works: what it may ask, and what it may report beside its outcome."""
 
-    asked: dict[str, Any] = field(default_factory=dict)
-    """What this process was asked, and another is for another case (worker.py)."""
     figures: dict[str, Any] = field(default_factory=dict)
     _random: torch.Generator = field(default_factory=torch.Generator)
 
@@ -184,18 +173,6 @@ class Bench:
         backend, symbol = ("hip", "hipDeviceSynchronize") if torch.version.hip else ("cuda", "cuCtxSynchronize")
         # A status is returned, which is what such a caller would ignore.
         self.figures["unseen_wait_status"] = int(library.find(backend).handle[symbol]())
-
-    # -- other processes -----------------------------------------------------------------------------------
-
-    @property
-    def n_together(self) -> int:
-        """How many other processes may run beside each other here, at least two."""
-        return max(2, min(8, (os.cpu_count() or 1) // 2, (torch.cuda.mem_get_info()[0] >> 20) // NEEDED_MIB))
-
-    def start(self, name: str, result: Path) -> subprocess.Popen[bytes]:
-        """Run the case ``name`` beside this one."""
-        asked = json.dumps({**self.asked, "case": name, "result": str(result)})
-        return subprocess.Popen([sys.executable, "-m", "gfxgraph.selftest.worker", asked])
 
 
 # -- comparing ---------------------------------------------------------------------------------------------

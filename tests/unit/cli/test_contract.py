@@ -151,8 +151,6 @@ port audit {d} --fly
 port plan {d} extra
 port plan --lang fr
 port agent {d} extra
-port env {d} extra
-port env --lang fr
 port rule a b
 port rules --lang fr
 port rules --fly
@@ -230,7 +228,6 @@ port audit {d}/nope
 port plan {d}/nope
 port agent {d}/nope
 port fix {d}/nope
-port env {d}/nope
 port verify record {d}/good.py:x --out {d}/nope/g.pt
 port verify run {d}/nope
 port verify run {d} --golden {d}/nope.pt --target {d}/build.py:build
@@ -292,9 +289,6 @@ port fix {d} --dry-run --hipify out
 port audit {d} --diff=
 port verify record {d}/model.py:step --device cpu --out {d}/new.pt
 port verify record {d}/model.py:step --shape 1x-2x3
-port pip
-port pip -- download x
-port pip -- uninstall torch
 port verify record {d}/nope.py:build
 port verify record {d}/good.py
 port verify record {d}/good.py:nope

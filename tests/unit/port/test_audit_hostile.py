@@ -13,7 +13,7 @@ from click.testing import CliRunner
 pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install '.[port]'")
 
 from gfxgraph.cli.port import command
-from gfxgraph.port import budget
+from gfxgraph.port import budget, project
 from gfxgraph.port.audit import AuditError, audit
 from gfxgraph.port.bounded import bound
 from gfxgraph.port.files import UnsafePathError, printable, read_inside, write_inside, write_out
@@ -187,8 +187,9 @@ def test_deep_input_is_reported(run: Run, name: str) -> None:
     assert re.search(reason, reasons), reasons
 
 
-def test_special_files_names_and_circles(tree: Path) -> None:
+def test_special_files_names_and_circles(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pipes, names that are not UTF-8 and links in circles are named and passed over."""
+    monkeypatch.setitem(project.own_git.__kwdefaults__, "timeout_s", 0.5)  # git waits for the pipe's writer
     os.mkfifo(tree / "pipe.py")
     os.mkfifo(tree / ".gitignore")
     (tree / "round").symlink_to(".")

@@ -7,7 +7,7 @@ fact, as the report and the terminal show it. A new case is a function in the fi
     values_on_host.py  values that reach the host inside a capture, and waits
     failing_captures.py  captures that fail, replays that are checked
     networks.py     decoding, training, the libraries
-    long_runs.py    many replays, many graphs, many processes; default settings; speed
+    long_runs.py    many replays, many graphs; default settings; speed
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Plan, environment, pip guard, verification and the runtime half."""
+"""Plan, verification and the runtime half."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from click.testing import CliRunner
 
 from gfxgraph.cli._port_verify import verify_command as verify_run
 from gfxgraph.cli.port import command
-from gfxgraph.hardware import checks
-from gfxgraph.port import pip_guard, verify
+from gfxgraph.port import verify
 from gfxgraph.port.audit import audit
 from tests.unit.port.conftest import write
 
@@ -28,45 +27,6 @@ def test_plan_is_a_work_list(tmp_path: Path) -> None:
     assert sum(s["findings"] for s in data["order"]) == len(data["work"])
     assert any(row["rule"] == "inline-ptx" and row["count"] == 1 for row in data["by_hand"])
     assert "移植计划" in CliRunner().invoke(command, ["plan", str(tmp_path), "--lang", "zh"]).output
-
-
-def test_env_command_is_joined_with_doctor(tmp_path: Path) -> None:
-    """The environment audit runs doctor's checks, and reads the images and requirements of a folder."""
-    write(tmp_path, {"Dockerfile": "FROM nvidia/cuda:12.4.0-devel-ubuntu22.04\n", "k.cu": "#include <cuda.h>\n"})
-    done = CliRunner().invoke(command, ["env", str(tmp_path), "--json"])
-    data = json.loads(done.output)
-    assert done.exit_code == 1
-    assert {row["name"] for row in data["doctor"]} >= {f.name for f in checks.run(checks.ALL, checks.Site())}
-    assert [row["rule"] for row in data["recipes"]] == ["GFX009"]  # the kernel is no part of the environment
-    shown = CliRunner().invoke(command, ["env", str(tmp_path), "--lang", "zh"]).output
-    assert "GFX009" in shown and "PyTorch" in shown
-    assert CliRunner().invoke(command, ["env", str(tmp_path / "none")]).exit_code == 2
-
-
-@pytest.mark.parametrize(("version", "rows", "refused"), [
-    ("2.9.1+rocm6.4", [("torch", "2.9.1", "https://files.example/torch.whl")], True),
-    ("2.9.1+rocm6.4", [("torch", "2.9.1+rocm6.4", "https://x/whl/rocm6.4/torch.whl")], False),
-    ("2.9.1+rocm6.4", [("numpy", "2.0", "https://x/numpy.whl")], False),
-    ("2.9.1+cu126", [("torch", "2.9.1", "https://files.example/torch.whl")], False),
-])  # fmt: skip
-def test_pip_guard(version: str, rows: list[tuple[str, str, str]], refused: bool) -> None:
-    """Only an install that would replace a ROCm torch by another build is refused."""
-    report = {"install": [{"metadata": {"name": n, "version": v}, "download_info": {"url": u}} for n, v, u in rows]}
-    build = "rocm" if "rocm" in version else "cuda"
-    judged = pip_guard.Judgement(version, build, tuple(pip_guard.changes_in(report)))
-    assert judged.refused is refused
-
-
-def test_pip_guard_takes_install_only() -> None:
-    with pytest.raises(pip_guard.PipGuardError, match="install"):
-        pip_guard.judge(["uninstall", "torch"])
-
-
-def test_torch_build_is_read_without_importing(tmp_path: Path) -> None:
-    """The build comes from version.py: ROCm wheels need not carry a label."""
-    version = "__version__ = '2.9.1'\ncuda: Optional[str] = None\nhip: Optional[str] = '6.4.43'\n"
-    write(tmp_path, {"torch/__init__.py": "raise SystemExit('imported')\n", "torch/version.py": version})
-    assert pip_guard.torch_build([str(tmp_path)]) == ("2.9.1", "rocm")
 
 
 TARGET = """

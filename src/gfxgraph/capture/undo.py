@@ -131,8 +131,8 @@ _FLAGS: dict[str, Callable[[Any], bool]] = {
     "_is_in_non_infra_torch_dispatch_mode": lambda mode: not mode.is_infra_mode(),
     _COMPILED: lambda mode: not mode.ignore_compile_internals(),
 }
-"""torch's process-wide flags, and which modes set them. They choose how code is compiled, which a recorder leaves as it
-is (``ignore_compile_internals``): it is put on the stack without setting them."""
+"""torch's process-wide flags, and which modes set them. They choose how code is compiled, which a recorder leaves
+as it is (``ignore_compile_internals``): it is put on the stack without setting them."""
 
 
 def leave_modes() -> None:

@@ -37,7 +37,7 @@ def wait_for(state: process.Process, stream: Any) -> None:
         if state.driver is not None:  # torch's own call ends captures of other threads
             state.driver.synchronize_stream(stream.cuda_stream)
         else:
-            STOCK["stream_synchronize"](stream)
+            STOCK.get("stream_synchronize", torch.cuda.Stream.synchronize)(stream)
 
 
 class Streams:

@@ -372,7 +372,7 @@ class Session:
     def _instantiate(self, step: SegmentStep, is_users: bool) -> None:
         graph = self.segment_graph
         if self.state.driver is not None:
-            step.n_nodes = self.state.driver.node_counter(int(self.state.base.raw_cuda_graph(graph)))()
+            step.n_nodes = len(self.state.driver.nodes(int(self.state.base.raw_cuda_graph(graph))))
         step.is_launchable = True
         if not (is_users and graph._keeps_graph and self.n_segments == 1):  # the user does it, or the first replay
             step.instantiate()

@@ -16,7 +16,7 @@ the thread's next capture begins, at ``disable()`` and by ``health_check()``: ``
 So a block of ours is C++'s own where torch has one (``torch._C._InferenceMode``): left by Python, an interrupt in
 its exit would end it when the traceback is freed, after everything else.
 
-Source: tests/property/faults_mixed.py; docs/decisions/capture.md; torch/utils/_python_dispatch.py of 2.11 to 2.15.
+Source: tests/property/faults_mixed.py; docs/decisions/capture.md.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ from typing import Any
 
 import torch
 from torch.compiler import is_compiling
-from torch.utils import _python_dispatch as dispatch
-from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
 
 from gfxgraph.capture import capture_lock
+from gfxgraph.capture.record import modes
 from gfxgraph.capture.record.user_lines import locals_of
 from gfxgraph.core import locks
 from gfxgraph.process import process
@@ -123,83 +122,6 @@ def hush(is_on: bool) -> None:
         warnings.filters[:] = [each for each in warnings.filters if getattr(each[1], "pattern", "") != _HUSHED]  # type: ignore[index]
 
 
-# -- torch's stack of dispatch modes: a capture may begin under one mode and end under another ------------------
-
-_COMPILED = "_is_in_any_mode_without_ignore_compile_internals"
-_FLAGS: dict[str, Callable[[Any], bool]] = {
-    "_is_in_torch_dispatch_mode": lambda mode: True,
-    "_is_in_non_infra_torch_dispatch_mode": lambda mode: not mode.is_infra_mode(),
-    _COMPILED: lambda mode: not mode.ignore_compile_internals(),
-}
-"""torch's process-wide flags, and which modes set them. They choose how code is compiled, which a recorder leaves
-as it is (``ignore_compile_internals``): it is put on the stack without setting them."""
-
-
-def leave_modes() -> None:
-    """Take the recorders of finished sessions off the stack of modes, wherever they are.
-
-    Modes pushed after them stay. A recorder whose session ended while it handled an operation is off
-    the stack at that moment and comes back when the operation returns; it stays on the list, passes
-    everything through, and is removed by the next call.
-    """
-    if over := process.leftover_modes():
-        _take_out(over)
-
-
-def put_back(there: list[Any]) -> None:
-    """Leave every mode that has come since, and bring back those that have gone; one of ours that went is over.
-
-    No mode's own exit is run: one that was struck inside would raise, or leave another one's place empty.
-
-    Args:
-        there: what ``standing`` gave.
-    """
-    now = standing()
-    there = [
-        mode
-        for mode in there
-        if any(mode is each for each in now) or not type(mode).__module__.startswith("gfxgraph.")
-    ]
-    if list(map(id, now)) != list(map(id, there)):
-        while dispatch._len_torch_dispatch_stack():
-            _pop_mode()
-        for mode in there:
-            _push_mode(mode)
-    correct_flags()
-
-
-def correct_flags() -> None:
-    """Set torch's flags by this thread's modes, where an interrupt has struck one that was coming or going."""
-    others = [mode for mode in standing() if not type(mode).__module__.startswith("gfxgraph.capture")]
-    for name, sets in _FLAGS.items():
-        if hasattr(dispatch, name):
-            setattr(dispatch, name, any(map(sets, others)))
-    if hasattr(dispatch, _COMPILED):
-        dispatch.set_is_in_mode_without_ignore_compile_internals(getattr(dispatch, _COMPILED))
-
-
-def standing() -> list[Any]:
-    """The modes on this thread's stack, the lowest first."""
-    return [dispatch._get_dispatch_stack_at(i) for i in range(dispatch._len_torch_dispatch_stack())]
-
-
-def _take_out(over: list[Any]) -> None:
-    above: list[Any] = []
-    left = list(over)
-    while left and (top := _get_current_dispatch_mode()) is not None:
-        mode = _pop_mode()
-        if top in left:
-            left.remove(top)
-        else:
-            above.append(mode)
-    for mode in reversed(above):
-        _push_mode(mode)
-    over[:] = left
-
-
-# -- what a call of ours restores ------------------------------------------------------------------------------
-
-
 BASELINE: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
     (lambda: torch.cuda.current_stream(), lambda stream: torch.cuda.set_stream(stream)),
     (torch.is_grad_enabled, torch._C._set_grad_enabled),
@@ -207,7 +129,7 @@ BASELINE: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
     # Only switch on: the capture that switched it off may be over by now.
     (torch.autograd.is_multithreading_enabled, lambda was: was and torch._C._set_multithreading_enabled(True)),
     (lambda: torch.cuda.get_sync_debug_mode(), _wait_again),
-    (standing, put_back),
+    (modes.standing, modes.put_back),
 ]
 """What is read as a call of ours begins, with how it is put back; other files of this room add to it."""
 
@@ -256,8 +178,8 @@ def repair(everything: bool = True) -> None:
         if everything or session.is_left:
             session.abort(None)
     hush(False)
-    leave_modes()
-    correct_flags()
+    modes.leave_modes()
+    modes.correct_flags()
     if not process.sessions():
         capture_lock.give_left()
 

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -26,6 +25,7 @@ from gfxgraph.capture.patches import replaced
 from gfxgraph.capture.patches.torch_functions import STOCK
 from gfxgraph.capture.record.host_memory import HOST_DRAW, ON_HOST, host_generator
 from gfxgraph.capture.record.host_values import TrackedNumber, now
+from gfxgraph.capture.record.modes import as_now
 from gfxgraph.capture.record.overloads import outs, written
 from gfxgraph.capture.record.user_lines import place
 from gfxgraph.capture.replay.graph_tensors import flat, memory_of
@@ -82,7 +82,7 @@ def unsafe_op(
     foreign: list[Any] = []
 
     def again(out: object = None) -> HostStep:
-        call = func if spec is None else _as_now(func)
+        call = func if spec is None else as_now(func)
         step = HostStep(name, where, call, *(spec or (args, kwargs)), out, tuple(writes), tuple(foreign))
         step.takes_numbers = spec is not None
         step.filled = outs(func, kwargs) if schema is not None else ()
@@ -109,19 +109,6 @@ def unsafe_op(
     if row.kind is Kind.HOST_COPY:
         session.values.pin_lent(writes)
     return out
-
-
-def _as_now(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap ``func`` so that it runs under the autocast settings of now, wherever it is called."""
-    if not torch.is_autocast_enabled("cuda"):
-        return func
-    dtype = torch.get_autocast_dtype("cuda")
-
-    def called(*args: Any, **kwargs: Any) -> Any:
-        with torch.autocast("cuda", dtype, cache_enabled=False):
-            return func(*args, **kwargs)
-
-    return called
 
 
 def call_with_numbers(session: Session, func: Any, args: Any, kwargs: Any) -> Any:

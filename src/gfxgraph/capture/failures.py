@@ -207,10 +207,7 @@ def recover(session: Session, name: str, error: BaseException, again: Callable[[
     """Recover from a dead capture: run its tape eagerly into the same addresses, and continue after it."""
     tape = session.recorder.tape
     where = where_of(*place())
-    if WAS_DEAD in str(error):
-        session.recorder.note_opaque_of_the_dead(session.graph_handle)
-    else:
-        session.recorder.disown_nodes_of_the_dead(session.graph_handle)
+    session.recorder.note_nodes_of_the_dead(session.graph_handle, are_opaque=WAS_DEAD in str(error))
     if not tape.is_complete:
         raise session.failed(
             CaptureError(

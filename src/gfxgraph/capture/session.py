@@ -331,7 +331,7 @@ class Session:
         self.streams.join_collectives(recorder)
         recorder.note_opaque()  # after joining: the last launch on a side stream may be opaque
         if self.streams.status() is CaptureStatus.INVALIDATED:
-            recorder.note_opaque_of_the_dead(self.graph_handle)
+            recorder.note_nodes_of_the_dead(self.graph_handle, are_opaque=True)
         live = [(value, Layout.of(tensor) if tensor.is_cuda else tensor) for value, tensor in recorder.live_values()]
         self.make_room_for_threads()
         is_users = graph is self.graph_ref()

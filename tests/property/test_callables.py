@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gfxgraph.core.memory_budget import Held, to_evict
 from gfxgraph.core.constants import constant_key
-from gfxgraph.core.bucket_sizes import explicit
+from gfxgraph.core.bucket_sizes import Buckets
 from gfxgraph.callables.buckets import Dims
 from gfxgraph.callables.buckets import Unbounded
 from gfxgraph.callables.outputs import builder
@@ -76,7 +76,7 @@ def test_a_tree_is_built_again_around_other_tensors(tree):
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=8), st.integers(1, 250))
 def test_buckets_hold_what_they_are_picked_for(sizes, n):
     """The smallest that fits; None only above the largest; padding is never negative."""
-    picked = explicit(tuple(sorted(set(sizes)))).pick(n)
+    picked = Buckets(tuple(sizes)).pick(n)
     assert picked == min((s for s in sizes if s >= n), default=None)
     power = Unbounded().pick(n)
     assert n <= power < 2 * n or power == n == 1

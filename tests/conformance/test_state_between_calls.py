@@ -55,3 +55,49 @@ def test_a_cached_function_of_constants_stays_in_the_graph(platform):
     x = torch.ones(6, device="cuda")
     assert all(torch.equal(graphed(x), x * 3) for _ in range(3))
     assert graphed.stats()["replays"] == 2 and not graphed.stats()["pieces"]
+
+
+LIST_CHANGES = {
+    "an item": lambda factors: factors.__setitem__(1, 5.0),
+    "one more": lambda factors: factors.append(7.0),
+    "one less": lambda factors: factors.pop(),
+    "none left": lambda factors: factors.clear(),
+    "another order": lambda factors: factors.reverse(),
+    "all others": lambda factors: factors.__setitem__(slice(None), [4.0, 3.0]),
+    "longer than its room": lambda factors: factors.extend([2.0] * 100),
+}
+
+
+@pytest.mark.parametrize("change", LIST_CHANGES.values(), ids=list(LIST_CHANGES))
+@pytest.mark.parametrize("begin", [[2.0, 3.0], []], ids=["two", "none"])
+def test_every_change_of_a_list(platform, change, begin):
+    """A list of a closure is watched by words of its memory: each change is seen, and an unchanged list replays."""
+    factors = list(begin)
+
+    def scaled(x):
+        for factor in factors:
+            x = x * factor
+        return x + len(factors)
+
+    graphed, x = gfxgraph.graphed(scaled), torch.ones(4, device="cuda")
+    for _ in range(3):
+        assert torch.equal(graphed(x), scaled(x))
+    assert graphed.stats()["replays"] == 2
+    if begin or change in (LIST_CHANGES["one more"], LIST_CHANGES["all others"]):
+        change(factors)
+    assert torch.equal(graphed(x), scaled(x))
+
+
+def test_what_a_capture_puts_in_place_of_torchs_is_no_change(platform):
+    """A function that names a method which captures replace is traced once."""
+
+    def step(x):
+        if x.dim() > 5:
+            return x.item()
+        return x * 2
+
+    graphed, x = gfxgraph.graphed(step), torch.ones(4, device="cuda")
+    for _ in range(4):
+        assert torch.equal(graphed(x), x * 2)
+    stats = graphed.stats()
+    assert (stats["captures"], stats["replays"], sum(stats["eager"].values())) == (1, 3, 1)

@@ -210,20 +210,21 @@ class Configured:
         seen: Seen = {} if front is None else front.seen
         # Other threads' compilations have Dynamo's own rules: they wait here, as they would inside.
         lock = torch._dynamo.convert_frame.compile_lock
-        with lock, Waiting(), contextlib.ExitStack() as changes, warnings.catch_warnings():
-            for name, value in settings.items():
-                put(changes, known, name, value)
-            for each in shielded:
-                put(changes, each, "_torchdynamo_disable", False)
-            _quieten(changes)
-            _leave_uncollected(changes)
-            correct(changes, errors, seen)
-            made = self._callback(*args, **kwargs)
-        reason = getattr(made, "skip_reason", None)
-        if reason and local.skipped is not None:
-            local.skipped.append(said(str(errors[-1])) if errors else reason)
-        if front is not None:
-            front.note_frame(args[0], made, n_before)
+        with lock, contextlib.ExitStack() as uncollected:
+            _leave_uncollected(uncollected)
+            with Waiting(), contextlib.ExitStack() as changes, warnings.catch_warnings():
+                for name, value in settings.items():
+                    put(changes, known, name, value)
+                for each in shielded:
+                    put(changes, each, "_torchdynamo_disable", False)
+                _quieten(changes)
+                correct(changes, errors, seen)
+                made = self._callback(*args, **kwargs)
+            reason = getattr(made, "skip_reason", None)
+            if reason and local.skipped is not None:
+                local.skipped.append(said(str(errors[-1])) if errors else reason)
+            if front is not None:
+                front.note_frame(args[0], made, n_before)
         return made
 
 
@@ -465,14 +466,20 @@ class Frontend:
     # -- ways to run a call ---------------------------------------------------------------------------
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the call as Dynamo's code, with its graphs as they are."""
+        """Run a call in a known world as Dynamo's code, with its graphs as they are: in a capture, say.
+
+        A capture has functions of its own in the place of torch's, which would seem to be changes of the world.
+        """
         with raw():
-            return self.pieces(*args, **kwargs)
+            return self._run(self._compiled, args, kwargs)
 
     def pieces(self, *args: Any, **kwargs: Any) -> Any:
         """Run the call as Dynamo's code, with each of its graphs captured on its own."""
+        return self._run(self._code(), args, kwargs)
+
+    def _run(self, code: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
-            return self._code()(*args, **kwargs)
+            return code(*args, **kwargs)
         except Exception:
             self._take_up()
             raise
@@ -558,6 +565,7 @@ class Frontend:
             versions = _Versions()
             known_before = list(self._entries)
             try:
+                self._code()
                 with versions:
                     result = self.run(*args, **kwargs)
             except Exception:

@@ -41,7 +41,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.callables.trace.memory_words import differ, tag_of, word_of, words_of
+from gfxgraph.callables.trace.memory_words import differ, tag_of, word_of, words_of, words_of_list
 
 NOTHING = object()
 _NAMES_OF_READERS = frozenset(("super", "object", "__getattribute__"))
@@ -192,11 +192,17 @@ class Watch:
         """Watch a container's content."""
         if isinstance(value, dict):
             self.watch(value, None)
-        elif id(value) not in self._done:
-            self._done.add(id(value))
-            kept, items = self._name(value), self._name(tuple(value))
+            return
+        items = tuple(value)
+        found = words_of_list(value) if isinstance(value, list) else None
+        if found is None:
             self.names.update(all_=all, map_=map, is_=operator.is_)
-            self.lines.append(f"if len({kept}) != {len(value)} or not all_(map_(is_, {kept}, {items})): return False")
+            differs = f"len({{0}}) != {len(items)} or not all_(map_(is_, {{0}}, {{1}}))"
+            self.compare(("items", id(value)), value, items, differs)
+        else:
+            self.words += found[0]
+            self.words_behind += found[1]
+            self.held += (value, items)
 
     def is_found_plainly(self, owner: Any, name: str) -> bool:
         """Whether an attribute is only looked up in the object and its class.

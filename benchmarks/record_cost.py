@@ -32,7 +32,8 @@ class Session:
     def __init__(self) -> None:
         self.state, self.device_index = process.require(), 0
         self.policy = OnUnsafe.SPLIT
-        self.values = SimpleNamespace(tainted={})
+        self.values = SimpleNamespace(tainted={}, has_given=False, has_symbols=False)
+        self.moving = SimpleNamespace(operation=lambda *args: None)
         self.n_asked = 0
 
     def frontier_reader(self, stream: int) -> Any:

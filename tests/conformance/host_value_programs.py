@@ -92,7 +92,7 @@ def clip_by_norm(x):
     return x * min(1.0, 2.0 / (x.norm().item() + 1e-6))
 
 
-@guarded
+@right
 def parts_of_a_chosen_row(x):
     rows = x.clone().view(3, 2)
     order = rows[:, 0].argsort()
@@ -100,7 +100,7 @@ def parts_of_a_chosen_row(x):
     return row[0] - row[1], rows[order[1:]] * 2
 
 
-@guarded
+@right
 def a_number_of_what_a_chosen_row_gave(x):
     rows = x.clone().view(3, 2)
     i = x[0].long().clamp(0, 2).item()
@@ -114,7 +114,7 @@ def chained_arithmetic(x):
     return (x - b) / (a - b + 1e-9) + (a * b) // 3 + abs(a - b) ** 0.5 + (-a) % 7
 
 
-@guarded
+@right
 def divmod_and_round(x):
     q, r = divmod(x.sum().item(), 3)
     return x * q + r + round(x.mean().item(), 2) + round(x.mean().item())
@@ -176,13 +176,13 @@ def long_expression(x):
     return x * total
 
 
-@guarded
+@right
 def whole_numbers(x):
     n = (x > 0).sum().item()
     return x * n + n // 2 + (n << 1) + (n & 1) + n % 3 + n**2 + (~n)
 
 
-@guarded
+@right
 def means_over_counts(x):
     n = (x > 0).sum().item()
     return x.clamp(min=0).sum() / max(n, 1)
@@ -302,18 +302,18 @@ def to_list(x):
     return x * a[0] + sum(a) / len(a) + max(a) - min(a)
 
 
-@guarded
+@right
 def nested_list(x):
     rows = x.view(2, 3).tolist()
     return x * rows[1][2] + sum(sum(row) for row in rows)
 
 
-@guarded
+@right
 def list_and_back(x):
     return torch.tensor([v * 2 for v in x.tolist()], device="cuda") + 1
 
 
-@guarded
+@right
 def host_list(x):
     return x * x.cpu().tolist()[1] + x.cpu()[2].item()
 
@@ -324,13 +324,13 @@ def host_copy_computed(x):
     return x + (c * 2).max().item() + (c.sum() / 3).to("cuda")
 
 
-@guarded
+@right
 def unpacked(x):
     a, b, *rest = x.tolist()
     return x * a + b - rest[-1]
 
 
-@guarded
+@right
 def comprehension(x):
     return torch.stack([x * v for v in x.tolist()[:3]])
 
@@ -540,18 +540,18 @@ def indexed(x):
     return x[int(x.argmax())] * x
 
 
-@guarded
+@right
 def indexed_by_item(x):
     return x * 1 + x[x.argmax().item()]
 
 
-@guarded
+@right
 def sliced(x):
     n = (x > 0).sum().item()
     return x[:n].sum() + x[max(n - 1, 0) :].sum()
 
 
-@guarded
+@right
 def indexed_by_tensor(x):
     i = x.long().abs().sum() % 5
     y = x.clone()
@@ -561,7 +561,7 @@ def indexed_by_tensor(x):
     return x[i] * 2, rows[1, i] + 1, x[x.cpu().argmax()], rows[:, i.int()], y
 
 
-@guarded
+@right
 def sized(x):
     n = (x > 0).sum().item()
     return torch.zeros(n, device="cuda").sum() + torch.ones(n + 1, device="cuda").sum()
@@ -574,7 +574,7 @@ def as_range(x):
     return x
 
 
-@guarded
+@right
 def windowed(x):
     i = x.argmax().item()
     y = x.clone()
@@ -585,35 +585,35 @@ def windowed(x):
     return y, window, x.narrow(0, i // 2, 2) + 1, x.select(0, i) + 1, x.roll(i), x.topk(i % 3 + 1).values
 
 
-@guarded
+@right
 def halves(x):
     n = (x > 0).sum().item()
     first, second = x.split([3, 3])
     return torch.cat([first, second[: n % 3]]), x.view(2, 3).sum(dim=n % 2), x.repeat_interleave(n + 1).mean()
 
 
-@guarded
+@right
 def arange_of(x):
     return torch.arange((x > 0).sum().item(), device="cuda").sum() + x
 
 
-@guarded
+@right
 def repeated(x):
     n = (x > 0).sum().item()
     return x.repeat(n + 1).sum() + x.expand(n + 1, 6).sum() + x.view(1, -1).repeat_interleave(n + 1, dim=0).sum()
 
 
-@guarded
+@right
 def rolled(x):
     return x.roll((x > 0).sum().item())
 
 
-@guarded
+@right
 def along_dim(x):
     return x.view(2, 3).sum(dim=(x > 0).sum().item() % 2)
 
 
-@guarded
+@right
 def top_few(x):
     return x.topk((x > 0).sum().item() % 5 + 1).values.sum()
 
@@ -641,7 +641,7 @@ def copied(x):
     return x * copy.deepcopy(x.sum().item())
 
 
-@guarded
+@right
 def exact_ratio(x):
     a, b = x.sum().item().as_integer_ratio()
     return x * (a / b)
@@ -698,22 +698,22 @@ def typed(x):
 # -- shapes that depend on data ------------------------------------------------------------------------------------------
 
 
-@guarded
+@right
 def unique_values(x):
     return torch.unique(x).sum()
 
 
-@guarded
+@right
 def mask_sum(x):
     return x[x > 0].sum()
 
 
-@guarded
+@right
 def mask_to_result(x):
     return x[x > 0] * 2
 
 
-@guarded
+@right
 def mask_mean(x):
     return x[x > 0].mean() + x.masked_select(x < 1).sum()
 
@@ -724,7 +724,7 @@ def mask_size(x):
     return y.sum() / max(y.numel(), 1) + y.shape[0] + len(y)
 
 
-@guarded
+@right
 def nonzero_index(x):
     i = (x > 0).nonzero(as_tuple=True)[0]
     return x.index_select(0, i).sum() + torch.zeros_like(x).index_add_(0, i, x[i])
@@ -733,18 +733,18 @@ def nonzero_index(x):
 # -- the same memory by other ways, and errors of operations -------------------------------------------------------
 
 
-@guarded
+@right
 def summed_by_python(x):
     return x / (sum(x.tolist()) + 100), x * sum(map(abs, x.tolist()))
 
 
-@guarded
+@right
 def other_calls_with_sizes(x):
     n = (x > 0).sum().item() + 1
     return x.broadcast_to((n, 6)), F.interpolate(x.view(1, 1, 6), size=n), x.kthvalue(min(n, 6)).values
 
 
-@guarded
+@right
 def errors_that_are_no_surprise(x):
     made = []
     for wrong in (
@@ -795,7 +795,7 @@ def numpy_by_force(x):
     return torch.from_numpy(x.numpy(force=True) * 2).cuda(), x * float(x[x > 0.7].numpy(force=True).sum())
 
 
-@right
+@guarded
 def computed_by_python_functions(x):
     one, two, three = x.cpu(), x.cpu(), x.cpu()
     one.apply_(lambda v: v * 2)
@@ -851,20 +851,20 @@ def mask_into_a_given_tensor(x):
     return picked * 2, places + 1
 
 
-@guarded
+@right
 def mask_written(x):
     y = x.clone()
     y[x > 0] = x[x > 0] * 2
     return y
 
 
-@guarded
+@right
 def mask_counted(x):
     y = x[x > 0]
     return y.sum() / max(y.numel(), 1) + x * (x > 1).nonzero().size(0)
 
 
-@guarded
+@right
 def mask_chained(x):
     y = x[x > 0]
     z = torch.cat([y * 2, x])
@@ -879,7 +879,7 @@ def mask_chained(x):
     )
 
 
-@guarded
+@right
 def mask_outside_changed(x):
     total = torch.zeros(6, device="cuda")
     kept = x[x > 0]
@@ -889,7 +889,7 @@ def mask_outside_changed(x):
     return total / scale, kept * scale, kept.cpu().sum().cuda()
 
 
-@guarded
+@right
 def unique_counts(x):
     values, inverse, counts = torch.unique(x.round(), return_inverse=True, return_counts=True)
     return values[inverse], counts.max() + inverse.sum(), values
@@ -1050,7 +1050,7 @@ def rows_by_number():
 # -- what takes nothing but plain numbers ------------------------------------------------------------------------
 
 
-@guarded
+@refused
 def powers_modulo(x):
     n = (x > 0).sum().item()
     return x + pow(2, n, 7) + pow(3, 5, n + 2) + pow(n, 2, 5)
@@ -1078,7 +1078,7 @@ def durations(x):
     return x + pause.total_seconds() + time.gmtime(seconds).tm_sec
 
 
-@guarded
+@refused
 def exact_types(x):
     v, n = x.max().item(), (x > 0).sum().item()
     table = {float: 1.0, int: 2.0}
@@ -1117,13 +1117,13 @@ def c_code_of_many_kinds(x):
     return x + doubled + marshal.loads(marshal.dumps(v)) + len(recent) + lock.locked()
 
 
-@guarded
+@refused
 def seeds(x):
     n = x.min().long().item()
     return x + random.Random(n).random() + float(np.random.default_rng(abs(n)).random())
 
 
-@guarded
+@refused
 def statistics_of_mixed_numbers(x):
     v = x.max().item()
     return x + statistics.mean([v, 1.0, 2]) + float(statistics.variance([*x.int().tolist(), 0.5]))
@@ -1394,13 +1394,13 @@ def a_context_variable(x):
         _temperature.reset(token)
 
 
-@guarded
+@right
 def a_host_table_of_tensors(x):
     table = torch.tensor([1.0, 2.0, 4.0])
     return x * table[(x > 0).sum().item() % 3].item()
 
 
-@guarded
+@right
 def layers_sized_by_values(x):
     n = (x > 0).sum().item() + 1
     return F.interpolate(x[None, None], size=n)[0, 0], F.pad(x, (n, 0))
@@ -1482,7 +1482,7 @@ def filled_by_count(x):
     return kept * 2
 
 
-@guarded
+@right
 def transposed_in_place(x):
     places, kept = (x.view(3, 2) > 0.2).nonzero(), x[x > 0]
     kept.unsqueeze_(0)
@@ -1689,7 +1689,7 @@ def size_that_the_callers_call_takes(x):
     return torch.ones(_count(x), 3, device=x.device) * 2
 
 
-@guarded
+@right
 def sizes_for_functions_that_were_bound_before(x):
     new, pad = x.new_ones, F.pad
     n = x[x > 0.7].numel()
@@ -1719,7 +1719,7 @@ def item_changed_by_a_mode(x):
         return x * x.max().item()
 
 
-@guarded
+@right
 def list_changed_by_a_mode(x):
     with _Changing():
         return x * x.tolist()[1]
@@ -1738,7 +1738,7 @@ class _Shifting(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-@guarded
+@right
 def index_changed_by_a_mode(x):
     with _Shifting():
         return x * x[x.argmax()]
@@ -1837,13 +1837,13 @@ def jagged_rows_pooled(x):
     return torch.nested.to_padded_tensor(rows, 0.0, output_size=(3, 2, 2)).sum(1)
 
 
-@guarded
+@right
 def branch_operator_over_a_mask_result(x):
     y = x[x > 0.7]
     return torch.ops.higher_order.cond(y.sum() > 3, lambda y: y * 2, lambda y: y + 1, (y,))
 
 
-@guarded
+@right
 def numbers_by_keyword_beside_a_mask_result(x):
     return torch.clamp(input=x[x > 0.7], min=0.1, max=x.mean().item()).sum()
 

@@ -201,9 +201,9 @@ def relaid_argument(x):
 
 def relaid_after_reads(x):
     y = x * 2
-    corner = y[0, 1].item()
+    rows = y.tolist()
     y.t_()
-    z = y * corner
+    z = y * rows[0][1]
     total = z.sum().item()
     y.t_()
     return y * total + z

@@ -191,7 +191,7 @@ def test_all_work_after_the_first_split(capture):
     x = ones(4)
 
     def body():
-        x.cpu()
+        x.tolist()
         return x * 2
 
     replays_as_eager(capture, body, x)

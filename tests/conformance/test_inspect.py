@@ -50,6 +50,7 @@ def test_a_split_says_why_and_what_to_write_instead(capture):
 
     graph, _ = capture(body)
     (seen,) = graph.explain()
+    # What follows is a graph again, or a host step of its own where it moves with the count (capture/record/dynamic_shapes.py).
     assert [step.kind for step in seen.steps][:2] == ["graph", "operation"] and len(seen.steps) == 3
     host = seen.host_steps[0]
     assert host.op == "aten::index" and host.where.startswith(__file__)

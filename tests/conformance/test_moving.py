@@ -1,4 +1,4 @@
-"""Results whose shape depends on data, and calls that replays repeat with a number, where others meet them."""
+"""Tensors whose shape depends on data, where other captures and autograd meet them."""
 
 from __future__ import annotations
 
@@ -11,30 +11,58 @@ pytestmark = [pytest.mark.any_platform, pytest.mark.usefixtures("nothing_compile
 FEW, MANY, OTHERS = [-1.0, 2.0, 3.0, -4.0], [1.0, 2.0, 3.0, -4.0], [5.0, -2.0, -3.0, 7.0]
 
 
-def test_a_result_of_another_size_is_refused(platform):
-    """It keeps its shape of the capture, which the replay's error names with the line, as other graphs rely on it."""
+@pytest.fixture
+def positives(platform):
+    """A graph that computes ``x[x > 0] * 2``, of two elements when captured, and a function that gives it an ``x``."""
     x = torch.tensor(FEW, device="cuda")
-    graph, other = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        kept = x[x > 0] * 2  # the line
+        kept = x[x > 0] * 2
+
+    def replay(values):
+        x.copy_(torch.tensor(values))
+        graph.replay()
+        return [2 * v for v in values if v > 0]
+
+    return kept, replay
+
+
+def test_another_capture_that_reads_it_fixes_it(positives):
+    """Right for its shape of then, in both; for others the graph that computes it says that it cannot."""
+    kept, replay = positives
+    assert replay(MANY) == kept.tolist()
+    replay(FEW)
+    other = torch.cuda.CUDAGraph()
     with torch.cuda.graph(other):
         total = kept.sum() + 1
-    line = next(n for n, text in enumerate(open(__file__), 1) if text.rstrip().endswith("# the line"))
     for values in (FEW, MANY, OTHERS, [1.0, 1.0, 1.0, 1.0], FEW):
         want = [2 * v for v in values if v > 0]
-        x.copy_(torch.tensor(values))
         if len(want) == 2:
-            graph.replay()
+            assert replay(values) == kept.tolist() == want
             other.replay()
-            assert kept.tolist() == want and total.item() == sum(want) + 1
+            assert total.item() == sum(want) + 1
         else:
             with pytest.raises(gfxgraph.GuardMismatch, match=r"shape_guard_mismatch") as caught:
-                graph.replay()
-            assert f"test_moving.py:{line}" in str(caught.value) and f"({len(want)},)" in str(caught.value)
+                replay(values)
+            assert "test_moving.py:20" in str(caught.value) and f"({len(want)},)" in str(caught.value)
+
+
+def test_a_view_taken_between_captures_is_known(positives):
+    """So is a part of the tensor, by its memory."""
+    kept, replay = positives
+    part = kept[1:]
+    other = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(other):
+        double = part * 2
+    want = replay(OTHERS)
+    other.replay()
+    assert double.tolist() == [2 * want[1]]
+    with pytest.raises(gfxgraph.GuardMismatch):
+        replay(MANY)
 
 
 def test_a_part_of_a_tensor_that_stays_is_not_written(platform):
-    """A row at a place that Python read, which another capture reads: nothing is copied over the tensor."""
+    """A view at a place that changes, which another capture reads: nothing is copied over the tensor."""
     rows = torch.arange(6.0, device="cuda").reshape(3, 2)
     which = torch.zeros((), dtype=torch.long, device="cuda")
     first, other = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
@@ -50,6 +78,25 @@ def test_a_part_of_a_tensor_that_stays_is_not_written(platform):
     first.replay()
     other.replay()
     assert double.tolist() == [0.0, 2.0]
+
+
+def test_moved_while_a_capture_replays_it(positives):
+    """A graph replayed inside another capture, which reads its result: likewise."""
+    first = torch.cuda.CUDAGraph()
+    x = torch.tensor(FEW, device="cuda")
+    with torch.cuda.graph(first):
+        mine = x[x > 0] * 3
+    outer = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(outer):
+        before = mine.sum()
+        first.replay()
+        after = mine.sum()
+    x.copy_(torch.tensor(OTHERS))
+    outer.replay()
+    assert before.item() == 15.0 and after.item() == 36.0
+    x.copy_(torch.tensor(MANY))
+    with pytest.raises(gfxgraph.GuardMismatch):
+        outer.replay()
 
 
 def test_what_autograd_keeps_does_not_move(platform):
@@ -82,22 +129,20 @@ def test_replays_know_the_autocast_of_the_capture(platform):
     x = torch.tensor(FEW, device="cuda")
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        v = x.sum().item()
-        full = torch.addmm(rows[:, :4], rows, rows.t(), beta=v)
+        full = rows[x > 0] @ rows.t()
         with torch.autocast("cuda", dtype=torch.bfloat16):
-            half = torch.addmm(rows[:, :4], rows, rows.t(), beta=v)
+            half = rows[x > 0] @ rows.t()
     for values in (FEW, MANY):
         x.copy_(torch.tensor(values))
         with torch.autocast("cuda", dtype=torch.float16):
             graph.replay()
-        assert torch.equal(full, torch.addmm(rows[:, :4], rows, rows.t(), beta=sum(values)))
-        low = rows.bfloat16()
-        assert half.dtype is torch.bfloat16
-        assert torch.equal(half, torch.addmm(low[:, :4], low, low.t(), beta=sum(values)))
+        picked = rows[x > 0]
+        assert torch.equal(full, picked @ rows.t()) and half.dtype is torch.bfloat16
+        assert torch.equal(half, picked.bfloat16() @ rows.bfloat16().t())
 
 
 def test_an_error_in_a_call_leaves_no_mode(platform):
-    """A call that ends the capture: torch's stack of modes is as it was."""
+    """A call with a moving tensor that ends the capture: torch's stack of modes is as it was."""
     x = torch.arange(4.0, device="cuda")
     with pytest.raises(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph()):
         x[x > 1].view(1000, -1)
@@ -136,13 +181,13 @@ def test_an_error_after_one_that_the_program_caught_is_its_own(platform):
     assert counts.tolist() == [1.0, 1.0]
 
 
-def test_a_draw_with_a_number_leaves_its_generator(platform):
+def test_a_draw_of_a_changing_size_leaves_its_generator(platform):
     """The capture computes nothing, and each replay draws on from a generator that the graph does not know."""
     mine, twin = (torch.Generator("cuda").manual_seed(3) for _ in range(2))
     x, before = torch.arange(6.0, device="cuda"), mine.get_state()
 
     def drawn(generator):
-        return torch.empty_like(x).exponential_(x.max().item(), generator=generator)
+        return torch.empty_like(x[x > 2]).exponential_(generator=generator)
 
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

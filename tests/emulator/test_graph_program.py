@@ -64,7 +64,7 @@ def facts(said: str) -> dict[str, list[int]]:
     return {name: [int(value) for value in values.split()] for name, values in pairs}
 
 
-@pytest.mark.parametrize("how", ["plain", "preload"])
+@pytest.mark.parametrize("how", ["plain", "preload", "preload, a new exec at each update"])
 def test_a_program_with_graphs(
     how: str,
     emulator: list[str],  # noqa: F811
@@ -74,16 +74,18 @@ def test_a_program_with_graphs(
 ) -> None:
     report = tmp_path / "report.json"
     environ = dict(os.environ)
-    if how == "preload":
+    if how != "plain":
         library = request.getfixturevalue("build") / "libgfxgraph_preload.so"
         environ |= {"LD_PRELOAD": str(library), "GFXGRAPH_PRELOAD_REPORT": str(report)}
+        environ |= {"GFXGRAPH_PRELOAD_UPDATE_BUDGET": "1"} if how != "preload" else {}
     done = started([*emulator, str(program)], environ)
     assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}{done.stderr}"
     found = facts(done.stdout)
     leaves_invalid = found.pop("hip")[0] < 7_14_00000
     after = {f"after {name}": LOST if leaves_invalid or name == "a stream not joined" else WORKS for name in FAILED}
-    if how == "preload":
+    if how != "plain":
         after = dict.fromkeys(after, WORKS)
         told = json.loads(report.read_text())
         assert told["captures_failed"] == len(FAILED) and told["not_recorded"] == {}
+        assert (told["rebuilds"] > 0) is (how != "preload")
     assert found == {**RESULTS, **FAILED, **after}

@@ -229,22 +229,3 @@ def test_real_graphs_are_run_node_by_node(
     assert report["fallback"]["instantiate"] == 1
     assert report["fallback"]["nodes"] == (5 if name in scenarios.NEED_KERNELS else 2)
     _outcomes[f"{name}, node by node"] = {"passed": True, "fallback": report["fallback"]}
-
-
-def test_a_worn_exec_is_replaced_on_real_hip(
-    emulator: list[str],  # noqa: F811
-    kernels: tuple[str, str],  # noqa: F811
-    preload: Path,
-    tmp_path: Path,
-) -> None:
-    """Every second update makes a fresh exec; node handles and results hold."""
-    _, report, _ = run(
-        emulator,
-        preload,
-        tmp_path,
-        str(HERE / "scenarios.py"),
-        "arguments",
-        *kernels,
-        GFXGRAPH_PRELOAD_UPDATE_BUDGET="2",
-    )
-    assert report["rebuilds"] == 3

@@ -124,7 +124,7 @@ def host_memory(x: Any, kept: dict[str, Any]) -> None:
     captured(body)[0].replay()
 
 
-def chosen(x: Any, kept: dict[str, Any]) -> None:
+def moving(x: Any, kept: dict[str, Any]) -> None:
     def body() -> Any:
         chosen = x[x > 0]
         table = torch.zeros(4, 8, device="cuda")
@@ -151,7 +151,7 @@ def scaled(x: Any, kept: dict[str, Any]) -> None:
     captured(body)[0].replay()
 
 
-VALUES = (host_values, host_memory, chosen, scaled)
+VALUES = (host_values, host_memory, moving, scaled)
 FAST = (capture, replay, split, nested, random_numbers, clean_up, graphed_first, graphed_replay, *VALUES)
 SLOW = (training, graphed_traced)
 

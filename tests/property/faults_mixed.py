@@ -136,7 +136,7 @@ MIXED: tuple[Callable[..., None], ...] = (
     faults.split,
     faults.nested,
     faults.host_values,
-    faults.chosen,
+    faults.moving,
     faults.scaled,
     faults.graphed_first,
     faults.graphed_traced,

@@ -25,7 +25,8 @@ from torch import Tensor
 from gfxgraph.capture import capture_lock, failures
 from gfxgraph.capture.patches import replaced
 from gfxgraph.capture.patches.optimizers import OptimizersBefore
-from gfxgraph.capture.record import splits
+from gfxgraph.capture.record import dynamic_shapes, splits
+from gfxgraph.capture.record.dynamic_shapes import MovingTensors
 from gfxgraph.capture.record.host_memory import HostReads
 from gfxgraph.capture.record.host_values import HostValues
 from gfxgraph.capture.record.modes import enter_mode, forget_mode, leave_modes
@@ -70,7 +71,6 @@ class Session:
     """The capture of one graph object, from capture_begin to capture_end."""
 
     unsafe_op = splits.unsafe_op
-    call_with_numbers = splits.call_with_numbers
     split = splits.split
     host_call = splits.host_call
     replay_inside = splits.replay_inside
@@ -100,6 +100,7 @@ class Session:
         self.rollback = Rollback()
         self.generators = Generators(self.device_index, self.state.base, generators)
         self.values = HostValues(self)
+        self.moving = MovingTensors(self)
         self.host = HostReads()
         self.optimizers = OptimizersBefore()
         self.program = Program(bare_launch(self.state.base), numbers=self.values.numbers)
@@ -147,6 +148,7 @@ class Session:
             # Before the first segment opens: garbage collected inside it could destroy a graph.
             replaced.enter(self, SourcePlace(self.begun_at))
             undo.note(self._settle_random_states)
+            undo.note(self.moving.stop)
             undo.note(self._discard_segment)
             undo.note(self.thread_undo.take_back)
             self.thread_undo.note(self.make_room_for_threads)
@@ -476,6 +478,7 @@ class Session:
             # By address: the memory is pinned through ``externals``, or belongs to a pool and must not be pinned.
             step.mutated = tuple(Layout.of(t) if isinstance(t, Tensor) and t.is_cuda else t for t in step.mutated)
         program.addresses = {value.address for step in program.segments for value, _ in step.live if value.address}
+        dynamic_shapes.fix_for(program.steps, self.recorder.externals)
         needed = self.values.needed_reads(program.steps)
         program.steps = [s for s in program.steps if not isinstance(s, ReadStep) or s.index in needed]
         if self.policy is not OnUnsafe.RAISE:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from gfxgraph.core.expressions import among
 from gfxgraph.types import Where
 
 
@@ -160,26 +161,21 @@ class Tape:
         return not self.opaque
 
 
-def leaves(spec: Any, kind: type = TapeValue) -> Iterator[Any]:
-    """Every value in an argument or output structure, in order; or everything of exactly another type."""
-    found = type(spec)
-    if found is kind:
-        yield spec
-    elif found is list or found is tuple:
-        for part in spec:
-            yield from leaves(part, kind)
-    elif found is dict:
-        for part in spec.values():
-            yield from leaves(part, kind)
+_VALUES: frozenset[type] = frozenset({TapeValue})
 
 
-def substitute(spec: Any, env: Callable[[Any], Any], kind: type = TapeValue) -> Any:
-    """The structure with each such value replaced by ``env(value)``."""
-    found = type(spec)
-    if found is kind:
+def leaves(spec: Any) -> Iterator[TapeValue]:
+    """Every value in an argument or output structure, in order."""
+    return among(_VALUES, spec)
+
+
+def substitute(spec: Any, env: Callable[[TapeValue], Any]) -> Any:
+    """The structure with each value replaced by ``env(value)``."""
+    kind = type(spec)
+    if kind is TapeValue:
         return env(spec)
-    if found is list or found is tuple:
-        return found(substitute(item, env, kind) for item in spec)
-    if found is dict:
-        return {name: substitute(item, env, kind) for name, item in spec.items()}
+    if kind is list or kind is tuple:
+        return kind(substitute(item, env) for item in spec)
+    if kind is dict:
+        return {name: substitute(item, env) for name, item in spec.items()}
     return spec

@@ -6,6 +6,8 @@ that computes the same bits. The forms are few and written down here; an operati
 
     x + n, x - n, x * n, comparisons   the number is rounded to the type that the operation computes in, as its kernel
                                        rounds it
+    what else takes a tensor there     the same, where the device has the number's bits
+    full(shape, n), tensor([n]), ...   the tensor, repeated; ``arange(n, n + 4)`` counts on from it
     x / n, n / x, and halves           kernels differ from device to device: the device is asked which of a few forms
                                        has its bits; if none has, the operation has none
     x[n], x[n:n+4]                     is an ``index_select``, where nobody can tell a view from a copy
@@ -17,6 +19,7 @@ reaches the device: ``Ranges`` are checked at each call.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 from collections.abc import Callable, Mapping
@@ -25,13 +28,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 _HALVES = (torch.float16, torch.bfloat16)
 _ARITHMETIC = {"add", "sub", "mul"}
 _IN_PLACE = {"iadd", "isub", "imul", "add_", "sub_", "mul_"}
 _COMPARISONS = {"lt", "le", "gt", "ge", "eq", "ne"}
 _DIVISIONS = {"truediv", "div", "true_divide"}
+_CREATIONS = {"full", "full_like", "new_full", "tensor", "arange"}
 _READERS = {
     *_ARITHMETIC, *_COMPARISONS, *_DIVISIONS, "matmul", "sqrt", "exp", "log", "sin", "cos", "rsqrt", "pow", "neg",
     "sum", "mean", "abs", "tanh", "sigmoid", "cat", "stack",
@@ -79,43 +83,73 @@ class OnDevice:
             return self._indexing(node, name, index if isinstance(index, tuple) else (index,))
         if name == "select" and len(node.args) == 3 and type(node.args[1]) is int and node.args[1] >= 0:
             return self._indexing(node, "getitem", (*[slice(None)] * node.args[1], node.args[2]))
-        if node.kwargs or len(node.args) != 2 or (node.op == "call_function" and not _is_plain(node.target)):
-            return None
-        return self._binary(node, name)
+        if name in _CREATIONS:
+            return self._created(node, name)
+        is_binary = not node.kwargs and len(node.args) == 2 and (node.op == "call_method" or _is_plain(node.target))
+        return (self._binary(node, name) if is_binary else None) or self._taking_a_tensor(node, name)
 
-    def _binary(self, node: fx.Node, name: str) -> Any:
+    def _binary(self, node: fx.Node, name: str) -> Form | None:
+        """A division, or arithmetic of halves: in the form that has the bits."""
         at = next((i for i, each in enumerate(node.args) if each in self._numbers), -1)
         number, other, out = node.args[at], node.args[1 - at], _value(node)
         x, n = _value(other), _value(number)
         if not (isinstance(x, Tensor) and isinstance(out, Tensor)) or other in self._numbers or not x.is_cuda:
             return None
         is_float = isinstance(n, (torch.SymFloat, float))
-        computed = torch.result_type(x, 1.0 if is_float else 1)
-        if name in _DIVISIONS or name in _ARITHMETIC and computed in _HALVES:
-            form = _measured(name, at, x.dtype, out.dtype, is_float, x.device)
-            return (self._as(form, other, number), []) if form is not None else None
-        if computed in _HALVES:
+        is_half = torch.result_type(x, 1.0 if is_float else 1) in _HALVES
+        if name not in _DIVISIONS and not (name in _ARITHMETIC and is_half):
             return None
-        is_in_place = name in _IN_PLACE and at == 1 and computed is x.dtype
-        if name in _COMPARISONS or is_in_place or name in _ARITHMETIC and computed is out.dtype:
-            return self._with(node, at, number, computed), []
-        return None
+        form = _measured(name, at, x.dtype, out.dtype, is_float, x.device)
+        return (lambda graph, made: graph.call_function(form, (made[other], made[number])), []) if form else None
 
-    @staticmethod
-    def _with(node: fx.Node, at: int, number: Any, dtype: torch.dtype) -> Any:
+    def _taking_a_tensor(self, node: fx.Node, name: str) -> Form | None:
+        """With a tensor in the number's place, of the type in which it is computed."""
+        out, given = _value(node), {**dict(enumerate(node.args)), **node.kwargs}
+        places = [place for place, each in given.items() if each in self._numbers]
+        tensors = {place: value for place, each in given.items() if isinstance(value := _value(each), Tensor)}
+        rest = tuple((place, each) for place, each in given.items() if place not in tensors and place not in places)
+        if len(places) != 1 or not tensors or not isinstance(out, Tensor) or not out.is_cuda:
+            return None
+        if (
+            any(isinstance(each, (fx.Node, list, slice)) for _, each in rest)
+            or out.requires_grad
+            and name not in _ARITHMETIC
+        ):
+            return None
+        is_float = isinstance(_value(given[places[0]]), (torch.SymFloat, float))
+        first = next(iter(tensors.values()))
+        dtype = torch.result_type(first, 1.0 if is_float else 1) if out.dtype is torch.bool else out.dtype
+        kinds = tuple((place, each.dtype, each.dim() > 0) for place, each in tensors.items())
+        asked = (node.op, node.target, places[0], kinds, rest, dtype, is_float, out.device)
+        if dtype in _HALVES or not _has_the_same_bits(*asked):
+            return None
+
         def emit(graph: fx.Graph, made: Mapping[fx.Node, fx.Node]) -> fx.Node:
-            args = [made.get(each, each) for each in node.args]
-            args[at] = graph.call_method("to", (made[number], dtype))
-            return graph.create_node(node.op, node.target, tuple(args))
+            number = graph.call_method("to", (made[given[places[0]]], dtype))
+            moved = {**made, given[places[0]]: number}
+            args, kwargs = fx.map_arg((node.args, node.kwargs), lambda each: moved.get(each, each))
+            return graph.create_node(node.op, node.target, args, kwargs)
 
-        return emit
+        return emit, []
 
-    @staticmethod
-    def _as(form: Any, other: Any, number: Any) -> Any:
+    def _created(self, node: fx.Node, name: str) -> Form | None:
+        """A new tensor that holds the number, or those that follow it."""
+        out, numbers = _value(node), [each for each in node.all_input_nodes if each in self._numbers]
+        if not isinstance(out, Tensor) or not out.is_cuda or out.requires_grad or not out.is_contiguous():
+            return None
+        shape, is_range = tuple(out.shape), name == "arange"
+        length = _length(*node.args) if is_range and len(node.args) == 2 and out.dtype is torch.int64 else 0
+        if len(numbers) != 1 + is_range or not (length or all(type(n) is int for n in shape)):
+            return None
+        if is_range and not length or name == "tensor" and out.numel() != 1:
+            return None
+
         def emit(graph: fx.Graph, made: Mapping[fx.Node, fx.Node]) -> fx.Node:
-            return graph.call_function(form, (made[other], made[number]))
+            if length:
+                return graph.call_function(_following, (made[node.args[0]], length))
+            return graph.call_method("repeat", (graph.call_method("to", (made[numbers[0]], out.dtype)), shape))
 
-        return emit
+        return emit, []
 
     def _indexing(self, node: fx.Node, name: str, places: tuple[Any, ...]) -> Any:
         base = node.args[0]
@@ -245,6 +279,43 @@ def _measured(
                 if all(torch.equal(made(x, n.to(device)), eager(x, n.item())) for n in numbers):
                     return made
     return None
+
+
+class _OnlyComputing(TorchDispatchMode):
+    """Refuses what draws, and what reads the tensor back to make a number of it."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if {torch.Tag.nondeterministic_seeded, torch.Tag.data_dependent_output}.intersection(func.tags):
+            raise NotImplementedError(f"{func} does more than compute")
+        return func(*args, **(kwargs or {}))
+
+
+@functools.cache
+def _has_the_same_bits(
+    op: str, target: Any, at: Any, kinds: Any, rest: Any, dtype: torch.dtype, is_float: bool, device: torch.device
+) -> bool:
+    """Whether an operation gives the same with a number and with a tensor in its place: ``dtype`` is the result's."""
+    with torch.no_grad(), _disable_current_modes():
+        numbers = torch.tensor(_TRIED[is_float], dtype=torch.float64 if is_float else torch.int64)
+
+        def made(n: Any) -> Tensor:
+            x = torch.linspace(-3, 5, 4099, device=device)
+            samples = {
+                k: (x.roll(177 * i) * (1 if kind.is_floating_point else 99)).to(kind) if is_wide else x[7].to(kind)
+                for i, (k, kind, is_wide) in enumerate(kinds)
+            }
+            given = {**samples, **dict(rest), at: n}
+            args = [given.pop(i) for i in range(len(given)) if i in given]
+            called = target if op == "call_function" else getattr(args.pop(0), target)
+            with _OnlyComputing() if isinstance(n, Tensor) else contextlib.nullcontext():
+                return called(*args, **given)
+
+        try:
+            return all(
+                torch.equal(made(n.to(device).to(dtype)).nan_to_num(), made(n.item()).nan_to_num()) for n in numbers
+            )
+        except (NotImplementedError, RuntimeError, TypeError):
+            return False
 
 
 def _computed(form: _Form, wide: torch.dtype, dtype: torch.dtype) -> _Form:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import gc
+import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -52,6 +53,9 @@ class Names(NamedTuple):
     """Whether a capture needs them from its beginning; else ``also`` installs them."""
 
 
+_nothing_compiled = overloads.has_compiled_nothing  # Dynamo recompiles code that is guarded on such a function
+
+
 def _has_threads() -> bool:
     return threading.active_count() > 1
 
@@ -70,7 +74,8 @@ GROUPS = {
     "states": Names("no mode sees seeds and states of generators", random_generators.targets, _always),
     "threads": Names("a collector that runs, or a thread that waits, ends a capture", lambda: _OWN, _always),
     "kernels": Names("loading or unloading a module ends a capture", deferred_calls.targets, _always),
-    "whole": Names("one entry costs less than five", overloads.whole_targets, overloads.has_compiled_nothing),
+    "whole": Names("one entry of the tape costs less than five", overloads.whole_targets, _nothing_compiled),
+    "min and max": Names("gradients are clipped by a number", tensor_reads.number_targets, _nothing_compiled),
     "optimizers": Names("a replay would repeat a first step", optimizers.targets, _always),
     "collectives": Names("a split ends what a wait waits for", streams.targets, streams.are_used),
     "draws": Names("the generator is the capture's alone", random_generators.drawing_targets, _has_threads),
@@ -125,6 +130,7 @@ def as_long_as_enabled() -> None:
     bridge.replace(kind, "__init__", optimizers.noted(kind.__init__))
     bridge.replace(event, "__new__", staticmethod(streams.event_new(event.__new__)))
     bridge.replace(torch.utils, "weakref", tensor_reads.references_of_others())
+    bridge.replace(json.JSONEncoder, "default", tensor_reads.json_default(json.JSONEncoder.default))
 
 
 def original_of(func: Any) -> Any:

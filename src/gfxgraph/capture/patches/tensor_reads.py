@@ -4,8 +4,10 @@ indices.
 
 from __future__ import annotations
 
+import builtins
 import functools
 import json
+import operator
 import sys
 import threading
 import weakref
@@ -20,13 +22,15 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from gfxgraph.capture.patches.torch_functions import STOCK, Targets, keep_from_dynamo, session_here
 from gfxgraph.capture.record.host_memory import may_change, shares_memory
-from gfxgraph.capture.record.host_values import holds_numbers, passed, plain
+from gfxgraph.capture.record.host_values import NUMBERS, holds_numbers, is_number, plain
 from gfxgraph.capture.record.user_lines import place
 from gfxgraph.core.tape import TapeValue
 from gfxgraph.process import process
 from gfxgraph.process.process import OngoingCapture
 
 _T = TypeVar("_T")
+_WHOLE = frozenset({int, bool, type(None), type(...)})
+_PLACES = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
 
 
 class Method:
@@ -66,12 +70,15 @@ keep_from_dynamo(Method.__call__)
 def _methods() -> Targets:
     found: dict[str, tuple[str, Any]] = {
         "item": ("item", _item),
-        "bool": ("__bool__", _plain("bool")),
-        "int": ("__int__", _plain("int")),
-        "tolist": ("tolist", _plain("tolist")),
-        "numpy": ("numpy", _contents("numpy")),
-        "array": ("__array__", _contents("array")),
-        "repr": ("__repr__", _plain("repr")),
+        "bool": ("__bool__", _number("bool", bool)),
+        "float": ("__float__", _number("float", float)),
+        "int": ("__int__", _number("int", int)),
+        "index": ("__index__", _index),
+        "tolist": ("tolist", _tolist),
+        "numpy": ("numpy", _contents("numpy", "Tensor.numpy()")),
+        "array": ("__array__", _contents("array", "a NumPy array")),
+        "repr": ("__repr__", _repr),
+        "format": ("__format__", _format),
         "getitem": ("__getitem__", _getitem),
         "setitem": ("__setitem__", _setitem),
     }
@@ -87,27 +94,42 @@ def _session_for(tensor: object) -> Any:
 
 def _item(self: Tensor) -> Any:
     session = _session_for(self)
-    return STOCK["item"](self) if session is None else session.values.read_scalar(self)
+    if session is None:
+        return STOCK["item"](self)
+    return session.values.read_scalar(self, "Tensor.item")
 
 
-def _plain(short: str) -> Callable[..., Any]:
-    def read(self: Tensor, *args: object, **kwargs: object) -> Any:
+def _number(short: str, kind: type[Any]) -> Callable[[Tensor], Any]:
+    def number(self: Tensor) -> Any:
         session = _session_for(self)
         if session is None:
-            return STOCK[short](self, *args, **kwargs)
-        return session.values.read_plain(f"Tensor.{short}", STOCK[short], self, *args, **kwargs)
+            return STOCK[short](self)
+        return kind(session.values.read_scalar(self, f"Tensor.__{short}__"))
 
-    return read
+    return number
 
 
-def _contents(short: str) -> Callable[..., Any]:
+def _index(self: Tensor) -> int:
+    session = _session_for(self)
+    if session is None or self.is_floating_point() or self.is_complex():
+        return STOCK["index"](self)  # type: ignore[no-any-return]
+    return operator.index(session.values.read_scalar(self, "Tensor.__index__"))
+
+
+def _tolist(self: Tensor) -> Any:
+    session = _session_for(self)
+    return STOCK["tolist"](self) if session is None else session.values.read_list(self)
+
+
+def _contents(short: str, called: str) -> Callable[..., Any]:
     def contents(self: Tensor, *args: object, **kwargs: object) -> Any:
         session = _session_for(self)
         if session is not None and self.is_cuda and kwargs.get("force"):
             self = self.detach().cpu()  # as C++ does, but seen
         elif session is None or self.is_cuda:
             return STOCK[short](self, *args, **kwargs)
-        session.values.read_contents(self, f"Tensor.{short}")
+        session.moving.fix([self])  # the array keeps the tensor, whose memory a replay would exchange
+        session.values.read_contents(self, called)
         return _unrecorded(session, STOCK[short], self, *args, **kwargs)
 
     return contents
@@ -121,6 +143,21 @@ def _unrecorded(session: OngoingCapture, call: Callable[..., _T], *args: object,
         session.recorder.paused = False
 
 
+def _same_memory(short: str, name: str, which: int) -> Callable[..., object]:
+    """Make another tensor object of the same memory, which neither the dispatcher nor a mode sees."""
+
+    def same_memory(*args: Tensor, **kwargs: object) -> object:
+        session = session_here()
+        if session is not None and len(args) > which:
+            session.moving.fix([args[which]])
+        return STOCK[short](*args, **kwargs)
+
+    same_memory.__name__ = same_memory.__qualname__ = name
+    return same_memory
+
+
+_as_subclass = _same_memory("as_subclass", "as_subclass", 0)
+_make_subclass = staticmethod(_same_memory("make_subclass", "_make_subclass", 1))  # by which parameters are made
 _MEMORY = ("untyped_storage", "data_ptr", "__dlpack__")
 _BY_PYTHON = ("apply_", "map_", "map2_")
 
@@ -135,17 +172,19 @@ def memory_targets() -> Targets:
 
 
 def _computed_in_python(short: str) -> Callable[..., object]:
+    name = short.rpartition(".")[2]
+
     def function(self: Tensor, *args: object) -> object:
         session = session_here()
-        is_tainted = session is not None and session.values.reads_tainted((self, *args), {})
-        return (passed if is_tainted else _called)(STOCK[short], (self, *args), {})
+        if session is None or not session.values.reads_tainted((self, *args), {}):
+            return STOCK[short](self, *args)
+        for tensor in (self, *args):
+            if isinstance(tensor, Tensor):
+                session.values.read_contents(tensor, f"Tensor.{name}()")
+        return self.copy_(_unrecorded(session, lambda: STOCK[short](self.clone(), *args)))
 
-    function.__name__ = function.__qualname__ = short.rpartition(".")[2]
+    function.__name__ = function.__qualname__ = name
     return function
-
-
-def _called(func: Callable[..., object], args: Any, kwargs: Any) -> object:
-    return func(*args, **kwargs)
 
 
 def _deep_copy(self: Tensor, memo: dict[int, Any]) -> Any:
@@ -188,6 +227,25 @@ def _is_ours(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__")).startswith(f"{__name__.partition('.')[0]}.")
 
 
+def _repr(self: Tensor, *args: object, **kwargs: object) -> str:
+    session = _session_for(self)
+    if session is None:
+        return STOCK["repr"](self, *args, **kwargs)  # type: ignore[no-any-return]
+    repr_of = STOCK["repr"]
+
+    def show() -> str:
+        return repr_of(self, *args, **kwargs)  # type: ignore[no-any-return]
+
+    return session.values.read_text(show)  # type: ignore[no-any-return]
+
+
+def _format(self: Tensor, spec: str) -> str:
+    session = _session_for(self)
+    if session is not None and self.dim() == 0 and not self.is_meta:
+        return format(self.item(), spec)
+    return STOCK["format"](self, spec)  # type: ignore[no-any-return]
+
+
 @functools.cache  # one for all captures: it is known by identity
 def _made_on_host(short: str) -> Callable[..., Tensor]:
     """Make a tensor as torch.tensor does, with its copy to the device visible to the dispatcher."""
@@ -197,7 +255,7 @@ def _made_on_host(short: str) -> Callable[..., Tensor]:
         session = session_here()
         device = kwargs.get("device")
         if session is not None and session.values.has_given and holds_numbers(data):
-            return passed(make, (data, *args), kwargs)  # type: ignore[no-any-return]
+            return _of_numbers(session, short, data, args, kwargs)
         if device is None and short != "as_tensor" and session is not None:
             device = _default_device(session)
         if session is None or isinstance(data, Tensor):
@@ -218,6 +276,19 @@ def _default_device(session: OngoingCapture) -> torch.device:
     return _unrecorded(session, torch.empty, 0).device  # torch.get_default_device() may call torch.tensor([])
 
 
+def _of_numbers(session: Any, short: str, data: Any, args: Any, kwargs: Any) -> Tensor:
+    """Make a tensor from tracked numbers: each replay makes it again, with a copy that the dispatcher sees."""
+    make = STOCK[short]
+    device = kwargs.pop("device", None) or _default_device(session)
+    grad = kwargs.pop("requires_grad", False)
+    made = session.values.host_tensor(
+        lambda numbers: make(numbers, *args, **{**kwargs, "device": "cpu"}), data, f"torch.{short}"
+    )
+    if torch.device(device).type != "cpu":
+        made = made.to(device)
+    return made.requires_grad_() if grad else made  # type: ignore[no-any-return]
+
+
 def _new_tensor(self: Tensor, data: Any, *args: Any, **kwargs: Any) -> Tensor:
     session = session_here()
     if session is None or not self.is_cuda or kwargs.get("device") is not None:
@@ -230,25 +301,64 @@ def _iterencode(self: json.JSONEncoder, item: object, *args: Any, **kwargs: Any)
     """C's encoder asks for Python's own types, of keys too."""
     session = session_here()
     if session is not None and session.values.has_given:
-        item = plain(item)
+        item = plain(item, "JSON")
     return STOCK["json"](self, item, *args, **kwargs)
 
 
+def json_default(original: Callable[..., object]) -> Callable[..., object]:
+    """Wrap ``JSONEncoder.default``, which is asked for what C does not know: a number after its capture."""
+
+    @functools.wraps(original)
+    def default(self: json.JSONEncoder, item: object) -> object:
+        return plain(item, "JSON") if type(item) in NUMBERS else original(self, item)
+
+    return default
+
+
 def _getitem(self: Tensor, index: Any) -> Any:
+    if _is_plain(index):
+        return STOCK["getitem"](self, index)
+    session = session_here()
+    if session is not None:
+        index = _with_places(session, index)
+        if holds_numbers(index):
+            return session.values.passed(STOCK["getitem"], (self, index), {})
     if type(index) is list or (type(index) is tuple and list in map(type, index)):
-        if session_here() is not None and self.is_cuda:
+        if session is not None and self.is_cuda:
             index = _host_indices(index)
     return STOCK["getitem"](self, index)
 
 
 def _setitem(self: Tensor, index: Any, value: Any) -> None:
-    if session_here() is not None:
-        if holds_numbers(value):
-            passed(STOCK["setitem"], (self, index, value), {})
+    session = session_here()
+    if session is not None:
+        index = _with_places(session, index)
+        if holds_numbers((index, value)):
+            session.values.passed(STOCK["setitem"], (self, index, value), {})
             return
         if self.is_cuda:
             index = _host_indices(index)
     STOCK["setitem"](self, index, value)
+
+
+def _is_plain(index: object) -> bool:
+    """True for an index of ints, slices of ints, ``None`` and ``...``: there is nothing in it to replace."""
+    for part in index if type(index) is tuple else (index,):
+        if type(part) is slice:
+            if not (type(part.start) in _WHOLE and type(part.stop) in _WHOLE and type(part.step) in _WHOLE):
+                return False
+        elif type(part) not in _WHOLE:
+            return False
+    return True
+
+
+def _with_places(session: Any, index: Any) -> Any:
+    """Replace each one-element integer tensor in an index by its number, because C++ would read it as one."""
+    if type(index) is tuple:
+        return tuple(_with_places(session, part) if isinstance(part, Tensor) else part for part in index)
+    if not isinstance(index, Tensor) or index.dim() or index.dtype not in _PLACES:
+        return index
+    return session.values.read_scalar(index, "an index") if session.values.comes_from_device(index) else index
 
 
 def _host_indices(index: Any) -> Any:
@@ -274,6 +384,25 @@ def _telling(short: str) -> Callable[..., object]:
     return tell
 
 
+def _chosen(short: str) -> Callable[..., object]:
+    """``min`` or ``max`` of numbers: a replay chooses anew, as clipping means it."""
+
+    def choose(*args: Any, **kwargs: Any) -> object:
+        func = STOCK[short]
+        if not kwargs and len(args) > 1 and holds_numbers(args) and all(map(is_number, args)):
+            return next(arg for arg in args if type(arg) in NUMBERS)._keeper.computed(short, func, args)
+        return func(*args, **kwargs)
+
+    choose.__name__ = choose.__qualname__ = short
+    return choose
+
+
+@functools.cache
+def number_targets() -> Targets:
+    """Replacements that code of Dynamo's may have guards on."""
+    return {name: (builtins, name, _chosen(name)) for name in ("min", "max")}
+
+
 def references_of_others() -> SimpleNamespace:
     """``weakref`` for ``swap_tensors``, which refuses tensors that have references: those of programs are none.
 
@@ -290,6 +419,8 @@ def references_of_others() -> SimpleNamespace:
 def targets() -> Targets:
     return {
         **_methods(),
+        "as_subclass": (Tensor, "as_subclass", _as_subclass),
+        "make_subclass": (Tensor, "_make_subclass", _make_subclass),
         "new_tensor": (Tensor, "new_tensor", _new_tensor),
         "save": (torch, "save", _save),
         "tensor": (torch, "tensor", _made_on_host("tensor")),

@@ -14,12 +14,19 @@ Source: torch/utils/_python_dispatch.py of torch 2.11 to 2.15, TorchDispatchMode
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
 import torch
+from torch._C import (
+    _get_function_stack_at,
+    _len_torch_function_stack,
+    _pop_torch_function_stack,
+    _push_on_torch_function_stack,
+)
 from torch.utils import _python_dispatch as dispatch
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
 
@@ -61,8 +68,11 @@ def leave_modes() -> None:
     the stack at that moment and comes back when the operation returns; it stays on the list, passes
     everything through, and is removed by the next call.
     """
-    if over := process.leftover_modes():
-        _take_out(over)
+    _take_off_late()
+    over = process.leftover_modes()
+    if not over:
+        return
+    _take_out(over)
 
 
 def put_back(there: list[Any]) -> None:
@@ -147,6 +157,63 @@ def _tell_flags(above: list[Any]) -> None:
             times[id(mode)] -= 1
             flag = flag or adds(mode)
         setattr(dispatch, name, flag)
+
+
+# -- modes that see calls of torch's functions -----------------------------------------------------------
+
+
+class _Late(threading.local):
+    """This thread's finished modes that were off the stack when they should have been removed."""
+
+    def __init__(self) -> None:
+        self.modes: list[object] = []
+
+
+_late = _Late()
+
+
+def put_below(mode: object) -> None:
+    """Enter a mode below all others, so that each ``with`` block still pops the mode it pushed."""
+    _arrange([mode, *_entered()])
+
+
+def take_off(mode: object) -> None:
+    """Leave a mode, wherever it is. One that torch is calling comes back later: ``leave_modes`` removes it."""
+    _late.modes.append(mode)
+    _take_off_late()
+
+
+def _take_off_late() -> None:
+    entered = _entered() if _late.modes else []
+    over = [id(mode) for mode in _late.modes]
+    if any(id(mode) in over for mode in entered):
+        _arrange([mode for mode in entered if id(mode) not in over])
+        _late.modes = [mode for mode in _late.modes if not any(mode is each for each in entered)]
+
+
+def is_entered(mode: object) -> bool:
+    """Whether calls made now reach the mode: in its own handler none does."""
+    return any(each is mode for each in _entered())
+
+
+def _entered() -> list[object]:
+    """All modes, the lowest first."""
+    return [_get_function_stack_at(i) for i in range(_len_torch_function_stack())]
+
+
+def _arrange(modes: list[object]) -> None:
+    try:
+        _stack(modes)
+    except BaseException:  # an interrupt half-way must not lose the program's own modes
+        _stack(modes)
+        raise
+
+
+def _stack(modes: list[object]) -> None:
+    while _len_torch_function_stack():
+        _pop_torch_function_stack()
+    for each in modes:
+        _push_on_torch_function_stack(each)
 
 
 # -- autocast, asked from inside a handler -----------------------------------------------------------------

@@ -37,6 +37,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gfxgraph.capture import rooms
 from gfxgraph.capture.patches.torch_functions import can_keep_from_dynamo, keep_from_dynamo
+from gfxgraph.capture.record.host_values import plain
 from gfxgraph.capture.record.modes import as_outside
 from gfxgraph.capture.record.overloads import NO_NODE, OPS, OpInfo, identity
 from gfxgraph.capture.record.user_lines import LIBRARIES, SKIP, place, user_frame
@@ -611,6 +612,8 @@ def looked_at(recorder: Recorder, info: OpInfo, args: Any, kwargs: Any) -> tuple
     if info.is_composite and all(map(has_layout, given)):
         with recorder, as_outside():  # torch's C++ parts, as in eager; Python's decompositions may differ
             return func._op_dk(_COMPOSITE, *args, **kwargs), args, kwargs
+    if recorder.session.values.has_given:  # called where no mode saw it
+        args, kwargs = plain(args, info.name), plain(kwargs, info.name)
     row = _unsafe(recorder, info, args, kwargs)
     if row is not None:
         return recorder.session.unsafe_op(row, func, args, kwargs), args, kwargs
@@ -632,8 +635,12 @@ def _repaired(recorder: Recorder, info: OpInfo, args: Any, kwargs: Any) -> Any:
 def _unsafe(recorder: Recorder, info: OpInfo, args: Any, kwargs: Any) -> UnsafeOp | None:
     """The row of the unsafe table that applies to this call, if any."""
     if info.unsafe is not None and info.applies(args, kwargs):  # type: ignore[misc]
+        recorder.session.moving.operation(info.name, args, kwargs)
         return info.unsafe
     session = recorder.session
+    moving = session.moving.operation(info.name, args, kwargs)
+    if moving is not None:
+        return moving
     if info.name == "aten::is_pinned":  # it reads memory, not values
         return None
     if session.values.tainted and session.values.reads_tainted(args, kwargs):

@@ -1,6 +1,6 @@
 """Splits: the open segment ends, the host does its part, and the next segment begins.
 
-    an unsafe operation    is run in between, and again at each replay; a call with a number that was read, likewise
+    an unsafe operation    is run in between, and again at each replay
     a wait, a host call    likewise, where a replay needs it too
     a replay of a graph    becomes a step of the program
 
@@ -14,21 +14,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from gfxgraph.capture import capture_lock
-from gfxgraph.capture.patches import replaced
 from gfxgraph.capture.patches.torch_functions import STOCK
 from gfxgraph.capture.record.host_memory import HOST_DRAW, ON_HOST, host_generator
-from gfxgraph.capture.record.host_values import TrackedNumber, now
-from gfxgraph.capture.record.modes import as_now
 from gfxgraph.capture.record.overloads import outs, written
 from gfxgraph.capture.record.user_lines import place
-from gfxgraph.capture.replay.graph_tensors import flat, memory_of
+from gfxgraph.capture.replay.graph_tensors import flat
 from gfxgraph.capture.replay.program import (
     OPERATIONS_OWN,
     CallStep,
@@ -39,15 +32,14 @@ from gfxgraph.capture.replay.program import (
     is_operations_own,
     raising,
 )
-from gfxgraph.core.tape import substitute, where_of
-from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp, When
+from gfxgraph.core.tape import where_of
+from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
 from gfxgraph.errors import CaptureError
 from gfxgraph.types import OnUnsafe
 
 if TYPE_CHECKING:
     from gfxgraph.capture.session import Session
 
-_WITH_NUMBERS = UnsafeOp("a number", Kind.HOST_READ, "it computes with a number that Python read", When.ALWAYS)
 STOCK_TEXT = "CUDA error: operation not permitted when stream is capturing"
 
 _RAISED_IN = "_gfxgraph_raised_in"
@@ -61,30 +53,21 @@ def is_left_by(session: Session, error: BaseException | None) -> bool:
     return error is not None
 
 
-def unsafe_op(
-    session: Session, row: UnsafeOp, func: Any, args: Any, kwargs: Any, spec: tuple[Any, Any] | None = None
-) -> Any:
-    """Run an operation on the host's side, and again at each replay.
-
-    Args:
-        spec: the arguments with references in place of numbers, if it is a call of torch's with numbers that the
-            program read; else it was seen at the dispatcher.
-    """
-    schema = getattr(func, "_schema", None)  # neither a higher-order operator nor a function of torch's has one
-    name = schema.name if schema is not None else func.__name__ if spec is not None else func.name()
+def unsafe_op(session: Session, row: UnsafeOp, func: Any, args: Any, kwargs: Any) -> Any:
+    """Handle an unsafe operation seen at the dispatcher: run it on the host's side."""
+    schema = getattr(func, "_schema", None)  # a higher-order operator has none
+    name = schema.name if schema is not None else func.name()
     if session.policy is OnUnsafe.RAISE:
         # Nothing but the operation itself: the program must see its original error.
         return _torchs_own(session, row, name, lambda: (func(*args, **kwargs), None), where_of(*place()))
     if name == "aten::_local_scalar_dense":
-        return session.values.read_plain(name, func, *args)
+        return session.values.read_below_python(func, args)
     where = place()
-    writes = [*written(func, args, kwargs)] if schema is not None else []
+    writes = written(func, args, kwargs) if schema is not None else ()
     foreign: list[Any] = []
 
     def again(out: object = None) -> HostStep:
-        call = func if spec is None else as_now(func)
-        step = HostStep(name, where, call, *(spec or (args, kwargs)), out, tuple(writes), tuple(foreign))
-        step.takes_numbers = spec is not None
+        step = HostStep(name, where, func, args, kwargs, out, writes, tuple(foreign))
         step.filled = outs(func, kwargs) if schema is not None else ()
         return step
 
@@ -94,48 +77,22 @@ def unsafe_op(
             foreign.append(host_generator(args, kwargs))
         session.rollback.save(writes, session.streams.own)
         session.rollback.save_states(foreign)
-        with WriteSaver(session, writes) if spec is not None else nullcontext():
-            out = func(*args, **kwargs)
-        if out is not None and not flat(out):
+        out = func(*args, **kwargs)
+        if type(out) in (bool, int, float):
             return out, session.values.decided(lambda: func(*args, **kwargs), out, name, where)
-        is_from_device = row in ON_HOST or spec is not None or session.values.come_from_device(args, kwargs)
-        for tensor in flat(out, writes):
+        is_from_device = row in ON_HOST or session.values.come_from_device(args, kwargs)
+        for tensor in flat(out, list(writes)):
             if not tensor.is_cuda and is_from_device:
                 session.values.refills(tensor)
         session.recorder.adopt(out)
-        return out, again(out)
+        step = again(out)
+        session.moving.note(row, name, step, args, kwargs)
+        return out, step
 
     out = session.split(row, name, make, where, again)
     if row.kind is Kind.HOST_COPY:
         session.values.pin_lent(writes)
     return out
-
-
-def call_with_numbers(session: Session, func: Any, args: Any, kwargs: Any) -> Any:
-    """Call a torch function with numbers that the program read; each replay repeats it with the fresh ones."""
-    spec = substitute((args, kwargs), session.values.ref_of, TrackedNumber)
-    args, kwargs = now((args, kwargs))
-    return unsafe_op(session, _WITH_NUMBERS, replaced.original_of(func), args, kwargs, spec)
-
-
-class WriteSaver(TorchDispatchMode):
-    """Saves existing tensors before a call writes to them, and notes them in ``found``."""
-
-    def __init__(self, session: Session, found: list[Tensor]) -> None:
-        super().__init__()
-        self._session = session
-        self._made: set[int] = set()
-        self._found = found
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        targets = [tensor for tensor in written(func, args, kwargs) if memory_of(tensor) not in self._made]
-        self._session.rollback.save(targets, self._session.streams.own)
-        self._found += targets
-        before = {memory_of(tensor) for tensor in flat(args, kwargs)}
-        out = func(*args, **kwargs)
-        self._made |= {memory_of(tensor) for tensor in flat(out)} - (before - self._made)
-        return out
 
 
 def split(

@@ -42,8 +42,9 @@ from gfxgraph.capture.replay.graph_tensors import (
 from gfxgraph.capture.replay.node_walk import can_walk, walk
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.undo import is_interrupt
-from gfxgraph.core.expressions import Expressions, Ref, ValueGuard, same_value, where_they_differ
-from gfxgraph.core.tape import Tape, TapeValue, leaves, substitute, where_of
+from gfxgraph.core.expressions import Expressions
+from gfxgraph.core.questions import EXACTLY, Question, ask, where_they_differ
+from gfxgraph.core.tape import Tape, TapeValue, leaves, where_of
 from gfxgraph.errors import CaptureError, GfxGraphError, GfxGraphFault, ReplayError, first_line
 from gfxgraph.process import process
 
@@ -221,16 +222,21 @@ class HostStep(PlacedStep):
     mutated: tuple[Tensor | Layout, ...] = ()
     states: tuple[Any, ...] = ()
     """Handles on the states of generators among ``args`` that the graph does not know."""
-    takes_numbers: bool = False
-    """Whether the arguments contain numbers that the host reads, as references."""
+    is_symbolic: bool = False
+    """Whether the arguments contain tracked numbers, as references."""
+    moving: set[int] = field(default_factory=set)
+    """``id`` of the results whose shape or memory depends on data (dynamic_shapes.py)."""
+    views: set[int] = field(default_factory=set)
+    """``id`` of the results that share memory with an argument that stays: they must not be copied into."""
     filled: tuple[str, ...] = ()
     """Names of the arguments that are ``out=``: the call could give them other memory than graphs know."""
 
     def run(self, program: Any) -> None:
         args, kwargs = self.args, self.kwargs
-        if self.takes_numbers:
-            what = f"a value given to {self.name}"
-            args, kwargs = computed(lambda: substitute((args, kwargs), program.numbers.value, Ref), what, self)
+        if self.is_symbolic:
+            args, kwargs = computed(
+                lambda: program.numbers.fill((args, kwargs)), f"a value given to {self.name}", self
+            )
         if self.filled:
             kwargs = kwargs | {name: kwargs[name].new_empty(0) for name in self.filled}
         with below_autograd(*flat(args, kwargs)):
@@ -241,15 +247,18 @@ class HostStep(PlacedStep):
 
     def writes(self) -> Iterator[Tensor | Layout]:
         yield from self.mutated
-        yield from (out for out in flat(self.out) if has_layout(out))
+        yield from (out for out in leaves_of(self.out) if has_layout(out) and id(out) not in self.moving)
 
     def random_states(self) -> Iterator[Any]:
         return iter(self.states)
 
     def exchange(self, old: Tensor, new: Tensor) -> None:
-        """Use another tensor of the same memory."""
-        if any(each is old for each in flat(self.args, self.kwargs, self.out)):
-            self.args, self.kwargs, self.out = exchanged((self.args, self.kwargs, self.out), old, new)
+        """Use another tensor of the same memory; one that moves stays."""
+        if id(old) in self.moving or not any(each is old for each in flat(self.args, self.kwargs, self.out)):
+            return
+        self.args, self.kwargs, self.out = exchanged((self.args, self.kwargs, self.out), old, new)
+        if id(old) in self.views:
+            self.views.add(id(new))
 
     def _store(self, out: Any, result: Any) -> None:
         if isinstance(out, Tensor):
@@ -262,18 +271,55 @@ class HostStep(PlacedStep):
                 self._store(mine, new)
 
     def _store_tensor(self, out: Tensor, result: Tensor) -> None:
-        if out.dtype is not result.dtype or size_of(out) != size_of(result):
+        if id(out) in self.moving and out.dtype is result.dtype and has_layout(out):
+            _point(out, result)
+            return
+        if out.dtype is not result.dtype or (id(out) not in self.moving and size_of(out) != size_of(result)):
             self._differs(shape_of(out, result), shape_of(result, out))
         if _lies_alike(out, result):
             return
-        if share_memory(out, result):
+        if id(out) not in self.views and not share_memory(out, result):
+            _refresh(out, result)
+        elif out.layout is torch.sparse_coo:
+            _point(out, result)
+        else:
             self._differs("one part of a tensor", "another part")
-        with torch._C._InferenceMode(True):
-            overwrite(out, result)
 
     def _differs(self, expected: object, actual: object) -> NoReturn:
         fields = {"op": self.name, "where": self.where, "expected": expected, "actual": actual}
         raise process.mismatch("shape_guard_mismatch", **fields)
+
+
+def _point(out: Tensor, result: Tensor) -> None:
+    """Give the program's own tensor the memory of a result."""
+    with torch.inference_mode(out.is_inference()):
+        out.data = _trackable(result)
+
+
+def _trackable(item: Any) -> Any:
+    """Replace tensors that a replay has made by views of their memory that autograd accepts."""
+    kind = type(item)
+    if kind is list or kind is tuple:
+        return kind(_trackable(part) for part in item)
+    if kind is dict:
+        return {name: _trackable(part) for name, part in item.items()}
+    if not isinstance(item, Tensor) or not item.is_inference():
+        return item
+    if item.layout is torch.sparse_coo:
+        parts = map(_trackable, parts_of(item))
+        made = torch.ops.aten._sparse_coo_tensor_unsafe(*parts, item.size(), is_coalesced=item.is_coalesced())
+    elif not has_layout(item):
+        made = item.clone()
+    else:
+        made = torch.empty(0, dtype=item.dtype, device=item.device)
+        made.set_(item.untyped_storage(), item.storage_offset(), item.size(), item.stride())
+    return made.requires_grad_(item.requires_grad)
+
+
+def _refresh(out: Tensor, result: Tensor) -> None:
+    """Copy a replay's result in place."""
+    with torch._C._InferenceMode(True):
+        overwrite(out, result)
 
 
 def _lies_alike(out: Tensor, result: Tensor) -> bool:
@@ -303,7 +349,7 @@ class ReadStep(PlacedStep):
 
     read: Callable[[], Any]
     index: int
-    guards: list[ValueGuard] = field(default_factory=list)
+    questions: list[Question] = field(default_factory=list)
 
     def exchange(self, old: Tensor, new: Tensor) -> None:
         """Read another tensor of the same memory."""
@@ -313,15 +359,17 @@ class ReadStep(PlacedStep):
     def run(self, program: Any) -> None:
         numbers = program.numbers
         numbers.values[self.index] = self.read()
-        for guard in self.guards:
-            text = numbers.text(guard.subject)
-            now = computed(lambda: numbers.value(guard.subject), text, self)  # noqa: B023
-            if not same_value(now, guard.expected):
-                text, was, now = where_they_differ(text, guard.expected, now)
-                raise process.mismatch("guard_mismatch", where=guard.where, question=text, expected=was, actual=now)
+        for question in self.questions:
+            holds, now = computed(lambda: ask(question, numbers), question.text(numbers), self)  # noqa: B023
+            if not holds:
+                was = question.operand if question.test == EXACTLY else question.answer
+                text, was, now = where_they_differ(question.text(numbers), was, now)
+                raise process.mismatch(
+                    "guard_mismatch", where=question.where, question=text, expected=was, actual=now
+                )
 
     def __str__(self) -> str:
-        return f"{len(self.guards)} guards on {self.name} at {self.where}"
+        return f"{len(self.questions)} guards on {self.name} at {self.where}"
 
 
 @dataclass(slots=True, eq=False)
@@ -350,6 +398,15 @@ class ReplayStep(PlacedStep):
     def random_states(self) -> Iterator[Any]:
         inner = self.graph._program
         return inner.random_states() if inner is not None else iter(())
+
+
+def leaves_of(out: Any) -> Iterator[Tensor]:
+    """Every tensor of an operation's result."""
+    if isinstance(out, Tensor):
+        yield out
+    elif isinstance(out, (tuple, list)):
+        for part in out:
+            yield from leaves_of(part)
 
 
 _FAILED_LIBRARY = re.compile("(CUDA|HIP|NCCL|RCCL|MIOpen|driver) error|_STATUS_")
@@ -476,7 +533,7 @@ class Program:
 
     def due_steps(self) -> Iterator[Step]:
         """The steps of one replay in order; each is yielded after the previous one has run."""
-        self.numbers.values.clear()
+        self.numbers.forget()
         yield from self.steps
 
     def writes(self) -> Iterator[Tensor | Layout]:

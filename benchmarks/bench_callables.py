@@ -4,8 +4,7 @@
 
 Writes one JSON object: environment (device, versions, commit) and one entry a figure, each with every
 repeat; a part that fails is an entry with its error. All ways are measured in turn within each repeat, so
-that what disturbs one disturbs all. Beside this: bench_buckets.py (a stream of calls over many sizes) and
-bench_compile.py (the decode step of a Llama).
+that what disturbs one disturbs all. Beside this: bench_compile.py (the decode step of a Llama).
 
 Peers: a bare ``CUDAGraph.replay``; ``torch.cuda.make_graphed_callables``; ``torch.compile`` with
 ``reduce-overhead``; one ``copy_`` for each input, then replay; one fused copy, then replay; and

@@ -277,13 +277,12 @@ def python_collatz(n, limit=200):
     return n, steps
 
 
-@pytest.mark.parametrize("steps_per_launch", [1, 4])
 @pytest.mark.parametrize("flags_are_late", [False, True])
-def test_while_loop_ends_where_python_does(platform, monkeypatch, steps_per_launch, flags_are_late):
+def test_while_loop_ends_where_python_does(platform, monkeypatch, flags_are_late):
     """State and number of steps are Python's, whether flags arrive at once or only when they are waited for."""
     if flags_are_late:
         monkeypatch.setattr(flags.Answer, "is_ready", property(lambda self: False))
-    loop = collatz(steps_per_launch=steps_per_launch)
+    loop = collatz()
     for start in (6, 6, 7, 1, 27, 2):
         n, steps = loop(*(torch.tensor(v, device="cuda") for v in (start, 0)))
         want = python_collatz(start)
@@ -302,7 +301,6 @@ def test_steps_too_many_never_see_a_state_that_the_program_excluded(platform, mo
         lambda i, total: i < 10,
         lambda i, total: (i + 1, total + table.index_select(0, i.view(1)).view(())),
         max_steps=40,
-        steps_per_launch=4,
     )
     for start in (0, 0, 7, 10, 12):
         i, total = loop(*(torch.tensor(v, device="cuda") for v in (start, 0)))
@@ -312,7 +310,7 @@ def test_steps_too_many_never_see_a_state_that_the_program_excluded(platform, mo
 
 def test_while_loop_stops_at_its_bound(platform):
     """A condition that never falls ends at max_steps, and is said to."""
-    loop = collatz(limit=10, steps_per_launch=4)
+    loop = collatz(limit=10)
     for _ in range(2):
         n, steps = loop(*(torch.tensor(v, device="cuda") for v in (27, 0)))
         assert (n.item(), steps.item()) == python_collatz(27, 10)
@@ -333,7 +331,7 @@ def test_while_loop_with_effects_makes_no_step_too_many(platform, monkeypatch, e
             return x + 1
         return x + 1 + torch.rand((), device="cuda") * 1e-3
 
-    loop = WhileLoop(lambda x: x < 5, body, max_steps=100, steps_per_launch=4)
+    loop = WhileLoop(lambda x: x < 5, body, max_steps=100)
     results = []
     for turn in range(3):
         torch.cuda.manual_seed(7)

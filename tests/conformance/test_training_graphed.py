@@ -555,7 +555,28 @@ def test_a_function_that_writes_to_its_argument_stays_eager(platform):
     for _ in range(4):
         call(leaf(3), count).sum().backward()
     assert count.item() == 4
-    assert any("writes to its arguments" in why for why in call.stats()["eager"])
+    assert any("where a result needs gradients: write to" in why for why in call.stats()["eager"])
+
+
+def test_a_step_that_updates_its_own_parameters_is_replayed(platform):
+    """The update comes after the graph break: it writes to a parameter, and no result of it needs gradients."""
+    found = []
+    for wrap in (lambda f: f, gfxgraph.graphed):
+        torch.manual_seed(0)
+        w = torch.randn(4, 1, device="cuda").requires_grad_()
+
+        def f(x, w=w):
+            loss = (x @ w).square().mean()
+            (grad,) = torch.autograd.grad(loss, [w])
+            with torch.no_grad():
+                w.sub_(0.1 * grad)
+            return loss.detach()
+
+        call = wrap(f)
+        losses = [call(torch.randn(3, 4, device="cuda")) for _ in range(6)]
+        found.append((losses, w.detach()))
+    assert all(torch.equal(a, b) for a, b in zip(found[0][0], found[1][0])) and torch.equal(found[0][1], found[1][1])
+    assert set(call.stats()["eager"]) == {"warm-up"}
 
 
 def test_an_argument_that_is_a_result_is_the_callers_own(platform):

@@ -387,7 +387,7 @@ def test_a_capture_that_fails_is_only_slower(llama, monkeypatch):
     from gfxgraph.callables import captured
 
     def dies(*args, **kwargs):
-        raise RuntimeError("no graphs today")
+        raise captured.CaptureDied("no graphs today")
 
     monkeypatch.setattr(captured, "capture_graph", dies)
     stock, ours = both(llama, prompt(), max_new_tokens=6, do_sample=False)

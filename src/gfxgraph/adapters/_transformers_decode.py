@@ -21,7 +21,6 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -32,44 +31,13 @@ from gfxgraph.adapters._transformers_cache import CachePosition, FixedCache
 from gfxgraph.adapters._transformers_choice import TokenChoice
 from gfxgraph.adapters._transformers_loop import Loop, Request, Tally
 from gfxgraph.adapters._transformers_masks import to_add
-from gfxgraph.callables.arena import Arena, beside
-from gfxgraph.callables.captured import CapturedFunction
+from gfxgraph.callables.arena import Arena
+from gfxgraph.callables.captured import Options
+from gfxgraph.callables.graphed import Graphed
 
 MAX_CHOICES = 16
 """Most captured ways of choosing that a decoder keeps."""
 _OURS = frozenset({"attention_mask", "position_ids", "past_key_values"})
-
-
-@dataclass(slots=True)
-class Part:
-    """A function without arguments that first runs eagerly, then as a graph."""
-
-    piece: CapturedFunction
-    n_runs: int = 0
-
-    @property
-    def n_nodes(self) -> int:
-        """Nodes of its graph; 0 if it has none, or if they cannot be counted."""
-        program = getattr(self.piece.graph, "_program", None)
-        return 0 if program is None else sum(segment.n_nodes or 0 for segment in program.segments)
-
-    @property
-    def is_captured(self) -> bool:
-        """True if it runs as a graph."""
-        return self.piece.graph is not None
-
-    def run(self) -> None:
-        """Run once; the second time it is captured first."""
-        self.n_runs += 1
-        if self.n_runs == 1:
-            # On the capture stream, where libraries make their handles before the capture.
-            beside(self.piece.place, self.piece.fn, (), {})
-            return
-        if self.n_runs == 2:
-            self.piece.pool = self.piece.place.pool
-            if not self.piece.capture():
-                self.piece.place.renew()  # the pool of a failed capture is not captured into again
-        self.piece.run()
 
 
 class Decoder:
@@ -107,8 +75,8 @@ class Decoder:
         self.in_window = torch.arange(self.cache.window, device=device) - (self.cache.window - 1)
         self.alive_seen = torch.zeros(self.capacity, dtype=torch.int64, pin_memory=True)
         self.tokens_seen = torch.zeros(self.capacity, batch, dtype=torch.int64, pin_memory=True)
-        self.forwards: dict[bool, Part] = {}
-        self.choices: OrderedDict[Any, Part] = OrderedDict()
+        self.forwards: dict[bool, Graphed] = {}
+        self.choices: OrderedDict[Any, Graphed] = OrderedDict()
         self.extras: dict[str, Any] = {}
         """Plain arguments that the model gets in every step."""
         self.has_positions = True
@@ -214,7 +182,7 @@ class Decoder:
         if part is None:
             name = f"{type(self.model).__name__}, one token of {self.batch} rows"
             part = self.forwards[is_full] = self._part(self.forward, name)
-        part.run()
+        part()
         self.cache.place.n_cached += 1
 
     def _next_token(self, request: Request, loop: Loop, length: int) -> None:
@@ -234,16 +202,17 @@ class Decoder:
             self.choices.move_to_end(key)
             while len(self.choices) > MAX_CHOICES:
                 self.choices.popitem(last=False)
-        loop.part.run()
+        loop.part()
 
-    def _part(self, fn: Callable[[], None], name: str) -> Part:
-        return Part(CapturedFunction(self.arena, fn, name=name))
+    def _part(self, fn: Callable[[], None], name: str) -> Graphed:
+        """A function over the decoder's own buffers, which first runs eagerly, then as a graph."""
+        return Graphed(fn, Options(assume_pure=True), name=name)
 
     @property
     def is_warm(self) -> bool:
         """True if the next step of the model needs no capture first."""
         part = self.forwards.get(self.cache.full_windows)
-        return part is not None and part.n_runs > 1
+        return part is not None and bool(part.graphs or part.why_eager)
 
     def report(self) -> dict[str, Any]:
         """Sizes, what is captured, and why the rest is not."""
@@ -253,8 +222,13 @@ class Decoder:
             "batch": self.batch,
             "cache_len": self.capacity - 1,
             "cache_bytes": sum(tensor.numel() * tensor.element_size() for tensor in held),
-            "forwards": sum(part.is_captured for part in self.forwards.values()),
-            "nodes": [part.n_nodes for part in self.forwards.values()],
-            "choices": sum(part.is_captured for part in self.choices.values()),
-            "why_eager": sorted({part.piece.why_eager for part in parts if part.piece.why_eager}),
+            "forwards": sum(bool(part.graphs) for part in self.forwards.values()),
+            "nodes": [sum(map(_n_nodes, part.graphs)) for part in self.forwards.values()],
+            "choices": sum(bool(part.graphs) for part in self.choices.values()),
+            "why_eager": sorted({part.why_eager for part in parts if part.why_eager}),
         }
+
+
+def _n_nodes(graph: Any) -> int:
+    """Nodes of a graph, as far as they can be counted."""
+    return sum(segment.n_nodes or 0 for segment in graph._program.segments)

@@ -18,7 +18,8 @@ from transformers.generation.stopping_criteria import StoppingCriteriaList
 from gfxgraph.adapters._transformers_choice import Stops, TokenChoice
 
 if TYPE_CHECKING:
-    from gfxgraph.adapters._transformers_decode import Decoder, Part
+    from gfxgraph.adapters._transformers_decode import Decoder
+    from gfxgraph.callables.graphed import Graphed
 
 GROUP = 4
 """Steps between two checks whether all rows are finished."""
@@ -68,7 +69,7 @@ class Loop:
 
     decoder: Decoder
     request: Request
-    part: Part | None = None
+    part: Graphed | None = None
     looks: deque[_PendingSteps] = field(default_factory=deque)
     offsets: list[int] = field(default_factory=list)
     stopped_at: int = 0

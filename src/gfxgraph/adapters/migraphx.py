@@ -21,7 +21,6 @@ that interface whose programs launch real work; tests/emulator/test_migraphx.py 
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import re
 import threading
@@ -94,7 +93,7 @@ class GraphedProgram(GraphedObject):
         self._streams: dict[int, Any] = {}
         self._last: tuple[int, Any] | None = None
         """The stream of the last graph launch, and an event recorded after it."""
-        self._choices: Any = None
+        self._times: Any = None
         self._n_failed = 0
         self._is_looked_at = False
         self._lock = threading.RLock()
@@ -117,7 +116,7 @@ class GraphedProgram(GraphedObject):
             return f"eager: {self.why_eager}"
         n = len(self._graphs)
         said = f"{n} graph{'s' * (n != 1)}"
-        return f"{said}; {self._choices.why()}" if self._choices is not None else said
+        return f"{said}; {self._times.choice.why()}" if self._times is not None else said
 
     # -- one run --------------------------------------------------------------------------------------
 
@@ -256,16 +255,12 @@ class GraphedProgram(GraphedObject):
     def _timed(self) -> Any:
         if self.policy != "adaptive":
             return None
-        if self._choices is None:
+        if self._times is None:
             # lazily: adapters are listed and asked about where there is no torch
-            import torch
+            from gfxgraph.callables.adaptive import Timed
 
-            from gfxgraph.callables.adaptive import Adaptive, store
-
-            self._choices = Adaptive(type(self).run, torch.cuda.current_device(), store())
-            digest = hashlib.sha256(repr(self.program).encode()).hexdigest()[:12]
-            self._choices.about["function"] = f"migraphx.program#{digest}"
-        return self._choices.of("in place")
+            self._times = Timed("migraphx.program")
+        return self._times
 
     def _stream(self, handle: int) -> Any:
         # lazily: adapters are listed and asked about where there is no torch

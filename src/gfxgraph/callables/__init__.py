@@ -23,8 +23,8 @@ In the order of a cold call:
 
 and apart from that:
 
-    buckets.py    dynamic dims, which bucket a call goes to; sizes seen, and buckets learned from them
-    adaptive.py   timings, and decisions kept between runs
+    buckets.py    dynamic dims, and which bucket a call goes to
+    adaptive.py   eager or graph, by timings
     explain_calls.py  ``explain()`` of a callable
     agreed.py     a function with collectives, captured by every rank at the same call
     states.py     the worlds of training steps and of functions with collectives

@@ -50,9 +50,9 @@ def graphed(
         fn: a function, method or module.
         dynamic: which dims vary, ``{"x": {0: "batch"}}``; "infer" finds them from the first two different
             calls (the default where ``buckets`` is given).
-        buckets: sizes that dynamic dims are rounded up to: a list, "auto" (learned from the sizes seen; the
-            default), "powers", "ladder" (vLLM's), a saved plan's path, something with ``pick(n)``, or one
-            of these by dim name. A call larger than every bucket runs eagerly.
+        buckets: sizes that dynamic dims are rounded up to: a list, "auto" (four from each power of two to the
+            next; the default), "powers", "ladder" (vLLM's), something with ``pick(n)``, or one of these by dim name.
+            A call larger than every bucket runs eagerly.
         mode: "standard", "adaptive" or "hot"; by default GFXGRAPH_REPLAY_MODE. In "adaptive" each signature runs in
         the way measured to be faster. In "hot" the results are the graph's own buffers, reused only when nothing
         refers to them any more.
@@ -112,7 +112,7 @@ def _check(fn: Callable[..., Any], options: Options, ranks: Any, mode: Any) -> N
     if ranks and (options != plain or mode is not None):
         _refuse("ranks", ranks, "warmup and max_graphs beside it: each rank would decide the rest by itself")
     if isinstance(options.buckets, int | float):
-        _refuse("buckets", options.buckets, 'a list of sizes, "auto", "powers", "ladder", or a saved plan\'s path')
+        _refuse("buckets", options.buckets, 'a list of sizes, "auto", "powers", or "ladder"')
     _check_dynamic(fn, options.dynamic)
 
 

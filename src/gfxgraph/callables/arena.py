@@ -26,7 +26,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -157,7 +157,9 @@ def _recorded(
     try:
         graph.capture_begin(pool=pool_id, capture_error_mode="thread_local")
         result = call()
-        graph.capture_end()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the graph is empty, as that of a backward pass may be
+            graph.capture_end()
     except BaseException as error:
         with suppress(GfxGraphError, RuntimeError):
             graph.reset()
@@ -266,18 +268,6 @@ class Contexts(threading.local):
             self.devices |= {device_index}
 
 
-class Tenant(Protocol):
-    """Something that keeps memory in an arena and can be evicted (captured_signature.py)."""
-
-    used_at: int
-    nbytes: int
-
-    @property
-    def is_captured(self) -> bool: ...
-    def evict(self, why: str) -> None: ...
-    def report(self) -> dict[str, Any]: ...
-
-
 class Arena:
     """Pool, capture stream, order of work and memory budget of one device."""
 
@@ -286,7 +276,7 @@ class Arena:
         self.device_index = device_index
         self.contexts = Contexts()
         self.lock = new_lock()
-        self.entries: weakref.WeakSet[Tenant] = weakref.WeakSet()
+        self.entries: weakref.WeakSet[Any] = weakref.WeakSet()
         self.n_uses = 0
         self.stream: Any = None
         self._pool: weakref.ref[SharedPool] | None = None
@@ -366,7 +356,7 @@ class Arena:
         """Memory of every capture, largest first."""
         return sorted((entry.report() for entry in list(self.entries)), key=lambda row: -row["pool_bytes"])
 
-    def make_room(self, needed: int, keep: Tenant | None = None) -> bool:
+    def make_room(self, needed: int, keep: Any = None) -> bool:
         """Evict the least recently used captures until ``needed`` bytes fit under the cap.
 
         Returns:
@@ -417,9 +407,11 @@ def on_stream(stream: Any) -> Iterator[None]:
         yield
         return
     stream.wait_stream(current)
-    with torch.cuda.stream(stream):
-        yield
-    current.wait_stream(stream)
+    try:
+        with torch.cuda.stream(stream):
+            yield
+    finally:
+        current.wait_stream(stream)
 
 
 def beside(place: Arena, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:

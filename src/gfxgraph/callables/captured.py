@@ -13,10 +13,10 @@ and their account are one class; what differs is the body, the function that is 
 4. Replay: copy in, launch, results. A replay that fails half-way is undone first, so that nothing happens twice.
 5. Eager: the function itself, with the caller's own arguments. For one call, or for good.
 
-`CapturedCallable` is the account that all of them keep. `CapturedFunction` has its inputs in place already and one
-graph. `Captured` is one signature of a graphed callable: its inputs are copied in and its results out. In ``hot``
-mode it also has a small ring of graphs over the same inputs, whose results are handed out: while the caller still
-holds those of one, the next call uses another; if all are held, the first graph's results are copied out.
+`CapturedCallable` is the account that all of them keep. `Captured` is one signature of a graphed callable: its inputs
+are copied in and its results out. In ``hot`` mode it also has a small ring of graphs over the same inputs, whose
+results are handed out: while the caller still holds those of one, the next call uses another; if all are held, the
+first graph's results are copied out.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from gfxgraph.callables.adaptive import Timed
 from gfxgraph.callables.arena import (
     Arena,
     CaptureDied,
@@ -65,15 +66,12 @@ from gfxgraph.callables.signature import (
 from gfxgraph.callables.trace.dynamo import Calls, Frontend
 from gfxgraph.callables.worlds import for_dynamo
 from gfxgraph.capture.replay.graph_tensors import used_on
-from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.errors import CaptureError, first_line
 from gfxgraph.process import bridge
 from gfxgraph.process.process import Process
 from gfxgraph.types import MovedInput, OnUnsafe, ReplayMode
 
 if TYPE_CHECKING:
-    from gfxgraph.callables.arena import Arena
-    from gfxgraph.callables.buckets import Bucketed
     from gfxgraph.callables.joined_launch import JoinedCall
 
 
@@ -141,56 +139,6 @@ class CapturedCallable:
     def stats(self) -> dict[str, Any]:
         """``captures``, ``replays``, ``eager`` (calls by reason)."""
         return {"captures": self.n_captures, "replays": self.n_replays, "eager": dict(self.eager)}
-
-
-class CapturedFunction(CapturedCallable):
-    """A function without arguments and results, without gradients, run as a graph if possible.
-
-    Args:
-        place: the arena whose stream captures; the caller holds its lock, and has run the function with `beside`.
-        fn: the function to capture.
-        pool: memory shared with other captures: another one's, or a ``graph_pool_handle()``; by default its own.
-        name: its name in messages.
-    """
-
-    def __init__(self, place: Arena, fn: Callable[[], Any], *, pool: Any = None, name: str = "") -> None:
-        super().__init__(name or getattr(fn, "__qualname__", type(fn).__name__))
-        self.place = place
-        self.fn = fn
-        self.pool = pool
-        self.graph: Any = None
-
-    def capture(self) -> bool:
-        """Record the function; False if that failed and it will run eagerly."""
-        try:
-            if self.pool is None:
-                self.pool = self.place.new_pool()
-            on_unsafe = self.place.state.settings.on_unsafe
-            with torch.no_grad():
-                self.graph = capture_graph(self.place, self.fn, self.pool, on_unsafe=on_unsafe).graph
-        except RuntimeError as error:  # out of memory too
-            if is_interrupt(error):
-                raise
-            self.pool = None
-            self.fall_back("its capture failed", error)
-            return False
-        self.why_eager = ""
-        return True
-
-    @torch.no_grad()
-    def run(self) -> None:
-        """Run once, by graph or eagerly."""
-        if self.graph is not None:
-            try:
-                return replay(self.graph)
-            except GuardMiss as miss:
-                self.fall_back("a value that the capture read has changed", miss.__cause__, for_good=False)
-            except RunEagerly as failed:
-                self.fall_back("its replay failed", failed.__cause__)
-        self.fn()
-
-    def drop(self) -> None:
-        self.graph = None
 
 
 class Instance:
@@ -303,6 +251,8 @@ class Captured(CapturedCallable):
         self.result_nbytes = 0
         self.world: Any = None
         """What the captured function reads besides its arguments."""
+        self.timed: Timed | None = None
+        """Eager calls and replays, compared where the faster one is to run."""
         self.n_seen = 0
         self.used_at = 0
         self.nbytes = 0
@@ -685,7 +635,7 @@ class Route:
 
     __slots__ = (
         "bucketed", "entry", "fast", "fast_of", "has_views", "mark", "padded", "repeats_last", "result_sizes",
-        "too_large", "why_eager",
+        "why_eager",
     )  # fmt: skip
 
     def __init__(self, entry: Captured | None, bucketed: Bucketed | None = None, why_eager: str = "") -> None:
@@ -701,8 +651,6 @@ class Route:
         self.repeats_last = False
         """Whether padding must repeat the last row; it is zero elsewhere."""
         self.result_sizes: Sequence[Sequence[int] | None] | None = None
-        self.too_large: Mapping[str, int] | None = None
-        """The sizes, if one is above every bucket."""
         self.has_views = True
         """Whether a result may be a view of an argument with another layout than the bucket's buffer."""
 

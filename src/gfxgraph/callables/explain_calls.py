@@ -39,8 +39,7 @@ def explain(graphed: Graphed) -> str:
         lines.append(f"  {number} is another number at each call, so what takes it runs eagerly: keep it in a tensor")
     for region in regions(graphed):
         lines += [f"  {line}" for line in region.explain().splitlines()]
-    if graphed._adaptive is not None:
-        lines += [f"  {line}" for line in graphed._adaptive.why().splitlines()]
+    lines += [f"  {each.label}: {each.timed.choice.why()}" for each in graphed._entries.values() if each.timed]
     lines += [f"  {line}" for line in graphed._padding.explain() if "is not padded" not in line]
     return "\n".join([*lines, *_ways(graphed)])
 

@@ -20,7 +20,6 @@ that an error inside it is its own and a side effect happens once.
 from __future__ import annotations
 
 import functools
-import hashlib
 import logging
 import types
 import weakref
@@ -33,13 +32,13 @@ from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
 from gfxgraph.callables import explain_calls
-from gfxgraph.callables.adaptive import Adaptive, store
-from gfxgraph.callables.arena import Arena, arena_of, kind_and_line
-from gfxgraph.callables.buckets import AboveAll, Bucketed, BucketSizes, Dims, argument_paths
+from gfxgraph.callables.adaptive import Timed
+from gfxgraph.callables.arena import Arena, arena_of, kind_and_line, on_stream
+from gfxgraph.callables.buckets import AboveAll, Bucketed, Dims, argument_paths, rules
 from gfxgraph.callables.captured import Captured, Options, Route, Shared, label_of
 from gfxgraph.callables.fast_path import make_fast
 from gfxgraph.callables.inputs import Buffers, resized
-from gfxgraph.callables.padding.judge import Judge, PaddingRefusal
+from gfxgraph.callables.padding.judge import Judge
 from gfxgraph.callables.signature import (
     MISS,
     Args,
@@ -61,7 +60,6 @@ from gfxgraph.callables.trace.dynamo import WARM_UP, Calls, Frontend, is_compile
 from gfxgraph.callables.trace.world import World, holds_mapping
 from gfxgraph.callables.worlds import Worlds
 from gfxgraph.capture.undo import unbroken
-from gfxgraph.core.bucket_sizes import BucketPlan
 from gfxgraph.core.eager_or_graph import Way
 from gfxgraph.errors import CaptureError, DriverError
 from gfxgraph.process import bridge, process
@@ -130,9 +128,7 @@ class Graphed:
         """Replays of forgotten signatures."""
         is_dynamic = options.dynamic is not None or options.buckets is not None
         declared = dict(options.dynamic) if isinstance(options.dynamic, Mapping) else None
-        self._planned = BucketSizes(options.buckets)
-        self._adaptive: Adaptive | None = None
-        self._dims = Dims(declared, self._planned) if is_dynamic else None
+        self._dims = Dims(declared, rules(options.buckets)) if is_dynamic else None
         self._front: Frontend | None = None
         self._run: Callable[..., Any] = fn
         """The function that is warmed up and captured."""
@@ -148,7 +144,7 @@ class Graphed:
         self._worlds: Any = Worlds(fn, self._front, self._eager, self._pieces, forget)
         self._captured: Callable[..., Captured] = Captured
         """Makes what captures one signature."""
-        self._padding = Judge(fn, self._run, self._front, self._name, self._dims, self._planned, self._eager)
+        self._padding = Judge(fn, self._run, self._front, self._name, self._dims, self._eager)
         self._state: process.Process | None = None
         self._bound: dict[str, Graphed] = {}
         """As a method: of what has no dict to keep it in."""
@@ -207,13 +203,9 @@ class Graphed:
         near = (structure, *[t.shape for t in tensors if not t.is_nested])  # such calls have no route
         route = self._near.get(near)
         if route is not None and route.fast is not None and route.fast is not self._fast:
-            if self._dims is not None:
-                self._planned.count_fast_calls()
             self._fast = route.fast
             result = route.fast(args, kwargs)
             if result is not MISS:
-                if route.bucketed is not None:
-                    self._count(route)
                 return result
         call = understand(self._name, args, kwargs, tensors, structure, self._shared.in_place)
         if call.host:
@@ -221,8 +213,6 @@ class Graphed:
         arena = arena_of(state, call.device)
         arena.contexts.give(arena.device_index)
         with arena.lock:
-            if self._dims is not None:
-                self._planned.count_fast_calls()
             if not self._worlds.enter(call):
                 result = self._worlds.trace(arena, call)
                 self._warmed(arena, call, result)
@@ -230,11 +220,7 @@ class Graphed:
             route = self._routes.get(call.key)
             if route is None:
                 route = self._route(arena, call)
-            try:
-                result = self._routed(arena, route, call)
-            finally:
-                if self._dims is not None:
-                    self._count(route)
+            result = self._routed(arena, route, call)
             if route.fast is not None and route.fast is self._fast and self._fast is not never:
                 if len(self._near) >= MAX_ROUTES:
                     self._near.clear()
@@ -286,7 +272,6 @@ class Graphed:
                 self._forget(lambda entry: True)
                 self._shared.buffers = Buffers()
                 self._shared.is_clean.clear()
-                self._adaptive = None
             self._state = state
 
     def _warmed(self, arena: Arena, call: Call, result: Any) -> None:
@@ -321,7 +306,6 @@ class Graphed:
                 name, sizes = error.args
                 route = Route(None, why_eager=f"{name}={sizes[name]} is larger than every bucket")
                 self._routes[call.key] = route
-                route.too_large = sizes
                 return route
         if bucketed is None:
             route = Route(self._entry_for(arena, call.key, call))
@@ -419,25 +403,11 @@ class Graphed:
         assert entry is not None
         current = torch.cuda.current_stream(arena.device_index)
         arena.follow(current)
-        arena.stream.wait_stream(current)
-        try:
-            with torch.cuda.stream(arena.stream):
-                result = self._padding.judge(route, call)
-        finally:
-            current.wait_stream(arena.stream)
+        with on_stream(arena.stream):
+            result = self._padding.judge(route, call)
         entry.n_seen = max(entry.n_seen, self._options.warmup)
         entry.look_at(result, current)
         return result
-
-    def _count(self, route: Route) -> None:
-        """Count one more call of this size; if new buckets were learned, evict the old ones' captures."""
-        actual = route.bucketed.actual if route.bucketed is not None else route.too_large
-        is_gone = self._planned.count(actual, route.entry) if actual is not None else None
-        if is_gone is not None:
-            for entry in self._entries.values():
-                if is_gone(entry) and entry.is_captured:
-                    entry.evict("another plan of buckets was learned")
-            self._forget(is_gone)
 
     # -- how often to take the slow path, and eager or graph ------------------------------------------
 
@@ -459,10 +429,7 @@ class Graphed:
         Raises:
             RunEagerly: eager was measured to be faster.
         """
-        if self._adaptive is None:
-            self._adaptive = Adaptive(self._fn, arena.device_index, store())
-        digest = hashlib.sha256(repr(call.structure).encode()).hexdigest()[:8]
-        timed = self._adaptive.of(f"{label_of([s.tensor for s in entry.statics])} #{digest}")
+        timed = entry.timed = entry.timed or Timed(f"{self._name} {entry.label}")
 
         def graph() -> Any:
             result = self._fast_for(route, entry, call)(call.args, call.kwargs)
@@ -495,7 +462,6 @@ class Graphed:
     def _forget(self, which: Callable[[Captured], bool]) -> None:
         gone = [key for key, entry in self._entries.items() if which(entry)]
         self._n_gone += sum(self._entries.pop(key).replays() for key in gone)
-        self._planned.last = None
         self._routes.clear()
         self._forget_fast()
 
@@ -511,8 +477,8 @@ class Graphed:
     def capture_all(self, *args: Any, **kwargs: Any) -> dict[str, int]:
         """Capture every bucket now, largest first, by calls.
 
-        The function runs ``warmup`` times in each bucket, and once by its graph, on the example's values with zeros
-        for padding. A bucket that would exceed the limit, should it take what the largest took, is left to be
+        The function runs ``warmup`` times in each bucket, and once by its graph, on the example's values, their last
+        row repeated. A bucket that would exceed the limit, should it take what the largest took, is left to be
         captured on demand, and so is one that the example's values do not suit: an index past its end, say.
 
         Args:
@@ -540,11 +506,11 @@ class Graphed:
             for bucketed in buckets:
                 if not self._has_room(arena_of(process.require(), call.device)):
                     break
-                repeats_last = self._padding.ahead(call, bucketed)
-                if isinstance(repeats_last, PaddingRefusal):
-                    why = f"the example's values do not suit its size: {repeats_last.reason}"
+                unfit = self._padding.ahead(call, bucketed)
+                if unfit:
+                    why = f"the example's values do not suit its size: {unfit}"
                     continue
-                sized = iter([resized(t, size, repeats_last) for t, size in zip(tensors, bucketed.sizes)])
+                sized = iter([resized(t, size) for t, size in zip(tensors, bucketed.sizes)])
                 given = replace((args, kwargs), lambda t: next(sized))  # noqa: B023
                 n = self._shared.n_captures
                 for _ in range(self._options.warmup + 1):
@@ -601,10 +567,6 @@ class Graphed:
     def explain(self) -> str:
         """Every signature: how it runs, and why."""
         return explain_calls.explain(self)
-
-    def plan(self) -> BucketPlan:
-        """The current buckets and the sizes seen; prints as a table."""
-        return self._planned.plan()
 
     def reset(self) -> None:
         """Drop every capture and trace, and what they hold of the program's; the next calls start again."""

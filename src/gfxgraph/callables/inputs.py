@@ -164,14 +164,13 @@ def dense_copy(tensor: Tensor, size: Sequence[int]) -> Tensor:
     return made.requires_grad_(tensor.requires_grad)
 
 
-def resized(tensor: Tensor, size: Sequence[int] | None, repeats_last: bool) -> Tensor:
-    """A tensor of ``size`` that begins as ``tensor`` does; padding is zeros, or the last row; itself for None."""
+def resized(tensor: Tensor, size: Sequence[int] | None) -> Tensor:
+    """A tensor of ``size`` that begins as ``tensor`` does and goes on with its last row; itself for None."""
     if size is None or tuple(size) == tuple(tensor.size()):
         return tensor
     kept = front(tensor, [min(n, wanted) for n, wanted in zip(tensor.size(), size)])
     made = dense_copy(kept, size)
-    if repeats_last:
-        repeat_last(made, kept.size())
+    repeat_last(made, kept.size())
     return made
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, Protocol, TypedDict, TypeVar
 
 if TYPE_CHECKING:
-    from gfxgraph.core.bucket_sizes import BucketPlan
     from gfxgraph.types import MovedInput, ReplayMode
 
 P = ParamSpec("P")
@@ -32,14 +31,7 @@ class GraphedOptions(TypedDict, total=False):
     """The keyword arguments of ``graphed``; documented in its docstring."""
 
     dynamic: Mapping[str, Mapping[int, object] | Sequence[object] | str] | Literal["infer"] | None
-    buckets: (
-        Sequence[int]
-        | str
-        | BucketPlan
-        | Picks
-        | Mapping[str, Sequence[int] | str | BucketPlan | Picks | None]
-        | None
-    )
+    buckets: Sequence[int] | str | Picks | Mapping[str, Sequence[int] | str | Picks | None] | None
     mode: ReplayMode | Literal["standard", "adaptive", "hot"] | None
     moved: MovedInput | Literal["copy", "recapture"]
     warmup: int
@@ -78,10 +70,6 @@ class GraphedCallable(Protocol[P, R_co]):
 
     def explain(self) -> str:
         """Every signature: how it runs, and why."""
-        ...
-
-    def plan(self) -> BucketPlan:
-        """The current buckets and the sizes seen."""
         ...
 
     def reset(self) -> None:

@@ -11,10 +11,8 @@ Source: docs/decisions/callables.md, 0069; the counts are the sign test's at 1 %
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 
 class Way(StrEnum):
@@ -41,17 +39,6 @@ class Decision:
     n_pairs: int
     eager_us: float
     graph_us: float
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"way": self.way.value}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Decision:
-        """Raises ValueError, KeyError or TypeError if ``as_dict`` did not write it."""
-        floats = {name: float(data[name]) for name in ("speedup", "low", "high", "eager_us", "graph_us")}
-        if not all(math.isfinite(number) for number in floats.values()):
-            raise ValueError("a number in it is not finite")
-        return cls(way=Way(data["way"]), reason=str(data["reason"]), n_pairs=int(data["n_pairs"]), **floats)
 
     def __str__(self) -> str:
         return (

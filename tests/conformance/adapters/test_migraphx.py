@@ -433,7 +433,7 @@ def test_inside_another_capture_it_is_part_of_it(here):
 # -- eager or graph --------------------------------------------------------------------------------------------
 
 
-def test_adaptive_keeps_what_was_measured(here, monkeypatch, tmp_path):
+def test_adaptive_keeps_what_was_measured(here):
     """Timings decide, not names: a program whose graph is slower stays eager, and says from what."""
     from gfxgraph.core.eager_or_graph import Way
 
@@ -452,9 +452,8 @@ def test_adaptive_keeps_what_was_measured(here, monkeypatch, tmp_path):
     assert "the graph is slower" in graphed.why()
 
 
-def test_adaptive_decides_by_itself(here, monkeypatch, tmp_path):
+def test_adaptive_decides_by_itself(here):
     """Run often enough, both ways are timed until one is chosen; every result on the way is right."""
-    monkeypatch.setattr("gfxgraph.process.measurements.Kept.put", lambda *args: None)
     graphed = here.graphed(policy="adaptive")
     params = here.params(1)
     for seed in range(200):

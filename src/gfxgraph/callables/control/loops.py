@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph.callables.arena import Arena, beside, current_arena, draws, span, writes_of
-from gfxgraph.callables.captured import CAPTURED, NO_GPU, WARM_UP, CapturedCallable, CapturedFunction, Options
+from gfxgraph.callables.captured import CAPTURED, NO_GPU, WARM_UP, CapturedCallable, Options
 from gfxgraph.callables.control import flags
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.inputs import copy_in, like
@@ -51,9 +51,9 @@ MAX_KEPT = 16
 
 
 class _Steps:
-    """Steps over one memory: the state, the flag that says whether the loop goes on, and the graph of some steps."""
+    """Steps over one memory: the state, the flag that says whether the loop goes on, and a step as a graph."""
 
-    def __init__(self, loop: WhileLoop, place: Arena, state: Sequence[Tensor]) -> None:
+    def __init__(self, loop: WhileLoop, state: Sequence[Tensor]) -> None:
         device = state[0].device
         self._loop = loop
         self.current = [like(t) for t in state]
@@ -61,16 +61,8 @@ class _Steps:
         self.active = torch.zeros((), dtype=torch.bool, device=device)
         self.holds = torch.zeros((), dtype=torch.bool, device=device)
         self.n_done = torch.zeros((), dtype=torch.int64, device=device)
-        self.begin(state)
-        ahead = loop.run_ahead
-        self.n = loop.steps_per_launch if ahead is not False else 1
-        """Steps in a launch."""
-        self.graph = self._captured(place)
-        self.may_lead = ahead is True or (ahead is not False and self._changes_nothing_else())
-        """Whether steps are launched before the last flag has arrived."""
-        if not self.may_lead and self.n > 1:
-            self.n = 1
-            self.graph = self._captured(place)
+        # What condition and body read is known: these steps are for one world.
+        self.run = Graphed(self._step, Options(warmup=0, assume_pure=True), name=loop.name)
 
     def begin(self, state: Sequence[Tensor]) -> None:
         """Make ``state`` the one that the next step reads."""
@@ -80,28 +72,22 @@ class _Steps:
         self.active.copy_(self.holds)
         self.n_done.zero_()
 
-    def _captured(self, place: Arena) -> CapturedFunction:
-        # What outlives a step lies outside the pool.
-        found = CapturedFunction(place, self._run, pool=place.pool, name=self._loop.name)
-        self._loop.n_captures += found.capture()
-        return found
+    def _step(self) -> None:
+        active = self.active.clone()
+        for seen, now in zip(self.seen, self.current):
+            seen.copy_(torch.where(active, now, seen))
+        made = _checked(self._loop.body(*self.seen), self.seen)
+        for now, new in zip(self.current, made):
+            now.copy_(torch.where(active, new, now))
+        self.n_done.add_(active)
+        self.holds.copy_(self._loop.condition(*self.current).reshape(()))
+        self.active.copy_(active & self.holds & (self.n_done < self._loop.max_steps))
 
-    def _run(self) -> None:
-        for _ in range(self.n):
-            active = self.active.clone()
-            for seen, now in zip(self.seen, self.current):
-                seen.copy_(torch.where(active, now, seen))
-            made = _checked(self._loop.body(*self.seen), self.seen)
-            for now, new in zip(self.current, made):
-                now.copy_(torch.where(active, new, now))
-            self.n_done.add_(active)
-            self.holds.copy_(self._loop.condition(*self.current).reshape(()))
-            self.active.copy_(active & self.holds & (self.n_done < self._loop.max_steps))
-
-    def _changes_nothing_else(self) -> bool:
-        """True if an extra step would go unnoticed."""
-        graph = self.graph.graph
-        if getattr(graph, "_program", None) is None or graph.is_opaque or draws(graph):
+    @property
+    def may_lead(self) -> bool:
+        """Whether steps are launched before the last flag has arrived: an extra one would go unnoticed."""
+        graph = next(iter(self.run.graphs), None)
+        if graph is None or graph.is_opaque or draws(graph):
             return False
         own = [span(t) for t in (*self.current, *self.seen, self.active, self.holds, self.n_done)]
         return all(any(a <= begin and end <= b for a, b in own) for begin, end in map(span, writes_of(graph)))
@@ -114,14 +100,13 @@ class WhileLoop(CapturedCallable):
         condition: takes the state, returns a one-element tensor.
         body: takes the state, returns the next one: tensors of the same shapes and types.
         max_steps: the bound; `hit_bound` says afterwards whether it ended the loop.
-        steps_per_launch: steps per launch, if steps may be launched ahead.
-        run_ahead: launch before the last flag has arrived. "auto": if the body is known to change nothing but the
-        state; kernels launched outside torch count as changing something.
 
-    The first call for states of some shape runs eagerly and warms the body up; then it is captured.
+    The first call for states of some shape runs eagerly and warms the body up; then a step is captured. Steps are
+    launched before the last flag has arrived if the body is known to change nothing but the state; kernels launched
+    outside torch count as changing something.
 
     Raises:
-        ValueError: ``max_steps`` or ``steps_per_launch`` is below 1.
+        ValueError: ``max_steps`` is below 1.
     """
 
     def __init__(
@@ -130,11 +115,9 @@ class WhileLoop(CapturedCallable):
         body: Callable[..., Any],
         *,
         max_steps: int,
-        steps_per_launch: int = 1,
-        run_ahead: bool | str = "auto",
     ) -> None:
-        if max_steps < 1 or steps_per_launch < 1:
-            raise ValueError("max_steps and steps_per_launch must be at least 1")
+        if max_steps < 1:
+            raise ValueError("max_steps must be at least 1")
         if not (callable(condition) and callable(body)):
             raise TypeError(f"WhileLoop() takes two functions, a condition and a body, not {condition!r}, {body!r}")
         super().__init__("while loop")
@@ -143,7 +126,7 @@ class WhileLoop(CapturedCallable):
         self._test = Graphed(condition, never, make_piece=make_piece, name="condition of a while loop")
         self._turn = Graphed(body, never, make_piece=make_piece, name="body of a while loop")
         self.condition, self.body = condition, body
-        self.max_steps, self.steps_per_launch, self.run_ahead = max_steps, steps_per_launch, run_ahead
+        self.max_steps = max_steps
         self._last: tuple[Tensor | int, Tensor | bool] = 0, False
         self._known: dict[Any, _Steps] = {}
         self._place: Arena | None = None
@@ -161,6 +144,10 @@ class WhileLoop(CapturedCallable):
         device.
         """
         return self.n_steps >= self.max_steps and bool(self._last[1])
+
+    def stats(self) -> dict[str, Any]:
+        """``captures`` of steps, ``replays`` and ``eager`` (by reason) of whole loops."""
+        return {**super().stats(), "captures": sum(steps.run.stats()["captures"] for steps in self._known.values())}
 
     @property
     def runs_ahead(self) -> bool:
@@ -188,12 +175,11 @@ class WhileLoop(CapturedCallable):
                 self.eager.count(self.why_eager or WARM_UP)
                 key = self._key(state)
                 if key is not None:
-                    with torch.no_grad():
-                        self._known[key] = _Steps(self, place, state)
+                    self._known[key] = _Steps(self, state)
                     while len(self._known) > MAX_KEPT:
                         del self._known[next(iter(self._known))]
                 return made  # type: ignore[no-any-return]
-            self.why_eager = steps.graph.why_eager
+            self.why_eager = steps.run.why_eager
             if self.why_eager:
                 self.eager.count(self.why_eager)
                 return beside(place, self._eagerly, state, {})  # type: ignore[no-any-return]
@@ -229,12 +215,14 @@ class WhileLoop(CapturedCallable):
         if not flags.ask(steps.active).value():
             return
         waiting: deque[flags.Answer] = deque()
-        for _ in range(-(-self.max_steps // steps.n)):
-            steps.graph.run()
+        most = 0
+        for i in range(self.max_steps):
+            steps.run()
             self.n_launches += 1
+            most = most if i else AHEAD * steps.may_lead
             # The flag only ever becomes false: if a later step overtakes this copy, the copy is still right or newer.
             waiting.append(flags.ask(steps.active))
-            while waiting and (len(waiting) > (AHEAD if steps.may_lead else 0) or waiting[0].is_ready):
+            while waiting and (len(waiting) > most or waiting[0].is_ready):
                 if not waiting.popleft().value():
                     return
 

@@ -1,14 +1,14 @@
-"""Whether a graph of a bucket's size serves a smaller call: decided from the graph, then compared once.
+"""Whether a graph of a bucket's size serves a smaller call: decided from the operations, then compared once.
 
-    call ── world at the bucket's size ── the same program? ── verdict on its graph
+    call ── world at the bucket's size ── the operations of both (rows.py): a verdict
          ── run as it is, and padded, and compared ──> how the bucket serves it
          └─ refused: the operation, its line, what to do; such calls run eagerly
 
 The call itself runs eagerly and its result goes to the caller. The padded run is the second line of defence behind
-the verdict (rows.py): it is compared with capture/replay/validation.py, and all of its effects are undone.
+the verdict: it is compared with capture/replay/validation.py, and all of its effects are undone.
 
 A size of 1, a stride, or two sizes that happen to be equal give a call a trace of its own, though the function does
-the same. Two traces are the same program for a call if both, on fake tensors of its sizes, are the same operations.
+the same: the verdict is about the operations of both traces.
 """
 
 # ruff: noqa: TID253
@@ -18,25 +18,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 
-from gfxgraph.callables.buckets import Bucketed, BucketSizes, Dims, argument_paths
+from gfxgraph.callables.buckets import Bucketed, Dims, argument_paths
 from gfxgraph.callables.captured import Padded, Route
 from gfxgraph.callables.inputs import dense_copy, front, pad, repeat_last
+from gfxgraph.callables.padding.rows import DimVerdict, PaddingRefusal, Trace, rows_independent
 from gfxgraph.callables.signature import Args, Call, Kwargs, NotATree, flatten, replace
-from gfxgraph.callables.trace.dynamo import Calls, Frontend, Waiting
+from gfxgraph.callables.trace.dynamo import Calls, Frontend
+from gfxgraph.callables.trace.world import World
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.replay.validation import is_near
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.errors import ConfigError, first_line
 from gfxgraph.process import process
-
-if TYPE_CHECKING:
-    from gfxgraph.callables.padding.rows import Independence
-    from gfxgraph.callables.trace.world import World
 
 Named = Mapping[int, Mapping[int, str]]
 """By position of the tensor, then by dim: the dynamic dim's name."""
@@ -45,51 +43,19 @@ MOST_UNKNOWN = 32
 REFUSED = "padding refused"
 JUDGING = "compared with a padded run"
 UNKNOWN = "the function was not called at the bucket's size yet, and may be a different program there"
-OTHER = "the function is a different program at the bucket's size"
 IN_PIECES = "at the bucket's size it is not a single graph: "
 NO_MEMORY = "there is not enough memory to compare a padded run"
 
 
 @dataclass(frozen=True)
-class PaddingRefusal:
-    """Why a call is not padded."""
+class PaddingNeeds:
+    """What padding of some dims needs."""
 
-    reason: str
-    op: str = ""
-    where: str = ""
-    is_final: bool = True
-    """False if a later call may get another verdict."""
-
-    def error(self, bucket: Mapping[str, int]) -> ConfigError:
-        """The refusal as an error, made for its text and not raised."""
-        return ConfigError(
-            "padding_refused",
-            bucket=", ".join(f"{name}={n}" for name, n in bucket.items()),
-            reason=self.reason,
-            op=self.op or "no operation",
-            where=self.where or "the function's result",
-        )
-
-
-def choose(found: Independence, actual: Mapping[str, int], bucket: Mapping[str, int]) -> bool | PaddingRefusal:
-    """Whether padding must repeat the last row, or why nothing may be padded.
-
-    Args:
-        found: the verdict on the program that calls of these sizes run.
-    """
-    padded = [name for name, n in actual.items() if bucket[name] != n]
-    for name in padded:
-        if name not in found.dims:
-            why = f"it reads only the number of rows of {name}, not the rows; pass the number as a tensor"
-            return PaddingRefusal(why)
-        verdict = found.dims[name]
-        if verdict.refusal:
-            return PaddingRefusal(verdict.refusal, verdict.op, verdict.where)
-    for sizes in (actual, bucket):
-        if not found.holds(sizes):
-            shown = ", ".join(f"{name}={n}" for name, n in sizes.items())
-            return PaddingRefusal(f"the function is a different program for sizes {shown}")
-    return any(found.dims[name].needs_last for name in padded)
+    dims: tuple[str, ...]
+    needs_last: bool
+    """Padding repeats the last row."""
+    written: tuple[int, ...]
+    """Positions of the arguments that are written to."""
 
 
 class Judge:
@@ -101,7 +67,6 @@ class Judge:
         front: Dynamo; None if nothing is traced.
         name: the function's name.
         dims: the dynamic dims; None if there are none.
-        planned: the sizes of its calls.
         eager: calls without a graph, by reason.
     """
 
@@ -112,7 +77,6 @@ class Judge:
         front: Frontend | None,
         name: str,
         dims: Dims | None,
-        planned: BucketSizes,
         eager: Calls,
     ) -> None:
         self._fn = fn
@@ -120,19 +84,20 @@ class Judge:
         self._front = front
         self._name = name
         self._dims = dims
-        self._planned = planned
         self._eager = eager
         self.refusals: dict[str, PaddingRefusal] = {}
         """By sizes and bucket, as text."""
         self._n_unknown = 0
         """Calls at whose bucket's size the function was not called yet."""
-        self._known: dict[Any, Independence] = {}
-        """The verdicts by program."""
+        self._known: dict[Any, PaddingNeeds | PaddingRefusal] = {}
+        """By pair of programs, and the dims that are padded."""
 
     def explain(self) -> list[str]:
-        """One line for each dim of each judged program."""
-        found = [verdict for known in self._known.values() for verdict in known.dims.values()]
-        return list(dict.fromkeys(verdict.explain() for verdict in found))
+        """One line for each dim that may be padded."""
+        found = [each for each in self._known.values() if isinstance(each, PaddingNeeds)]
+        last = " with a repetition of the last row"
+        lines = [f"{n} may be padded{last * v.needs_last}: no row reaches another" for v in found for n in v.dims]
+        return list(dict.fromkeys(lines))
 
     def judge(self, route: Route, call: Call) -> Any:
         """Run the call eagerly, and find out whether its bucket would have given the same result."""
@@ -148,22 +113,26 @@ class Judge:
         if not found.is_final:
             return result
         route.entry, route.why_eager = None, why
-        if bucketed.actual not in self._planned.refused:
-            self._planned.refused.append(bucketed.actual)
         label = ", ".join(f"{name}={n} in {bucketed.bucket[name]}" for name, n in bucketed.actual.items())
         self.refusals[label] = found
         if process.require().counters.event("padding_refused", found.reason, found.op, found.where):
-            process.log.warning("%s: %s", self._name, found.error(bucketed.bucket))
+            error = ConfigError(
+                "padding_refused",
+                bucket=", ".join(f"{name}={n}" for name, n in bucketed.bucket.items()),
+                reason=found.reason,
+                op=found.op or "no operation",
+                where=found.where or "the function's result",
+            )
+            process.log.warning("%s: %s", self._name, error)
         return result
 
-    def ahead(self, call: Call, bucketed: Bucketed) -> bool | PaddingRefusal:
-        """For a capture on values of another size, before the first call: whether padding repeats the last row."""
+    def ahead(self, call: Call, bucketed: Bucketed) -> str:
+        """Why the call's values, cut or repeated, may not suit a bucket's size; "" if they do."""
         dims = self._named(call)
         actual = {name: call.tensors[i].size(dim) for i, named in dims.items() for dim, name in named.items()}
-        if actual == bucketed.bucket:
-            return False
-        program = None if self._front is None else self._program(call.world, call)
-        return choose(self._verdict(call, dims, program), actual, bucketed.bucket)
+        there = call.world if self._front is not None else None
+        found = self._judged(call, there, dims, Bucketed(bucketed.sizes, actual, bucketed.bucket))
+        return found.reason if isinstance(found, PaddingRefusal) else ""
 
     def run_known(self, args: Args, kwargs: Kwargs) -> tuple[Any, World | None]:
         """Run the function eagerly, and return its world too; traced now if it has none."""
@@ -180,18 +149,21 @@ class Judge:
         """The call's result, and how its bucket serves it."""
         dims = self._named(call)
         copies = [dense_copy(t, s) if s not in (None, t.size()) else t for t, s in zip(call.tensors, bucketed.sizes)]
-        program = self._in_bucket(call, *_with_tensors(call, copies))
-        if isinstance(program, PaddingRefusal):
-            return self._run(*call.args, **call.kwargs), program
-        verdict = self._verdict(call, dims, program)
-        found = choose(verdict, bucketed.actual, bucketed.bucket)
+        try:
+            found = self._verdict(call, self._in_bucket(*_with_tensors(call, copies)), dims, bucketed)
+        except PaddingRefusal as refusal:
+            found = refusal.named("")
         if isinstance(found, PaddingRefusal):
             return self._run(*call.args, **call.kwargs), found
-        outside, written = self._written(call, program, verdict, copies)
+        names = argument_paths(self._fn, call.args, call.kwargs)
+        for i in found.written:
+            if copies[i] is call.tensors[i]:
+                copies[i] = call.tensors[i].detach().clone()
+        written = [(names[i], call.tensors[i], copies[i]) for i in found.written]
         for copy, tensor in zip(copies, call.tensors):
             if copy.size() != tensor.size():
                 pad(copy, tensor.size())
-                if found:
+                if found.needs_last:
                     repeat_last(copy, tensor.size())
         args, kwargs = _with_tensors(call, copies)
         traced: list[Any] = []
@@ -201,82 +173,112 @@ class Judge:
             traced.append(world)
             return result
 
-        unique = list({id(t): t for t in outside}.values())
-        compared = compare(lambda: self._run(*call.args, **call.kwargs), in_bucket, unique, written, call.device)
+        outside: list[Tensor] = getattr(call.world, "written", [])
+        compared = compare(lambda: self._run(*call.args, **call.kwargs), in_bucket, outside, written, call.device)
         if compared.problem:
             return compared.result, PaddingRefusal(compared.problem)
         if traced[0] is not None and traced[0].why_pieces:
             return compared.result, PaddingRefusal(IN_PIECES + traced[0].why_pieces)
         sizes = [tuple(t.size()) for t in compared.outputs]
-        return compared.result, Padded(found, sizes, compared.structure)
+        return compared.result, Padded(found.needs_last, sizes, compared.structure)
 
     def _named(self, call: Call) -> Named:
         assert self._dims is not None
         return self._dims.of(call.structure, call.tensors, lambda: argument_paths(self._fn, call.args, call.kwargs))
 
-    def _in_bucket(self, call: Call, args: Args, kwargs: Kwargs) -> FxProgram | None | PaddingRefusal:
-        """The program that runs at the bucket's size, with the call's inputs, or why that is not the call's.
+    def _in_bucket(self, args: Args, kwargs: Kwargs) -> World | None:
+        """The world at the bucket's size; None if nothing is traced.
 
-        None if nothing is traced.
+        Raises:
+            PaddingRefusal: no graph of that can be the call's.
         """
-        front = self._front
-        if front is None:
+        if self._front is None:
             return None
-        here, world = self._program(call.world, call), front.find(args, kwargs)
-        if world is call.world:
-            return here
+        world = self._front.find(args, kwargs)
         if world is None:
             self._n_unknown += 1
-            is_final = bool(front.why_no_more()) or self._n_unknown >= MOST_UNKNOWN
-            return PaddingRefusal(front.why_no_more() or UNKNOWN, is_final=is_final)
+            why = self._front.why_no_more()
+            raise PaddingRefusal(why or UNKNOWN, is_final=bool(why) or self._n_unknown >= MOST_UNKNOWN)
         if world.why_pieces:
-            return PaddingRefusal(IN_PIECES + world.why_pieces)
-        there = self._program(world, call)
-        return there if is_same_program(here, there) else PaddingRefusal(OTHER)
-
-    def _program(self, world: World, call: Call) -> FxProgram:
-        assert self._front is not None
-        return FxProgram(world, self._front._given(call.args, call.kwargs))
+            raise PaddingRefusal(IN_PIECES + world.why_pieces)
+        return world
 
     # -- verdicts -------------------------------------------------------------------------------------
 
-    def _verdict(self, call: Call, dims: Named, program: FxProgram | None) -> Independence:
-        """The verdict on the padding of a program; None is the function itself, which is not traced by Dynamo."""
-        # lazily: sympy and Dynamo take longer to import than torch, and only padding needs them here
-        from gfxgraph.callables.padding.rows import rows_independent
+    def _verdict(
+        self, call: Call, there: World | None, dims: Named, bucketed: Bucketed
+    ) -> PaddingNeeds | PaddingRefusal:
+        """What padding needs, or why nothing is padded."""
+        which: Any = (call.key, *bucketed.bucket.items())
+        if there is not None and not (_computes_sizes(call.world) or _computes_sizes(there)):
+            # What the graph does is the same at all sizes of its world.
+            which = (call.kind_with_dims(dims), there.token, bucketed.padded_names)
+        if which not in self._known:
+            self._known[which] = self._judged(call, there, dims, bucketed)
+        return self._known[which]
+
+    def _judged(
+        self, call: Call, there: World | None, dims: Named, bucketed: Bucketed
+    ) -> PaddingNeeds | PaddingRefusal:
+        """The verdict on each padded dim in turn, those before it as in the bucket."""
+        padded = sorted(bucketed.padded_names)
+        sizes, found, written = dict(bucketed.actual), list[DimVerdict](), set[int]()
+        for name in padded:
+            try:
+                n, larger, bucket = sizes[name], bucketed.bucket[name], bucketed.bucket[name]
+                own, places = self._traced(call, there if found else call.world, dims, sizes)
+                if n == 1 and there is not None:
+                    # Torch takes operations on one row apart in other ways, so two rows stand for it: in one graph.
+                    rows_independent(1, 1, own, self._traced(call, there, dims, sizes)[0])
+                    n, larger = 2, max(bucket, 3)
+                    own, places = self._traced(call, there, dims, {**sizes, name: n})
+                large, _ = self._traced(call, there, dims, {**sizes, name: larger})
+                found.append(rows_independent(n, larger, own, large))
+            except PaddingRefusal as refusal:
+                return refusal.named(name)
+            written |= {places[each] for each in found[-1].written if each in places}
+            sizes[name] = bucket
+        return PaddingNeeds(tuple(padded), any(each.needs_last for each in found), tuple(sorted(written)))
+
+    def _traced(
+        self, call: Call, world: World | None, dims: Named, sizes: Mapping[str, int]
+    ) -> tuple[Trace, dict[Any, int]]:
+        """What runs at these sizes; and by name of its inputs, the position of the tensor among the call's.
+
+        Raises:
+            PaddingRefusal: it fails there.
+        """
 
         def alone(*given: Tensor) -> Any:
             args, kwargs = _with_tensors(call, given)
             return self._fn(*args, **kwargs)
 
-        which = call.kind_with_dims(dims), call.world.token if program is None else program.graph
-        if which not in self._known:
-            about: tuple[Any, Sequence[Any], Named] = alone, call.tensors, dims
-            if program is not None:
-                about = program.graph, program.inputs, program.dynamic(call.tensors, dims)
-            self._known[which] = rows_independent(*about)
-        return self._known[which]
+        trace, fakes = Trace(), []
+        for i, t in enumerate(call.tensors):
+            named = dims.get(i)
+            shape = None if named is None else [sizes[named[d]] if d in named else n for d, n in enumerate(t.size())]
+            fakes.append(trace.like(t, shape))
+        run, inputs, names = alone, fakes, list(range(len(fakes)))
+        if self._front is not None:
+            assert world is not None
+            given = {**world._names, "L": self._front._given(*_with_tensors(call, fakes))}
+            run, nodes = world.found.graph, world.found.graph.graph.find_nodes(op="placeholder")
+            names = world.found.sources
+            inputs = [eval(name, given) if name else _hint(node) for name, node in zip(names, nodes)]
+        by_id = {id(t): i for i, t in enumerate(fakes)}
+        trace.run(run, inputs, names)
+        return trace, {name: by_id[id(t)] for name, t in zip(names, inputs) if id(t) in by_id}
 
-    def _written(
-        self, call: Call, program: FxProgram | None, verdict: Independence, copies: list[Tensor]
-    ) -> tuple[list[Tensor], list[Written]]:
-        """External tensors that the function writes to, and written arguments: name, the call's tensor, the padded
-        run's.
-        """
-        names = argument_paths(self._fn, call.args, call.kwargs)
-        outside: list[Tensor] = list(getattr(call.world, "written", ()))
-        written: list[Written] = []
-        places = program.places(call.tensors) if program is not None else {i: i for i in range(len(names))}
-        for at in sorted({at for each in verdict.dims.values() for at in each.written}):
-            i = places.get(at)
-            if i is None:
-                assert program is not None
-                outside.append(program.inputs[at])
-                continue
-            if copies[i] is call.tensors[i]:
-                copies[i] = call.tensors[i].detach().clone()
-            written.append((names[i], call.tensors[i], copies[i]))
-        return outside, written
+
+def _computes_sizes(world: World) -> bool:
+    """Whether the graph computes numbers, which may happen to be equal at two sizes and not at a third."""
+    made = (n.meta.get("example_value") for n in world.found.graph.graph.nodes if n.op == "call_function")
+    return any(isinstance(each, torch.SymInt | torch.SymFloat | torch.SymBool) for each in made)
+
+
+def _hint(node: Any) -> Any:
+    value = node.meta.get("example_value", node.meta.get("val"))
+    return int(value.node.hint) if isinstance(value, torch.SymInt) else value
 
 
 def _with_tensors(call: Call, tensors: Sequence[Tensor]) -> tuple[Args, Kwargs]:
@@ -379,69 +381,3 @@ def _effects(after: Rollback, written: Sequence[Written]) -> str:
         if not is_near(front(mine.detach(), real.size()), real.detach()):
             return f"what is written to {name} differs from what the function writes without padding"
     return ""
-
-
-# -- the same program? --------------------------------------------------------------------------------
-
-
-class FxProgram:
-    """One of Dynamo's FX graphs, with the inputs of one call.
-
-    Args:
-        world: the world that it was traced in.
-        given: the call's ``L``.
-    """
-
-    def __init__(self, world: World, given: Mapping[str, Any]) -> None:
-        self.graph: fx.GraphModule = world.found.graph
-        self.sources: list[str] = world.found.sources
-        nodes = self.graph.graph.find_nodes(op="placeholder")
-        given = {**world._names, "L": given}
-        self.inputs = [eval(source, given) if source else _hint(node) for node, source in zip(nodes, self.sources)]
-
-    def places(self, tensors: Sequence[Tensor]) -> dict[int, int]:
-        """By position of the placeholder: the position of its tensor among the call's."""
-        by_id = {id(t): i for i, t in enumerate(tensors)}
-        return {at: by_id[id(value)] for at, value in enumerate(self.inputs) if id(value) in by_id}
-
-    def dynamic(self, tensors: Sequence[Tensor], dims: Mapping[int, Mapping[int, str]]) -> Named:
-        """``dims`` by position of the placeholder."""
-        return {at: dims[i] for at, i in self.places(tensors).items() if i in dims}
-
-
-def is_same_program(one: FxProgram, other: FxProgram) -> bool:
-    """Whether the two do the same for the call that they were made with; False if unknown."""
-    if one.graph is other.graph:
-        return True
-    if "" in (*one.sources, *other.sources):  # a number that Dynamo computed in the call that it traced
-        return False
-    tensors = {n: v for each in (one, other) for n, v in zip(each.sources, each.inputs) if isinstance(v, Tensor)}
-    mine = _operations(one, tensors)
-    return mine is not None and mine == _operations(other, tensors)
-
-
-def _operations(program: FxProgram, tensors: Mapping[str, Tensor]) -> Any:
-    """What the graph does with tensors of the call's sizes, as code and its constants; None if unknown."""
-    # lazily: sympy again
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    def run(*given: Tensor) -> Any:
-        named = dict(zip(tensors, given))
-        return program.graph(*[named.get(n, value) for n, value in zip(program.sources, program.inputs)])
-
-    try:
-        with Waiting():
-            made = make_fx(run, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors.values())
-        constants = [getattr(made, str(node.target)) for node in made.graph.find_nodes(op="get_attr")]
-        return made.code, [(t.dtype, id(t) if t.numel() > _MOST_COMPARED else t.tolist()) for t in constants]
-    except (RuntimeError, TypeError, ValueError, AssertionError, LookupError, AttributeError, ArithmeticError):
-        return None
-
-
-_MOST_COMPARED = 4096
-"""Most elements of a graph's constant that are compared; a larger one is known by its identity."""
-
-
-def _hint(node: fx.Node) -> Any:
-    value = node.meta.get("example_value", node.meta.get("val"))
-    return int(value.node.hint) if isinstance(value, torch.SymInt) else value

@@ -1,21 +1,19 @@
-"""Whether a call may run at a larger size: decided from the graph, not by running it.
+"""Whether a call may run at a larger size: decided from its operations, not from values.
 
 Problem: a step captured at 8 rows should serve a call of 5. Three rows are padding. If they can affect
 anything that the caller sees, the answer is wrong, silently, and perhaps only in a later call.
 
-Idea: the graph, or the function, runs on fake tensors (no data, no device) with a symbol for each dynamic dim, and
-each dim is followed from operation to operation. A bucket is allowed if every result and everything written holds the
-rows of the call at the front of one dim, or does not depend on the dim at all. A write is one to the memory that
-tensors share (`Memory`): a wrong one spoils all of them. Nothing is concluded from values, so the verdict holds for
-every later call of the same graph.
+Idea: what the call runs, and what runs in the bucket, are both run on fake tensors (no data, no device), each at its
+own size, and compared operation by operation (`Trace`). They must be the same operations, with the same arguments.
+Then each tensor is followed from operation to operation: its rows lie in the one dim whose size is another one in
+the bucket. A bucket is allowed if every result and everything written holds the rows of the call at the front of one
+dim, or does not depend on the dim at all. A write is one to the memory that tensors share (`Memory`): a wrong one
+spoils all of them. Nothing is concluded from values, so the verdict holds for every call of these sizes.
 
     ``rules.py`` says which operations keep rows apart; one without a rule is refused by name;
-    the shape of a result shows where its rows are: in the one dim whose size depends on the symbol;
-    a size that becomes a number is noticed, and assumptions about sizes (``n > 3``, ``n == m``) are conditions.
+    a number that is another one in the bucket may be a size, and nothing else.
 
-The verdict is about a graph. It does not cover a size that Python read while the graph was traced elsewhere: the
-tracer's own guards must do that. Two arguments that share memory, one of which is written, must be refused by the
-caller.
+Two arguments that share memory, one of which is written, must be refused by the caller.
 
 Source: docs/decisions/0110; tests/unit/callables/padding/test_rows.py.
 """
@@ -24,126 +22,80 @@ Source: docs/decisions/0110; tests/unit/callables/padding/test_rows.py.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import sympy  # type: ignore[import-untyped]
 import torch
 from torch import Tensor, fx
 from torch._dispatch.python import enable_python_dispatcher
-from torch._dynamo.source import ConstantSource
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, free_symbols
-from torch.utils._pytree import tree_leaves
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.utils._pytree import tree_flatten, tree_leaves
 
+from gfxgraph.callables.inputs import dense_strides, dim_order
 from gfxgraph.callables.padding.rules import (
     RULES,
     SIZES,
     Cause,
     JudgedOperation,
     Memory,
-    SymbolicSizes,
+    Unequal,
     Value,
     Why,
+    differs,
     rule_of,
     view,
 )
 from gfxgraph.callables.trace.dynamo import Waiting
 
-Dynamic = Mapping[int, Mapping[int, str]]
-"""By position of the argument, then by dim: the dynamic dim's name."""
 
+class PaddingRefusal(Exception):
+    """Why a call is not padded.
 
-class NotTraced(Exception):
-    """The graph cannot be traced with sizes other than the example's; the text says why."""
+    Args:
+        reason: a sentence; ``{dim}`` in it is the dynamic dim's name.
+        op: the operation that it is about; "" if there is none.
+        where: the source line of that.
+        is_final: False if a later call may get another verdict.
+    """
 
+    def __init__(self, reason: str, op: str = "", where: str = "", is_final: bool = True) -> None:
+        super().__init__(reason)
+        self.reason, self.op, self.where, self.is_final = reason, op, where, is_final
 
-class RowsRefused(Exception):
-    """No bucket can be used, whatever happens to the operation's result; ``args[0]`` is the cause."""
+    @classmethod
+    def by(cls, cause: Cause, error: str = "") -> PaddingRefusal:
+        """The refusal because of an operation, or because of what it raised."""
+        where = _where(cause.stack_trace)
+        at = f" ({where})" if where else ""
+        said = f"{error or cause.op or 'the function'}{at} {cause.why.value}"
+        return cls("{dim} is not padded: " + said, cause.op, where)
+
+    def named(self, dim: str) -> PaddingRefusal:
+        """The same of a dim, without the frames that raised it."""
+        return PaddingRefusal(self.reason.replace("{dim}", dim), self.op, self.where, self.is_final)
 
 
 @dataclass(frozen=True)
 class DimVerdict:
-    """The effect of padding along one dynamic dim.
+    """What padding along one dynamic dim needs, where it is allowed.
 
     Attributes:
-        name: the dynamic dim's.
-        written: positions of the inputs that are written to. Their own rows are right.
+        written: the inputs that are written to, by name. Their own rows are right.
         needs_last: padded rows of the inputs must repeat the last row; else they may hold zeros.
-        refusal: why no bucket may be used; "" if one may.
-        op: the operation that the refusal is about; "" if there is none.
-        where: the source line of that operation.
     """
 
-    name: str
-    written: frozenset[int] = frozenset()
-    needs_last: bool = False
-    refusal: str = ""
-    op: str = ""
-    where: str = ""
-
-    def explain(self) -> str:
-        """One sentence."""
-        filled = " with a repetition of the last row" if self.needs_last else ""
-        return self.refusal or f"{self.name} may be padded{filled}: no row reaches another"
+    written: frozenset[Any]
+    needs_last: bool
 
 
-@dataclass(frozen=True)
-class Independence:
-    """The verdict for each dynamic dim, and the sizes for which it holds."""
-
-    dims: Mapping[str, DimVerdict]
-    conditions: tuple[sympy.Basic, ...] = ()
-    """What the trace assumes about sizes, in terms of the names of the dynamic dims."""
-
-    def holds(self, sizes: Mapping[str, int]) -> bool:
-        """Whether the verdict covers calls of these sizes; check both the call's and the bucket's."""
-        given = {_named(name): sympy.Integer(size) for name, size in sizes.items()}
-        return all(condition.xreplace(given) == sympy.true for condition in self.conditions)
-
-
-def rows_independent(
-    graph: fx.GraphModule | Callable[..., Any],
-    inputs: Sequence[Any],
-    dynamic: Dynamic,
-) -> Independence:
-    """Decide for each dynamic dim whether the graph may run with more rows than the call has.
-
-    Args:
-        graph: traced with symbols for the dynamic dims (Dynamo, export, make_fx), or a function or module of
-            tensors that can be traced here.
-        inputs: one call's, in the order of the graph's placeholders.
-        dynamic: by position of the input, then by dim: the dynamic dim's name. Equal names are equal sizes.
-
-    Returns:
-        The verdicts. A graph that cannot be traced is refused for every dim.
-    """
-    env = ShapeEnv(duck_shape=False)
-    sizes = _symbols(env, inputs, dynamic)
-    symbols = {name: size.node.expr for name, size in sizes.items()}
-    mode = _Follower(env)
-    try:
-        fakes, results = _run(graph, inputs, dynamic, mode, sizes)
-    except NotTraced as error:
-        why = f"size ({error}); do not use that size in Python or in constant tensors"
-        refusal = "is not padded: the function cannot be traced with a symbol for its"
-        return Independence({name: DimVerdict(name, refusal=f"{name} {refusal} {why}") for name in symbols})
-    back = {symbol: _named(name) for name, symbol in symbols.items()}
-    now = {name: size.node.expr for name, size in sizes.items()}  # what the run made of each symbol
-    dims = {name: _Rows(mode, name, each, fakes, results).verdict() for name, each in now.items()}
-    equal = (sympy.Eq(symbol, now[name]) for name, symbol in symbols.items() if now[name] != symbol)
-    conditions = (sympy.sympify(each).xreplace(back) for each in (*(g.expr for g in env.guards), *equal))
-    return Independence(dims, tuple(each for each in conditions if each != sympy.true))
-
-
-def _named(name: str) -> sympy.Symbol:
-    return sympy.Symbol(name, integer=True, positive=True)
-
-
-# -- the operations ------------------------------------------------------------------------------------
+# -- one run -------------------------------------------------------------------------------------------
 
 
 class Operation(NamedTuple):
@@ -160,54 +112,66 @@ class Operation(NamedTuple):
         return list(self.out) if isinstance(self.out, (list, tuple)) else [self.out]
 
 
-def _run(
-    call: Callable[..., Any], inputs: Sequence[Any], dynamic: Dynamic, mode: _Follower, sizes: Mapping[str, Any]
-) -> tuple[list[Any], Any]:
-    """The fake inputs and results.
-
-    Raises:
-        NotTraced: it fails on other sizes, or does something that fake tensors cannot.
-    """
-    with Waiting():
-        fakes = [_fake(mode, value, dynamic.get(i, {}), sizes) for i, value in enumerate(inputs)]
-        try:
-            # Below autograd: above it, C++ takes whole operations apart.
-            with enable_python_dispatcher(), torch._C._AutoDispatchBelowAutograd():
-                if isinstance(call, fx.GraphModule):
-                    _bind_sizes(call, fakes, dynamic, sizes)
-                    call = fx.Interpreter(call).run
-                with fx.traceback.preserve_node_meta(), mode:
-                    mode.is_recording = True
-                    return fakes, call(*fakes)
-        except _FAILURES as error:
-            lines = str(error).strip().splitlines()
-            raise NotTraced(f"{type(error).__name__}: {lines[0] if lines else ''}") from error
-
-
 _WHOLE = frozenset(
     getattr(getattr(torch.ops.aten, name), overload)
     for name, overload in (
         ("linear", "default"), ("matmul", "default"), ("scaled_dot_product_attention", "default"),
+        ("reshape", "default"),
         ("lstm", "input"), ("gru", "input"), ("rnn_tanh", "input"), ("rnn_relu", "input"),
     )
 )  # fmt: skip
-"""Operations that are judged as one: torch takes them apart by merging dims, or by kernels of one device."""
-_CONVOLUTION = torch.ops.aten.convolution.default
+"""Operations that are judged as one: torch takes them apart by sizes and strides, or by kernels of one device."""
 
 
-class _Follower(FakeTensorMode):
-    """Records each operation as it reaches the fake tensors: after decomposition."""
+class Trace(FakeTensorMode):
+    """One run: each operation as it reaches the fake tensors, after decomposition."""
 
-    def __init__(self, env: ShapeEnv) -> None:
-        super().__init__(shape_env=env, allow_non_fake_inputs=True)
-        self.env = env
+    def __init__(self) -> None:
+        super().__init__(allow_non_fake_inputs=True)
         self.tape: list[Operation] = []
-        self.is_recording = False
+        self.inputs: dict[Any, Any] = {}
+        self.results: Any = None
+        self._is_recording = False
+
+    def like(self, tensor: Tensor, size: Sequence[int] | None = None) -> Tensor:
+        """A fake tensor; with a ``size``, dense, with its dims in the same order: a transposed one stays so."""
+        if size is None:
+            return self.from_tensor(tensor)  # type: ignore[no-any-return]
+        strides = dense_strides(size, dim_order(tensor))
+        with self:
+            return torch.empty_strided(tuple(size), strides, dtype=tensor.dtype, device=tensor.device)
+
+    def run(self, call: Callable[..., Any], inputs: Sequence[Any], names: Sequence[Any] = ()) -> Trace:
+        """Run ``call``, a function of tensors or an FX graph.
+
+        Args:
+            names: what the inputs are known by in every run; by default their positions.
+
+        Raises:
+            PaddingRefusal: it fails at this size, or does something that fake tensors cannot.
+        """
+        with Waiting():
+            real = [isinstance(each, Tensor) and not isinstance(each, FakeTensor) for each in inputs]
+            inputs = [self.like(each) if is_real else each for each, is_real in zip(inputs, real)]
+            self.inputs = dict(zip(names or range(len(inputs)), inputs))
+            call = fx.Interpreter(call).run if isinstance(call, fx.GraphModule) else call
+            try:
+                # Below autograd: above it, C++ takes whole operations apart.
+                with enable_python_dispatcher(), torch._C._AutoDispatchBelowAutograd():
+                    with fx.traceback.preserve_node_meta(), self:
+                        self._is_recording = True
+                        self.results = call(*inputs)
+            except _FAILURES as error:
+                lines = str(error).strip().splitlines()
+                said = f"{type(error).__name__}: {lines[0] if lines else ''}"
+                raise PaddingRefusal.by(Cause("", None, Why.FAILS), said) from error
+        return self
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not self.is_recording or getattr(func, "namespace", "") == "prim":  # prim: queries a device or layout
+        if not self._is_recording or getattr(func, "namespace", "") == "prim":  # prim: queries a device or layout
             return super().__torch_dispatch__(func, types, args, kwargs)
+        stack_trace = fx.traceback.get_current_meta().get("stack_trace")
         if isinstance(func, torch._ops.OpOverload):
             if func._can_decompose() and func not in _WHOLE:
                 with self:
@@ -215,16 +179,15 @@ class _Follower(FakeTensorMode):
                 if out is not NotImplemented:
                     return out
             if any(not isinstance(t, FakeTensor) for t in _written_by(func, args, kwargs)):
-                raise NotTraced(f"{func._schema.name} writes to a tensor that is no argument")
-        self.is_recording = False  # operations run by an operation's fake implementation are part of it
-        # Which kernel a convolution takes for how many rows is no other program.
-        is_any = self.env.suppress_guards() if func is _CONVOLUTION else contextlib.nullcontext()
+                raise PaddingRefusal.by(Cause(_name(func), stack_trace, Why.OUTSIDE))
+        self._is_recording = False  # operations run by an operation's fake implementation are part of it
         try:
-            with is_any:
-                out = super().__torch_dispatch__(func, types, args, kwargs)
+            out = super().__torch_dispatch__(func, types, args, kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            raise PaddingRefusal.by(Cause(_name(func), stack_trace, Why.READS)) from error
         finally:
-            self.is_recording = True
-        self.tape.append(Operation(func, args, kwargs, out, fx.traceback.get_current_meta().get("stack_trace")))
+            self._is_recording = True
+        self.tape.append(Operation(func, args, kwargs, out, stack_trace))
         return out
 
 
@@ -244,142 +207,113 @@ _FAILURES = (
 )  # fmt: skip
 
 
-def example_of(node: fx.Node) -> Any:
-    """What stood for a node when it was traced."""
-    return node.meta.get("val", node.meta.get("example_value"))
+# -- two runs, one dim ---------------------------------------------------------------------------------
 
 
-def _symbols(env: ShapeEnv, inputs: Sequence[Any], dynamic: Dynamic) -> dict[str, Any]:
-    """A symbolic size for each dynamic dim's name."""
-    sizes: dict[str, Any] = {}
-    for i, dim, name in ((i, dim, name) for i, dims in dynamic.items() for dim, name in dims.items()):
-        if name not in sizes:
-            hint, source = max(int(inputs[i].shape[dim]), 2), ConstantSource(f"size_{name}")
-            symbol = env.create_symbol(hint, source, DimDynamic.DYNAMIC, constraint_dim=None)
-            sizes[name] = env.create_symintnode(symbol, hint=hint, source=source)
-    return sizes
+def rows_independent(n: int, larger: int, own: Trace, bucket: Trace) -> DimVerdict:
+    """Decide whether calls of ``n`` rows may run with ``larger`` ones.
 
-
-def _fake(mode: FakeTensorMode, value: Any, dims: Mapping[int, str], sizes: Mapping[str, Any]) -> Any:
-    if not isinstance(value, Tensor):
-        return value
-    if not dims:
-        return mode.from_tensor(value, static_shapes=True)
-    shape = [sizes[dims[d]] if d in dims else int(n) for d, n in enumerate(value.shape)]
-    # Keep the order of the example's strides: a transposed argument stays transposed.
-    order = sorted(range(value.dim()), key=lambda d: (value.stride(d), value.size(d)))
-    strides: list[Any] = [0] * value.dim()
-    step: Any = 1
-    for d in order:
-        strides[d] = step
-        step = step * shape[d]
-    with mode:
-        return torch.empty_strided(shape, strides, dtype=value.dtype, device=value.device)
-
-
-def _bind_sizes(graph: fx.GraphModule, fakes: list[Any], dynamic: Dynamic, sizes: Mapping[str, Any]) -> None:
-    """Sizes that the graph takes as separate arguments are those of its tensors.
+    Args:
+        own: what the call runs.
+        bucket: what runs in the bucket, of which only this one dim differs.
 
     Raises:
-        NotTraced: a dynamic dim is already a number in the graph, which so says nothing about other sizes.
+        PaddingRefusal: they may not.
     """
-    examples = [example_of(node) for node in graph.graph.find_nodes(op="placeholder")]
-    known: dict[Any, str] = {}
-    for i, value in enumerate(examples):
-        for dim, name in dynamic.get(i, {}).items() if isinstance(value, Tensor) else ():
-            size = value.shape[dim]
-            if isinstance(size, int):
-                raise NotTraced(f"the graph was traced with {size} rows in dim {dim} of argument {i} fixed")
-            known[size.node.expr] = name
-    for i, value in enumerate(examples):
-        if isinstance(value, torch.SymInt) and i < len(fakes) and not isinstance(fakes[i], Tensor):
-            bound = known.get(value.node.expr)
-            if bound is None and any(s in free_symbols(value) for s in known):
-                raise NotTraced(f"argument {i} is a size computed from dynamic ones")
-            fakes[i] = int(fakes[i]) if bound is None else sizes[bound]
-
-
-# -- one dim ------------------------------------------------------------------------------------------
+    return _Rows(n, larger, own, bucket).verdict()
 
 
 class _Rows:
-    """Follows one dynamic dim through the operations.
+    """Follows one dynamic dim through the operations of both runs."""
 
-    Args:
-        symbol: the dim's size, as the whole trace has it.
-    """
-
-    def __init__(self, found: _Follower, name: str, symbol: Any, inputs: Sequence[Any], results: Any) -> None:
-        self.tape, self.inputs, self.results = found.tape, inputs, results
-        self.name = name
-        self.sizes = SymbolicSizes(symbol, found.env.replace)
-        self.known: dict[int, Value] = {}
-        """Each tensor, by id: the tape keeps them all alive."""
-        self.memories: dict[int, Memory] = {}
+    def __init__(self, n: int, larger: int, own: Trace, bucket: Trace) -> None:
+        self.n, self.larger, self.own, self.bucket = n, larger, own, bucket
+        self.known: tuple[dict[int, Value], dict[int, Value]] = {}, {}
+        """Each tensor of either run, by id: the tapes keep them all alive."""
+        self.memories: tuple[dict[int, Memory], dict[int, Memory]] = {}, {}
         self.needs_last = False
 
     def verdict(self) -> DimVerdict:
-        try:
-            return self._verdict()
-        except RowsRefused as refused:
-            cause: Cause = refused.args[0]
-            where = _where(cause.stack_trace)
-            at = f" ({where})" if where else ""
-            said = f"{cause.op or 'the function'}{at} {cause.why.value.format(dim=self.name)}"
-            if cause.why is Why.FIXED:
-                said += f" ({self.name} is {self.sizes.symbol})"
-            return DimVerdict(self.name, refusal=f"{self.name} is not padded: {said}", op=cause.op, where=where)
+        """See `rows_independent`."""
+        for name, one in self.own.inputs.items():
+            other = self.bucket.inputs.get(name)
+            if isinstance(one, Tensor) and isinstance(other, Tensor):
+                self._keep(one, other, self._placed(one, other, Cause("an argument", None, Why.GROWS)))
+                self._value(one).memory.is_given = True
+        for first, second in zip(self.own.tape, self.bucket.tape):
+            self._follow(first, second)
+        n_common = min(len(self.own.tape), len(self.bucket.tape))
+        for rest in (*self.own.tape[n_common:], *self.bucket.tape[n_common:]):
+            raise PaddingRefusal.by(Cause(_name(rest.op), rest.stack_trace, Why.OTHER))
+        (results, mine), (others, theirs) = tree_flatten(self.own.results), tree_flatten(self.bucket.results)
+        if mine != theirs:
+            raise PaddingRefusal.by(Cause("result", None, Why.RETURNS))
+        for pair in zip(results, others):
+            self._return(self._pair(*pair))
+        known = {name: self.known[0][id(t)] for name, t in self.own.inputs.items() if id(t) in self.known[0]}
+        written = frozenset(name for name, value in known.items() if value.memory.is_written)
+        for name in written:
+            self._return(known[name])
+        return DimVerdict(written, self.needs_last)
 
-    def _verdict(self) -> DimVerdict:
-        if not isinstance(self.sizes.symbol, sympy.Symbol):
-            raise RowsRefused(Cause("", None, Why.FIXED))
-        for value in self.inputs:
-            if isinstance(value, Tensor):
-                made = self.known[id(value)] = self._placed(value, Cause("an argument", None, Why.GROWS))
-                made.memory.is_given = True
-        for entry in self.tape:
-            self._follow(entry)
-        for result in tree_leaves(self.results):
-            self._return(result)
-        inputs = {i: v for i, v in enumerate(self.inputs) if isinstance(v, Tensor)}
-        written = frozenset(i for i, v in inputs.items() if self.known[id(v)].memory.is_written)
-        for i in written:
-            self._return(inputs[i])
-        return DimVerdict(self.name, written, self.needs_last)
+    def _keep(self, one: Tensor, other: Tensor, value: Value) -> None:
+        self.known[0][id(one)] = self.known[1][id(other)] = value
 
-    def _placed(self, tensor: Tensor, by: Cause) -> Value:
-        """The tensor, with its rows in the one dim whose size depends on their number."""
-        ends = [d for d, size in enumerate(tensor.shape) if self.sizes.depends(size)]
+    def _value(self, tensor: Tensor) -> Value:
+        if id(tensor) not in self.known[0]:
+            raise PaddingRefusal.by(Cause("a tensor that one of them alone has", None, Why.OTHER))
+        return self.known[0][id(tensor)]
+
+    def _placed(self, one: Tensor, other: Tensor, by: Cause) -> Value:
+        """The tensor, with its rows in the one dim whose size is another one in the bucket."""
+        if one.dim() != other.dim() or one.dtype is not other.dtype:
+            raise PaddingRefusal.by(replace(by, why=Why.OTHER))
+        ends = [d for d, (a, b) in enumerate(zip(one.shape, other.shape)) if a != b]
         unknown = replace(by, why=Why.MIXES) if len(ends) > 1 else None  # rows beside rows
-        if len(ends) == 1 and self.sizes.times(tensor.shape[ends[0]]) is None:
-            unknown = replace(by, why=Why.GROWS)
-        place = ends[0] if ends and unknown is None else None
-        memory = self.memories.setdefault(_home(tensor), Memory(bool(ends)))
-        return Value(tuple(tensor.shape), tensor.dtype, place, unknown, memory=memory)
+        place, each = (ends[0], one.shape[ends[0]] // self.n) if ends else (None, 1)
+        if place is not None and (one.shape[place], other.shape[place]) != (each * self.n, each * self.larger):
+            unknown = unknown or replace(by, why=Why.GROWS)
+        homes, mine = (_home(one), _home(other)), Memory(bool(ends))
+        is_new = [home not in known for home, known in zip(homes, self.memories)]
+        memory, same = [known.setdefault(home, mine) for home, known in zip(homes, self.memories)]
+        memory.is_torn = memory.is_torn or same is not memory or is_new[0] != is_new[1]
+        return Value(tuple(one.shape), one.dtype, None if unknown else place, each, unknown, memory=memory)
 
-    def _follow(self, entry: Operation) -> None:
-        leaves = entry.leaves
+    def _follow(self, entry: Operation, other: Operation) -> None:
+        if entry.op is not other.op or len(entry.leaves) != len(other.leaves):
+            raise PaddingRefusal.by(Cause(_name(entry.op), entry.stack_trace, Why.OTHER))
+        leaves = [*zip(entry.leaves, other.leaves)]
         if not isinstance(entry.op, torch._ops.OpOverload):
-            given = [self._value(leaf) for leaf in tree_leaves((entry.args, entry.kwargs))]
-            if any(not v.is_free if isinstance(v, Value) else self._depends(v) for v in given):
-                raise RowsRefused(Cause(str(entry.op), entry.stack_trace, Why.NO_RULE))
+            given = [tree_leaves((each.args, each.kwargs)) for each in (entry, other)]
+            cause = Cause(str(entry.op), entry.stack_trace, Why.NO_RULE)
+            pairs = [self._pair(*pair) for pair in zip(*given)]
+            if any(not v.is_free if isinstance(v, Value) else differs(v) for v in pairs):
+                raise PaddingRefusal.by(cause)
+            for one, two in leaves:
+                if isinstance(one, Tensor):
+                    self._keep(one, two, self._placed(one, two, cause))
             return
-        step = JudgedOperation(entry.op, entry.stack_trace, self._bound(entry), leaves, self.sizes)
+        step = JudgedOperation(entry.op, entry.stack_trace, {}, [])
+        try:
+            step.args = self._bound(entry, other)
+        except PaddingRefusal:
+            raise PaddingRefusal.by(step.cause(Why.OTHER)) from None
         written = _written_by(entry.op, entry.args, entry.kwargs)
+        kept = {_home(tensor) for tensor in written}
+        fresh = [pair for pair in leaves if isinstance(pair[0], Tensor) and _home(pair[0]) not in kept]
+        step.out = [self._placed(*pair, step.cause(Why.NO_RULE)) for pair in fresh]
         problem = self._problem(step)
         self.needs_last = self.needs_last or step.needs_last
         for tensor in written:
             self._write(step, self._value(tensor), problem)
-        for leaf in leaves:
-            if isinstance(leaf, Tensor):
-                if not any(_home(leaf) == _home(tensor) for tensor in written):
-                    self.known[id(leaf)] = self._result(step, leaf, problem)
-            elif isinstance(leaf, (list, tuple)):
-                raise RowsRefused(step.cause(Why.NO_RULE))
+        for pair, made in zip(fresh, step.out):
+            self._keep(*pair, self._result(step, made, problem))
+        if any(isinstance(leaf, (list, tuple)) for leaf in entry.leaves):
+            raise PaddingRefusal.by(step.cause(Why.NO_RULE))
 
     def _problem(self, step: JudgedOperation) -> Cause | None:
         """Why the results are unknown; None if rows stay apart, or do not reach the operation."""
-        touched = [name for name, value in step.args.items() if self._depends(value)]
+        touched = [name for name, value in step.args.items() if differs(value)]
         if not touched and all(value.is_free for value in step.tensors()):
             return None
         tags = set(step.op.tags)
@@ -390,18 +324,20 @@ class _Rows:
             unknown = Why.DRAWS if draws else Why.READS if _READS & tags else Why.NO_RULE
             is_torchs = step.op.namespace in ("aten", "prims") and not step.op._schema.is_mutable
             if unknown is not Why.NO_RULE or not is_torchs:
-                raise RowsRefused(step.cause(unknown))
+                raise PaddingRefusal.by(step.cause(unknown))
             return mixed or step.cause(unknown)
         if mixed is not None:
             return mixed
         why = Why.SIZE if not SIZES.issuperset(touched) else found(step)
         if why in (Why.DRAWS, Why.READS):
-            raise RowsRefused(step.cause(why))
+            raise PaddingRefusal.by(step.cause(why))
         return step.cause(why) if why is not None else None
 
     def _write(self, step: JudgedOperation, value: Value, problem: Cause | None) -> None:
         """What a write does to everything that shares the memory."""
         memory, carrying = value.memory, step.carrying()
+        if problem is None and memory.is_torn:
+            problem = step.cause(Why.OTHER)
         if problem is None and carrying:
             if value.place is None:
                 problem = step.cause(Why.MIXES)
@@ -411,8 +347,8 @@ class _Rows:
         memory.is_written, memory.is_given, memory.is_count = True, False, False
         memory.has_positions = any(map(_is_by_place, carrying))
 
-    def _result(self, step: JudgedOperation, leaf: Tensor, problem: Cause | None) -> Value:
-        made, carrying = self._placed(leaf, step.cause(Why.NO_RULE)), step.carrying()
+    def _result(self, step: JudgedOperation, made: Value, problem: Cause | None) -> Value:
+        carrying = step.carrying()
         counts = not carrying and step.name in ("aten::arange", "prims::iota", "aten::slice")
         made = replace(made, is_by_place=counts or any(map(_is_by_place, carrying)))
         if problem is not None:
@@ -426,9 +362,7 @@ class _Rows:
 
     def _layout(self, step: JudgedOperation, made: Value) -> Cause | None:
         """Why rows do not lie in the result as they do in the arguments."""
-        given = [self.sizes.times(v.shape[v.place]) for v in step.carrying() if v.place is not None]
-        made_times = self.sizes.times(made.shape[made.place or 0])
-        return step.cause(Why.GROWS) if any(each != made_times for each in given) else None
+        return step.cause(Why.GROWS) if any(v.each != made.each for v in step.carrying()) else None
 
     def _note(self, step: JudgedOperation, made: Value) -> None:
         """What is known of the content of new memory."""
@@ -436,41 +370,58 @@ class _Rows:
         is_index = made.dtype in (torch.int64, torch.int32)
         if step.name in ("aten::arange", "prims::iota") and made.place is not None:
             is_plain = not step["start"] and step["step"] in (None, 1) and is_index
-            memory.is_count = is_plain and self.sizes.times(made.shape[made.place]) == 1
+            memory.is_count = is_plain and made.each == 1
         elif step.name in ("aten::clone", "aten::_to_copy") and carrying and is_index:
             memory.is_given, memory.is_count = carrying[0].memory.is_given, carrying[0].memory.is_count
 
-    def _depends(self, value: Any) -> bool:
-        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            return self.sizes.depends(value)
-        return isinstance(value, (list, tuple)) and any(self._depends(v) for v in value)
+    def _pair(self, one: Any, other: Any) -> Any:
+        """An argument of both runs in the form in which rules take it.
 
-    def _value(self, value: Any) -> Any:
-        """An argument in the form in which rules take it."""
-        if isinstance(value, Tensor):
-            known = self.known.get(id(value))  # without: a constant, made by no recorded operation
-            unknown = Cause("an untraced tensor", None, Why.NO_RULE)
-            is_same = not any(map(self.sizes.depends, value.shape))
-            return known or Value(tuple(value.shape), value.dtype, unknown=None if is_same else unknown)
-        return [self._value(v) for v in value] if isinstance(value, (list, tuple)) else value
+        Raises:
+            PaddingRefusal: it is one tensor in the call, and another one in the bucket.
+        """
+        if isinstance(one, Tensor) and isinstance(other, Tensor):
+            value, same = self.known[0].get(id(one)), self.known[1].get(id(other))
+            if value is not same:
+                raise PaddingRefusal.by(Cause("result", None, Why.OTHER))
+            return _constant(one, other) if value is None else value
+        if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)) and len(one) == len(other):
+            return [self._pair(*pair) for pair in zip(one, other)]
+        is_same = type(one) is type(other) and not isinstance(one, Tensor) and (one == other or one != one)
+        return one if is_same else Unequal(one, other)
 
-    def _bound(self, entry: Operation) -> dict[str, Any]:
+    def _bound(self, entry: Operation, other: Operation) -> dict[str, Any]:
         """The operation's arguments by their names in the schema, defaults included."""
         about = entry.op._schema.arguments
-        given = {each.name: each.default_value for each in about} | dict(zip((a.name for a in about), entry.args))
-        return {name: self._value(value) for name, value in (given | entry.kwargs).items()}
+        names, defaults = [each.name for each in about], {each.name: each.default_value for each in about}
+        mine, theirs = (defaults | dict(zip(names, each.args)) | each.kwargs for each in (entry, other))
+        return {name: self._pair(value, theirs[name]) for name, value in mine.items()}
 
     def _return(self, result: Any) -> None:
         """Refuse what the caller may not see."""
-        if self._depends(result):
-            raise RowsRefused(Cause("result", None, Why.RETURNS))
-        if isinstance(result, Tensor) and (mixed := self._value(result).mixed) is not None:
-            raise RowsRefused(mixed)
+        if differs(result):
+            raise PaddingRefusal.by(Cause("result", None, Why.RETURNS))
+        if isinstance(result, Value) and result.mixed is not None:
+            raise PaddingRefusal.by(result.mixed)
 
 
 _READS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+_MOST_COMPARED = 4096
+"""Most elements of a constant that are compared; a larger one is known by its identity."""
 _TORCH = str(torch.__path__[0])
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+def _constant(one: Tensor, other: Tensor) -> Value:
+    """A tensor that is no argument and that no recorded operation made."""
+    is_same = one is other
+    if not isinstance(one, FakeTensor) and not isinstance(other, FakeTensor) and one.numel() <= _MOST_COMPARED:
+        is_same = is_same or (one.shape, one.dtype) == (other.shape, other.dtype) and one.tolist() == other.tolist()
+    return Value(tuple(one.shape), one.dtype, unknown=None if is_same else Cause("a constant", None, Why.SIZE))
+
+
+def _name(op: Any) -> str:
+    return str(op._schema.name) if isinstance(op, torch._ops.OpOverload) else str(op)
 
 
 def _home(tensor: Tensor) -> int:

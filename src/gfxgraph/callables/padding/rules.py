@@ -1,10 +1,10 @@
 """Which operations keep rows apart.
 
-A tensor carries the rows of a dynamic dim along at most one of its dims, whose size is a constant times the dim's
-symbol (``[n, 4, 8]`` viewed as ``[4 * n, 8]``). The rows of the call are at its front, padding is behind them, and no
+A tensor carries the rows of a dynamic dim along at most one of its dims, whose size is a constant times the number of
+rows (``[n, 4, 8]`` viewed as ``[4 * n, 8]``). The rows of the call are at its front, padding is behind them, and no
 element of a row depends on another row. So the place of the rows in a result need not be computed: it is the one
-dim whose size depends on the symbol. An operation that combines rows either removes that dim (a sum, a product over
-it), which the shape shows, or keeps it (softmax, sort, convolution): these have a rule. Any other operation is
+dim whose size is another one in the bucket. An operation that combines rows either removes that dim (a sum, a product
+over it), which the shape shows, or keeps it (softmax, sort, convolution): these have a rule. Any other operation is
 refused by name.
 
 Padding used as an index must be a valid one. Zeros are: so an argument's own memory, whatever view of it, is one
@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -36,7 +36,9 @@ class Why(Enum):
     DRAWS = "draws more random numbers for more rows of {dim}, so later ones would differ; draw outside or use eval()"
     READS = "has a result whose value the host needs and that depends on rows of {dim}; compute it outside"
     NO_RULE = "has no rule that says whether rows of {dim} stay apart; move it outside the graphed function"
-    FIXED = "fixes the size of {dim}, so no other can be run; do not combine it with tensors of a constant size"
+    FAILS = "is raised where no data is, at one of two sizes of {dim}; do not use it in Python or in constant tensors"
+    OUTSIDE = "writes to a tensor that is no argument"
+    OTHER = "is another operation in the bucket, or takes something else; do not use the size of {dim} in Python"
     GROWS = "has a size of {dim} that is not followed; keep one dim for each dynamic size, and put it first"
     RETURNS = "returns the size of {dim} itself, which is another one in a bucket; read it from the argument"
 
@@ -63,23 +65,28 @@ class Memory:
     has_positions: bool = False
     """What was written to it may depend on the number of the row."""
     is_written: bool = False
+    is_torn: bool = False
+    """Whether other tensors share it in the bucket than in the call: a contiguous one is copied at one size only."""
     mixed: Cause | None = None
     """Why nothing is known of it any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A tensor of the graph.
+    """A tensor of the call, and the same one in the bucket.
 
     Attributes:
+        shape: its sizes in the call.
         place: the dim that carries rows; None if the tensor is the same in a bucket.
+        each: elements of that dim for each row.
         unknown: why nothing is known of it. It does no harm until it reaches a result or an effect.
         is_by_place: an element may depend on the number of its row.
     """
 
-    shape: tuple[Any, ...]
+    shape: tuple[int, ...]
     dtype: torch.dtype
     place: int | None = None
+    each: int = 1
     unknown: Cause | None = None
     is_by_place: bool = False
     memory: Memory = field(default_factory=lambda: Memory(False))
@@ -98,42 +105,22 @@ class Value:
         return self.place is None and self.mixed is None
 
 
-class SymbolicSizes:
-    """Sizes as expressions of the dynamic dim's symbol.
+class Unequal(NamedTuple):
+    """An argument that is not a tensor, and is another one in the bucket."""
 
-    Args:
-        symbol: the dynamic dim's.
-        simplify: returns an expression without replaced symbols.
-    """
+    own: Any
+    large: Any
 
-    def __init__(self, symbol: Any, simplify: Callable[[Any], Any]) -> None:
-        self.symbol = symbol
-        self._simplify = simplify
 
-    def plain(self, size: Any) -> Any:
-        return self._simplify(size.node.expr) if hasattr(size, "node") else size
-
-    def depends(self, value: Any) -> bool:
-        """Whether the size, or one in the list, is another one in a bucket."""
-        if isinstance(value, (list, tuple)):
-            return any(map(self.depends, value))
-        return self.symbol in getattr(self.plain(value), "free_symbols", ())
-
-    def times(self, size: Any) -> Any:
-        """Elements for each row in a dim of this size; None if the size is no multiple of the number of rows."""
-        each = self.plain(size) / self.symbol
-        return None if self.symbol in each.free_symbols or not each.is_integer else each
-
-    def product(self, sizes: Sequence[Any]) -> Any:
-        return math.prod(map(self.plain, sizes))
+def differs(value: Any) -> bool:
+    """Whether the argument, or one in the list, is another one in the bucket."""
+    return isinstance(value, Unequal) or (isinstance(value, list) and any(map(differs, value)))
 
 
 class JudgedOperation:
-    """One operation of the judged graph: its arguments by name, with `Value`s in place of tensors."""
+    """One operation in both runs: its arguments by name and its results, with `Value`s in place of tensors."""
 
-    def __init__(
-        self, op: Any, stack_trace: str | None, args: dict[str, Any], out: Sequence[Any], sizes: SymbolicSizes
-    ) -> None:
+    def __init__(self, op: Any, stack_trace: str | None, args: dict[str, Any], out: Sequence[Any]) -> None:
         self.op = op
         self.name: str = op._schema.name
         self.kind = self.name[:-1] if op._schema.is_mutable and self.name.endswith("_") else self.name
@@ -141,7 +128,6 @@ class JudgedOperation:
         self.stack_trace = stack_trace
         self.args = args
         self.out = out
-        self.sizes = sizes
         self.needs_last = False
         """Padding must repeat the last row: rows are indices that were computed."""
 
@@ -236,36 +222,29 @@ def repeat(step: JudgedOperation) -> Why | None:
     if value.place is None:
         return None
     is_repeated = step["repeats"][len(step["repeats"]) - value.ndim + value.place] != 1
-    return Why.GROWS if is_repeated or step.sizes.depends(step["repeats"]) else None
+    return Why.GROWS if is_repeated or differs(step["repeats"]) else None
 
 
 @rule("view _unsafe_view reshape _reshape_alias")
 def view(step: JudgedOperation) -> Why | None:
     """In row-major order, what is before the rows must stay before them: not in ``[4, n]`` viewed as ``[4 * n]``."""
-    value, out = step["self"], step.out[0].shape
-    ends = [d for d, size in enumerate(out) if step.sizes.depends(size)]
-    if len(ends) != 1 or value.place is None or (step["dtype"] is not None and value.place == value.ndim - 1):
+    value, out = step["self"], step.out[0]
+    if out.place is None or value.place is None or (step["dtype"] is not None and value.place == value.ndim - 1):
         return Why.GROWS
-    is_first = step.sizes.product(value.shape[: value.place]) == step.sizes.product(out[: ends[0]])
-    return None if is_first and step.sizes.times(out[ends[0]]) is not None else Why.GROWS
+    return None if math.prod(value.shape[: value.place]) == math.prod(out.shape[: out.place]) else Why.GROWS
 
 
-@rule("arange")
-def arange(step: JudgedOperation) -> Why | None:
-    return Why.SIZE if step.sizes.depends([step["start"] or 0, step["step"] or 1]) else None
-
-
-RULES["prims::iota"] = by_shape
+RULES["prims::iota"] = RULES["aten::arange"] = by_shape
 
 
 @rule("slice")
 def slice_(step: JudgedOperation) -> Why | None:
-    value: Value = step["self"]
+    value, out = step["self"], step.out[0]
     dim, is_front = (step["dim"] or 0) % value.ndim, step["start"] in (None, 0) and step["step"] == 1
     if value.place == dim:
-        is_whole = step.sizes.plain(step.out[0].shape[dim]) == step.sizes.plain(value.shape[dim])
+        is_whole = (out.place, out.each, out.shape[dim]) == (dim, value.each, value.shape[dim])
         return None if is_front and is_whole else Why.MOVES
-    return Why.SIZE if step.sizes.depends(step["end"]) and not is_front else None  # else as many as there are rows
+    return Why.SIZE if differs(step["end"]) and not is_front else None  # else as many as there are rows
 
 
 @rule("constant_pad_nd")

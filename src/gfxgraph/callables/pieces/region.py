@@ -334,8 +334,8 @@ Python's own numbers do not count here: graph_numbers.py keeps them out of the p
 class Piece(Region):
     """A callable that replaces one FX graph from Dynamo, where Dynamo's code calls it.
 
-        inputs ── no gradients ──> as any region
-               ── gradients    ──> forward and backward as two graphs; every tensor is an argument, parameters too
+        inputs ── no result needs gradients ──> as any region
+               ── one does ──> forward and backward as two graphs; every tensor is an argument, parameters too
                ── during a warm-up, comparison or capture by others ──> the FX graph itself
 
     Inputs from outside the function's arguments (parameters, buffers, attributes) are expected
@@ -366,7 +366,7 @@ class Piece(Region):
         if found.why_eager:
             self.fall_back(found.why_eager)
         self._with_gradients: dict[Any, Gradients] = {}
-        self._has_run = False
+        self._has_run = self._has_gradients = False
         self.draws_of_host = False
         """Its first run drew random numbers from the host's generator."""
 
@@ -382,7 +382,7 @@ class Piece(Region):
         if self.why_eager:
             self.eager.count(self.why_eager)
             return self._graph(*inputs)
-        if torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in inputs):
+        if self._has_gradients and torch.is_grad_enabled():
             try:
                 return self._differentiable(inputs)
             except RunEagerly as eager:
@@ -405,7 +405,8 @@ class Piece(Region):
         changed = [tensor_key(t) for t in tensors]
         # Whether results need gradients because of what the graph does, rather than because of its inputs.
         has_gradients = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-        begins = any(isinstance(t, Tensor) and t.requires_grad and t.grad_fn is not None for t in result)
+        made = [t for t in result if isinstance(t, Tensor) and t.requires_grad]
+        self._has_gradients, begins = bool(made), any(t.grad_fn is not None for t in made)
         if draws.of_host:
             self.fall_back("it draws random numbers on the host")
         elif versions != [t._version for t in host]:
@@ -453,7 +454,7 @@ class Piece(Region):
         if known is None:
             if len(self._with_gradients) >= self.max_graphs:
                 raise RunEagerly("more signatures than max_graphs")
-            known = self._with_gradients[key] = Gradients(self._graph, inputs, frozenset(in_place))
+            known = self._with_gradients[key] = Gradients(self._graph, inputs, frozenset(in_place), self.names)
             self.gradients.append(known)
         return known(inputs)
 

@@ -55,11 +55,15 @@ class Gradients(CapturedCallable):
         fn: takes ``inputs`` in their order and reads nothing else.
         inputs: tensors on the device, and constants, small host tensors among them.
         in_place: positions of tensors that stay in place; the others are copied in.
+        names: what the program calls its inputs; "" for what is computed.
     """
 
-    def __init__(self, fn: Callable[..., Any], inputs: Sequence[Any], in_place: frozenset[int]) -> None:
+    def __init__(
+        self, fn: Callable[..., Any], inputs: Sequence[Any], in_place: frozenset[int], names: Sequence[str]
+    ) -> None:
         super().__init__("graphed")
         self.fn = fn
+        self._names = names
         self._in_place = in_place
         self._at = [i for i, each in enumerate(inputs) if isinstance(each, Tensor) and each.is_cuda]
         at = set(self._at)
@@ -134,9 +138,10 @@ class Gradients(CapturedCallable):
         forward, result = made.graph, made.result
         self._pool = forward.pool()
         self._build = builder(result)
-        copied = [t for i, t in zip(self._at, self.statics) if i not in self._in_place]
-        if written_inputs(forward, copied):
-            raise RuntimeError("the function writes to its arguments")
+        for k in written_inputs(forward, list(self.statics)):
+            if self._at[k] not in self._in_place:
+                name = self._names[self._at[k]] or "a tensor that it computed earlier"
+                raise RuntimeError(f"it writes to {name} where a result needs gradients: write to {name}.clone()")
         results: list[Tensor] = []
         flatten(result, results)
         if not all(t.is_cuda and t.layout is torch.strided for t in results):

@@ -210,7 +210,7 @@ for _name, (_op, _step) in {
     "pad behind, cut off in front": ("constant_pad_nd", lambda x: F.pad(x, (0, 0, 0, 2))[2:]),
     "pad on both sides, cut off behind": ("constant_pad_nd", lambda x: F.pad(x, (0, 0, 1, x.shape[0]))[: x.shape[0]]),
     "pairs flattened": ("sub", lambda x: (x[:, None] - x[None]).reshape(-1, H)),
-    "columns flattened": ("view|_unsafe_view|clone|mul", lambda x: x.T.reshape(-1) * 2),
+    "columns flattened": ("reshape", lambda x: x.T.reshape(-1) * 2),
     "second to last row": ("select", lambda x: x[-2] * 2),
     "last of computed rows": ("cumsum", lambda x: x.cumsum(0)[-1]),
     "last rows": ("slice", lambda x: x[-2:] * 2),
@@ -319,7 +319,7 @@ refused("masked sum", "sum", lambda x, m: (x * m[:, None]).sum(0), with_mask, XY
 fine("merged dims", lambda x: (x.reshape(-1, H) @ W).view(x.shape), cube, X)
 refused(
     "merged behind another dim",
-    "view|_unsafe_view",
+    "view|reshape",
     lambda x: (x.reshape(-1, H) @ W).view(x.shape),
     lambda n: (torch.randn(3, n, H),),
     {0: {1: "n"}},
@@ -350,7 +350,7 @@ refused("interleaved rows", "", lambda x: x.transpose(0, 1).reshape(-1, H), cube
 refused("softmax over merged", "_softmax", lambda x: x.reshape(-1).softmax(0), cube, X)
 refused(
     "cumsum over interleaved rows",
-    "cumsum|view",
+    "cumsum|view|reshape",
     lambda x: x.transpose(0, 1).reshape(-1, H).cumsum(0).view(4, -1, H),
     cube,
     X,
@@ -432,7 +432,7 @@ refused("lstm along rows", "", lambda x: _time_first(x)[0], lambda n: (torch.ran
 _encoder = module(lambda: nn.TransformerEncoderLayer(H, 2, 8, batch_first=True))
 fine("transformer encoder layer", _encoder, cube, X)
 _decoder = module(lambda: nn.TransformerDecoderLayer(H, 2, 8, batch_first=True))
-refused("transformer decoder layer", "view|_unsafe_view", lambda x: _decoder(x, x * 2), cube, X)
+refused("transformer decoder layer", "view|reshape", lambda x: _decoder(x, x * 2), cube, X)
 refused("transformer encoder layer along rows", "", module(lambda: nn.TransformerEncoderLayer(H, 2, 8)), cube, X)
 
 # -- indices --------------------------------------------------------------------------------------------------------

@@ -152,13 +152,11 @@ def holds_up(numbers: list[int], shape_number: int) -> bool | None:
     if not is_a_program(step, shape):
         return None
     program = Program(step, lambda n: (torch.randn(shape(n)),), {0: {dim: "n"}})
-    found = judged(program)
-    verdict = found.dims["n"]
-    if not verdict.refusal:
-        for n in (5, 7):
-            if found.holds({"n": n}) and found.holds({"n": 9}):
-                check(program, verdict, n, 9)
-    return not verdict.refusal
+    verdicts = {n: judged(program, n, 9) for n in (5, 7)}
+    for n, verdict in verdicts.items():
+        if not verdict.refusal:
+            check(program, verdict, n, 9)
+    return not verdicts[5].refusal
 
 
 @settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

@@ -120,13 +120,11 @@ def holds_up(numbers: list[tuple[int, int]], kept: int) -> bool | None:
         return None
     rows = {0: "n"}
     program = Program(step, arguments, {0: rows, 1: rows, 2: rows})
-    found = judged(program)
-    verdict = found.dims["n"]
-    if not verdict.refusal:
-        for n in (5, 7):
-            if found.holds({"n": n}) and found.holds({"n": 9}):
-                check(program, verdict, n, 9)
-    return not verdict.refusal
+    verdicts = {n: judged(program, n, 9) for n in (5, 7)}
+    for n, verdict in verdicts.items():
+        if not verdict.refusal:
+            check(program, verdict, n, 9)
+    return not verdicts[5].refusal
 
 
 PROGRAM = st.lists(st.tuples(st.integers(0, len(STATEMENTS) - 1), st.integers(0, 5)), min_size=1, max_size=5)

@@ -24,6 +24,31 @@ def workspace_of_products():
         torch.addmm(x[0], x, x)
 
 
+@pytest.fixture(autouse=True)
+def nothing_left_behind():
+    """Whatever a test is about: no capture of its goes on, and what captures change in the process is as before."""
+    before = _of_the_process()
+    yield
+    gc_was, after = gc.isenabled(), _of_the_process()
+    gc.enable()  # what a test leaves is its failure, not the next one's
+    assert (gc_was, after) == (True, before)
+
+
+def _of_the_process():
+    here = sys.modules.get("gfxgraph.process.process")
+    locks, names = (sys.modules.get(f"gfxgraph.capture.{name}") for name in ("capture_lock", "patches.replaced"))
+    return {
+        "dispatch modes": torch._C._len_torch_dispatch_stack(),
+        "function modes": torch._C._len_torch_function_stack(),
+        "gradients": (torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
+        "autograd's threads": torch.autograd.is_multithreading_enabled(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "captures": [*here.sessions(), *here.leftover_modes()] if here is not None else [],
+        "turns": locks.underway() if locks is not None else [],
+        "names are replaced": names is not None and bool(names.NAMES),
+    }
+
+
 @pytest.fixture(params=PLATFORMS)
 def platform(request):
     """The bridge enabled; everything put back afterwards."""

@@ -40,7 +40,7 @@ def kernels_that_win(monkeypatch):
         for name in ("norms", "layers", "attention", "next_token"):
             monkeypatch.setattr(f"gfxgraph.kernels.{name}.why_not", lambda op, *tensors, **reason: "in this test")
         monkeypatch.setattr(launching, "why_not", lambda op, *tensors, **reason: "")
-    monkeypatch.setattr(timed_choice, "compare", lambda *args: timed_choice.TrialTimes(1.0, 2.0))
+    monkeypatch.setattr(timed_choice, "measured", lambda *args: timed_choice.TrialTimes(1.0, 2.0))
     yield
     gfx.restore()
 

@@ -91,8 +91,6 @@ def test_triton_launches_are_in_the_graph(migraphx):
 
 def test_many_launches_are_decided_for_the_graph(migraphx, monkeypatch):
     """Forty small launches: measured both ways, the graph is chosen, every result on the way bit for bit eager's."""
-    monkeypatch.setattr("gfxgraph.process.measurements.Kept.put", lambda *args: None)
-    monkeypatch.setattr("gfxgraph.process.measurements.Kept.get", lambda *args: {})
     program = compiled(migraphx, many_launches)
     graphed = GraphedProgram(program, enabled=True)
     given = params(migraphx, 1)

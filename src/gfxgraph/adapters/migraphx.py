@@ -123,17 +123,15 @@ class GraphedProgram(GraphedObject):
     def _run(self, params: Params, handle: int | None, plain: Callable[[], list[Any]]) -> list[Any]:
         """``handle`` is the caller's stream; None: torch's current one."""
         torch = _torch()
-        if torch is None or not torch.cuda.is_available():
+        if torch is None:
             return self._fall_back("torch sees no GPU", plain)
         if self.why_eager or torch.cuda.is_current_stream_capturing():
             return plain()
         stream = torch.cuda.current_stream() if handle is None else self._stream(handle)
         with self._lock, torch.cuda.stream(stream):
-            if not self._is_looked_at:
-                reason = _no_graph(self.program)
-                if reason:
-                    return self._fall_back(reason, plain)
-                self._is_looked_at = True
+            if reason := "" if self._is_looked_at else _no_graph(self.program):
+                return self._fall_back(reason, plain)
+            self._is_looked_at = True
             if not all(hasattr(argument, "data_ptr") for argument in params.values()):
                 return self._fall_back("its arguments are host buffers; migraphx.to_gpu puts them on the GPU", plain)
             timed = self._timed()
@@ -322,12 +320,13 @@ class _Own:
 
 
 def _torch() -> Any:
+    """torch, if there is one that sees a GPU."""
     try:
         # lazily: adapters are listed and asked about where there is no torch
         import torch
     except ImportError:
         return None
-    return torch
+    return torch if torch.cuda.is_available() else None
 
 
 def _state() -> Any:

@@ -21,7 +21,6 @@ from gfxgraph.kernels import launching, model_parts, next_token, norms, timed_ch
 from gfxgraph.kernels.attention import rotary_angles
 from gfxgraph.kernels.layers import linear
 from gfxgraph.kernels.model_parts import AttentionModules, Layer, Mlp, Norm, Rotary
-from gfxgraph.process.measurements import Kept
 
 PROBE_TOKENS = 128
 """Keys in the cache of a trial."""
@@ -90,7 +89,7 @@ def apply(model: nn.Module) -> Applied:
         model: on the device where it will run. Numbers change within `model_parts.TOLERANCE`, so tokens may change.
 
     Returns:
-        What was done, with an ``undo``. The measurements are stored for later processes.
+        What was done, with an ``undo``.
 
     Raises:
         TypeError: ``model`` is not a module.
@@ -104,7 +103,7 @@ def apply(model: nn.Module) -> Applied:
     like = next(model.parameters(), None)
     if like is None:
         return done
-    work = _Work(done, timed_choice.kept(), _rotated_width(model), like)
+    work = _Work(done, _rotated_width(model), like)
     with torch.no_grad():
         head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
         for name, module in list(model.named_modules()):
@@ -143,7 +142,6 @@ class Swap(NamedTuple):
 @dataclass(slots=True)
 class _Work:
     done: Applied
-    kept: Kept
     rotated: int
     like: Tensor
     """A weight, for modules without one."""
@@ -203,10 +201,9 @@ class _Work:
         theirs: Callable[[], Any],
     ) -> bool:
         sizes = [(tuple(tensor.shape), str(tensor.dtype)) for tensor in held]
-        about = {"kind": kind, "facts": repr(facts), "sizes": repr(sizes)}
-        key = tuple(about.values())
+        key = kind, repr(facts), repr(sizes)
         if key not in self.decided:
-            self.decided[key] = timed_choice.compare(about, ours, theirs, like.device, self.kept)
+            self.decided[key] = timed_choice.measured(ours, theirs, like.device)
         verdict = self.decided[key]
         self.done.verdicts[f"{kind} {tuple(like.shape)} {str(like.dtype).removeprefix('torch.')}"] = verdict
         return verdict.is_ours

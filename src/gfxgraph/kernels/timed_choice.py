@@ -1,26 +1,20 @@
-"""Which of two variants is faster on this device: measured once, stored for later processes.
+"""Which of two variants is faster on this device.
 
-Both ways are captured and replayed in turns, so that launches, which a graph removes, do not decide. What was found
-is kept in ``kernels.json`` in the user's state folder, by device, versions and what was compared.
+Both ways are captured and replayed in turns, so that launches, which a graph removes, do not decide.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from gfxgraph.process.measurements import Kept, key_of
-
-VERSION = 3
-"""Increased when the timed kernels change."""
 N_CALLS, N_TURNS = 10, 7
 MARGIN = 0.98
 """Ours must take less than this share of the time: a difference too small to be sure changes nothing."""
-MOST_ROWS = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,31 +28,6 @@ class TrialTimes:
     def is_ours(self) -> bool:
         """Whether to use ours."""
         return self.ours_us < MARGIN * self.theirs_us
-
-
-def kept() -> Kept:
-    """The store of earlier verdicts."""
-    return Kept("kernels", "verdicts", VERSION, MOST_ROWS)
-
-
-def compare(
-    about: dict[str, Any], ours: Callable[[], Any], theirs: Callable[[], Any], device: torch.device, store: Kept
-) -> TrialTimes:
-    """The stored result for the two variants, or a new measurement.
-
-    Args:
-        about: the verdict's key, apart from the device and the versions.
-        ours, theirs: have run once on the device; can be captured.
-    """
-    about = {**about, **_platform(device)}
-    key = key_of(about)
-    row = store.get(key)
-    try:
-        return TrialTimes(float(row["ours_us"]), float(row["theirs_us"]))
-    except (KeyError, TypeError, ValueError, OverflowError):  # none, or none that can be read
-        found = measured(ours, theirs, device)
-        store.put(key, {**asdict(found), "about": about})
-        return found
 
 
 def measured(ours: Callable[[], Any], theirs: Callable[[], Any], device: torch.device) -> TrialTimes:
@@ -92,20 +61,3 @@ def timer(way: Callable[[], Any], device: torch.device, n_calls: int = N_CALLS) 
         return begun.elapsed_time(ended) * 1e3 / n_calls
 
     return by_events
-
-
-def _platform(device: torch.device) -> dict[str, Any]:
-    # lazily: Triton need not be there
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        triton = version("triton")
-    except PackageNotFoundError:
-        triton = ""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    return {
-        "device": name,
-        "torch": torch.__version__,
-        "runtime": torch.version.hip or torch.version.cuda,
-        "triton": triton,
-    }

@@ -6,7 +6,6 @@ Stays out: graphs being captured; torch at import time.
     process.py    Process: settings, driver, counters, the captures underway in each thread
     bridge.py     whether the bridge is on; the state that graphed callables have without it
     health.py     stats(), health_check()
-    measurements.py  what was measured, kept for later processes
     progress.py   progress of long commands, on stderr
     imports.py    callbacks after a module's import
 """

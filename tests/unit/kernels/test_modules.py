@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -59,8 +57,7 @@ def assert_same_steps(model, ids, n):
 
 
 @pytest.fixture(autouse=True)
-def no_folder(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+def not_enabled(monkeypatch):
     monkeypatch.setattr("gfxgraph.process.process.current", lambda: None)  # whoever enabled gfxgraph before
 
 
@@ -206,29 +203,6 @@ def test_only_what_is_faster(composed, monkeypatch, theirs_us, is_swapped):
     assert done.is_choosing == is_swapped
     # Rotary, layer, attention, MLP, norm, head; and the choice of a token where anything is ours.
     assert len(calls) == len(done.verdicts) == 6 + is_swapped
-
-
-def test_verdicts_outlive_the_process(composed, monkeypatch, tmp_path):
-    """What was measured is kept; what cannot be read is measured again."""
-    calls = []
-    monkeypatch.setattr(timed_choice, "measured", lambda *args: calls.append(1) or timed_choice.TrialTimes(1.0, 2.0))
-    kernels.apply(model_of("Llama"))
-    assert len(calls) == 7
-    kernels.apply(model_of("Llama"))
-    assert len(calls) == 7
-    path = tmp_path / "state" / "gfxgraph" / "kernels.json"
-    rows = json.loads(path.read_text())["rows"]
-    assert len(rows) == 7 and all(row["about"]["torch"] == torch.__version__ for row in rows.values())
-    for content in (
-        "[" * 100_000,
-        "Infinity",
-        '{"version": 3, "rows": {"k": 3}}',
-        '{"version": 3, "rows": [1]}',
-        "\0",
-    ):
-        path.write_text(content)
-        kernels.apply(model_of("Llama"))
-    assert len(calls) == 6 * 7
 
 
 def test_where_no_kernel_runs_nothing_is_swapped():

@@ -498,3 +498,44 @@ def test_what_is_stored_is_one_replay():
                 assert torch.equal(a, b) and mine.n == eager.n and torch.equal(mine.mean, eager.mean)
                 assert torch.equal(mine.last["x"], eager.last["x"])
         assert g.stats()["replays"] >= 6 and not g.stats()["pieces"], g.explain()
+
+
+def test_tensors_as_keys_are_themselves_alone():
+    """State by parameter, as optimizers keep it, is a graph from the second call on."""
+
+    class Momentum:
+        def __init__(self):
+            self.params, self.state = [torch.nn.Parameter(ones(i)) for i in range(2)], {}
+
+        @torch.no_grad()
+        def step(self, *gradients):
+            for p, g in zip(self.params, gradients, strict=True):
+                if p not in self.state:
+                    self.state[p] = torch.zeros_like(p)
+                p.sub_(self.state[p].mul_(0.9).add_(g))
+            return [p.clone() for p in self.params]
+
+    graphed, eager = Momentum(), Momentum()
+    step = gfxgraph.graphed(graphed.step)
+    for i in range(8):
+        for a, b in zip(step(ones(i), ones(1)), eager.step(ones(i), ones(1)), strict=True):
+            assert torch.equal(a, b)
+    assert step.stats()["replays"] >= 4, step.explain()
+
+
+def test_a_call_of_which_nothing_is_a_graph_is_eager():
+    class Kept:
+        def __init__(self):
+            self.best, self.n = torch.zeros(2, device="cuda"), 0
+
+        def offer(self, x):
+            self.n += 1
+            if random.Random(self.n).randrange(9) > 9:
+                self.best.copy_(x)
+            return self.best.mean()
+
+    step = gfxgraph.graphed(Kept().offer)
+    for i in range(8):
+        step(ones(i))
+    stats = step.stats()
+    assert sum(stats["eager"].values()) + sum(stats["pieces"].values()) + stats["replays"] == 8, step.explain()

@@ -320,22 +320,9 @@ def test_a_kernel_that_does_not_end_is_reported_and_the_program_ended(tmp_path):
 
 
 WALK = """
-cuda = torch.version.hip is None
-library = ctypes.CDLL("libcuda.so.1" if cuda else "libamdhip64.so")
-name = "cu" if cuda else "hip"
-calls = []
-HOST = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-note = HOST(lambda _: calls.append(1))
-class HostParams(ctypes.Structure):
-    _fields_ = [("fn", ctypes.c_void_p), ("data", ctypes.c_void_p)]
-
 x = torch.randn(32, 32, device="cuda")
 k = torch.ones(32 * 32, device="cuda")
 count = torch.zeros((), device="cuda")
-child_out = torch.zeros(8, device="cuda")
-inner = torch.cuda.CUDAGraph(keep_graph=True)
-with torch.cuda.graph(inner):
-    child_out.add_(2)
 
 def body():
     count.add_(1)
@@ -345,39 +332,23 @@ def body():
     b.copy_(a)
     return torch.softmax(b, -1)
 
-graph, result = graph_of(body, torch.cuda.CUDAGraph(keep_graph=True))
-raw = ctypes.c_void_p(graph.raw_cuda_graph())
-node, params = ctypes.c_void_p(), HostParams(ctypes.cast(note, ctypes.c_void_p), None)
-add_host = getattr(library, name + "GraphAddHostNode")
-assert add_host(ctypes.byref(node), raw, None, ctypes.c_size_t(0), ctypes.byref(params)) == 0
-add_child = getattr(library, name + "GraphAddChildGraphNode")
-child = ctypes.c_void_p(inner.raw_cuda_graph())
-assert add_child(ctypes.byref(node), raw, None, ctypes.c_size_t(0), child) == 0
-graph.instantiate()
+graph, result = graph_of(body)
 from gfxgraph.process import process
 from gfxgraph.capture.replay import node_walk
 driver = process.require().driver
-kinds = [str(driver.node_kind(n)) for n in driver.nodes(node_walk.raw_graph(graph))]
-print(sorted(set(kinds)))
-for how in ("switching", "alone"):
-    if how == "alone":
-        driver.missing = driver.missing | {"set_node_enabled", "node_enabled"}
-    count.zero_(); child_out.zero_(); calls.clear(); result.zero_()
-    for _ in range(3):
-        graph.replay()
-    torch.cuda.synchronize()
-    expected = torch.softmax(x @ x + 1, -1)
-    torch.testing.assert_close(result, expected)
-    assert (count.item(), child_out.tolist(), len(calls)) == (3.0, [6.0] * 8, 3), (count, child_out, calls)
-    assert not gfxgraph.stats()["events"], gfxgraph.stats()["events"]
-    print(how, "exact")
+print(sorted({str(driver.node_kind(n)) for n in driver.nodes(node_walk.raw_graph(graph))}))
+count.zero_(); result.zero_()
+for _ in range(3):
+    graph.replay()
+torch.cuda.synchronize()
+torch.testing.assert_close(result, torch.softmax(x @ x + 1, -1))
+assert count.item() == 3.0, count
+assert not gfxgraph.stats()["events"], gfxgraph.stats()["events"]
 """
 
 
-def test_the_walk_is_exact_on_every_kind_of_node(tmp_path):
-    """Triton, a BLAS kernel, copies, a host function and a child graph; switched, and as graphs of one node."""
+def test_the_walk_is_exact(tmp_path):
+    """Triton, a BLAS kernel and a copy, each switched on for a launch of its own."""
     made = run(tmp_path, WALK, 2)
     assert made.returncode == 0, made.stderr
-    kinds, *rest = made.stdout.splitlines()
-    assert {"kernel", "host", "child_graph"} <= set(re.findall(r"\w+", kinds))
-    assert rest == ["switching exact", "alone exact"]
+    assert {"kernel", "memcpy"} <= set(re.findall(r"\w+", made.stdout))

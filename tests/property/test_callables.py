@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from gfxgraph.core.memory_budget import Held, to_evict
 from gfxgraph.core.constants import constant_key
-from gfxgraph.core.bucket_sizes import Buckets
+from gfxgraph.core.bucket_sizes import Buckets, Octaves
 from gfxgraph.callables.buckets import Dims
-from gfxgraph.callables.buckets import Unbounded
 from gfxgraph.callables.outputs import builder
 from gfxgraph.callables.signature import flatten, replace
 
@@ -78,14 +77,15 @@ def test_buckets_hold_what_they_are_picked_for(sizes, n):
     """The smallest that fits; None only above the largest; padding is never negative."""
     picked = Buckets(tuple(sizes)).pick(n)
     assert picked == min((s for s in sizes if s >= n), default=None)
-    power = Unbounded().pick(n)
+    power = Octaves(1).pick(n)
     assert n <= power < 2 * n or power == n == 1
+    assert n <= Octaves(4).pick(n) <= power
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9))
 def test_inferred_dims_are_those_that_changed(a, b, c):
     """Dims that went from the same size to the same size are one dim; the others stay as they are."""
-    dims = Dims(None, Unbounded())
+    dims = Dims(None, Octaves(4))
     first = [torch.zeros(a, 5), torch.zeros(5, a)]
     assert dims.bucketed("tree", first, list) is None
     second = dims.bucketed("tree", [torch.zeros(b, 5), torch.zeros(5, b)], list)
@@ -93,7 +93,7 @@ def test_inferred_dims_are_those_that_changed(a, b, c):
         assert second is None
         return
     assert set(second.actual.values()) == {b} and len(second.actual) == 1
-    assert second.sizes == ((Unbounded().pick(b), 5), (5, Unbounded().pick(b)))
+    assert second.sizes == ((Octaves(4).pick(b), 5), (5, Octaves(4).pick(b)))
     odd = dims.bucketed("tree", [torch.zeros(b, 5), torch.zeros(5, c)], list)
     assert (odd is None) == (b != c)
 

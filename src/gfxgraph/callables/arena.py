@@ -157,7 +157,9 @@ def _recorded(
     try:
         graph.capture_begin(pool=pool_id, capture_error_mode="thread_local")
         result = call()
-        graph.capture_end()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the graph is empty, as that of a backward pass may be
+            graph.capture_end()
     except BaseException as error:
         with suppress(GfxGraphError, RuntimeError):
             graph.reset()

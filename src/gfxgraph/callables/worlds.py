@@ -41,7 +41,7 @@ from gfxgraph.callables.signature import (
     why_in_pieces,
     zeros_in,
 )
-from gfxgraph.callables.trace.dynamo import RAISED, WARM_UP, Calls, Frontend, Untraceable, local
+from gfxgraph.callables.trace.dynamo import LEFT_TO_PYTHON, RAISED, WARM_UP, Calls, Frontend, Untraceable, local
 from gfxgraph.callables.trace.watch import Watch
 from gfxgraph.callables.trace.world import World
 from gfxgraph.capture.replay.graph_tensors import has_layout, kind_of, parts_of, size_of, storage_address, used_on
@@ -222,10 +222,12 @@ class Worlds:
     def in_pieces(self, found: InPieces, args: Args, kwargs: Kwargs) -> Any:
         """Run the call as Dynamo's code, its graphs captured; one graph that was replayed is a replay."""
         assert self._front is not None
-        n_eager, n_warm_ups = local.n_eager, local.n_warm_ups
+        n_eager, n_warm_ups, n_ran = local.n_eager, local.n_warm_ups, local.n_ran
         result = self._front.pieces(*args, **kwargs)
         n_eager, n_warm_ups = local.n_eager - n_eager, local.n_warm_ups - n_warm_ups
-        if not found.is_one or n_eager > n_warm_ups:
+        if found.is_one and local.n_ran == n_ran:
+            self._eager.count(LEFT_TO_PYTHON)
+        elif not found.is_one or n_eager > n_warm_ups:
             self._pieces.count(found.why, is_eager=False)
         elif n_eager:
             self._eager.count(WARM_UP)

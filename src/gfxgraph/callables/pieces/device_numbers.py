@@ -108,25 +108,21 @@ class OnDevice:
         places = [place for place, each in given.items() if each in self._numbers]
         tensors = {place: value for place, each in given.items() if isinstance(value := _value(each), Tensor)}
         rest = tuple((place, each) for place, each in given.items() if place not in tensors and place not in places)
-        if len(places) != 1 or not tensors or not isinstance(out, Tensor) or not out.is_cuda:
+        is_plain = not any(isinstance(each, (fx.Node, list, slice)) for _, each in rest)
+        if len(places) != 1 or not tensors or not is_plain or not isinstance(out, Tensor) or not out.is_cuda:
             return None
-        if (
-            any(isinstance(each, (fx.Node, list, slice)) for _, each in rest)
-            or out.requires_grad
-            and name not in _ARITHMETIC
-        ):
-            return None
-        is_float = isinstance(_value(given[places[0]]), (torch.SymFloat, float))
+        number = given[places[0]]
+        is_float = isinstance(_value(number), (torch.SymFloat, float))
         first = next(iter(tensors.values()))
         dtype = torch.result_type(first, 1.0 if is_float else 1) if out.dtype is torch.bool else out.dtype
+        if dtype in _HALVES or out.grad_fn is not None and name not in _ARITHMETIC:
+            return None
         kinds = tuple((place, each.dtype, each.dim() > 0) for place, each in tensors.items())
-        asked = (node.op, node.target, places[0], kinds, rest, dtype, is_float, out.device)
-        if dtype in _HALVES or not _has_the_same_bits(*asked):
+        if not _has_the_same_bits(node.op, node.target, places[0], kinds, rest, dtype, is_float, out.device):
             return None
 
         def emit(graph: fx.Graph, made: Mapping[fx.Node, fx.Node]) -> fx.Node:
-            number = graph.call_method("to", (made[given[places[0]]], dtype))
-            moved = {**made, given[places[0]]: number}
+            moved = {**made, number: graph.call_method("to", (made[number], dtype))}
             args, kwargs = fx.map_arg((node.args, node.kwargs), lambda each: moved.get(each, each))
             return graph.create_node(node.op, node.target, args, kwargs)
 

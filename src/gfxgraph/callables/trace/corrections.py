@@ -371,12 +371,20 @@ def _guard_identity(key: Tracker) -> None:
 def _comparing_keys(are_equal: Func) -> Func:
     def __eq__(self: Tracker, other: Tracker) -> bool:
         is_equal = bool(are_equal(self, other))
-        if not is_equal and type(self) is type(other):
+        if not is_equal and type(self) is type(other) and not (_is_its_own(self.vt) or _is_its_own(other.vt)):
             if not (self.vt.is_python_constant() and other.vt.is_python_constant()):
                 raise torch._dynamo.exc.Unsupported("it looks up a key that may be equal to a different key")
         return is_equal
 
     return __eq__
+
+
+def _is_its_own(key: Tracker) -> bool:
+    """Whether a key is equal to itself alone."""
+    try:
+        return key.python_type().__hash__ in (object.__hash__, torch.Tensor.__hash__)
+    except NotImplementedError:
+        return False
 
 
 def _of_closure(is_of_closure: Func) -> Func:

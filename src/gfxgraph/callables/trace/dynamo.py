@@ -86,8 +86,8 @@ class _Local(threading.local):
     """Nesting depth of warm-ups, comparisons or captures by others, in which a piece runs its FX graph as it is."""
     is_tracing = False
     """Whether a call is traced whose trace is counted."""
-    n_eager = n_warm_ups = 0
-    """Calls of functions and of pieces that ran without a graph; those of them that were warm-ups."""
+    n_eager = n_warm_ups = n_ran = 0
+    """Calls of functions and pieces that ran without a graph; those of them that were warm-ups; calls of pieces."""
     found: list[Found] | None = None
     skipped: list[str] | None = None
     versions: _Versions | None = None
@@ -113,6 +113,7 @@ class Calls(Counter[str]):
 
 
 WARM_UP = "warm-up"
+LEFT_TO_PYTHON = "Dynamo made no graph of this call"
 _counting = threading.Lock()
 
 
@@ -668,6 +669,7 @@ class _Versions:
 
 
 def note_inputs(inputs: Any) -> None:
-    """Called by a piece before it runs its FX graph as it is."""
+    """Called by a piece before it runs."""
+    local.n_ran += 1
     if local.versions is not None:
         local.versions.note(inputs)

@@ -82,6 +82,15 @@ def test_buckets_hold_what_they_are_picked_for(sizes, n):
     assert n <= Octaves(4).pick(n) <= power
 
 
+def test_dims_may_be_counted_from_the_last():
+    """For calls, and for all buckets; a dim that a tensor has not is none."""
+    dims, x = Dims({"x": {-1: "n"}}, Buckets((4, 8))), [torch.zeros(2, 3)]
+    assert dims.bucketed("tree", x, lambda: ["x"]).sizes == ((2, 4),)
+    assert [each.sizes for each in dims.all_buckets("tree", x, lambda: ["x"])] == [((2, 8),), ((2, 4),)]
+    for dim in (2, -3):
+        assert Dims({"x": {dim: "n"}}, Buckets((4,))).bucketed("tree", x, lambda: ["x"]) is None
+
+
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9))
 def test_inferred_dims_are_those_that_changed(a, b, c):
     """Dims that went from the same size to the same size are one dim; the others stay as they are."""

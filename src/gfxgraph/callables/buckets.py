@@ -86,59 +86,41 @@ class Dims:
         Raises:
             AboveAll: a dim is larger than every bucket.
         """
-        by_tensor = self._dims_of(structure, tensors, where)
-        if not by_tensor:
-            return None
+        by_tensor = self.of(structure, tensors, where)
         actual: dict[str, int] = {}
         for i, dims in by_tensor.items():
             for dim, name in dims.items():
-                if not -tensors[i].dim() <= dim < tensors[i].dim():
-                    return None
-                if actual.setdefault(name, tensors[i].size(dim)) != tensors[i].size(dim):
+                if dim >= tensors[i].dim() or actual.setdefault(name, tensors[i].size(dim)) != tensors[i].size(dim):
                     return None
         bucket: dict[str, int] = {}
         for name, n in actual.items():
-            picks = self.buckets.get(name) if isinstance(self.buckets, Mapping) else self.buckets
+            picks = self._rule(name)
             picked = picks.pick(n) if picks is not None and n > 0 else n
             if picked is None:
                 raise AboveAll(name, actual)
             bucket[name] = picked
-        sizes: list[tuple[int, ...] | None] = []
-        for i, tensor in enumerate(tensors):
-            size = list(tensor.size())
-            for dim, name in by_tensor.get(i, {}).items():
-                size[dim] = bucket[name]
-            sizes.append(tuple(size) if i in by_tensor else None)
-        return Bucketed(tuple(sizes), actual, bucket)
+        return Bucketed(_sizes(tensors, by_tensor, bucket), actual, bucket) if actual else None
 
     def of(
         self, structure: Any, tensors: Sequence[Tensor], where: Callable[[], list[str]]
     ) -> dict[int, dict[int, str]]:
-        """The dynamic dims by position of the tensor, as non-negative dims."""
+        """The dynamic dims by position of the tensor, counted from the first."""
         found = self._dims_of(structure, tensors, where)
-        return {i: {dim % tensors[i].dim(): name for dim, name in dims.items()} for i, dims in found.items()}
+        return {i: {_from_first(d, tensors[i].dim()): name for d, name in dims.items()} for i, dims in found.items()}
 
     def all_buckets(
         self, structure: Any, tensors: Sequence[Tensor], where: Callable[[], list[str]]
     ) -> list[Bucketed]:
         """Every bucket that calls of this tree can use, largest first; empty if there is no limit."""
-        by_tensor = self._dims_of(structure, tensors, where)
+        by_tensor = self.of(structure, tensors, where)
         names = sorted({name for dims in by_tensor.values() for name in dims.values()})
-        choices = []
-        for name in names:
-            picks = self.buckets.get(name) if isinstance(self.buckets, Mapping) else self.buckets
-            choices.append(tuple(getattr(picks, "sizes", ())))
-        found = []
-        for chosen in itertools.product(*choices) if names else ():
-            bucket = dict(zip(names, chosen))
-            sizes = [
-                tuple(bucket[dims[d]] if (dims := by_tensor.get(i, {})).get(d) else n for d, n in enumerate(t.size()))
-                if i in by_tensor
-                else None
-                for i, t in enumerate(tensors)
-            ]
-            found.append(Bucketed(tuple(sizes), bucket, bucket))
+        choices = [getattr(self._rule(name), "sizes", ()) for name in names]
+        buckets = [dict(zip(names, chosen)) for chosen in itertools.product(*choices)] if names else []
+        found = [Bucketed(_sizes(tensors, by_tensor, bucket), bucket, bucket) for bucket in buckets]
         return sorted(found, key=lambda b: -math.prod(b.bucket.values()))
+
+    def _rule(self, name: str) -> Picks | None:
+        return self.buckets.get(name) if isinstance(self.buckets, Mapping) else self.buckets
 
     def _dims_of(
         self, structure: Any, tensors: Sequence[Tensor], where: Callable[[], list[str]]
@@ -165,6 +147,23 @@ class Dims:
                     inferred.setdefault(i, {})[dim] = names.setdefault(pair, f"dim{len(names)}")
         self._inferred[structure] = inferred
         return inferred
+
+
+def _from_first(dim: int, n_dims: int) -> int:
+    """A dim counted from the first; one that the tensor has not is past its last."""
+    return dim + n_dims if -n_dims <= dim < 0 else abs(dim)
+
+
+def _sizes(
+    tensors: Sequence[Tensor], by_tensor: Mapping[int, Mapping[int, str]], bucket: Mapping[str, int]
+) -> tuple[tuple[int, ...] | None, ...]:
+    """Each tensor's size in a bucket; None for its own."""
+    return tuple(
+        tuple(bucket[by_tensor[i][d]] if d in by_tensor[i] else n for d, n in enumerate(t.size()))
+        if i in by_tensor
+        else None
+        for i, t in enumerate(tensors)
+    )
 
 
 def argument_paths(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:

@@ -149,10 +149,7 @@ class Judge:
         """The call's result, and how its bucket serves it."""
         dims = self._named(call)
         copies = [dense_copy(t, s) if s not in (None, t.size()) else t for t, s in zip(call.tensors, bucketed.sizes)]
-        try:
-            found = self._verdict(call, self._in_bucket(*_with_tensors(call, copies)), dims, bucketed)
-        except PaddingRefusal as refusal:
-            found = refusal.named("")
+        found = self._verdict(call, copies, dims, bucketed)
         if isinstance(found, PaddingRefusal):
             return self._run(*call.args, **call.kwargs), found
         names = argument_paths(self._fn, call.args, call.kwargs)
@@ -206,9 +203,17 @@ class Judge:
     # -- verdicts -------------------------------------------------------------------------------------
 
     def _verdict(
-        self, call: Call, there: World | None, dims: Named, bucketed: Bucketed
+        self, call: Call, copies: list[Tensor], dims: Named, bucketed: Bucketed
     ) -> PaddingNeeds | PaddingRefusal:
-        """What padding needs, or why nothing is padded."""
+        """What padding needs, or why nothing is padded.
+
+        Args:
+            copies: the call's tensors, at the bucket's size.
+        """
+        try:
+            there = self._in_bucket(*_with_tensors(call, copies))
+        except PaddingRefusal as refusal:
+            return refusal.named("")
         which: Any = (call.key, *bucketed.bucket.items())
         if there is not None and not (_computes_sizes(call.world) or _computes_sizes(there)):
             # What the graph does is the same at all sizes of its world.

@@ -1,12 +1,11 @@
 """core.eager_or_graph: the faster way wins, surely, and says why."""
 
-import json
 import math
 import random
 
 import pytest
 
-from gfxgraph.core.eager_or_graph import Choice, Decision, Way
+from gfxgraph.core.eager_or_graph import Choice, Way
 
 
 def run(speedup, noise, seed, choice=None, outliers=0.0):
@@ -61,12 +60,3 @@ def test_it_says_why():
     assert choice.why() == (
         "eager: the graph is slower (eager 50.0 us, graph 100.0 us; graph 0.50x as fast, 0.50 to 0.50, 32 pairs)"
     )
-
-
-def test_a_decision_survives_a_round_trip():
-    """As JSON, and one that nobody wrote is refused."""
-    decision = run(2.0, 0.05, 1)
-    assert Decision.from_dict(json.loads(json.dumps(decision.as_dict()))) == decision
-    for broken in ({}, decision.as_dict() | {"way": "sideways"}, decision.as_dict() | {"low": math.nan}):
-        with pytest.raises((KeyError, ValueError)):
-            Decision.from_dict(broken)

@@ -795,7 +795,7 @@ def numpy_by_force(x):
     return torch.from_numpy(x.numpy(force=True) * 2).cuda(), x * float(x[x > 0.7].numpy(force=True).sum())
 
 
-@guarded
+@right
 def computed_by_python_functions(x):
     one, two, three = x.cpu(), x.cpu(), x.cpu()
     one.apply_(lambda v: v * 2)
@@ -1050,7 +1050,7 @@ def rows_by_number():
 # -- what takes nothing but plain numbers ------------------------------------------------------------------------
 
 
-@refused
+@right
 def powers_modulo(x):
     n = (x > 0).sum().item()
     return x + pow(2, n, 7) + pow(3, 5, n + 2) + pow(n, 2, 5)
@@ -1123,7 +1123,7 @@ def seeds(x):
     return x + random.Random(n).random() + float(np.random.default_rng(abs(n)).random())
 
 
-@refused
+@guarded
 def statistics_of_mixed_numbers(x):
     v = x.max().item()
     return x + statistics.mean([v, 1.0, 2]) + float(statistics.variance([*x.int().tolist(), 0.5]))

@@ -4,8 +4,7 @@ Enters: shapes, dtype names, tape entries, plain numbers.
 Stays out: torch, drivers, clocks, environment; files, but for a table of its own.
 
     tape.py              what a capture's operations were, in SSA form: ids, not tensors
-    expressions.py       what a program computed from values that it read from the device
-    questions.py         what it asked of such values, and whether the answers still hold
+    expressions.py       what a program computed from values that it read from the device, and their guards
     unsafe.py            the table of operations that no GPU graph can record (unsafe.toml)
     constants.py         when two values that are not tensors are the same constant
     strides.py           what is unusual about a tensor's memory

@@ -1,22 +1,27 @@
-"""What a program computed from values that it read from the device, as a list of rows in SSA form.
+"""What a program computed from values that it read from the device, as a list of rows in SSA form, and its guards.
 
 A replay does not run Python again. So each number that came from a read is known by the row that makes it:
 a read, or a function of earlier rows and constants. At a replay the reads give new values, and the rest is
-computed from them on demand, once.
+computed from them on demand, once. What the program decided from a value, or made of it, is a row too: each replay
+asks whether that row still gives what it gave.
 
 Invariant: a row's arguments come before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
+
+from gfxgraph.types import Where
 
 _LONGEST = 60
 _SYMBOLS = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**",
     "and_": "&", "or_": "|", "xor": "^", "lshift": "<<", "rshift": ">>",
+    "lt": "<", "le": "<=", "eq": "==", "ne": "!=", "gt": ">", "ge": ">=",
 }  # fmt: skip
 
 
@@ -27,30 +32,34 @@ class Ref:
     row: int
 
 
-_REFS = frozenset({Ref})
+REFS: frozenset[type] = frozenset({Ref})
+
+
+@dataclass(frozen=True, slots=True)
+class ValueGuard:
+    """A number that must be what it was at capture."""
+
+    subject: Ref
+    expected: Any
+    where: Where
 
 
 class Expressions:
     """The rows of one program, and their values in its latest replay."""
 
     def __init__(self) -> None:
-        self.rows: list[tuple[str, Callable[..., Any] | None, tuple[Any, ...]]] = []
+        self.rows: list[tuple[Callable[..., Any] | None, tuple[Any, ...]]] = []
         self.values: dict[int, Any] = {}
 
-    def read(self) -> Ref:
-        """A new row whose value is set by a read."""
-        self.rows.append(("read", None, ()))
-        return Ref(len(self.rows) - 1)
+    def add(self, value: object, func: Callable[..., Any] | None = None, args: tuple[Any, ...] = ()) -> Ref:
+        """A new row, whose value is set by a read, or is ``func`` of numbers, of which some are rows.
 
-    def apply(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], value: object) -> Ref:
-        """A new row: ``func`` of numbers, of which some are rows; ``value`` is what it gives now."""
-        self.rows.append((name, func, args))
+        Args:
+            value: what it gives now.
+        """
+        self.rows.append((func, args))
         self.values[len(self.rows) - 1] = value
         return Ref(len(self.rows) - 1)
-
-    def forget(self) -> None:
-        """Forget all values, when a replay begins."""
-        self.values.clear()
 
     def value(self, ref: Ref) -> Any:
         """The number in the latest replay.
@@ -66,29 +75,16 @@ class Expressions:
             if row in values:
                 pending.pop()
                 continue
-            _, func, args = self.rows[row]
+            func, args = self.rows[row]
             if func is None:
                 raise KeyError(row)
-            missing = [arg.row for arg in refs_in(args) if arg.row not in values]
+            missing = [arg.row for arg in args if type(arg) is Ref and arg.row not in values]
             if missing:
                 pending += missing
                 continue
-            values[row] = func(*[self.fill(arg) for arg in args])
+            values[row] = func(*[values[arg.row] if type(arg) is Ref else arg for arg in args])
             pending.pop()
         return values[ref.row]
-
-    def fill(self, item: Any) -> Any:
-        """Arguments with each row replaced by its number."""
-        kind = type(item)
-        if kind is Ref:
-            return self.value(item)
-        if kind is list or kind is tuple:
-            return kind(self.fill(part) for part in item)
-        if kind is dict:
-            return {name: self.fill(part) for name, part in item.items()}
-        if kind is slice:
-            return slice(self.fill(item.start), self.fill(item.stop), self.fill(item.step))
-        return item
 
     def reads_of(self, refs: Iterable[Ref]) -> set[int]:
         """Rows of the reads that these numbers depend on."""
@@ -98,42 +94,43 @@ class Expressions:
             row = pending.pop()
             if row not in seen:
                 seen.add(row)
-                pending += [arg.row for arg in refs_in(self.rows[row][2])]
-        return {row for row in seen if self.rows[row][1] is None}
+                pending += [arg.row for arg in self.rows[row][1] if type(arg) is Ref]
+        return {row for row in seen if self.rows[row][0] is None}
 
     def text(self, item: Any, depth: int = 4) -> str:
         """A number as a person would write it: ``value * 2``."""
         if type(item) is not Ref:
             return repr(item)
-        name, func, args = self.rows[item.row]
+        func, args = self.rows[item.row]
         if func is None:
             return "value"
         if not depth:
             return "..."
         shown = [self.text(arg, depth - 1) for arg in args]
-        if name == "item":
-            made = f"{shown[0]}[{shown[1]}]"
-        elif name in _SYMBOLS and len(shown) == 2:
-            made = f"({shown[0]} {_SYMBOLS[name]} {shown[1]})"
-        else:
-            made = f"{name}({', '.join(shown)})"
+        name = getattr(func, "__name__", str(func))
+        if name == "getitem":
+            return f"{shown[0]}[{shown[1]}]"
+        is_pair = name in _SYMBOLS and len(shown) == 2
+        made = f"({shown[0]} {_SYMBOLS[name]} {shown[1]})" if is_pair else f"{name}({', '.join(shown)})"
         return made if len(made) <= _LONGEST else f"{name}(...)"
 
 
-def refs_in(item: object) -> Iterator[Ref]:
-    """Every row among arguments, nested lists included."""
-    return among(_REFS, item)
+def same_value(a: object, b: object) -> bool:
+    """Whether two values are equal as stored: NaN equals NaN, and 0.0 differs from -0.0, since a program may divide
+    by it.
+    """
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(same_value, a, b))
+    if isinstance(a, float) and isinstance(b, float) and a == b == 0:
+        return math.copysign(1, a) == math.copysign(1, b)
+    return bool(a == b) or bool(a != a and b != b)
 
 
-def among(wanted: frozenset[type], item: Any) -> Iterator[Any]:
-    """Everything of exactly these types among arguments, nested lists, dicts and slices included."""
-    kind = type(item)
-    if kind in wanted:
-        yield item
-    elif kind is list or kind is tuple:
-        for part in item:
-            yield from among(wanted, part)
-    elif kind is dict:
-        yield from among(wanted, list(item.values()))
-    elif kind is slice:
-        yield from among(wanted, [item.start, item.stop, item.step])
+def where_they_differ(text: str, was: object, now: object) -> tuple[str, object, object]:
+    """What to show of two values that differ: of lists their lengths, or the first elements that differ."""
+    while isinstance(was, (list, tuple)) and isinstance(now, (list, tuple)):
+        if len(was) != len(now):
+            return f"len({text})", len(was), len(now)
+        index = next(i for i, (a, b) in enumerate(zip(was, now)) if not same_value(a, b))
+        text, was, now = f"{text}[{index}]", was[index], now[index]
+    return text, was, now

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gfxgraph.core.expressions import among
 from gfxgraph.types import Where
 
 
@@ -164,18 +163,29 @@ class Tape:
 _VALUES: frozenset[type] = frozenset({TapeValue})
 
 
-def leaves(spec: Any) -> Iterator[TapeValue]:
-    """Every value in an argument or output structure, in order."""
-    return among(_VALUES, spec)
-
-
-def substitute(spec: Any, env: Callable[[TapeValue], Any]) -> Any:
-    """The structure with each value replaced by ``env(value)``."""
+def leaves(spec: Any, kinds: frozenset[type] = _VALUES) -> Iterator[Any]:
+    """Every value in an argument or output structure, in order; or everything of exactly these types."""
     kind = type(spec)
-    if kind is TapeValue:
+    if kind in kinds:
+        yield spec
+    elif kind is list or kind is tuple:
+        for part in spec:
+            yield from leaves(part, kinds)
+    elif kind is dict:
+        yield from leaves(list(spec.values()), kinds)
+    elif kind is slice:
+        yield from leaves([spec.start, spec.stop, spec.step], kinds)
+
+
+def substitute(spec: Any, env: Callable[[Any], Any], kinds: frozenset[type] = _VALUES) -> Any:
+    """The structure with each such value replaced by ``env(value)``."""
+    kind = type(spec)
+    if kind in kinds:
         return env(spec)
     if kind is list or kind is tuple:
-        return kind(substitute(item, env) for item in spec)
+        return kind(substitute(item, env, kinds) for item in spec)
     if kind is dict:
-        return {name: substitute(item, env) for name, item in spec.items()}
+        return {name: substitute(item, env, kinds) for name, item in spec.items()}
+    if kind is slice:
+        return slice(*substitute((spec.start, spec.stop, spec.step), env, kinds))
     return spec

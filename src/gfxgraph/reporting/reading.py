@@ -112,8 +112,8 @@ def _step(step: ProgramStep, program: Program, names: TensorNames | None) -> Ins
     kind = next((name for cls, name in _KINDS.items() if isinstance(step, cls)), "call")
     op = getattr(step, "name", type(step).__name__)
     where = Sources().of(str(getattr(step, "where", "")))
-    questions = step.questions if isinstance(step, ReadStep) else ()
-    guards = tuple(question.text(program.numbers) for question in questions)
+    asked = step.guards if isinstance(step, ReadStep) else ()
+    guards = tuple(program.numbers.text(guard.subject) for guard in asked)
     known = op if why_unsafe(op) or kind != "read" else _READ  # a read has the name of the call that caused it
     return InspectedStep(kind, op, where, why_unsafe(known), rewrite(known), guards)
 

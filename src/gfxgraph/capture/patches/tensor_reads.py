@@ -7,7 +7,6 @@ from __future__ import annotations
 import builtins
 import functools
 import json
-import operator
 import sys
 import threading
 import weakref
@@ -70,15 +69,12 @@ keep_from_dynamo(Method.__call__)
 def _methods() -> Targets:
     found: dict[str, tuple[str, Any]] = {
         "item": ("item", _item),
-        "bool": ("__bool__", _number("bool", bool)),
-        "float": ("__float__", _number("float", float)),
-        "int": ("__int__", _number("int", int)),
-        "index": ("__index__", _index),
+        "bool": ("__bool__", _plain("bool")),
+        "int": ("__int__", _plain("int")),
         "tolist": ("tolist", _tolist),
         "numpy": ("numpy", _contents("numpy", "Tensor.numpy()")),
         "array": ("__array__", _contents("array", "a NumPy array")),
-        "repr": ("__repr__", _repr),
-        "format": ("__format__", _format),
+        "repr": ("__repr__", _plain("repr")),
         "getitem": ("__getitem__", _getitem),
         "setitem": ("__setitem__", _setitem),
     }
@@ -99,21 +95,14 @@ def _item(self: Tensor) -> Any:
     return session.values.read_scalar(self, "Tensor.item")
 
 
-def _number(short: str, kind: type[Any]) -> Callable[[Tensor], Any]:
-    def number(self: Tensor) -> Any:
+def _plain(short: str) -> Callable[..., Any]:
+    def read(self: Tensor, *args: object, **kwargs: object) -> Any:
         session = _session_for(self)
         if session is None:
-            return STOCK[short](self)
-        return kind(session.values.read_scalar(self, f"Tensor.__{short}__"))
+            return STOCK[short](self, *args, **kwargs)
+        return session.values.read_plain(f"Tensor.{short}", STOCK[short], self, *args, **kwargs)
 
-    return number
-
-
-def _index(self: Tensor) -> int:
-    session = _session_for(self)
-    if session is None or self.is_floating_point() or self.is_complex():
-        return STOCK["index"](self)  # type: ignore[no-any-return]
-    return operator.index(session.values.read_scalar(self, "Tensor.__index__"))
+    return read
 
 
 def _tolist(self: Tensor) -> Any:
@@ -176,12 +165,8 @@ def _computed_in_python(short: str) -> Callable[..., object]:
 
     def function(self: Tensor, *args: object) -> object:
         session = session_here()
-        if session is None or not session.values.reads_tainted((self, *args), {}):
-            return STOCK[short](self, *args)
-        for tensor in (self, *args):
-            if isinstance(tensor, Tensor):
-                session.values.read_contents(tensor, f"Tensor.{name}()")
-        return self.copy_(_unrecorded(session, lambda: STOCK[short](self.clone(), *args)))
+        is_tainted = session is not None and session.values.reads_tainted((self, *args), {})
+        return session.values.passed(STOCK[short], (self, *args), {}) if is_tainted else STOCK[short](self, *args)
 
     function.__name__ = function.__qualname__ = name
     return function
@@ -225,25 +210,6 @@ def _save(*args: object, **kwargs: object) -> object:
 
 def _is_ours(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__")).startswith(f"{__name__.partition('.')[0]}.")
-
-
-def _repr(self: Tensor, *args: object, **kwargs: object) -> str:
-    session = _session_for(self)
-    if session is None:
-        return STOCK["repr"](self, *args, **kwargs)  # type: ignore[no-any-return]
-    repr_of = STOCK["repr"]
-
-    def show() -> str:
-        return repr_of(self, *args, **kwargs)  # type: ignore[no-any-return]
-
-    return session.values.read_text(show)  # type: ignore[no-any-return]
-
-
-def _format(self: Tensor, spec: str) -> str:
-    session = _session_for(self)
-    if session is not None and self.dim() == 0 and not self.is_meta:
-        return format(self.item(), spec)
-    return STOCK["format"](self, spec)  # type: ignore[no-any-return]
 
 
 @functools.cache  # one for all captures: it is known by identity
@@ -301,7 +267,7 @@ def _iterencode(self: json.JSONEncoder, item: object, *args: Any, **kwargs: Any)
     """C's encoder asks for Python's own types, of keys too."""
     session = session_here()
     if session is not None and session.values.has_given:
-        item = plain(item, "JSON")
+        item = plain(item)
     return STOCK["json"](self, item, *args, **kwargs)
 
 
@@ -310,7 +276,7 @@ def json_default(original: Callable[..., object]) -> Callable[..., object]:
 
     @functools.wraps(original)
     def default(self: json.JSONEncoder, item: object) -> object:
-        return plain(item, "JSON") if type(item) in NUMBERS else original(self, item)
+        return plain(item) if type(item) in NUMBERS else original(self, item)
 
     return default
 
@@ -390,7 +356,7 @@ def _chosen(short: str) -> Callable[..., object]:
     def choose(*args: Any, **kwargs: Any) -> object:
         func = STOCK[short]
         if not kwargs and len(args) > 1 and holds_numbers(args) and all(map(is_number, args)):
-            return next(arg for arg in args if type(arg) in NUMBERS)._keeper.computed(short, func, args)
+            return next(arg for arg in args if type(arg) in NUMBERS)._keeper.computed(func, args)
         return func(*args, **kwargs)
 
     choose.__name__ = choose.__qualname__ = short
@@ -400,7 +366,7 @@ def _chosen(short: str) -> Callable[..., object]:
 @functools.cache
 def number_targets() -> Targets:
     """Replacements that code of Dynamo's may have guards on."""
-    return {name: (builtins, name, _chosen(name)) for name in ("min", "max")}
+    return {name: (builtins, name, _chosen(name)) for name in ("min", "max", "pow")}
 
 
 def references_of_others() -> SimpleNamespace:

@@ -31,7 +31,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from gfxgraph.capture.patches import replaced
-from gfxgraph.capture.record.host_values import holds_numbers, plain
+from gfxgraph.capture.record.host_values import holds_numbers, now, plain
 from gfxgraph.capture.record.modes import as_now, is_entered, put_below, take_off
 from gfxgraph.capture.record.overloads import has_compiled_nothing, written
 from gfxgraph.capture.record.user_lines import place
@@ -200,7 +200,7 @@ class MovingTensors:
             or session.policy is not OnUnsafe.SPLIT
             or not _can_be_made_again(tensors, kwargs)
         ):
-            return func(*plain(args, name), **plain(kwargs, name))
+            return func(*plain(args), **plain(kwargs))
         return self._made(session, name, replaced.original_of(func), args, kwargs)
 
     def _answered(self, session: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any:
@@ -219,7 +219,9 @@ class MovingTensors:
 
     def _made(self, session: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         where = place()
-        args, kwargs, spec_args, spec_kwargs = session.values.resolved_call(args, kwargs)
+        takes_numbers = holds_numbers((args, kwargs))
+        spec_args, spec_kwargs = session.values.own_refs((args, kwargs)) if takes_numbers else (args, kwargs)
+        args, kwargs = now((args, kwargs)) if takes_numbers else (args, kwargs)
         given = flat(args, kwargs)
         wrote: list[Tensor] = []
         states = session.generators.foreign_states(args, kwargs)
@@ -240,16 +242,15 @@ class MovingTensors:
                     session.values.taint(tensor)
             session.recorder.adopt(out)
             step = again(out)
-            if spec_kwargs is kwargs or self.starts():
+            if not takes_numbers or self.starts():
                 stays = () if self.among(given, {}) else [tensor.size() for tensor in given]
                 self._move(step, given, stays)
             return out, step
 
         def again(out: object = None) -> HostStep:
-            is_symbolic = spec_kwargs is not kwargs  # an empty tuple of arguments is always the same
-            return HostStep(
-                name, where, as_now(func), spec_args, spec_kwargs, out, tuple(wrote), tuple(states), is_symbolic
-            )
+            step = HostStep(name, where, as_now(func), spec_args, spec_kwargs, out, tuple(wrote), tuple(states))
+            step.is_symbolic = takes_numbers
+            return step
 
         out = session.split(_MOVING, name, make, where, again)
         if out is not _UNKNOWN:

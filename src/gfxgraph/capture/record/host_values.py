@@ -23,9 +23,8 @@ import math
 import operator
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
-from types import WrapperDescriptorType
 from typing import Any
 
 import torch
@@ -34,12 +33,11 @@ from torch.overrides import is_tensor_like
 
 from gfxgraph.capture.patches.torch_functions import STOCK
 from gfxgraph.capture.record.host_memory import lends_memory
-from gfxgraph.capture.record.user_lines import is_made_by_dynamo, place, program_place
+from gfxgraph.capture.record.user_lines import is_made_by_dynamo, place
 from gfxgraph.capture.replay.graph_tensors import flat, kept_identity, memory_of, overwrite
 from gfxgraph.capture.replay.program import CallStep, HostStep, ReadStep, Step
-from gfxgraph.core.expressions import Expressions, Ref, among, refs_in
-from gfxgraph.core.questions import EXACTLY, TRUTH, Question, same_value
-from gfxgraph.core.tape import where_of
+from gfxgraph.core.expressions import REFS, Expressions, Ref, ValueGuard, same_value
+from gfxgraph.core.tape import leaves, substitute, where_of
 from gfxgraph.core.unsafe import BY_NAME, UnsafeOp
 from gfxgraph.errors import CaptureError
 from gfxgraph.process import process
@@ -52,10 +50,10 @@ _refilled: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionar
 that reads one is captured when it holds one call's values."""
 
 
-def _below_modes(read: Callable[[Tensor], Any], tensor: Tensor) -> Any:
+def _below_modes(read: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Read a tensor as torch does: what modes and subclasses make of it is done once, with the number."""
     with torch._C.DisableTorchFunction():
-        return read(tensor)
+        return read(*args, **kwargs)
 
 
 def _content(session: Any, tensor: Tensor) -> Tensor:
@@ -133,10 +131,10 @@ class HostValues:
     def read_scalar(self, tensor: Tensor, name: str) -> Any:
         """``tensor.item()`` inside the capture: a number that carries its expression, or a plain bool."""
         value, ref, where = self._read(partial(_below_modes, STOCK["item"], tensor), name)
-        if isinstance(value, bool):
-            self.asked(ref, TRUTH, None, value, where)
-            return value
-        return self.give(value, ref, where)
+        if not isinstance(value, bool):
+            return self.give(value, ref, where)
+        self.escaped(ref, value, name, where)
+        return value
 
     def read_list(self, tensor: Tensor) -> Any:
         """``tensor.tolist()``: one read, and a number for each element."""
@@ -148,7 +146,7 @@ class HostValues:
             self.escaped(ref, value, "Tensor.tolist()", where)
             return value
         if self._capturing().moving.among((tensor,), {}):
-            length = self.numbers.apply("len", len, (ref,), len(value))
+            length = self.numbers.add(len(value), len, (ref,))
             self.escaped(length, len(value), "the length of a list", where)
         return self.elements(value, ref)
 
@@ -156,7 +154,7 @@ class HostValues:
         if not isinstance(value, list):
             return self.give(value, ref)
         return [
-            self.elements(part, self.numbers.apply("item", operator.getitem, (ref, index), part))
+            self.elements(part, self.numbers.add(part, operator.getitem, (ref, index)))
             for index, part in enumerate(value)
         ]
 
@@ -178,7 +176,7 @@ class HostValues:
         if not tensors or session.recorder.paused or session.policy is not OnUnsafe.SPLIT:
             return
         for tensor in tensors.values():
-            self.read_contents(tensor, "memory that another thread may read", program_place())
+            self.read_contents(tensor, "memory that another thread may read", place())
         self._shared = [(tensor, _content(session, tensor)) for tensor in tensors.values()]
 
     def take_back(self) -> None:
@@ -188,13 +186,13 @@ class HostValues:
             now = _content(session, tensor)
             if not same_value(_below_modes(Tensor.tolist, content), _below_modes(Tensor.tolist, now)):
                 self._shared[at] = tensor, now
-                session.add(CallStep("a write of another thread's", program_place(), partial(overwrite, tensor, now)))
+                session.add(CallStep("a write of another thread's", place(), partial(overwrite, tensor, now)))
 
-    def read_text(self, show: Callable[[], str]) -> str:
-        """The text of a tensor, by which the program goes: it is pinned."""
-        text, ref, where = self._read(show, "Tensor.__repr__")
-        self.escaped(ref, text, "text of a tensor", where)
-        return text  # type: ignore[no-any-return]
+    def read_plain(self, name: str, read: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """What Python or C++ makes of a tensor and keeps (a text, an index, a size): it is pinned."""
+        value, ref, where = self._read(partial(_below_modes, read, *args, **kwargs), name)
+        self.escaped(ref, value, name, where)
+        return value
 
     def read_copies(self, save: Callable[[], object], use: str) -> object:
         """Pin the copies made by a call that itself copies device memory to the host and passes it to C code."""
@@ -208,23 +206,10 @@ class HostValues:
                         self.read_contents(copied, use)
         return made
 
-    def read_below_python(self, func: Any, args: Any) -> Any:
-        """A value that C++ reads (an index, a size), whose use cannot be tracked."""
-        tensor = args[0]
-        value, ref, where = self._read(partial(func, tensor), "aten::_local_scalar_dense")
-        if tensor.dtype is torch.bool:
-            self.asked(ref, TRUTH, None, bool(value), where)
-        else:
-            self.escaped(ref, value, "an index, a size or an operation's argument", where)
-        return value
-
-    def decided(self, read: Callable[[], Any], outcome: bool | float, name: str, where: Any) -> ReadStep:
+    def decided(self, read: Callable[[], Any], outcome: object, name: str, where: Any) -> ReadStep:
         """Guard an operation that returns a bool, on which the program branches (``torch.equal``), or a number."""
         ref, step = self.new_read(read, outcome, name, where)
-        if isinstance(outcome, bool):
-            self.asked(ref, TRUTH, None, outcome, where)
-        else:
-            self.escaped(ref, outcome, name, where)
+        self.escaped(ref, outcome, name, where)
         return step
 
     def _read(self, read: Callable[[], Any], name: str, where: Any = None) -> tuple[Any, Ref, Any]:
@@ -244,8 +229,7 @@ class HostValues:
         return value, made[0], where
 
     def new_read(self, read: Callable[[], Any], value: Any, name: str, where: Any) -> tuple[Ref, ReadStep]:
-        ref = self.numbers.read()
-        self.numbers.values[ref.row] = value
+        ref = self.numbers.add(value)
         step = self._reads[ref.row] = ReadStep(name, where, read, ref.row)
         return ref, step
 
@@ -282,11 +266,6 @@ class HostValues:
         """Whether the program has been given a number."""
         return bool(self._given)
 
-    @property
-    def is_over(self) -> bool:
-        session = self._session()
-        return session is None or session.is_over
-
     # -- numbers --------------------------------------------------------------------------------------
 
     def give(self, value: Any, ref: Ref, where: Any = None) -> Any:
@@ -299,76 +278,57 @@ class HostValues:
         self._given.append(weakref.ref(number))
         return number
 
-    def latest(self, ref: Ref, captured: Any) -> Any:
-        """The number's value in the latest replay; during the capture, its captured value."""
-        try:
-            return self.numbers.value(ref)
-        except KeyError:
-            return captured
-
-    def _own(self, item: Any) -> Any:
-        """Replace other captures' numbers by reads of this capture: their values at replay time."""
-        kind = type(item)
-        if kind is list or kind is tuple:
-            return kind(self._own(part) for part in item)
-        if kind is slice:
-            return slice(self._own(item.start), self._own(item.stop), self._own(item.step))
-        if kind is dict:
-            return {name: self._own(part) for name, part in item.items()}
-        if kind not in NUMBERS or item._keeper is self:
-            return item
-        if id(item) not in self._imports:
-            value = item._value
-            ref, step = self.new_read(lambda: item._value, value, "a value of another capture", place())
+    def _own(self, number: TrackedNumber) -> TrackedNumber:
+        """A number of another capture as a read of this one: its value at replay time."""
+        if number._keeper is self:
+            return number
+        if id(number) not in self._imports:
+            value = number._value
+            ref, step = self.new_read(lambda: number._value, value, "a value of another capture", place())
             self._capturing().add(step)
-            self._imports[id(item)] = item, self.give(value, ref)
-        return self._imports[id(item)][1]
+            self._imports[id(number)] = number, TrackedNumber(self, value, ref)
+        return self._imports[id(number)][1]
 
-    def computed(self, name: str, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """Call ``func`` on numbers, some of them tracked; return a number that carries the expression."""
+    def own_refs(self, item: Any) -> Any:
+        """Arguments with references in place of tracked numbers, as a step stores them."""
+        return substitute(item, lambda number: self._own(number)._ref, NUMBERS)
+
+    def computed(self, func: Callable[..., Any], args: tuple[Any, ...], kind: str = "") -> Any:
+        """What ``func`` makes of numbers, some of them tracked: a number that carries the expression, or a plain
+        value, which is guarded.
+
+        Args:
+            kind: what it is converted to, if it escapes as that.
+        """
         here = _here()
-        if here is None:
-            return func(*plain(args, name))
-        if here._capturing().policy is not OnUnsafe.SPLIT:
-            return func(*plain(here._own(args), name))
-        args = here._own(args)
+        keeper = here or self
+        if keeper._is_over:
+            return func(*now(args))  # as it would be in eager code
         try:
-            value = func(*map(now, args))
+            value = func(*now(args))
         except (ArithmeticError, ValueError, TypeError):
-            plain(args, name)  # policy forbids computing with it, so the plain value is pinned
+            plain(args)  # the program may catch the error
             raise
-        refs, _ = refs_and_values(args)
-        ref = here.numbers.apply(name, func, refs, value)
-        if isinstance(value, tuple):
-            return tuple(here.elements([*value], ref))
-        if isinstance(value, bool) or not is_number(value):
-            is_bool = isinstance(value, bool)
-            here.asked(ref, TRUTH if is_bool else EXACTLY, value, bool(value) if is_bool else True)
-            return value
-        return here.give(value, ref)
+        ref = keeper.numbers.add(value, func, keeper.own_refs(args))
+        flows = not kind and here is not None and here._capturing().policy is OnUnsafe.SPLIT
+        if flows and isinstance(value, tuple):
+            return tuple(keeper.elements([*value], ref))
+        if flows and is_number(value) and not isinstance(value, bool):
+            return keeper.give(value, ref)
+        keeper.escaped(ref, value, kind or getattr(func, "__name__", str(func)))
+        return value
 
     def passed(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a torch function that has tracked numbers among its arguments."""
-        name = getattr(func, "__name__", str(func))
         here = _here()
         if here is None:
-            return func(*plain(args, name), **plain(kwargs, name))
-        session = here._capturing()
-        return session.moving.by_number(func, here._own(args), here._own(kwargs))
-
-    def resolved_call(self, args: Any, kwargs: Any) -> tuple[Any, Any, Any, Any]:
-        """A call's arguments with current values, and as a step stores them, with numbers as references to reads."""
-        if not holds_numbers((args, kwargs)):
-            return args, kwargs, args, kwargs
-        spec_args, args = refs_and_values(self._own(args))
-        spec_kwargs, kwargs = refs_and_values(self._own(kwargs))
-        return args, kwargs, spec_args, spec_kwargs
+            return func(*plain(args), **plain(kwargs))
+        return here._capturing().moving.by_number(func, args, kwargs)
 
     def host_tensor(self, make: Callable[..., Tensor], data: Any, name: str) -> Tensor:
         """Make a host tensor from numbers, some of them tracked; each replay makes it again."""
         where = place()
-        data = self._own(data)
-        spec, values = refs_and_values(data)
+        spec, values = self.own_refs(data), now(data)
 
         def step() -> tuple[Any, Step]:
             out = make(values)
@@ -386,19 +346,13 @@ class HostValues:
         capture.
         """
 
-        def wanted() -> Iterator[Ref]:
-            for step in steps:
-                if isinstance(step, ReadStep):
-                    for question in step.questions:
-                        yield from question.refs()
-                elif isinstance(step, HostStep) and step.is_symbolic:
-                    yield from refs_in((step.args, step.kwargs))
-            for given in self._given:
-                number = given()
-                if number is not None:
-                    yield number._ref
-
-        return self.numbers.reads_of(wanted())
+        wanted = [given._ref for ref in self._given if (given := ref()) is not None]
+        for step in steps:
+            if isinstance(step, ReadStep):
+                wanted += [guard.subject for guard in step.guards]
+            elif isinstance(step, HostStep) and step.is_symbolic:
+                wanted += leaves((step.args, step.kwargs), REFS)
+        return self.numbers.reads_of(wanted)
 
     def let_go(self) -> None:
         """The capture is over. Autograd's nodes may hold numbers, and what a read holds may need those nodes."""
@@ -408,56 +362,32 @@ class HostValues:
             if type(number := given()) is TrackedInt:
                 number.as_number()
 
-    # -- questions ----------------------------------------------------------------------------------
+    # -- guards -------------------------------------------------------------------------------------
 
-    def compared(self, first: TrackedNumber, test: str, second: Any, answer: bool) -> None:
-        """Note that the program branched on a tracked number, compared with another number or on its own."""
-        here = _here()
-        if here is not None:
-            first, second = here._own(first), here._own(second)
-            here.asked(first._ref, test, second._ref if type(second) in NUMBERS else second, answer)
-        elif not self.is_over:
-            self.asked(first._ref, test, plain(second, "a comparison"), answer)
-
-    def asked(self, ref: Ref, test: str, operand: Any, answer: bool, where: Any = None) -> None:
-        """Record a question whose answer the program branched on: each replay checks the answer again."""
-        step = self._reads[max(self.numbers.reads_of((ref, *refs_in(operand))))]
-        if where is None or (where[0] is not None and where[0].co_filename.startswith("<")):
-            where = program_place()
-        question = Question(ref, test, operand, answer, where_of(*where))
-        if question not in step.questions:
-            step.questions.append(question)
-
-    def left(self, number: TrackedNumber, value: Any, use: str, kind: Callable[..., Any] | None = None) -> None:
-        """Note that a tracked number, or what ``kind`` made of it, escapes tracking."""
-        here = _here()
-        if here is None:
-            if self.is_over:
-                return  # it is a plain number, as it would be in eager code
-            here = self
-        ref = (number if here is self else here._own(number))._ref
-        if kind is not None:
-            ref = here.numbers.apply(kind.__name__, kind, (ref,), value)
-        here.escaped(ref, value, use)
+    @property
+    def _is_over(self) -> bool:
+        session = self._session()
+        return session is None or session.is_over
 
     def escaped(self, ref: Ref, value: Any, use: str, where: Any = None) -> None:
-        """Pin a value that escapes tracking.
+        """A plain value that the program gets: each replay checks that it is the same.
 
         Raises:
-            CaptureError: `host_value_escaped`, if the policy is "strict".
+            CaptureError: `host_value_escaped`, if the policy is "strict" and it is no answer.
         """
         session = self._session()
-        used = where or program_place()
         if session is None or session.is_over:
             return  # after the capture it is a plain number, as it would be in eager code
-        if session.policy is not OnUnsafe.STRICT:
-            self.asked(ref, EXACTLY, value, True, used)
-            return
+        where = where or place()
         step = self._reads[max(self.numbers.reads_of((ref,)))]
-        read_at, used_at = step.where, where_of(*used)
-        raise session.failed(
-            CaptureError("host_value_escaped", op=use, value=value, read_at=read_at, used_at=used_at)
-        )
+        if session.policy is OnUnsafe.STRICT and not isinstance(value, bool):
+            read_at, used_at = step.where, where_of(*where)
+            raise session.failed(
+                CaptureError("host_value_escaped", op=use, value=value, read_at=read_at, used_at=used_at)
+            )
+        guard = ValueGuard(ref, value, where_of(*where))
+        if guard not in step.guards:
+            step.guards.append(guard)
 
 
 # -- what ``.item()`` returns inside a capture ---------------------------------------------------------------
@@ -478,11 +408,18 @@ class _TorchFunction:
 
 
 def _passed_to_torch(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    keeper = next(item._keeper for item in among(NUMBERS, (args, kwargs)))
+    keeper = next(leaves((args, kwargs), NUMBERS))._keeper
     return keeper.passed(func, args, kwargs or {})
 
 
-class TrackedNumber:
+class _OfNumbers(type):
+    """``statistics`` asks which of two types is the wider one: Python's own."""
+
+    def __subclasscheck__(cls, other: type) -> bool:
+        return issubclass(other, (int, float))
+
+
+class TrackedNumber(metaclass=_OfNumbers):
     """A number computed from values that the host read; see the module's docstring."""
 
     _keeper: Any
@@ -506,44 +443,31 @@ class TrackedNumber:
 
     @property
     def _value(self) -> Any:
-        return self._keeper.latest(self._ref, self._captured)
+        """The value in the latest replay; during the capture, its captured value."""
+        try:
+            return self._keeper.numbers.value(self._ref)
+        except KeyError:
+            return self._captured
 
-    # -- comparisons: their outcome is guarded ------------------------------------------------------------
+    # -- conversions: what comes out is guarded, so the value may change as long as that does not ---------------
 
-    def _compare(self, other: Any, test: str, op: Any) -> Any:
-        if not is_number(other):
-            return (
-                op(self._leave("a comparison"), other)
-                if _wants_plain(other, f"__{op.__name__}__")
-                else NotImplemented
-            )
-        answer = bool(op(self._value, now(other)))
-        self._keeper.compared(self, test, other, answer)
-        return answer
+    def _leave(self, use: str, kind: Any) -> Any:
+        return self._keeper.computed(kind, (self,), use)
+
+    def _plain(self, use: str) -> Any:
+        return self._leave(use, type(self._captured))
 
     def __bool__(self) -> bool:
-        answer = bool(self._value)
-        self._keeper.compared(self, "is true", None, answer)
-        return answer
-
-    # -- conversions: the value is guarded ----------------------------------------------------------------
-
-    def _leave(self, use: str, kind: Any = None) -> Any:
-        """The plain value, or what ``kind`` makes of it; it is pinned, so the value may change as long as that does
-        not.
-        """
-        value = self._value if kind is None else kind(self._value)
-        self._keeper.left(self, value, use, kind)
-        return value
+        return self._leave("a truth", bool)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
-        return repr(self._leave("text"))
+        return repr(self._plain("text"))
 
     def __str__(self) -> str:
-        return str(self._leave("text"))
+        return str(self._plain("text"))
 
     def __format__(self, spec: str) -> str:
-        return format(self._leave("text"), spec)
+        return format(self._plain("text"), spec)
 
     def __float__(self) -> float:
         return self._leave("float()", float)  # type: ignore[no-any-return]
@@ -554,11 +478,8 @@ class TrackedNumber:
     def __index__(self) -> int:
         return self._leave("an index, a size or C code", operator.index)  # type: ignore[no-any-return]
 
-    def __complex__(self) -> complex:
-        return complex(self._leave("complex()"))
-
     def __hash__(self) -> int:
-        return hash(self._leave("a key of a dict or set"))
+        return hash(self._plain("a key of a dict or set"))
 
     def __copy__(self) -> TrackedNumber:
         return self
@@ -567,34 +488,34 @@ class TrackedNumber:
         return self
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        value = self._leave("pickle")
+        value = self._plain("pickle")
         return type(value), (value,)
 
     def __conform__(self, protocol: object) -> Any:
-        return self._leave("sqlite3")
+        return self._plain("sqlite3")
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         import numpy
 
-        return numpy.asarray(self._leave("a NumPy array"), *args)
+        return numpy.asarray(self._plain("a NumPy array"), *args)
 
     # -- arithmetic carries the expression; below -----------------------------------------------------------
 
     __torch_function__ = _TorchFunction()
 
     def __round__(self, ndigits: Any = None) -> Any:
-        return self._keeper.computed("round", round, (self,) if ndigits is None else (self, ndigits))
+        return self._keeper.computed(round, (self,) if ndigits is None else (self, ndigits))
 
     def __getattr__(self, name: str) -> Any:
         # bit_length, as_integer_ratio, numerator...: any attribute of the plain number.
         if name.startswith("__"):
             raise AttributeError(name)
         if not callable(getattr(self._value, name)):
-            return getattr(self._leave(f".{name}"), name)
+            return getattr(self._plain(f".{name}"), name)
 
         def method(*args: object, **kwargs: object) -> object:
-            call = operator.methodcaller(name, *plain(args, name), **plain(kwargs, name))
-            return self._keeper.computed(name, call, (self,))
+            call = operator.methodcaller(name, *plain(args), **plain(kwargs))
+            return self._keeper.computed(call, (self,))
 
         return method
 
@@ -627,72 +548,38 @@ class _Node:
 
 
 NUMBERS = frozenset({TrackedNumber, TrackedInt})
+_SYMBOLS = NUMBERS | {torch.SymInt}
 
 
 def is_number(item: Any) -> bool:
-    """True for plain numbers, NumPy's scalars and tracked numbers: everything an expression can hold."""
-    if type(item) in NUMBERS or isinstance(item, _PLAIN):
-        return True
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(item, numpy.generic)
+    """True for plain and tracked numbers: everything an expression can hold."""
+    return type(item) in NUMBERS or isinstance(item, _PLAIN)
 
 
 def now(item: Any) -> Any:
-    """The current value, for computing alongside the expression."""
-    return item._value if type(item) in NUMBERS else item
+    """Arguments with current values, for computing alongside the expression."""
+    return substitute(item, lambda number: number._value, NUMBERS)
 
 
-def plain(item: Any, use: str) -> Any:
+def plain(item: Any) -> Any:
     """Replace tracked numbers in the arguments by plain ones, which are pinned."""
-    kind = type(item)
-    if kind in NUMBERS:
-        return item._leave(use)
-    if kind is list or kind is tuple:
-        return kind(plain(part, use) for part in item)
-    if kind is slice:
-        return slice(plain(item.start, use), plain(item.stop, use), plain(item.step, use))
-    if kind is dict:
-        return {plain(name, use): plain(part, use) for name, part in item.items()}
-    return int(item) if kind is torch.SymInt and type(item.node) is _Node else item  # C++ has wrapped it anew
+    if type(item) is dict:
+        return {_plain(name): plain(part) for name, part in item.items()}
+    return substitute(item, _plain, _SYMBOLS)
 
 
-def refs_and_values(item: Any) -> tuple[Any, Any]:
-    """Arguments with references in place of tracked numbers, as a step stores them, and with current values."""
-    kind = type(item)
-    if kind in NUMBERS:
-        return Ref(item._ref.row), item._value
-    if kind is list or kind is tuple:
-        pairs = [refs_and_values(part) for part in item]
-        return kind(ref for ref, _ in pairs), kind(value for _, value in pairs)
-    if kind is dict:
-        pairs = [refs_and_values(part) for part in item.values()]
-        return dict(zip(item, (ref for ref, _ in pairs))), dict(zip(item, (value for _, value in pairs)))
-    if kind is slice:
-        refs, values = refs_and_values((item.start, item.stop, item.step))
-        return slice(*refs), slice(*values)
-    return item, item
-
-
-def _wants_plain(other: Any, method: str) -> bool:
-    """True if the operand's class is written in C and is not a number: it can handle plain numbers only."""
-    kind = type(other)
-    found = getattr(kind, method, None)
-    return (
-        isinstance(found, WrapperDescriptorType)
-        and found is not getattr(object, method, None)
-        and kind.__module__ != "builtins"
-        and not hasattr(kind, "__torch_function__")
-        and not hasattr(kind, "__array_ufunc__")
-    )
+def _plain(item: Any) -> Any:
+    if type(item) in NUMBERS:
+        return item._plain("a plain number")
+    return int(item) if type(item) is torch.SymInt and type(item.node) is _Node else item  # C++ has wrapped it anew
 
 
 def holds_numbers(item: Any) -> bool:
     """True if a tracked number is among the arguments."""
-    return next(among(NUMBERS, item), None) is not None
+    return next(leaves(item, NUMBERS), None) is not None
 
 
-_COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
-_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift", "divmod")
+_BINARY = "lt le gt ge eq ne add sub mul truediv floordiv mod pow and or xor lshift rshift divmod".split()
 _UNARY = {
     "abs": abs, "neg": operator.neg, "pos": operator.pos, "invert": operator.invert,
     "trunc": math.trunc, "floor": math.floor, "ceil": math.ceil,
@@ -703,29 +590,23 @@ def _binary(name: str, is_reflected: bool) -> Any:
     func = divmod if name == "divmod" else getattr(operator, f"{name}_" if name in ("and", "or") else name)
 
     def method(self: TrackedNumber, other: Any, *modulus: Any) -> Any:
-        args: tuple[Any, ...] = (other, self) if is_reflected else (self, other)
-        if not is_number(other):
-            if _wants_plain(other, f"__{name}__" if is_reflected else f"__r{name}__"):
-                return func(*plain(args, name))
-            return NotImplemented  # for a tensor, whose operator calls __torch_function__
-        return self._keeper.computed(func.__name__, pow if modulus else func, args + modulus)
+        if is_number(other):
+            args = (other, self) if is_reflected else (self, other)
+            return self._keeper.computed(pow if modulus else func, args + modulus)
+        if hasattr(other, "__torch_function__"):
+            return NotImplemented  # a tensor's operator calls it
+        mine = self._plain("an operand of another kind")
+        return func(other, mine) if is_reflected else func(mine, other)
 
     return method
 
 
-def _comparison(name: str) -> Any:
-    op, test = getattr(operator, name), _COMPARISONS[name]
-    return lambda self, other: self._compare(other, test, op)
-
-
 def _unary(name: str) -> Any:
     func = _UNARY[name]
-    return lambda self: self._keeper.computed(name, func, (self,))
+    return lambda self: self._keeper.computed(func, (self,))
 
 
 TrackedNumber.__name__ = "number_read_in_a_capture"  # C code that refuses it names it in its TypeError
-for _name in _COMPARISONS:
-    setattr(TrackedNumber, f"__{_name}__", _comparison(_name))
 for _name in _BINARY:
     setattr(TrackedNumber, f"__{_name}__", _binary(_name, False))
     setattr(TrackedNumber, f"__r{_name}__", _binary(_name, True))

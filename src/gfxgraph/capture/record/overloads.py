@@ -214,31 +214,6 @@ CONDITIONS: dict[When, Callable[[Any, Any], bool]] = {
 class OpInfo:
     """What is known about one overload before it runs; made once per overload."""
 
-    __slots__ = (
-        "applies",
-        "binding",
-        "call",
-        "draws",
-        "func",
-        "generator",
-        "has_effects",
-        "is_composite",
-        "is_torchs",
-        "is_view",
-        "is_watched",
-        "makes_memory",
-        "mutates",
-        "n_tensors",
-        "name",
-        "named_binding",
-        "names_tensors",
-        "relays",
-        "stand_in",
-        "takes",
-        "tensors",
-        "unsafe",
-    )
-
     def __init__(self, func: Any) -> None:
         schema = func._schema
         self.func = func

@@ -596,7 +596,7 @@ def looked_at(recorder: Recorder, info: OpInfo, args: Any, kwargs: Any) -> tuple
         with recorder, as_outside():  # torch's C++ parts, as in eager; Python's decompositions may differ
             return func._op_dk(_COMPOSITE, *args, **kwargs), args, kwargs
     if recorder.session.values.has_given:  # called where no mode saw it
-        args, kwargs = plain(args, info.name), plain(kwargs, info.name)
+        args, kwargs = plain(args), plain(kwargs)
     row = _unsafe(recorder, info, args, kwargs)
     if row is not None:
         return recorder.session.unsafe_op(row, func, args, kwargs), args, kwargs

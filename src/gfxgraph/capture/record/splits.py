@@ -61,7 +61,7 @@ def unsafe_op(session: Session, row: UnsafeOp, func: Any, args: Any, kwargs: Any
         # Nothing but the operation itself: the program must see its original error.
         return _torchs_own(session, row, name, lambda: (func(*args, **kwargs), None), where_of(*place()))
     if name == "aten::_local_scalar_dense":
-        return session.values.read_below_python(func, args)
+        return session.values.read_plain(name, func, *args)
     where = place()
     writes = written(func, args, kwargs) if schema is not None else ()
     foreign: list[Any] = []

@@ -23,7 +23,8 @@ SKIP: dict[str, bool] = {}  # by file name: hashing a code object reads all of i
 _OWN_DIR = __file__.rsplit("/", 3)[0]
 _STANDARD_DIR = types.__file__.rsplit("/", 1)[0] + "/"
 _TORCH_DIR = torch.__file__.rsplit("/", 1)[0]
-_TYPED = ("<stdin>", "<string>", "<input>", "<console>", "<ipython", "<python-input", "<doctest", "<cell", "<command")
+_CALLABLES = f"{_OWN_DIR}/callables/"
+_TYPED = ("<stdin>", "<input>", "<console>", "<ipython", "<python-input", "<doctest", "<cell", "<command")
 # Programs that come with the package: their lines are reported like a user's.
 _PROGRAMS = (f"{_OWN_DIR}/examples/", f"{_OWN_DIR}/selftest/cases/")
 
@@ -78,63 +79,36 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
     return None
 
 
-def program_place() -> tuple[CodeType | None, int]:
-    """Like ``place``, but skip Python's standard library and NumPy, which read a number for the program."""
-    frame = user_frame(sys._getframe(1))
-    while frame is not None and (_is_standard(frame.f_code.co_filename) or _is_made(frame)):
-        frame = user_frame(frame.f_back)
-    return (frame.f_code, frame.f_lasti) if frame is not None else place()
-
-
 def is_made_by_dynamo() -> bool:
     """True where the running code of the program is what Dynamo made of it."""
     frame = user_frame(sys._getframe(1))
     return frame is not None and any(name.startswith("__resume_at_") for name in frame.f_code.co_names)
 
 
-def _is_made(frame: FrameType) -> bool:
-    """True for what a library made for the program, as dataclasses and torch.fx do: the line is that of its call."""
-    if _is_generated(frame):
-        return True
-    outer = frame if frame.f_code.co_filename == "<string>" else None
-    while outer is not None and (outer.f_code.co_filename[:1] == "<" or is_installed_file(outer.f_code.co_filename)):
-        outer = outer.f_back
-    return outer is not None and outer is not frame
-
-
-def _is_generated(frame: FrameType) -> bool:
-    """True for code that no file holds and nobody typed; one with a loader comes out of an archive."""
-    name = frame.f_code.co_filename
-    if name[:1] == "<":
-        return not name.startswith(_TYPED)
-    return not (name in linecache.cache or "__loader__" in frame.f_globals or os.path.exists(name))
-
-
-def _beyond(frame: FrameType) -> FrameType:
-    """The program's line that runs generated code; where ``graphed`` runs it, itself (reporting/generated.py)."""
-    outer = frame.f_back
-    while outer is not None and (is_installed_file(outer.f_code.co_filename) or _is_generated(outer)):
-        if outer.f_code.co_filename.startswith(f"{_OWN_DIR}/callables/"):
-            return frame
-        outer = outer.f_back
-    return frame if outer is None else outer
-
-
-def _is_standard(name: str) -> bool:
-    return "/numpy/" in name or (name.startswith(_STANDARD_DIR) and "-packages/" not in name)
-
-
-def is_installed_file(name: str) -> bool:
-    """True for source files of libraries, Python's own included."""
-    return is_library_file(name) or "-packages/" in name or _is_standard(name)
-
-
 def place() -> tuple[CodeType | None, int]:
-    """Code object and instruction of the user's line: cheap to take, resolved to a line when shown."""
-    frame = user_frame(sys._getframe(1))
-    if frame is not None and _is_generated(frame):
-        frame = _beyond(frame)
+    """Code object and instruction of the program's line: cheap to take, resolved to a line when shown.
+
+    Neither Python's own library and NumPy nor code that something has written has one, as dataclasses and torch.fx
+    do: the line is that of its call. Where ``graphed`` runs such code, that is known (generated.py).
+    """
+    frame = first = user_frame(sys._getframe(1))
+    while frame is not None and _has_no_line(frame):
+        if frame.f_code.co_filename.startswith(_CALLABLES):
+            frame = None
+            break
+        frame = frame.f_back
+    frame = frame or first
     return (frame.f_code, frame.f_lasti) if frame is not None else (None, -1)
+
+
+def _has_no_line(frame: FrameType) -> bool:
+    name = frame.f_code.co_filename
+    if is_library_file(name) or "/numpy/" in name or (name.startswith(_STANDARD_DIR) and "-packages/" not in name):
+        return True
+    if name[:1] == "<":  # nobody typed it
+        return not name.startswith(_TYPED)
+    # One with a loader comes out of an archive.
+    return not (name in linecache.cache or "__loader__" in frame.f_globals or os.path.exists(name))
 
 
 class SourcePlace:

@@ -42,9 +42,8 @@ from gfxgraph.capture.replay.graph_tensors import (
 from gfxgraph.capture.replay.node_walk import can_walk, walk
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.undo import is_interrupt
-from gfxgraph.core.expressions import Expressions
-from gfxgraph.core.questions import EXACTLY, Question, ask, where_they_differ
-from gfxgraph.core.tape import Tape, TapeValue, leaves, where_of
+from gfxgraph.core.expressions import REFS, Expressions, ValueGuard, same_value, where_they_differ
+from gfxgraph.core.tape import Tape, TapeValue, leaves, substitute, where_of
 from gfxgraph.errors import CaptureError, GfxGraphError, GfxGraphFault, ReplayError, first_line
 from gfxgraph.process import process
 
@@ -234,9 +233,8 @@ class HostStep(PlacedStep):
     def run(self, program: Any) -> None:
         args, kwargs = self.args, self.kwargs
         if self.is_symbolic:
-            args, kwargs = computed(
-                lambda: program.numbers.fill((args, kwargs)), f"a value given to {self.name}", self
-            )
+            what = f"a value given to {self.name}"
+            args, kwargs = computed(lambda: substitute((args, kwargs), program.numbers.value, REFS), what, self)
         if self.filled:
             kwargs = kwargs | {name: kwargs[name].new_empty(0) for name in self.filled}
         with below_autograd(*flat(args, kwargs)):
@@ -247,7 +245,7 @@ class HostStep(PlacedStep):
 
     def writes(self) -> Iterator[Tensor | Layout]:
         yield from self.mutated
-        yield from (out for out in leaves_of(self.out) if has_layout(out) and id(out) not in self.moving)
+        yield from (out for out in flat(self.out) if has_layout(out) and id(out) not in self.moving)
 
     def random_states(self) -> Iterator[Any]:
         return iter(self.states)
@@ -349,7 +347,7 @@ class ReadStep(PlacedStep):
 
     read: Callable[[], Any]
     index: int
-    questions: list[Question] = field(default_factory=list)
+    guards: list[ValueGuard] = field(default_factory=list)
 
     def exchange(self, old: Tensor, new: Tensor) -> None:
         """Read another tensor of the same memory."""
@@ -359,17 +357,15 @@ class ReadStep(PlacedStep):
     def run(self, program: Any) -> None:
         numbers = program.numbers
         numbers.values[self.index] = self.read()
-        for question in self.questions:
-            holds, now = computed(lambda: ask(question, numbers), question.text(numbers), self)  # noqa: B023
-            if not holds:
-                was = question.operand if question.test == EXACTLY else question.answer
-                text, was, now = where_they_differ(question.text(numbers), was, now)
-                raise process.mismatch(
-                    "guard_mismatch", where=question.where, question=text, expected=was, actual=now
-                )
+        for guard in self.guards:
+            text = numbers.text(guard.subject)
+            now = computed(lambda: numbers.value(guard.subject), text, self)  # noqa: B023
+            if not same_value(now, guard.expected):
+                text, was, now = where_they_differ(text, guard.expected, now)
+                raise process.mismatch("guard_mismatch", where=guard.where, question=text, expected=was, actual=now)
 
     def __str__(self) -> str:
-        return f"{len(self.questions)} guards on {self.name} at {self.where}"
+        return f"{len(self.guards)} guards on {self.name} at {self.where}"
 
 
 @dataclass(slots=True, eq=False)
@@ -398,15 +394,6 @@ class ReplayStep(PlacedStep):
     def random_states(self) -> Iterator[Any]:
         inner = self.graph._program
         return inner.random_states() if inner is not None else iter(())
-
-
-def leaves_of(out: Any) -> Iterator[Tensor]:
-    """Every tensor of an operation's result."""
-    if isinstance(out, Tensor):
-        yield out
-    elif isinstance(out, (tuple, list)):
-        for part in out:
-            yield from leaves_of(part)
 
 
 _FAILED_LIBRARY = re.compile("(CUDA|HIP|NCCL|RCCL|MIOpen|driver) error|_STATUS_")
@@ -533,7 +520,7 @@ class Program:
 
     def due_steps(self) -> Iterator[Step]:
         """The steps of one replay in order; each is yielded after the previous one has run."""
-        self.numbers.forget()
+        self.numbers.values.clear()
         yield from self.steps
 
     def writes(self) -> Iterator[Tensor | Layout]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import struct
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -92,11 +91,10 @@ def test_capture_state_and_node_count_follow_each_op(driver: RuntimeDriver) -> N
     with torch.cuda.graph(graph):
         info = driver.capture_info(current_stream())
         assert info.status is CaptureStatus.ACTIVE and info.graph and info.capture_id
-        count = driver.node_counter(info.graph)
-        counts = [count()]
+        counts = [len(driver.nodes(info.graph))]
         for _ in range(3):
             x.add_(1)
-            counts.append(count())
+            counts.append(len(driver.nodes(info.graph)))
         frontier = driver.frontier_reader(current_stream())()
     assert [b - a for a, b in zip(counts, counts[1:])] == [1, 1, 1]
     nodes = driver.nodes(graph.raw_cuda_graph())
@@ -253,29 +251,6 @@ def test_a_wrong_handle_raises_and_torch_goes_on(driver: RuntimeDriver) -> None:
     assert caught.value.fields["number"]
     graph.replay()
     assert float(torch.ones(4, device="cuda").sum()) == 4.0
-
-
-def test_counting_nodes_is_cheap(driver: RuntimeDriver) -> None:
-    """Under 5 us a call, also on a graph of a thousand nodes."""
-    x = torch.ones(WIDTH, device="cuda")
-    x.add_(1)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    took: dict[int, float] = {}
-    with torch.cuda.graph(graph):
-        count = driver.node_counter(driver.capture_info(current_stream()).graph)
-        for n_nodes in (1, 1000):
-            while count() < n_nodes:
-                x.add_(1)
-            blocks = []
-            for _ in range(10):  # the best of them: other processes use the CPU as well
-                begin = time.perf_counter()
-                for _ in range(100):
-                    count()
-                blocks.append((time.perf_counter() - begin) * 1e4)  # us a call
-            took[n_nodes] = min(blocks)
-    print("node_counter us:", took)
-    assert took[1] < 5
 
 
 def _capture_again(driver: RuntimeDriver, stream: int) -> None:

@@ -246,7 +246,7 @@ class FailingDriver:
                     "driver_call_failed", api=f"hip({name})", status="hipErrorUnknown", number=999, detail=""
                 )
             made = call(*(a._real if isinstance(a, _Handed) else a for a in args), **kwargs)
-            if name in ("node_counter", "frontier_reader", "device_copier"):
+            if name in ("frontier_reader", "device_copier"):
                 return self._failing(f"{name}.copy" if name == "device_copier" else f"{name}()", made)
             return _Handed(made, name, self) if name in ("patcher", "copy_kernel", "joined") else made
 

@@ -19,7 +19,6 @@ import torch
 import gfxgraph
 from gfxgraph import files
 from gfxgraph.capture import capture_lock
-from gfxgraph.capture.record import modes
 from gfxgraph.process import bridge, process
 from tests.conformance.bench import attributes, patched
 from tests.property import faults
@@ -184,7 +183,6 @@ FORKS: dict[str, Callable[[], Any]] = {
     "beside a holder of the turns' lock": lambda: beside(lambda: capture_lock.lock),
     "beside a holder of the counters' lock": lambda: beside(lambda: process.require().counters._lock),
     "beside a holder of the bridge's lock": lambda: beside(lambda: bridge.lock),
-    "beside a holder of the modes' lock": lambda: beside(lambda: modes._lock),
 }
 
 

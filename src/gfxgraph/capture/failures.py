@@ -207,10 +207,7 @@ def recover(session: Session, name: str, error: BaseException, again: Callable[[
     """Recover from a dead capture: run its tape eagerly into the same addresses, and continue after it."""
     tape = session.recorder.tape
     where = where_of(*place())
-    if WAS_DEAD in str(error):
-        session.recorder.note_opaque_of_the_dead(session.graph_handle)
-    else:
-        session.recorder.disown_nodes_of_the_dead(session.graph_handle)
+    session.recorder.note_nodes_of_the_dead(session.graph_handle, are_opaque=WAS_DEAD in str(error))
     if not tape.is_complete:
         raise session.failed(
             CaptureError(
@@ -272,15 +269,11 @@ def heal_capture(
                 driver.abandon_capture(handle)
         if _NEVER_BEGAN in str(error):
             return True
-        if isinstance(error, UnicodeDecodeError):
-            # An interrupt inside capture_begin: torch has started with the generators but has not set the device yet,
-            # and
-            # prints it in this error as an invalid character (seen on an H200, torch 2.11).
-            return False
-        if any(text in str(error) for text in _HAD_ENDED):
-            return False
-        # As text: a log record would keep the error's frames, and the graph with them.
-        process.log.error("could not clean up after a failed capture: %s", str(error))
+        # An interrupt inside capture_begin: torch has started with the generators but has not set the device yet, and
+        # prints it in its error as an invalid character (seen on an H200, torch 2.11).
+        if not isinstance(error, UnicodeDecodeError) and not any(text in str(error) for text in _HAD_ENDED):
+            # As text: a log record would keep the error's frames, and the graph with them.
+            process.log.error("could not clean up after a failed capture: %s", str(error))
         return False
     finally:
         hush(False)

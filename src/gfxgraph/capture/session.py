@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _push_mode
 
 from gfxgraph.capture import capture_lock, failures
 from gfxgraph.capture.patches import replaced
@@ -29,7 +30,7 @@ from gfxgraph.capture.record import dynamic_shapes, splits
 from gfxgraph.capture.record.dynamic_shapes import MovingTensors
 from gfxgraph.capture.record.host_memory import HostReads
 from gfxgraph.capture.record.host_values import HostValues
-from gfxgraph.capture.record.modes import enter_mode, forget_mode, leave_modes
+from gfxgraph.capture.record.modes import leave_modes
 from gfxgraph.capture.record.random_generators import Generators, begin, end
 from gfxgraph.capture.record.recorder import Recorder
 from gfxgraph.capture.record.streams import Streams, wait_for
@@ -63,8 +64,8 @@ def _stop_recording(recorder: Recorder, entered: list[bool]) -> None:
     if recorder not in over:
         over.append(recorder)
     leave_modes()
-    if not entered:
-        forget_mode(recorder)  # it may not have reached torch's stack
+    if not entered and recorder in over:
+        over.remove(recorder)  # it may not have reached torch's stack
 
 
 class Session:
@@ -168,7 +169,7 @@ class Session:
         torch._C._set_multithreading_enabled(False)
         entered: list[bool] = []
         undo.note(partial(_stop_recording, self.recorder, entered))
-        enter_mode(self.recorder)
+        _push_mode(self.recorder)
         entered.append(True)
 
     def end(self) -> Program:
@@ -330,7 +331,7 @@ class Session:
         self.streams.join_collectives(recorder)
         recorder.note_opaque()  # after joining: the last launch on a side stream may be opaque
         if self.streams.status() is CaptureStatus.INVALIDATED:
-            recorder.note_opaque_of_the_dead(self.graph_handle)
+            recorder.note_nodes_of_the_dead(self.graph_handle, are_opaque=True)
         live = [(value, Layout.of(tensor) if tensor.is_cuda else tensor) for value, tensor in recorder.live_values()]
         self.make_room_for_threads()
         is_users = graph is self.graph_ref()
@@ -374,7 +375,7 @@ class Session:
     def _instantiate(self, step: SegmentStep, is_users: bool) -> None:
         graph = self.segment_graph
         if self.state.driver is not None:
-            step.n_nodes = self.state.driver.node_counter(int(self.state.base.raw_cuda_graph(graph)))()
+            step.n_nodes = len(self.state.driver.nodes(int(self.state.base.raw_cuda_graph(graph))))
         step.is_launchable = True
         if not (is_users and graph._keeps_graph and self.n_segments == 1):  # the user does it, or the first replay
             step.instantiate()

@@ -140,20 +140,6 @@ class RuntimeDriver(ABC):
 
     # Graphs ------------------------------------------------------------------------------------
 
-    def node_counter(self, graph: int) -> Callable[[], int]:
-        count = c_size_t()
-        call, check = self.table.raw("graph_nodes"), self.table.check
-        # Converted once: this runs after every op of a capture.
-        handle, where = c_void_p(graph), byref(count)
-
-        def node_count() -> int:
-            status = call(handle, None, where)
-            if status:
-                check(status, "graph_nodes")
-            return count.value
-
-        return node_count
-
     def nodes(self, graph: int) -> Sequence[int]:
         """Nodes of ``graph``: HIP gives them in topological order, CUDA in the order of insertion."""
         count = c_size_t()
@@ -222,10 +208,6 @@ class RuntimeDriver(ABC):
 
     def launch(self, graph_exec: int, stream: int) -> None:
         self.table.call("launch", graph_exec, stream)
-
-    def upload(self, graph_exec: int, stream: int) -> None:
-        """Move what ``graph_exec`` needs to the device ahead of its first launch; AMD's runtime has nothing to do."""
-        self.table.call("upload", graph_exec, stream)
 
     def synchronize_stream(self, stream: int) -> None:
         """Wait for what was sent to ``stream``; captures of other threads go on."""

@@ -69,10 +69,6 @@ class GraphDriver(Protocol):
         """State of ``stream``'s capture; never raises because a capture is invalidated."""
         ...
 
-    def node_counter(self, graph: int) -> Callable[[], int]:
-        """Return a prepared call giving the number of nodes of ``graph``; cheap enough for every op."""
-        ...
-
     def frontier_reader(self, stream: int) -> Callable[[], int | tuple[int, ...]]:
         """Return a prepared call giving the last node (or nodes) of ``stream``'s capture, 0 before the first.
 
@@ -112,8 +108,6 @@ class GraphDriver(Protocol):
     def instantiate(self, graph: int, flags: int = 0) -> int: ...
 
     def destroy_exec(self, graph_exec: int) -> None: ...
-
-    def upload(self, graph_exec: int, stream: int) -> None: ...
 
     def launch(self, graph_exec: int, stream: int) -> None: ...
 

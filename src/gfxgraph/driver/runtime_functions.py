@@ -93,7 +93,6 @@ FUNCTIONS = (
         (H, H, P),
         ("joined",),
     ),
-    F("upload", "hipGraphUpload", "cuGraphUpload", (H, H), ("upload",)),
     # kernels: names and parameter layouts
     F("stub_name", "hipKernelNameRefByPtr", None, (H, H), ("kernel_name",), result=c_char_p),
     F("func_name", "hipKernelNameRef", None, (H,), ("kernel_name",), result=c_char_p),

@@ -44,10 +44,6 @@ class SimDriver:
             return CaptureInfo(found.status, 0, 0)
         return CaptureInfo(found.status, capture.id, capture.graph.handle)
 
-    def node_counter(self, graph: int) -> Callable[[], int]:
-        nodes = self._graph(graph).nodes
-        return nodes.__len__
-
     def frontier_reader(self, stream: int) -> Callable[[], int | tuple[int, ...]]:
         found = self._stream(stream)
 
@@ -119,10 +115,6 @@ class SimDriver:
     def destroy_exec(self, graph_exec: int) -> None:
         if self._made.pop(graph_exec, None) is None:
             raise self._error("hipGraphExecDestroy", codes.INVALID_VALUE)
-
-    def upload(self, graph_exec: int, stream: int) -> None:
-        self._exec(graph_exec)
-        self._stream(stream)
 
     # ---- work -------------------------------------------------------------------------------------------
 

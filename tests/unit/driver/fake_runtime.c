@@ -355,7 +355,6 @@ void *fake_function(void) { return function_object; }
 #endif
 
 #ifndef OLD
-int FN(hipGraphUpload, cuGraphUpload)(Exec *e, Stream *s) { ENTER(); (void)e; (void)s; return 0; }
 int FN(hipGraphNodeSetEnabled, cuGraphNodeSetEnabled)(Exec *e, Node *n, unsigned on) { ENTER(); (void)e; n->enabled = on; return 0; }
 int FN(hipGraphNodeGetEnabled, cuGraphNodeGetEnabled)(Exec *e, Node *n, unsigned *on) { ENTER(); (void)e; *on = n->enabled; return 0; }
 static int param_info(size_t index, size_t *offset, size_t *nbytes) {

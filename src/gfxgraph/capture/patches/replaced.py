@@ -87,7 +87,7 @@ def install() -> None:
     """A capture begins, and no other runs."""
     global _collects
     _collects = gc.isenabled()
-    for clear in (STOCK.clear, _installed.clear, _originals.clear, _collect_again):
+    for clear in (_installed.clear, _originals.clear, _collect_again):
         NAMES.note(clear)
     # A graph freed by the collector inside a capture invalidates that capture (torch since 2.9).
     gc.disable()
@@ -114,14 +114,7 @@ def guards_draws() -> bool:
     return "draws" in _installed
 
 
-def _in_its_place(short: str) -> object:
-    """What stands now where torch's own function is."""
-    owner, attribute, _ = next(found[short] for group in GROUPS.values() if short in (found := group.targets()))
-    found_there: object = getattr(owner, attribute)
-    return found_there
-
-
-STOCK.find, STOCK.also = _in_its_place, also
+STOCK.also = also
 
 
 def as_long_as_enabled() -> None:

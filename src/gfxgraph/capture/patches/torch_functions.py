@@ -14,17 +14,12 @@ _FAKE = torch._C._TorchDispatchModeKey.FAKE
 
 
 class Stock(dict[str, Any]):
-    """torch's own functions by short name, for those that are replaced now (replaced.py).
-
-    A replacement may still run in another thread when the last capture ends: it then finds torch's own in its place.
+    """torch's own functions by short name, of those that the newest capture replaces (replaced.py). They stay: a
+    replacement may still run in another thread when the last capture ends.
     """
 
-    find: Callable[[str], object]
     also: Callable[[str], None]
     """Has a capture replace one more group of the table."""
-
-    def __missing__(self, name: str) -> object:
-        return self.find(name)
 
 
 STOCK = Stock()

@@ -1,13 +1,10 @@
 """Entering torch's stack of dispatch modes, and leaving it from the middle.
 
-Problem: torch keeps a stack of modes for each thread, and beside it process-wide flags that say "some
-mode is active". A mode sets the flags when it comes and restores what it found when it goes, which is right only if
-modes leave in reverse order. Recorders do not: a capture may begin under one
-mode and end under another, and two threads may capture at the same time. A flag left set makes compiled code take
-another path for the rest of the process.
+Problem: torch keeps a stack of modes for each thread, and its blocks leave in reverse order. Recorders do not: a
+capture may begin under one mode and end under another. Idea: this file takes a recorder out wherever it is.
 
-Idea: this file puts a recorder on the stack and takes it out, wherever it is. It then sets the flags, and the values
-that the modes above it will restore, to what they would be if it had never been there.
+Beside the stack torch keeps process-wide flags that say "some mode is active". They choose how code is compiled, and
+a recorder leaves that as it is (``ignore_compile_internals``): it is put on the stack without setting them.
 
 Source: torch/utils/_python_dispatch.py of torch 2.11 to 2.15, TorchDispatchMode.__enter__ and __exit__.
 """
@@ -15,7 +12,6 @@ Source: torch/utils/_python_dispatch.py of torch 2.11 to 2.15, TorchDispatchMode
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -30,35 +26,15 @@ from torch._C import (
 from torch.utils import _python_dispatch as dispatch
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
 
-from gfxgraph.core.locks import new_lock
 from gfxgraph.process import process
 
-# For each flag: its name in torch, where each mode saves the value it found, and what a mode adds to it.
-# A recorder ignores what happens inside compiled code, so torch's third flag does not concern it.
-_FLAGS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
-    ("_is_in_torch_dispatch_mode", "old_dispatch_mode_flags", lambda mode: True),
-    (
-        "_is_in_non_infra_torch_dispatch_mode",
-        "old_non_infra_dispatch_mode_flags",
-        lambda mode: not mode.is_infra_mode(),
-    ),
-)
-
 _COMPILED = "_is_in_any_mode_without_ignore_compile_internals"
-
-_lock = new_lock()
-_recorders: set[int] = set()
-"""Recorders that are on some thread's stack of modes, or about to be."""
-
-
-def enter_mode(recorder: Any) -> None:
-    """Put a recorder on top of this thread's modes."""
-    with _lock:
-        _recorders.add(id(recorder))
-        for name, _, _ in _FLAGS:
-            if hasattr(dispatch, name):
-                setattr(dispatch, name, True)
-    _push_mode(recorder)
+_FLAGS: dict[str, Callable[[Any], bool]] = {
+    "_is_in_torch_dispatch_mode": lambda mode: True,
+    "_is_in_non_infra_torch_dispatch_mode": lambda mode: not mode.is_infra_mode(),
+    _COMPILED: lambda mode: not mode.ignore_compile_internals(),
+}
+"""torch's flags, and which modes set them."""
 
 
 def leave_modes() -> None:
@@ -94,19 +70,17 @@ def put_back(there: list[Any]) -> None:
             _pop_mode()
         for mode in there:
             _push_mode(mode)
-    with _lock:
-        _tell_flags([])
-        if hasattr(dispatch, _COMPILED):
-            flag = any(not mode.ignore_compile_internals() for mode in there)
-            setattr(dispatch, _COMPILED, flag)
-            dispatch.set_is_in_mode_without_ignore_compile_internals(flag)
+    correct_flags()
 
 
 def correct_flags() -> None:
-    """Set torch's flags as they are without this thread's finished recorders, one that an interrupt lost included."""
-    with _lock:
-        _recorders.difference_update(map(id, process.leftover_modes()))
-        _tell_flags([])
+    """Set torch's flags by this thread's modes, where an interrupt has struck one that was coming or going."""
+    others = [mode for mode in standing() if not type(mode).__module__.startswith("gfxgraph.capture")]
+    for name, sets in _FLAGS.items():
+        if hasattr(dispatch, name):
+            setattr(dispatch, name, any(map(sets, others)))
+    if hasattr(dispatch, _COMPILED):
+        dispatch.set_is_in_mode_without_ignore_compile_internals(getattr(dispatch, _COMPILED))
 
 
 def standing() -> list[Any]:
@@ -121,42 +95,11 @@ def _take_out(over: list[Any]) -> None:
         mode = _pop_mode()
         if top in left:
             left.remove(top)
-            with _lock:
-                _recorders.discard(id(top))
-                _tell_flags(above)
         else:
             above.append(mode)
     for mode in reversed(above):
         _push_mode(mode)
     over[:] = left
-
-
-def forget_mode(recorder: Any) -> None:
-    """Mark a recorder as off the stack for good."""
-    over = process.leftover_modes()
-    if recorder in over:
-        over.remove(recorder)
-    with _lock:
-        _recorders.discard(id(recorder))
-        _tell_flags([])
-
-
-def _tell_flags(above: list[Any]) -> None:
-    """Correct the flags after a mode was removed from below ``above`` (topmost first)."""
-    below = standing()
-    for name, saved_as, adds in _FLAGS:
-        if not hasattr(dispatch, name):
-            continue
-        flag = bool(_recorders) or any(adds(mode) for mode in below)
-        times = Counter(id(mode) for mode in above)
-        for mode in reversed(above):
-            # A mode entered twice has saved one flag per entry, the oldest first.
-            saved = getattr(mode, saved_as, None)
-            if saved and len(saved) >= times[id(mode)]:
-                saved[-times[id(mode)]] = flag
-            times[id(mode)] -= 1
-            flag = flag or adds(mode)
-        setattr(dispatch, name, flag)
 
 
 # -- modes that see calls of torch's functions -----------------------------------------------------------

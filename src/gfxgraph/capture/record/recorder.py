@@ -128,12 +128,8 @@ class Recorder(TorchDispatchMode):
 
     def _new_nodes(self, frontier: int | tuple[int, ...]) -> bool:
         """Remember a frontier; True if it holds a node not seen before."""
-        if type(frontier) is int:
-            if frontier in self.frontiers:
-                return False
-            self.frontiers.add(frontier)
-            return True
-        fresh = [handle for handle in frontier if handle not in self.frontiers]  # type: ignore[union-attr]
+        handles = (frontier,) if isinstance(frontier, int) else frontier
+        fresh = [handle for handle in handles if handle not in self.frontiers]
         self.frontiers.update(fresh)
         self.frontiers.add(frontier)
         return bool(fresh)
@@ -145,30 +141,22 @@ class Recorder(TorchDispatchMode):
             last = frontier if type(frontier) is int else frontier[-1]  # type: ignore[index]
             self.tape.opaque.append(Opaque(len(self.tape.rows), *place(), last))
 
-    def note_opaque_of_the_dead(self, graph: int) -> None:
+    def note_nodes_of_the_dead(self, graph: int, are_opaque: bool) -> None:
         """Note what appeared since the last operation of a dead capture: only its graph still tells.
 
         Args:
             graph: its handle, taken while it was alive; valid until the stream's capture is ended (seen on CUDA 13.0,
-            and
-                on AMD's emulator with HIP 6.4: tests/emulator/scenarios.py, read_a_dead_capture).
+                and on AMD's emulator with HIP 6.4: tests/emulator/scenarios.py, read_a_dead_capture).
+            are_opaque: else an operation left them that itself ended the capture, and will be repeated as a whole.
         """
-        fresh = self._last_nodes_of_the_dead(graph)
-        if fresh:
-            self.tape.opaque.append(Opaque(len(self.tape.rows), *place(), fresh[-1]))
-
-    def disown_nodes_of_the_dead(self, graph: int) -> None:
-        """Ignore the nodes left by an operation that itself ended the capture: it will be repeated as a whole."""
-        self._last_nodes_of_the_dead(graph)
-
-    def _last_nodes_of_the_dead(self, graph: int) -> list[int]:
         driver = process.require().driver
         if driver is None or not graph:
-            return []
+            return
         followed = {before for before, _ in driver.edges(graph)}
         fresh = [node for node in driver.nodes(graph) if node not in followed and node not in self.frontiers]
         self.frontiers.update(fresh)
-        return fresh
+        if fresh and are_opaque:
+            self.tape.opaque.append(Opaque(len(self.tape.rows), *place(), fresh[-1]))
 
     def disown_new_nodes(self) -> None:
         """Ignore the nodes of an operation that was refused half-way.
@@ -404,12 +392,7 @@ class Recorder(TorchDispatchMode):
     def _made(self, tensor: Tensor, position: int, info: OpInfo, args: list[Any]) -> TapeValue:
         if not tensor.is_cuda:
             return self._made_on_host(tensor, position)
-        value = TapeValue(tensor)
-        value.owner = self.owner
-        value.made_by = position
-        value.segment = self.segment
-        value.address = 0
-        value.root = value.layout = None
+        value = new_value(tensor, self.owner, position, self.segment, 0, None)
         if not info.makes_memory:
             base = args[0] if args else None
             value.root = (base.root or base) if type(base) is TapeValue else _EXTERNAL_ROOT

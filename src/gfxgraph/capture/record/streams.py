@@ -37,7 +37,7 @@ def wait_for(state: process.Process, stream: Any) -> None:
         if state.driver is not None:  # torch's own call ends captures of other threads
             state.driver.synchronize_stream(stream.cuda_stream)
         else:
-            STOCK["stream_synchronize"](stream)
+            STOCK.get("stream_synchronize", torch.cuda.Stream.synchronize)(stream)
 
 
 class Streams:
@@ -263,15 +263,16 @@ def event_new(original: Any) -> Any:
 
 
 @functools.cache  # one for all captures: it is known by identity
-def _wait_for_device(short: str) -> Callable[..., Any]:
-    def wait_for_device(*args: Any) -> Any:
-        call = STOCK[short]
-        session = session_here()
-        if session is None:
-            return capture_lock.synchronize_device(lambda: call(*args))
-        return session.host_call("torch.cuda.synchronize", lambda: call(*args))
+def _by_host(short: str, row: str, repeat: bool) -> Callable[..., Any]:
+    """A call between captures; inside one it splits, and each replay makes it too if ``repeat``."""
 
-    return wait_for_device
+    def by_host(*args: Any) -> Any:
+        session, call = session_here(), functools.partial(STOCK[short], *args)
+        if session is None:  # torch gives no memory back while any capture is underway, and a wait ends captures
+            return capture_lock.synchronize_device(call)
+        return session.host_call(row, call, repeat)
+
+    return by_host
 
 
 @functools.cache  # one for all captures: it is known by identity
@@ -342,25 +343,13 @@ def _wait_event(self: Any, stream: Any = None) -> Any:
         return session.call_failed("torch.cuda.Event.wait", error, lambda: _wait_event(self, stream))
 
 
-@functools.cache  # one for all captures: it is known by identity
-def _empty_cache(short: str) -> Callable[[], None]:
-    def empty_cache() -> None:
-        session = session_here()
-        call = STOCK[short]
-        if session is None:
-            with capture_lock.alone():  # torch gives no memory back while any capture is underway
-                call()
-        else:
-            session.host_call("torch.cuda.empty_cache", call, repeat=False)
-
-    return empty_cache
-
-
 def wait_targets() -> Targets:
-    cuda, C = torch.cuda, torch._C
+    cuda, C, wait = torch.cuda, torch._C, "torch.cuda.synchronize"
     return {
-        "device_synchronize": (C, "_cuda_synchronize", _wait_for_device("device_synchronize")),
-        "accelerator_synchronize": (C, "_accelerator_synchronizeDevice", _wait_for_device("accelerator_synchronize")),
+        "device_synchronize": (C, "_cuda_synchronize", _by_host("device_synchronize", wait, True)),
+        "accelerator_synchronize": (
+            C, "_accelerator_synchronizeDevice", _by_host("accelerator_synchronize", wait, True)
+        ),
         "stream_synchronize": (cuda.Stream, "synchronize", _wait_for("stream", "synchronize")),
         "stream_query": (cuda.Stream, "query", _wait_for("stream", "query")),
         "event_synchronize": (cuda.Event, "synchronize", _wait_for("event", "synchronize")),
@@ -368,7 +357,9 @@ def wait_targets() -> Targets:
         "elapsed": (cuda.Event, "elapsed_time", _event_elapsed),
         "record": (cuda.Event, "record", _record),
         "wait": (cuda.Event, "wait", _wait_event),
-        "empty_cache": (C, "_cuda_emptyCache", _empty_cache("empty_cache")),
+        "empty_cache": (C, "_cuda_emptyCache", _by_host("empty_cache", "torch.cuda.empty_cache", False)),
         # torch.cuda.graph() calls it on entry: freeing pinned memory kills a running capture.
-        "host_empty_cache": (C, "_host_emptyCache", _empty_cache("host_empty_cache")),
-    }
+        "host_empty_cache": (
+            C, "_host_emptyCache", _by_host("host_empty_cache", "torch.cuda.empty_cache", False)
+        ),
+    }  # fmt: skip

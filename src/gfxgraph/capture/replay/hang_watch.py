@@ -31,7 +31,6 @@ from typing import Any
 import torch
 
 from gfxgraph.capture import capture_lock, rooms
-from gfxgraph.capture.patches.torch_functions import STOCK
 from gfxgraph.diagnostics.render import render
 from gfxgraph.errors import DriverError
 from gfxgraph.process import process
@@ -91,7 +90,7 @@ class Deadline:
         try:
             yield
             done = torch.cuda.Event()
-            STOCK["record"](done)
+            done.record()
             this.done = done
         finally:
             if this.done is None:
@@ -123,7 +122,7 @@ class Deadline:
         with capture_lock.held_unless(capture_lock.is_capturing_anywhere) as can_ask, capture_lock.unnoticed():
             for each in [each for each in self._replays if each.done is not None] if can_ask else ():
                 try:
-                    is_done = STOCK["event_query"](each.done)
+                    is_done = each.done.query()
                 except (RuntimeError, DriverError) as error:  # a dead device: its users get the error
                     process.log.debug("the watch could not ask the device: %s", error)
                     is_done = True

@@ -93,7 +93,7 @@ def _segment(program: Program, step: SegmentStep) -> bool | None:
     before: Rollback | None = None
     try:
         before = Rollback(_places(program, step), program.generators)
-        reference = _by_tape(program, step) if step.tape.is_complete else _by_walk(program, step)
+        reference = step.compute(program) if step.tape.is_complete else _by_walk(program, step)
         eager = Rollback(step.mutated, program.generators)
     except (RuntimeError, TypeError) as error:
         if before is not None:
@@ -190,10 +190,6 @@ def _defined(
         unsettled = (one != other) & ~((one != one) & (other != other))
         found.append((torch.where(unsettled, eager, replayed), eager))
     return found
-
-
-def _by_tape(program: Program, step: SegmentStep) -> Env:
-    return run_tape(step.tape, program.lookup, {value for value, _ in step.live})
 
 
 def _by_walk(program: Program, step: SegmentStep) -> Env:

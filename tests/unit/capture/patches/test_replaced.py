@@ -18,26 +18,19 @@ def for_sigmoid(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def test_a_thread_started_as_the_last_capture_ends_is_started() -> None:
-    """It was on its way through ours when another thread gave everything back; the next capture finds nothing."""
+def test_a_call_that_is_on_its_way_as_the_last_capture_ends() -> None:
+    """It finds Python's own function, though another thread gave everything back meanwhile."""
     ran = threading.Event()
-    assert "start_thread" not in replaced.STOCK
+    gfxgraph.enable(simulate="hip")
+    try:
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            torch.ones(1, device="cuda") + 1
+    finally:
+        gfxgraph.disable()
     thread = threading.Thread(target=ran.set)
     replaced._start_thread(thread)
     thread.join(10)
     assert ran.is_set() and not replaced.NAMES
-
-
-@pytest.mark.parametrize(("name", "wanted"), [("max", max), ("start_thread", threading.Thread.start)])
-def test_every_name_is_found_as_the_last_capture_ends(name, wanted) -> None:
-    """Likewise: a thread that is on its way through ours finds torch's own, or Python's, in its place."""
-    assert name not in replaced.STOCK and replaced.STOCK[name] is wanted
-
-
-def test_garbage_is_collected_as_the_last_capture_ends() -> None:
-    """Likewise."""
-    assert "gc_collect" not in replaced.STOCK
-    gc.collect()
     assert isinstance(replaced._collect(), int)
 
 

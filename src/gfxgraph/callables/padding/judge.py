@@ -15,6 +15,7 @@ the same: the verdict is about the operations of both traces.
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -276,8 +277,12 @@ class Judge:
 
 
 def _computes_sizes(world: World) -> bool:
-    """Whether the graph computes numbers, which may happen to be equal at two sizes and not at a third."""
-    made = (n.meta.get("example_value") for n in world.found.graph.graph.nodes if n.op == "call_function")
+    """Whether the graph computes numbers that may happen to be equal at two sizes and not at a third.
+
+    Sums and products of sizes are not: they grow with each.
+    """
+    nodes = [n for n in world.found.graph.graph.nodes if n.op == "call_function"]
+    made = [n.meta.get("example_value") for n in nodes if n.target not in (operator.add, operator.mul)]
     return any(isinstance(each, torch.SymInt | torch.SymFloat | torch.SymBool) for each in made)
 
 

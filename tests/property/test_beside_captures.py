@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import gc
 import os
 import select
@@ -17,7 +16,6 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph import files
 from gfxgraph.capture import capture_lock
 from gfxgraph.process import bridge, process
 from tests.conformance.bench import attributes, patched
@@ -45,52 +43,6 @@ def test_undo_fails():
     with pytest.raises(OSError, match="a file of ours"):
         gfxgraph.disable()
     assert not gfxgraph.is_enabled() and patched(stock) == []
-
-
-def test_files_of_ours():
-    """A full disk: guarded graphs are captured and replayed as without the recorder of nodes."""
-    gfxgraph.enable(simulate="hip", validate=False, guard=2)
-    x = torch.ones(8, device="cuda")
-    kept = faults.before(faults.graphed_replay, x)
-
-    def program() -> None:
-        graph, _ = faults.captured(lambda: faults.program(x))
-        graph.replay()
-        made = gfxgraph.graphed(faults.program, assume_pure=True, mode="adaptive")
-        for _ in range(6):
-            made(x)
-        gfxgraph.stats()
-
-    program()
-    n_struck = 0
-    for name in ("write", "new_folder", "read", "read_json"):
-        for nth in range(1, 100):
-            n, bad = _with_full_disk(program, name, nth)
-            if n < nth:
-                break
-            n_struck += 1
-            assert bad + faults.faults_left(x, kept) == [], (name, nth)
-    assert n_struck >= 2
-
-
-def _with_full_disk(program: Callable[[], None], name: str, nth: int) -> tuple[int, list[str]]:
-    real, n = getattr(files, name), 0
-
-    def failing(*args: Any, **kwargs: Any) -> Any:
-        nonlocal n
-        n += 1
-        if n == nth:
-            raise OSError(errno.ENOSPC, "No space left on device", "a file")
-        return real(*args, **kwargs)
-
-    setattr(files, name, failing)
-    try:
-        program()
-    except Exception as error:
-        return n, [f"the program sees {type(error).__name__}: {error}"]
-    finally:
-        setattr(files, name, real)
-    return n, []
 
 
 # -- forks ----------------------------------------------------------------------------------------------------

@@ -8,10 +8,8 @@ import sys
 
 import pytest
 import torch
-from torch.fx.experimental.sym_node import SymNode
 
 import gfxgraph
-from gfxgraph.callables.padding import rows
 from gfxgraph.callables.trace import dynamo
 from gfxgraph.process import process
 from tests.property import faults, faults_mixed, faults_threads
@@ -157,28 +155,6 @@ def test_a_handlers_own_error(simulated, scenario, monkeypatch):
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, saved)
     assert n_struck > 5
-
-
-def test_a_signal_where_sizes_are_symbols_is_not_lost(monkeypatch):
-    """The parser of torch's arguments asks symbols for their kind, and takes any error for a wrong argument."""
-    asked, n_struck = SymNode.is_int, []
-
-    def is_int(self):
-        if sys._getframe(1).f_code is rows._fake.__code__ and not n_struck:
-            n_struck.append(1)
-            signal.raise_signal(signal.SIGINT)
-        return asked(self)
-
-    given = (lambda a: a * 2 + 1), [torch.ones(3, 2)], {0: {0: "n"}}
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-            patched.setattr(SymNode, "is_int", is_int)
-            rows.rows_independent(*given)
-    finally:
-        signal.signal(signal.SIGINT, handler)
-    assert n_struck
-    assert not rows.rows_independent(*given).dims["n"].refusal
 
 
 @pytest.mark.parametrize("n_signals", [1, 2])

@@ -9,6 +9,7 @@ import decimal
 import importlib
 import json
 import math
+import random
 import sqlite3
 from fractions import Fraction
 
@@ -224,6 +225,17 @@ def test_c_code_gets_a_plain_number_or_refuses(platform, tmp_path):
             assert z.tolist() == [1.75, 3.5, 7.0], expression
         except gfxgraph.GuardMismatch as error:
             assert "was 2.5 when captured and is 3.5 now" in str(error), expression
+
+
+def test_a_seed_is_eagers_or_refused(platform):
+    """C code seeds itself with a number's hash, which of a negative int is not what eager code takes."""
+    x = torch.tensor([3, -3], device="cuda")
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        n, negative = x[0].item(), x[1].item()
+        assert random.Random(n).random() == random.Random(3).random()
+        with pytest.raises(TypeError, match="int"):
+            random.Random(negative)
+        assert random.Random(int(negative)).random() == random.Random(-3).random()
 
 
 def test_what_refuses_a_number_says_which(platform):

@@ -479,7 +479,11 @@ class TrackedNumber(metaclass=_OfNumbers):
         return self._leave("an index, a size or C code", operator.index)  # type: ignore[no-any-return]
 
     def __hash__(self) -> int:
-        return hash(self._plain("a key of a dict or set"))
+        value = self._plain("a key of a dict or set")
+        if type(value) is int and (value < 0 or hash(value) != value):
+            # ``random`` seeds itself with the hash of what is no int of Python's, and with the size of what is one.
+            raise TypeError("a negative or huge int read in a capture has no hash: write int(value)")
+        return hash(value)
 
     def __copy__(self) -> TrackedNumber:
         return self

@@ -214,9 +214,11 @@ torch.ones(4, device="cuda") * 2
 """
 
 
-def test_program_ends_inside_a_capture():
+def test_program_ends_inside_a_capture(tmp_path):
     """One warning says so; the clean-up comes before Python takes its modules apart."""
-    done = subprocess.run([warm_python(), "-c", OPEN], capture_output=True, text=True, timeout=100)
+    program = tmp_path / "program.py"
+    program.write_text(OPEN)
+    done = subprocess.run([warm_python(), program], capture_output=True, text=True, timeout=100)
     said = [line for line in done.stderr.splitlines() if line.startswith("gfxgraph: ")]
     assert done.returncode == 0
-    assert said == ["gfxgraph: WARNING: the program ended inside the capture begun at <string>:5; it is given up"]
+    assert said == [f"gfxgraph: WARNING: the program ended inside the capture begun at {program}:5; it is given up"]

@@ -125,7 +125,7 @@ class JoinedExec:
                         destroy(handle)
 
     def __del__(self) -> None:
-        if self._graph or self._exec:
+        if os and (self._graph or self._exec):  # at the interpreter's end modules are gone
             self.close()
 
 

@@ -132,7 +132,7 @@ class Judge:
         dims = self._named(call)
         actual = {name: call.tensors[i].size(dim) for i, named in dims.items() for dim, name in named.items()}
         there = call.world if self._front is not None else None
-        found = self._judged(call, there, dims, Bucketed(bucketed.sizes, actual, bucketed.bucket))
+        found = self._known_or_judged(call, there, dims, Bucketed(bucketed.sizes, actual, bucketed.bucket))
         return found.reason if isinstance(found, PaddingRefusal) else ""
 
     def run_known(self, args: Args, kwargs: Kwargs) -> tuple[Any, World | None]:
@@ -215,6 +215,11 @@ class Judge:
             there = self._in_bucket(*_with_tensors(call, copies))
         except PaddingRefusal as refusal:
             return refusal.named("")
+        return self._known_or_judged(call, there, dims, bucketed)
+
+    def _known_or_judged(
+        self, call: Call, there: World | None, dims: Named, bucketed: Bucketed
+    ) -> PaddingNeeds | PaddingRefusal:
         which: Any = (call.key, *bucketed.bucket.items())
         if there is not None and not (_computes_sizes(call.world) or _computes_sizes(there)):
             # What the graph does is the same at all sizes of its world.

@@ -246,8 +246,11 @@ _DIVIDED: tuple[_Form, ...] = (
     lambda x, n: x * n.double().reciprocal().to(x.dtype),
 )
 _DIVIDING: tuple[_Form, ...] = (lambda x, n: x.reciprocal() * n.to(x.dtype), lambda x, n: n.to(x.dtype) / x)
-_TRIED = {True: (0.1, 0.3, 1.7, -2.3, 1e-3, 1e-8, 70001.3), False: (1, 3, 7, -13, 2049, 70001, (1 << 24) + 1)}
-"""Numbers; some are rounded by halves, or too large for them."""
+_TRIED = {
+    True: (0.1, 0.3, 1.7, -2.3, 1e-3, 1e-8, 70001.3, 0.5, 2.0, -1.0),
+    False: (1, 3, 7, -13, 2049, 70001, (1 << 24) + 1, 0, 2, -1),
+}
+"""Numbers; some are rounded by halves, or too large for them, some have a way of their own in ``pow``."""
 
 
 @functools.cache

@@ -100,7 +100,7 @@ def _plain(short: str) -> Callable[..., Any]:
         session = _session_for(self)
         if session is None:
             return STOCK[short](self, *args, **kwargs)
-        return session.values.read_plain(f"Tensor.{short}", STOCK[short], self, *args, **kwargs)
+        return session.values.read_plain(f"Tensor.__{short}__", STOCK[short], self, *args, **kwargs)
 
     return read
 

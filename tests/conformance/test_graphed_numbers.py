@@ -539,3 +539,20 @@ def test_a_call_of_which_nothing_is_a_graph_is_eager():
         step(ones(i))
     stats = step.stats()
     assert sum(stats["eager"].values()) + sum(stats["pieces"].values()) + stats["replays"] == 8, step.explain()
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32])
+def test_a_number_that_overflows_is_refused_as_eagerly(dtype):
+    """A tensor in its place would wrap around without a word."""
+    state = Thing(n=2**31 - 9)
+
+    def step(x):
+        state.n += 1
+        return torch.full(
+            (2,), state.n if dtype is torch.int32 else state.n - 2**31 + 257, dtype=dtype, device=x.device
+        )
+
+    g = gfxgraph.graphed(step)
+    with pytest.raises(RuntimeError, match="without overflow"):
+        for i in range(12):
+            g(ones(i))

@@ -34,6 +34,9 @@ _HALVES = (torch.float16, torch.bfloat16)
 _ARITHMETIC = {"add", "sub", "mul"}
 _IN_PLACE = {"iadd", "isub", "imul", "add_", "sub_", "mul_"}
 _COMPARISONS = {"lt", "le", "gt", "ge", "eq", "ne"}
+_WRAPPING = {*_ARITHMETIC, *_IN_PLACE, *_COMPARISONS}
+_WIDE = (torch.float32, torch.float64, torch.int64)
+"""Types that hold a number; for a narrower one torch refuses what overflows, where a tensor would wrap."""
 _DIVISIONS = {"truediv", "div", "true_divide"}
 _CREATIONS = {"full", "full_like", "new_full", "tensor", "arange"}
 _READERS = {
@@ -115,7 +118,8 @@ class OnDevice:
         is_float = isinstance(_value(number), (torch.SymFloat, float))
         first = next(iter(tensors.values()))
         dtype = torch.result_type(first, 1.0 if is_float else 1) if out.dtype is torch.bool else out.dtype
-        if dtype in _HALVES or out.grad_fn is not None and name not in _ARITHMETIC:
+        is_safe = dtype in _WIDE or name in _WRAPPING and dtype not in _HALVES
+        if not is_safe or out.grad_fn is not None and name not in _ARITHMETIC:
             return None
         kinds = tuple((place, each.dtype, each.dim() > 0) for place, each in tensors.items())
         if not _has_the_same_bits(node.op, node.target, places[0], kinds, rest, dtype, is_float, out.device):
@@ -137,7 +141,7 @@ class OnDevice:
         length = _length(*node.args) if is_range and len(node.args) == 2 and out.dtype is torch.int64 else 0
         if len(numbers) != 1 + is_range or not (length or all(type(n) is int for n in shape)):
             return None
-        if is_range and not length or name == "tensor" and out.numel() != 1:
+        if is_range and not length or name == "tensor" and out.numel() != 1 or out.dtype not in _WIDE:
             return None
 
         def emit(graph: fx.Graph, made: Mapping[fx.Node, fx.Node]) -> fx.Node:

@@ -39,7 +39,7 @@ from gfxgraph.capture.graph import BridgedGraph, bridged_class
 from gfxgraph.capture.patches import replaced
 from gfxgraph.capture.record.random_generators import CaptureIsDead, begin, end
 from gfxgraph.capture.record.streams import wait_for
-from gfxgraph.capture.replay import hang_watch, runtime_workarounds
+from gfxgraph.capture.replay import runtime_workarounds
 from gfxgraph.capture.replay.graph_tensors import Layout, taken_from_device, used_on
 from gfxgraph.capture.replay.program import Program, SegmentStep
 from gfxgraph.capture.replay.rollback import Rollback
@@ -86,7 +86,7 @@ class SharedPool:
         self._graph = replaced.own_class(state.base)(keep_graph=True)  # never launched, so never instantiated
         runtime_workarounds.own_pools.add(tuple(self.id))
         try:
-            with _bare_capture(state, self._graph, self.id, stream, "a pool of graphed callables"):
+            with _bare_capture(state, self._graph, self.id, stream):
                 pass
         except RuntimeError as error:
             if is_interrupt(error):
@@ -176,7 +176,7 @@ def _unrecorded(
     base, graph = state.base, graph_class(state)(on_unsafe=policy)
     runtime_workarounds.note_capture(stream, graph)
     try:
-        with _bare_capture(state, graph, pool_id, stream, "a graphed callable"):
+        with _bare_capture(state, graph, pool_id, stream):
             result = call()
         with capture_lock.unnoticed():
             driver_nbytes = taken_from_device(lambda: base.instantiate(graph))
@@ -197,9 +197,9 @@ def _unrecorded(
 
 
 @contextmanager
-def _bare_capture(state: process.Process, graph: Any, pool_id: Any, stream: Any, what: str) -> Iterator[None]:
+def _bare_capture(state: process.Process, graph: Any, pool_id: Any, stream: Any) -> Iterator[None]:
     """A capture of torch's alone; one that fails is ended."""
-    with replaced.entered(graph, what), torch.cuda.stream(stream):
+    with replaced.entered(graph), torch.cuda.stream(stream):
         try:
             with capture_lock.unnoticed():
                 begin(state.base, graph, (), pool_id, "thread_local")
@@ -242,8 +242,6 @@ def arena_of(state: process.Process, device_index: int) -> Arena:
     with _lock:
         found = _arenas.get(device_index)
         if found is None or found.state is not state:
-            if state.hang_watch is None:  # callables without enable() are watched, too
-                hang_watch.start(state, [])
             found = _arenas[device_index] = Arena(state, device_index)
         return found
 

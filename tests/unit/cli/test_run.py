@@ -260,12 +260,11 @@ def test_split():
 
 def test_wanted_sets_only_what_was_asked():
     """An option that was not given leaves the user's variable as it is."""
-    left_out = dict.fromkeys(("on_unsafe", "watch", "guard", "stats"))
+    left_out = dict.fromkeys(("on_unsafe", "guard", "stats"))
     left_out |= {"allow_cuda": False, "simulate": "", "validate": False, "debug": False}
     assert wanted(left_out) == {}
-    asked = {"allow_cuda": True, "on_unsafe": "pin", "validate": True, "debug": True, "stats": "-", "watch": 0.0}
+    asked = {"allow_cuda": True, "on_unsafe": "pin", "validate": True, "debug": True, "stats": "-"}
     assert wanted(left_out | asked) == {
-        "GFXGRAPH_WATCH": "0",
         "GFXGRAPH": "validate",
         "HGB_LOG_LEVEL": "debug",
         "GFXGRAPH_ALLOW_CUDA": "1",

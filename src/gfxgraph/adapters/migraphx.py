@@ -7,7 +7,7 @@ they compute.
     off ─── MIGRAPHX_ENABLE_HIPGRAPH not set: ``run`` is the program's own bound method
     first run ──captured──> launched, because a capture computes nothing ──> its results are kept
         └── refused: the program runs as before; one more attempt at the next run, then none
-    later run, same arguments ──> one launch
+    later run, same arguments ──> one launch, or eagerly if that was measured to be faster
     later run, other addresses or shapes ──> a graph for these too; the least recently launched is dropped
     after `MOST_CAPTURES` captures ──> it runs eagerly, with that reason
 
@@ -75,12 +75,16 @@ class GraphedProgram(GraphedObject):
     Args:
         program: compiled for the GPU with ``offload_copy=False``; with host copies inside, it runs without graphs.
         enabled: None reads ``MIGRAPHX_ENABLE_HIPGRAPH``. If off, it only forwards to the program.
+        policy: "adaptive" times both ways and keeps the faster; "graph" always launches the graph.
     """
 
     inner = "program"
 
-    def __init__(self, program: Any, *, enabled: bool | None = None) -> None:
+    def __init__(self, program: Any, *, enabled: bool | None = None, policy: str = "adaptive") -> None:
+        if policy not in ("adaptive", "graph"):
+            raise ValueError(f"policy is {policy!r}; it is 'adaptive' or 'graph'")
         self.program = program
+        self.policy = policy
         self.enabled = config.load().migraphx_graphs if enabled is None else enabled
         self.why_eager = ""
         """Why no graph is tried any more; "" while one is."""
@@ -89,6 +93,7 @@ class GraphedProgram(GraphedObject):
         self._streams: dict[int, Any] = {}
         self._last: tuple[int, Any] | None = None
         """The stream of the last graph launch, and an event recorded after it."""
+        self._times: Any = None
         self._n_failed = 0
         self._is_looked_at = False
         self._lock = threading.RLock()
@@ -110,7 +115,8 @@ class GraphedProgram(GraphedObject):
         if self.why_eager:
             return f"eager: {self.why_eager}"
         n = len(self._graphs)
-        return f"{n} graph{'s' * (n != 1)}"
+        said = f"{n} graph{'s' * (n != 1)}"
+        return f"{said}; {self._times.choice.why()}" if self._times is not None else said
 
     # -- one run --------------------------------------------------------------------------------------
 
@@ -128,6 +134,10 @@ class GraphedProgram(GraphedObject):
             self._is_looked_at = True
             if not all(hasattr(argument, "data_ptr") for argument in params.values()):
                 return self._fall_back("its arguments are host buffers; migraphx.to_gpu puts them on the GPU", plain)
+            timed = self._timed()
+            way = timed.decided() if timed is not None else "graph"
+            if way == "eager":
+                return self._eagerly(params, stream)
             key = _key(params)
             captured = self._graphs.pop(key, None)
             if captured is None:
@@ -138,7 +148,15 @@ class GraphedProgram(GraphedObject):
             self._graphs[key] = captured  # the most recently launched comes last
             if captured.n_unchecked:
                 return self._checked(params, captured, stream)
+            if way is None:
+                way = timed.next_way()
+                return list(timed.timed(way, self._either(way, params, captured, stream)))
             return self._launch(params, captured, plain)
+
+    def _either(self, way: str, params: Params, captured: _ProgramGraph, stream: object) -> Callable[[], list[Any]]:
+        if way == "eager":
+            return lambda: self._eagerly(params, stream)
+        return lambda: self._launch(params, captured, lambda: self._eagerly(params, stream))
 
     def _eagerly(self, params: Params, stream: Any) -> list[Any]:
         """Run launch by launch, in order on ``stream``."""
@@ -229,6 +247,18 @@ class GraphedProgram(GraphedObject):
         if worst:
             return self._fall_back(f"its graph gives different results ({worst})", lambda: results)
         return results
+
+    # -- eager or graph ---------------------------------------------------------------------------------------
+
+    def _timed(self) -> Any:
+        if self.policy != "adaptive":
+            return None
+        if self._times is None:
+            # lazily: adapters are listed and asked about where there is no torch
+            from gfxgraph.callables.adaptive import Timed
+
+            self._times = Timed("migraphx.program")
+        return self._times
 
     def _stream(self, handle: int) -> Any:
         # lazily: adapters are listed and asked about where there is no torch

@@ -79,7 +79,7 @@ class Machine:
     def graphed(self, program=None, **options):
         from gfxgraph.adapters.migraphx import GraphedProgram
 
-        return GraphedProgram(program or self.compiled(), **{"enabled": True, **options})
+        return GraphedProgram(program or self.compiled(), **{"enabled": True, "policy": "graph", **options})
 
     def on_gpu(self, values):
         return self.migraphx.to_gpu(self.migraphx.argument(torch.as_tensor(values, dtype=torch.float32)))
@@ -428,6 +428,41 @@ def test_inside_another_capture_it_is_part_of_it(here):
     here.fill(params["x"], 9)
     graph.replay()
     torch.testing.assert_close(here.read(params["main:#output_0"]), here.wanted(params))
+
+
+# -- eager or graph --------------------------------------------------------------------------------------------
+
+
+def test_adaptive_keeps_what_was_measured(here):
+    """Timings decide, not names: a program whose graph is slower stays eager, and says from what."""
+    from gfxgraph.core.eager_or_graph import Way
+
+    graphed = here.graphed(policy="adaptive")
+    params = here.params(1)
+    here.check(graphed.run(params), params)
+    choice = graphed._timed().choice
+    for _ in range(32):
+        choice.add(Way.EAGER, 10.0)
+        choice.add(Way.GRAPH, 21.0)
+    n_evals = here.n_evals
+    for seed in range(3):
+        here.fill(params["x"], seed)
+        here.check(graphed.run(params), params)
+    assert here.n_evals == n_evals + 3
+    assert "the graph is slower" in graphed.why()
+
+
+def test_adaptive_decides_by_itself(here):
+    """Run often enough, both ways are timed until one is chosen; every result on the way is right."""
+    graphed = here.graphed(policy="adaptive")
+    params = here.params(1)
+    for seed in range(200):
+        here.fill(params["x"], seed)
+        here.check(graphed.run(params), params)
+        if graphed._timed().choice.decision is not None:
+            break
+    assert graphed._timed().choice.decision is not None
+    assert here.n_evals > 1
 
 
 # -- the adapter -----------------------------------------------------------------------------------------------

@@ -45,9 +45,9 @@ def _explain_until_then() -> None:
         before(kind, error, trace)  # type: ignore[arg-type]
         if "torch" not in sys.modules and isinstance(error, (OSError, ImportError, RuntimeError)):
             # lazily: for failures alone
-            from gfxgraph.hardware import advice
+            from gfxgraph.hardware import error_hooks
 
-            advice.report(error)
+            error_hooks.report(error)
 
     sys.excepthook = hook
 

@@ -10,7 +10,6 @@ Stays out: torch, policy, the user's tensors.
     runtime_calls.py  the protocols that a driver and its parts satisfy
     graphs.py        graph calls that HIP and CUDA answer alike; hip.py and cuda.py add the rest
     params.py        a kernel node's launch: geometry, function, arguments
-    code_objects.py  argument layouts out of AMD code objects
     small_copies.py  several small copies in one launch; copies.ptx is that kernel for CUDA
     joined.py        a captured graph with copies before and after it, as one exec
     hiprtc.py        AMD's runtime compiler

@@ -31,19 +31,16 @@ class RuntimeDriver(ABC):
 
     name: str
     node_struct: type[Structure]
+    node_kinds: Mapping[int, NodeKind]
 
     def __init__(self, table: Table) -> None:
         self.table = table
         self.library = table.found.path
         self.version = self._split_version()
         self.missing = table.missing
-        self._kinds = self._node_kinds()
 
     @abstractmethod
     def _split_version(self) -> tuple[int, ...]: ...
-
-    @abstractmethod
-    def _node_kinds(self) -> Mapping[int, NodeKind]: ...
 
     @abstractmethod
     def kernel_name(self, node: int) -> str: ...
@@ -153,7 +150,7 @@ class RuntimeDriver(ABC):
     def node_kind(self, node: int) -> NodeKind:
         kind = c_int()
         self.table.call("node_type", node, byref(kind))
-        return self._kinds.get(kind.value, NodeKind.OTHER)
+        return self.node_kinds.get(kind.value, NodeKind.OTHER)
 
     def child_graph(self, node: int) -> int:
         """The graph inside a child-graph node; it stays the node's."""

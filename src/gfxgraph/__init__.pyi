@@ -41,14 +41,14 @@ from gfxgraph.guard.level import guard_level as guard_level
 from gfxgraph.guard.localize import is_illegal_access as is_illegal_access
 from gfxgraph.guard.localize import localize_fault as localize_fault
 from gfxgraph.guard.redzones import RedZone as RedZone
+from gfxgraph.hardware.advice import diagnose as diagnose
 from gfxgraph.hardware.advice import environment_report as environment_report
 from gfxgraph.hardware.advice import explain as explain
+from gfxgraph.hardware.advice import install_diagnostics as install_diagnostics
+from gfxgraph.hardware.advice import report as report
 from gfxgraph.hardware.device import DeviceInfo as DeviceInfo
 from gfxgraph.hardware.device import device_info as device_info
 from gfxgraph.hardware.device import torch_rocm_status as torch_rocm_status
-from gfxgraph.hardware.error_hooks import diagnose as diagnose
-from gfxgraph.hardware.error_hooks import install_diagnostics as install_diagnostics
-from gfxgraph.hardware.error_hooks import report as report
 from gfxgraph.hardware.software import migraphx_available as migraphx_available
 from gfxgraph.process.bridge import is_enabled as is_enabled
 from gfxgraph.process.health import health_check as health_check

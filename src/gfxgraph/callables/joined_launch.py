@@ -27,7 +27,7 @@ from gfxgraph.callables.arena import arena_of, kind_and_line
 from gfxgraph.callables.inputs import copy_all, is_one_copy
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.driver.graphs import GraphDriver
-from gfxgraph.driver.small_copies import MOST, LoadedCopyKernel, PreparedCopies
+from gfxgraph.driver.small_copies import MOST, CopyKernel, PreparedCopies
 from gfxgraph.errors import DriverError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class CopyLaunches:
         self._copies: list[PreparedCopies] = []
         self.stream = stream
 
-    def prepare(self, kernel: LoadedCopyKernel, parts: Sequence[tuple[int, int, int]]) -> PreparedCopies:
+    def prepare(self, kernel: CopyKernel, parts: Sequence[tuple[int, int, int]]) -> PreparedCopies:
         made = kernel.prepare(parts, self.stream)
         self._copies.append(made)
         return made
@@ -86,14 +86,14 @@ def part(target: Tensor, source: Tensor) -> tuple[int, int, int]:
     return target.data_ptr(), source.data_ptr(), target.numel() * target.element_size()
 
 
-def copy_kernel(state: Process, device_index: int) -> LoadedCopyKernel | None:
+def copy_kernel(state: Process, device_index: int) -> CopyKernel | None:
     """The kernel of a device, loaded and tested at the first call; None if it is not available."""
     if device_index not in state.copy_kernels:
         state.copy_kernels[device_index] = _load(state, device_index)
     return state.copy_kernels[device_index]
 
 
-def _load(state: Process, device_index: int) -> LoadedCopyKernel | None:
+def _load(state: Process, device_index: int) -> CopyKernel | None:
     driver = state.driver
     if driver is None or "copy_kernel" in driver.missing:
         state.why_not_joined = "the runtime cannot load a kernel"
@@ -113,7 +113,7 @@ def _load(state: Process, device_index: int) -> LoadedCopyKernel | None:
     return None
 
 
-def _copies_right(kernel: LoadedCopyKernel) -> bool:
+def _copies_right(kernel: CopyKernel) -> bool:
     """Test lengths and alignments that take every path through the kernel, and the bytes next to the copies."""
     given = torch.arange(251, dtype=torch.uint8, device="cuda").repeat(400)
     spans = [(0, 0, 64), (16, 32, 4096), (4, 8, 20), (1, 3, 7), (5, 5, 70_001)]
@@ -148,9 +148,7 @@ class JoinedCall:
 
     __slots__ = ("at", "copied", "launched")
 
-    def __init__(
-        self, entry: Captured, instance: Instance, kernel: LoadedCopyKernel, into: Pairs, back: Pairs
-    ) -> None:
+    def __init__(self, entry: Captured, instance: Instance, kernel: CopyKernel, into: Pairs, back: Pairs) -> None:
         state = entry.arena.state
         assert state.driver is not None
         self.copied = copied(into, back)
@@ -267,7 +265,7 @@ def _try(state: Process, device_index: int) -> bool:
     return False
 
 
-def _joins_right(driver: GraphDriver, kernel: LoadedCopyKernel) -> bool:
+def _joins_right(driver: GraphDriver, kernel: CopyKernel) -> bool:
     """Run a graph of two nodes at a dozen addresses without waiting, then once more at the last one."""
     nbytes, stream = 5000, torch.cuda.current_stream().cuda_stream
     given = torch.arange(N_TRIED, dtype=torch.uint8, device="cuda")[:, None].repeat(1, nbytes)

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from gfxgraph import config
 from gfxgraph.diagnostics.explanation import Explanation
-from gfxgraph.hardware import advice, error_hooks
+from gfxgraph.hardware import advice
 
 __all__ = [
     "Diagnosis", "diag_enabled", "diag_lang", "diagnose", "environment_report", "explain", "install_diagnostics",
@@ -173,7 +173,7 @@ class diagnose:  # noqa: N801  (its name in 1.1.0)
 def install_diagnostics() -> bool:
     """Explain uncaught errors from now on; returns True where that was not so before."""
     before = sys.excepthook
-    error_hooks.install_diagnostics()
+    advice.install_diagnostics()
     return sys.excepthook is not before
 
 

@@ -18,4 +18,5 @@ Stays out: torch, drivers, our own exceptions (`gfxgraph.errors` imports this ro
     explain.py        explains a code, a status, an exception, a text, a scan
     explanation.py    the answer: plain data, text, JSON
     render.py         an entry and its values as text
+    hooks.py          explanations of uncaught exceptions, in threads and asyncio too
 """

@@ -18,7 +18,7 @@ from gfxgraph.driver import layouts
 from gfxgraph.driver import params as kernel_params
 from gfxgraph.driver.joined import JoinedExec, KernelCopyNode, Parts
 from gfxgraph.driver.params import KernelParams, Layout
-from gfxgraph.driver.small_copies import LoadedCopyKernel, pointer, relaxed
+from gfxgraph.driver.small_copies import CopyKernel, pointer, relaxed
 from gfxgraph.driver.table import SUCCESS, Table
 from gfxgraph.types import CaptureInfo, CaptureStatus, NodeKind
 
@@ -139,15 +139,15 @@ class GraphDriver(ABC):
         """
         return self.table.raw("copy")
 
-    def copy_kernel(self, arch: str) -> LoadedCopyKernel:
-        """Load the kernel that copies several stretches of memory in one launch; raises as `LoadedCopyKernel`."""
-        return LoadedCopyKernel(self.table, arch)
+    def copy_kernel(self, arch: str) -> CopyKernel:
+        """Load the kernel that copies several stretches of memory in one launch; raises as `CopyKernel`."""
+        return CopyKernel(self.table, arch)
 
-    def add_copies(self, kernel: LoadedCopyKernel, graph: int, parts: Parts, after: Sequence[int]) -> int:
+    def add_copies(self, kernel: CopyKernel, graph: int, parts: Parts, after: Sequence[int]) -> int:
         """Add copies (to, from, nbytes) to ``graph`` as one node that runs after the nodes ``after``."""
         return self.copy_node(kernel, graph, parts, after).node
 
-    def copy_node(self, kernel: LoadedCopyKernel, graph: int, parts: Parts, after: Sequence[int]) -> KernelCopyNode:
+    def copy_node(self, kernel: CopyKernel, graph: int, parts: Parts, after: Sequence[int]) -> KernelCopyNode:
         """The same as a node whose addresses can be changed."""
         return KernelCopyNode(self, kernel, graph, parts, after)
 
@@ -155,7 +155,7 @@ class GraphDriver(ABC):
         """Return the call that launches ``graph_exec`` on the stream that ``stream`` then names; 0 or a refusal."""
         return functools.partial(self.table.undeclared("launch"), pointer(graph_exec), stream)
 
-    def joined(self, kernel: LoadedCopyKernel, graph: int, into: Parts, back: Parts, stream: int) -> JoinedExec:
+    def joined(self, kernel: CopyKernel, graph: int, into: Parts, back: Parts, stream: int) -> JoinedExec:
         """Put copies before and after ``graph`` in one graph exec; `JoinedExec` says what it raises."""
         return JoinedExec(self, kernel, graph, into, back, stream)
 

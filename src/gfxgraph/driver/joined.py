@@ -26,7 +26,7 @@ from contextlib import suppress
 from ctypes import addressof, byref, c_void_p
 from typing import TYPE_CHECKING, Any
 
-from gfxgraph.driver.small_copies import THREADS, Arguments, LoadedCopyKernel, pointer
+from gfxgraph.driver.small_copies import THREADS, Arguments, CopyKernel, pointer
 from gfxgraph.errors import DriverError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class KernelCopyNode:
     """
 
     def __init__(
-        self, driver: GraphDriver, kernel: LoadedCopyKernel, graph: int, parts: Parts, after: Sequence[int]
+        self, driver: GraphDriver, kernel: CopyKernel, graph: int, parts: Parts, after: Sequence[int]
     ) -> None:
         self._arguments = made = Arguments(parts)
         self.words = made.words

@@ -13,8 +13,7 @@ Stays out: torch, driver calls, anything that could wake or hang a GPU.
     device.py         the device that decisions are made for
     defect_environment.py  what decisions about defects depend on
     defects.py        known defects and what is done about each (defects.toml)
-    advice.py         ``explain`` for this machine
-    error_hooks.py    explanations of uncaught exceptions, in threads and asyncio too
+    advice.py         ``explain``, ``diagnose`` and ``install_diagnostics`` for this machine
     answers.py        what this machine shows about a failure
     checks/           doctor's health checks
 """

@@ -1,4 +1,4 @@
-"""Explanations that know this machine: the public ``explain``.
+"""Explanations that know this machine: the public ``explain``, which ``diagnostics/hooks.py`` uses, too.
 
 The diagnostics room says what an error means; this adds which GPU it means it for. The device is
 only looked up when something was recognised, and never through torch.
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from gfxgraph import config
 from gfxgraph.diagnostics import explain as words
+from gfxgraph.diagnostics import hooks
 from gfxgraph.diagnostics.explanation import Explanation
 from gfxgraph.diagnostics.situation import APUS, Situation
 
@@ -43,6 +44,10 @@ def explain(subject: object, *, lang: str = "") -> Explanation:
         An Explanation; false where nothing was recognised. ``.format()`` is the text.
     """
     return _with_device(words.explain(subject, lang=lang, family_of=family_of))
+
+
+hooks.explain = explain
+diagnose, install_diagnostics, report = hooks.diagnose, hooks.install_diagnostics, hooks.report
 
 
 def conclude(scanner: Scanner, *, lang: str = "") -> Explanation:

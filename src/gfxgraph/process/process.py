@@ -20,7 +20,7 @@ from gfxgraph.core.counters import Counters
 from gfxgraph.core.locks import free_in_child
 from gfxgraph.core.tape import where_of
 from gfxgraph.driver.graphs import GraphDriver
-from gfxgraph.driver.small_copies import LoadedCopyKernel
+from gfxgraph.driver.small_copies import CopyKernel
 from gfxgraph.errors import GuardMismatch
 from gfxgraph.hardware.defects import Decisions
 
@@ -83,7 +83,7 @@ class Process:
     """Streams that a failed capture left unusable, with the status that did it (HIP, 904)."""
     decisions: Decisions = field(default_factory=Decisions)
     """The defect table's answers for this machine (hardware.defects.Decisions)."""
-    copy_kernels: dict[int, LoadedCopyKernel | None] = field(default_factory=dict)
+    copy_kernels: dict[int, CopyKernel | None] = field(default_factory=dict)
     """By device: the kernel that copies small tensors; None if it is not available."""
     joins: dict[int, bool] = field(default_factory=dict)
     """By device: whether copies can be part of a graph exec, with addresses updated at each call."""

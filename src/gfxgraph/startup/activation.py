@@ -97,7 +97,7 @@ def activate_from_environment() -> bool:
         return False
     enable()
     # lazily: enable() does not need the catalogue
-    from gfxgraph.hardware.error_hooks import install_diagnostics
+    from gfxgraph.hardware.advice import install_diagnostics
 
     install_diagnostics()  # install_diagnostics() checks GFXGRAPH_DIAG itself
     return True

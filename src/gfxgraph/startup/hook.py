@@ -45,9 +45,9 @@ def _explain_until_then() -> None:
         before(kind, error, trace)  # type: ignore[arg-type]
         if "torch" not in sys.modules and isinstance(error, (OSError, ImportError, RuntimeError)):
             # lazily: for failures alone
-            from gfxgraph.hardware import error_hooks
+            from gfxgraph.hardware import advice
 
-            error_hooks.report(error)
+            advice.report(error)
 
     sys.excepthook = hook
 

@@ -1,4 +1,4 @@
-"""hardware.error_hooks: the explanation is added, the original traceback stays."""
+"""diagnostics.hooks: the explanation is added, the original traceback stays."""
 
 import subprocess
 import sys
@@ -6,15 +6,15 @@ import textwrap
 
 import pytest
 
+from gfxgraph.diagnostics.hooks import diagnose
 from gfxgraph.errors import CaptureError
-from gfxgraph.hardware.error_hooks import diagnose
 
 FAILURE = "HIP error: invalid device function"
 
 
 def run(code, **environ):
     """Run a program with diagnostics installed; return its stderr."""
-    source = "import gfxgraph.hardware.error_hooks as a; a.install_diagnostics()\n" + textwrap.dedent(code)
+    source = "import gfxgraph.hardware.advice as a; a.install_diagnostics()\n" + textwrap.dedent(code)
     import os
 
     found = subprocess.run(

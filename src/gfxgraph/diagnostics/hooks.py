@@ -13,9 +13,11 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 from gfxgraph import config
+from gfxgraph.diagnostics.explain import explain as plainly
 from gfxgraph.diagnostics.explanation import Explanation
-from gfxgraph.hardware.advice import explain
 
+explain: Callable[[BaseException], Explanation] = plainly
+"""Filled in by the hardware room, whose explanations know this machine."""
 _lock = threading.Lock()
 _undo: list[Callable[[], None]] = []
 _NEVER = (KeyboardInterrupt, SystemExit, GeneratorExit)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gfxgraph import config, files
-from gfxgraph.diagnostics import derived
+from gfxgraph.diagnostics import derived_files
 from gfxgraph.errors import GfxGraphError
 from gfxgraph.hardware import advice, defect_environment
 
@@ -90,14 +90,14 @@ def test_a_large_file_is_refused(tmp_path):
 @pytest.mark.parametrize("content", [DEEP, "[]", '{"a": 1}', "null", "Infinity", "\0\0"])
 def test_what_is_kept_in_the_cache_may_hold_anything(tmp_path, monkeypatch, content):
     """A derived file that somebody else wrote is made again."""
-    monkeypatch.setattr(derived, "_fingerprint", lambda *_: "0")
+    monkeypatch.setattr(derived_files, "_fingerprint", lambda *_: "0")
     monkeypatch.setattr(config, "cache_folder", lambda: tmp_path)
     (tmp_path / "x.0").write_text(content, encoding="utf-8")
 
     def understand(data):
         return files.parse_json(data)["rows"][0]["name"]
 
-    assert derived.load("x", 1, [], lambda: b'{"rows": [{"name": "right"}]}', understand) == "right"
+    assert derived_files.load("x", 1, [], lambda: b'{"rows": [{"name": "right"}]}', understand) == "right"
 
 
 def test_nobody_knows_the_home(monkeypatch):

@@ -32,6 +32,7 @@ from gfxgraph.config import Activation, Config
 from gfxgraph.core.replaced import Replaced
 from gfxgraph.errors import first_line
 from gfxgraph.hardware import defect_environment, defects
+from gfxgraph.process import process
 
 MOST_SHAPES = 16
 """Most sets of input shapes with buffers and a graph each; calls of further ones run without."""
@@ -228,7 +229,7 @@ class GraphedSession(GraphedObject):
 
     def _note(self, reason: str) -> None:
         self.counts["fallback_count"] += 1
-        self.tell(reason, op="onnxruntime")
+        process.tell("fallback", reason, "onnxruntime")
 
 
 class OnnxruntimeAdapter(Adapter):

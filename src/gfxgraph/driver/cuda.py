@@ -9,14 +9,14 @@ from __future__ import annotations
 from ctypes import byref, c_char_p, c_int, c_void_p
 
 from gfxgraph.driver import layouts
-from gfxgraph.driver.graphs import RuntimeDriver
+from gfxgraph.driver.graphs import GraphDriver
 from gfxgraph.driver.params import Layout
 from gfxgraph.driver.table import SUCCESS
 from gfxgraph.errors import DriverError
 from gfxgraph.types import CaptureStatus
 
 
-class CudaDriver(RuntimeDriver):
+class CudaDriver(GraphDriver):
     name = "cuda"
     node_struct = layouts.CudaKernelNodeParams
     node_kinds = layouts.CUDA_NODE_KINDS

@@ -9,14 +9,14 @@ from __future__ import annotations
 from ctypes import byref, c_int, c_void_p
 
 from gfxgraph.driver import layouts
-from gfxgraph.driver.graphs import MODE_RELAXED, RuntimeDriver
+from gfxgraph.driver.graphs import MODE_RELAXED, GraphDriver
 from gfxgraph.driver.params import Layout
 from gfxgraph.driver.table import SUCCESS
 from gfxgraph.errors import DriverError
 from gfxgraph.types import CaptureInfo, CaptureStatus
 
 
-class HipDriver(RuntimeDriver):
+class HipDriver(GraphDriver):
     name = "hip"
     node_struct = layouts.HipKernelNodeParams
     node_kinds = layouts.HIP_NODE_KINDS

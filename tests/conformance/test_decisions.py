@@ -9,13 +9,12 @@ from pathlib import Path
 import torch
 
 import gfxgraph
-from gfxgraph.capture.replay import runtime_workarounds
 from gfxgraph.hardware.defects import Decisions
 from gfxgraph.process import process
 
 
 def test_every_decision_is_acted_on():
-    """Each answer of the defect table is read somewhere, or is done whatever the table says, where it says."""
+    """Each answer of the defect table is read somewhere; what is done whatever the table says is none."""
     package = Path(gfxgraph.__file__).parent
     source = "\n".join(
         path.read_text("utf-8")
@@ -24,9 +23,7 @@ def test_every_decision_is_acted_on():
     )
     names = {item.name for item in fields(Decisions)} - {"reasons", "env", "advice"}
     read = {name for name in names if re.search(rf'decisions, "{name}"|decisions\.{name}\b', source)}
-    assert read | set(runtime_workarounds.ALWAYS) == names
-    assert not read & set(runtime_workarounds.ALWAYS)
-    assert all((package / path).is_file() for path in runtime_workarounds.ALWAYS.values())
+    assert read == names
 
 
 def test_relaxed_captures_where_they_crash(platform, monkeypatch):

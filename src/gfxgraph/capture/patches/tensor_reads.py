@@ -27,6 +27,8 @@ from gfxgraph.core.tape import TapeValue, leaves
 from gfxgraph.process.process import OngoingCapture
 
 _T = TypeVar("_T")
+_Stock = Callable[..., Any]
+"""The function that is replaced."""
 _PLACES = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
 
 
@@ -46,7 +48,7 @@ class Method:
     def __get__(self, tensor: object, owner: object = None) -> object:
         return self if tensor is None else MethodType(self, tensor)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> object:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         session, stock = session_here(), STOCK[self._short]
         if session is None:
             return stock(*args, **kwargs)
@@ -64,10 +66,10 @@ class Method:
 keep_from_dynamo(Method.__call__)
 
 
-def _function(short: str, name: str, handle: Callable[..., Any]) -> Any:
+def _function(short: str, name: str, handle: Callable[..., Any]) -> _Stock:
     """Replaces a function that no mode and no subclass overrides, or not before the handler."""
 
-    def function(*args: Any, **kwargs: Any) -> object:
+    def function(*args: object, **kwargs: object) -> object:
         session, stock = session_here(), STOCK[short]
         return stock(*args, **kwargs) if session is None else handle(session, stock, *args, **kwargs)
 
@@ -75,23 +77,23 @@ def _function(short: str, name: str, handle: Callable[..., Any]) -> Any:
     return function
 
 
-def _item(session: Any, stock: Any, tensor: Tensor) -> Any:
+def _item(session: Any, stock: _Stock, tensor: Tensor) -> object:
     is_read = session.values.comes_from_device(tensor)
     return session.values.read_scalar(tensor, "Tensor.item") if is_read else stock(tensor)
 
 
-def _plain(session: Any, stock: Any, tensor: Tensor, *args: object, **kwargs: object) -> Any:
+def _plain(session: Any, stock: _Stock, tensor: Tensor, *args: object, **kwargs: object) -> object:
     if not session.values.comes_from_device(tensor):
         return stock(tensor, *args, **kwargs)
     return session.values.read_plain(f"Tensor.{stock.__name__}", stock, tensor, *args, **kwargs)
 
 
-def _tolist(session: Any, stock: Any, tensor: Tensor) -> Any:
+def _tolist(session: Any, stock: _Stock, tensor: Tensor) -> object:
     is_read = session.values.comes_from_device(tensor)
     return session.values.read_list(tensor) if is_read else stock(tensor)
 
 
-def _contents(session: Any, stock: Any, tensor: Tensor, *args: object, **kwargs: object) -> Any:
+def _contents(session: Any, stock: _Stock, tensor: Tensor, *args: object, **kwargs: object) -> object:
     if tensor.is_cuda and kwargs.get("force"):
         tensor = tensor.detach().cpu()  # as C++ does, but seen
     if tensor.is_cuda or not session.values.is_tainted(tensor):
@@ -109,23 +111,23 @@ def _unrecorded(session: OngoingCapture, call: Callable[..., _T], *args: object,
         session.recorder.paused = False
 
 
-def _as_subclass(session: Any, stock: Any, tensor: Tensor, kind: Any) -> Any:
+def _as_subclass(session: Any, stock: _Stock, tensor: Tensor, kind: Any) -> object:
     """Another tensor object of the same memory, which neither the dispatcher nor a mode sees."""
     session.moving.fix([tensor])
     return stock(tensor, kind)
 
 
-def _make_subclass(session: Any, stock: Any, kind: Any, tensor: Tensor, *args: object, **kwargs: object) -> Any:
+def _make_subclass(session: Any, stock: _Stock, kind: Any, tensor: Tensor, *args: object, **kwargs: object) -> object:
     """By which parameters are made."""
     session.moving.fix([tensor])
     return stock(kind, tensor, *args, **kwargs)
 
 
-def _computed_in_python(session: Any, stock: Any, *args: object) -> Any:
+def _computed_in_python(session: Any, stock: _Stock, *args: object) -> object:
     return session.values.passed(stock, args, {}) if session.values.reads_tainted(args, {}) else stock(*args)
 
 
-def _deep_copy(session: Any, stock: Any, tensor: Tensor, memo: dict[int, Any]) -> Any:
+def _deep_copy(session: Any, stock: _Stock, tensor: Tensor, memo: dict[int, Any]) -> object:
     is_plain = type(tensor) is Tensor and tensor.is_leaf and id(tensor) not in memo
     if not is_plain or not session.values.is_tainted(tensor):
         return stock(tensor, memo)
@@ -133,7 +135,7 @@ def _deep_copy(session: Any, stock: Any, tensor: Tensor, memo: dict[int, Any]) -
     return made
 
 
-def _handing_out(session: Any, stock: Any, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+def _handing_out(session: Any, stock: _Stock, tensor: Tensor, *args: object, **kwargs: object) -> object:
     name = stock.__name__
     if session.values.is_tainted(tensor) and not _is_ours(sys._getframe(2)):
         # Pinned memory that a later copy fills holds nothing yet: only its address is read.
@@ -146,12 +148,12 @@ def _is_ours(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__")).startswith(f"{__name__.partition('.')[0]}.")
 
 
-def _save(session: Any, stock: Any, *args: object, **kwargs: object) -> object:
+def _save(session: Any, stock: _Stock, *args: object, **kwargs: object) -> object:
     """``torch.save``, through which tensors are also pickled."""
     return session.values.read_copies(lambda: stock(*args, **kwargs), "torch.save()")
 
 
-def _made_on_host(session: Any, make: Any, data: Any, *args: Any, **kwargs: Any) -> Tensor:
+def _made_on_host(session: Any, make: _Stock, data: Any, *args: Any, **kwargs: Any) -> Tensor:
     """Make a tensor as torch.tensor does, with its copy to the device visible to the dispatcher; of tracked numbers,
     each replay makes it again.
     """
@@ -175,11 +177,11 @@ def _made_on_host(session: Any, make: Any, data: Any, *args: Any, **kwargs: Any)
     return made.requires_grad_() if grad else made
 
 
-def _called(make: Any, args: Any, kwargs: Any, data: Any) -> Any:
+def _called(make: _Stock, args: Any, kwargs: Any, data: Any) -> object:
     return make(data, *args, **kwargs)
 
 
-def _new_tensor(session: Any, stock: Any, tensor: Tensor, data: Any, *args: Any, **kwargs: Any) -> Tensor:
+def _new_tensor(session: Any, stock: _Stock, tensor: Tensor, data: Any, *args: Any, **kwargs: Any) -> Tensor:
     if not tensor.is_cuda or kwargs.get("device") is not None:
         return stock(tensor, data, *args, **kwargs)  # type: ignore[no-any-return]
     return torch.tensor(data, *args, device=tensor.device, **{"dtype": tensor.dtype, **kwargs})
@@ -189,20 +191,20 @@ def iterencode(original: Callable[..., object]) -> Callable[..., object]:
     """Wrap ``JSONEncoder.iterencode``: it asks for Python's own types, of keys too, also after the capture."""
 
     @functools.wraps(original)
-    def encoded(self: json.JSONEncoder, item: object, *args: Any, **kwargs: Any) -> object:
+    def encoded(self: json.JSONEncoder, item: object, *args: object, **kwargs: object) -> object:
         return original(self, plain(item) if HostValues.have_given else item, *args, **kwargs)
 
     return encoded
 
 
-def _indexed(session: Any, stock: Any, tensor: Tensor, index: Any, *value: Any) -> Any:
+def _indexed(session: Any, stock: _Stock, tensor: Tensor, index: Any, *value: Any) -> object:
     index = _with_places(session, index)
     if holds_numbers((index, value)):
         return session.values.passed(stock, (tensor, index, *value), {})
     return stock(tensor, _host_indices(index) if tensor.is_cuda else index, *value)
 
 
-def _with_places(session: Any, index: Any) -> Any:
+def _with_places(session: Any, index: Any) -> object:
     """Replace each one-element integer tensor in an index by its number, because C++ would read it as one."""
     if type(index) is tuple:
         return tuple(_with_places(session, part) if isinstance(part, Tensor) else part for part in index)
@@ -211,7 +213,7 @@ def _with_places(session: Any, index: Any) -> Any:
     return session.values.read_scalar(index, "an index") if session.values.comes_from_device(index) else index
 
 
-def _host_indices(index: Any) -> Any:
+def _host_indices(index: Any) -> object:
     """Turn lists in an index into host tensors, so that the dispatcher sees their copy."""
     if type(index) is list and index and not any(isinstance(i, (slice, type(None), type(...))) for i in index):
         return torch.tensor(index) if not any(isinstance(i, Tensor) for i in index) else index
@@ -220,14 +222,14 @@ def _host_indices(index: Any) -> Any:
     return index
 
 
-def _telling(session: Any, stock: Any, *args: object, **kwargs: object) -> object:
+def _telling(session: Any, stock: _Stock, *args: object, **kwargs: object) -> object:
     """By these another thread is told something: of host tensors that hold values of the device, perhaps."""
     if threading.active_count() > 1:
         session.values.share()
     return stock(*args, **kwargs)
 
 
-def _chosen(session: Any, choose: Any, *args: Any, **kwargs: Any) -> object:
+def _chosen(session: Any, choose: _Stock, *args: object, **kwargs: object) -> object:
     """``min`` or ``max`` of numbers: a replay chooses anew, as clipping means it."""
     if not kwargs and len(args) > 1 and holds_numbers(args) and all(map(is_number, args)):
         return next(leaves(args, NUMBERS))._keeper.computed(choose, args)

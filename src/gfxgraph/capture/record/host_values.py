@@ -33,7 +33,7 @@ from torch.overrides import is_tensor_like
 
 from gfxgraph.capture.patches.torch_functions import STOCK
 from gfxgraph.capture.record.host_memory import lends_memory
-from gfxgraph.capture.record.user_lines import is_made_by_dynamo, place
+from gfxgraph.capture.record.user_lines import place, wants_plain_numbers
 from gfxgraph.capture.replay.graph_tensors import flat, kept_identity, memory_of, overwrite
 from gfxgraph.capture.replay.program import CallStep, HostStep, ReadStep, Step
 from gfxgraph.core.expressions import REFS, Expressions, Ref, ValueGuard, same_value
@@ -274,7 +274,7 @@ class HostValues:
     def give(self, value: Any, ref: Ref, where: Any = None) -> Any:
         """The number that the program gets; pinned, and plain, where torch's calls with it could not be seen."""
         is_int = isinstance(value, int)
-        if is_made_by_dynamo() or (is_int and not self._capturing().moving.starts()):
+        if wants_plain_numbers() or (is_int and not self._capturing().moving.starts()):
             self.escaped(ref, value, "a plain number", where)
             return value
         number = (TrackedInt if is_int else TrackedNumber)(self, value, ref)

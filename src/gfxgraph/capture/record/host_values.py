@@ -84,7 +84,6 @@ class HostValues:
         self.numbers = Expressions()
         self._reads: dict[int, ReadStep] = {}
         self._given: list[weakref.ref[TrackedNumber]] = []
-        self._imports: dict[int, tuple[TrackedNumber, TrackedNumber]] = {}
         self.tainted: dict[int, Any] = {}
         """Host memory that holds device values, by ``memory_of``, so that views of it are found too."""
         self._tensors: list[weakref.ref[Tensor]] = []
@@ -282,20 +281,17 @@ class HostValues:
         self._given.append(weakref.ref(number))
         return number
 
-    def _own(self, number: TrackedNumber) -> TrackedNumber:
-        """A number of another capture as a read of this one: its value at replay time."""
+    def _ref_of(self, number: TrackedNumber) -> Ref:
+        """The number's row; one of another capture is a read of this one: its value at replay time."""
         if number._keeper is self:
-            return number
-        if id(number) not in self._imports:
-            value = number._value
-            ref, step = self.new_read(lambda: number._value, value, "a value of another capture", place())
-            self._capturing().add(step)
-            self._imports[id(number)] = number, TrackedNumber(self, value, ref)
-        return self._imports[id(number)][1]
+            return number._ref
+        ref, step = self.new_read(lambda: number._value, number._value, "a value of another capture", place())
+        self._capturing().add(step)
+        return ref
 
     def own_refs(self, item: Any) -> Any:
         """Arguments with references in place of tracked numbers, as a step stores them."""
-        return substitute(item, lambda number: self._own(number)._ref, NUMBERS)
+        return substitute(item, self._ref_of, NUMBERS)
 
     def computed(self, func: Callable[..., Any], args: tuple[Any, ...], kind: str = "") -> Any:
         """What ``func`` makes of numbers, some of them tracked: a number that carries the expression, or a plain
@@ -360,7 +356,6 @@ class HostValues:
 
     def let_go(self) -> None:
         """The capture is over. Autograd's nodes may hold numbers, and what a read holds may need those nodes."""
-        self._imports.clear()
         self._reads.clear()
         for given in self._given:
             if type(number := given()) is TrackedInt:

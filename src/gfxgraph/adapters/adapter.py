@@ -61,15 +61,6 @@ class GraphedObject:
             raise AttributeError(name)
         return getattr(getattr(self, self.inner), name)
 
-    @staticmethod
-    def tell(reason: str, kind: str = "fallback", op: str = "", level: int = logging.WARNING) -> None:
-        """Count an event of this process, and log it the first time; log it where nothing is counted."""
-        state = process.current()
-        if state is not None:
-            state.report(kind, reason, op, level=level)
-        else:
-            process.log.log(level, "%s", reason)
-
 
 class OwnMethods:
     """An engine's object with the methods that an adapter has replaced; holds it weakly."""

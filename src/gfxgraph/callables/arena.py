@@ -31,9 +31,10 @@ from torch import Tensor
 from gfxgraph.callables.inputs import tensors_of
 from gfxgraph.callables.signature import GuardMiss, RunEagerly, foreign_mode
 from gfxgraph.capture import capture_lock
+from gfxgraph.capture.failures import clean_by_hand, heal_capture
 from gfxgraph.capture.graph import BridgedGraph, bridged_class
 from gfxgraph.capture.patches import replaced
-from gfxgraph.capture.record.random_generators import begin, end
+from gfxgraph.capture.record.random_generators import CaptureIsDead, begin, end
 from gfxgraph.capture.record.streams import wait_for
 from gfxgraph.capture.replay import hang_watch, runtime_workarounds
 from gfxgraph.capture.replay.graph_tensors import Layout, used_on
@@ -89,10 +90,24 @@ class SharedPool:
                 warnings.simplefilter("ignore")  # that the graph is empty
                 begin(state.base, self._graph, (), self.id, "thread_local")
                 end(state.base, self._graph, state.driver, stream)
-        except RuntimeError as error:
-            if is_interrupt(error):
+        except BaseException as error:
+            self._end_dead(stream)
+            if not isinstance(error, RuntimeError) or is_interrupt(error):
                 raise
             raise CaptureDied(kind_and_line(error)) from error
+
+    def _end_dead(self, stream: torch.cuda.Stream) -> None:
+        base, driver = self.state.base, self.state.driver
+        try:
+            with capture_lock.unnoticed(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                end(base, self._graph, driver, stream)
+        except RuntimeError as error:
+            was_asked = not isinstance(error, CaptureIsDead)
+            if not heal_capture(base, self._graph, stream, driver, end_was_refused=was_asked):
+                clean_by_hand(stream.device_index, self.id, [torch.cuda.default_generators[stream.device_index]])
+        with suppress(RuntimeError):
+            base.reset(self._graph)
 
 
 class CaptureDied(RuntimeError):

@@ -25,6 +25,7 @@ import functools
 import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -556,14 +557,15 @@ class Captured(CapturedCallable):
         if instance.draws is None and instance.is_plain:
             generators = [*instance.generators, torch.cuda.default_generators[self.arena.device_index]]
             drawn = [g.get_offset() for g in generators]
-        looks = instance.is_opaque and not self.was_looked_at and not self.in_place
-        before = [static.bits().clone() for static in self.statics] if looks else []
+        before, looks = [], instance.is_opaque and not self.was_looked_at and not self.in_place
+        with suppress(torch.OutOfMemoryError):  # then its next replay is looked at
+            before = [static.bits().clone() for static in self.statics] if looks else []
         try:
             replay(instance.graph, instance.mutated)
         except GuardMiss:
             self.n_gone -= 1  # the graph has counted it
             raise
-        if looks:
+        if before:
             self.was_looked_at = True
             written = {i for i, bits in enumerate(before) if not torch.equal(bits, self.statics[i].bits())}
             self.mutates = tuple(sorted(written.union(self.mutates)))

@@ -233,7 +233,6 @@ def arguments(driver: GraphDriver, gpu: Machine) -> Facts:
         seen = driver.node_params(node)
         assert (seen.grid, seen.block, seen.shared_nbytes) == ((2, 1, 1), (64, 1, 1), 0)
         facts[how] = {
-            "packed": seen.packed is not None,
             "layout_told": seen.params is not None,
             "why_unknown": seen.why_unknown.rpartition("/")[2],
         }

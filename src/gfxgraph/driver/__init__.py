@@ -22,40 +22,22 @@ from gfxgraph.driver import library
 from gfxgraph.driver.cuda import CudaDriver
 from gfxgraph.driver.hip import HipDriver
 from gfxgraph.driver.table import Table
-from gfxgraph.errors import DriverError
 
 if TYPE_CHECKING:
     from gfxgraph.driver.graphs import GraphDriver
     from gfxgraph.driver.library import FoundLibrary
 
 
-def locate(backend: str | None = None, *, rocm_path: str | None = None) -> GraphDriver:
+def locate(backend: str) -> GraphDriver:
     """Return the driver for the runtime of this process.
 
     Args:
-        backend: "hip" or "cuda"; by default whichever is mapped, HIP before CUDA, and where none is
-            mapped whichever can be loaded.
-        rocm_path: where ROCm is installed, if that is known.
+        backend: "hip" or "cuda".
 
     Raises:
         DriverError: `driver_library_not_found`, with every place tried; `graph_api_missing`.
     """
-    if backend is not None:
-        return open_driver(library.find(backend, rocm_path=rocm_path))
-    for each in library.BACKENDS:
-        mapped = library.find_mapped(each)
-        if mapped is not None:
-            return open_driver(mapped)
-    tried: list[object] = []
-    for each in library.BACKENDS:
-        try:
-            return open_driver(library.find(each, rocm_path=rocm_path))
-        except DriverError as refusal:
-            if refusal.code != "driver_library_not_found":
-                raise
-            places = refusal.fields["tried"]
-            tried += places if isinstance(places, list) else [places]
-    raise DriverError("driver_library_not_found", library="libamdhip64.so or libcuda.so.1", tried=tried)
+    return open_driver(library.find(backend))
 
 
 def open_driver(found: FoundLibrary) -> GraphDriver:

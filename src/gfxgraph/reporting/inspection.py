@@ -129,12 +129,6 @@ class InspectedCapture:
         known = [step.driver_nbytes for step in self.segments if step.driver_nbytes is not None]
         return sum(known) if known else None
 
-    @property
-    def share_with_line(self) -> float:
-        """The share of nodes with a known source line."""
-        nodes = self.nodes
-        return sum(1 for node in nodes if node.where) / len(nodes) if nodes else 1.0
-
     def text(self) -> str:
         """The capture as lines: its steps, its tensors, its most common kernels."""
         lines = [f"{i}. {step}" for i, step in enumerate(self.steps, 1)]

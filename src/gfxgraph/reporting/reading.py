@@ -27,7 +27,7 @@ from gfxgraph.errors import DriverError
 from gfxgraph.guard.nodes import SegmentNode, known_params, nodes_of
 from gfxgraph.guard.tensor_names import TensorNames, describe, layout_text, objects_of
 from gfxgraph.process import process
-from gfxgraph.reporting.generated import Sources
+from gfxgraph.reporting.generated_lines import Sources
 from gfxgraph.reporting.inspection import InspectedCapture, InspectedNode, InspectedStep
 from gfxgraph.reporting.rewrites import rewrite, why_unsafe
 from gfxgraph.types import NodeKind

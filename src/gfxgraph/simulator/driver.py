@@ -15,8 +15,8 @@ from gfxgraph.driver.graphs import MODE_THREAD_LOCAL, GraphDriver
 from gfxgraph.driver.params import KernelParams, Layout
 from gfxgraph.errors import DriverError
 from gfxgraph.simulator import codes
+from gfxgraph.simulator.card import Simulator
 from gfxgraph.simulator.copy_kernel import SimulatedCopyKernel, SimulatedCopyNode
-from gfxgraph.simulator.core import Simulator
 from gfxgraph.simulator.graph_nodes import ChildNode, Graph, GraphExec, RecordedNode
 from gfxgraph.simulator.profiles import MODES
 from gfxgraph.simulator.runtime import CallRefused, Stream

@@ -26,7 +26,7 @@ from gfxgraph.simulator.runtime import CallRefused, SimulatedEvent, Stream, Stre
 from gfxgraph.types import CaptureStatus
 
 if TYPE_CHECKING:
-    from gfxgraph.simulator.core import Simulator
+    from gfxgraph.simulator.card import Simulator
 
 PoolId = tuple[int, int]
 CUDA_DEVICE_TYPE = 1

@@ -75,6 +75,9 @@ def _here() -> HostValues | None:
 class HostValues:
     """The values that one capture read on the host."""
 
+    have_given = False
+    """Whether any capture has given a number to its program."""
+
     def __init__(self, session: Any) -> None:
         # A weak reference: numbers outlive their capture, and a finished session must not wait for the collector.
         self._session = weakref.ref(session)
@@ -275,6 +278,7 @@ class HostValues:
             self.escaped(ref, value, "a plain number", where)
             return value
         number = (TrackedInt if is_int else TrackedNumber)(self, value, ref)
+        HostValues.have_given = True
         self._given.append(weakref.ref(number))
         return number
 

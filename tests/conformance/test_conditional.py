@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.callables.control import flags
 from gfxgraph.callables.control.conditional import Conditional
 from gfxgraph.callables.control.loops import WhileLoop
 from tests.conformance.conftest import HAS_GPU
@@ -45,7 +44,7 @@ def simulated(platform):
 # -- branches -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["name", "index", "flag", "asked earlier"])
+@pytest.mark.parametrize("how", ["name", "index", "flag"])
 def test_branches_are_chosen_alike_by_name_index_and_flag(platform, how):
     """Whatever names the branch, the result is the branch's own; after the first calls every one is a replay."""
     chosen = Conditional(BRANCHES)
@@ -54,30 +53,9 @@ def test_branches_are_chosen_alike_by_name_index_and_flag(platform, how):
         name = list(BRANCHES)[at]
         x, k = randn(4, 6), torch.tensor(float(turn), device="cuda")
         which = {"name": name, "index": at}.get(how, torch.tensor(at, device="cuda"))
-        if how == "asked earlier":
-            which = chosen.ask(which)
-            randn(64, 64).sum()  # work queued between the question and its use
         assert torch.allclose(chosen(which, x, k), BRANCHES[name](x, k), rtol=1e-5, atol=1e-6)
     assert chosen.captured_branches == list(BRANCHES)
     assert gfxgraph.stats()["replay_count"] == 6
-
-
-def test_a_flag_is_read_without_waiting_for_the_device(platform, monkeypatch):
-    """Neither the device nor the stream is waited for: the host waits for the flag's own copy."""
-    chosen = Conditional({True: lambda x: x + 1, False: lambda x: x - 1})
-    x = randn(8)
-    for value in (1.0, -1.0):
-        chosen(torch.tensor(value, device="cuda") > 0, x)
-    waits = []
-    for owner, name in ((torch.cuda, "synchronize"), (torch.cuda.Stream, "synchronize")):
-        monkeypatch.setattr(owner, name, lambda *a, name=name, **k: waits.append(name))
-    item = torch.Tensor.item
-    monkeypatch.setattr(torch.Tensor, "item", lambda t: waits.append("item") if t.is_cuda else item(t))
-    for value in (2.0, -3.0, 4.0):
-        flag = torch.tensor(value, device="cuda") > 0
-        got = chosen(flag, x)
-        assert torch.equal(got, x + 1 if value > 0 else x - 1)
-    assert waits == []
 
 
 def test_branches_share_inputs_and_memory(platform):
@@ -277,11 +255,8 @@ def python_collatz(n, limit=200):
     return n, steps
 
 
-@pytest.mark.parametrize("flags_are_late", [False, True])
-def test_while_loop_ends_where_python_does(platform, monkeypatch, flags_are_late):
-    """State and number of steps are Python's, whether flags arrive at once or only when they are waited for."""
-    if flags_are_late:
-        monkeypatch.setattr(flags.Answer, "is_ready", property(lambda self: False))
+def test_while_loop_ends_where_python_does(platform):
+    """State and number of steps are Python's."""
     loop = collatz()
     for start in (6, 6, 7, 1, 27, 2):
         n, steps = loop(*(torch.tensor(v, device="cuda") for v in (start, 0)))
@@ -293,9 +268,8 @@ def test_while_loop_ends_where_python_does(platform, monkeypatch, flags_are_late
     assert loop.n_launches <= 1 + 3 + 1
 
 
-def test_steps_too_many_never_see_a_state_that_the_program_excluded(platform, monkeypatch):
+def test_steps_too_many_never_see_a_state_that_the_program_excluded(platform):
     """Walking along a table to its end: launched ahead, the body is not run with the index past it."""
-    monkeypatch.setattr(flags.Answer, "is_ready", property(lambda self: False))
     table = torch.arange(10, device="cuda")
     loop = WhileLoop(
         lambda i, total: i < 10,
@@ -320,9 +294,8 @@ def test_while_loop_stops_at_its_bound(platform):
 
 
 @pytest.mark.parametrize("effect", ["writes", "draws"])
-def test_while_loop_with_effects_makes_no_step_too_many(platform, monkeypatch, effect):
+def test_while_loop_with_effects_makes_no_step_too_many(platform, effect):
     """A body that writes elsewhere or draws: as many effects as steps, and the generator where eager leaves it."""
-    monkeypatch.setattr(flags.Answer, "is_ready", property(lambda self: False))
     log = torch.zeros((), device="cuda")
 
     def body(x):

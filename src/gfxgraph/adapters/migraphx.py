@@ -37,6 +37,7 @@ from gfxgraph.core.replaced import Replaced
 from gfxgraph.errors import GfxGraphFault
 from gfxgraph.hardware.software import migraphx_available
 from gfxgraph.process import bridge, process
+from gfxgraph.types import OnUnsafe
 
 __all__ = ["ADAPTER", "GraphedProgram", "migraphx_available"]
 
@@ -222,7 +223,9 @@ class GraphedProgram(GraphedObject):
             handle = place.stream.cuda_stream
             try:
                 run = lambda: self.program.run_async(dict(params), handle, STREAM)  # noqa: E731
-                made = capture_graph(place, run, SharedPool(_state(), place.stream), recorded=False)
+                # What the program does is not torch's: no split can be made in it, and no tape can check a replay.
+                made = capture_graph(place, run, SharedPool(_state(), place.stream), on_unsafe=OnUnsafe.RAISE)
+                made.graph._unvalidated = 0
             except (CaptureDied, torch.OutOfMemoryError) as error:
                 return None, str(error).splitlines()[0]
         if _n_nodes(made.graph) == 0:

@@ -14,7 +14,6 @@ In the order of a cold call:
     signature.py  arguments and results as trees; the cache key of a call
     worlds.py     what its calls read besides their arguments, and which are one graph (trace/)
     captured.py   one captured callable: trace, warm-up, record, replay, eager
-    effects.py    what a warm-up wrote and drew
     arena.py      pool, capture stream, cap, eviction; one capture, one replay; what a graph reads and writes
     inputs.py     static inputs, and how a call's tensors get into them
     outputs.py    who owns a result's memory; output buffers still in use

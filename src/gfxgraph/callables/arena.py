@@ -11,10 +11,7 @@ Invariants:
   - the pool of a failed capture is never captured into again.
 
 A graphed callable needs no ``enable()``: it makes graph objects of the bridged class and patches
-nothing beyond the capture. The first capture of a function is recorded, tape and all.
-If that gave one plain segment, later captures of the same function (its other shapes) are made
-without the recorder on CUDA, which refuses an unsafe operation by itself; HIP may not, so there
-every capture is recorded (docs/decisions/0006).
+nothing beyond the capture. Every capture is recorded: its tape says what a replay writes.
 """
 
 from __future__ import annotations
@@ -40,14 +37,12 @@ from gfxgraph.capture.patches import replaced
 from gfxgraph.capture.record.random_generators import CaptureIsDead, begin, end
 from gfxgraph.capture.record.streams import wait_for
 from gfxgraph.capture.replay import runtime_workarounds
-from gfxgraph.capture.replay.graph_tensors import Layout, taken_from_device, used_on
-from gfxgraph.capture.replay.program import Program, SegmentStep
+from gfxgraph.capture.replay.graph_tensors import Layout, used_on
 from gfxgraph.capture.replay.rollback import Rollback
-from gfxgraph.capture.torchs_graph import bare_launch
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.core.locks import new_lock
 from gfxgraph.core.memory_budget import Held, shown, to_evict
-from gfxgraph.core.tape import Opaque, Tape, leaves
+from gfxgraph.core.tape import leaves
 from gfxgraph.errors import GfxGraphError, GuardMismatch, ReplayError
 from gfxgraph.guard import guard
 from gfxgraph.process import bridge, process
@@ -86,12 +81,33 @@ class SharedPool:
         self._graph = replaced.own_class(state.base)(keep_graph=True)  # never launched, so never instantiated
         runtime_workarounds.own_pools.add(tuple(self.id))
         try:
-            with _bare_capture(state, self._graph, self.id, stream):
-                pass
-        except RuntimeError as error:
-            if is_interrupt(error):
+            with (
+                replaced.entered(self._graph),
+                torch.cuda.stream(stream),
+                capture_lock.unnoticed(),
+                warnings.catch_warnings(),
+            ):
+                warnings.simplefilter("ignore")  # that the graph is empty
+                begin(state.base, self._graph, (), self.id, "thread_local")
+                end(state.base, self._graph, state.driver, stream)
+        except BaseException as error:
+            self._end_dead(stream)
+            if not isinstance(error, RuntimeError) or is_interrupt(error):
                 raise
             raise CaptureDied(kind_and_line(error)) from error
+
+    def _end_dead(self, stream: torch.cuda.Stream) -> None:
+        base, driver = self.state.base, self.state.driver
+        try:
+            with capture_lock.unnoticed(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                end(base, self._graph, driver, stream)
+        except RuntimeError as error:
+            was_asked = not isinstance(error, CaptureIsDead)
+            if not heal_capture(base, self._graph, stream, driver, end_was_refused=was_asked):
+                clean_by_hand(stream.device_index, self.id, [torch.cuda.default_generators[stream.device_index]])
+        with suppress(RuntimeError):
+            base.reset(self._graph)
 
 
 class CaptureDied(RuntimeError):
@@ -104,7 +120,6 @@ class CaptureResult:
 
     graph: Any
     result: Any
-    is_recorded: bool
     pool: Any
     is_plain: bool
     """A replay is one launch and nothing else."""
@@ -117,14 +132,12 @@ def capture_graph(
     call: Callable[[], Any],
     pool: Any = None,
     *,
-    recorded: bool = True,
     on_unsafe: OnUnsafe | None = None,
 ) -> CaptureResult:
     """Capture ``call`` on the arena's stream, after the current stream's work; nothing is executed.
 
     Args:
         pool: a `SharedPool`, the id of one, or None for memory of its own.
-        recorded: with a tape; else only a launch can run the graph.
         on_unsafe: overrides the settings', where values that are computed with are constants.
 
     Raises:
@@ -133,26 +146,22 @@ def capture_graph(
     """
     chosen = place.state.settings.on_unsafe
     policy = on_unsafe or (OnUnsafe.PIN if chosen is OnUnsafe.SPLIT else chosen)
-    capturing = _recorded if recorded else _unrecorded
     place.stream.wait_stream(torch.cuda.current_stream(place.device_index))
     # Weights cached by autocast must neither enter the graph nor leave it: outside, they are freed with
     # the context; inside, only replays compute them.
     torch.clear_autocast_cache()
     try:
         with torch.cuda.stream(place.stream):
-            graph, result = capturing(place.state, getattr(pool, "id", pool), policy, place.stream, call)
+            graph, result = _recorded(place.state, getattr(pool, "id", pool), policy, call)
     except CaptureDied:
         place.renew()
         raise
     finally:
         torch.clear_autocast_cache()
-    is_plain, is_opaque = (graph.is_plain, graph.is_opaque) if recorded else (True, True)
-    return CaptureResult(graph, result, recorded, pool, is_plain, is_opaque)
+    return CaptureResult(graph, result, pool, graph.is_plain, graph.is_opaque)
 
 
-def _recorded(
-    state: process.Process, pool_id: Any, policy: OnUnsafe, stream: Any, call: Callable[[], Any]
-) -> tuple[Any, Any]:
+def _recorded(state: process.Process, pool_id: Any, policy: OnUnsafe, call: Callable[[], Any]) -> tuple[Any, Any]:
     graph = graph_class(state)(on_unsafe=policy)
     try:
         graph.capture_begin(pool=pool_id, capture_error_mode="thread_local")
@@ -167,63 +176,6 @@ def _recorded(
             raise
         raise CaptureDied(kind_and_line(error)) from error
     return graph, result
-
-
-def _unrecorded(
-    state: process.Process, pool_id: Any, policy: OnUnsafe, stream: Any, call: Callable[[], Any]
-) -> tuple[Any, Any]:
-    """Like ``_recorded``, without a tape: the graph's program is one segment that only a launch can run."""
-    base, graph = state.base, graph_class(state)(on_unsafe=policy)
-    runtime_workarounds.note_capture(stream, graph)
-    try:
-        with _bare_capture(state, graph, pool_id, stream):
-            result = call()
-        with capture_lock.unnoticed():
-            driver_nbytes = taken_from_device(lambda: base.instantiate(graph))
-    except BaseException as error:
-        with suppress(RuntimeError):
-            base.reset(graph)
-        if isinstance(error, torch.OutOfMemoryError) or is_interrupt(error):
-            raise
-        raise CaptureDied(kind_and_line(error)) from error
-    tape = Tape(0)
-    tape.opaque.append(Opaque(0))
-    step = SegmentStep(graph, True, tape, [], ())
-    step.is_launchable = True
-    step.driver_nbytes = driver_nbytes
-    graph._hold(Program(bare_launch(base), steps=[step]))
-    state.counters.add("capture")
-    return graph, result
-
-
-@contextmanager
-def _bare_capture(state: process.Process, graph: Any, pool_id: Any, stream: Any) -> Iterator[None]:
-    """A capture of torch's alone; one that fails is ended."""
-    with replaced.entered(graph), torch.cuda.stream(stream):
-        try:
-            with capture_lock.unnoticed():
-                begin(state.base, graph, (), pool_id, "thread_local")
-            yield
-            with capture_lock.unnoticed(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that the graph is empty: the function does nothing on the device
-                end(state.base, graph, state.driver, stream)
-        except BaseException:
-            _end_dead(state, graph, stream, pool_id)
-            raise
-
-
-def _end_dead(state: process.Process, graph: object, stream: torch.cuda.Stream, pool_id: tuple[int, int]) -> None:
-    try:
-        with capture_lock.unnoticed(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            end(state.base, graph, state.driver, stream)
-    except RuntimeError as error:
-        was_asked = not isinstance(error, CaptureIsDead)
-        if not heal_capture(state.base, graph, stream, state.driver, end_was_refused=was_asked):
-            generators = [torch.cuda.default_generators[stream.device_index]]
-            clean_by_hand(stream.device_index, pool_id, generators)
-    with suppress(RuntimeError):
-        state.base.reset(graph)
 
 
 def kind_and_line(error: BaseException) -> str:

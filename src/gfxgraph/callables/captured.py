@@ -25,6 +25,7 @@ import functools
 import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,6 @@ from gfxgraph.callables.arena import (
     written_inputs,
 )
 from gfxgraph.callables.buckets import Bucketed
-from gfxgraph.callables.effects import ArgumentWrites
 from gfxgraph.callables.inputs import (
     Buffers,
     StaticInput,
@@ -68,7 +68,6 @@ from gfxgraph.callables.worlds import for_dynamo
 from gfxgraph.capture.replay.graph_tensors import used_on
 from gfxgraph.errors import CaptureError, first_line
 from gfxgraph.process import bridge
-from gfxgraph.process.process import Process
 from gfxgraph.types import MovedInput, OnUnsafe, ReplayMode
 
 if TYPE_CHECKING:
@@ -148,7 +147,6 @@ class Instance:
         self.graph = made.graph
         self.pool = made.pool
         self.outputs = outputs
-        self.is_recorded = made.is_recorded
         program = made.graph._program
         self.is_plain = made.is_plain
         self.is_opaque = made.is_opaque
@@ -199,18 +197,8 @@ class Shared(CapturedCallable):
         self.options = options
         self.in_place = options.moved is MovedInput.RECAPTURE
         """Whether the caller's tensors are read and written in place: their addresses are part of a signature."""
-        self.is_clean: dict[Any, bool] = {}
-        """By kind of call: whether its first recorded capture was one plain segment."""
         self.buffers = Buffers() if buffers is None else buffers
         """The memory of all signatures' static inputs."""
-
-    def may_go_unrecorded(self, state: Process, kind: Any) -> bool:
-        """Whether calls of this kind are captured without the recorder: they differ only in sizes."""
-        if not self.is_clean.get(kind, False):
-            return False
-        # Only if the driver itself refuses what no graph can hold, and nothing needs a tape.
-        is_cuda = state.platform == "cuda" or (state.platform == "simulator" and state.settings.simulate == "cuda")
-        return is_cuda and state.validate_replays == 0 and state.settings.on_unsafe is not OnUnsafe.RAISE
 
 
 class Captured(CapturedCallable):
@@ -219,10 +207,9 @@ class Captured(CapturedCallable):
     Args:
         shared: what it has in common with the callable's other signatures.
         label: readable signature: the shapes.
-        kind: what it has in common with the signatures of other sizes.
     """
 
-    def __init__(self, arena: Arena, shared: Shared, label: str, kind: Any = None) -> None:
+    def __init__(self, arena: Arena, shared: Shared, label: str) -> None:
         super().__init__(shared.name)
         self.arena = arena
         self.shared = shared
@@ -230,7 +217,6 @@ class Captured(CapturedCallable):
         self.buffers = shared.buffers
         self.in_place = shared.in_place
         self.label = label
-        self.kind = kind
         self.error: CaptureError | None = None
         self.warm_structure: Any = None
         self.on_evict: Callable[[], Callable[[], None] | None] = lambda: None
@@ -264,9 +250,8 @@ class Captured(CapturedCallable):
         """False after an update of a joined graph was refused."""
         self.why_not_joined = ""
         """Why a call's copies are launched separately."""
-        self.written: set[int] = set()
-        """Positions of arguments whose content changed in a warm-up."""
-        self.was_looked_at = False  # around a replay: a warm-up may miss writes of unknown kernels
+        self.was_looked_at = False
+        """Whether a replay of kernels that torch did not launch was looked at, for what it writes."""
         self.mutates: tuple[int, ...] = ()
         """Positions of arguments that the function writes to."""
         self.bucket: Mapping[str, int] = {}
@@ -310,7 +295,6 @@ class Captured(CapturedCallable):
         current = torch.cuda.current_stream(self.arena.device_index)
         stream = current if torch.is_grad_enabled() else self.arena.stream
         stream.wait_stream(current)
-        writes = ArgumentWrites(call.tensors)
         try:
             args, kwargs = for_dynamo(call) if self.shared.run is not self.shared.fn else (call.args, call.kwargs)
             with torch.cuda.stream(stream):
@@ -319,7 +303,6 @@ class Captured(CapturedCallable):
                     result = call.given_back(result, args, kwargs)
         finally:
             current.wait_stream(stream)
-        self.written |= writes.found()
         self.shared.eager.count("warm-up")
         self.look_at(result, None if stream is current else current)
         return result
@@ -411,12 +394,9 @@ class Captured(CapturedCallable):
                 self.fall_back("the trace is not valid for the buffers that a graph would read")
                 return None
             self.world = world
-        was_clean = self.shared.is_clean.get(self.kind)
         try:
             return self.capture()
         except CaptureDied as error:
-            if was_clean:
-                return self._attempt(call, sizes)  # the recorder can split there
             self.fall_back(f"it could not be captured: {error}")
         except NotATree as error:
             self.fall_back(f"its result cannot be taken apart: {error}")
@@ -477,35 +457,26 @@ class Captured(CapturedCallable):
         return made
 
     def capture(self, copy_results: Callable[[Any], Any] | None = None) -> Instance:
-        """Capture the function once more on the static inputs; without the recorder, if one of its kind was clean.
+        """Capture the function once more on the static inputs.
 
         Args:
             copy_results: called with the function's result inside the capture; returns the result to use.
 
         Raises:
-            CaptureDied: it could not be captured; the next of its kind is recorded.
+            CaptureDied: it could not be captured.
             NotATree: its result has an unknown structure.
             torch.OutOfMemoryError: there was no memory.
         """
         arena = self.arena
-        recorded = not self.shared.may_go_unrecorded(arena.state, self.kind)
         before = arena.reserved()
         versions = [s.tensor._version for s in self.statics if not s.tensor.is_inference()]
-
         run = functools.partial(self.fn, *self.args, **self.kwargs)
-        clean = self.shared.is_clean
-        try:
-            made = capture_graph(
-                arena,
-                run if copy_results is None else lambda: copy_results(run()),
-                self.pool or arena.pool,
-                recorded=recorded,
-                on_unsafe=self.on_unsafe,
-            )
-        except CaptureDied:
-            clean[self.kind] = False
-            raise
-        clean.setdefault(self.kind, made.is_plain)
+        made = capture_graph(
+            arena,
+            run if copy_results is None else lambda: copy_results(run()),
+            self.pool or arena.pool,
+            on_unsafe=self.on_unsafe,
+        )
         homes = self.world.homes if self.world is not None else frozenset()
         instance = Instance(made, Outputs(made.result, self.statics, self.warm, homes))
         after = [s.tensor._version for s in self.statics if not s.tensor.is_inference()]
@@ -513,19 +484,11 @@ class Captured(CapturedCallable):
             counted = {i for i, (a, b) in enumerate(zip(versions, after)) if a != b}
         else:
             counted = set(range(len(self.statics)))
-        self.mutates = tuple(sorted(counted | self.written | self._recorded_writes(instance)))
+        if instance.mutated:  # collectives included, which torch does not count
+            counted.update(written_inputs(instance.graph, [static.tensor for static in self.statics]))
+        self.mutates = tuple(sorted(counted.union(self.mutates)))
         self.pool_nbytes += max(0, arena.reserved() - before)
         return instance
-
-    def _recorded_writes(self, instance: Instance) -> set[int]:
-        """Positions of static inputs that a recorded capture wrote to, collectives included, which torch does not
-        count.
-        """
-        if not instance.is_recorded:
-            return set(self.mutates)
-        if not instance.mutated:
-            return set()
-        return set(written_inputs(instance.graph, [static.tensor for static in self.statics]))
 
     def fall_back(
         self, why: str, error: BaseException | None = None, *, label: str = "", for_good: bool = True
@@ -592,20 +555,20 @@ class Captured(CapturedCallable):
         """
         generators, drawn = [], []
         if instance.draws is None and instance.is_plain:
-            # An unrecorded capture names no generators; it can only use torch's default one.
             generators = [*instance.generators, torch.cuda.default_generators[self.arena.device_index]]
             drawn = [g.get_offset() for g in generators]
-        writes = None
-        if instance.is_opaque and not self.was_looked_at and not self.in_place:
-            writes = ArgumentWrites([static.tensor for static in self.statics])
+        before, looks = [], instance.is_opaque and not self.was_looked_at and not self.in_place
+        with suppress(torch.OutOfMemoryError):  # then its next replay is looked at
+            before = [static.bits().clone() for static in self.statics] if looks else []
         try:
             replay(instance.graph, instance.mutated)
         except GuardMiss:
             self.n_gone -= 1  # the graph has counted it
             raise
-        if writes is not None:
+        if before:
             self.was_looked_at = True
-            self.mutates = tuple(sorted({*self.mutates, *writes.found()}))
+            written = {i for i, bits in enumerate(before) if not torch.equal(bits, self.statics[i].bits())}
+            self.mutates = tuple(sorted(written.union(self.mutates)))
         if generators:
             instance.draws = drawn != [g.get_offset() for g in generators]
 

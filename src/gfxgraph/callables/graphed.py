@@ -227,8 +227,8 @@ class Graphed:
                 self._near[near] = route
             return result
 
-    def world_of(self, args: Args) -> Any:
-        """The world in which one graph can serve such a call; None if it has not been traced yet.
+    def signature_of(self, args: Args) -> Any:
+        """The key of such a call, if one graph can serve it; None if it has not been traced yet.
 
         Args:
             args: the call's, by position.
@@ -239,7 +239,7 @@ class Graphed:
         tensors: list[Tensor] = []
         structure = flatten((args, {}), tensors)
         call = understand(self._name, args, {}, tensors, structure, False)
-        return call.world if self._worlds.enter(call) else None
+        return call.key if self._worlds.enter(call) else None
 
     def _look_at_host(self, call: Call) -> None:
         """Raise for yet another content of small host tensors, which are constants of a graph."""
@@ -271,7 +271,6 @@ class Graphed:
             if self._state is not None:  # the bridge was switched on or off
                 self._forget(lambda entry: True)
                 self._shared.buffers = Buffers()
-                self._shared.is_clean.clear()
             self._state = state
 
     def _warmed(self, arena: Arena, call: Call, result: Any) -> None:
@@ -454,7 +453,7 @@ class Graphed:
             if len(self._entries) >= MAX_ENTRIES:
                 self._forget(lambda entry: not entry.is_captured)
             label = label or label_of(call.tensors)
-            entry = self._captured(arena, self._shared, label, call.kind)
+            entry = self._captured(arena, self._shared, label)
             entry.on_evict = weakref.WeakMethod(self._forget_fast)
             self._entries[key] = entry
         return entry

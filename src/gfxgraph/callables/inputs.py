@@ -124,6 +124,11 @@ class StaticInput:
         holder = self.tensor if self.span is None else self.span
         return holder.numel() * holder.element_size()
 
+    def bits(self) -> Tensor:
+        """Its memory as bytes."""
+        held = self.tensor.detach() if self.span is None else self.span
+        return held.as_strided((span(held),), (1,)).view(torch.uint8)
+
     def target(self, given: Tensor) -> tuple[Tensor, Tensor]:
         """The target and the source of the copy for a call's tensor, both of the same size."""
         if self.span is not None:

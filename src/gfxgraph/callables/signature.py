@@ -259,29 +259,6 @@ def copied_key(tensor: Tensor, size: Sequence[int] | None = None) -> tuple[objec
     return (type(tensor), size, dim_order(tensor), *about)
 
 
-def key_of(*trees: object) -> tuple[object, ...]:
-    """Key of a call whose tensors are all copied in: `copied_key`, constants, `mode_key`.
-
-    Any other leaf is compared by identity: the holder of the key keeps it alive, so that no other gets its address.
-    """
-    leaves, spec = _pytree.tree_flatten(trees)
-    return (
-        tuple(map(_leaf_key, leaves)),
-        spec,
-        mode_key(),
-    )
-
-
-def _leaf_key(leaf: object) -> tuple[object, ...]:
-    if isinstance(leaf, Tensor):
-        return copied_key(leaf) if has_buffer(leaf) else (kind_of(leaf),)
-    try:
-        return type(leaf), constant_key(leaf)
-    except NotConstant:
-        is_number = isinstance(leaf, (int, float, complex, str, bytes, torch.dtype, torch.device))  # numpy's, say
-        return type(leaf), leaf if is_number else id(leaf)
-
-
 def twins_of(tensors: Sequence[Tensor]) -> list[int]:
     """For each argument the position of the first that is the same tensor."""
     first: dict[int, int] = {}

@@ -2,5 +2,4 @@
 
 conditional.py  one of several branches, by name, index or device flag
 loops.py        bounded while loops on a device predicate
-flags.py        reading device values without waiting for later work
 """

@@ -3,7 +3,7 @@
 Problem: a graph cannot branch. CUDA has conditional nodes, HIP has none, and the program must behave
 alike on both. Idea: each branch is a graphed callable; all of them copy into the same static inputs and use the same
 pool, in which each may overwrite what another left, since only one runs at a time. So a conditional needs the memory
-of its largest branch. A flag on the device is read by an asynchronous copy (flags.py).
+of its largest branch. A flag on the device is read, which waits for it.
 
     Conditional({"prefill": f, "decode": g})     by name:  c("decode", x)
     Conditional([f, g])                          by index: c(1, x)
@@ -21,7 +21,6 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from gfxgraph.callables.captured import Options
-from gfxgraph.callables.control import flags
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.inputs import Buffers
 from gfxgraph.callables.pieces.graph_numbers import make_piece
@@ -67,27 +66,14 @@ class Conditional:
 
     # -- choosing -------------------------------------------------------------------------------------
 
-    def ask(self, flag: Tensor) -> flags.Answer:
-        """Start reading a device flag now, without waiting for it.
-
-        Args:
-            flag: a tensor of one element.
-
-        Returns:
-            The pending answer: pass it to a later call as its branch.
-        """
-        return flags.ask(flag)
-
     def branch_of(self, which: Any) -> Any:
-        """The name of the branch that ``which`` (a name, an index, a flag or an answer) selects.
+        """The name of the branch that ``which`` (a name, an index or a flag) selects.
 
         Raises:
             ReplayError: `no_such_branch`.
         """
         if isinstance(which, Tensor):
-            which = flags.ask(which)
-        if isinstance(which, flags.Answer):
-            which = which.value()
+            which = which.item()
         if isinstance(which, Hashable) and which in self.branches:
             return next(name for name in self.names if name == which)
         if isinstance(which, (int, float)) and which == int(which) and 0 <= which < len(self.names):

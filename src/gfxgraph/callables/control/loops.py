@@ -9,12 +9,12 @@ is a graph whose effect depends on a flag on the device:
     steps += active
     active = active and condition(state) and steps < max_steps
 
-So a step launched after the loop has ended changes nothing: steps are launched ahead, and the host reads the flags as
-they arrive. ``seen`` stays at the last state for which the condition held, so that an extra step never runs the body
+So a step launched after the loop has ended changes nothing: several are launched before the host reads the flag.
+``seen`` stays at the last state for which the condition held, so that an extra step never runs the body
 on a state that the program excluded (an index past the end).
 
 A body that writes other tensors than its state, or draws random numbers, must not run too often. The capture's tape
-shows this, and then each step waits for the flag of the one before.
+shows this, and then the flag is read after each step.
 
 What condition and body read besides the state is known from Dynamo (worlds.py). A loop whose condition or
 body reads something that has changed runs eagerly once more and is captured for that too. One that is not a single
@@ -24,7 +24,6 @@ graph, because Python runs between its parts, runs in Python with its parts capt
 from __future__ import annotations
 
 import sys
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -34,18 +33,17 @@ from torch import Tensor
 
 from gfxgraph.callables.arena import Arena, beside, current_arena, draws, span, writes_of
 from gfxgraph.callables.captured import CAPTURED, NO_GPU, WARM_UP, CapturedCallable, Options
-from gfxgraph.callables.control import flags
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.inputs import copy_in, like
 from gfxgraph.callables.pieces.graph_numbers import make_piece
-from gfxgraph.callables.signature import InPieces, RunEagerly, has_buffer, key_of
+from gfxgraph.callables.signature import InPieces, RunEagerly, has_buffer
 from gfxgraph.callables.trace.dynamo import shield
 from gfxgraph.capture.replay.graph_tensors import size_of
 from gfxgraph.capture.undo import unbroken
 from gfxgraph.errors import CaptureError
 
-# Most launches in the queue whose flags have not arrived.
-AHEAD = 3
+AHEAD = 4
+"""Steps launched from one reading of the flag to the next."""
 MAX_KEPT = 16
 """Most states and worlds that have graphs; the oldest is dropped first."""
 
@@ -85,7 +83,7 @@ class _Steps:
 
     @property
     def may_lead(self) -> bool:
-        """Whether steps are launched before the last flag has arrived: an extra one would go unnoticed."""
+        """Whether steps are launched before it is known that they are needed: an extra one would go unnoticed."""
         graph = next(iter(self.run.graphs), None)
         if graph is None or graph.is_opaque or draws(graph):
             return False
@@ -101,9 +99,9 @@ class WhileLoop(CapturedCallable):
         body: takes the state, returns the next one: tensors of the same shapes and types.
         max_steps: the bound; `hit_bound` says afterwards whether it ended the loop.
 
-    The first call for states of some shape runs eagerly and warms the body up; then a step is captured. Steps are
-    launched before the last flag has arrived if the body is known to change nothing but the state; kernels launched
-    outside torch count as changing something.
+    The first call for states of some shape runs eagerly and warms the body up; then a step is captured. Several steps
+    are launched at a time if the body is known to change nothing but the state; kernels launched outside torch count
+    as changing something.
 
     Raises:
         ValueError: ``max_steps`` is below 1.
@@ -151,7 +149,7 @@ class WhileLoop(CapturedCallable):
 
     @property
     def runs_ahead(self) -> bool:
-        """True if steps are launched before the last flag has arrived."""
+        """True if steps are launched before it is known that they are needed."""
         return any(steps.may_lead for steps in self._known.values())
 
     @unbroken
@@ -203,28 +201,19 @@ class WhileLoop(CapturedCallable):
             self.why_eager = "its state needs gradients"  # a loop without iterations returns its inputs
             return None
         try:
-            worlds = [each.world_of(state) for each in (self._test, self._turn)]
+            keys = tuple(each.signature_of(state) for each in (self._test, self._turn))
         except (RunEagerly, InPieces) as reason:
             self.why_eager = reason.why.partition("\n")[0]
             return None
-        return (*[world.token for world in worlds], key_of(state)) if None not in worlds else None
+        return keys if None not in keys else None
 
     def _launch(self, steps: _Steps) -> None:
-        """Launch steps until a flag arrives that says the loop is over."""
+        """Launch steps until the flag says that the loop is over."""
         # The body must not see a state for which the condition never held, so the first answer is awaited.
-        if not flags.ask(steps.active).value():
-            return
-        waiting: deque[flags.Answer] = deque()
-        most = 0
-        for i in range(self.max_steps):
-            steps.run()
-            self.n_launches += 1
-            most = most if i else AHEAD * steps.may_lead
-            # The flag only ever becomes false: if a later step overtakes this copy, the copy is still right or newer.
-            waiting.append(flags.ask(steps.active))
-            while waiting and (len(waiting) > most or waiting[0].is_ready):
-                if not waiting.popleft().value():
-                    return
+        while self.n_launches < self.max_steps and steps.active.item():
+            for _ in range(min(AHEAD if steps.may_lead else 1, self.max_steps - self.n_launches)):
+                steps.run()
+                self.n_launches += 1
 
     def _eagerly(self, *state: Tensor) -> tuple[Tensor, ...]:
         n_steps = 0

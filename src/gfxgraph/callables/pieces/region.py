@@ -26,7 +26,6 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from gfxgraph.callables.captured import CapturedCallable, Options
-from gfxgraph.callables.effects import Draws
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.signature import HOST_CONSTANT_NUMEL, RunEagerly, mode_key, tensor_key, what_changed
 from gfxgraph.callables.trace.dynamo import local, note_inputs
@@ -399,15 +398,15 @@ class Piece(Region):
         tensors = [t for t in inputs if isinstance(t, Tensor)]
         host = [t for t in tensors if not t.is_cuda and not t.is_inference()]
         versions, layouts = [t._version for t in host], [tensor_key(t) for t in tensors]
-        with Draws() as draws:
-            result = self.look(list(inputs))
-        self.draws_of_host = draws.of_host
+        random_state = torch.get_rng_state()
+        result = self.look(list(inputs))
+        self.draws_of_host = not torch.equal(random_state, torch.get_rng_state())
         changed = [tensor_key(t) for t in tensors]
         # Whether results need gradients because of what the graph does, rather than because of its inputs.
         has_gradients = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
         made = [t for t in result if isinstance(t, Tensor) and t.requires_grad]
         self._has_gradients, begins = bool(made), any(t.grad_fn is not None for t in made)
-        if draws.of_host:
+        if self.draws_of_host:
             self.fall_back("it draws random numbers on the host")
         elif versions != [t._version for t in host]:
             self.fall_back("it writes to a tensor on the host")

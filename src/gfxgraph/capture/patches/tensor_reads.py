@@ -23,6 +23,7 @@ from gfxgraph.capture.patches.torch_functions import STOCK, Targets, keep_from_d
 from gfxgraph.capture.record.host_memory import may_change, shares_memory
 from gfxgraph.capture.record.host_values import NUMBERS, HostValues, holds_numbers, is_number, plain
 from gfxgraph.capture.record.user_lines import place
+from gfxgraph.capture.replay.graph_tensors import flat
 from gfxgraph.core.tape import TapeValue, leaves
 from gfxgraph.process.process import OngoingCapture
 
@@ -111,16 +112,10 @@ def _unrecorded(session: OngoingCapture, call: Callable[..., _T], *args: object,
         session.recorder.paused = False
 
 
-def _as_subclass(session: Any, stock: _Stock, tensor: Tensor, kind: Any) -> object:
-    """Another tensor object of the same memory, which neither the dispatcher nor a mode sees."""
-    session.moving.fix([tensor])
-    return stock(tensor, kind)
-
-
-def _make_subclass(session: Any, stock: _Stock, kind: Any, tensor: Tensor, *args: object, **kwargs: object) -> object:
-    """By which parameters are made."""
-    session.moving.fix([tensor])
-    return stock(kind, tensor, *args, **kwargs)
+def _same_memory(session: Any, stock: _Stock, *args: object, **kwargs: object) -> object:
+    """Another tensor object of the same memory, as parameters are made, which neither dispatcher nor mode sees."""
+    session.moving.fix(flat(args))
+    return stock(*args, **kwargs)
 
 
 def _computed_in_python(session: Any, stock: _Stock, *args: object) -> object:
@@ -260,11 +255,11 @@ METHODS = _table(
 )  # fmt: skip
 READS: Targets = {
     **METHODS,
-    **_table(Tensor, _function, "", as_subclass=_as_subclass, new_tensor=_new_tensor),
+    **_table(Tensor, _function, "", as_subclass=_same_memory, new_tensor=_new_tensor),
     "_make_subclass": (
         Tensor,
         "_make_subclass",
-        staticmethod(_function("_make_subclass", "_make_subclass", _make_subclass)),
+        staticmethod(_function("_make_subclass", "_make_subclass", _same_memory)),
     ),
     **_table(torch, _function, "", save=_save, tensor=_made_on_host, as_tensor=_made_on_host, asarray=_made_on_host),
     **_table(threading.Condition, _function, "", notify=_telling),

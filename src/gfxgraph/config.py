@@ -112,13 +112,6 @@ def _whole(least: int) -> Parser:
     return parse
 
 
-def _seconds(value: str, environ: Mapping[str, str]) -> float:
-    number = float(value)
-    if not 0.0 <= number < float("inf"):  # also refuses nan
-        raise ValueError(value)
-    return number
-
-
 def _fraction(value: str, environ: Mapping[str, str]) -> float:
     number = float(value)
     if not 0.0 < number <= 1.0:  # also refuses nan
@@ -222,10 +215,6 @@ class Config:
     """After ``enable()``: which graphs torch.compile gives that is asked for some."""
     transformers: bool = _read("GFXGRAPH_TRANSFORMERS", "0 | 1", _flag, False)
     """After ``enable()``: every model of transformers is accelerated."""
-    watch: float | None = _read(
-        "GFXGRAPH_WATCH", "seconds until a capture or replay is reported as hanging; 0 for never", _seconds, None
-    )
-    """Seconds after which a capture or a replay is reported as hanging; 0: never, None: as the defect table says."""
     problems: tuple[Problem, ...] = ()
 
     @property

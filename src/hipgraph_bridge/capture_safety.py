@@ -49,7 +49,7 @@ def release_capture_lock() -> None:
 
 
 def _begin() -> turns.Turn:
-    turn = turns.Turn(where="a lock of the program's")
+    turn = turns.Turn()
     turns.take(turn)
     return turn
 

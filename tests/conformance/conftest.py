@@ -44,7 +44,7 @@ def _of_the_process():
         "autograd's threads": torch.autograd.is_multithreading_enabled(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "captures": [*here.sessions(), *here.leftover_modes()] if here is not None else [],
-        "turns": locks.underway() if locks is not None else [],
+        "turns": locks._all() if locks is not None else [],
         "names are replaced": names is not None and bool(names.NAMES),
     }
 

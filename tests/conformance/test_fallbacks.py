@@ -16,7 +16,6 @@ PROGRAMS = ["plain", "rng", "in_place", "forked", "split"]
 OPAQUE = ["opaque_first", "opaque_last"]
 INVALID_VALUE, OUT_OF_MEMORY, ILLEGAL_ADDRESS, INVALIDATED = 1, 2, 700, 901
 TAPE = "graph launch failed; ran the tape"
-WALK = "graph launch failed; ran node by node"
 NOTHING = "graph launch failed, and there is no fallback left"
 
 
@@ -50,10 +49,10 @@ def replay(bench, graph, outputs, program, plan=lambda faults: None):
     same(bench.observe(outputs), want)
 
 
-@pytest.mark.parametrize("program", [*PROGRAMS, *OPAQUE])
+@pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("at", [1, 5])
 def test_launch_fails(bench, program, at):
-    """The first and later launches: tape or node walk into the same outputs, and the next launch is one again."""
+    """The first and later launches: the tape into the same outputs, and the next launch is one again."""
     graph, outputs = captured(bench, program)
     gfxgraph.reset_stats()
     state = ProcessState()
@@ -61,7 +60,7 @@ def test_launch_fails(bench, program, at):
         fails = n == at
         replay(bench, graph, outputs, program, lambda f: fails and f.fail_nth("launch", 1, INVALID_VALUE))  # noqa: B023
     state.check()
-    assert gfxgraph.stats()["fallbacks"] == {WALK if program in OPAQUE else TAPE: 1}
+    assert gfxgraph.stats()["fallbacks"] == {TAPE: 1}
     assert gfxgraph.stats()["replay_count"] == 6
 
 
@@ -70,20 +69,6 @@ def test_second_segment_launch_fails(bench):
     graph, outputs = captured(bench, "split")
     replay(bench, graph, outputs, "split", lambda f: f.fail_nth("launch", 2, INVALID_VALUE))
     assert gfxgraph.stats()["fallbacks"] == {TAPE: 1}
-
-
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_out_of_memory_in_the_tape(bench, program):
-    """The tape needs memory and there is none: the node walk needs none."""
-    graph, outputs = captured(bench, program)
-
-    def plan(faults):
-        faults.fail_nth("launch", 1, OUT_OF_MEMORY)
-        faults.oom_nth(len(bench.external) if program == "in_place" else 1)
-
-    replay(bench, graph, outputs, program, plan)
-    assert sum(gfxgraph.stats()["fallbacks"].values()) == 1
-    assert set(gfxgraph.stats()["fallbacks"]) <= {TAPE, WALK}
 
 
 @pytest.mark.parametrize("program", ["in_place", "rng", "opaque_first"])
@@ -103,7 +88,7 @@ def test_nothing_is_left(bench, program):
     bench.sim.faults = Faults()
     state.check()
     assert caught.value.code == "no_fallback_left"
-    assert "graph launch" in str(caught.value) and "node walk" in str(caught.value)
+    assert ("graph launch, tape" in str(caught.value)) is (program not in OPAQUE)
     assert "invalid argument" in str(caught.value)
     assert gfxgraph.stats()["fallbacks"] == {NOTHING: 1}
     same(bench.external, external)

@@ -396,7 +396,7 @@ def test_an_interrupt_while_another_thread_calls(platform):
 def test_a_finalizer_while_a_capture_ends_elsewhere(platform):
     """A graph dies where turns are looked through, while another thread ends its capture: neither waits for both."""
     holder, has_lock = object(), threading.Event()
-    replaced.enter(holder, "here")
+    replaced.enter(holder)
 
     def look():
         with capture_lock.lock:

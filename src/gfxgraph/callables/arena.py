@@ -36,7 +36,7 @@ from gfxgraph.capture.graph import BridgedGraph, bridged_class
 from gfxgraph.capture.patches import replaced
 from gfxgraph.capture.record.random_generators import CaptureIsDead, begin, end
 from gfxgraph.capture.record.streams import wait_for
-from gfxgraph.capture.replay import hang_watch, runtime_workarounds
+from gfxgraph.capture.replay import runtime_workarounds
 from gfxgraph.capture.replay.graph_tensors import Layout, used_on
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.undo import is_interrupt
@@ -82,7 +82,7 @@ class SharedPool:
         runtime_workarounds.own_pools.add(tuple(self.id))
         try:
             with (
-                replaced.entered(self._graph, "a pool of graphed callables"),
+                replaced.entered(self._graph),
                 torch.cuda.stream(stream),
                 capture_lock.unnoticed(),
                 warnings.catch_warnings(),
@@ -194,8 +194,6 @@ def arena_of(state: process.Process, device_index: int) -> Arena:
     with _lock:
         found = _arenas.get(device_index)
         if found is None or found.state is not state:
-            if state.hang_watch is None:  # callables without enable() are watched, too
-                hang_watch.start(state, [])
             found = _arenas[device_index] = Arena(state, device_index)
         return found
 

@@ -217,7 +217,7 @@ def _why_not(entry: Captured, instance: Instance, n_copies: int) -> str:
         return "its graph draws random numbers, which torch's own replay provides"
     if graph._guard is not None:
         return "a guard runs before each replay"
-    if state.decisions.join_copies or state.hang_watch is not None or getattr(graph, "_tracker", None) is not None:
+    if state.decisions.join_copies or getattr(graph, "_tracker", None) is not None:
         return "something has to be done before each replay"
     if n_copies > MOST:
         return f"it has {n_copies} small arguments and results, and one launch copies {MOST}"

@@ -32,7 +32,6 @@ class Rooms:
     guard_for: Callable[..., Any]
     replay_by_nodes: Callable[..., None]
     repaired: Callable[[Any, Any, Sequence[tuple[int, str]]], tuple[Any, Any]]
-    running_node: Callable[[], str]
     inspect: Callable[[Any], Any] = staticmethod(lambda graph: graph.steps_text())
 
 

@@ -61,8 +61,6 @@ class Turn:
     """
 
     thread: int = field(default_factory=threading.get_ident)
-    where: object = ""
-    """The line that began it."""
     draws: bool = True
     """Whether the default generator is in capture mode during it, so that other threads cannot draw."""
 
@@ -106,11 +104,6 @@ def take(turn: Turn) -> None:
         )
 
 
-def underway() -> list[Turn]:
-    """The turns that are captures, of all threads."""
-    return [turn for turn in _all() if turn.where]
-
-
 def give(turn: Turn) -> None:
     """End a turn; may be called from any thread, and more than once."""
     with lock:
@@ -152,19 +145,15 @@ def alone() -> Iterator[bool]:
 
 
 @contextmanager
-def held_unless(is_too_early: Callable[[], bool]) -> Iterator[bool]:
-    """Hold a turn for one call at once, beside others' calls; yields False, without a turn, if it is too early.
-
-    Args:
-        is_too_early: asked while no capture can begin.
-    """
+def held_to_destroy(dead: object) -> Iterator[bool]:
+    """Hold a turn at once, beside others' calls, to destroy graphs; yields False, and keeps them, if one captures."""
     turn = Turn()
     with lock:
-        is_held = not is_too_early()
-        if is_held:
+        is_time = not keep_until_captures_end(dead)
+        if is_time:
             _turns.append(weakref.ref(turn))
     try:
-        yield is_held
+        yield is_time
     finally:
         give(turn)
 

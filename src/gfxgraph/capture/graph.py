@@ -19,7 +19,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from importlib import import_module
@@ -343,16 +343,14 @@ class BridgedGraph(_TorchsGraph):
         runtime_workarounds.before_replay()
         if self._guard is not None:
             self._guard.before_replay()
-        watch = self._state.hang_watch
-        with watch.replaying(self) if watch is not None else nullcontext():
+        with one_replay(self):
             if self._unvalidated > 0:
                 self._unvalidated -= 1
-                self._validated_replay(program)
+                validation.replay_validated(program, self._retire)
             else:
-                with one_replay(self):
-                    begun = time.perf_counter()
-                    program.run()
-                    self._state.counters.replay_took((time.perf_counter() - begun) * 1e6)
+                begun = time.perf_counter()
+                program.run()
+                self._state.counters.replay_took((time.perf_counter() - begun) * 1e6)
                 self._is_timed = True
         if process.log.isEnabledFor(logging.DEBUG):
             where = program.segments[0].where if program.segments else "nothing"
@@ -360,10 +358,6 @@ class BridgedGraph(_TorchsGraph):
         if self._guard is not None:
             self._guard.after_replay()
         self._choose_path()
-
-    def _validated_replay(self, program: Program) -> None:
-        with one_replay(self):
-            validation.replay_validated(program, self._retire)
 
     def _replay_failed(self, error: RuntimeError) -> None:
         try:
@@ -397,7 +391,7 @@ class BridgedGraph(_TorchsGraph):
         plain = plain and (self._guard is None or not self._guard.is_slow)
         # The first replay is timed, so that there is an average; with debug logging each replay is logged here.
         checked = self._unvalidated or self._state.decisions.join_copies or not self._is_timed
-        checked = checked or self._state.hang_watch is not None or process.log.isEnabledFor(logging.DEBUG)
+        checked = checked or process.log.isEnabledFor(logging.DEBUG)
         self._grant(SAMPLE_INTERVAL - 1 if plain and not checked else 0)
 
     def _grant(self, n: int) -> None:
@@ -529,7 +523,7 @@ class BridgedGraph(_TorchsGraph):
         is_ours = state is process.current() and state is not None and state.pid == os.getpid()
         if program is not None and is_ours and not sys.is_finalizing():
             # Reset here, not in C++'s destructor: another thread could begin a capture before that runs.
-            with capture_lock.held_unless(lambda: capture_lock.keep_until_captures_end((self, program))) as is_time:
+            with capture_lock.held_to_destroy((self, program)) as is_time:
                 if not is_time:
                     return
                 with suppress(RuntimeError, AttributeError, TypeError):  # a CPU build, its simulator gone

@@ -34,7 +34,7 @@ from gfxgraph.capture.record.modes import leave_modes
 from gfxgraph.capture.record.random_generators import Generators, begin, end
 from gfxgraph.capture.record.recorder import Recorder
 from gfxgraph.capture.record.streams import Streams, wait_for
-from gfxgraph.capture.record.user_lines import SourcePlace, place, shown
+from gfxgraph.capture.record.user_lines import place, shown
 from gfxgraph.capture.replay import runtime_workarounds
 from gfxgraph.capture.replay.graph_tensors import Layout, is_within, pool_id, pool_ranges, storage_address
 from gfxgraph.capture.replay.program import (
@@ -147,7 +147,7 @@ class Session:
             undo.note(self._put_back)
             undo.note(partial(replaced.leave, self))
             # Before the first segment opens: garbage collected inside it could destroy a graph.
-            replaced.enter(self, SourcePlace(self.begun_at))
+            replaced.enter(self)
             undo.note(self._settle_random_states)
             undo.note(self.moving.stop)
             undo.note(self._discard_segment)

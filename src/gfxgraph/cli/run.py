@@ -31,14 +31,12 @@ from gfxgraph.types import GuardTier, OnUnsafe
 
 DEFAULT_VALUES = {
     "--simulate": DEFAULT_PROFILE,
-    "--watch": f"{HANG_LIMIT_S:g}",
 }
 TAKE_VALUES = {"--on-unsafe", "--guard", "--guard-limit", "--report"}
 VARIABLES = {
     "allow_cuda": "GFXGRAPH_ALLOW_CUDA",
     "simulate": "GFXGRAPH_SIMULATE",
     "on_unsafe": "GFXGRAPH_ON_UNSAFE",
-    "watch": "GFXGRAPH_WATCH",
     "guard": "GFXGRAPH_GUARD",
 }
 """What each option sets for the program."""
@@ -69,7 +67,7 @@ class RunCommand(click.Command):
 def split(args: list[str], takes_value: set[str]) -> tuple[list[str], LaunchedProgram | None]:
     """Divide ``args`` into our options and the program: all that follows the first word that is no option.
 
-    ``--simulate`` and ``--watch`` may stand without a value, which then is filled in here: click would take
+    ``--simulate`` may stand without a value, which then is filled in here: click would take
     the script's name for it.
     """
     ours: list[str] = []
@@ -105,12 +103,6 @@ def split(args: list[str], takes_value: set[str]) -> tuple[list[str], LaunchedPr
     "--preload",
     is_flag=True,
     help="For engines that call the graph API themselves: preload the native library and print its report.",
-)
-@click.option(
-    "--watch",
-    type=_contract.Number(min=0),
-    metavar="[=SECONDS]",
-    help=f"Report captures and replays that take longer (default {HANG_LIMIT_S:g} s), with stacks; 0 turns it off.",
 )
 @click.option("--guard", type=click.Choice(TIERS), help="Guard against illegal memory access.")
 @click.option(

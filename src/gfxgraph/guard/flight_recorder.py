@@ -82,14 +82,6 @@ class FlightRecorder:
         self._save(flight_page.FAULT_FILE, {"text": text})
         self._write(replace(self.page, phase=Phase.FAULTED, sequence=self.page.sequence + 1))
 
-    def running_node(self) -> str:
-        """The node that runs now; "" if none does."""
-        page = self.page
-        nodes = self._nodes.get((page.graph, page.segment), ())
-        if page.phase is not Phase.RUNNING:
-            return ""
-        return f"{nodes[page.node] if page.node < len(nodes) else page.node} (of {page.n_nodes})"
-
     def _write(self, page: Page) -> None:
         self.page = page
         data = page.pack()
@@ -118,8 +110,3 @@ def recorder() -> FlightRecorder:
         is_ours = bool(asked) and Path(asked).resolve().is_relative_to(own.resolve())
         _recorder = FlightRecorder(Path(asked) if is_ours else None)
     return _recorder
-
-
-def running_node() -> str:
-    """The node that this process is running, if graphs are walked; else ""."""
-    return _recorder.running_node() if _recorder is not None else ""

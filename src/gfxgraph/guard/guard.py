@@ -207,7 +207,7 @@ def replay_by_nodes(guard: Guard | None, program: Program, pool: Any) -> None:
 def fill() -> None:
     """Install the hooks of this room that graphs call."""
     rooms.deep_capture, rooms.guard_for, rooms.replay_by_nodes = DeepCapture, guard_for, replay_by_nodes
-    rooms.repaired, rooms.running_node = repaired, flight_recorder.running_node
+    rooms.repaired = repaired
 
 
 def memory_may_be_gone() -> None:

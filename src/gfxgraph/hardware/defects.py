@@ -67,7 +67,6 @@ class Decisions:
         validate_replays: how many first replays of each graph are compared with eager.
         max_nodes: split a graph that grows past this; None for no limit.
         update_budget: node updates of one graph exec before it is instantiated anew; None: no limit.
-        replay_timeout_s: after so long a replay is reported as hanging; None: never.
         fresh_stream_after_failure: never capture again on a stream where a capture failed.
         drain_watchdog: before a capture, wait until NCCL's watchdog has no event left to ask about.
         join_copies: wait, on the device, for host copies issued before a replay.
@@ -88,7 +87,6 @@ class Decisions:
     validate_replays: int = 0
     max_nodes: int | None = None
     update_budget: int | None = None
-    replay_timeout_s: int | None = None
     fresh_stream_after_failure: bool = False
     drain_watchdog: bool = False
     join_copies: bool = False
@@ -115,7 +113,6 @@ _MERGE: dict[str, Callable[[Any, Any], Any]] = {
     "validate_replays": _most,
     "max_nodes": _least,
     "update_budget": _least,
-    "replay_timeout_s": _least,
     "inductor": lambda old, new: old | new,
 }
 

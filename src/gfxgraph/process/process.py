@@ -87,11 +87,6 @@ class Process:
     """By device: the kernel that copies small tensors; None if it is not available."""
     joins: dict[int, bool] = field(default_factory=dict)
     """By device: whether copies can be part of a graph exec, with addresses updated at each call."""
-    hang_watch: Any = None
-    """Reports captures and replays that do not finish (capture/replay/hang_watch.py); None if it is off.
-
-    It is told of each replay, so none takes the fast path then.
-    """
     why_not_joined: str = ""
     """Why they cannot, if so."""
     counters: Counters = field(default_factory=Counters)

@@ -213,7 +213,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     from gfxgraph.capture import torchs_graph
     from gfxgraph.capture.graph import bridged_class
     from gfxgraph.capture.patches import replaced
-    from gfxgraph.capture.replay import hang_watch, runtime_workarounds
+    from gfxgraph.capture.replay import runtime_workarounds
     from gfxgraph.compile import torch_compile_patch
     from gfxgraph.guard import guard
     from gfxgraph.reporting import inspect as inspection
@@ -234,7 +234,6 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     state = bridge.make_process(settings, platform, base, driver)
     runtime_workarounds.arrange_exit(state)
     guard.fill()
-    hang_watch.start(state, bridge.undo)
     inspection.fill()
     bridged = bridged_class(base)
     bridge.replace(torch.cuda.graphs, "CUDAGraph", bridged)

@@ -89,7 +89,7 @@ port audit {d} --arch=,
 port plan {d} --arch=,,
 port verify run {d} --golden {d}/binary.pt
 port verify run {d} --target {d}/build.py:build
-run --simulate --watch= good.py
+run --simulate --guard-limit= good.py
 run --simulate --guard-limit 1e400 good.py
 device --index 99999999999999999999.5
 --nope
@@ -109,8 +109,8 @@ check --arg 1
 check
 report
 report a b
-run --simulate --watch=-1 good.py
-run --simulate --watch=nan good.py
+run --simulate --guard-limit -1 good.py
+run --simulate --guard-limit nan good.py
 run --simulate --guard-limit inf good.py
 demo --tokens 0
 demo --tokens many

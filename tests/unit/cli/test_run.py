@@ -208,7 +208,7 @@ def test_what_is_not_there_is_refused(sandbox):
 
 
 @pytest.mark.parametrize(
-    "line", [[], ["--"], ["-m"], ["--watch"], ["--allow-cuda", "--simulate", "x.py"], ["--nope", "x.py"]]
+    "line", [[], ["--"], ["-m"], ["--guard"], ["--allow-cuda", "--simulate", "x.py"], ["--nope", "x.py"]]
 )
 def test_usage_errors(sandbox, line):
     """Status 2 and a line that says what is missing or contradictory."""
@@ -258,12 +258,11 @@ def test_split():
 
 def test_wanted_sets_only_what_was_asked():
     """An option that was not given leaves the user's variable as it is."""
-    left_out = dict.fromkeys(("on_unsafe", "watch", "guard"))
+    left_out = dict.fromkeys(("on_unsafe", "guard"))
     left_out |= {"allow_cuda": False, "simulate": "", "validate": False, "debug": False}
     assert wanted(left_out) == {}
-    asked = {"allow_cuda": True, "on_unsafe": "pin", "validate": True, "debug": True, "watch": 0.0}
+    asked = {"allow_cuda": True, "on_unsafe": "pin", "validate": True, "debug": True}
     assert wanted(left_out | asked) == {
-        "GFXGRAPH_WATCH": "0",
         "GFXGRAPH": "validate",
         "HGB_LOG_LEVEL": "debug",
         "GFXGRAPH_ALLOW_CUDA": "1",

@@ -216,14 +216,10 @@ _DRAWN_WITHIN_S = 0.001
 """A draw that another thread has begun before its function was replaced has asked for its numbers by then."""
 
 
-def enter(holder: object, where: object) -> None:
-    """Begin a capture in this thread; wait until those of other threads are over.
-
-    Args:
-        where: the line that begins it, for reports.
-    """
+def enter(holder: object) -> None:
+    """Begin a capture in this thread; wait until those of other threads are over."""
     deferred_calls.prepare(torch.cuda.current_device())
-    turn = capture_lock.Turn(where=where)
+    turn = capture_lock.Turn()
     with capture_lock.lock:
         holders[id(holder)] = turn  # noted before it is taken: an interrupt may strike at any line
     capture_lock.take(turn)
@@ -235,11 +231,11 @@ def enter(holder: object, where: object) -> None:
 
 
 @contextmanager
-def entered(holder: object, where: object) -> Iterator[None]:
+def entered(holder: object) -> Iterator[None]:
     """A block that is a capture of this thread; see ``enter``."""
     undo = Undo([functools.partial(leave, holder)])
     try:
-        enter(holder, where)
+        enter(holder)
         yield
     finally:
         undo.take_back()
@@ -280,7 +276,7 @@ def _leave(gone: Iterable[int]) -> None:
 
 def _bury(dead: list[object]) -> None:
     """Free graphs while no other thread can begin a capture; if one has begun, when its capture ends."""
-    with capture_lock.held_unless(lambda: keep_until_captures_end(tuple(dead))) as is_time, capture_lock.unnoticed():
+    with capture_lock.held_to_destroy(dead) as is_time, capture_lock.unnoticed():
         if is_time:
             dead.clear()
 

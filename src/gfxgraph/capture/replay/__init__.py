@@ -9,5 +9,4 @@ runtime_workarounds.py
               workarounds for the runtime and torch's libraries while graphs exist
 graph_tensors.py
               tensors over memory that a graph uses
-hang_watch.py reports captures and replays that hang
 """

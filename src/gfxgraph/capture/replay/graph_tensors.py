@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -228,19 +226,15 @@ def pool_of(graph: Any) -> tuple[int, int] | None:
 
 def pool_ranges(pool: tuple[int, int]) -> list[tuple[int, int]]:
     """Address ranges of a private pool's segments, sorted."""
-    try:
-        segments = _snapshot(pool)
-    except TypeError:  # an older torch, whose snapshot takes no pool
-        segments = [s for s in all_segments() if tuple(s.get("segment_pool_id", (0, 0))) == pool]
+    segments = [s for s in all_segments() if tuple(s.get("segment_pool_id", (0, 0))) == pool]
     return sorted((s["address"], s["address"] + s["total_size"]) for s in segments)
 
 
 def all_segments() -> list[dict[str, Any]]:
     """Every segment of the caching allocator, with its blocks.
 
-    Avoids ``torch.cuda.memory_snapshot()``, which drops two references to the integer 0 on each call (see below):
-    before
-    Python 3.12 even that integer can be freed eventually.
+    Avoids ``torch.cuda.memory_snapshot()``, which up to torch 2.14 drops one reference too many to each number of the
+    pool's id: a live integer is freed in the end, and the process crashes later, anywhere (torch 2.11 on).
     """
     found: list[dict[str, Any]] = torch.cuda.memory._snapshot()["segments"]
     return found
@@ -248,27 +242,6 @@ def all_segments() -> list[dict[str, Any]]:
 
 def is_within(address: int, ranges: list[tuple[int, int]]) -> bool:
     return any(start <= address < end for start, end in ranges)
-
-
-def _snapshot(pool: tuple[int, int]) -> Any:
-    """``torch.cuda.memory_snapshot(pool)`` without its bug: up to torch 2.14 it drops one reference too many to each
-    number.
-
-    Small integers survive this, because they are never freed. From the 257th pool of a process on, a live integer was
-    freed, and the process crashed later, anywhere (THCPModule_memorySnapshot releases references that PyTuple_GetItem
-    only lends; seen on torch 2.11 to 2.14, not on 2.15).
-    """
-    asked = tuple(pool)
-    spare = [*asked, *asked]
-    before = [sys.getrefcount(number) for number in asked]
-    try:
-        return torch.cuda.memory_snapshot(asked)
-    finally:
-        after = [sys.getrefcount(number) for number in asked]
-        for number, n_before, n_after in zip(asked, before, after):
-            for _ in range(n_before - n_after):
-                ctypes.pythonapi.Py_IncRef(ctypes.py_object(number))
-        del spare
 
 
 # -- among the arguments and results of an operation ---------------------------------------------------

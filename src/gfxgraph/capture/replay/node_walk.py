@@ -60,14 +60,11 @@ def walk(
     segment: SegmentStep,
     program: Any,
     after: Callable[[int, int], bool] | None = None,
-    first_advance: Callable[[], None] | None = None,
     before: Callable[[int, int], None] | None = None,
 ) -> None:
     """Run the segment node by node.
 
     Args:
-        first_advance: called once the generators have been advanced as by one replay; it may reset
-            them to their starting point, and they are advanced again.
         after: called after each node with (position, node handle); True stops the walk.
         before: called before each node that runs.
 
@@ -88,9 +85,6 @@ def walk(
             driver.set_node_enabled(graph_exec, node, False)
         # With every node off: this advances the random generators once, as a replay does.
         program.launch(segment.graph)
-        if first_advance is not None:
-            first_advance()
-            program.launch(segment.graph)
         for position, node in enumerate(nodes):
             if before is not None:
                 before(position, node)

@@ -4,8 +4,8 @@ Most graphs are one ``SegmentStep`` and are launched without any of this. A capt
 list: launch, do the host's part, launch again. Each step knows what its failure means and what it changes outside the
 graph.
 
-Fallback order at replay: the graph exec; the tape, eagerly, into the same outputs; node by node through the driver;
-the user's callable if one is known; else an error. Each fallback is counted with its reason.
+Fallback order at replay: the graph exec; the tape, eagerly, into the same outputs; the user's callable if one is
+known (callables/); else an error. Each fallback is counted with its reason.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ from gfxgraph.capture.replay.graph_tensors import (
     taken_from_device,
     tensor_of,
 )
-from gfxgraph.capture.replay.node_walk import can_walk, walk
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.core.expressions import REFS, Expressions, ValueGuard, same_value, where_they_differ
@@ -456,10 +455,8 @@ def note_fallback(reason: str, op: str, where: object, error: BaseException | No
         process.log.log(logging.DEBUG, "fallback because of: %s", error)
 
 
-def no_fallback(tried: list[str], where: object, error: BaseException) -> ReplayError:
-    return ReplayError(
-        "no_fallback_left", tried=", ".join(tried), where=where, said=first_line(error), quote=str(error)
-    )
+def no_fallback(tried: str, where: object, error: BaseException) -> ReplayError:
+    return ReplayError("no_fallback_left", tried=tried, where=where, said=first_line(error), quote=str(error))
 
 
 @dataclass(slots=True, eq=False)
@@ -552,28 +549,20 @@ class Program:
         """
         if is_interrupt(error) or isinstance(error, RecursionError):  # other ways are deeper
             raise error
-        ways: list[tuple[str, str, Callable[[], None]]] = []
-        if segment.tape.is_complete:
-            ways.append(("tape", "graph launch failed; ran the tape", lambda: self._by_tape(segment)))
-        if can_walk(segment):
-            ways.append(("node walk", "graph launch failed; ran node by node", lambda: self._by_walk(segment)))
-        tried, last = ["graph launch"], error
-        for name, reason, run in ways:
-            tried.append(name)
-            before: Rollback | None = None
-            try:
-                before = Rollback(segment.mutated, self.generators)
-                run()
-            except RuntimeError as second:
-                last = second
-                if before is not None:
-                    with suppress(RuntimeError):  # the device may be gone; the first error is the one to report
-                        before.put_back()
-                continue
-            note_fallback(reason, "graph launch", segment.where, error)
-            return
-        note_fallback("graph launch failed, and there is no fallback left", "graph launch", segment.where, error)
-        raise no_fallback(tried, segment.where, error) from last
+        if not segment.tape.is_complete:
+            note_fallback("graph launch failed, and there is no fallback left", "graph launch", segment.where, error)
+            raise no_fallback("graph launch", segment.where, error) from error
+        before: Rollback | None = None
+        try:
+            before = Rollback(segment.mutated, self.generators)
+            self._by_tape(segment)
+        except RuntimeError as second:
+            if before is not None:
+                with suppress(RuntimeError):  # the device may be gone; the first error is the one to report
+                    before.put_back()
+            note_fallback("graph launch failed, and there is no fallback left", "graph launch", segment.where, error)
+            raise no_fallback("graph launch, tape", segment.where, error) from second
+        note_fallback("graph launch failed; ran the tape", "graph launch", segment.where, error)
 
     def _by_tape(self, segment: SegmentStep) -> None:
         """Run the tape with the generators in the state in which the failed launch found them.
@@ -588,19 +577,7 @@ class Program:
             segment.compute(self)
             segment.rng_increments = [g.get_offset() - then for g, then in zip(self.generators, now)]
             before.put_back()
-        self._rewind(now, segment.rng_increments)
-        segment.run_tape(self)
-
-    def _by_walk(self, segment: SegmentStep) -> None:
-        now = [generator.get_offset() for generator in self.generators]
-
-        def rewind() -> None:
-            after = [generator.get_offset() for generator in self.generators]
-            self._rewind(now, [b - a for a, b in zip(now, after)])
-
-        walk(segment, self, first_advance=rewind)
-
-    def _rewind(self, offsets: list[int], increments: list[int]) -> None:
-        for generator, offset, increment in zip(self.generators, offsets, increments):
+        for generator, offset, increment in zip(self.generators, now, segment.rng_increments):
             if increment and offset >= increment:
                 generator.set_offset(offset - increment)
+        segment.run_tape(self)

@@ -49,7 +49,7 @@ def test_an_end_that_an_interrupt_stopped_is_ended_by_the_clean_up() -> None:
     gfxgraph.enable(simulate="hip")
     try:
         known = replaced.holders_here()
-        replaced.enter(holder, "here")
+        replaced.enter(holder)
         assert not gc.isenabled()
         replaced.NAMES.note(functools.partial(replaced._put_back, Interrupted(), "name", 1))
         with pytest.raises(KeyboardInterrupt):

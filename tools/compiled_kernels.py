@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ from unittest import mock
 
 import torch
 
-from gfxgraph.driver import code_objects
 from gfxgraph.hardware.architectures import architecture
 from gfxgraph.kernels import attention, launching, layers, next_token, norms
 from gfxgraph.kernels.shapes import Target, target_of
@@ -227,7 +227,7 @@ def built(launch: Launch, target: Target) -> Built:
 
 
 def compiled(launch: Launch, target: Target) -> dict[str, Any]:
-    """Compile one launch and read its code object.
+    """Compile one launch and read the table at the end of its assembly.
 
     Returns:
         ``kernel``, ``num_warps``, ``vgprs``, ``agprs``, ``sgprs``, ``vgpr_spills``, ``sgpr_spills``,
@@ -237,18 +237,19 @@ def compiled(launch: Launch, target: Target) -> dict[str, Any]:
         RuntimeError: this Triton does not compile for the target.
     """
     made = built(launch, target)
-    (found,) = code_objects.metadata(made.code)["amdhsa.kernels"]
+    text = made.assembly.partition(".amdgpu_metadata")[2]
+    found = {name: int(number) for name, number in re.findall(r"^  [ -] \.(\w+): +(\d+)$", text, re.MULTILINE)}
     return {
         "kernel": launch.kernel.__name__,
         "num_warps": launch.num_warps,
-        "vgprs": found[".vgpr_count"],
-        "agprs": found.get(".agpr_count", 0),
-        "sgprs": found[".sgpr_count"],
-        "vgpr_spills": found[".vgpr_spill_count"],
-        "sgpr_spills": found[".sgpr_spill_count"],
-        "scratch_nbytes": found[".private_segment_fixed_size"],
-        "lds_nbytes": max(made.lds_nbytes, found[".group_segment_fixed_size"]),
-        "wavefront": found[".wavefront_size"],
+        "vgprs": found["vgpr_count"],
+        "agprs": found.get("agpr_count", 0),
+        "sgprs": found["sgpr_count"],
+        "vgpr_spills": found["vgpr_spill_count"],
+        "sgpr_spills": found["sgpr_spill_count"],
+        "scratch_nbytes": found["private_segment_fixed_size"],
+        "lds_nbytes": max(made.lds_nbytes, found["group_segment_fixed_size"]),
+        "wavefront": found["wavefront_size"],
         "code_nbytes": len(made.code),
     }
 

@@ -193,17 +193,14 @@ def _write(target: Path, content: bytes, is_lasting: bool) -> None:
 
 
 def append(path: Path, line: str) -> None:
-    """Add to the end of a file that the user named, in one write: processes that end together do not mix lines.
+    """Add to the end of a file of ours, in one write: processes that end together do not mix lines.
 
     Raises:
-        OSError: it cannot be written now, as a pipe that nobody reads, or a link stands in its place.
+        OSError: it cannot be written, or a link stands in its place.
     """
-    is_special = path.exists() and not path.is_file()
-    how = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | _CLOSES | (0 if is_special else os.O_CREAT | _NO_LINK)
-    data = line.encode("utf-8", "surrogateescape")
-    with os.fdopen(os.open(path, how, 0o666), "ab", buffering=0) as out:
-        if out.write(data) != len(data):
-            raise BlockingIOError(errno.EAGAIN, "its reader does not read")
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | _NO_LINK | _CLOSES, 0o666)
+    with os.fdopen(handle, "ab", buffering=0) as out:
+        out.write(line.encode("utf-8", "surrogateescape"))
 
 
 def create(path: Path, mode: int = 0o666) -> IO[bytes]:

@@ -205,9 +205,8 @@ _KINDS = {
     "calls": {...: {"calls": int, "timed": int, "ns": int}},
     "failures": [{"api": str, "status": int, "times": int}],
     "execs": [{...: int}],
+    **dict.fromkeys(("deepbind_cleared", "deepbind_kept", "namespaces"), [str]),
 }
-_NEWER = ("deepbind_cleared", "deepbind_kept", "namespaces")
-"""Reports of older companions do not have these."""
 
 
 def _is_like(value: object, kind: Any) -> bool:
@@ -230,9 +229,8 @@ def read_report(path: Path) -> Report | None:
     if not path.exists():
         return None
     told = files.read_json(path)
-    newer = {name: told.get(name, []) for name in _NEWER} if isinstance(told, dict) else {}
-    if not (_is_like(told, _KINDS) and _is_like(newer, {...: [str]})):
+    if not _is_like(told, _KINDS):
         raise ValueError("it is not a report of the preload library")
-    seen: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in (told | newer).items()}
+    seen: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in told.items()}
     seen["version"] = _version(seen["runtime"], seen["runtime_version"])
     return Report(**{name: seen[name] for name in Report.__match_args__ if name in seen})

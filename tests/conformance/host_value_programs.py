@@ -1078,11 +1078,17 @@ def durations(x):
     return x + pause.total_seconds() + time.gmtime(seconds).tm_sec
 
 
-@refused
+@guarded
 def exact_types(x):
     v, n = x.max().item(), (x > 0).sum().item()
     table = {float: 1.0, int: 2.0}
     return x + table[type(v)] + (10.0 if type(n) is int else 0.0) + sum(map(float.is_integer, x.tolist()))
+
+
+@guarded
+def exact_types_that_decide(x):
+    v = x.max().item()
+    return x * 2 if type(v) is float and type(v * 2) is float else x * 3
 
 
 class _Meter:

@@ -462,3 +462,17 @@ def test_a_small_host_tensor_that_changes_is_named():
     assert torch.equal(g(X(), torch.tensor(3.0)), X() * 3.0) and g.stats()["replays"] == 1
     why = next(why for why in g.stats()["eager"] if why != "warm-up")
     assert why.startswith("scale is a tensor in host memory") and g.stats()["eager"][why] == 4
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float16])
+def test_what_is_filled_with_a_number_of_the_device_has_that_kind(dtype):
+    """``torch.full`` of an int, a bool or a float that is a tensor: Dynamo alone takes the default dtype."""
+    x = torch.arange(4, device="cuda").to(dtype)
+    for fn in (
+        lambda x: torch.full((4,), x[1], device="cuda"),
+        lambda x: torch.full((4,), x.sum() > 3, device="cuda"),
+    ):
+        g = gfxgraph.graphed(fn)
+        for _ in range(3):
+            got, want = g(x), fn(x)
+            assert got.dtype is want.dtype and torch.equal(got, want)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import sys
 import types
+from typing import ClassVar
 
 import pytest
 import torch
@@ -222,11 +224,41 @@ def test_a_kernel_whose_arguments_are_not_known_is_counted(safe, monkeypatch):
     assert node.why_unchecked == "the library has no hipKernelGetParamInfo"
 
 
-def test_a_layout_from_a_code_object_makes_the_arguments_known(safe, monkeypatch):
-    """Where the runtime does not tell, the code object does, and the pointer is watched."""
+TABLE = """
+	.amdgpu_metadata
+---
+amdhsa.kernels:
+  - .args:
+      - .address_space:  global
+        .offset:         0
+        .size:           8
+        .value_kind:     global_buffer
+      - .address_space:  global
+        .offset:         8
+        .size:           8
+        .value_kind:     global_buffer
+      - .offset:         16
+        .size:           4
+        .value_kind:     hidden_block_count_x
+    .group_segment_fixed_size: 0
+    .name:           triton_kernel
+    .symbol:         triton_kernel.kd
+amdhsa.target:   amdgcn-amd-amdhsa--gfx1030
+amdhsa.version:
+  - 1
+  - 2
+...
+	.end_amdgpu_metadata
+"""  # the form of Triton 3.6's, compiled for gfx1030
+
+
+def test_a_layout_from_tritons_assembly_makes_the_arguments_known(safe, monkeypatch):
+    """Where the runtime does not tell, the kernel's text does, and the pointer is watched."""
     from gfxgraph.driver.params import KernelParams
-    from gfxgraph.guard import layouts_of_kernels
     from gfxgraph.simulator.driver import SimDriver
+
+    class CompiledKernel:
+        asm: ClassVar[dict[str, str]] = {"amdgcn": TABLE.replace("triton_kernel", "another") + TABLE}
 
     real = SimDriver.node_params
 
@@ -237,10 +269,10 @@ def test_a_layout_from_a_code_object_makes_the_arguments_known(safe, monkeypatch
         return real(self, node)
 
     monkeypatch.setattr(SimDriver, "node_params", only_with_layout)
-    monkeypatch.setattr(layouts_of_kernels, "_from_triton", lambda: {"triton_kernel": [(0, 8), (8, 8)]})
-    monkeypatch.setattr(layouts_of_kernels, "_from_files", dict)
+    monkeypatch.setitem(sys.modules, "triton.compiler.compiler", types.SimpleNamespace(CompiledKernel=CompiledKernel))
+    compiled = CompiledKernel()
     graph, _, kv, _ = capture_with_kv()
-    del kv
+    del kv, compiled
     with pytest.raises(gfxgraph.ReplayError, match="stale_pointer"):
         graph.replay()
 

@@ -24,7 +24,7 @@ TYPES = {"i32": ctypes.c_int32, "fp32": ctypes.c_float}
 
 
 def main(folder: Path) -> dict[str, Any]:
-    driver = locate()
+    driver = locate("hip")
     gpu = Machine(driver)
     plan = json.loads((folder / "plan.json").read_text())
     sizes = plan["buffers"]

@@ -11,7 +11,7 @@ import struct
 from ctypes import byref, c_int, c_size_t, c_uint, c_void_p
 from typing import Any
 
-from gfxgraph.driver.graphs import RuntimeDriver
+from gfxgraph.driver.graphs import GraphDriver
 
 N = 100  # ints in a buffer: not a multiple of the workgroup
 NBYTES = 4 * N
@@ -22,7 +22,7 @@ PACKED_POINTER, PACKED_SIZE, PACKED_END = 1, 2, 3
 class Machine:
     """One emulated GPU."""
 
-    def __init__(self, driver: RuntimeDriver, kernels: str = "", code_object: str = "") -> None:
+    def __init__(self, driver: GraphDriver, kernels: str = "", code_object: str = "") -> None:
         self.hip = driver.table.found.handle
         self.stubs = ctypes.CDLL(kernels) if kernels else None
         self.functions: dict[str, int] = {}

@@ -22,13 +22,13 @@ from typing import Any
 from machine import ADD_LAYOUT, NBYTES, Machine, N
 
 from gfxgraph.driver import hiprtc, locate
-from gfxgraph.driver.graphs import RuntimeDriver
+from gfxgraph.driver.graphs import GraphDriver
 from gfxgraph.driver.small_copies import MOST
 from gfxgraph.errors import DriverError
 from gfxgraph.types import CaptureStatus, NodeKind
 
 Facts = dict[str, Any]
-Scenario = Callable[[RuntimeDriver, Machine], Facts]
+Scenario = Callable[[GraphDriver, Machine], Facts]
 SCENARIOS: dict[str, Scenario] = {}
 NEED_KERNELS: set[str] = set()
 
@@ -51,7 +51,7 @@ def refusal(call: Callable[[], object]) -> DriverError:
     raise AssertionError("the call was not refused")
 
 
-def works_again(driver: RuntimeDriver, gpu: Machine, stream: int) -> None:
+def works_again(driver: GraphDriver, gpu: Machine, stream: int) -> None:
     """``stream`` executes work and captures anew."""
     assert driver.capture_info(stream).status is CaptureStatus.NONE
     buffer = gpu.buffer(0)
@@ -71,7 +71,7 @@ def works_again(driver: RuntimeDriver, gpu: Machine, stream: int) -> None:
 
 
 @scenario()
-def identity(driver: RuntimeDriver, gpu: Machine) -> Facts:
+def identity(driver: GraphDriver, gpu: Machine) -> Facts:
     """Which runtime, which device; also what the result file records."""
     count = ctypes.c_int()
     gpu("hipGetDeviceCount", byref(count))
@@ -89,7 +89,7 @@ def identity(driver: RuntimeDriver, gpu: Machine) -> Facts:
 
 
 @scenario()
-def symbols(driver: RuntimeDriver, gpu: Machine) -> Facts:
+def symbols(driver: GraphDriver, gpu: Machine) -> Facts:
     """The native package's list against a genuine library: what it must have is there."""
     listed = (Path(__file__).parent.parent.parent / "native" / "api.inc").read_text()
     rows = re.findall(r"^GFX_(?:GRAPH|WORK|CALL)\((\w+), (REQUIRED|OPTIONAL)", listed, re.MULTILINE)
@@ -101,7 +101,7 @@ def symbols(driver: RuntimeDriver, gpu: Machine) -> Facts:
 
 
 @scenario()
-def capture_without_kernels(driver: RuntimeDriver, gpu: Machine) -> Facts:
+def capture_without_kernels(driver: GraphDriver, gpu: Machine) -> Facts:
     """Copies and memsets: state, count, kinds and order while the capture runs."""
     a, b, stream = gpu.buffer(), gpu.buffer(), gpu.stream()
     assert driver.capture_info(stream).status is CaptureStatus.NONE
@@ -130,7 +130,7 @@ def capture_without_kernels(driver: RuntimeDriver, gpu: Machine) -> Facts:
 
 
 @scenario(kernels=True)
-def capture_with_kernels(driver: RuntimeDriver, gpu: Machine) -> Facts:
+def capture_with_kernels(driver: GraphDriver, gpu: Machine) -> Facts:
     """Kernels launched by stub, by function and packed are all recorded and named."""
     a, b, c, stream = gpu.buffer(), gpu.buffer(), gpu.buffer(), gpu.stream()
     driver.begin_capture(stream)
@@ -155,7 +155,7 @@ def capture_with_kernels(driver: RuntimeDriver, gpu: Machine) -> Facts:
 
 
 @scenario(kernels=True)
-def node_walk(driver: RuntimeDriver, gpu: Machine) -> Facts:
+def node_walk(driver: GraphDriver, gpu: Machine) -> Facts:
     """All nodes off: nothing happens. One at a time, in order: what a replay gives."""
     a, b, c, stream = gpu.buffer(9), gpu.buffer(), gpu.buffer(), gpu.stream()
     driver.begin_capture(stream)
@@ -192,7 +192,7 @@ def node_walk(driver: RuntimeDriver, gpu: Machine) -> Facts:
 
 
 @scenario(kernels=True)
-def switched_nodes(driver: RuntimeDriver, gpu: Machine) -> Facts:
+def switched_nodes(driver: GraphDriver, gpu: Machine) -> Facts:
     """Sets of as many nodes each, one launch after the other: 7.2.4 alone runs the first set again."""
     b, stream = gpu.buffer(), gpu.stream()
     driver.begin_capture(stream)
@@ -221,7 +221,7 @@ def switched_nodes(driver: RuntimeDriver, gpu: Machine) -> Facts:
 
 
 @scenario(kernels=True)
-def arguments(driver: RuntimeDriver, gpu: Machine) -> Facts:
+def arguments(driver: GraphDriver, gpu: Machine) -> Facts:
     """Geometry and arguments of each way to launch."""
     facts: Facts = {}
     for how in ("add_by_stub", "add_by_module", "add_packed"):
@@ -233,7 +233,6 @@ def arguments(driver: RuntimeDriver, gpu: Machine) -> Facts:
         seen = driver.node_params(node)
         assert (seen.grid, seen.block, seen.shared_nbytes) == ((2, 1, 1), (64, 1, 1), 0)
         facts[how] = {
-            "packed": seen.packed is not None,
             "layout_told": seen.params is not None,
             "why_unknown": seen.why_unknown.rpartition("/")[2],
         }
@@ -245,7 +244,7 @@ def arguments(driver: RuntimeDriver, gpu: Machine) -> Facts:
 
 
 @scenario()
-def child_graphs(driver: RuntimeDriver, gpu: Machine) -> Facts:
+def child_graphs(driver: GraphDriver, gpu: Machine) -> Facts:
     """The inner graph can be read; its node cannot be switched off, and that leaves no last error."""
     a, b, stream = gpu.buffer(), gpu.buffer(), gpu.stream()
     driver.begin_capture(stream)
@@ -269,7 +268,7 @@ def child_graphs(driver: RuntimeDriver, gpu: Machine) -> Facts:
 
 
 @scenario(kernels=True)
-def composed_graphs(driver: RuntimeDriver, gpu: Machine) -> Facts:
+def composed_graphs(driver: GraphDriver, gpu: Machine) -> Facts:
     """Copies of captured graphs as nodes in the order of their edges; upload."""
     one, data, stream = gpu.buffer(1), gpu.buffer(), gpu.stream()
 
@@ -304,7 +303,7 @@ def composed_graphs(driver: RuntimeDriver, gpu: Machine) -> Facts:
 
 
 @scenario()
-def abandon_nothing(driver: RuntimeDriver, gpu: Machine) -> Facts:
+def abandon_nothing(driver: GraphDriver, gpu: Machine) -> Facts:
     """A stream that does not capture stays as it is."""
     stream = gpu.stream()
     driver.abandon_capture(stream)
@@ -313,7 +312,7 @@ def abandon_nothing(driver: RuntimeDriver, gpu: Machine) -> Facts:
 
 
 @scenario()
-def abandon_active(driver: RuntimeDriver, gpu: Machine) -> Facts:
+def abandon_active(driver: GraphDriver, gpu: Machine) -> Facts:
     """A capture that nobody wants is ended; what it recorded never runs."""
     for mode in (0, 1, 2):
         buffer, stream = gpu.buffer(0), gpu.stream()
@@ -326,7 +325,7 @@ def abandon_active(driver: RuntimeDriver, gpu: Machine) -> Facts:
 
 
 @scenario()
-def abandon_invalidated(driver: RuntimeDriver, gpu: Machine) -> Facts:
+def abandon_invalidated(driver: GraphDriver, gpu: Machine) -> Facts:
     """After a forbidden call the stream is used again, with and without somebody's own EndCapture."""
     facts: Facts = {}
     for mode in (0, 1, 2):
@@ -351,7 +350,7 @@ def abandon_invalidated(driver: RuntimeDriver, gpu: Machine) -> Facts:
 
 
 @scenario()
-def read_a_dead_capture(driver: RuntimeDriver, gpu: Machine) -> Facts:
+def read_a_dead_capture(driver: GraphDriver, gpu: Machine) -> Facts:
     """Until its stream's capture is ended, the graph of a dead capture can be asked for its nodes."""
     for mode in (0, 1, 2):
         buffer, stream = gpu.buffer(0), gpu.stream()
@@ -370,7 +369,7 @@ def read_a_dead_capture(driver: RuntimeDriver, gpu: Machine) -> Facts:
 
 
 @scenario()
-def abandon_unjoined_fork(driver: RuntimeDriver, gpu: Machine) -> Facts:
+def abandon_unjoined_fork(driver: GraphDriver, gpu: Machine) -> Facts:
     """A side stream left open: both streams work afterwards, and nothing dangling is touched."""
     for mode in (0, 1, 2):
         a, b, origin, side, event = gpu.buffer(), gpu.buffer(), gpu.stream(), gpu.stream(), gpu.event()
@@ -391,7 +390,7 @@ def abandon_unjoined_fork(driver: RuntimeDriver, gpu: Machine) -> Facts:
 
 
 @scenario()
-def give_up_a_lost_stream(driver: RuntimeDriver, gpu: Machine) -> Facts:
+def give_up_a_lost_stream(driver: GraphDriver, gpu: Machine) -> Facts:
     """After a refused end of an unjoined fork the stream is reported lost; everything else works."""
     a, b, origin, side, event = gpu.buffer(), gpu.buffer(), gpu.stream(), gpu.stream(), gpu.event()
     driver.begin_capture(origin, 2)
@@ -408,7 +407,7 @@ def give_up_a_lost_stream(driver: RuntimeDriver, gpu: Machine) -> Facts:
 
 
 @scenario()
-def abandon_from_another_thread(driver: RuntimeDriver, gpu: Machine) -> Facts:
+def abandon_from_another_thread(driver: GraphDriver, gpu: Machine) -> Facts:
     """A thread-local capture cannot be ended by another thread: that is said, and its own thread can."""
     buffer, stream = gpu.buffer(), gpu.stream()
     driver.begin_capture(stream, 1)
@@ -425,7 +424,7 @@ def abandon_from_another_thread(driver: RuntimeDriver, gpu: Machine) -> Facts:
 
 
 @scenario()
-def waiting_beside_a_capture(driver: RuntimeDriver, gpu: Machine) -> Facts:
+def waiting_beside_a_capture(driver: GraphDriver, gpu: Machine) -> Facts:
     """A plain wait is refused and ends another thread's global capture; ours is not refused, and that goes on."""
     buffer, stream, other = gpu.buffer(), gpu.stream(), gpu.stream()
     seen: dict[str, str] = {}
@@ -446,7 +445,7 @@ def waiting_beside_a_capture(driver: RuntimeDriver, gpu: Machine) -> Facts:
 
 
 @scenario()
-def launch_on_a_capturing_stream(driver: RuntimeDriver, gpu: Machine) -> Facts:
+def launch_on_a_capturing_stream(driver: GraphDriver, gpu: Machine) -> Facts:
     """HIP runs it at once and records nothing: only the node count tells."""
     a, stream, other = gpu.buffer(), gpu.stream(), gpu.stream()
     driver.begin_capture(stream)
@@ -463,7 +462,7 @@ def launch_on_a_capturing_stream(driver: RuntimeDriver, gpu: Machine) -> Facts:
 
 
 @scenario()
-def legacy_stream(driver: RuntimeDriver, gpu: Machine) -> Facts:
+def legacy_stream(driver: GraphDriver, gpu: Machine) -> Facts:
     """Stream 0 is not capturing, also while a blocking stream is."""
     made = c_void_p()
     gpu("hipStreamCreate", byref(made))
@@ -478,7 +477,7 @@ def legacy_stream(driver: RuntimeDriver, gpu: Machine) -> Facts:
 
 
 @scenario()
-def bad_handles(driver: RuntimeDriver, gpu: Machine) -> Facts:
+def bad_handles(driver: GraphDriver, gpu: Machine) -> Facts:
     """Null and destroyed handles are refused by name and leave no last error."""
     buffer, stream = gpu.buffer(), gpu.stream()
     driver.begin_capture(stream)
@@ -496,7 +495,7 @@ def bad_handles(driver: RuntimeDriver, gpu: Machine) -> Facts:
 
 
 @scenario()
-def copy_kernel(driver: RuntimeDriver, gpu: Machine) -> Facts:
+def copy_kernel(driver: GraphDriver, gpu: Machine) -> Facts:
     """Compiled by hiprtc, the kernel copies to and from whatever addresses it is given, in one launch."""
     stream = gpu.stream()
     begun = time.perf_counter()
@@ -532,7 +531,7 @@ def copy_kernel(driver: RuntimeDriver, gpu: Machine) -> Facts:
 
 
 @scenario()
-def joined_graph(driver: RuntimeDriver, gpu: Machine) -> Facts:
+def joined_graph(driver: GraphDriver, gpu: Machine) -> Facts:
     """A graph with copies before and after it runs as one; its addresses change from launch to launch.
 
     What is joined by the runtime room is CUDA's only: whether a launch under way keeps its addresses is not shown.
@@ -558,7 +557,7 @@ def joined_graph(driver: RuntimeDriver, gpu: Machine) -> Facts:
 
 
 @scenario()
-def a_kernel_that_does_not_compile(driver: RuntimeDriver, gpu: Machine) -> Facts:
+def a_kernel_that_does_not_compile(driver: GraphDriver, gpu: Machine) -> Facts:
     """What the compiler says is the error's reason; no name of a GPU never reaches it, for it dies of one."""
     error = refusal(lambda: hiprtc.compile_kernel(driver.table.found, "__global__ void f() { g(); }", "gfx1030"))
     assert error.code == "kernel_not_compiled" and "undeclared identifier 'g'" in str(error)
@@ -568,7 +567,7 @@ def a_kernel_that_does_not_compile(driver: RuntimeDriver, gpu: Machine) -> Facts
 
 
 @scenario(kernels=True)
-def a_part_of_a_workgroup(driver: RuntimeDriver, gpu: Machine) -> Facts:
+def a_part_of_a_workgroup(driver: GraphDriver, gpu: Machine) -> Facts:
     """hipExtModuleLaunchKernel counts threads: eagerly 4 of a workgroup of 64 run, and in a graph not 4.
 
     HIP 6.4.3 refuses the launch in a capture; 7.15 takes it, and each replay runs all 64. The adapter of MIGraphX,

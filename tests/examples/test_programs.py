@@ -55,13 +55,13 @@ def test_the_demo_tells_its_story():
 
 
 def test_the_example_is_an_ordinary_program():
-    """It says the same by itself under ``gfxgraph run``; stats count its replays. (The demo reads its JSON.)"""
+    """It says the same by itself under ``gfxgraph run``; its end counts its replays. (The demo reads its JSON.)"""
     script = str(examples_folder() / "decode.py")
-    line = ["-m", "gfxgraph", "run", "--simulate", "--stats", script, "--tokens", "5", "--prompt", "Off"]
+    line = ["-m", "gfxgraph", "run", "--simulate", "--json", script, "--tokens", "5", "--prompt", "Off"]
     done = python(*line)
     assert done.returncode == 0, done.stderr
     assert "texts equal: True" in done.stdout
-    stats = json.loads(done.stderr.split("gfxgraph stats: ")[1].splitlines()[0])["stats"]
+    stats = json.loads(done.stderr.splitlines()[-1])
     # 1 + 16 - 1 steps of warm-up, then 3 + 5 - 1.
     assert stats["replay_count"] == 23
     assert stats["capture_count"] == 1

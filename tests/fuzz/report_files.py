@@ -19,7 +19,7 @@ _PRELOAD = {
     "fallback": {"instantiate": 1, "launch": 1, "nodes": 2, "refused": 1}, "not_recorded": {"hipMalloc": 2},
     "calls": {"hipGraphLaunch": {"calls": 2, "timed": 1, "ns": 5}},
     "failures": [{"api": "hipGraphLaunch", "status": 900, "times": 1}], "execs": [{"nodes": 3}],
-    "deepbind_kept": ["b.so"], "namespaces": [],
+    "deepbind_cleared": [], "deepbind_kept": ["b.so"], "namespaces": [],
 }  # fmt: skip
 _COMPAT = {
     "library": "x",

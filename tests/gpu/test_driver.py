@@ -14,7 +14,7 @@ if not torch.cuda.is_available():
     pytest.skip("needs a GPU that torch can use", allow_module_level=True)
 
 from gfxgraph.driver import locate  # noqa: E402
-from gfxgraph.driver.graphs import RuntimeDriver  # noqa: E402
+from gfxgraph.driver.graphs import GraphDriver  # noqa: E402
 from gfxgraph.driver.library import find_mapped  # noqa: E402
 from gfxgraph.errors import DriverError  # noqa: E402
 from gfxgraph.types import CaptureStatus, NodeKind  # noqa: E402
@@ -26,7 +26,7 @@ WIDTH = 256
 
 
 @pytest.fixture(scope="module")
-def driver() -> RuntimeDriver:
+def driver() -> GraphDriver:
     torch.zeros(1, device="cuda")
     return locate(BACKEND)
 
@@ -73,7 +73,7 @@ def mlp() -> tuple[Callable[[], None], torch.Tensor, torch.Tensor]:
     return body, x, out
 
 
-def test_the_runtime_of_torch_is_found_mapped(driver: RuntimeDriver) -> None:
+def test_the_runtime_of_torch_is_found_mapped(driver: GraphDriver) -> None:
     """The driver stands on the library that torch loaded, and knows its version."""
     found = find_mapped(BACKEND)
     assert found is not None
@@ -81,7 +81,7 @@ def test_the_runtime_of_torch_is_found_mapped(driver: RuntimeDriver) -> None:
     assert driver.version > ((6, 2) if BACKEND == "hip" else (12, 0))
 
 
-def test_capture_state_and_node_count_follow_each_op(driver: RuntimeDriver) -> None:
+def test_capture_state_and_node_count_follow_each_op(driver: GraphDriver) -> None:
     """Not capturing, then active; every op adds its node; the count is what the graph holds at the end."""
     x = torch.ones(WIDTH, device="cuda")
     x.add_(1)
@@ -104,7 +104,7 @@ def test_capture_state_and_node_count_follow_each_op(driver: RuntimeDriver) -> N
     assert len(driver.edges(graph.raw_cuda_graph())) == len(nodes) - 1
 
 
-def test_the_legacy_stream_is_not_capturing(driver: RuntimeDriver) -> None:
+def test_the_legacy_stream_is_not_capturing(driver: GraphDriver) -> None:
     """Asked about stream 0, also while another stream captures."""
     x = torch.ones(8, device="cuda")
     assert driver.capture_info(0).status is CaptureStatus.NONE
@@ -113,7 +113,7 @@ def test_the_legacy_stream_is_not_capturing(driver: RuntimeDriver) -> None:
         assert driver.capture_info(0).status is CaptureStatus.NONE
 
 
-def test_kinds_and_kernel_names(driver: RuntimeDriver) -> None:
+def test_kinds_and_kernel_names(driver: GraphDriver) -> None:
     """Kernels have names that tell what they do, and a copy is not a kernel."""
     body, _, _ = mlp()
     target, source = torch.empty(64, device="cuda"), torch.ones(64, device="cuda")
@@ -133,7 +133,7 @@ def test_kinds_and_kernel_names(driver: RuntimeDriver) -> None:
     assert any("elementwise" in name for name in names)
 
 
-def test_walking_node_by_node_equals_replay(driver: RuntimeDriver) -> None:
+def test_walking_node_by_node_equals_replay(driver: GraphDriver) -> None:
     """With every node off a launch does nothing; one at a time they give replay's bits."""
     if "set_node_enabled" in driver.missing:
         pytest.skip("this runtime has no GraphNodeSetEnabled")
@@ -166,7 +166,7 @@ def test_walking_node_by_node_equals_replay(driver: RuntimeDriver) -> None:
     assert torch.equal(out, wanted)
 
 
-def test_arguments_are_read(driver: RuntimeDriver) -> None:
+def test_arguments_are_read(driver: GraphDriver) -> None:
     """The tensor's address is found among the arguments."""
     x = torch.zeros(WIDTH, device="cuda")
     graph = captured(lambda: x.add_(1))
@@ -179,7 +179,7 @@ def test_arguments_are_read(driver: RuntimeDriver) -> None:
     assert any(address in param for param in seen.params), "the tensor's address is among the arguments"
 
 
-def test_child_graphs_are_opened(driver: RuntimeDriver) -> None:
+def test_child_graphs_are_opened(driver: GraphDriver) -> None:
     """The graph inside a child-graph node has the nodes of the one it was made from."""
     body, _, _ = mlp()
     inner = captured(body)
@@ -197,7 +197,7 @@ def test_child_graphs_are_opened(driver: RuntimeDriver) -> None:
     assert len(driver.nodes(driver.child_graph(node.value))) == len(driver.nodes(inner.raw_cuda_graph()))
 
 
-def test_an_invalidated_capture_is_abandoned(driver: RuntimeDriver) -> None:
+def test_an_invalidated_capture_is_abandoned(driver: GraphDriver) -> None:
     """After a synchronize inside a capture the stream records and runs again."""
     stream = torch.cuda.Stream()
     handle = int(stream.cuda_stream)
@@ -217,7 +217,7 @@ def test_an_invalidated_capture_is_abandoned(driver: RuntimeDriver) -> None:
     _capture_again(driver, handle)
 
 
-def test_an_unjoined_fork_is_abandoned(driver: RuntimeDriver) -> None:
+def test_an_unjoined_fork_is_abandoned(driver: GraphDriver) -> None:
     """Both streams work afterwards, and a second abandon finds nothing to do."""
     origin, side = torch.cuda.Stream(), torch.cuda.Stream()
     x, y = torch.zeros(8, device="cuda"), torch.zeros(8, device="cuda")
@@ -243,7 +243,7 @@ def test_an_unjoined_fork_is_abandoned(driver: RuntimeDriver) -> None:
     assert (float(x.sum()), float(y.sum())) == (0.0, 8.0)
 
 
-def test_a_wrong_handle_raises_and_torch_goes_on(driver: RuntimeDriver) -> None:
+def test_a_wrong_handle_raises_and_torch_goes_on(driver: GraphDriver) -> None:
     """The refusal is ours alone: torch's next launch does not see it."""
     graph = captured(lambda: torch.ones(4, device="cuda"))
     with pytest.raises(DriverError) as caught:
@@ -253,7 +253,7 @@ def test_a_wrong_handle_raises_and_torch_goes_on(driver: RuntimeDriver) -> None:
     assert float(torch.ones(4, device="cuda").sum()) == 4.0
 
 
-def _capture_again(driver: RuntimeDriver, stream: int) -> None:
+def _capture_again(driver: GraphDriver, stream: int) -> None:
     driver.begin_capture(stream, 1)
     assert driver.capture_info(stream).status is CaptureStatus.ACTIVE
     driver.destroy_graph(driver.end_capture(stream))

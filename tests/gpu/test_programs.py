@@ -29,12 +29,11 @@ def gfxgraph(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 def run_example(name: str, *args: str, tmp_path, **env: str):
     """Run an example with --json; return what it printed and the statistics of its process."""
-    stats = tmp_path / "stats.jsonl"
     script = str(examples_folder() / name)
-    done = gfxgraph("run", *PERMISSION, f"--stats={stats}", script, "--json", *args, **env)
+    done = gfxgraph("run", *PERMISSION, script, "--json", *args, GFXGRAPH_REPORT=str(tmp_path), **env)
     assert done.returncode == 0, done.stderr
-    (line,) = stats.read_text().splitlines()
-    return json.loads(done.stdout.splitlines()[-1]), json.loads(line)["stats"]
+    (left,) = tmp_path.glob("gfxgraph-*.json")
+    return json.loads(done.stdout.splitlines()[-1]), json.loads(left.read_text())["stats"]
 
 
 @pytest.mark.parametrize("validated", ["0", "3"])

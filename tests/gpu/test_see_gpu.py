@@ -53,7 +53,7 @@ def step():
 def test_nodes_have_kernels_lines_and_sizes(step):
     """Every node has its kernel, launch size and source line, read through the runtime."""
     (seen,) = step.graph.explain()
-    assert len(seen.nodes) >= 30 and seen.share_with_line == 1.0
+    assert len(seen.nodes) >= 30 and all(node.where for node in seen.nodes)
     assert all(node.kernel and node.grid and node.block for node in seen.nodes if node.kind == "kernel")
     assert any("layer_norm" in node.name for node in seen.nodes)
     assert not any(node.kernel.startswith("_Z") for node in seen.nodes)
@@ -85,5 +85,6 @@ def test_lines_of_a_llama():
     with torch.no_grad():
         graph, _ = captured(lambda: model(ids, use_cache=False).logits)
     seen = graph.explain()[0]
-    print(f"{seen.n_nodes} nodes, {seen.share_with_line:.1%} with a line")
-    assert seen.share_with_line >= 0.99
+    n_with_line = sum(bool(node.where) for node in seen.nodes)
+    print(f"{n_with_line} of {seen.n_nodes} nodes with a line")
+    assert n_with_line >= 0.99 * len(seen.nodes)

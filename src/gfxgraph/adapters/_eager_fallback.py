@@ -111,12 +111,8 @@ def is_interrupt(error: BaseException) -> bool:
 
 def report(engine: str, graph: str, error: BaseException) -> None:
     """Count that one of an engine's graphs became eager, and log it the first time."""
-    state = process.current()
-    reason = f"{engine}: a graph could not be captured; it runs eagerly ({first_line(error)})"
-    if state is not None:
-        state.report("fallback", reason, graph)
-    else:
-        process.log.warning("%s (%s)", reason, graph)
+    why = first_line(error)
+    process.tell("fallback", f"{engine}: a graph could not be captured; it runs eagerly ({why})", graph)
 
 
 def any_rank_failed(group: Any, failed: bool) -> bool:

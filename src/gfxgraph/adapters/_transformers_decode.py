@@ -19,7 +19,7 @@ Invariants:
 from __future__ import annotations
 
 import weakref
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -29,7 +29,7 @@ from torch import Tensor
 from gfxgraph import kernels
 from gfxgraph.adapters._transformers_cache import CachePosition, FixedCache
 from gfxgraph.adapters._transformers_choice import TokenChoice
-from gfxgraph.adapters._transformers_loop import Loop, Request, Tally
+from gfxgraph.adapters._transformers_loop import Loop, Request
 from gfxgraph.adapters._transformers_masks import to_add
 from gfxgraph.callables.arena import Arena
 from gfxgraph.callables.captured import Options
@@ -48,10 +48,13 @@ class Decoder:
         place: the arena of its graphs.
         batch: rows.
         cache_len: tokens that the cache holds; one less than a result may have.
+        counts: the model's calls, tokens and waits.
         is_choosing: whether `gfxgraph.kernels` choose the tokens.
     """
 
-    def __init__(self, model: Any, place: Arena, batch: int, cache_len: int, *, is_choosing: bool = False) -> None:
+    def __init__(
+        self, model: Any, place: Arena, batch: int, cache_len: int, counts: Counter[str], *, is_choosing: bool = False
+    ) -> None:
         self._model = weakref.ref(model)
         self.arena = place
         self.batch, self.capacity = batch, cache_len + 1
@@ -80,7 +83,7 @@ class Decoder:
         self.extras: dict[str, Any] = {}
         """Plain arguments that the model gets in every step."""
         self.has_positions = True
-        self.tally = Tally()
+        self.counts = counts
 
     @property
     def model(self) -> Any:
@@ -131,7 +134,7 @@ class Decoder:
         self.read_prompt(request)
         loop = Loop(self, request)
         length = request.input_ids.shape[1]
-        self.tally.n_calls += 1
+        self.counts["calls"] += 1
         with self.model._optimize_model_for_decode():
             while True:
                 length += 1

@@ -40,19 +40,6 @@ class Request:
 
 
 @dataclass(slots=True)
-class Tally:
-    """What a decoder has done; for reports and tests."""
-
-    n_calls: int = 0
-    n_tokens: int = 0
-    """Steps whose tokens are in results."""
-    n_past_end: int = 0
-    """Steps that were cut off."""
-    n_waits: int = 0
-    """How often the host waited for the device."""
-
-
-@dataclass(slots=True)
 class _PendingSteps:
     """A group of steps whose outcome is being copied to the host."""
 
@@ -110,9 +97,7 @@ class Loop:
             while self.looks and not self.stopped_at:
                 self._take(self.looks.popleft())
         kept = self.stopped_at or length
-        tally = self.decoder.tally
-        tally.n_tokens += kept - self.first
-        tally.n_past_end += length - kept
+        self.decoder.counts.update(tokens=kept - self.first, tokens_past_end=length - kept)
         if kept < length and self.offsets:
             self.generator.set_offset(self.offsets[kept - self.first - 1])
         return kept
@@ -139,7 +124,7 @@ class Loop:
     def _take(self, look: _PendingSteps) -> None:
         """Wait for a pending outcome and act on it."""
         look.arrived.synchronize()
-        self.decoder.tally.n_waits += 1
+        self.decoder.counts["waits"] += 1
         for index in range(look.first, look.end):
             if self.request.streamer is not None:
                 self.request.streamer.put(self.decoder.tokens_seen[index].clone())

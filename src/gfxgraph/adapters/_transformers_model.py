@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import threading
 import weakref
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,8 @@ class Accelerated:
         self.captured: tuple[Any, ...] = ()
         """The same at the capture of the first of the present graphs."""
         self.left_alone: dict[str, int] = {}
-        self.past: list[int] = [0, 0, 0, 0]
+        self.counts = Counter(dict.fromkeys(("calls", "tokens", "tokens_past_end", "waits"), 0))
+        """What the decoders have done; ``waits`` of the host for the device."""
         self.kernels: Any = None
         """The result of `gfxgraph.kernels.apply`."""
 
@@ -50,11 +51,7 @@ class Accelerated:
     def leave_alone(self, reason: str) -> None:
         """Count a call that transformers' own loop serves."""
         self.left_alone[reason] = self.left_alone.get(reason, 0) + 1
-        state = process.current()
-        if state is not None:
-            state.report("fallback", f"generate runs without graphs: {reason}", type(self.model).__name__)
-        elif self.left_alone[reason] == 1:
-            process.log.warning("generate runs without graphs: %s (%s)", reason, type(self.model).__name__)
+        process.tell("fallback", f"generate runs without graphs: {reason}", type(self.model).__name__)
 
     def sample(self, original: Callable[..., Any], *args: object, **kwargs: object) -> Any:
         """Serve one call of the loop, with a decoder or with transformers."""
@@ -158,7 +155,9 @@ class Accelerated:
         if found is None:
             while len(self.decoders) >= MAX_DECODERS:
                 self._drop(next(iter(self.decoders)))
-            found = self.decoders[key] = Decoder(model, self.arena, batch, cache_len, is_choosing=self._is_choosing)
+            found = self.decoders[key] = Decoder(
+                model, self.arena, batch, cache_len, self.counts, is_choosing=self._is_choosing
+            )
         self.decoders.move_to_end(key)
         return found
 
@@ -167,9 +166,7 @@ class Accelerated:
         import torch
 
         torch.cuda.synchronize(self.arena.device_index)  # a stream may still be reading its memory
-        tally = self.decoders.pop(key).tally
-        for index, n in enumerate((tally.n_calls, tally.n_tokens, tally.n_past_end, tally.n_waits)):
-            self.past[index] += n
+        del self.decoders[key]
 
     def free(self) -> None:
         """Free all graphs and caches."""
@@ -179,19 +176,9 @@ class Accelerated:
 
     def report(self) -> dict[str, Any]:
         """The result of `report`."""
-        decoders = list(self.decoders.values())
-        tallies = [(d.tally.n_calls, d.tally.n_tokens, d.tally.n_past_end, d.tally.n_waits) for d in decoders]
-        calls, tokens, past_end, waits = (sum(column) for column in zip(self.past, *tallies))
         extra = {} if self.kernels is None else {"kernels": self.kernels.report()}
-        return {
-            "calls": calls,
-            "tokens": tokens,
-            "tokens_past_end": past_end,
-            "waits": waits,
-            "decoders": [decoder.report() for decoder in decoders],
-            "left_alone": dict(self.left_alone),
-            **extra,
-        }
+        decoders = [decoder.report() for decoder in list(self.decoders.values())]
+        return {**self.counts, "decoders": decoders, "left_alone": dict(self.left_alone), **extra}
 
     # -- which calls to serve -----------------------------------------------------------------------------
 

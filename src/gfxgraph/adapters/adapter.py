@@ -61,15 +61,6 @@ class GraphedObject:
             raise AttributeError(name)
         return getattr(getattr(self, self.inner), name)
 
-    @staticmethod
-    def tell(reason: str, kind: str = "fallback", op: str = "", level: int = logging.WARNING) -> None:
-        """Count an event of this process, and log it the first time; log it where nothing is counted."""
-        state = process.current()
-        if state is not None:
-            state.report(kind, reason, op, level=level)
-        else:
-            process.log.log(level, "%s", reason)
-
 
 class OwnMethods:
     """An engine's object with the methods that an adapter has replaced; holds it weakly."""
@@ -114,11 +105,6 @@ class Adapter(ABC):
         """The engine's version, "" if it is not installed."""
         return installed_version(self.module)
 
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """The engine's modules in which it replaces something."""
-        return tuple(self.needs)
-
     def available(self) -> bool:
         """True if the engine is installed and, as far as is known yet, has what is needed."""
         return bool(self.version()) and self.name not in _refused.values()
@@ -137,14 +123,14 @@ class Adapter(ABC):
         Raises:
             ActivationError: `engine_missing`, `engine_layout`; nothing is changed then.
         """
-        self._install(self.parts)
+        self._install(list(self.needs))
 
     def install_when_imported(self) -> None:
         """Install each part as soon as the engine imports it, or now if it has.
 
         A refusal is then only a warning, and counted: the engine's graphs still run on the bridge.
         """
-        for part in self.parts:
+        for part in self.needs:
             then = partial(self._install_or_warn, part)
             module = sys.modules.get(part)
             if module is not None and not getattr(module.__spec__, "_initializing", False):
@@ -166,7 +152,7 @@ class Adapter(ABC):
 
         Args:
             undo: makes replacements and records the originals.
-            part: the module, one of ``parts``.
+            part: the module, one of ``needs``.
         """
 
     def _install(self, parts: Sequence[str]) -> None:

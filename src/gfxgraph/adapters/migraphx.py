@@ -36,7 +36,7 @@ from gfxgraph.config import Config
 from gfxgraph.core.replaced import Replaced
 from gfxgraph.errors import GfxGraphFault
 from gfxgraph.hardware.software import migraphx_available
-from gfxgraph.process import bridge
+from gfxgraph.process import bridge, process
 
 __all__ = ["ADAPTER", "GraphedProgram", "migraphx_available"]
 
@@ -187,7 +187,7 @@ class GraphedProgram(GraphedObject):
         if not self.why_eager:
             self.why_eager = reason
             self._graphs.clear()
-            self.tell(f"a MIGraphX program runs eagerly: {reason}")
+            process.tell("fallback", f"a MIGraphX program runs eagerly: {reason}")
         return plain()
 
     # -- capture ----------------------------------------------------------------------------------------
@@ -202,9 +202,8 @@ class GraphedProgram(GraphedObject):
             self._n_failed += 1  # what a library creates on first use exists by the next attempt
             if self._n_failed >= MOST_TRIES:
                 return self._fall_back(f"it cannot be captured ({why_not})", lambda: result)
-            self.tell(
-                f"a MIGraphX program could not be captured; it is tried once more ({why_not})", level=logging.INFO
-            )
+            why = f"a MIGraphX program could not be captured; it is tried once more ({why_not})"
+            process.tell("fallback", why, level=logging.INFO)
             return result
         self._graphs[_key(params)] = captured
         if captured.n_unchecked:

@@ -2,19 +2,19 @@
 
 The CUDA and ROCm providers have graphs of their own, off by default. They need three things that
 ``session.run`` does not provide: one size per graph, the same memory at every run, and an option whose name differs
-by provider and build. A ``GraphedSession`` has the same ``run`` as an ``InferenceSession``, and underneath: IOBinding
-with fixed buffers for each set of shapes, and the option, if the build has it. Nothing is padded: whether a model's
+by provider. A ``GraphedSession`` has the same ``run`` as an ``InferenceSession``, and underneath: IOBinding
+with fixed buffers for each set of shapes, and the option. Nothing is padded: whether a model's
 rows depend on each other cannot be known here, and the program that makes the batches can pad them.
 
-Where first replays are validated, they are compared with the same call without a graph. If results differ, or a bound
-run fails, the model runs from then on as ``InferenceSession.run`` does, with that reason. If a build has no graphs,
-everything else still applies, as for the CPU provider.
+Where first replays are validated, they are compared with the same call without a graph. If results differ, a bound
+run fails, or a build or a provider has no graphs, the session runs from then on as ``InferenceSession.run`` does,
+with that reason.
 
 Source: onnxruntime 1.31.1's Python package; ``enable_cuda_graph`` and ``gpu_graph_id`` as its documentation and
 onnxruntime_run_options_config_keys.h say; ``enable_hip_graph`` in onnxruntime-rocm 1.22.2, the last with that
 provider. ``migraphx_hip_graph_enable`` of ROCm's builds stays off: MIGraphX launches parts of workgroups, and HIP 7's
-graphs run whole ones (tests/emulator/scenarios.py). Run here: the CPU provider; the ROCm provider on AMD's emulator;
-the others as stand-ins only.
+graphs run whole ones (tests/emulator/scenarios.py). Run here: the ROCm provider on AMD's emulator; the others as
+stand-ins only.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from gfxgraph.config import Activation, Config
 from gfxgraph.core.replaced import Replaced
 from gfxgraph.errors import first_line
 from gfxgraph.hardware import defect_environment, defects
+from gfxgraph.process import process
 
 MOST_SHAPES = 16
 """Most sets of input shapes with buffers and a graph each; calls of further ones run without."""
@@ -40,29 +41,13 @@ _NONE = {"MIGraphXExecutionProvider": "MIGraphX launches parts of workgroups, wh
 _RELATIVE = {"float16": 1e-2, "float32": 2e-4, "float64": 1e-10}
 
 
-@dataclass(frozen=True, slots=True)
-class Provider:
-    """How to enable graphs for one provider.
-
-    Attributes:
-        option: the name of its provider option; "" if its graphs are not used.
-        device, vendor: what its buffers are allocated on.
-        from_arrays: it allocates only from an array to copy.
-    """
-
-    option: str = ""
-    device: str = "cpu"
-    vendor: int = -1
-    from_arrays: bool = False
-
-
-PROVIDERS = {
-    "MIGraphXExecutionProvider": Provider("", "gpu", 0x1002),
-    "ROCMExecutionProvider": Provider("enable_hip_graph", "cuda", from_arrays=True),
-    "CUDAExecutionProvider": Provider("enable_cuda_graph", "cuda"),
-    "CPUExecutionProvider": Provider(),
+OPTIONS = {
+    "MIGraphXExecutionProvider": "",
+    "ROCMExecutionProvider": "enable_hip_graph",
+    "CUDAExecutionProvider": "enable_cuda_graph",
+    "CPUExecutionProvider": "",
 }
-"""In order of preference."""
+"""The option of each provider that enables its graphs, in order of preference; "": its graphs are not used."""
 
 
 @dataclass(slots=True)
@@ -78,7 +63,7 @@ class BoundRun:
 
 
 class GraphedSession(GraphedObject):
-    """An ONNX Runtime session that runs on fixed buffers, as a graph if its provider can.
+    """An ONNX Runtime session that runs as graphs, on fixed buffers, if its provider can.
 
     Args:
         model: path, bytes, as ``InferenceSession`` takes them.
@@ -108,16 +93,12 @@ class GraphedSession(GraphedObject):
         self._class = (ort or import_module("onnxruntime.capi.onnxruntime_inference_collection")).InferenceSession
         self._failures = _failures(self._ort)
         self._model, self._more = model, {**more, "sess_options": sess_options}
-        self._plain: Any = None
         self._asked: list[Any] = list(providers) if providers is not None else _best(self._ort)
         if provider_options:
             self._asked = list(zip(self._asked, provider_options))
         self.counts: Counter[str] = Counter()
-        self.fallbacks: Counter[str] = Counter()
         self.why_no_graph = ""
         """Why the provider's graphs are off; "" while they are on."""
-        self.why_exact = ""
-        """Why every run uses its own memory; "" while fixed buffers are used."""
         self._made: dict[Any, BoundRun] = {}
         self._n_checks = _n_checks()
         self.session = self._open(graphs)
@@ -129,18 +110,19 @@ class GraphedSession(GraphedObject):
 
         With the caller's own run options, the session runs as without us.
         """
-        self.counts["run_count"] += 1
         is_plain = run_options is None and all(hasattr(v, "shape") and hasattr(v, "dtype") for v in feeds.values())
-        key = tuple((name, feeds[name].shape, feeds[name].dtype.str) for name in sorted(feeds)) if is_plain else ()
-        if self.why_exact or not is_plain:
-            results = self._exactly(feeds, run_options)
-        elif key not in self._made and len(self._made) >= MOST_SHAPES:
+        if self.why_no_graph or not is_plain:
+            if run_options is None and not self.why_no_graph:
+                run_options = self._options(NO_GRAPH)
+            return list(self.session.run(output_names, feeds, run_options))
+        self.counts["run_count"] += 1
+        key = tuple((name, feeds[name].shape, feeds[name].dtype.str) for name in sorted(feeds))
+        if key not in self._made and len(self._made) >= MOST_SHAPES:
             self._note(f"{MOST_SHAPES} sets of shapes have a graph; others run without: pad to fewer sizes")
             results = self._exactly(feeds)
         else:
             results = self._bound(key, feeds)
-        wanted = self._names if output_names is None else output_names
-        return [results[name] for name in wanted]
+        return [results[name] for name in (self._names if output_names is None else output_names)]
 
     def why(self) -> str:
         """The provider, whether graphs are on and why, and for how many sets of shapes."""
@@ -148,14 +130,11 @@ class GraphedSession(GraphedObject):
         return f"{self.provider}, {graphs}; {len(self._made)} sets of shapes"
 
     def stats(self) -> dict[str, Any]:
-        """Counts of this session; ``shapes`` are the runs of each set of shapes."""
+        """Counts of this session, while its graphs are on; ``shapes`` are the runs of each set of shapes."""
         return {
             "provider": self.provider,
-            "graphs": not self.why_no_graph,
             "why_no_graph": self.why_no_graph,
-            **{name: self.counts[name] for name in ("run_count", "exact_run_count", "validations")},
-            "fallback_count": self.fallbacks.total(),
-            "fallbacks": dict(self.fallbacks),
+            **{name: self.counts[name] for name in ("run_count", "validations", "fallback_count")},
             "shapes": {str([list(shape) for _, shape, _ in key]): made.n_runs for key, made in self._made.items()},
         }
 
@@ -164,48 +143,39 @@ class GraphedSession(GraphedObject):
     def _open(self, graphs: bool) -> Any:
         """Open the session, with the graph option of its first provider if the build accepts it."""
         name, options = _parts(self._asked[0])
-        provider = PROVIDERS.get(name, Provider())
-        if not graphs or not provider.option:
-            self.why_no_graph = "not asked for" if provider.option else _NONE.get(name, f"{name} has no graphs")
-            return self._without_graphs()
-        asked = [(name, {**options, provider.option: "1"}), *self._asked[1:]]
+        option = OPTIONS.get(name, "")
+        if not graphs or not option:
+            self.why_no_graph = "not asked for" if option else _NONE.get(name, f"{name} has no graphs")
+            return self._make(self._asked)
         session = why = None
         try:
-            session = self._make(asked)
+            session = self._make([(name, {**options, option: "1"}), *self._asked[1:]])
         except self._failures as error:
-            why = f"the session could not be made with {provider.option} ({first_line(error)})"
+            why = f"the session could not be made with {option} ({first_line(error)})"
         if session is not None and session.get_providers()[0] != name:
             self.why_no_graph = f"{name} is not in this build"
-        elif session is not None and provider.option not in session.get_provider_options().get(name, {}):
-            why = f"this build of {name} does not have the option {provider.option}"
+        elif session is not None and option not in session.get_provider_options().get(name, {}):
+            why = f"this build of {name} does not have the option {option}"
         if why:
             self.why_no_graph = why
             self._note(f"ONNX Runtime's graphs are off: {why}")
-        return self._without_graphs() if session is None else session
+        return self._make(self._asked) if session is None else session
 
     def _make(self, providers: Sequence[Any]) -> Any:
         return self._class(self._model, providers=list(providers), **self._more)
 
-    def _only_exactly(self, reason: str) -> None:
+    def _give_up(self, reason: str) -> None:
         """Run like ``InferenceSession.run`` from now on."""
-        self.why_exact = self.why_no_graph = reason
+        self.why_no_graph = reason
         self._made.clear()
-        self.session = self._without_graphs()
+        self.session = self._make(self._asked)
         self._note(f"ONNX Runtime: {reason}; it runs without a graph")
 
     # -- running ------------------------------------------------------------------------------------------
 
-    def _exactly(self, feeds: Mapping[str, Any], run_options: Any = None) -> dict[str, Any]:
+    def _exactly(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Run with its own memory, without a graph."""
-        self.counts["exact_run_count"] += 1
-        if run_options is None and not self.why_no_graph:
-            run_options = self._options(NO_GRAPH)
-        return dict(zip(self._names, self.session.run(self._names, dict(feeds), run_options)))
-
-    def _without_graphs(self) -> Any:
-        if self._plain is None:
-            self._plain = self._make(self._asked)
-        return self._plain
+        return dict(zip(self._names, self.session.run(self._names, dict(feeds), self._options(NO_GRAPH))))
 
     def _bound(self, key: Any, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Run on the buffers of these shapes; the first times, where replays are validated, beside a plain run."""
@@ -219,7 +189,7 @@ class GraphedSession(GraphedObject):
             results = {name: value.numpy().copy() for name, value in made.outputs.items()}
         except self._failures as error:
             right = self._exactly(feeds)  # first: wrong inputs raise here
-            self._only_exactly(f"a run on fixed buffers failed ({first_line(error)})")
+            self._give_up(f"a run on fixed buffers failed ({first_line(error)})")
             return right
         made.n_runs += 1
         if not made.n_unchecked:
@@ -228,13 +198,12 @@ class GraphedSession(GraphedObject):
         right = self._exactly(feeds)
         self.counts["validations"] += 1
         if worst := _worst(results, right):
-            self._only_exactly(f"a run on fixed buffers gives different results ({worst})")
+            self._give_up(f"a run on fixed buffers gives different results ({worst})")
         return right
 
     def _bind(self, key: Any, feeds: Mapping[str, Any]) -> BoundRun:
         # Outputs take the shapes that the model gives them: found by one run without buffers.
         found = self._exactly(feeds)
-        self.counts["exact_run_count"] -= 1
         if not all(hasattr(array, "dtype") for array in found.values()):
             raise RuntimeError("an output is not a tensor")
         inputs = {name: self._value(array) for name, array in feeds.items()}
@@ -244,23 +213,14 @@ class GraphedSession(GraphedObject):
             binding.bind_ortvalue_input(name, value)
         for name, value in outputs.items():
             binding.bind_ortvalue_output(name, value)
-        options = None if self.why_no_graph else self._options(str(len(self._made) + 1))
-        checks = 0 if self.why_no_graph else self._n_checks
-        made = self._made[key] = BoundRun(binding, options, inputs, outputs, checks)
+        options = self._options(str(len(self._made) + 1))
+        made = self._made[key] = BoundRun(binding, options, inputs, outputs, self._n_checks)
         return made
 
     # -- small things ---------------------------------------------------------------------------------------
 
     def _value(self, array: Any) -> Any:
-        provider = PROVIDERS.get(self.provider, Provider())
-        if provider.from_arrays:
-            return self._ort.OrtValue.ortvalue_from_numpy(array, provider.device, 0)
-        place = {"vendor_id": provider.vendor} if provider.vendor != -1 else {}
-        make = self._ort.OrtValue.ortvalue_from_shape_and_type
-        try:
-            return make(list(array.shape), array.dtype.type, provider.device, 0, **place)
-        except TypeError as error:  # an older build, which takes no vendor
-            raise RuntimeError(f"no buffers on {provider.device}: {error}") from error
+        return self._ort.OrtValue.ortvalue_from_numpy(array, "cuda", 0)  # so both providers call their device
 
     def _options(self, graph_id: str) -> Any:
         options = self._ort.RunOptions()
@@ -268,8 +228,8 @@ class GraphedSession(GraphedObject):
         return options
 
     def _note(self, reason: str) -> None:
-        self.fallbacks[reason] += 1
-        self.tell(reason, op="onnxruntime")
+        self.counts["fallback_count"] += 1
+        process.tell("fallback", reason, "onnxruntime")
 
 
 class OnnxruntimeAdapter(Adapter):
@@ -286,7 +246,6 @@ class OnnxruntimeAdapter(Adapter):
                 NeededName(f"InferenceSession.{name}")
                 for name in ("io_binding", "get_provider_options", "get_providers")
             ),
-            NeededName("OrtValue.ortvalue_from_shape_and_type", takes="shape element_type device_type device_id"),
             NeededName("OrtValue.ortvalue_from_numpy", takes="device_type device_id"),
             *(NeededName(f"OrtValue.{name}") for name in ("numpy", "update_inplace")),
             *(NeededName(f"IOBinding.bind_ortvalue_{name}") for name in ("input", "output")),
@@ -303,9 +262,9 @@ class OnnxruntimeAdapter(Adapter):
 
 
 def _best(ort: Any) -> list[str]:
-    """The first of our providers that the build has, followed by the CPU."""
+    """The first of the known providers that the build has, followed by the CPU."""
     available = ort.get_available_providers()
-    found = [name for name in PROVIDERS if name in available]
+    found = [name for name in OPTIONS if name in available]
     return [found[0], *(["CPUExecutionProvider"] if found[0] != "CPUExecutionProvider" else [])]
 
 

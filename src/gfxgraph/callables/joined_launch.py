@@ -26,8 +26,8 @@ from torch import Tensor
 from gfxgraph.callables.arena import arena_of, kind_and_line
 from gfxgraph.callables.inputs import copy_all, is_one_copy
 from gfxgraph.capture.undo import is_interrupt
-from gfxgraph.driver.runtime_calls import Copies, CopyKernel, GraphDriver
-from gfxgraph.driver.small_copies import MOST
+from gfxgraph.driver.graphs import GraphDriver
+from gfxgraph.driver.small_copies import MOST, CopyKernel, PreparedCopies
 from gfxgraph.errors import DriverError
 
 if TYPE_CHECKING:
@@ -50,10 +50,10 @@ class CopyLaunches:
 
     def __init__(self, state: Process, stream: int) -> None:
         self._state = state
-        self._copies: list[Copies] = []
+        self._copies: list[PreparedCopies] = []
         self.stream = stream
 
-    def prepare(self, kernel: CopyKernel, parts: Sequence[tuple[int, int, int]]) -> Copies:
+    def prepare(self, kernel: CopyKernel, parts: Sequence[tuple[int, int, int]]) -> PreparedCopies:
         made = kernel.prepare(parts, self.stream)
         self._copies.append(made)
         return made

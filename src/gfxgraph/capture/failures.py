@@ -36,7 +36,7 @@ from gfxgraph.capture.state import CaptureState
 from gfxgraph.capture.undo import hush, is_interrupt
 from gfxgraph.core.tape import where_of
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
-from gfxgraph.driver.runtime_calls import GraphDriver
+from gfxgraph.driver.graphs import GraphDriver
 from gfxgraph.errors import CaptureError, DriverError, first_line
 from gfxgraph.process import process
 from gfxgraph.types import CaptureStatus

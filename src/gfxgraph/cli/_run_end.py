@@ -1,4 +1,4 @@
-"""What ``gfxgraph run`` says when its program has ended: one line, and statistics, a page where asked for.
+"""What ``gfxgraph run`` says when its program has ended: one line, and a page where asked for.
 
 Every process leaves its statistics in a folder of the run as it ends; with ``--report`` also what it captured. The
 program's own status is the status.
@@ -33,33 +33,18 @@ class RunEnd:
     def __init__(self, folder: Path, environment: Mapping[str, str], page: str | None) -> None:
         self.folder, self.page = folder, page
         self.lang = config.language_of(environment)
-        self.stats_to = environment.get(stats_file.VARIABLE, "")
         self.environment = {**environment, stats_file.VARIABLE: str(folder / "stats")}
         if page:
             self.environment["GFXGRAPH_REPORT"] = str(folder)
 
     def tell(self, status: int, *, is_quiet: bool, as_json: bool, is_guarded: bool) -> int:
         """Say how the run ended, write what was asked for; return the status to end with."""
-        lines = _lines(self.folder / "stats")
-        self._hand_on(lines)
-        rows = [json.loads(line)["stats"] for line in lines]
+        rows = [json.loads(line)["stats"] for line in _lines(self.folder / "stats")]
         result = self._write_page(status) if self.page else status
         if not is_quiet:
             told = run_line.told(status, rows, is_guarded, self.lang == "zh")
             click.echo(json.dumps(told, ensure_ascii=False) if as_json else _short(visible(told["line"])), err=True)
         return result
-
-    def _hand_on(self, lines: list[str]) -> None:
-        """Give the statistics to where the user wanted them."""
-        for line in lines if self.stats_to else ():
-            if self.stats_to == stats_file.TO_STDERR:
-                click.echo(f"gfxgraph stats: {line}", err=True)
-                continue
-            try:
-                files.append(Path(self.stats_to), f"{line}\n")
-            except OSError as error:
-                click.echo(f"gfxgraph: statistics not written to {self.stats_to}: {error.strerror}", err=True)
-                return
 
     def _write_page(self, status: int) -> int:
         # lazily: a run without a report does without

@@ -14,10 +14,10 @@ from gfxgraph import config
 from gfxgraph.cli import _contract, _selftest
 from gfxgraph.diagnostics.render import visible
 from gfxgraph.hardware import checks, versions
-from gfxgraph.hardware.aside import Aside
 from gfxgraph.hardware.checks import CheckResult, CheckState, Site
 from gfxgraph.hardware.defect_environment import Environment, detect
 from gfxgraph.hardware.defects import Decisions, applicable, applies, decide, is_cured, rows
+from gfxgraph.hardware.time_limit import Aside
 
 _MARK = {CheckState.GREEN: ("ok  ", "green"), CheckState.AMBER: ("warn", "yellow"), CheckState.RED: ("FAIL", "red")}
 

@@ -23,7 +23,7 @@ import click
 from gfxgraph.cli import _contract, _run_end
 from gfxgraph.cli._contract import DEFAULT_PROFILE
 from gfxgraph.core.fault_report import HANG_LIMIT_S
-from gfxgraph.startup import stats_file, supervise
+from gfxgraph.startup import supervise
 from gfxgraph.startup.child_environment import program_environment
 from gfxgraph.startup.sanitizer import compute_sanitizer_cmd
 from gfxgraph.startup.torch_build import refuse_unsuitable
@@ -31,7 +31,6 @@ from gfxgraph.types import GuardTier, OnUnsafe
 
 DEFAULT_VALUES = {
     "--simulate": DEFAULT_PROFILE,
-    "--stats": stats_file.TO_STDERR,
     "--watch": f"{HANG_LIMIT_S:g}",
 }
 TAKE_VALUES = {"--on-unsafe", "--guard", "--guard-limit", "--report"}
@@ -41,7 +40,6 @@ VARIABLES = {
     "on_unsafe": "GFXGRAPH_ON_UNSAFE",
     "watch": "GFXGRAPH_WATCH",
     "guard": "GFXGRAPH_GUARD",
-    "stats": stats_file.VARIABLE,
 }
 """What each option sets for the program."""
 TIERS = ("0", "1", "2", "3", "safe", "localize", "deep")
@@ -71,7 +69,7 @@ class RunCommand(click.Command):
 def split(args: list[str], takes_value: set[str]) -> tuple[list[str], LaunchedProgram | None]:
     """Divide ``args`` into our options and the program: all that follows the first word that is no option.
 
-    ``--simulate`` and ``--stats`` may stand without a value, which then is filled in here: click would take
+    ``--simulate`` and ``--watch`` may stand without a value, which then is filled in here: click would take
     the script's name for it.
     """
     ours: list[str] = []
@@ -103,11 +101,6 @@ def split(args: list[str], takes_value: set[str]) -> tuple[list[str], LaunchedPr
 )
 @click.option("--validate", is_flag=True, help="Compare every graph's replays with eager execution.")
 @click.option("--debug", is_flag=True, help="Log every capture, replay and fallback.")
-@click.option(
-    "--stats",
-    metavar="[=FILE]",
-    help="Write each process's statistics when it ends: to stderr, or to FILE as one line of JSON per process.",
-)
 @click.option(
     "--preload",
     is_flag=True,
@@ -159,9 +152,7 @@ def command(
     program: LaunchedProgram | None = ctx.meta["gfxgraph.program"]
     if program is None:
         raise click.UsageError("nothing to run: name a script, -m MODULE, or -- COMMAND", ctx)
-    stats = given["stats"]
-    for written in (report_file, None if stats == stats_file.TO_STDERR else stats):
-        _contract.can_be_written(written, program=program.argv[0])
+    _contract.can_be_written(report_file, program=program.argv[0])
     given["guard"] = "3" if sanitizer else given["guard"]
     environment, settings = program_environment(wanted(given))
     argv = command_line(program)
@@ -195,8 +186,6 @@ def wanted(given: Mapping[str, Any]) -> dict[str, str]:
         value = given[name]
         if value is not None and value is not False and value != "":
             result[variable] = "1" if value is True else f"{value:g}" if isinstance(value, float) else value
-    if result.get(stats_file.VARIABLE, stats_file.TO_STDERR) != stats_file.TO_STDERR:
-        result[stats_file.VARIABLE] = str(Path(given["stats"]).absolute())
     return result
 
 

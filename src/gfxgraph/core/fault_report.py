@@ -19,11 +19,13 @@ HANG_LIMIT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class TensorUse:
-    """A tensor that a node touches.
+    """A tensor that a node touches, or that a capture reads from outside or leaves behind.
 
     Args:
-        role: ``input``, ``output`` or ``argument 3`` of a launch outside torch.
+        role: ``input``, ``output`` or ``argument 3`` of a launch outside torch; "" of a capture as a whole.
+        name: its name in the program; "" if no visible variable holds it.
         layout: shape, strides and dtype in one line.
+        place: "device", "pool" (memory of the graphs') or "host".
     """
 
     role: str
@@ -31,6 +33,7 @@ class TensorUse:
     layout: str
     address: int
     nbytes: int
+    place: str = "device"
 
     def __str__(self) -> str:
         name = f" `{self.name}`" if self.name else ""

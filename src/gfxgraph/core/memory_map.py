@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +41,6 @@ class Allocation:
         if not self.is_live:
             known.append("since freed")
         return ", ".join(known)
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class MemoryMap:

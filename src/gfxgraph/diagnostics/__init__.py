@@ -6,15 +6,15 @@ Stays out: torch, drivers, our own exceptions (`gfxgraph.errors` imports this ro
     catalogue/        the entries, one TOML file each, both languages
     entries.py        reads them
     index.py          every expression of the catalogue, compiled to automata
-    derived.py        files derived from the TOML, so that it need not be read and compiled at each start
+    derived_files.py  files derived from the TOML, so that it need not be read and compiled at each start
     scan.py           finds conditions in a stream of log lines
     kinds.py          what kind of line a line is (kinds.toml, components.toml, programs.toml)
-    gates.py          separates failures from text about failures and our own blocks, AMD's from other vendors'
+    mentions.py       separates failures from text about failures and our own blocks, AMD's from other vendors'
     statuses.py       status codes of HIP, HSA and the libraries
     codes/            those codes, one file a library
     situation.py      finds the GPU and system that a text comes from
     libraries.py      names the package that holds a missing file (libraries.toml)
-    lastresort.py     handles unknown errors: names the component
+    unknown_errors.py handles unknown errors: names the component
     explain.py        explains a code, a status, an exception, a text, a scan
     explanation.py    the answer: plain data, text, JSON
     render.py         an entry and its values as text

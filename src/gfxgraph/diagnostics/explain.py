@@ -88,7 +88,7 @@ def code_of(word: str) -> str:
 def conclude(scanner: Scanner, *, lang: str = "", family_of: FamilyOf = _no_family) -> Explanation:
     """Finish a scan and order what it found, the root cause first."""
     # lazily: explain must start fast
-    from gfxgraph.diagnostics import kinds, lastresort, situation
+    from gfxgraph.diagnostics import kinds, situation, unknown_errors
 
     scanner.finish()
     lines = [*scanner.context.values(), *(hit.text for hit in scanner.hits.values())]
@@ -96,7 +96,7 @@ def conclude(scanner: Scanner, *, lang: str = "", family_of: FamilyOf = _no_fami
     lang = lang or config.language_of()
     if not matches:
         return Explanation(lang=lang)
-    if lastresort.went_on(scanner.context, [(match.line, match.text) for match in matches]):
+    if unknown_errors.went_on(scanner.context, [(match.line, match.text) for match in matches]):
         return Explanation(lang=lang, warned=tuple(matches))
     archs = sorted(scanner.archs, key=lambda arch: -scanner.archs[arch])
     here = situation.read(lines, archs)
@@ -115,23 +115,23 @@ def conclude(scanner: Scanner, *, lang: str = "", family_of: FamilyOf = _no_fami
 def _matches(scanner: Scanner, lines: list[str]) -> list[Match]:
     """What was found, the root cause first, without what another vendor's devices or other lines explain."""
     # lazily: explain must start fast
-    from gfxgraph.diagnostics import gates, lastresort
+    from gfxgraph.diagnostics import mentions, unknown_errors
 
     hits = [hit for hit in scanner.hits.values() if hit.code not in scanner.refuted]
     ranks = names().ranks
     only_ends = all(hit.strength <= 0 or ranks[hit.code] >= _ENDS for hit in hits)
-    found = lastresort.find(scanner.context) if only_ends else None
+    found = unknown_errors.find(scanner.context) if only_ends else None
     if hits or found:
-        is_of_others = gates.is_of_others(lines)
+        is_of_others = mentions.is_of_others(lines)
         hits = [hit for hit in hits if hit.strength == 3 or not is_of_others(hit.code)]
-        if not any(map(gates.names_amd, lines)):
+        if not any(map(mentions.names_amd, lines)):
             hits = [hit for hit in hits if hit.strength > 0 or (hit.strength == 0 and hit.code not in _ANYBODYS)]
     hints = {hit.code: tuple(n for code, n in sorted(scanner.hints) if code == hit.code) for hit in hits}
     matches = [Match(hit.code, hit.text, hit.line, hit.count, hints[hit.code]) for hit in order(hits)]
     if found and all(ranks[match.code] >= _ENDS and match.line != found[1] for match in matches):
         component, line, text = found
-        code = lastresort.by_form(text)
-        unknown = Match(code or lastresort.CODE, text, line, 1, component=component, is_by_form=bool(code))
+        code = unknown_errors.by_form(text)
+        unknown = Match(code or unknown_errors.CODE, text, line, 1, component=component, is_by_form=bool(code))
         return [unknown, *matches]
     return matches
 

@@ -13,31 +13,28 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 from gfxgraph import config
-from gfxgraph.diagnostics.explain import explain
+from gfxgraph.diagnostics.explain import explain as plainly
 from gfxgraph.diagnostics.explanation import Explanation
 
-Explain = Callable[[BaseException], Explanation]
-
+explain: Callable[[BaseException], Explanation] = plainly
+"""Filled in by the hardware room, whose explanations know this machine."""
 _lock = threading.Lock()
 _undo: list[Callable[[], None]] = []
 _NEVER = (KeyboardInterrupt, SystemExit, GeneratorExit)
 
 
-def install_diagnostics(how: Explain = explain) -> Callable[[], None]:
-    """Explain uncaught ROCm errors from now on; a second call changes nothing.
+def install_diagnostics() -> Callable[[], None]:
+    """Explain uncaught ROCm errors from now on, in threads and asyncio too; a second call changes nothing.
 
     Covers ``sys.excepthook``, ``threading.excepthook`` and exceptions that asyncio logs because no
     one awaited them. GFXGRAPH_DIAG=0 makes it do nothing.
 
-    Args:
-        how: turns an exception into an explanation; the public name also knows this GPU.
-
     Returns:
-        A function that undoes everything.
+        What puts the hooks of before back.
     """
     with _lock:
         if not _undo and config.load().diag:
-            _undo[:] = (_hook(sys, how), _hook(threading, how), _watch_asyncio(how))
+            _undo[:] = (_hook(sys), _hook(threading), _watch_asyncio())
     return uninstall_diagnostics
 
 
@@ -48,14 +45,21 @@ def uninstall_diagnostics() -> None:
             _undo.pop()()
 
 
-def report(error: BaseException, file: TextIO | None = None, how: Explain = explain) -> Explanation:
-    """Write the explanation of ``error``, if there is one, to stderr (or ``file``); return it.
+def report(error: BaseException, file: TextIO | None = None) -> Explanation:
+    """Write the explanation of an error, where there is one.
 
     An exception that already carries its explanation as a note is not explained twice.
+
+    Args:
+        error: what was raised.
+        file: where to write; stderr where None.
+
+    Returns:
+        The explanation; its ``code`` is None where nothing is known.
     """
     if isinstance(error, _NEVER) or not config.load().diag:
         return Explanation()
-    found = how(error)
+    found = explain(error)
     text = _text(error, found)
     if text and text not in getattr(error, "__notes__", ()) and text not in str(error):
         (file or sys.stderr).write(f"\n{text}\n")
@@ -63,16 +67,19 @@ def report(error: BaseException, file: TextIO | None = None, how: Explain = expl
 
 
 @contextmanager
-def diagnose(label: str = "", how: Explain = explain) -> Iterator[None]:
-    """Explain errors in the block: the exception gets the explanation as a note.
+def diagnose(label: str = "") -> Iterator[None]:
+    """Explain what goes wrong in a ``with`` block: the exception gets the explanation as a note.
 
     Args:
-        label: what the block does; the note names it.
+        label: what the block does; the note begins with it.
+
+    Returns:
+        The context manager. The exception leaves the block unchanged but for the note.
     """
     try:
         yield
     except Exception as error:
-        _note(error, how, f"[{label}] " if label else "")
+        _note(error, f"[{label}] " if label else "")
         raise
 
 
@@ -81,16 +88,16 @@ def _text(error: BaseException, found: Explanation) -> str:
     return found.format() if found and not hasattr(error, "fields") else ""
 
 
-def _note(error: BaseException, how: Explain, label: str = "") -> None:
-    if config.load().diag and (text := _text(error, how(error))) and text not in getattr(error, "__notes__", ()):
+def _note(error: BaseException, label: str = "") -> None:
+    if config.load().diag and (text := _text(error, explain(error))) and text not in getattr(error, "__notes__", ()):
         error.add_note(label + text)
 
 
-def _hook(module: Any, how: Explain) -> Callable[[], None]:
+def _hook(module: Any) -> Callable[[], None]:
     before = module.excepthook
 
     def hook(*given: Any) -> None:
-        _quietly(given[1] if module is sys else given[0].exc_value, how)
+        _quietly(given[1] if module is sys else given[0].exc_value)
         before(*given)
 
     module.excepthook = hook
@@ -103,10 +110,10 @@ def _hook(module: Any, how: Explain) -> Callable[[], None]:
     return undo
 
 
-def _watch_asyncio(how: Explain) -> Callable[[], None]:
+def _watch_asyncio() -> Callable[[], None]:
     # The logger, not the event loop: it also serves other implementations of loops (uvloop).
     def see(record: logging.LogRecord) -> bool:
-        _quietly(record.exc_info[1] if record.exc_info else None, how)
+        _quietly(record.exc_info[1] if record.exc_info else None)
         return True
 
     logger = logging.getLogger("asyncio")
@@ -114,10 +121,10 @@ def _watch_asyncio(how: Explain) -> Callable[[], None]:
     return lambda: logger.removeFilter(see)
 
 
-def _quietly(error: BaseException | None, how: Explain) -> None:
+def _quietly(error: BaseException | None) -> None:
     """Explain without ever adding a second failure to the first."""
     try:
         if error is not None and not isinstance(error, _NEVER):
-            _note(error, how)
+            _note(error)
     except (OSError, ValueError, RuntimeError) as problem:
         logging.getLogger("gfxgraph").debug("could not explain %r: %s", error, problem)

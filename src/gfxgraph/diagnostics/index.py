@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from gfxgraph import files
-from gfxgraph.diagnostics import derived, kinds, statuses
+from gfxgraph.diagnostics import derived_files, kinds, statuses
 from gfxgraph.diagnostics.entries import FOLDER, LANGUAGES
 from gfxgraph.diagnostics.kinds import Item
 
@@ -86,7 +86,7 @@ def names() -> EntryNames:
         titles = {table["code"]: {lang: table[lang]["title"] for lang in LANGUAGES} for table in tables}
         return json.dumps([ranks, aliases, titles], ensure_ascii=False).encode()
 
-    return derived.load("names", VERSION, [FOLDER], make, lambda data: EntryNames(*files.parse_json(data)))
+    return derived_files.load("names", VERSION, [FOLDER], make, lambda data: EntryNames(*files.parse_json(data)))
 
 
 def _tables() -> list[dict[str, Any]]:
@@ -96,7 +96,7 @@ def _tables() -> list[dict[str, Any]]:
 @lru_cache(maxsize=1)
 def load() -> Index:
     """Return the index, from the derived file if that is current."""
-    return derived.load("catalogue", VERSION, [FOLDER, statuses.FOLDER, FOLDER.parent], _build, _understand)
+    return derived_files.load("catalogue", VERSION, [FOLDER, statuses.FOLDER, FOLDER.parent], _build, _understand)
 
 
 def _build() -> bytes:

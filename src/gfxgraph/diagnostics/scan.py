@@ -2,7 +2,7 @@
 
 Every expression of the catalogue is searched for at once (``index``): first in a whole block, then, only if something
 was found there, line by line. A long line is searched in overlapping windows. A line that was found counts only if it
-is a failure and not text about failures (``gates``), which its neighbours show too. The context of a
+is a failure and not text about failures (``mentions``), which its neighbours show too. The context of a
 failure (which GPU, which program, hints) is read from the head of the stream, its end, and around the
 first occurrence of each failure.
 """
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gfxgraph.diagnostics import gates, kinds
+from gfxgraph.diagnostics import kinds, mentions
 from gfxgraph.diagnostics.index import Index, load, names
 from gfxgraph.diagnostics.kinds import Item
 
@@ -119,7 +119,7 @@ class Scanner:
 
     def _search_lines(self, lines: list[bytes], first: int) -> None:
         """Search each line; the first one has this number."""
-        before = list(self._end)[-gates.LONGEST_SECTION :]
+        before = list(self._end)[-mentions.LONGEST_SECTION :]
         stream = [*before, *lines]
         for place, raw in enumerate(lines, len(before)):
             for window in _windows(raw):
@@ -141,7 +141,7 @@ class Scanner:
         if not seen:
             return
         # Of a window in a long line only the middle: the form of its ends means nothing.
-        if gates.is_said(text if len(raw) < _LONG else text[_OVERLAP : 2 * _OVERLAP]):
+        if mentions.is_said(text if len(raw) < _LONG else text[_OVERLAP : 2 * _OVERLAP]):
             self._judged[form] = []
             return
         is_frequent = all(code in self.hits and self.hits[code].count > _COUNTED_BLINDLY for code in seen)
@@ -174,10 +174,10 @@ class Scanner:
 
     def _only_said(self, stream: Sequence[bytes], place: int) -> bool:
         """Whether what is round this line shows that it mentions failures without being one."""
-        first = max(0, place - gates.LONGEST_SECTION)
-        near = [_text(other[:_LONGEST_NOTED]) for other in stream[first : place + gates.LONGEST_BLOCK]]
+        first = max(0, place - mentions.LONGEST_SECTION)
+        near = [_text(other[:_LONGEST_NOTED]) for other in stream[first : place + mentions.LONGEST_BLOCK]]
         at = place - first
-        return gates.in_own_block(near, at) or gates.in_prose(near, at)
+        return mentions.in_own_block(near, at) or mentions.in_prose(near, at)
 
     def _hit(self, code: str, text: str, number: int, strength: int) -> None:
         """Count a hit; of several lines the one that describes it best is shown."""
@@ -198,7 +198,7 @@ class Scanner:
                     self.refuted.add(item.code)
                 elif item.kind == "hint":
                     self.hints.add((item.code, item.number))
-                elif not gates.is_said(line):
+                elif not mentions.is_said(line):
                     self._parts.setdefault((item.code, item.number), (line, number))
             # A line that names many targets is a list of supported ones.
             named = dict.fromkeys(_ARCH.findall(line.lower()))
@@ -209,7 +209,7 @@ class Scanner:
     def _combine(self) -> None:
         numbers = sorted(self.context)
         texts = [self.context[number] for number in numbers]
-        ours = {number for at, number in enumerate(numbers) if gates.in_own_block(texts, at)}
+        ours = {number for at, number in enumerate(numbers) if mentions.in_own_block(texts, at)}
         self._parts = {key: part for key, part in self._parts.items() if part[1] not in ours}
         for code, sizes in self.index.n_combos.items():
             for combo, size in enumerate(sizes):

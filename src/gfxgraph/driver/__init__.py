@@ -7,10 +7,8 @@ Stays out: torch, policy, the user's tensors.
     runtime_functions.py  the functions that are called, with their signatures
     layouts.py       structs of the graph API
     table.py         the functions of one runtime; where a status becomes an exception
-    runtime_calls.py  the protocols that a driver and its parts satisfy
-    graphs.py        graph calls that HIP and CUDA answer alike; hip.py and cuda.py add the rest
+    graphs.py        GraphDriver: the graph calls that HIP and CUDA answer alike; hip.py and cuda.py add the rest
     params.py        a kernel node's launch: geometry, function, arguments
-    code_objects.py  argument layouts out of AMD code objects
     small_copies.py  several small copies in one launch; copies.ptx is that kernel for CUDA
     joined.py        a captured graph with copies before and after it, as one exec
     hiprtc.py        AMD's runtime compiler
@@ -24,42 +22,24 @@ from gfxgraph.driver import library
 from gfxgraph.driver.cuda import CudaDriver
 from gfxgraph.driver.hip import HipDriver
 from gfxgraph.driver.table import Table
-from gfxgraph.errors import DriverError
 
 if TYPE_CHECKING:
-    from gfxgraph.driver.graphs import RuntimeDriver
+    from gfxgraph.driver.graphs import GraphDriver
     from gfxgraph.driver.library import FoundLibrary
 
 
-def locate(backend: str | None = None, *, rocm_path: str | None = None) -> RuntimeDriver:
+def locate(backend: str) -> GraphDriver:
     """Return the driver for the runtime of this process.
 
     Args:
-        backend: "hip" or "cuda"; by default whichever is mapped, HIP before CUDA, and where none is
-            mapped whichever can be loaded.
-        rocm_path: where ROCm is installed, if that is known.
+        backend: "hip" or "cuda".
 
     Raises:
         DriverError: `driver_library_not_found`, with every place tried; `graph_api_missing`.
     """
-    if backend is not None:
-        return open_driver(library.find(backend, rocm_path=rocm_path))
-    for each in library.BACKENDS:
-        mapped = library.find_mapped(each)
-        if mapped is not None:
-            return open_driver(mapped)
-    tried: list[object] = []
-    for each in library.BACKENDS:
-        try:
-            return open_driver(library.find(each, rocm_path=rocm_path))
-        except DriverError as refusal:
-            if refusal.code != "driver_library_not_found":
-                raise
-            places = refusal.fields["tried"]
-            tried += places if isinstance(places, list) else [places]
-    raise DriverError("driver_library_not_found", library="libamdhip64.so or libcuda.so.1", tried=tried)
+    return open_driver(library.find(backend))
 
 
-def open_driver(found: FoundLibrary) -> RuntimeDriver:
+def open_driver(found: FoundLibrary) -> GraphDriver:
     """Return the driver over a library that is open."""
     return (HipDriver if found.backend == "hip" else CudaDriver)(Table(found))

@@ -6,28 +6,25 @@ process has one of it however many runtimes it carries.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from ctypes import byref, c_char_p, c_int, c_void_p
 
 from gfxgraph.driver import layouts
-from gfxgraph.driver.graphs import RuntimeDriver
+from gfxgraph.driver.graphs import GraphDriver
 from gfxgraph.driver.params import Layout
 from gfxgraph.driver.table import SUCCESS
 from gfxgraph.errors import DriverError
-from gfxgraph.types import CaptureStatus, NodeKind
+from gfxgraph.types import CaptureStatus
 
 
-class CudaDriver(RuntimeDriver):
+class CudaDriver(GraphDriver):
     name = "cuda"
     node_struct = layouts.CudaKernelNodeParams
+    node_kinds = layouts.CUDA_NODE_KINDS
 
     def _split_version(self) -> tuple[int, ...]:
         number = c_int()
         self.table.call("version", byref(number))
         return number.value // 1000, number.value % 1000 // 10
-
-    def _node_kinds(self) -> Mapping[int, NodeKind]:
-        return layouts.CUDA_NODE_KINDS
 
     def kernel_name(self, node: int) -> str:
         raw = self._raw_params(node)

@@ -1,7 +1,8 @@
-"""Graph calls that HIP and CUDA answer alike; hip.py and cuda.py add what differs.
+"""The calls that are made below torch, by whichever runtime is mapped in the process.
 
-Nothing here decides: a call is made, its status checked, its answer handed on. Handles are integers
-and are never looked into.
+What HIP and CUDA answer alike is here; hip.py and cuda.py add what differs, and simulator/driver.py answers for the
+simulated card. Nothing decides: a call is made, its status checked, its answer handed on. Handles are integers
+and are never looked into. Every method may raise ``gfxgraph.errors.DriverError``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from gfxgraph.driver import layouts
 from gfxgraph.driver import params as kernel_params
 from gfxgraph.driver.joined import JoinedExec, KernelCopyNode, Parts
 from gfxgraph.driver.params import KernelParams, Layout
-from gfxgraph.driver.small_copies import LoadedCopyKernel, pointer, relaxed
+from gfxgraph.driver.small_copies import CopyKernel, pointer, relaxed
 from gfxgraph.driver.table import SUCCESS, Table
 from gfxgraph.types import CaptureInfo, CaptureStatus, NodeKind
 
@@ -26,38 +27,56 @@ MODE_GLOBAL, MODE_THREAD_LOCAL, MODE_RELAXED = 0, 1, 2
 _ACTIVE_AT_ONE_NODE = 1 << 32 | 1
 
 
-class RuntimeDriver(ABC):
-    """`GraphDriver` over a function table, and what the native calls give beyond that protocol."""
+class GraphDriver(ABC):
+    """Graph calls of one GPU runtime, over its function table.
+
+    Attributes:
+        name: "hip", "cuda" or "sim".
+        version: hipRuntimeGetVersion or cuDriverGetVersion, split.
+        missing: names of methods that this runtime cannot serve; none is half done.
+    """
 
     name: str
     node_struct: type[Structure]
+    node_kinds: Mapping[int, NodeKind]
 
     def __init__(self, table: Table) -> None:
         self.table = table
         self.library = table.found.path
         self.version = self._split_version()
         self.missing = table.missing
-        self._kinds = self._node_kinds()
 
     @abstractmethod
     def _split_version(self) -> tuple[int, ...]: ...
 
     @abstractmethod
-    def _node_kinds(self) -> Mapping[int, NodeKind]: ...
-
-    @abstractmethod
-    def kernel_name(self, node: int) -> str: ...
+    def kernel_name(self, node: int) -> str:
+        """Name of a kernel node's function, mangled as the runtime has it; '' where it does not say."""
 
     @abstractmethod
     def param_layout(self, node: int) -> Layout | None:
         """(offset, nbytes) of each argument of ``node``'s kernel; None where the runtime does not say."""
 
     @abstractmethod
-    def abandon_capture(self, stream: int, *, end_was_refused: bool = False) -> None: ...
+    def abandon_capture(self, stream: int, *, end_was_refused: bool = False) -> None:
+        """Discard a capture, so that ``stream`` can be used again.
+
+        Args:
+            stream: where the capture began.
+            end_was_refused: EndCapture was called on this capture before, by torch for one, and
+                failed. HIP must not be asked to end it again, and does not tell.
+
+        The handle that a refused end returns is garbage and is never touched.
+        """
 
     # Captures ----------------------------------------------------------------------------------
 
     def frontier_reader(self, stream: int) -> Callable[[], int | tuple[int, ...]]:
+        """Return a prepared call giving the last node (or nodes) of ``stream``'s capture, 0 before the first.
+
+        Constant time on graphs of any length, where counting nodes is linear on some runtimes
+        (0.7 us against 2.8 us at 800 nodes, measured on an H200, CUDA 13.0).
+        """
         # This runs before and after every operation of a capture: no argument is converted, no object made.
         answers = (c_ulonglong * 2)()  # the status, an int, in bytes 4 to 7, and behind it the count
         first = POINTER(c_size_t)()
@@ -81,6 +100,7 @@ class RuntimeDriver(ABC):
         return frontier
 
     def capture_info(self, stream: int) -> CaptureInfo:
+        """State of ``stream``'s capture; never raises because a capture is invalidated."""
         status, capture_id, graph = c_int(), c_ulonglong(), c_void_p()
         answer = self.table.raw("capture_info")(stream, byref(status), byref(capture_id), byref(graph), None, None)
         if answer != SUCCESS:
@@ -99,6 +119,7 @@ class RuntimeDriver(ABC):
         return stream in (0, 1) and "IMPLICIT" in self.table.status_name(answer).upper()
 
     def begin_capture(self, stream: int, mode: int = MODE_THREAD_LOCAL) -> None:
+        """Begin a bare capture on ``stream``, without an allocator or generators attached to it."""
         self.table.call("begin_capture", stream, mode)
 
     def end_capture(self, stream: int) -> int:
@@ -118,15 +139,15 @@ class RuntimeDriver(ABC):
         """
         return self.table.raw("copy")
 
-    def copy_kernel(self, arch: str) -> LoadedCopyKernel:
-        """Load the kernel that copies several stretches of memory in one launch; raises as `LoadedCopyKernel`."""
-        return LoadedCopyKernel(self.table, arch)
+    def copy_kernel(self, arch: str) -> CopyKernel:
+        """Load the kernel that copies several stretches of memory in one launch; raises as `CopyKernel`."""
+        return CopyKernel(self.table, arch)
 
-    def add_copies(self, kernel: LoadedCopyKernel, graph: int, parts: Parts, after: Sequence[int]) -> int:
+    def add_copies(self, kernel: CopyKernel, graph: int, parts: Parts, after: Sequence[int]) -> int:
         """Add copies (to, from, nbytes) to ``graph`` as one node that runs after the nodes ``after``."""
         return self.copy_node(kernel, graph, parts, after).node
 
-    def copy_node(self, kernel: LoadedCopyKernel, graph: int, parts: Parts, after: Sequence[int]) -> KernelCopyNode:
+    def copy_node(self, kernel: CopyKernel, graph: int, parts: Parts, after: Sequence[int]) -> KernelCopyNode:
         """The same as a node whose addresses can be changed."""
         return KernelCopyNode(self, kernel, graph, parts, after)
 
@@ -134,7 +155,7 @@ class RuntimeDriver(ABC):
         """Return the call that launches ``graph_exec`` on the stream that ``stream`` then names; 0 or a refusal."""
         return functools.partial(self.table.undeclared("launch"), pointer(graph_exec), stream)
 
-    def joined(self, kernel: LoadedCopyKernel, graph: int, into: Parts, back: Parts, stream: int) -> JoinedExec:
+    def joined(self, kernel: CopyKernel, graph: int, into: Parts, back: Parts, stream: int) -> JoinedExec:
         """Put copies before and after ``graph`` in one graph exec; `JoinedExec` says what it raises."""
         return JoinedExec(self, kernel, graph, into, back, stream)
 
@@ -153,7 +174,7 @@ class RuntimeDriver(ABC):
     def node_kind(self, node: int) -> NodeKind:
         kind = c_int()
         self.table.call("node_type", node, byref(kind))
-        return self._kinds.get(kind.value, NodeKind.OTHER)
+        return self.node_kinds.get(kind.value, NodeKind.OTHER)
 
     def child_graph(self, node: int) -> int:
         """The graph inside a child-graph node; it stays the node's."""

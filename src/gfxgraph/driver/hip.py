@@ -1,33 +1,30 @@
 """`GraphDriver` over ``libamdhip64``.
 
-What HIP does differently, and this module knows: node numbers by version, kernels named by host stub
+What HIP does differently, and this module knows: kernels named by host stub
 or by function, argument layouts only from 7.11 on, and captures that fail without ending (below).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from ctypes import byref, c_int, c_void_p
 
 from gfxgraph.driver import layouts
-from gfxgraph.driver.graphs import MODE_RELAXED, RuntimeDriver
+from gfxgraph.driver.graphs import MODE_RELAXED, GraphDriver
 from gfxgraph.driver.params import Layout
 from gfxgraph.driver.table import SUCCESS
 from gfxgraph.errors import DriverError
-from gfxgraph.types import CaptureInfo, CaptureStatus, NodeKind
+from gfxgraph.types import CaptureInfo, CaptureStatus
 
 
-class HipDriver(RuntimeDriver):
+class HipDriver(GraphDriver):
     name = "hip"
     node_struct = layouts.HipKernelNodeParams
+    node_kinds = layouts.HIP_NODE_KINDS
 
     def _split_version(self) -> tuple[int, ...]:
         number = c_int()
         self.table.call("version", byref(number))
         return number.value // 10_000_000, number.value // 100_000 % 100, number.value % 100_000
-
-    def _node_kinds(self) -> Mapping[int, NodeKind]:
-        return layouts.hip_node_kinds(self.version)
 
     # Kernels -----------------------------------------------------------------------------------
 

@@ -26,11 +26,11 @@ from contextlib import suppress
 from ctypes import addressof, byref, c_void_p
 from typing import TYPE_CHECKING, Any
 
-from gfxgraph.driver.small_copies import THREADS, Arguments, LoadedCopyKernel, pointer
+from gfxgraph.driver.small_copies import THREADS, Arguments, CopyKernel, pointer
 from gfxgraph.errors import DriverError
 
 if TYPE_CHECKING:
-    from gfxgraph.driver.graphs import RuntimeDriver
+    from gfxgraph.driver.graphs import GraphDriver
 
 Parts = Sequence[tuple[int, int, int]]
 USE_NODE_PRIORITY = 8  # as torch instantiates; its other flag is about memory nodes, which no child may have
@@ -44,7 +44,7 @@ class KernelCopyNode:
     """
 
     def __init__(
-        self, driver: RuntimeDriver, kernel: LoadedCopyKernel, graph: int, parts: Parts, after: Sequence[int]
+        self, driver: GraphDriver, kernel: CopyKernel, graph: int, parts: Parts, after: Sequence[int]
     ) -> None:
         self._arguments = made = Arguments(parts)
         self.words = made.words
@@ -57,7 +57,7 @@ class KernelCopyNode:
         self.node = node.value or 0
         self.apply: Callable[[], int]
 
-    def belongs_to(self, driver: RuntimeDriver, graph_exec: int) -> None:
+    def belongs_to(self, driver: GraphDriver, graph_exec: int) -> None:
         """Bind ``apply`` to this exec."""
         call = driver.table.undeclared("exec_kernel_params")
         self.apply = functools.partial(call, pointer(graph_exec), pointer(self.node), byref(self._raw))

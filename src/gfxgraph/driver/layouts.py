@@ -70,25 +70,10 @@ _COMMON = (
 )
 _SEMAPHORES = (NodeKind.OTHER, NodeKind.OTHER)
 _MEMORY = (NodeKind.MEM_ALLOC, NodeKind.MEM_FREE)
-_SYMBOL_COPIES = (NodeKind.MEMCPY, NodeKind.MEMCPY)
 
 # 12 batch memory operation, 13 conditional.
 CUDA_NODE_KINDS = dict(enumerate(_COMMON + _SEMAPHORES + _MEMORY))
-
-
-def hip_node_kinds(version: tuple[int, ...]) -> dict[int, NodeKind]:
-    """Return hipGraphNodeType's meaning in ``version`` of HIP; absent numbers are `NodeKind.OTHER`.
-
-    The enum began at 1 up to 5.2, and was renumbered twice since. Read with the wrong table a kernel
-    looks like a copy, so this is the one place where a version decides.
-    """
-    if version < (5, 3):
-        # 9 is the one-dimensional copy, then the copies from and to a symbol.
-        return dict(enumerate((*_COMMON, NodeKind.MEMCPY, *_SYMBOL_COPIES), start=1))
-    if version < (5, 5):
-        return dict(enumerate(_COMMON + _SEMAPHORES + _SYMBOL_COPIES))
-    # 14 batch memory operation (6.4).
-    return dict(enumerate(_COMMON + _SEMAPHORES + _MEMORY + _SYMBOL_COPIES))
-
+# 12 and 13 are copies from and to a symbol, 14 a batch memory operation (6.4): as numbered since HIP 5.5.
+HIP_NODE_KINDS = dict(enumerate(_COMMON + _SEMAPHORES + _MEMORY + (NodeKind.MEMCPY, NodeKind.MEMCPY)))
 
 assert c_size_t(-1).value == 2**64 - 1, "the layouts here are those of 64-bit systems"

@@ -17,8 +17,6 @@ from pathlib import Path
 
 from gfxgraph.errors import DriverError
 
-BACKENDS = ("hip", "cuda")
-
 # Wheels may carry a hash in the name (libamdhip64-1a2b3c4d.so.7).
 _FILE_NAME = {
     "hip": re.compile(r"libamdhip64(-[0-9a-f]+)?\.so(\.\d+)*"),
@@ -30,7 +28,7 @@ _SONAMES = {
 }
 # Python packages that carry the runtime: torch's ROCm wheels, and AMD's own.
 _CARRIERS = {"hip": (("torch", "lib"), ("_rocm_sdk_core", "lib")), "cuda": ()}
-_PREFIXES = ("/opt/rocm", "/opt/rocm-*")
+_PREFIXES = ("opt/rocm", "opt/rocm-*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,7 @@ def read_maps() -> str:
         return ""  # no procfs: nothing can be known to be mapped
 
 
-def candidates(backend: str, rocm_path: str | None = None) -> Iterator[str]:
+def candidates(backend: str) -> Iterator[str]:
     """Yield what to hand to dlopen, best first, for a runtime that is not mapped yet."""
     names = _SONAMES[backend]
     if backend == "hip":
@@ -72,11 +70,9 @@ def candidates(backend: str, rocm_path: str | None = None) -> Iterator[str]:
         for package, folder in _CARRIERS[backend]:
             for root in _package_roots(package):
                 yield from (str(root / folder / name) for name in names)
-        prefixes = [Path(rocm_path)] if rocm_path else []
         for pattern in _PREFIXES:
-            prefixes += sorted(Path("/").glob(pattern.lstrip("/")), reverse=True)
-        for prefix in prefixes:
-            yield from (str(prefix / "lib" / name) for name in names)
+            for prefix in sorted(Path("/").glob(pattern), reverse=True):
+                yield from (str(prefix / "lib" / name) for name in names)
     yield from names
 
 
@@ -93,7 +89,7 @@ def find_mapped(backend: str, maps: str | None = None) -> FoundLibrary | None:
     return None
 
 
-def find(backend: str, *, rocm_path: str | None = None, maps: str | None = None) -> FoundLibrary:
+def find(backend: str, *, maps: str | None = None) -> FoundLibrary:
     """Return the runtime of ``backend``, loading it only where the process has none.
 
     Raises:
@@ -103,7 +99,7 @@ def find(backend: str, *, rocm_path: str | None = None, maps: str | None = None)
     if mapped is not None:
         return mapped
     tried = ["/proc/self/maps: not mapped"]
-    for name in candidates(backend, rocm_path):
+    for name in candidates(backend):
         if "/" in name and not Path(name).exists():
             tried.append(f"{name}: no such file")
             continue

@@ -18,8 +18,7 @@ class KernelParams:
     """How a kernel node launches its kernel.
 
     ``params`` holds each argument's bytes; None where the runtime does not tell how the arguments
-    are laid out, and then ``why_unknown`` says what is missing. A launch that passed one packed
-    buffer has it in ``packed``, known even where its layout is not.
+    are laid out, and then ``why_unknown`` says what is missing.
     """
 
     grid: Triple
@@ -27,7 +26,6 @@ class KernelParams:
     shared_nbytes: int
     func: int
     params: tuple[bytes, ...] | None
-    packed: bytes | None = None
     why_unknown: str = ""
 
 
@@ -53,7 +51,6 @@ def read(raw: Any, layout: Layout | None, why_unknown: str) -> KernelParams:
         shared_nbytes=raw.shared_nbytes,
         func=raw.func or 0,
         params=params,
-        packed=packed,
         why_unknown="" if params is not None else why_unknown,
     )
 

@@ -110,7 +110,7 @@ class PreparedCopies:
         self._config.stream = self._stream.value = stream
 
 
-class LoadedCopyKernel:
+class CopyKernel:
     """The kernel, loaded into the context that is current."""
 
     def __init__(self, table: Table, arch: str) -> None:

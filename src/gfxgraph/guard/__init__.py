@@ -6,8 +6,8 @@ Stays out: capturing itself; graphs without a guard do not depend on this folder
     level.py        which tier is in force
     layout.py       tier 1: tensors that own plain contiguous memory
     pointers.py     tier 1: pointers into freed memory
-    nodes.py        what each node of a graph is; layouts_of_kernels.py reads argument layouts that HIP does not
-    report
+    nodes.py        what each node of a graph is; layouts_of_kernels.py the argument layouts of Triton's that HIP
+                    does not report
     live_memory.py  the allocator's state; tensor_names.py the program's names for its tensors
     flight_recorder.py  tier 2: the file that outlives the process
     localize.py     tier 2: replay by node walk, and a fault's text

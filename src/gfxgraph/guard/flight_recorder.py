@@ -16,7 +16,7 @@ import mmap
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from gfxgraph import config, files
@@ -66,7 +66,7 @@ class FlightRecorder:
 
     def remember(self, allocations: Iterable[Allocation]) -> None:
         """Write which memory belongs to what."""
-        self._save(flight_page.MEMORY_FILE, [allocation.as_dict() for allocation in allocations])
+        self._save(flight_page.MEMORY_FILE, [asdict(allocation) for allocation in allocations])
 
     def running(self, graph: int, segment: int, node: int, n_nodes: int, replay: int) -> None:
         """Record that a node is about to run."""

@@ -7,7 +7,7 @@ Stays out: torch, driver calls, anything that could wake or hang a GPU.
     topology.py       GPUs as KFD describes them in sysfs
     access.py         whether this user may open the GPU
     software.py       installed torch, ROCm and kernel module, read from files
-    aside.py          a call that may hang, with a limit
+    time_limit.py     a call that may hang, with a limit
     versions.py       versions and ranges of them
     architectures.py  what is known of each gfx target (architectures.toml)
     device.py         the device that decisions are made for

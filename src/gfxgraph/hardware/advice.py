@@ -1,4 +1,4 @@
-"""Explanations that know this machine: the public ``explain``, ``diagnose`` and ``install_diagnostics``.
+"""Explanations that know this machine: the public ``explain``, which ``diagnostics/hooks.py`` uses, too.
 
 The diagnostics room says what an error means; this adds which GPU it means it for. The device is
 only looked up when something was recognised, and never through torch.
@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from gfxgraph import config
 from gfxgraph.diagnostics import explain as words
+from gfxgraph.diagnostics import hooks
 from gfxgraph.diagnostics.explanation import Explanation
 from gfxgraph.diagnostics.situation import APUS, Situation
 
@@ -45,6 +44,10 @@ def explain(subject: object, *, lang: str = "") -> Explanation:
         An Explanation; false where nothing was recognised. ``.format()`` is the text.
     """
     return _with_device(words.explain(subject, lang=lang, family_of=family_of))
+
+
+hooks.explain = explain
+diagnose, install_diagnostics, report = hooks.diagnose, hooks.install_diagnostics, hooks.report
 
 
 def conclude(scanner: Scanner, *, lang: str = "") -> Explanation:
@@ -120,49 +123,6 @@ def _this_system() -> set[str]:
     if Path("/.dockerenv").exists() or Path("/run/.containerenv").exists():
         conditions.add("container")
     return conditions
-
-
-def install_diagnostics() -> Callable[[], None]:
-    """Explain uncaught ROCm errors from now on, in threads and asyncio too.
-
-    Returns:
-        What puts the hooks of before back.
-    """
-    # lazily: explaining one line needs none of it
-    from gfxgraph.diagnostics import hooks
-
-    return hooks.install_diagnostics(explain)
-
-
-def report(error: BaseException, file: TextIO | None = None) -> Explanation:
-    """Write the explanation of an error, where there is one.
-
-    Args:
-        error: what was raised.
-        file: where to write; stderr where None.
-
-    Returns:
-        The explanation; its ``code`` is None where nothing is known.
-    """
-    # lazily: explaining one line needs none of it
-    from gfxgraph.diagnostics import hooks
-
-    return hooks.report(error, file, explain)
-
-
-def diagnose(label: str = "") -> AbstractContextManager[None]:
-    """Explain what goes wrong in a ``with`` block: the exception gets the explanation as a note.
-
-    Args:
-        label: what the block does; the note begins with it.
-
-    Returns:
-        The context manager. The exception leaves the block unchanged but for the note.
-    """
-    # lazily: explaining one line needs none of it
-    from gfxgraph.diagnostics import hooks
-
-    return hooks.diagnose(label, explain)
 
 
 def environment_report() -> str:

@@ -21,7 +21,7 @@ from gfxgraph.hardware.versions import may_match
 
 @dataclass(frozen=True, slots=True)
 class DefectRow:
-    """One defect. ``action`` holds fields of ``Decisions``, and ``env``/``advice`` for people."""
+    """One defect. ``action`` holds fields of ``Decisions``, and ``env``, ``advice`` and ``always`` for people."""
 
     id: str
     status: str
@@ -70,17 +70,12 @@ class Decisions:
         replay_timeout_s: after so long a replay is reported as hanging; None: never.
         fresh_stream_after_failure: never capture again on a stream where a capture failed.
         drain_watchdog: before a capture, wait until NCCL's watchdog has no event left to ask about.
-        gc_before_capture: collect no garbage during a capture.
-        check_after_each_op: compare capture state after every op; illegal calls are not reported.
-        inline_nested_replay: a replay inside a capture is captured anew, not launched.
         join_copies: wait, on the device, for host copies issued before a replay.
-        one_capture_at_a_time: serialize captures across threads.
         keep_graphs: do not destroy graph execs before the process ends.
         synchronize_after_destroy: synchronize the device after destroying a graph exec.
         destroy_before_exit: destroy graphs in order at exit, before the runtime unloads.
-        clean_after_failure: restore allocator routing and generators after a failed capture.
         node_walk_resets: launch with every node off between two sets of nodes that a walk enables.
-        host_functions, conditional_nodes, node_walk: may be used at all.
+        node_walk: may be used at all.
         inductor_graphs: "ours" where graphs that torch.compile is asked for must not be Inductor's; None: as asked.
         inductor: settings of Inductor in force while torch.compile compiles, where the user set nothing else.
         env: variables worth setting before the process starts.
@@ -96,17 +91,10 @@ class Decisions:
     replay_timeout_s: int | None = None
     fresh_stream_after_failure: bool = False
     drain_watchdog: bool = False
-    gc_before_capture: bool = False
-    check_after_each_op: bool = False
-    inline_nested_replay: bool = False
     join_copies: bool = False
-    one_capture_at_a_time: bool = False
     keep_graphs: bool = False
     synchronize_after_destroy: bool = False
     destroy_before_exit: bool = False
-    clean_after_failure: bool = False
-    host_functions: bool = True
-    conditional_nodes: bool = True
     node_walk: bool = True
     node_walk_resets: bool = False
     inductor_graphs: str | None = None
@@ -129,7 +117,6 @@ _MERGE: dict[str, Callable[[Any, Any], Any]] = {
     "update_budget": _least,
     "replay_timeout_s": _least,
     "inductor": lambda old, new: old | new,
-    "capture_error_mode": lambda old, new: new,  # rows only ever ask for thread_local
 }
 
 

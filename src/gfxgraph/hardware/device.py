@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from gfxgraph import config
 from gfxgraph.errors import ConfigError
@@ -14,6 +15,7 @@ from gfxgraph.hardware.topology import Gpu, gpus
 
 SIMULATED = "gfx1030"
 """What every HIP profile of the simulator imitates."""
+_FACTS = ("family", "wavefronts", "lds_kib", "matrix", "bf16", "fp8", "xnack")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,22 +102,18 @@ def _describe(arch: str, gpu: Gpu | None, source: str) -> DeviceInfo:
     known = architecture(arch)
     physical = gpu.arch if gpu else ""
     same = gpu is not None and physical == arch
+    facts: dict[str, Any] = {"lds_kib": gpu.lds_kib if gpu else 0, "support": "unknown architecture"}
+    if known:
+        facts = {name: getattr(known, name) for name in _FACTS} | {"support": known.support()}
     return DeviceInfo(
         arch=arch,
         name=(gpu.name if gpu and (same or source != "GFXGRAPH_ARCH") else "") or _names(known),
-        family=known.family if known else "",
         cu=gpu.cu if gpu else 0,
         wavefront=gpu.wavefront if gpu and same else known.wavefront if known else 0,
-        wavefronts=known.wavefronts if known else (),
         vram_bytes=gpu.vram_bytes if gpu else 0,
-        lds_kib=known.lds_kib if known else gpu.lds_kib if gpu else 0,
-        matrix=known.matrix if known else "",
-        bf16=known.bf16 if known else "",
-        fp8=known.fp8 if known else "",
-        xnack=known.xnack if known else False,
-        support=known.support() if known else "unknown architecture",
         source=source,
         physical_arch=physical,
+        **facts,
     )
 
 
@@ -131,9 +129,8 @@ def _from_torch(index: int) -> DeviceInfo:
     found = torch.cuda.get_device_properties(index)
     arch = str(getattr(found, "gcnArchName", "")).split(":")[0]
     if arch.startswith("gfx"):
-        described = _describe(arch, None, "torch")
-        values = asdict(described) | {"name": found.name, "cu": found.multi_processor_count}
-        return DeviceInfo(**{**values, "vram_bytes": found.total_memory, "physical_arch": arch})
+        seen = {"name": found.name, "cu": found.multi_processor_count, "vram_bytes": found.total_memory}
+        return replace(_describe(arch, None, "torch"), physical_arch=arch, **seen)
     return DeviceInfo(
         arch=f"sm_{found.major}{found.minor}",
         name=found.name,

@@ -17,7 +17,7 @@ from gfxgraph.config import Activation, Config
 from gfxgraph.core.locks import new_lock
 from gfxgraph.core.replaced import ABSENT, put_back
 from gfxgraph.driver import locate
-from gfxgraph.driver.runtime_calls import GraphDriver
+from gfxgraph.driver.graphs import GraphDriver
 from gfxgraph.errors import DriverError, check_settings
 from gfxgraph.hardware import defect_environment, defects
 from gfxgraph.process import process

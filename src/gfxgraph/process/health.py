@@ -50,7 +50,7 @@ def health_check() -> dict[str, Any]:
         "ok": False,
         "gpu": None,
         "rocm": None,
-        "native_bridge": _native_bridge(),
+        "native_bridge": _native.state().loads,
         "vram_total_mb": None,
         "vram_free_mb": None,
         "details": "",
@@ -94,13 +94,7 @@ def _smoke_test(torch: Any, report: dict[str, Any]) -> None:
     x.add_(3)
     graph.replay()
     if bool(torch.equal(y, (x * 2 + 1).relu())):
-        report["ok"] = True
-        report["details"] = "Graph capture/replay OK, output verified"
-        if not bridge.is_enabled():
-            report["details"] += " (the bridge is not enabled)"
+        off = "" if bridge.is_enabled() else " (the bridge is not enabled)"
+        report.update(ok=True, details=f"Graph capture/replay OK, output verified{off}")
     else:
         report["details"] = "the replay gave a different result than eager execution; gfxgraph doctor --why"
-
-
-def _native_bridge() -> bool:
-    return _native.state().loads

@@ -19,7 +19,8 @@ from gfxgraph.config import Config
 from gfxgraph.core.counters import Counters
 from gfxgraph.core.locks import free_in_child
 from gfxgraph.core.tape import where_of
-from gfxgraph.driver.runtime_calls import CopyKernel, GraphDriver
+from gfxgraph.driver.graphs import GraphDriver
+from gfxgraph.driver.small_copies import CopyKernel
 from gfxgraph.errors import GuardMismatch
 from gfxgraph.hardware.defects import Decisions
 
@@ -132,6 +133,14 @@ def require() -> Process:
     return _current
 
 
+def tell(kind: str, reason: str, op: str = "", level: int = logging.WARNING) -> None:
+    """Report an event; log it where nothing is counted."""
+    if _current is not None:
+        _current.report(kind, reason, op, level=level)
+    else:
+        log.log(level, "%s (%s)" if op else "%s", *filter(None, (reason, op)))
+
+
 def mismatch(code: str, **fields: object) -> GuardMismatch:
     """The error, counted, of a replay that finds what its capture assumed no longer so."""
     require().counters.add("guard_mismatch")
@@ -186,10 +195,7 @@ def attempt(step: Callable[[], object], what: str) -> None:
     except Exception as error:  # noqa: BLE001  # reported
         reason = f"{what}: {type(error).__name__}: {error}"
         with suppress(Exception):  # a program's log handler, say: the next round is not its
-            if _current is None:
-                log.warning("%s", reason)
-            else:
-                _current.report("round_failed", reason)
+            tell("round_failed", reason)
 
 
 def never_destroy(graph: object) -> None:

@@ -5,7 +5,7 @@ Stays out: capturing and replaying, the command line.
 
     inspection.py  a capture as plain data
     reading.py     reads one from a graph; inspect.py: from graphs, graphed callables, compiled regions
-    generated.py   the program's line behind one that torch generated
+    generated_lines.py  the program's line behind one that torch generated
     memory_use.py  where graph memory is, including what torch does not count
     check.py       finds the parts of a function that cannot be captured, in the simulator
     write_process_file.py  a process's data for ``gfxgraph run --report``

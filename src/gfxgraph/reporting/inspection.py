@@ -12,27 +12,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from gfxgraph.core.fault_report import TensorUse
 from gfxgraph.core.memory_budget import shown
 
 Triple = tuple[int, int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """A tensor that a capture reads from outside or leaves behind, or that a node uses.
-
-    Args:
-        name: its name in the program; "" if no visible variable holds it.
-        layout: shape, strides and dtype in one line.
-        place: "device", "pool" (memory of the graphs') or "host".
-    """
-
-    name: str
-    layout: str
-    nbytes: int
-    address: int
-    place: str = "device"
-    role: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +46,7 @@ class InspectedNode:
     is_triton: bool = False
     defined_at: str = ""
     after: tuple[int, ...] = ()
-    tensors: tuple[TensorInfo, ...] = ()
+    tensors: tuple[TensorUse, ...] = ()
 
     def __str__(self) -> str:
         on = ", ".join(tensor.layout for tensor in self.tensors)
@@ -118,8 +101,8 @@ class InspectedCapture:
     name: str
     where: str
     steps: tuple[InspectedStep, ...]
-    externals: tuple[TensorInfo, ...] = ()
-    outputs: tuple[TensorInfo, ...] = ()
+    externals: tuple[TensorUse, ...] = ()
+    outputs: tuple[TensorUse, ...] = ()
     pool: tuple[int, int] | None = None
     pool_nbytes: int = 0
     n_replays: int = 0
@@ -146,12 +129,6 @@ class InspectedCapture:
         known = [step.driver_nbytes for step in self.segments if step.driver_nbytes is not None]
         return sum(known) if known else None
 
-    @property
-    def share_with_line(self) -> float:
-        """The share of nodes with a known source line."""
-        nodes = self.nodes
-        return sum(1 for node in nodes if node.where) / len(nodes) if nodes else 1.0
-
     def text(self) -> str:
         """The capture as lines: its steps, its tensors, its most common kernels."""
         lines = [f"{i}. {step}" for i, step in enumerate(self.steps, 1)]
@@ -165,7 +142,7 @@ class InspectedCapture:
         return "\n".join(lines)
 
 
-def _total(tensors: tuple[TensorInfo, ...]) -> str:
+def _total(tensors: tuple[TensorUse, ...]) -> str:
     return shown(sum(tensor.nbytes for tensor in tensors))
 
 

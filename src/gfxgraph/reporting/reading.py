@@ -22,12 +22,13 @@ from gfxgraph.capture.replay.graph_tensors import Layout, pool_of, pool_ranges
 from gfxgraph.capture.replay.node_walk import raw_graph
 from gfxgraph.capture.replay.program import CallStep, HostStep, Program, ReadStep, ReplayStep, SegmentStep
 from gfxgraph.capture.replay.program import Step as ProgramStep
+from gfxgraph.core.fault_report import TensorUse
 from gfxgraph.errors import DriverError
 from gfxgraph.guard.nodes import SegmentNode, known_params, nodes_of
 from gfxgraph.guard.tensor_names import TensorNames, describe, layout_text, objects_of
 from gfxgraph.process import process
-from gfxgraph.reporting.generated import Sources
-from gfxgraph.reporting.inspection import InspectedCapture, InspectedNode, InspectedStep, TensorInfo
+from gfxgraph.reporting.generated_lines import Sources
+from gfxgraph.reporting.inspection import InspectedCapture, InspectedNode, InspectedStep
 from gfxgraph.reporting.rewrites import rewrite, why_unsafe
 from gfxgraph.types import NodeKind
 
@@ -147,7 +148,6 @@ def _node(at: int, node: SegmentNode, after: tuple[int, ...], sources: Sources, 
             grid, block, shared = params.grid, params.block, params.shared_nbytes
         except DriverError:
             pass  # this runtime does not report how its kernels are launched
-    uses = tuple(TensorInfo(use.name, use.layout, use.nbytes, use.address, role=use.role) for use in node.uses)
     defined = _triton_functions().get(node.kernel, "") if node.kind is NodeKind.KERNEL else ""
     return InspectedNode(
         index=at,
@@ -159,11 +159,11 @@ def _node(at: int, node: SegmentNode, after: tuple[int, ...], sources: Sources, 
         grid=grid,
         block=block,
         shared_nbytes=shared,
-        nbytes=sum(use.nbytes for use in uses),
+        nbytes=sum(use.nbytes for use in node.uses),
         is_triton=bool(defined) or node.kernel.startswith("triton_"),
         defined_at=defined,
         after=after,
-        tensors=uses if with_tensors else (),
+        tensors=tuple(node.uses) if with_tensors else (),
     )
 
 
@@ -211,25 +211,25 @@ def _triton_functions() -> dict[str, str]:
     return _triton_at[1]
 
 
-def _externals(program: Program, names: TensorNames | None) -> Iterator[TensorInfo]:
+def _externals(program: Program, names: TensorNames | None) -> Iterator[TensorUse]:
     for held in program.externals.values():
         if isinstance(held, Layout | Tensor):
             yield _info(names.of(held) if names is not None and isinstance(held, Tensor) else "", held)
 
 
-def _outputs(program: Program, names: TensorNames | None) -> Iterator[TensorInfo]:
+def _outputs(program: Program, names: TensorNames | None) -> Iterator[TensorUse]:
     for segment in program.segments:
         for value, place in segment.live:
             alive = value()
             yield _info(names.of(alive) if names is not None and alive is not None else "", place)
 
 
-def _info(name: str, held: Layout | Tensor) -> TensorInfo:
+def _info(name: str, held: Layout | Tensor) -> TensorUse:
     if isinstance(held, Layout):
         text = layout_text(held.size, held.stride, held.dtype)
-        return TensorInfo(name, text, held.span_nbytes, held.address, "pool")
+        return TensorUse("", name, text, held.address, held.span_nbytes, "pool")
     nbytes = held.numel() * held.element_size()
-    return TensorInfo(name, describe(held), nbytes, held.data_ptr(), "device" if held.is_cuda else "host")
+    return TensorUse("", name, describe(held), held.data_ptr(), nbytes, "device" if held.is_cuda else "host")
 
 
 # -- readable C++ names of kernels ------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from gfxgraph.capture import leaving
 from gfxgraph.config import Config
 from gfxgraph.diagnostics.render import without_secrets
 from gfxgraph.errors import GfxGraphError
-from gfxgraph.hardware.aside import LAST_S, Aside
+from gfxgraph.hardware.time_limit import LAST_S, Aside
 from gfxgraph.process import bridge, process
 from gfxgraph.process.health import stats
 from gfxgraph.reporting.inspect import inspect

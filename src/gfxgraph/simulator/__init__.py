@@ -8,7 +8,7 @@ CUDA graphs work in this process as in the profile's runtime, with its quirks; `
 installs nothing. Numbers come from torch's CPU kernels; times mean nothing.
 
     installation.py       installs the simulated card in torch, and removes it
-    core.py               the simulator object: one card, its memory, its runtime
+    card.py               the simulator object: one card, its memory, its runtime
     torch_device.py       makes torch's C++ believe in a "cuda" device
     torch_names.py        functions of ``torch._C`` that a CUDA build has
     torch_classes.py      bases for torch's streams, events, pools and CUDAGraph
@@ -39,7 +39,7 @@ from typing import Any
 import torch
 
 from gfxgraph.errors import SimulatorError
-from gfxgraph.simulator.core import Simulator
+from gfxgraph.simulator.card import Simulator
 from gfxgraph.simulator.driver import SimDriver
 from gfxgraph.simulator.installation import active, install
 from gfxgraph.simulator.planted_faults import Faults, WrongReplay

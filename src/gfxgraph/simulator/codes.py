@@ -15,22 +15,17 @@ import torch
 from gfxgraph.diagnostics import statuses
 
 INVALID_VALUE: Final = 1
-OUT_OF_MEMORY: Final = 2
 INVALID_CONTEXT: Final = 201
 ILLEGAL_STATE: Final = 401
 ILLEGAL_ADDRESS: Final = 700
 LAUNCH_FAILURE: Final = 719
-NOT_SUPPORTED: Final = 801
 CAPTURE_UNSUPPORTED: Final = 900
 CAPTURE_INVALIDATED: Final = 901
 CAPTURE_MERGE: Final = 902
 CAPTURE_UNMATCHED: Final = 903
 CAPTURE_UNJOINED: Final = 904
-CAPTURE_ISOLATION: Final = 905
 CAPTURE_IMPLICIT: Final = 906
-CAPTURED_EVENT: Final = 907
 CAPTURE_WRONG_THREAD: Final = 908
-EXEC_UPDATE_FAILURE: Final = 910
 
 # Codes that, planted at an operation of a capture, also end that capture.
 CAPTURE_CODES: Final = frozenset(range(CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD + 1))

@@ -1,4 +1,4 @@
-"""The simulator's GraphDriver.
+"""The GraphDriver of the simulated card.
 
 Enters: handles as integers.
 Stays out: torch's classes.
@@ -11,31 +11,35 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from gfxgraph.driver.joined import JoinedExec
+from gfxgraph.driver.graphs import MODE_THREAD_LOCAL, GraphDriver
 from gfxgraph.driver.params import KernelParams, Layout
 from gfxgraph.errors import DriverError
 from gfxgraph.simulator import codes
+from gfxgraph.simulator.card import Simulator
 from gfxgraph.simulator.copy_kernel import SimulatedCopyKernel, SimulatedCopyNode
-from gfxgraph.simulator.core import Simulator
 from gfxgraph.simulator.graph_nodes import ChildNode, Graph, GraphExec, RecordedNode
+from gfxgraph.simulator.profiles import MODES
 from gfxgraph.simulator.runtime import CallRefused, Stream
 from gfxgraph.types import CaptureInfo, CaptureStatus, NodeKind
 
 _T = TypeVar("_T")
 
 
-class SimDriver:
-    """Satisfies gfxgraph.driver.runtime_calls.GraphDriver."""
+class SimDriver(GraphDriver):
+    """Every call that is made below torch, by the simulator's objects."""
 
     name = "sim"
 
     def __init__(self, sim: Simulator) -> None:
         self._sim = sim
         self._device = sim.device
-        self.version: tuple[int, ...] = sim.profile.version
-        self.missing: frozenset[str] = frozenset()
+        self.version = self._split_version()
+        self.missing = frozenset()
         # Keeps graphs and graph execs made here alive until they are destroyed.
         self._made: dict[int, Graph | GraphExec] = {}
+
+    def _split_version(self) -> tuple[int, ...]:
+        return self._sim.profile.version
 
     def capture_info(self, stream: int) -> CaptureInfo:
         found = self._stream(stream)
@@ -77,6 +81,9 @@ class SimDriver:
         made, found = self._exec(graph_exec), self._node(node)
         self._belongs("hipGraphNodeGetEnabled", made, found)
         return node not in made.disabled
+
+    def param_layout(self, node: int) -> Layout | None:
+        return [(8 * i, 8) for i in range(len(self.node_params(node).params or ()))]
 
     def node_params(self, node: int, layout: Layout | None = None) -> KernelParams:
         """The address of each operand on the card as one argument; outputs come last."""
@@ -144,17 +151,12 @@ class SimDriver:
 
         return copy
 
-    def copy_kernel(self, arch: str) -> SimulatedCopyKernel:
+    def copy_kernel(self, arch: str) -> SimulatedCopyKernel:  # type: ignore[override]
         with self._answering("hipModuleLoadData"):
             self._device.check_below("load")
         return SimulatedCopyKernel(self)
 
-    def add_copies(
-        self, kernel: SimulatedCopyKernel, graph: int, parts: Sequence[tuple[int, int, int]], after: Sequence[int]
-    ) -> int:
-        return self.copy_node(kernel, graph, parts, after).handle
-
-    def copy_node(
+    def copy_node(  # type: ignore[override]
         self, kernel: SimulatedCopyKernel, graph: int, parts: Sequence[tuple[int, int, int]], after: Sequence[int]
     ) -> SimulatedCopyNode:
         node = SimulatedCopyNode(self, parts, tuple(self._node(before) for before in after))
@@ -181,19 +183,9 @@ class SimDriver:
 
         return launch
 
-    def joined(
-        self,
-        kernel: SimulatedCopyKernel,
-        graph: int,
-        into: Sequence[tuple[int, int, int]],
-        back: Sequence[tuple[int, int, int]],
-        stream: int,
-    ) -> JoinedExec:
-        return JoinedExec(self, kernel, graph, into, back, stream)
-
-    def begin_capture(self, stream: int) -> None:
+    def begin_capture(self, stream: int, mode: int = MODE_THREAD_LOCAL) -> None:
         with self._answering("hipStreamBeginCapture"):
-            self._device.begin_capture(self._stream(stream), "relaxed")
+            self._device.begin_capture(self._stream(stream), MODES[mode])
 
     def abandon_capture(self, stream: int, *, end_was_refused: bool = False) -> None:
         with self._answering("hipStreamEndCapture"):

@@ -12,19 +12,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
 
+from gfxgraph.simulator.random_state import ReplayDraw
 from gfxgraph.types import NodeKind
-
-
-class Draw(Protocol):
-    """The source of a drawing node's numbers; random_state.py."""
-
-    def draw(self, offset: int) -> torch.Generator: ...
-
 
 _handles = itertools.count(0x7F5100000000, 0x40)
 
@@ -49,7 +43,7 @@ class RecordedNode:
     input_slots: list[tuple[Any, Any]] = field(default_factory=list)
     target_slots: list[tuple[Any, Any]] = field(default_factory=list)
     outputs: list[torch.Tensor] = field(default_factory=list)
-    draw: Draw | None = None
+    draw: ReplayDraw | None = None
     offset: int = 0
     parents: tuple[RecordedNode, ...] = ()
     handle: int = field(default_factory=lambda: next(_handles))

@@ -19,7 +19,7 @@ from torch.utils._device import _device_constructors
 from gfxgraph.core.replaced import Replaced
 from gfxgraph.errors import SimulatorError
 from gfxgraph.simulator import process_group, profiles
-from gfxgraph.simulator.core import Simulator
+from gfxgraph.simulator.card import Simulator
 from gfxgraph.simulator.kernels import Kernels
 from gfxgraph.simulator.pinned_memory import factories_with_pinning, storage_constructor
 from gfxgraph.simulator.planted_faults import NODE_ENDINGS

@@ -33,7 +33,7 @@ from gfxgraph.simulator.runtime import CallRefused, Stream
 from gfxgraph.types import NodeKind
 
 if TYPE_CHECKING:
-    from gfxgraph.simulator.core import Simulator
+    from gfxgraph.simulator.card import Simulator
 
 _CPU_KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _TAKES_NUMBERS = frozenset({"add", "sub", "mul", "div", "floor_divide", "true_divide"})

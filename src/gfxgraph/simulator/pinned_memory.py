@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 if TYPE_CHECKING:
-    from gfxgraph.simulator.core import Simulator
+    from gfxgraph.simulator.card import Simulator
 
 _schemas = torch._C._jit_get_schemas_for_operator
 _FACTORIES: Final = ["tensor"] + [

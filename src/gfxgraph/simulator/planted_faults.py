@@ -45,7 +45,6 @@ class Faults:
     # Operation -> what happens when a graph runs it: one of NODE_ENDINGS.
     at_nodes: dict[str, str] = field(default_factory=dict)
     slow_launch_s: float = 0.0  # every graph launch takes this much longer
-    die_at_sticky: bool = False  # a sticky error ends the process like ROCr: SIGABRT
     calls: Counter[str] = field(default_factory=Counter)
     changed: Callable[[], None] = lambda: None  # the device rereads the plan only when told to
 

@@ -30,7 +30,7 @@ from gfxgraph.simulator.runtime import SimulatedEvent
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Work
 
-    from gfxgraph.simulator.core import Simulator
+    from gfxgraph.simulator.card import Simulator
 
 _NAMES: Final = (
     "allreduce_ allreduce_coalesced_ broadcast_ reduce_ allgather_ _allgather_base_ allgather_coalesced_ "

@@ -19,7 +19,7 @@ from gfxgraph.simulator.graph_nodes import RecordedNode
 from gfxgraph.types import CaptureStatus, NodeKind
 
 if TYPE_CHECKING:
-    from gfxgraph.simulator.core import Simulator
+    from gfxgraph.simulator.card import Simulator
     from gfxgraph.simulator.kernels import Kernels
 
 _CPU_KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)

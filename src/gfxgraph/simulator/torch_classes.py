@@ -26,7 +26,7 @@ from gfxgraph.simulator.runtime import CallRefused, SimulatedEvent, Stream, Stre
 from gfxgraph.types import CaptureStatus
 
 if TYPE_CHECKING:
-    from gfxgraph.simulator.core import Simulator
+    from gfxgraph.simulator.card import Simulator
 
 PoolId = tuple[int, int]
 CUDA_DEVICE_TYPE = 1
@@ -366,7 +366,7 @@ class SimCUDAGraphBase:
         self.sim.allocator.end_route(self._pool)
         self._graph = graph
         self._end_states()
-        self._draws = [node.draw for node in graph.nodes if isinstance(node.draw, ReplayDraw)]
+        self._draws = [node.draw for node in graph.nodes if node.draw is not None]
         if not graph.nodes:
             warnings.warn(_EMPTY, UserWarning, stacklevel=5)
 

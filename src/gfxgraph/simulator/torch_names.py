@@ -20,7 +20,7 @@ from gfxgraph.simulator.torch_classes import CUDA_DEVICE_TYPE, is_capturing
 
 if TYPE_CHECKING:
     from gfxgraph.simulator.allocator import PoolId
-    from gfxgraph.simulator.core import Simulator
+    from gfxgraph.simulator.card import Simulator
 
 
 _NOTHING_TO_DO: Final = (

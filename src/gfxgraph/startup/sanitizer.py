@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
-from pathlib import Path
 
 from gfxgraph import config
 from gfxgraph.errors import ActivationError
@@ -19,31 +18,16 @@ _NVIDIA_PLACES = ("/usr/local/cuda/bin/compute-sanitizer", "/opt/cuda/bin/comput
 _AGENT = "librocm-debug-agent.so.2"
 
 
-def compute_sanitizer_cmd(
-    argv: Sequence[str], *, tool: str = "memcheck", log: str | Path | None = None, platform: str | None = None
-) -> list[str]:
-    """The command that runs ``argv`` under the platform's memory checker.
-
-    Args:
-        tool: compute-sanitizer's: memcheck, racecheck, initcheck or synccheck.
-        log: file for its report; None writes it to the program's output.
-        platform: ``cuda`` or ``rocm``; by default the platform of the installed torch.
+def compute_sanitizer_cmd(argv: Sequence[str]) -> list[str]:
+    """The command that runs ``argv`` under the memory checker of the installed torch's platform.
 
     Raises:
         ActivationError: `sanitizer_not_found`, with every place tried.
     """
-    wanted = platform or _platform()
-    if wanted == "rocm":
-        options = [f"ROCM_DEBUG_AGENT_OPTIONS=--output {log}"] if log is not None else []
-        return ["env", f"HSA_TOOLS_LIB={_debug_agent()}", "HSA_ENABLE_DEBUG=1", *options, *argv]
-    options = ["--tool", tool, "--target-processes", "all", "--print-limit", "100"]
-    if log is not None:
-        options += ["--log-file", str(log)]
+    if find_torch().kind == "rocm":
+        return ["env", f"HSA_TOOLS_LIB={_debug_agent()}", "HSA_ENABLE_DEBUG=1", *argv]
+    options = ["--tool", "memcheck", "--target-processes", "all", "--print-limit", "100"]
     return [_compute_sanitizer(), *options, *argv]
-
-
-def _platform() -> str:
-    return "rocm" if find_torch().kind == "rocm" else "cuda"
 
 
 def _compute_sanitizer() -> str:

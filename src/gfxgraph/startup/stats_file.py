@@ -1,4 +1,4 @@
-"""Write ``gfxgraph.stats()`` when a process ends, for ``gfxgraph run --stats[=FILE]``."""
+"""Write ``gfxgraph.stats()`` when a process ends, for the line with which ``gfxgraph run`` ends."""
 
 from __future__ import annotations
 
@@ -10,31 +10,25 @@ from pathlib import Path
 
 from gfxgraph import config, files
 from gfxgraph.diagnostics.render import without_secrets
-from gfxgraph.hardware.aside import LAST_S, Aside
 
 VARIABLE = "GFXGRAPH_STATS"
-TO_STDERR = "-"
 
 
 def register() -> None:
     """Arrange it for this process but not for its forked children; spawned children register themselves."""
     target = config.variables([VARIABLE]).get(VARIABLE)
     if target:
-        atexit.register(_write, target, os.getpid(), None if target == TO_STDERR else Aside())
+        atexit.register(_write, Path(target), os.getpid())
 
 
-def _write(target: str, owner: int, writer: Aside | None) -> None:
+def _write(target: Path, owner: int) -> None:
     if os.getpid() != owner:  # a forked child ends with its parent's counters, not its own
         return
     # lazily: `import gfxgraph` must cost next to nothing
     from gfxgraph.process.health import stats
 
     line = json.dumps({"pid": owner, "argv": without_secrets(sys.argv), "stats": stats()}, default=str) + "\n"
-    if writer is None:
-        sys.stderr.write(f"gfxgraph stats: {line}")
-        return
     try:
-        # One write of one line in append mode: the lines of processes that end at the same time do not mix.
-        writer.within(LAST_S, lambda: files.append(Path(target), line))
+        files.append(target, line)
     except OSError as error:
         sys.stderr.write(f"gfxgraph: statistics not written to {target}: {error.strerror}\n")

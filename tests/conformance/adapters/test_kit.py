@@ -43,7 +43,7 @@ def adapter(request, monkeypatch):
 def surface(adapter):
     """Every attribute of every class and function container of the modules that the adapter changes."""
     found = {}
-    for part in adapter.parts:
+    for part in adapter.needs:
         module = import_module(part)
         for name, value in vars(module).items():
             found[part, name] = value
@@ -59,7 +59,7 @@ def changed(before, after):
 def test_name_is_the_files(adapter):
     """The name that users give is the file's, it says what it was tested with, and what it needs of every part."""
     assert type(adapter).__module__ == f"gfxgraph.adapters.{adapter.name}"
-    assert adapter.tested and all(adapter.needs[part] for part in adapter.parts)
+    assert adapter.tested and all(adapter.needs.values())
 
 
 def test_install_changes_something_and_uninstall_puts_it_back(adapter):
@@ -142,7 +142,7 @@ def test_a_missing_name_leaves_nothing_behind(adapter, monkeypatch):
     original = adapter.put_in_place
 
     def put_in_place(undo, part):
-        if part.__name__ == adapter.parts[-1]:
+        if part.__name__ == list(adapter.needs)[-1]:
             original(undo, part)
             raise AttributeError(f"module {part.__name__!r} has no attribute 'Moved'")
         original(undo, part)

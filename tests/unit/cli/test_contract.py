@@ -167,7 +167,6 @@ doctor --allow-cuda
 doctor --cases nothing
 explain --lang
 explain {d}/empty.py {d}/nope.log --lang fr
-run --stats
 run --validate
 run --debug --fly x.py
 run -x
@@ -193,16 +192,12 @@ run --simulate {d}/empty.py/x.py
 """,
     "file_unusable": """
 run --simulate --report {d}/good.py {d}/good.py
-run --simulate --stats={d}/folder/../good.py {d}/good.py
 explain /proc/self/mem
 report {d}/left --out=
 port fix {d}/cuda --unsafe --output {d}/nope/x.patch
 port agent {d} --gate {d}/nope.json
 explain nope/nope
 explain {d}/folder/
-run --simulate --stats= {d}/good.py
-run --simulate --stats={d}/folder {d}/good.py
-run --simulate --stats={d}/new/ {d}/good.py
 run --simulate --report= {d}/good.py
 run --simulate --report={d}/new/ {d}/good.py
 port audit {n}
@@ -219,7 +214,6 @@ run --simulate --report {d}/nope/x.html {d}/good.py
 run --simulate --report {d}/folder {d}/good.py
 report {d}/left -o {d}/folder
 report {d}/left -o {d}/nope/x.html
-run --simulate --stats={d}/nope/stats.jsonl {d}/good.py
 doctor --selftest --simulate --out {d}/nope/x.json
 explain nope.log
 explain {d}/nope.txt
@@ -554,7 +548,7 @@ def test_a_full_disk_is_no_bug(line):
     assert done.returncode == 2 and done.stderr.startswith("file_unusable: ") and "stdout" in done.stderr
 
 
-@pytest.mark.parametrize("line", ["run --simulate --stats=x {d}/good.py", "report {d}/left"])
+@pytest.mark.parametrize("line", ["run --simulate --report=x {d}/good.py", "report {d}/left"])
 def test_a_current_folder_that_is_gone_is_no_bug(call, folder, line, monkeypatch, tmp_path):
     """What needs it says so."""
     gone = tmp_path / "gone"

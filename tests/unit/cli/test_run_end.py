@@ -12,7 +12,7 @@ import pytest
 from tests.warm_python import warm_python
 
 from gfxgraph.config import Config
-from gfxgraph.hardware.aside import Aside
+from gfxgraph.hardware.time_limit import Aside
 
 pytest.importorskip("torch")
 

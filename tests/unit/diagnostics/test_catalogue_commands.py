@@ -9,7 +9,7 @@ from gfxgraph.diagnostics import kinds
 from gfxgraph.diagnostics.entries import FOLDER
 from gfxgraph.diagnostics.index import names
 from gfxgraph.diagnostics.kinds import advisors
-from gfxgraph.diagnostics.lastresort import CODE
+from gfxgraph.diagnostics.unknown_errors import CODE
 
 FILES = sorted(FOLDER.glob("*.toml"))
 COMMAND = re.compile(

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gfxgraph.driver import open_driver
-from gfxgraph.driver.graphs import RuntimeDriver
+from gfxgraph.driver.graphs import GraphDriver
 from gfxgraph.driver.library import FoundLibrary
 
 HERE = Path(__file__).parent
@@ -36,7 +36,7 @@ class Fake:
         self.library.fake_sizeof_params.restype = ctypes.c_size_t
         self.library.fake_offset.restype = ctypes.c_size_t
         self.found = FoundLibrary(backend, str(path), self.library)
-        self.driver: RuntimeDriver = open_driver(self.found)
+        self.driver: GraphDriver = open_driver(self.found)
         self.library.fake_clear()
 
     def call(self, name: str, *args: Any) -> Any:

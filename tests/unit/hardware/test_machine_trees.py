@@ -7,10 +7,10 @@ import pytest
 from gfxgraph.hardware import checks, defect_environment, software
 from gfxgraph.hardware.access import container, device_nodes
 from gfxgraph.hardware.architectures import architectures, name_of_override, name_of_target
-from gfxgraph.hardware.aside import Aside
 from gfxgraph.hardware.checks import CheckResult, CheckState, Site, check, host, settings
 from gfxgraph.hardware.device import device_info
 from gfxgraph.hardware.software import find_rocm, find_torch
+from gfxgraph.hardware.time_limit import Aside
 from gfxgraph.hardware.topology import gpus
 from tests.unit.hardware.trees import LAPTOP, MI300X, Card, build, machine, write
 

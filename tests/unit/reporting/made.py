@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gfxgraph.core.counters import Counters
-from gfxgraph.reporting.inspection import InspectedCapture, InspectedNode, InspectedStep, Inspection, TensorInfo
+from gfxgraph.reporting.inspection import InspectedCapture, InspectedNode, InspectedStep, Inspection, TensorUse
 
 KERNELS = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::Half>, std::array<char*, 3> >"
@@ -20,9 +20,7 @@ def node(index: int, per_layer: int) -> InspectedNode:
     at = index % per_layer
     kernel = KERNELS[at % len(KERNELS)]
     tensors = tuple(
-        TensorInfo(
-            f"layers.{index // per_layer}.w{k}", "[1024, 1024] float16", 1 << 21, index * 4096 + k, role="input"
-        )
+        TensorUse("input", f"layers.{index // per_layer}.w{k}", "[1024, 1024] float16", index * 4096 + k, 1 << 21)
         for k in range(3)
     )
     return InspectedNode(
@@ -55,7 +53,7 @@ def process(n_nodes: int = 100, per_layer: int = 25) -> dict[str, Any]:
         "keep the value a tensor </script>",
     )
     last = InspectedStep("graph", n_operations=1, nodes=(nodes[0],), n_nodes=1)
-    inputs = (TensorInfo("input_ids", "[1, 1] int64", 8, 4096),)
+    inputs = (TensorUse("", "input_ids", "[1, 1] int64", 4096, 8),)
     capture = InspectedCapture(
         "decode", nodes[0].where, (segment, split, last), inputs, inputs, (0, 1), 64 << 20, 900
     )

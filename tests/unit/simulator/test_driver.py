@@ -1,4 +1,4 @@
-"""SimDriver: the GraphDriver protocol over the simulated runtime."""
+"""SimDriver: the GraphDriver of the simulated runtime."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gfxgraph import simulator
-from gfxgraph.driver.runtime_calls import GraphDriver
+from gfxgraph.driver.graphs import GraphDriver
 from gfxgraph.errors import DriverError
 from gfxgraph.types import CaptureStatus, NodeKind
 
@@ -137,3 +137,9 @@ def test_child_graphs_run_in_the_order_of_their_edges_only(driver: GraphDriver) 
         driver.destroy_exec(made)
         with pytest.raises(DriverError):
             driver.launch(made, 0)
+
+
+def test_nothing_of_the_runtimes_is_inherited_but_what_stands_on_other_calls() -> None:
+    """A call of the driver that the simulator does not answer would ask for a library."""
+    inherited = {name for name in vars(GraphDriver) if not name.startswith("_")} - set(vars(simulator.SimDriver))
+    assert inherited == {"add_copies", "end_capture", "joined", "leaves"}

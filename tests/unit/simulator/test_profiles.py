@@ -127,7 +127,6 @@ OTHERS = """
 hostfunc         | hip-7.0  | GTR | 900 | Invalidated | 901 | 2
 eventquery_own   | hip-7.0  | GTR | 907 | Invalidated | 901 | 2
 eventquery_own   | hip-7.2  | GTR | 0   | Active      | 0   | 0
-streamsync       | hip-6.2  | GTR | 900 | Invalidated | 901 | 2
 streamsync       | hip-7.2  | GTR | 900 | Invalidated | 901 | 2
 fork_nojoin      | hip-7.2  | GTR | 0   | Active      | 904 | 1
 withstream       | hip-6.4  | GTR | 0   | Active      | 0   | 0
@@ -314,7 +313,7 @@ def test_every_profile_is_complete(name: str) -> None:
     assert all(set(row) == set(profiles.MODES) for row in loaded.calls.values())
 
 
-@pytest.mark.parametrize("name", ["cuda", "hip-6.2", "hip-6.4", "hip-7.0", "hip-7.2", "hip-7.14", "hip"])
+@pytest.mark.parametrize("name", ["cuda", "hip-6.4", "hip-7.0", "hip-7.2", "hip-7.14", "hip"])
 def test_version_names_follow_the_profile(profile_of: Install, name: str) -> None:
     """torch.version.hip is faked by the hip profiles and by no other."""
     sim = profile_of(profiles.ALIASES.get(name, name))

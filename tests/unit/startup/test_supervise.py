@@ -21,6 +21,7 @@ from pathlib import Path
 from gfxgraph.core import flight_page
 from gfxgraph.core.fault_report import NodeInfo, TensorUse
 from gfxgraph.core.flight_page import Page, Phase
+from dataclasses import asdict
 from gfxgraph.core.memory_map import Allocation
 
 home = Path(os.environ["GFXGRAPH_FLIGHT"]) / f"flight-{os.getpid()}-1"
@@ -29,7 +30,7 @@ use = TensorUse("input", "kv_cache", "[512, 1024] float32", 0x10000, 2 << 20)
 nodes = [NodeInfo(n, "kernel", f"kernel_{n}", "aten::gather", f"model.py:{40 + n}", (use,)) for n in range(9)]
 table = {"where": "model.py:39", "nodes": [node.as_dict() for node in nodes]}
 (home / flight_page.graph_file(1, 0)).write_text(json.dumps(table))
-memory = [Allocation(0x10000, 2 << 20, "kv_cache", "model.py:31", "[512, 1024] float32").as_dict()]
+memory = [asdict(Allocation(0x10000, 2 << 20, "kv_cache", "model.py:31", "[512, 1024] float32"))]
 (home / flight_page.MEMORY_FILE).write_text(json.dumps(memory))
 phase = Phase[os.environ.get("PHASE", "RUNNING")]
 page = Page(os.getpid(), phase, 1, 0, 2, 9, 5, time.monotonic_ns(), 7)

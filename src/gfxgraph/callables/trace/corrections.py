@@ -260,7 +260,7 @@ def _rules() -> Iterator[StandIn]:
     if protocol is not None:
         yield protocol, "vt_identity_compare", _after(_guard_both)
     else:
-        yield from _older_rules(dicts, compared)
+        yield from _older_rules(compared)
     yield torch._dynamo.variables.builder, "is_from_closure_source", _of_closure
     for ordered in (dicts, getattr(variables, "OrderedDictVariable", dicts)):
         if "call_method" in vars(ordered):
@@ -287,13 +287,11 @@ def _after(act: Func) -> Callable[[Func], Func]:
     return made
 
 
-def _older_rules(dicts: Tracker, compared: object) -> Iterator[StandIn]:
+def _older_rules(compared: object) -> Iterator[StandIn]:
     """Where equality, and what looks for an equal one, does not ask ``vt_identity_compare``."""
     variables = torch._dynamo.variables
     for name in ("==", "!="):
         yield compared, name, _after(lambda tx, args, kwargs: _guard_both(*args))
-    for name in vars(dicts).keys() & {"getitem_const", "getitem_const_raise_exception_if_absent"}:
-        yield dicts, name, _after(lambda self, tx, key: _guard_identity(key))
     sets: Tracker = variables.SetVariable
     if "install_set_contains_guard" in vars(sets):
         yield sets, "install_set_contains_guard", _after(lambda self, tx, args: _guard_identity(args[0]))

@@ -44,10 +44,9 @@ _FIXED = (
 class GuardWalk(Watch):
     """The walk over one guard tree."""
 
-    def __init__(self, scope: dict[str, Any], code: frozenset[Any]) -> None:
+    def __init__(self, scope: dict[str, Any]) -> None:
         super().__init__()
         self._scope = scope
-        self._code = code
         self._values: dict[str, Any] = {}
         self.mappings: list[dict[Any, Any]] = []
         """Dicts that were read, except objects' own dicts."""
@@ -149,13 +148,13 @@ class GuardWalk(Watch):
     def _part(self, manager: Any, parent: Any) -> None:
         source = manager.get_source()
         if parent is not None and not manager.get_leaf_guards() and not any(_children(manager)):
-            if self._is_there(parent, source):
-                return
+            found = _ATTRIBUTE.search(source)
+            if found and isinstance(inspect.getattr_static(type(parent), found.group(1), None), property):
+                return  # Dynamo guards what the property reads instead, and its code may have effects
         value = self._value(manager)
         if parent is not None and parent is not value:
             if self._value(manager) is not value and not _CLASS_DICT.match(source):
-                self._computed(parent, source, value)
-                return
+                raise Unwatchable(f"{source}, which is computed at each access")
             self._child(parent, source, value)
             self._note_zero(parent, source, value)
         of_class = _CLASS_DICT.match(source)
@@ -268,19 +267,6 @@ class GuardWalk(Watch):
             self.watch(each, (name,))
         self.of_class(kind, name)
 
-    def _is_there(self, parent: Any, source: str) -> bool:
-        """Watch an attribute that only has to exist; True if that is possible."""
-        found = _ATTRIBUTE.search(source)
-        kind = type(parent)
-        if found is None or isinstance(parent, type | types.ModuleType):
-            return False
-        computed = inspect.getattr_static(kind, found.group(1), None)
-        # What a traced property reads is watched separately.
-        if not isinstance(computed, property) or getattr(computed.fget, "__code__", None) not in self._code:
-            return False
-        self.of_class(kind, found.group(1))
-        return True
-
     def _child(self, parent: Any, source: str, value: Any) -> None:
         """Watch that ``parent`` still leads to ``value``."""
         if isinstance(parent, (*_FIXED, dict, list)) or _CLASS_DICT.match(source):
@@ -301,13 +287,6 @@ class GuardWalk(Watch):
         elif name != "__dict__":
             self.attribute(parent, name, value, is_plain=_PLAINLY.match(source) is not None)
 
-    def _computed(self, parent: Any, source: str, value: Any) -> None:
-        """An attribute that its class computes on each read: compared by value if it is a constant."""
-        found = _ATTRIBUTE.search(source)
-        if not found or not _is_constant(value):
-            raise Unwatchable(f"{source}, which is computed at each access")
-        self.compare((id(parent), found.group(1)), parent, value, f"{{0}}.{found.group(1)} != {{1}}")
-
 
 @functools.lru_cache(1 << 14)
 def _compiled(source: str) -> types.CodeType:
@@ -320,12 +299,6 @@ def _is_field(value: object, source: str) -> bool:
     if not dataclasses.is_dataclass(value) or isinstance(value, type) or not found:
         return False
     return found.group(1) in ("__dict__", "__class__", *(field.name for field in dataclasses.fields(value)))
-
-
-def _is_constant(value: Any) -> bool:
-    if type(value) in (list, tuple):
-        return all(_is_constant(item) for item in value)
-    return value is None or type(value) in (bool, int, float, str)
 
 
 def _looked_for(leaf: Any) -> set[str] | None:

@@ -136,14 +136,6 @@ class Watch:
         else:
             self.keys.setdefault(id(each), set()).update(names)
 
-    def every_name(self, owner: Any) -> None:
-        """Watch the set of an object's own attributes."""
-        own = self.told(owner)
-        if own is not None:
-            self.watch(own, None)
-        else:
-            self.compare(("names", id(owner)), owner, tuple(vars(owner)), "tuple({0}.__dict__) != {1}")
-
     def told(self, owner: Any) -> dict[str, Any] | None:
         """An object's own dict if it can be watched; None if stores to its attributes would be missed."""
         is_module = isinstance(owner, types.ModuleType)

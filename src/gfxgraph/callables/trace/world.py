@@ -57,8 +57,6 @@ class Granted:
         """Dicts and their keys: a missing key is not guarded if the code catches the resulting error.
         Sets and their contents: for objects, Dynamo guards only the number.
         """
-        self._tables: list[tuple[Any, list[str]]] = []
-        """Objects whose dict the program reads as a dict, and its keys: Dynamo only guards keys that it finds."""
         self._absent: list[tuple[Any, frozenset[str]]] = []
         """Objects, classes and dicts, with names that the code may look for there without success, and find
         elsewhere.
@@ -79,7 +77,7 @@ class Granted:
     ) -> None:
         """Add a traced frame; ``replaced`` as in ``Found``."""
         names = {**guards.closure_vars, **scope}
-        watch = GuardWalk(names, code)
+        watch = GuardWalk(names)
         watch.walk_inside(guards.root)
         self.take(watch, code, owners_of(replaced, names))
 
@@ -104,8 +102,8 @@ class Granted:
         ]
         self._keys += [(each, list(each)) for each in in_order]
         self._keys += [(each, list(each)) for each in watch.sets]
-        if not named.isdisjoint(_READS_ALL):
-            self._tables += [(each, list(vars(each))) for each, _ in watch.kinds if hasattr(each, "__dict__")]
+        if not named.isdisjoint(_READS_ALL) and any(hasattr(each, "__dict__") for each, _ in watch.kinds):
+            self.why_eager = self.why_eager or "it reads an object's attributes as a dict (vars, __dict__)"
         for name in sorted(named.intersection(_OF_ONE_TENSOR)):
             self.why_eager = self.why_eager or f"it reads {name} of a tensor, which differs for a graph's buffers"
         if any(_sets_data(each) for each in own):
@@ -162,8 +160,6 @@ class Granted:
                 watch.content(value)
 
     def _have_names_watched(self, watch: GuardWalk) -> None:
-        for owner, _ in self._tables:
-            watch.every_name(owner)
         for holder, absent in self._absent:
             watch.without(holder, absent)
         for holder, name, value in self._zeros:
@@ -175,7 +171,6 @@ class Granted:
             any(_held(owner, name) is not value for owner, name, value in self._owned)
             or any(type(owner) is not kind for owner, kind in self._kinds)
             or any(list(each) != keys for each, keys in self._keys)
-            or any(list(vars(owner)) != keys for owner, keys in self._tables)
             or not all(absent.isdisjoint(_names_in(holder)) for holder, absent in self._absent)
             or any(is_other_zero(holder, name, value) for holder, name, value in self._zeros)
             or (self._hooks is not None and self._hooks != _hooks_for_all())
@@ -334,7 +329,7 @@ class World:
 
     def rearm(self, given: Mapping[str, Any]) -> None:
         """Watch the present state of what was read."""
-        watch = GuardWalk({**self._names, "L": given}, self.code)
+        watch = GuardWalk({**self._names, "L": given})
         try:
             watch.walk(self.guards.root)
         except Unwatchable as what:

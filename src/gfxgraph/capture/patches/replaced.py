@@ -69,17 +69,19 @@ def _never() -> bool:
 
 
 GROUPS = {
-    "reads": Names("a value that Python reads is a constant of the graph", tensor_reads.targets, _always),
+    "reads": Names("a value that Python reads is a constant of the graph", lambda: tensor_reads.READS, _always),
     "waits": Names("a wait ends a capture", streams.wait_targets, _always),
     "states": Names("no mode sees seeds and states of generators", random_generators.targets, _always),
     "threads": Names("a collector that runs, or a thread that waits, ends a capture", lambda: _OWN, _always),
     "kernels": Names("loading or unloading a module ends a capture", deferred_calls.targets, _always),
     "whole": Names("one entry of the tape costs less than five", overloads.whole_targets, _nothing_compiled),
-    "min and max": Names("gradients are clipped by a number", tensor_reads.number_targets, _nothing_compiled),
+    "min and max": Names(
+        "gradients are clipped by a number", lambda: tensor_reads.NUMBER_FUNCTIONS, _nothing_compiled
+    ),
     "optimizers": Names("a replay would repeat a first step", optimizers.targets, _always),
     "collectives": Names("a split ends what a wait waits for", streams.targets, streams.are_used),
     "draws": Names("the generator is the capture's alone", random_generators.drawing_targets, _has_threads),
-    "memory": Names("host memory that holds values of the device", tensor_reads.memory_targets, _never),
+    "memory": Names("host memory that holds values of the device", lambda: tensor_reads.MEMORY, _never),
 }
 
 
@@ -123,7 +125,7 @@ def as_long_as_enabled() -> None:
     bridge.replace(kind, "__init__", optimizers.noted(kind.__init__))
     bridge.replace(event, "__new__", staticmethod(streams.event_new(event.__new__)))
     bridge.replace(torch.utils, "weakref", tensor_reads.references_of_others())
-    bridge.replace(json.JSONEncoder, "default", tensor_reads.json_default(json.JSONEncoder.default))
+    bridge.replace(json.JSONEncoder, "iterencode", tensor_reads.iterencode(json.JSONEncoder.iterencode))
 
 
 def original_of(func: Any) -> Any:

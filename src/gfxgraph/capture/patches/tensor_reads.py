@@ -1,5 +1,5 @@
 """Replacements, while a capture runs, for functions that read or make tensors from Python: ``item``, ``tolist``,
-indices.
+indices. Each calls a handler in the thread of a capture, and torch's own function in others.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from gfxgraph.capture.patches.torch_functions import STOCK, Targets, keep_from_dynamo, session_here
 from gfxgraph.capture.record.host_memory import may_change, shares_memory
-from gfxgraph.capture.record.host_values import NUMBERS, holds_numbers, is_number, plain
+from gfxgraph.capture.record.host_values import NUMBERS, HostValues, holds_numbers, is_number, plain
 from gfxgraph.capture.record.user_lines import place
-from gfxgraph.core.tape import TapeValue
-from gfxgraph.process import process
+from gfxgraph.core.tape import TapeValue, leaves
 from gfxgraph.process.process import OngoingCapture
 
 _T = TypeVar("_T")
-_WHOLE = frozenset({int, bool, type(None), type(...)})
+_Stock = Callable[..., Any]
+"""The function that is replaced."""
 _PLACES = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
 
 
@@ -39,21 +39,22 @@ class Method:
     ``func is torch.Tensor.item``, or look it up in a table made before the capture.
     """
 
-    def __init__(self, short: str, name: str, replacement: FunctionType) -> None:
+    def __init__(self, short: str, name: str, handle: FunctionType) -> None:
         self._short = short
-        self._replacement = replacement
+        self._handle = handle
         self.__name__ = self.__qualname__ = name
-        self.__code__ = replacement.__code__
+        self.__code__ = handle.__code__
 
-    def __get__(self, tensor: Tensor | None, owner: object = None) -> object:
-        if tensor is None:
-            return self
-        return MethodType(self if has_torch_function_unary(tensor) else self._replacement, tensor)
+    def __get__(self, tensor: object, owner: object = None) -> object:
+        return self if tensor is None else MethodType(self, tensor)
 
-    def __call__(self, tensor: Tensor, *args: object, **kwargs: object) -> object:
-        if has_torch_function_unary(tensor) and session_here() is not None:
-            return handle_torch_function(self, (tensor,), tensor, *args, **kwargs)  # type: ignore[no-any-return]
-        return self._replacement(tensor, *args, **kwargs)  # type: ignore[no-any-return]
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        session, stock = session_here(), STOCK[self._short]
+        if session is None:
+            return stock(*args, **kwargs)
+        if has_torch_function_unary(args[0]):
+            return handle_torch_function(self, args[:1], *args, **kwargs)  # type: ignore[arg-type]
+        return self._handle(session, stock, *args, **kwargs)
 
     def __eq__(self, other: object) -> bool:
         return self is other or STOCK[self._short] is other
@@ -65,63 +66,41 @@ class Method:
 keep_from_dynamo(Method.__call__)
 
 
-@functools.cache  # one for all captures: it is known by identity
-def _methods() -> Targets:
-    found: dict[str, tuple[str, Any]] = {
-        "item": ("item", _item),
-        "bool": ("__bool__", _plain("bool")),
-        "int": ("__int__", _plain("int")),
-        "tolist": ("tolist", _tolist),
-        "numpy": ("numpy", _contents("numpy", "Tensor.numpy()")),
-        "array": ("__array__", _contents("array", "a NumPy array")),
-        "repr": ("__repr__", _plain("repr")),
-        "getitem": ("__getitem__", _getitem),
-        "setitem": ("__setitem__", _setitem),
-    }
-    return {short: (Tensor, name, Method(short, name, function)) for short, (name, function) in found.items()}
+def _function(short: str, name: str, handle: Callable[..., Any]) -> _Stock:
+    """Replaces a function that no mode and no subclass overrides, or not before the handler."""
+
+    def function(*args: object, **kwargs: object) -> object:
+        session, stock = session_here(), STOCK[short]
+        return stock(*args, **kwargs) if session is None else handle(session, stock, *args, **kwargs)
+
+    function.__name__ = function.__qualname__ = name
+    return function
 
 
-def _session_for(tensor: object) -> Any:
-    session = session_here()
-    if session is None or not isinstance(tensor, Tensor):
-        return None
-    return session if session.values.comes_from_device(tensor) else None
+def _item(session: Any, stock: _Stock, tensor: Tensor) -> object:
+    is_read = session.values.comes_from_device(tensor)
+    return session.values.read_scalar(tensor, "Tensor.item") if is_read else stock(tensor)
 
 
-def _item(self: Tensor) -> Any:
-    session = _session_for(self)
-    if session is None:
-        return STOCK["item"](self)
-    return session.values.read_scalar(self, "Tensor.item")
+def _plain(session: Any, stock: _Stock, tensor: Tensor, *args: object, **kwargs: object) -> object:
+    if not session.values.comes_from_device(tensor):
+        return stock(tensor, *args, **kwargs)
+    return session.values.read_plain(f"Tensor.{stock.__name__}", stock, tensor, *args, **kwargs)
 
 
-def _plain(short: str) -> Callable[..., Any]:
-    def read(self: Tensor, *args: object, **kwargs: object) -> Any:
-        session = _session_for(self)
-        if session is None:
-            return STOCK[short](self, *args, **kwargs)
-        return session.values.read_plain(f"Tensor.__{short}__", STOCK[short], self, *args, **kwargs)
-
-    return read
+def _tolist(session: Any, stock: _Stock, tensor: Tensor) -> object:
+    is_read = session.values.comes_from_device(tensor)
+    return session.values.read_list(tensor) if is_read else stock(tensor)
 
 
-def _tolist(self: Tensor) -> Any:
-    session = _session_for(self)
-    return STOCK["tolist"](self) if session is None else session.values.read_list(self)
-
-
-def _contents(short: str, called: str) -> Callable[..., Any]:
-    def contents(self: Tensor, *args: object, **kwargs: object) -> Any:
-        session = _session_for(self)
-        if session is not None and self.is_cuda and kwargs.get("force"):
-            self = self.detach().cpu()  # as C++ does, but seen
-        elif session is None or self.is_cuda:
-            return STOCK[short](self, *args, **kwargs)
-        session.moving.fix([self])  # the array keeps the tensor, whose memory a replay would exchange
-        session.values.read_contents(self, called)
-        return _unrecorded(session, STOCK[short], self, *args, **kwargs)
-
-    return contents
+def _contents(session: Any, stock: _Stock, tensor: Tensor, *args: object, **kwargs: object) -> object:
+    if tensor.is_cuda and kwargs.get("force"):
+        tensor = tensor.detach().cpu()  # as C++ does, but seen
+    if tensor.is_cuda or not session.values.is_tainted(tensor):
+        return stock(tensor, *args, **kwargs)
+    session.moving.fix([tensor])  # the array keeps the tensor, whose memory a replay would exchange
+    session.values.read_contents(tensor, f"Tensor.{stock.__name__}()")
+    return _unrecorded(session, stock, tensor, *args, **kwargs)
 
 
 def _unrecorded(session: OngoingCapture, call: Callable[..., _T], *args: object, **kwargs: object) -> _T:
@@ -132,193 +111,100 @@ def _unrecorded(session: OngoingCapture, call: Callable[..., _T], *args: object,
         session.recorder.paused = False
 
 
-def _same_memory(short: str, name: str, which: int) -> Callable[..., object]:
-    """Make another tensor object of the same memory, which neither the dispatcher nor a mode sees."""
-
-    def same_memory(*args: Tensor, **kwargs: object) -> object:
-        session = session_here()
-        if session is not None and len(args) > which:
-            session.moving.fix([args[which]])
-        return STOCK[short](*args, **kwargs)
-
-    same_memory.__name__ = same_memory.__qualname__ = name
-    return same_memory
+def _as_subclass(session: Any, stock: _Stock, tensor: Tensor, kind: Any) -> object:
+    """Another tensor object of the same memory, which neither the dispatcher nor a mode sees."""
+    session.moving.fix([tensor])
+    return stock(tensor, kind)
 
 
-_as_subclass = _same_memory("as_subclass", "as_subclass", 0)
-_make_subclass = staticmethod(_same_memory("make_subclass", "_make_subclass", 1))  # by which parameters are made
-_MEMORY = ("untyped_storage", "data_ptr", "__dlpack__")
-_BY_PYTHON = ("apply_", "map_", "map2_")
+def _make_subclass(session: Any, stock: _Stock, kind: Any, tensor: Tensor, *args: object, **kwargs: object) -> object:
+    """By which parameters are made."""
+    session.moving.fix([tensor])
+    return stock(kind, tensor, *args, **kwargs)
 
 
-@functools.cache  # one for all captures: it is known by identity
-def memory_targets() -> Targets:
-    """Functions that expose a host tensor's memory: pickling, DLPack and pointers read it untracked."""
-    found: Targets = {f"memory.{name}": (Tensor, name, _handing_out(f"memory.{name}")) for name in _MEMORY}
-    for name in _BY_PYTHON:
-        found[f"memory.{name}"] = Tensor, name, _computed_in_python(f"memory.{name}")
-    return {**found, "memory.__deepcopy__": (Tensor, "__deepcopy__", _deep_copy)}
+def _computed_in_python(session: Any, stock: _Stock, *args: object) -> object:
+    return session.values.passed(stock, args, {}) if session.values.reads_tainted(args, {}) else stock(*args)
 
 
-def _computed_in_python(short: str) -> Callable[..., object]:
-    name = short.rpartition(".")[2]
-
-    def function(self: Tensor, *args: object) -> object:
-        session = session_here()
-        is_tainted = session is not None and session.values.reads_tainted((self, *args), {})
-        return session.values.passed(STOCK[short], (self, *args), {}) if is_tainted else STOCK[short](self, *args)
-
-    function.__name__ = function.__qualname__ = name
-    return function
-
-
-def _deep_copy(self: Tensor, memo: dict[int, Any]) -> Any:
-    session = session_here()
-    is_plain = type(self) is Tensor and self.is_leaf and id(self) not in memo
-    if session is None or not is_plain or not session.values.is_tainted(self):
-        return STOCK["memory.__deepcopy__"](self, memo)
-    memo[id(self)] = made = self.detach().clone().requires_grad_(self.requires_grad)  # seen, so it flows
+def _deep_copy(session: Any, stock: _Stock, tensor: Tensor, memo: dict[int, Any]) -> object:
+    is_plain = type(tensor) is Tensor and tensor.is_leaf and id(tensor) not in memo
+    if not is_plain or not session.values.is_tainted(tensor):
+        return stock(tensor, memo)
+    memo[id(tensor)] = made = tensor.detach().clone().requires_grad_(tensor.requires_grad)  # seen, so it flows
     return made
 
 
-_deep_copy.__name__ = _deep_copy.__qualname__ = "__deepcopy__"
-
-
-def _handing_out(short: str) -> Any:
-    name = short.rpartition(".")[2]
-
-    def function(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-        session = session_here()
-        if session is not None and session.values.is_tainted(self) and not _is_ours(sys._getframe(1)):
-            # Pinned memory that a later copy fills holds nothing yet: only its address is read.
-            if name != "data_ptr" or not self.is_pinned():
-                session.values.read_contents(self, f"Tensor.{name}()")
-        return STOCK[short](self, *args, **kwargs)
-
-    function.__name__ = function.__qualname__ = name
-    return function
-
-
-def _save(*args: object, **kwargs: object) -> object:
-    """Replaces ``torch.save``, through which tensors are also pickled."""
-    session = session_here()
-    if session is None:
-        return STOCK["save"](*args, **kwargs)
-    save = STOCK["save"]
-    return session.values.read_copies(lambda: save(*args, **kwargs), "torch.save()")
+def _handing_out(session: Any, stock: _Stock, tensor: Tensor, *args: object, **kwargs: object) -> object:
+    name = stock.__name__
+    if session.values.is_tainted(tensor) and not _is_ours(sys._getframe(2)):
+        # Pinned memory that a later copy fills holds nothing yet: only its address is read.
+        if name != "data_ptr" or not tensor.is_pinned():
+            session.values.read_contents(tensor, f"Tensor.{name}()")
+    return stock(tensor, *args, **kwargs)
 
 
 def _is_ours(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__")).startswith(f"{__name__.partition('.')[0]}.")
 
 
-@functools.cache  # one for all captures: it is known by identity
-def _made_on_host(short: str) -> Callable[..., Tensor]:
-    """Make a tensor as torch.tensor does, with its copy to the device visible to the dispatcher."""
+def _save(session: Any, stock: _Stock, *args: object, **kwargs: object) -> object:
+    """``torch.save``, through which tensors are also pickled."""
+    return session.values.read_copies(lambda: stock(*args, **kwargs), "torch.save()")
 
-    def made_on_host(data: Any, *args: Any, **kwargs: Any) -> Tensor:
-        make = STOCK[short]
-        session = session_here()
-        device = kwargs.get("device")
-        if session is not None and session.values.has_given and holds_numbers(data):
-            return _of_numbers(session, short, data, args, kwargs)
-        if device is None and short != "as_tensor" and session is not None:
-            device = _default_device(session)
-        if session is None or isinstance(data, Tensor):
-            return make(data, *args, **kwargs)  # type: ignore[no-any-return]
-        is_on_host = device is None or torch.device(device).type == "cpu"
-        grad = kwargs.pop("requires_grad", False)
-        made = make(data, *args, **(kwargs if is_on_host else {**kwargs, "device": "cpu"}))
+
+def _made_on_host(session: Any, make: _Stock, data: Any, *args: Any, **kwargs: Any) -> Tensor:
+    """Make a tensor as torch.tensor does, with its copy to the device visible to the dispatcher; of tracked numbers,
+    each replay makes it again.
+    """
+    if isinstance(data, Tensor):
+        return make(data, *args, **kwargs)  # type: ignore[no-any-return]
+    device = kwargs.get("device")
+    grad = kwargs.pop("requires_grad", False)
+    if device is None and make.__name__ != "as_tensor":
+        device = _unrecorded(session, torch.empty, 0).device  # torch.get_default_device() may call torch.tensor([])
+    is_on_host = device is None or torch.device(device).type == "cpu"
+    on_host = {**kwargs, "device": "cpu"}
+    if session.values.has_given and holds_numbers(data):
+        call = functools.partial(_called, make, args, on_host)
+        made = session.values.host_tensor(call, data, f"torch.{make.__name__}")
+    else:
+        made = make(data, *args, **(kwargs if is_on_host else on_host))
         if may_change(data) and not shares_memory(made, data):
             session.host.note_contents(data, place())
-        if not is_on_host:
-            made = made.to(device)
-        return made.requires_grad_() if grad else made  # type: ignore[no-any-return]
-
-    return made_on_host
-
-
-def _default_device(session: OngoingCapture) -> torch.device:
-    return _unrecorded(session, torch.empty, 0).device  # torch.get_default_device() may call torch.tensor([])
-
-
-def _of_numbers(session: Any, short: str, data: Any, args: Any, kwargs: Any) -> Tensor:
-    """Make a tensor from tracked numbers: each replay makes it again, with a copy that the dispatcher sees."""
-    make = STOCK[short]
-    device = kwargs.pop("device", None) or _default_device(session)
-    grad = kwargs.pop("requires_grad", False)
-    made = session.values.host_tensor(
-        lambda numbers: make(numbers, *args, **{**kwargs, "device": "cpu"}), data, f"torch.{short}"
-    )
-    if torch.device(device).type != "cpu":
+    if not is_on_host:
         made = made.to(device)
-    return made.requires_grad_() if grad else made  # type: ignore[no-any-return]
+    return made.requires_grad_() if grad else made
 
 
-def _new_tensor(self: Tensor, data: Any, *args: Any, **kwargs: Any) -> Tensor:
-    session = session_here()
-    if session is None or not self.is_cuda or kwargs.get("device") is not None:
-        return STOCK["new_tensor"](self, data, *args, **kwargs)  # type: ignore[no-any-return]
-    kwargs.setdefault("dtype", self.dtype)
-    return torch.tensor(data, *args, device=self.device, **kwargs)
+def _called(make: _Stock, args: Any, kwargs: Any, data: Any) -> object:
+    return make(data, *args, **kwargs)
 
 
-def _iterencode(self: json.JSONEncoder, item: object, *args: Any, **kwargs: Any) -> Any:
-    """C's encoder asks for Python's own types, of keys too."""
-    session = session_here()
-    if session is not None and session.values.has_given:
-        item = plain(item)
-    return STOCK["json"](self, item, *args, **kwargs)
+def _new_tensor(session: Any, stock: _Stock, tensor: Tensor, data: Any, *args: Any, **kwargs: Any) -> Tensor:
+    if not tensor.is_cuda or kwargs.get("device") is not None:
+        return stock(tensor, data, *args, **kwargs)  # type: ignore[no-any-return]
+    return torch.tensor(data, *args, device=tensor.device, **{"dtype": tensor.dtype, **kwargs})
 
 
-def json_default(original: Callable[..., object]) -> Callable[..., object]:
-    """Wrap ``JSONEncoder.default``, which is asked for what C does not know: a number after its capture."""
+def iterencode(original: Callable[..., object]) -> Callable[..., object]:
+    """Wrap ``JSONEncoder.iterencode``: it asks for Python's own types, of keys too, also after the capture."""
 
     @functools.wraps(original)
-    def default(self: json.JSONEncoder, item: object) -> object:
-        return plain(item) if type(item) in NUMBERS else original(self, item)
+    def encoded(self: json.JSONEncoder, item: object, *args: object, **kwargs: object) -> object:
+        return original(self, plain(item) if HostValues.have_given else item, *args, **kwargs)
 
-    return default
-
-
-def _getitem(self: Tensor, index: Any) -> Any:
-    if _is_plain(index):
-        return STOCK["getitem"](self, index)
-    session = session_here()
-    if session is not None:
-        index = _with_places(session, index)
-        if holds_numbers(index):
-            return session.values.passed(STOCK["getitem"], (self, index), {})
-    if type(index) is list or (type(index) is tuple and list in map(type, index)):
-        if session is not None and self.is_cuda:
-            index = _host_indices(index)
-    return STOCK["getitem"](self, index)
+    return encoded
 
 
-def _setitem(self: Tensor, index: Any, value: Any) -> None:
-    session = session_here()
-    if session is not None:
-        index = _with_places(session, index)
-        if holds_numbers((index, value)):
-            session.values.passed(STOCK["setitem"], (self, index, value), {})
-            return
-        if self.is_cuda:
-            index = _host_indices(index)
-    STOCK["setitem"](self, index, value)
+def _indexed(session: Any, stock: _Stock, tensor: Tensor, index: Any, *value: Any) -> object:
+    index = _with_places(session, index)
+    if holds_numbers((index, value)):
+        return session.values.passed(stock, (tensor, index, *value), {})
+    return stock(tensor, _host_indices(index) if tensor.is_cuda else index, *value)
 
 
-def _is_plain(index: object) -> bool:
-    """True for an index of ints, slices of ints, ``None`` and ``...``: there is nothing in it to replace."""
-    for part in index if type(index) is tuple else (index,):
-        if type(part) is slice:
-            if not (type(part.start) in _WHOLE and type(part.stop) in _WHOLE and type(part.step) in _WHOLE):
-                return False
-        elif type(part) not in _WHOLE:
-            return False
-    return True
-
-
-def _with_places(session: Any, index: Any) -> Any:
+def _with_places(session: Any, index: Any) -> object:
     """Replace each one-element integer tensor in an index by its number, because C++ would read it as one."""
     if type(index) is tuple:
         return tuple(_with_places(session, part) if isinstance(part, Tensor) else part for part in index)
@@ -327,7 +213,7 @@ def _with_places(session: Any, index: Any) -> Any:
     return session.values.read_scalar(index, "an index") if session.values.comes_from_device(index) else index
 
 
-def _host_indices(index: Any) -> Any:
+def _host_indices(index: Any) -> object:
     """Turn lists in an index into host tensors, so that the dispatcher sees their copy."""
     if type(index) is list and index and not any(isinstance(i, (slice, type(None), type(...))) for i in index):
         return torch.tensor(index) if not any(isinstance(i, Tensor) for i in index) else index
@@ -336,37 +222,18 @@ def _host_indices(index: Any) -> Any:
     return index
 
 
-@functools.cache  # one for all captures: it is known by identity
-def _telling(short: str) -> Callable[..., object]:
+def _telling(session: Any, stock: _Stock, *args: object, **kwargs: object) -> object:
     """By these another thread is told something: of host tensors that hold values of the device, perhaps."""
-
-    def tell(*args: object, **kwargs: object) -> object:
-        session = process.active_session()
-        if session is not None and threading.active_count() > 1:
-            session.values.share()
-        return STOCK[short](*args, **kwargs)
-
-    tell.__name__ = tell.__qualname__ = short
-    return tell
+    if threading.active_count() > 1:
+        session.values.share()
+    return stock(*args, **kwargs)
 
 
-def _chosen(short: str) -> Callable[..., object]:
+def _chosen(session: Any, choose: _Stock, *args: object, **kwargs: object) -> object:
     """``min`` or ``max`` of numbers: a replay chooses anew, as clipping means it."""
-
-    def choose(*args: Any, **kwargs: Any) -> object:
-        func = STOCK[short]
-        if not kwargs and len(args) > 1 and holds_numbers(args) and all(map(is_number, args)):
-            return next(arg for arg in args if type(arg) in NUMBERS)._keeper.computed(func, args)
-        return func(*args, **kwargs)
-
-    choose.__name__ = choose.__qualname__ = short
-    return choose
-
-
-@functools.cache
-def number_targets() -> Targets:
-    """Replacements that code of Dynamo's may have guards on."""
-    return {name: (builtins, name, _chosen(name)) for name in ("min", "max", "pow")}
+    if not kwargs and len(args) > 1 and holds_numbers(args) and all(map(is_number, args)):
+        return next(leaves(args, NUMBERS))._keeper.computed(choose, args)
+    return choose(*args, **kwargs)
 
 
 def references_of_others() -> SimpleNamespace:
@@ -382,17 +249,36 @@ def references_of_others() -> SimpleNamespace:
     return SimpleNamespace(**vars(weakref) | {"getweakrefs": getweakrefs})
 
 
-def targets() -> Targets:
-    return {
-        **_methods(),
-        "as_subclass": (Tensor, "as_subclass", _as_subclass),
-        "make_subclass": (Tensor, "_make_subclass", _make_subclass),
-        "new_tensor": (Tensor, "new_tensor", _new_tensor),
-        "save": (torch, "save", _save),
-        "tensor": (torch, "tensor", _made_on_host("tensor")),
-        "as_tensor": (torch, "as_tensor", _made_on_host("as_tensor")),
-        "asarray": (torch, "asarray", _made_on_host("asarray")),
-        "json": (json.JSONEncoder, "iterencode", _iterencode),
-        "notify": (threading.Condition, "notify", _telling("notify")),
-        "submit": (ThreadPoolExecutor, "submit", _telling("submit")),
-    }
+def _table(owner: Any, make: Callable[..., Any], prefix: str, **handlers: Any) -> Targets:
+    """Made once, since Dynamo and TorchScript know each by its identity."""
+    return {f"{prefix}{name}": (owner, name, make(f"{prefix}{name}", name, each)) for name, each in handlers.items()}
+
+
+METHODS = _table(
+    Tensor, Method, "", item=_item, __bool__=_plain, __int__=_plain, tolist=_tolist, numpy=_contents,
+    __array__=_contents, __repr__=_plain, __getitem__=_indexed, __setitem__=_indexed,
+)  # fmt: skip
+READS: Targets = {
+    **METHODS,
+    **_table(Tensor, _function, "", as_subclass=_as_subclass, new_tensor=_new_tensor),
+    "_make_subclass": (
+        Tensor,
+        "_make_subclass",
+        staticmethod(_function("_make_subclass", "_make_subclass", _make_subclass)),
+    ),
+    **_table(torch, _function, "", save=_save, tensor=_made_on_host, as_tensor=_made_on_host, asarray=_made_on_host),
+    **_table(threading.Condition, _function, "", notify=_telling),
+    **_table(ThreadPoolExecutor, _function, "", submit=_telling),
+}
+NUMBER_FUNCTIONS = _table(builtins, _function, "", min=_chosen, max=_chosen, pow=_chosen)
+"""Code of Dynamo's may have guards on them."""
+MEMORY = {
+    **_table(
+        Tensor, _function, "memory.", untyped_storage=_handing_out, data_ptr=_handing_out, __dlpack__=_handing_out
+    ),
+    **_table(Tensor, _function, "memory.", __deepcopy__=_deep_copy),
+    **_table(
+        Tensor, _function, "memory.", apply_=_computed_in_python, map_=_computed_in_python, map2_=_computed_in_python
+    ),
+}
+"""Functions that expose a host tensor's memory: pickling, DLPack and pointers read it untracked."""

@@ -67,8 +67,8 @@ _VIEWS = frozenset(f"aten::{name}" for name in "unbind select squeeze t transpos
 
 _PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device)
 _UNKNOWN: Any = object()
-_everywhere: dict[int, tuple[weakref.ref[Tensor], weakref.ref[HostStep]]] = {}
-"""Every moving tensor of the process, by ``id``, with the step that makes it."""
+_movers: weakref.WeakSet[HostStep] = weakref.WeakSet()
+"""The steps of all programs of the process whose results move."""
 
 
 class MovingTensors:
@@ -144,11 +144,9 @@ class MovingTensors:
                 step.views.add(id(tensor))
             if not is_part and (not tensor.dim() or tensor.size() in stays):
                 continue
-            key = id(tensor)
-            step.moving.add(key)
-            self._steps[key] = weakref.ref(tensor), step
-            if has_layout(tensor):
-                _everywhere[key] = weakref.ref(tensor, partial(_forget, key)), weakref.ref(step)
+            step.moving.add(id(tensor))
+            self._steps[id(tensor)] = weakref.ref(tensor), step
+        _movers.add(step)
 
     def _is_anothers(self, tensor: Tensor) -> bool:
         """Whether its memory belongs to a tensor that stays: not moving itself, or a view of one that stays."""
@@ -336,15 +334,14 @@ def _parts(out: Any) -> list[Any]:
 # -- other captures that use them ------------------------------------------------------------------------
 
 
-def _forget(key: int, ref: object) -> None:
-    _everywhere.pop(key, None)
-
-
 def fix_for(steps: list[Step], externals: dict[TapeValue, Tensor]) -> None:
     """A program's segments use these tensors where they lie: those that another program moves are fixed there."""
-    pairs = [(tensor(), step()) for tensor, step in list(_everywhere.values())]
     others = [
-        (tensor, made) for tensor, made in pairs if tensor is not None and made is not None and made not in steps
+        (tensor, step)
+        for step in list(_movers)
+        if step not in steps
+        for tensor in flat(step.out)
+        if id(tensor) in step.moving and has_layout(tensor)
     ]
     if not others:
         return
@@ -352,7 +349,7 @@ def fix_for(steps: list[Step], externals: dict[TapeValue, Tensor]) -> None:
     values = {value for entry in entries for value in (*leaves(entry.args), *leaves(entry.kwargs))}
     used = [tensor for value, tensor in externals.items() if value in values]
     for tensor, made in others:
-        if made not in steps and _is_among(tensor, used):
+        if _is_among(tensor, used):
             made.moving.discard(id(tensor))
 
 

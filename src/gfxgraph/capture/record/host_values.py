@@ -33,7 +33,7 @@ from torch.overrides import is_tensor_like
 
 from gfxgraph.capture.patches.torch_functions import STOCK
 from gfxgraph.capture.record.host_memory import lends_memory
-from gfxgraph.capture.record.user_lines import is_made_by_dynamo, place
+from gfxgraph.capture.record.user_lines import place, wants_plain_numbers
 from gfxgraph.capture.replay.graph_tensors import flat, kept_identity, memory_of, overwrite
 from gfxgraph.capture.replay.program import CallStep, HostStep, ReadStep, Step
 from gfxgraph.core.expressions import REFS, Expressions, Ref, ValueGuard, same_value
@@ -75,13 +75,15 @@ def _here() -> HostValues | None:
 class HostValues:
     """The values that one capture read on the host."""
 
+    have_given = False
+    """Whether any capture has given a number to its program."""
+
     def __init__(self, session: Any) -> None:
         # A weak reference: numbers outlive their capture, and a finished session must not wait for the collector.
         self._session = weakref.ref(session)
         self.numbers = Expressions()
         self._reads: dict[int, ReadStep] = {}
         self._given: list[weakref.ref[TrackedNumber]] = []
-        self._imports: dict[int, tuple[TrackedNumber, TrackedNumber]] = {}
         self.tainted: dict[int, Any] = {}
         """Host memory that holds device values, by ``memory_of``, so that views of it are found too."""
         self._tensors: list[weakref.ref[Tensor]] = []
@@ -271,27 +273,25 @@ class HostValues:
     def give(self, value: Any, ref: Ref, where: Any = None) -> Any:
         """The number that the program gets; pinned, and plain, where torch's calls with it could not be seen."""
         is_int = isinstance(value, int)
-        if is_made_by_dynamo() or (is_int and not self._capturing().moving.starts()):
+        if wants_plain_numbers() or (is_int and not self._capturing().moving.starts()):
             self.escaped(ref, value, "a plain number", where)
             return value
         number = (TrackedInt if is_int else TrackedNumber)(self, value, ref)
+        HostValues.have_given = True
         self._given.append(weakref.ref(number))
         return number
 
-    def _own(self, number: TrackedNumber) -> TrackedNumber:
-        """A number of another capture as a read of this one: its value at replay time."""
+    def _ref_of(self, number: TrackedNumber) -> Ref:
+        """The number's row; one of another capture is a read of this one: its value at replay time."""
         if number._keeper is self:
-            return number
-        if id(number) not in self._imports:
-            value = number._value
-            ref, step = self.new_read(lambda: number._value, value, "a value of another capture", place())
-            self._capturing().add(step)
-            self._imports[id(number)] = number, TrackedNumber(self, value, ref)
-        return self._imports[id(number)][1]
+            return number._ref
+        ref, step = self.new_read(lambda: number._value, number._value, "a value of another capture", place())
+        self._capturing().add(step)
+        return ref
 
     def own_refs(self, item: Any) -> Any:
         """Arguments with references in place of tracked numbers, as a step stores them."""
-        return substitute(item, lambda number: self._own(number)._ref, NUMBERS)
+        return substitute(item, self._ref_of, NUMBERS)
 
     def computed(self, func: Callable[..., Any], args: tuple[Any, ...], kind: str = "") -> Any:
         """What ``func`` makes of numbers, some of them tracked: a number that carries the expression, or a plain
@@ -356,7 +356,6 @@ class HostValues:
 
     def let_go(self) -> None:
         """The capture is over. Autograd's nodes may hold numbers, and what a read holds may need those nodes."""
-        self._imports.clear()
         self._reads.clear()
         for given in self._given:
             if type(number := given()) is TrackedInt:

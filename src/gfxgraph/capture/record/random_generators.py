@@ -35,7 +35,7 @@ from gfxgraph.capture.patches.torch_functions import STOCK, Targets, session_her
 from gfxgraph.capture.record.user_lines import place
 from gfxgraph.capture.replay.program import CallStep
 from gfxgraph.capture.replay.rollback import Rollback
-from gfxgraph.driver.runtime_calls import GraphDriver
+from gfxgraph.driver.graphs import GraphDriver
 from gfxgraph.process import bridge, process
 from gfxgraph.types import CaptureStatus, OnUnsafe
 

@@ -79,10 +79,11 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
     return None
 
 
-def is_made_by_dynamo() -> bool:
-    """True where the running code of the program is what Dynamo made of it."""
+def wants_plain_numbers() -> bool:
+    """True where the running code of the program is what Dynamo made of it, or may ask for a number's exact type."""
     frame = user_frame(sys._getframe(1))
-    return frame is not None and any(name.startswith("__resume_at_") for name in frame.f_code.co_names)
+    names = frame.f_code.co_names if frame is not None else ()
+    return "type" in names or any(name.startswith("__resume_at_") for name in names)
 
 
 def place() -> tuple[CodeType | None, int]:

@@ -2,7 +2,7 @@
 
 Defects of the runtime, as the defect table asks for them: each function acts on one of the table's answers
 (``hardware.defects.Decisions``). Handled elsewhere: ``capture_error_mode`` and ``validate_replays`` in graph.py,
-``node_walk`` in node_walk.py, ``max_nodes`` in recorder.py. Always done, whatever the table says: ``ALWAYS``.
+``node_walk`` in node_walk.py, ``max_nodes`` in recorder.py.
 
 Workspaces of cuBLAS: torch keeps one for each stream and handle, and a captured matrix product holds its address.
 Inductor's graph trees free all workspaces around each of their captures, and ``torch.cuda.graph`` unmaps what
@@ -35,16 +35,6 @@ from gfxgraph.capture.replay.graph_tensors import all_segments
 from gfxgraph.core.locks import new_lock
 from gfxgraph.process import bridge, process
 
-ALWAYS = {
-    "one_capture_at_a_time": "capture/capture_lock.py",
-    "gc_before_capture": "capture/patches/replaced.py",
-    "check_after_each_op": "capture/record/recorder.py",
-    "inline_nested_replay": "capture/record/splits.py",
-    "clean_after_failure": "capture/failures.py",
-    "conditional_nodes": "callables/control/conditional.py",
-    "host_functions": "capture/replay/node_walk.py",
-}
-"""Workarounds that are always on, and where. The last two kinds of node are never made."""
 _kept: list[Any] = []
 
 

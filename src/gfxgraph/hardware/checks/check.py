@@ -9,9 +9,9 @@ from enum import StrEnum
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from gfxgraph.hardware.aside import Aside
 from gfxgraph.hardware.machine import Machine
 from gfxgraph.hardware.software import Rocm, Torch, find_rocm, find_torch
+from gfxgraph.hardware.time_limit import Aside
 from gfxgraph.hardware.topology import Gpu, gpus
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from gfxgraph.diagnostics import gates, kinds
+from gfxgraph.diagnostics import kinds, mentions
 
 CODE = "not_in_catalogue"
 _FAR = 25  # lines
@@ -23,7 +23,7 @@ def find(lines: Mapping[int, str]) -> tuple[str, int, str] | None:
     numbers = sorted(lines)
     texts = [lines[number] for number in numbers]
     for at, (number, line) in enumerate(zip(numbers, texts)):
-        if gates.is_said(line) or gates.in_own_block(texts, at) or gates.in_prose(texts, at):
+        if mentions.is_said(line) or mentions.in_own_block(texts, at) or mentions.in_prose(texts, at):
             continue
         form = kinds.of(line)
         name = component_of(line)
@@ -51,7 +51,7 @@ def went_on(lines: Mapping[int, str], hits: Iterable[tuple[int, str]]) -> bool:
 
 def component_of(line: str) -> str:
     """The component that ``line`` names, '' if it names none."""
-    if not gates.names_amd(line):
+    if not mentions.names_amd(line):
         return ""
     # A line that names only a device is still ROCm's to explain.
     return [*kinds.of(line).get("component", ()), [*kinds.advisors("component")][-1]][0]
@@ -65,7 +65,7 @@ def by_form(line: str) -> str:
 def _surety(line: str) -> int | None:
     form = kinds.of(line)
     surety = next((level for level in range(3) if f"failure{level}" in form), None)
-    if surety is None or (surety and "quiet" in form) or gates.is_said(line) or "installer" in form:
+    if surety is None or (surety and "quiet" in form) or mentions.is_said(line) or "installer" in form:
         return None
     # A sentence with a full stop and nothing before a colon is prose.
     if surety == _WEAKEST and (line.rstrip().endswith(".") or not {":", "[", "="} & set(line)):

@@ -1,4 +1,4 @@
-"""diagnostics.derived: files that spare a start the parsing of TOML."""
+"""diagnostics.derived_files: files that spare a start the parsing of TOML."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gfxgraph.diagnostics import derived
+from gfxgraph.diagnostics import derived_files
 
 
 class Sources:
@@ -19,7 +19,7 @@ class Sources:
         (folder / "a.toml").write_text("1")
 
     def load(self) -> list[str]:
-        return derived.load("sources", 1, [self.folder], self._read, lambda data: json.loads(data)["texts"])
+        return derived_files.load("sources", 1, [self.folder], self._read, lambda data: json.loads(data)["texts"])
 
     def _read(self) -> bytes:
         self.n_read += 1
@@ -44,7 +44,7 @@ def test_sources_are_read_once_and_after_an_edit(tmp_path: Path, place: Path) ->
     for n in range(12):
         (sources.folder / "b.toml").write_text("3" * n)
         sources.load()
-    assert len(list(place.iterdir())) == 1 + derived.MOST_KEPT
+    assert len(list(place.iterdir())) == 1 + derived_files.MOST_KEPT
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", "3"])
@@ -68,4 +68,4 @@ def test_nothing_of_ours_lies_beside_the_package(tmp_path: Path, place: Path) ->
     """What pip did not install it does not remove, and a folder that is left can be imported."""
     Sources(tmp_path / "sources").load()
     assert [path.name.split(".")[0] for path in place.iterdir()] == ["sources"]
-    assert not list(Path(derived.__file__).parent.rglob("sources.*"))
+    assert not list(Path(derived_files.__file__).parent.rglob("sources.*"))

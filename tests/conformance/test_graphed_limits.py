@@ -15,6 +15,7 @@ from torch import nn
 import gfxgraph
 from gfxgraph import simulator
 from gfxgraph.callables.arena import arena_of
+from gfxgraph.callables.padding.rows import Trace
 from gfxgraph.process import process
 from tests.conformance.conftest import on_both_platforms
 
@@ -231,6 +232,16 @@ def test_capture_all_leaves_a_bucket_that_the_examples_index_does_not_fit(platfo
         x, i = filled(n, n), torch.tensor([at], device="cuda")
         same(g, step, x, i)
     assert g.stats()["captures"] == 2
+
+
+@pytest.mark.parametrize("assume_pure", [False, True])
+def test_capture_all_judges_all_buckets_at_once(platform, monkeypatch, assume_pure):
+    """Two runs without data, however many buckets."""
+    runs, run = [], Trace.run
+    monkeypatch.setattr(Trace, "run", lambda self, *given: runs.append(given) or run(self, *given))
+    g = gfxgraph.graphed(double, dynamic={"x": {0: "n"}}, buckets=range(2, 14), assume_pure=assume_pure)
+    assert g.capture_all(filled(1, 4))["n_captured"] == 12
+    assert len(runs) == 2
 
 
 def test_capture_all_under_a_limit(arena):

@@ -502,11 +502,11 @@ class Graphed:
             call = understand(self._name, args, kwargs, tensors, structure, self._shared.in_place)
             if not self._worlds.enter(call):
                 raise RunEagerly("the function is not traced")
+            unfit = self._padding.ahead(call, buckets)
             for bucketed in buckets:
                 if not self._has_room(arena_of(process.require(), call.device)):
                     break
-                unfit = self._padding.ahead(call, bucketed)
-                if unfit:
+                if unfit and any(size not in (None, t.size()) for t, size in zip(tensors, bucketed.sizes)):
                     why = f"the example's values do not suit its size: {unfit}"
                     continue
                 sized = iter([resized(t, size) for t, size in zip(tensors, bucketed.sizes)])

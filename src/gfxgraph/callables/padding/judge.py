@@ -127,12 +127,15 @@ class Judge:
             process.log.warning("%s: %s", self._name, error)
         return result
 
-    def ahead(self, call: Call, bucketed: Bucketed) -> str:
-        """Why the call's values, cut or repeated, may not suit a bucket's size; "" if they do."""
+    def ahead(self, call: Call, buckets: Sequence[Bucketed]) -> str:
+        """Why the call's values, cut or repeated, may not suit the sizes of buckets; "" if they do."""
         dims = self._named(call)
         actual = {name: call.tensors[i].size(dim) for i, named in dims.items() for dim, name in named.items()}
+        other = dict(actual)
+        for each in reversed(buckets):
+            other |= {name: n for name, n in each.bucket.items() if n != actual[name]}
         there = call.world if self._front is not None else None
-        found = self._known_or_judged(call, there, dims, Bucketed(bucketed.sizes, actual, bucketed.bucket))
+        found = self._judged(call, there, dims, Bucketed((), actual, other))
         return found.reason if isinstance(found, PaddingRefusal) else ""
 
     def run_known(self, args: Args, kwargs: Kwargs) -> tuple[Any, World | None]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -44,7 +47,7 @@ def test_another_capture_that_reads_it_fixes_it(positives):
         else:
             with pytest.raises(gfxgraph.GuardMismatch, match=r"shape_guard_mismatch") as caught:
                 replay(values)
-            assert "test_moving.py:20" in str(caught.value) and f"({len(want)},)" in str(caught.value)
+            assert "test_moving.py:23" in str(caught.value) and f"({len(want)},)" in str(caught.value)
 
 
 def test_a_view_taken_between_captures_is_known(positives):
@@ -197,3 +200,19 @@ def test_a_draw_of_a_changing_size_leaves_its_generator(platform):
         x += shift
         graph.replay()
         assert torch.equal(y, drawn(twin))
+
+
+def test_a_size_given_to_a_triton_kernel_is_plain_and_pinned(platform, monkeypatch):
+    """Triton compiles for the exact types of arguments, and refuses a class that it does not know."""
+    kernel = type("JITFunction", (), {"run": lambda self, n, *, grid: (type(n), type(grid[0]), n + grid[0])})
+    monkeypatch.setitem(sys.modules, "triton.runtime.jit", SimpleNamespace(JITFunction=kernel))
+    x = torch.tensor(FEW, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kept = x[x > 0]
+        told = kernel().run(kept.numel(), grid=(kept.numel(),))
+    assert told == (int, int, 4)
+    graph.replay()
+    x.copy_(torch.tensor(MANY))
+    with pytest.raises(gfxgraph.GuardMismatch):
+        graph.replay()

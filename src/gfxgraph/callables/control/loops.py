@@ -96,7 +96,7 @@ class WhileLoop(CapturedCallable):
 
     Args:
         condition: takes the state, returns a one-element tensor.
-        body: takes the state, returns the next one: tensors of the same shapes and types.
+        body: takes the state, returns the next one: tensors of the same shapes and dtypes.
         max_steps: the bound; `hit_bound` says afterwards whether it ended the loop.
 
     The first call for states of some shape runs eagerly and warms the body up; then a step is captured. Several steps

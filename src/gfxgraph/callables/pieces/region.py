@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gfxgraph.callables.captured import CapturedCallable, Options
 from gfxgraph.callables.graphed import Graphed
@@ -398,9 +399,9 @@ class Piece(Region):
         tensors = [t for t in inputs if isinstance(t, Tensor)]
         host = [t for t in tensors if not t.is_cuda and not t.is_inference()]
         versions, layouts = [t._version for t in host], [tensor_key(t) for t in tensors]
-        random_state = torch.get_rng_state()
-        result = self.look(list(inputs))
-        self.draws_of_host = not torch.equal(random_state, torch.get_rng_state())
+        with _Draws() as draws:
+            result = self.look(list(inputs))
+        self.draws_of_host = draws.of_host
         changed = [tensor_key(t) for t in tensors]
         # Whether results need gradients because of what the graph does, rather than because of its inputs.
         has_gradients = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
@@ -465,3 +466,34 @@ class Piece(Region):
     def give_up(self) -> None:
         super().give_up()
         self._with_gradients.clear()
+
+
+class _Draws(TorchDispatchMode):
+    """Watches a run; afterwards ``of_host`` means that it drew the host's random numbers.
+
+    torch tags operations that may draw: a run without any draws nothing, whatever other threads draw meanwhile.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._may_draw = self.of_host = False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True  # otherwise compiled code would run, and stay, eager
+
+    def __enter__(self) -> _Draws:
+        self._host = torch.get_rng_state()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self.of_host = self._may_draw and not torch.equal(self._host, torch.get_rng_state())
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        is_torchs = getattr(func, "namespace", "") in ("aten", "prims", "prim")
+        self._may_draw |= not is_torchs or torch.Tag.nondeterministic_seeded in func.tags
+        return func(*args, **(kwargs or {}))

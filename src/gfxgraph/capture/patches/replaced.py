@@ -69,7 +69,7 @@ def _never() -> bool:
 
 
 GROUPS = {
-    "reads": Names("a value that Python reads is a constant of the graph", lambda: tensor_reads.READS, _always),
+    "reads": Names("a value that Python reads is a constant of the graph", tensor_reads.reads, _always),
     "waits": Names("a wait ends a capture", streams.wait_targets, _always),
     "states": Names("no mode sees seeds and states of generators", random_generators.targets, _always),
     "threads": Names("a collector that runs, or a thread that waits, ends a capture", lambda: _OWN, _always),

@@ -231,6 +231,11 @@ def _chosen(session: Any, choose: _Stock, *args: object, **kwargs: object) -> ob
     return choose(*args, **kwargs)
 
 
+def _to_kernel(session: Any, run: _Stock, *args: Any, **kwargs: Any) -> object:
+    """Triton compiles for the exact types of a kernel's arguments: a size or number that it is given is pinned."""
+    return run(*plain(args), **plain(kwargs))
+
+
 def references_of_others() -> SimpleNamespace:
     """``weakref`` for ``swap_tensors``, which refuses tensors that have references: those of programs are none.
 
@@ -277,3 +282,14 @@ MEMORY = {
     ),
 }
 """Functions that expose a host tensor's memory: pickling, DLPack and pointers read it untracked."""
+
+
+def reads() -> Targets:
+    """`READS`, and the launch of Triton's kernels if the program has imported it."""
+    triton = sys.modules.get("triton.runtime.jit")
+    return READS if triton is None else {**READS, **_kernels(triton.JITFunction)}
+
+
+@functools.cache
+def _kernels(kind: Any) -> Targets:
+    return _table(kind, _function, "JITFunction.", run=_to_kernel)

@@ -11,6 +11,7 @@ import torch
 
 import gfxgraph
 from gfxgraph.callables.trace import dynamo
+from gfxgraph.capture.patches import replaced
 from gfxgraph.process import process
 from tests.property import faults, faults_mixed, faults_threads
 
@@ -43,8 +44,12 @@ def test_driver_calls(simulated, scenario):
     assert n_struck or scenario is faults.graphed_replay
 
 
-def test_threads_at_random(simulated):
-    """Eight threads capture, replay, draw, free and fail for a while, switched 500 times as often as Python does."""
+def test_threads_at_random(simulated, monkeypatch):
+    """Eight threads capture, replay, draw, free and fail for a while, switched 500 times as often as Python does.
+
+    The simulator's draw is Python that seven threads interrupt: a device's asks for its numbers within a millisecond.
+    """
+    monkeypatch.setattr(replaced, "_DRAWN_WITHIN_S", 0.05)
     torch._dynamo.reset()  # functions that compiled code is guarded on are not replaced
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)

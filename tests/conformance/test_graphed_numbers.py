@@ -556,3 +556,16 @@ def test_a_number_that_overflows_is_refused_as_eagerly(dtype):
     with pytest.raises(RuntimeError, match="without overflow"):
         for i in range(12):
             g(ones(i))
+
+
+def test_a_zero_in_a_named_tuple_of_state_is_told_from_minus_zero():
+    State = collections.namedtuple("State", "mean n")
+
+    def step(state, x):
+        return State(state.mean + x / (state.n + 1), state.n), x / state.n
+
+    call, x = gfxgraph.graphed(step), ones()
+    for n in (0.0, 1.0, 0.0, 2.0, 0.0, -0.0):
+        given = State(torch.zeros(4, device="cuda"), n)
+        (found, kept), quotient = call(given, x)
+        assert torch.equal(found, x / (n + 1)) and kept == n and torch.equal(quotient, x / n), n

@@ -30,7 +30,8 @@ def test_each_size_is_a_graph_of_the_provider(emulator: list[str], preload: Path
     source = str(HERE.parents[1] / "src")
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join((packages, source)), "GFXGRAPH_VALIDATE_REPLAYS": "1"}
     environ |= {"LD_PRELOAD": str(preload), "GFXGRAPH_PRELOAD_REPORT": str(report), "HOME": str(tmp_path)}
-    command = [*emulator, sys.executable, str(HERE / "clients/onnxruntime_adapter.py")]
+    python = os.environ.get("GFXGRAPH_CLIENT_ONNXRUNTIME_PYTHON") or sys.executable
+    command = [*emulator, python, str(HERE / "clients/onnxruntime_adapter.py")]
     done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=TIMEOUT_S)
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     told = json.loads(done.stdout.splitlines()[-1])

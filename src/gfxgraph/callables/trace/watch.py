@@ -280,13 +280,10 @@ class _Every(set[str]):
 
 def is_other_zero(holder: object, name: Any, value: float) -> bool:
     """True if a zero of the other sign is there now; other values are left to guards."""
-    if isinstance(holder, dict | list | tuple):
-        try:
-            now = holder[name]
-        except LookupError:
-            return False
-    else:
-        now = getattr(holder, name, None) if isinstance(name, str) else None
+    try:
+        now = holder[name] if isinstance(holder, dict) or not isinstance(name, str) else getattr(holder, name, None)  # type: ignore[index]
+    except (LookupError, TypeError):
+        return False
     return type(now) is float and now == 0.0 and math.copysign(1.0, now) != math.copysign(1.0, value)
 
 

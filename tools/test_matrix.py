@@ -32,7 +32,7 @@ WHAT = {
         [f"tests/conformance/{name}.py" for name in _CAPTURES],
     ),
     "transformers": (
-        ("5.17.0", "5.18.0", "5.19.0", "5.20.2", "5.21.1", "5.22.2", "5.23.0"),
+        ("5.17.0", "5.18.0", "5.19.0", "5.20.2", "5.21.1", "5.22.2", "5.23.0", "5.24.0"),
         ["tests/conformance/test_transformers.py"],
     ),
     "onnxruntime": (("1.31.1", "1.32.0"), ["tests/conformance/adapters/test_onnxruntime.py"]),

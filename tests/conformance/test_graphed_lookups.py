@@ -284,3 +284,18 @@ def test_what_others_compile_keeps_dynamos_rules():
         graphed = gfxgraph.graphed(lambda x: fn(x))
         graphed(x), graphed(x)
         assert any("__instancecheck__" in why for why in graphed.stats()["pieces"]), graphed.explain()
+
+
+def test_a_forward_that_the_call_sets_is_called_in_the_same_call():
+    """Dynamo of torch 2.11 goes on calling the class's."""
+    module = torch.nn.Linear(4, 4).cuda()
+
+    def fn(x, i):
+        if i == 3:
+            module.forward = lambda x: x * 3
+        return module(x)
+
+    graphed = gfxgraph.graphed(fn)
+    for i in range(6):
+        x = torch.ones(2, 4, device="cuda") + i
+        assert torch.equal(graphed(x, i), module(x)), i

@@ -12,12 +12,17 @@ step. The host knows which; a decoder keeps one graph for each state.
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import StaticCache, StaticLayer, StaticSlidingWindowLayer
+from transformers.masking_utils import create_masks_for_generate
+
+CACHE = next(n for n in inspect.signature(create_masks_for_generate).parameters if n in ("cache", "past_key_values"))
+"""What a model and ``generate`` call the cache: ``past_key_values`` up to transformers 5.23."""
 
 
 @dataclass(slots=True)

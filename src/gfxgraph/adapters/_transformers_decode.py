@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph import kernels
-from gfxgraph.adapters._transformers_cache import CachePosition, FixedCache
+from gfxgraph.adapters._transformers_cache import CACHE, CachePosition, FixedCache
 from gfxgraph.adapters._transformers_choice import TokenChoice
 from gfxgraph.adapters._transformers_loop import Loop, Request
 from gfxgraph.adapters._transformers_masks import to_add
@@ -37,7 +37,7 @@ from gfxgraph.callables.graphed import Graphed
 
 MAX_CHOICES = 16
 """Most captured ways of choosing that a decoder keeps."""
-_OURS = frozenset({"attention_mask", "position_ids", "past_key_values"})
+_OURS = frozenset({"attention_mask", "position_ids", CACHE})
 
 
 class Decoder:
@@ -97,7 +97,7 @@ class Decoder:
         self.cache.place.is_decoding = True
         try:
             masks = to_add(self)
-            inputs = dict(self.extras, input_ids=self.token, past_key_values=self.cache, attention_mask=masks)
+            inputs = {**self.extras, "input_ids": self.token, CACHE: self.cache, "attention_mask": masks}
             if self.has_positions:
                 inputs["position_ids"] = self.position_ids
             scores = self.model(**inputs, return_dict=True).logits
@@ -153,7 +153,7 @@ class Decoder:
         n_prompt = ids.shape[1]
         self.cache.reset()
         inputs = self.model.prepare_inputs_for_generation(
-            ids, next_sequence_length=n_prompt, is_first_iteration=True, **kwargs | {"past_key_values": self.cache}
+            ids, next_sequence_length=n_prompt, is_first_iteration=True, **kwargs | {CACHE: self.cache}
         )
         scores = self.model(**inputs, return_dict=True).logits[:, -1]
         if self.logits.shape != scores.shape:

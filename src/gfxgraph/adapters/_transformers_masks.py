@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from transformers.masking_utils import create_masks_for_generate
 
+from gfxgraph.adapters._transformers_cache import CACHE
+
 if TYPE_CHECKING:
     from gfxgraph.adapters._transformers_decode import Decoder
 
@@ -24,12 +26,12 @@ def of_a_step(decoder: Decoder) -> Any:
             config=decoder.model.config,
             inputs_embeds=like,
             attention_mask=mask,
-            past_key_values=decoder.cache,
             position_ids=decoder.position_ids,
             block_sequence_ids=None,
             token_type_ids=None,
             mm_token_type_ids=None,
             is_first_iteration=False,
+            **{CACHE: decoder.cache},
         )
 
     if not decoder.cache.place.is_full:

@@ -250,8 +250,10 @@ class Accelerated:
     def _inputs_say(self, call: dict[str, Any]) -> str:
         from transformers.cache_utils import DynamicCache, StaticCache
 
+        from gfxgraph.adapters._transformers_cache import CACHE
+
         ids, kwargs = call["input_ids"], call["model_kwargs"]
-        cache = kwargs.get("past_key_values")
+        cache = kwargs.get(CACHE)
         if getattr(cache, "_is_user_defined", False):
             return "the cache was passed by the caller"
         if type(cache) not in (DynamicCache, StaticCache) or not kwargs.get("use_cache"):
@@ -270,7 +272,7 @@ class Accelerated:
             return "the attention mask does not have one number per token"
         if positions is not None and positions.ndim != 2:
             return "positions have more than one number per token"
-        given = ("attention_mask", "position_ids", "past_key_values")
+        given = ("attention_mask", "position_ids", CACHE)
         others = [name for name, value in kwargs.items() if name not in given
                   and not isinstance(value, (bool, int, float, str, type(None)))]  # fmt: skip
         return f"the model takes {', '.join(sorted(others))}" if others else ""

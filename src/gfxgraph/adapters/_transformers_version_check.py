@@ -16,7 +16,7 @@ from typing import Any
 from gfxgraph.adapters import adapter
 from gfxgraph.hardware.versions import may_match, parse
 
-TESTED = ">=5.17,<5.24"
+TESTED = ">=5.17,<5.25"
 """The versions that `make test-matrix` has run (docs/versions.md)."""
 _SIZES = {
     "hidden_size": 8,

@@ -8,6 +8,7 @@ then run against the model's own, and left alone if it is outside the tolerance 
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -259,11 +260,12 @@ def _attention_given(module: Any, like: Tensor, rotated: int) -> tuple[tuple[Any
     held = model_parts.random(2, 1, shared, PROBE_TOKENS, width, like=like, seed=3)
     mask = torch.zeros(1, 1, 1, PROBE_TOKENS, dtype=like.dtype, device=like.device)
     mask[..., :3] = -torch.inf
+    name = "cache" if "cache" in inspect.signature(module.forward).parameters else "past_key_values"
     return (), {
         "hidden_states": model_parts.random(1, 1, hidden, like=like, seed=1),
         "position_embeddings": (angles.cos().to(like.dtype), angles.sin().to(like.dtype)),
         "attention_mask": mask,
-        "past_key_values": _ProbeCache(held, module.layer_idx),
+        name: _ProbeCache(held, module.layer_idx),
     }
 
 

@@ -55,14 +55,15 @@ def slot_of(facts: AttentionModules, attention: nn.Module, x: Tensor, given: dic
         return reason
     if x.dim() != 3 or x.shape[1] != 1:
         return "more than one token"
-    if given.get("past_key_values") is None or given.get("position_embeddings") is None:
+    cache = given.get("cache", given.get("past_key_values"))  # its name from transformers 5.24 on, and before
+    if cache is None or given.get("position_embeddings") is None:
         return "no cache, or no rotary embedding"
     if given.get("output_attentions") or has_hooks(attention):
         return "attentions are requested, or a hook receives them"
     mask = given.get("attention_mask")
     if mask is not None and (not isinstance(mask, Tensor) or mask.dim() != 4 or mask.shape[1:3] != (1, 1)):
         return "the mask is not one row of numbers"
-    return place_in(given["past_key_values"], facts.index) or "the cache has no fixed slot for the token"
+    return place_in(cache, facts.index) or "the cache has no fixed slot for the token"
 
 
 def attend(

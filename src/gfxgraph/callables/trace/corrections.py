@@ -12,6 +12,7 @@ Python:
     a generator that outlives     is left to Python: Dynamo would run it to its end at once
     the call
     ``move_to_end``               is written back: Dynamo writes keys that are new, and the order of none
+    a module's own ``forward``    that the call itself sets is a graph break (before torch 2.13)
     ``torch.full`` of a tensor,   has the dtype of that number's kind: Dynamo takes the default one
     or of a random number
 
@@ -297,6 +298,18 @@ def _older_rules(compared: object) -> Iterator[StandIn]:
         yield sets, "install_set_contains_guard", _after(lambda self, tx, args: _guard_identity(args[0]))
     if "iter_contains" in vars(variables.lists):
         yield variables.lists, "iter_contains", _looking_in_list
+    yield torch._dynamo.side_effects.SideEffects, "store_attr", _after(_refuse_forward)
+
+
+def _refuse_forward(effects: object, module: Tracker, name: str, value: Tracker) -> None:
+    """A module is given a ``forward``: Dynamo would call the class's to the trace's end."""
+    if name == "forward" and isinstance(module, torch._dynamo.variables.UnspecializedNNModuleVariable):
+        torch._dynamo.exc.unimplemented(
+            gb_type="a module's forward is replaced",
+            context="forward",
+            explanation="Dynamo would call the class's.",
+            hints=[],
+        )
 
 
 def _asking_for_key(ask: Func) -> Func:

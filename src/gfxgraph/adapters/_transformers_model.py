@@ -248,8 +248,10 @@ class Accelerated:
         return ""
 
     def _inputs_say(self, call: dict[str, Any]) -> str:
+        # lazily: adapters are listed and asked about where there is no torch
         from transformers.cache_utils import DynamicCache, StaticCache
 
+        # lazily: it imports transformers
         from gfxgraph.adapters._transformers_cache import CACHE
 
         ids, kwargs = call["input_ids"], call["model_kwargs"]

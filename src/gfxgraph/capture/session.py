@@ -292,7 +292,7 @@ class Session:
                     self.state.base.reset(graph)
         self.segment_graph = None
         if self._has_opened:
-            runtime_workarounds.leave_stream(self.streams.own)
+            failures.leave_stream(self.streams.own)
 
     # -- segments -----------------------------------------------------------------------------------
 
@@ -415,11 +415,12 @@ class Session:
 
     # -- what an operation did -------------------------------------------------------------------------
 
-    def keep_layout(self, tensor: Tensor, as_it_was: Tensor) -> None:
-        """The tensor is about to get another shape in place: the steps so far use another tensor of its memory."""
+    def refuse_if_read(self, tensor: Tensor) -> None:
+        """The tensor is about to get another shape in place: end the capture if a step of the host's takes it."""
         for step in self.program.steps:
-            if isinstance(step, (HostStep, ReadStep)):
-                step.exchange(tensor, as_it_was)
+            if isinstance(step, (HostStep, ReadStep)) and any(each is tensor for each in step.takes()):
+                reason = "the host has used it as it was, and a replay would find it as it is: make a view (x.t())"
+                self.refuse("a change of a tensor's shape in place", reason)
 
     def note_draw(self, slot: tuple[int, str] | None, args: Any, kwargs: Any) -> None:
         """Note which generator the last operation draws from, with a handle on its current state."""

@@ -37,13 +37,6 @@ from gfxgraph.process import bridge, process
 _kept: list[Any] = []
 
 
-def leave_stream(stream: Any) -> None:
-    """``fresh_stream_after_failure``: make the next ``torch.cuda.graph()`` use a new stream."""
-    default = torch.cuda.graph.default_capture_stream
-    if process.require().decisions.fresh_stream_after_failure and default is not None and default == stream:
-        torch.cuda.graph.default_capture_stream = None
-
-
 def before_replay() -> None:
     """``join_copies``: make the graph wait for earlier work on the stream."""
     if process.require().decisions.join_copies:

@@ -658,6 +658,14 @@ def signed_zero(x):
 
 
 @refused
+def an_error_that_is_caught(x):
+    try:
+        return torch.linalg.cholesky(torch.eye(2, device="cuda") * (x[1] - 2))
+    except torch.linalg.LinAlgError:
+        return x * 2
+
+
+@refused
 def waits_as_long_as(x):
     time.sleep(abs(x.mean().item()) * 1e-6)
     seconds = x.abs().max().item() * 1e-6
@@ -744,21 +752,6 @@ def other_calls_with_sizes(x):
     return x.broadcast_to((n, 6)), F.interpolate(x.view(1, 1, 6), size=n), x.kthvalue(min(n, 6)).values
 
 
-@right
-def errors_that_are_no_surprise(x):
-    made = []
-    for wrong in (
-        lambda: x[torch.ones(4, dtype=torch.bool, device="cuda")], lambda: x * x.item(), lambda: float(x),
-        lambda: x if x else -x, lambda: torch.full((2,), (x[1].long().item() ** 2 + 300) ** 70, device="cuda"),
-        lambda: torch.empty(3).copy_(x), lambda: torch.tensor([x.tolist(), [1.0]], device="cuda"),
-    ):  # fmt: skip
-        try:
-            made.append(wrong())
-        except (RuntimeError, IndexError, ValueError, OverflowError):
-            made.append(x * (len(made) + 1))
-    return made
-
-
 @guarded
 def errors_that_values_decide(x):
     i = x[1].abs().long().item()
@@ -775,14 +768,6 @@ def errors_that_values_decide(x):
     except torch.linalg.LinAlgError:
         root = x.view(3, 2)
     return picked, shape, root
-
-
-@guarded
-def error_of_a_bad_matrix(x):
-    try:
-        return torch.linalg.cholesky(torch.eye(2, device="cuda") * (x[1] - 2))
-    except torch.linalg.LinAlgError:
-        return x * 2
 
 
 @guarded

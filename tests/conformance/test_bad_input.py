@@ -114,16 +114,6 @@ def pool_of_a_graph_object(bench):
         bench.x + 1
 
 
-def cpu_operand(bench):
-    with torch.cuda.graph(torch.cuda.CUDAGraph()):
-        bench.x + torch.ones(8)
-
-
-def cpu_weight(bench):
-    with torch.cuda.graph(torch.cuda.CUDAGraph()):
-        torch.nn.functional.linear(bench.x, torch.ones(3, 8))
-
-
 TORCHS_WORDS = {
     on_default_stream: "CUDA graphs must be captured on a non-default stream.",
     replay_before_capture: "Called CUDAGraph::replay without a preceding successful capture.",
@@ -138,8 +128,6 @@ TORCHS_WORDS = {
     raw_graph_without_keeping: "keep_graph=",
     raw_exec_before_capture: "instance until instantiate() has been called",
     pool_before_capture: "Called CUDAGraph::pool() without a preceding successful capture.",
-    cpu_operand: "Expected all tensors to be on the same device",
-    cpu_weight: "Expected all tensors to be on the same device",
     pool_of_two_numbers: "",
     pool_is_a_string: "",
     pool_of_a_graph_object: "",
@@ -159,8 +147,6 @@ CODES = {
     pool_of_two_numbers: "wrong_pool",
     pool_is_a_string: "wrong_pool",
     pool_of_a_graph_object: "wrong_pool",
-    cpu_operand: "wrong_device",
-    cpu_weight: "wrong_device",
 }
 
 
@@ -414,13 +400,6 @@ graph_not_kept: this call is for graphs made with keep_graph=True
 [instantiate() is intended to be called by the user only when keep_graph=true]
   do:   make the graph with torch.cuda.CUDAGraph(keep_graph=True)
   more: gfxgraph explain graph_not_kept""",
-    cpu_operand: """\
-wrong_device: a tensor of another device entered the capture
-  what: aten::add at HERE used a tensor on cpu, and the capture records cuda:0
-  why:  a graph belongs to one device; work on another device is not ordered by it and is not replayed [Expected all \
-tensors to be on the same device, but found at least two devices, cuda:0 and cpu!]
-  do:   move the tensor before the capture: x = x.to("cuda:0"), or capture one graph per device
-  more: gfxgraph explain wrong_device""",
     use_after_reset: """\
 use_after_reset: a graph was used after reset()
   what: replay() was called at HERE on a graph whose capture had been released

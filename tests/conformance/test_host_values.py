@@ -100,7 +100,7 @@ def test_program_is_right_or_guarded(bridge, name):
 
 @pytest.mark.parametrize(("bridge", "name"), programs(REFUSED), indirect=["bridge"])
 def test_program_is_refused_at_the_capture(bridge, name):
-    """C code that takes nothing but Python's own numbers raises its own error there, and the process is as before."""
+    """C code that takes only Python's own numbers, and operations that fail, raise there; the process is as before."""
     x = torch.tensor(INPUTS[0], device="cuda")
     with pytest.raises((TypeError, KeyError, ValueError, RuntimeError)), torch.cuda.graph(torch.cuda.CUDAGraph()):
         REFUSED[name](x)

@@ -358,13 +358,12 @@ def _no_graph(program: Any) -> str:
     return ""
 
 
-def _n_nodes(graph: object) -> int | None:
-    """How many nodes a graph has; None if the driver does not tell."""
+def _n_nodes(graph: object) -> int:
+    """How many nodes a graph has."""
     # lazily: adapters are listed and asked about where there is no torch
     from gfxgraph.capture.replay.node_walk import raw_graph
 
-    driver = _state().driver
-    return None if driver is None else len(driver.nodes(raw_graph(graph)))
+    return len(_state().driver.nodes(raw_graph(graph)))
 
 
 def _once(arguments: Iterable[Any]) -> list[Any]:

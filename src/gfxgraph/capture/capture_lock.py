@@ -216,7 +216,7 @@ def _look(thread: int, before: tuple[object, int] | None) -> tuple[object, int]:
 def unnoticed() -> AbstractContextManager[Any]:
     """Calls of this thread in the block neither end a capture of another thread nor are refused because of one."""
     state = process.current()
-    if state is None or state.driver is None or "relaxed" in state.driver.missing:
+    if state is None or "relaxed" in state.driver.missing:
         return nullcontext()
     try:
         return state.driver.relaxed()

@@ -29,9 +29,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gfxgraph.capture.record.random_generators import WAS_DEAD, CaptureIsDead, end
+from gfxgraph.capture.record.random_generators import WAS_DEAD, CaptureIsDead
 from gfxgraph.capture.record.user_lines import place
-from gfxgraph.capture.replay.graph_tensors import flat
 from gfxgraph.capture.state import CaptureState
 from gfxgraph.capture.undo import hush, is_interrupt
 from gfxgraph.core.tape import where_of
@@ -64,7 +63,7 @@ def refuse_busy_stream(session: Session) -> None:
     """Raise if the stream is in another capture: cleaning up after a failed begin would end that one."""
     own = session.streams.own
     handle = own.cuda_stream
-    if session.state.driver is None or session.state.driver.capture_info(handle).status is CaptureStatus.NONE:
+    if session.state.driver.capture_info(handle).status is CaptureStatus.NONE:
         return
     if handle in session.state.lost_streams:
         raise CaptureError("capture_not_abandoned", stream=own, status=session.state.lost_streams[handle])
@@ -105,7 +104,6 @@ def op_failed(session: Session, info: Any, func: Any, args: Any, kwargs: Any, er
         if any(refusal in text for refusal in _REFUSALS):
             row = UnsafeOp(info.name, Kind.SYNC, "torch refused it inside the capture: " + first_line(error))
             return session.unsafe_op(row, func, args, kwargs)
-        explain_devices(session, info.name, args, kwargs, error)
         raise error
     finally:
         del error  # its traceback holds this frame, a cycle that would keep everything in the frames alive
@@ -151,21 +149,14 @@ def _end_error(session: Session, error: RuntimeError) -> CaptureError:
 
 def discard(session: Session, graph: Any) -> None:
     """End what torch may be capturing, by the state in which the capture failed."""
-    base, lifecycle = session.state.base, session.lifecycle
-    if lifecycle.failed_in is CaptureState.OPENING and session.state.driver is not None:
-        heal(session)  # torch has perhaps begun the capture, or a part of what that is
-        return
-    try:
-        if lifecycle.failed_in is CaptureState.ENDING and session.streams.status() is not CaptureStatus.ACTIVE:
-            base.raw_cuda_graph(graph)  # torch has perhaps ended it: an interrupt may come before we have noted it
-            return
+    was_ending = session.lifecycle.failed_in is CaptureState.ENDING
+    with suppress(RuntimeError):
+        if was_ending and session.streams.status() is not CaptureStatus.ACTIVE:
+            session.state.base.raw_cuda_graph(graph)
+            return  # torch has ended it: an interrupt may come before we have noted that
         with session.streams.be_on_own():
             session.streams.join()
-            lifecycle.failed_in = CaptureState.ENDING
-            end(base, graph, session.state.driver, session.streams.own)
-    except RuntimeError as error:
-        was_asked = lifecycle.failed_in is CaptureState.ENDING and not isinstance(error, CaptureIsDead)
-        heal(session, end_was_refused=was_asked)
+    heal(session, end_was_refused=was_ending and session.streams.status() is CaptureStatus.INVALIDATED)
 
 
 def heal(session: Session, end_was_refused: bool = False) -> bool:
@@ -186,21 +177,6 @@ def heal(session: Session, end_was_refused: bool = False) -> bool:
             clean_by_hand(session.device_index, session.pool_id, session.generators.all())
             session.generators.take_new_states(session.rollback)
     return healed
-
-
-def explain_devices(session: Session, name: str, args: Any, kwargs: Any, error: RuntimeError) -> None:
-    """Raise `wrong_device` if torch refused tensors of two devices; the capture stays alive."""
-    here = torch.device("cuda", session.device_index)
-    strangers = [t for t in flat(args, kwargs) if t.device != here]
-    if strangers and "device" in str(error):
-        raise CaptureError(
-            "wrong_device",
-            tensor_device=strangers[0].device,
-            graph_device=here,
-            op=name,
-            where=str(where_of(*place())),
-            quote=str(error),
-        ) from error
 
 
 def recover(session: Session, name: str, error: BaseException, again: Callable[[UnsafeOp], Any]) -> Any:
@@ -236,7 +212,7 @@ def heal_capture(
     base: Any,
     graph: Any,
     stream: Any,
-    driver: GraphDriver | None,
+    driver: GraphDriver,
     *,
     side_streams: Iterable[Any] = (),
     end_was_refused: bool = False,
@@ -250,8 +226,6 @@ def heal_capture(
     Returns:
         True if torch's own clean-up ran to its end.
     """
-    if driver is None:
-        return False
     handle = stream.cuda_stream
     try:
         if driver.capture_info(handle).status is not CaptureStatus.NONE:
@@ -280,9 +254,9 @@ def heal_capture(
     return True
 
 
-def is_lost(stream: Any, driver: GraphDriver | None) -> bool:
+def is_lost(stream: Any, driver: GraphDriver) -> bool:
     """True if the runtime will not release the stream from a dead capture: work sent to it may vanish."""
-    return driver is not None and driver.capture_info(stream.cuda_stream).status is not CaptureStatus.NONE
+    return driver.capture_info(stream.cuda_stream).status is not CaptureStatus.NONE
 
 
 def clean_by_hand(device_index: int, pool: tuple[int, int] | None, generators: Iterable[Any]) -> None:

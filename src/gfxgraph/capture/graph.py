@@ -185,7 +185,7 @@ class BridgedGraph(_TorchsGraph):
         if is_unwinding and session in process.sessions():
             while (inner := process.sessions()[-1]) is not session:  # begun inside, where an interrupt left it
                 inner.abort(None)
-        if is_unwinding and (session.graph_ref() is None or session.is_left_by(sys.exc_info()[1])):
+        if is_unwinding and session.graph_ref() is None:
             session.abort(sys.exc_info()[1], dying=self)
         if self._lifecycle.has_failed:
             if is_unwinding:

@@ -75,7 +75,6 @@ class Session:
     split = splits.split
     host_call = splits.host_call
     replay_inside = splits.replay_inside
-    is_left_by = splits.is_left_by
     op_failed = failures.op_failed
     call_failed = failures.call_failed
 
@@ -120,8 +119,6 @@ class Session:
         self.recorder = Recorder(self)
         self.recorder.paused = True
         self.undo = Undo()
-        self.thread_undo = Undo()
-        """The part of it that is this thread's, which a forked child makes too."""
         self._debug_mode: int | None = None
         self.block: Any = None
         """A weak reference to the ``with torch.cuda.graph`` block that this is the capture of."""
@@ -151,8 +148,7 @@ class Session:
             undo.note(self._settle_random_states)
             undo.note(self.moving.stop)
             undo.note(self._discard_segment)
-            undo.note(self.thread_undo.take_back)
-            self.thread_undo.note(self.make_room_for_threads)
+            undo.note(self.make_room_for_threads)
             self.open_segment(self.graph_ref(), extra)
             self._take_thread()
             self.values.take_over()
@@ -163,7 +159,7 @@ class Session:
 
     def _take_thread(self) -> None:
         """Start recording this thread."""
-        undo = self.thread_undo
+        undo = self.undo
         # Autograd's own threads have no modes.
         undo.note(partial(torch._C._set_multithreading_enabled, torch.autograd.is_multithreading_enabled()))
         torch._C._set_multithreading_enabled(False)
@@ -315,8 +311,7 @@ class Session:
         self.lifecycle.to(CaptureState.RECORDING)
         if self.has_users_pool:
             self.state.recording[tuple(self.pool_id)] = self
-        if self.state.driver is not None:
-            self.graph_handle = self.state.driver.capture_info(self.streams.own.cuda_stream).graph
+        self.graph_handle = self.state.driver.capture_info(self.streams.own.cuda_stream).graph
         self.recorder.start_segment(self.n_segments)
         self.n_segments += 1
         self._refuse_waits()
@@ -374,8 +369,7 @@ class Session:
 
     def _instantiate(self, step: SegmentStep, is_users: bool) -> None:
         graph = self.segment_graph
-        if self.state.driver is not None:
-            step.n_nodes = len(self.state.driver.nodes(int(self.state.base.raw_cuda_graph(graph))))
+        step.n_nodes = len(self.state.driver.nodes(int(self.state.base.raw_cuda_graph(graph))))
         step.is_launchable = True
         if not (is_users and graph._keeps_graph and self.n_segments == 1):  # the user does it, or the first replay
             step.instantiate()
@@ -442,12 +436,9 @@ class Session:
     # -- small things ------------------------------------------------------------------------------------
 
     def frontier_reader(self, stream: int) -> Callable[[], int | tuple[int, ...]]:
-        driver = self.state.driver
         if stream != self.streams.own.cuda_stream:
             self.streams.note_side(torch.cuda.current_stream())
-        if driver is None:
-            return lambda: 0
-        return driver.frontier_reader(stream)
+        return self.state.driver.frontier_reader(stream)
 
     def _refuse_waits(self) -> None:
         # The mode is process-wide and would refuse other threads their own waits: with other threads running, the
@@ -495,7 +486,8 @@ class Session:
 def _end_in_child() -> None:
     """In a forked child: end what its thread's captures, which are the parent's, have changed."""
     for session in reversed(process.sessions()):
-        session.thread_undo.take_back()  # type: ignore[attr-defined]
+        _stop_recording(session.recorder, [True])  # type: ignore[arg-type]
+        torch._C._set_multithreading_enabled(True)
     replaced.end_in_child()
 
 

@@ -137,7 +137,7 @@ class Guard:
                 self._recorder.running(self._graph_number, number, position, len(infos), self.n_replays)
 
         try:
-            if driver is None or not can_walk(segment):
+            if not can_walk(segment):
                 self._whole(segment, program, before)
             else:
                 driver.synchronize_stream(stream)

@@ -82,7 +82,7 @@ class SegmentNode:
 def nodes_of(segment: SegmentStep, program: Program, names: TensorNames | None = None) -> list[SegmentNode]:
     """Describe every node of the segment that does work, in the order of a walk."""
     driver = process.require().driver
-    if driver is None or segment.graph is None:
+    if segment.graph is None:
         return []
     graph = raw_graph(segment.graph)
     kinds = {node: driver.node_kind(node) for node in driver.nodes(graph)}
@@ -148,7 +148,6 @@ def owners_of(tape: Tape, order: list[int], graph: int) -> dict[int, Entry | Opa
 
 def _by_ancestors(ends: list[tuple[int, Entry | Opaque]], graph: int) -> dict[int, Entry | Opaque]:
     driver = process.require().driver
-    assert driver is not None
     before: dict[int, list[int]] = {}
     for parent, child in driver.edges(graph):
         before.setdefault(child, []).append(parent)
@@ -165,7 +164,6 @@ def _by_ancestors(ends: list[tuple[int, Entry | Opaque]], graph: int) -> dict[in
 
 def _kernel_name(node: int) -> str:
     driver = process.require().driver
-    assert driver is not None
     try:
         return driver.kernel_name(node)
     except DriverError:
@@ -175,7 +173,6 @@ def _kernel_name(node: int) -> str:
 def known_params(node: int, kernel: str) -> tuple[KernelParams | None, str]:
     """A kernel's launch parameters with its arguments; None and the reason if they are unknown."""
     driver = process.require().driver
-    assert driver is not None
     if "param_layout" in driver.missing:
         layout = layout_of(kernel)
         if layout is None:

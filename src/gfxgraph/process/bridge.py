@@ -18,7 +18,7 @@ from gfxgraph.core.locks import new_lock
 from gfxgraph.core.replaced import ABSENT, put_back
 from gfxgraph.driver import locate
 from gfxgraph.driver.graphs import GraphDriver
-from gfxgraph.errors import DriverError, check_settings
+from gfxgraph.errors import check_settings
 from gfxgraph.hardware import defect_environment, defects
 from gfxgraph.process import process
 
@@ -46,7 +46,7 @@ def replace(owner: object, name: str, new: object) -> None:
     setattr(owner, name, new)
 
 
-def make_process(settings: Config, platform: str, base: object, driver: GraphDriver | None) -> process.Process:
+def make_process(settings: Config, platform: str, base: object, driver: GraphDriver) -> process.Process:
     """Make the state that captures need, without patching anything."""
     decisions = _decisions(platform, settings)
     state = process.Process(settings=settings, platform=platform, driver=driver, base=base)
@@ -81,18 +81,14 @@ def process_for_callables() -> Any:
             check_settings(settings)
             platform = "rocm" if torch.version.hip is not None else "cuda"
             set_log_level(settings)
-            _unpatched = make_process(settings, platform, torch.cuda.graphs.CUDAGraph, driver_for(platform))
+            _unpatched = make_process(settings, platform, torch.cuda.graphs.CUDAGraph, driver_of(platform))
         process.install(_unpatched)
         return _unpatched
 
 
-def driver_for(platform: str) -> Any:
-    """The driver of a real GPU; None, with a log line, if it cannot be loaded."""
-    try:
-        return locate("hip" if platform == "rocm" else "cuda")
-    except DriverError as error:
-        process.log.warning("the driver below torch is not available, so captures are not inspected: %s", error)
-        return None
+def driver_of(platform: str) -> GraphDriver:
+    """The driver of a real GPU; torch has loaded its library."""
+    return locate("hip" if platform == "rocm" else "cuda")
 
 
 def _decisions(platform: str, settings: Config) -> Any:

@@ -71,7 +71,7 @@ class Process:
     settings: Config
     platform: str
     """"rocm", "cuda" or "simulator"."""
-    driver: GraphDriver | None
+    driver: GraphDriver
     base: Any
     """The original class ``torch.cuda.CUDAGraph``."""
     validate_replays: int = 0

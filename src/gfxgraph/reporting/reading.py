@@ -124,13 +124,10 @@ _KINDS: dict[type, str] = {HostStep: "operation", ReadStep: "read", CallStep: "c
 
 
 def _nodes(segment: SegmentStep, program: Program, names: TensorNames | None) -> Iterator[InspectedNode]:
-    driver = process.require().driver
-    if driver is None:
-        return
     sources = Sources()
     found = nodes_of(segment, program, names)
     index_of = {node.handle: at for at, node in enumerate(found)}
-    parents = _parents(driver.edges(raw_graph(segment.graph)), index_of)
+    parents = _parents(process.require().driver.edges(raw_graph(segment.graph)), index_of)
     for at, node in enumerate(found):
         yield _node(at, node, parents.get(at, ()), sources, with_tensors=names is not None)
 
@@ -143,7 +140,6 @@ def _node(at: int, node: SegmentNode, after: tuple[int, ...], sources: Sources, 
         try:
             params, _ = known_params(node.handle, node.kernel)
             driver = process.require().driver
-            assert driver is not None
             params = params or driver.node_params(node.handle)
             grid, block, shared = params.grid, params.block, params.shared_nbytes
         except DriverError:

@@ -230,7 +230,7 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
         assert simulation is not None
         driver: Any = simulator.SimDriver(simulation)
     else:
-        driver = bridge.driver_for(platform)
+        driver = bridge.driver_of(platform)
     state = bridge.make_process(settings, platform, base, driver)
     runtime_workarounds.arrange_exit(state)
     guard.fill()

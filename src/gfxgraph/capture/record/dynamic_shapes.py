@@ -239,18 +239,14 @@ class MovingTensors:
                 if not tensor.is_cuda:
                     session.values.taint(tensor)
             session.recorder.adopt(out)
-            step = again(out)
+            step = HostStep(name, where, as_now(func), spec_args, spec_kwargs, out, tuple(wrote), tuple(states))
+            step.is_symbolic = takes_numbers
             if not takes_numbers or self.starts():
                 stays = () if self.among(given, {}) else [tensor.size() for tensor in given]
                 self._move(step, given, stays)
             return out, step
 
-        def again(out: object = None) -> HostStep:
-            step = HostStep(name, where, as_now(func), spec_args, spec_kwargs, out, tuple(wrote), tuple(states))
-            step.is_symbolic = takes_numbers
-            return step
-
-        out = session.split(_MOVING, name, make, where, again)
+        out = session.split(_MOVING, name, make, where)
         if out is not _UNKNOWN:
             return out
         self.fix(given)

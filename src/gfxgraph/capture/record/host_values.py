@@ -224,10 +224,7 @@ class HostValues:
             made.append(ref)
             return value, step
 
-        def again() -> HostStep:
-            return HostStep(name, where, read, (), {}, None)
-
-        value = self._capturing().split(BY_NAME["aten::_local_scalar_dense"], name, make, where, again)
+        value = self._capturing().split(BY_NAME["aten::_local_scalar_dense"], name, make, where)
         return value, made[0], where
 
     def new_read(self, read: Callable[[], Any], value: Any, name: str, where: Any) -> tuple[Ref, ReadStep]:
@@ -333,13 +330,10 @@ class HostValues:
         def step() -> tuple[Any, Step]:
             out = make(values)
             self.taint(out)
-            return out, again(out)
-
-        def again(out: Tensor | None = None) -> HostStep:
-            return HostStep(name, where, make, (spec,), {}, out, is_symbolic=True)
+            return out, HostStep(name, where, make, (spec,), {}, out, is_symbolic=True)
 
         row: UnsafeOp = BY_NAME["aten::_local_scalar_dense"]
-        return self._capturing().split(row, name, step, where, again)  # type: ignore[no-any-return]
+        return self._capturing().split(row, name, step, where)  # type: ignore[no-any-return]
 
     def needed_reads(self, steps: list[Step]) -> set[int]:
         """Rows of the reads that replays must make: for guards, for operations, and for numbers that outlive the

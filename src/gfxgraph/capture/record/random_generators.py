@@ -107,13 +107,13 @@ class CaptureIsDead(RuntimeError):
         super().__init__(f"CUDA error: operation failed {WAS_DEAD}")
 
 
-def end(base: Any, graph: object, driver: GraphDriver | None, stream: torch.cuda.Stream) -> None:
+def end(base: Any, graph: object, driver: GraphDriver, stream: torch.cuda.Stream) -> None:
     """Call torch's capture_end, unless the capture of ``stream`` is dead or over: then raise what it would.
 
     Torch from 2.12 on ends a capture only once, and one that the runtime refused to end stays in the books of its
     host allocator: no capture can use that pool again. Before that, the stream can be given an empty capture to end.
     """
-    if driver is not None and driver.capture_info(stream.cuda_stream).status is not CaptureStatus.ACTIVE:
+    if driver.capture_info(stream.cuda_stream).status is not CaptureStatus.ACTIVE:
         raise CaptureIsDead
     base.capture_end(graph)
 

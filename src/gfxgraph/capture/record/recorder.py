@@ -80,7 +80,7 @@ class Recorder(TorchDispatchMode):
         self.frontiers: set[int | tuple[int, ...]] = {0}
         self.device_index = session.device_index
         self.raw_stream = torch._C._cuda_getCurrentRawStream
-        self.is_hip_like = session.state.driver is not None and session.state.driver.name != "cuda"
+        self.is_hip_like = session.state.driver.name != "cuda"
         self.holds: list[Tensor] | None = None
         """If set, every result is held until the capture is over, so that no two share memory."""
         self.segment = 0
@@ -150,8 +150,6 @@ class Recorder(TorchDispatchMode):
             are_opaque: else an operation left them that itself ended the capture, and will be repeated as a whole.
         """
         driver = process.require().driver
-        if driver is None or not graph:
-            return
         followed = {before for before, _ in driver.edges(graph)}
         fresh = [node for node in driver.nodes(graph) if node not in followed and node not in self.frontiers]
         self.frontiers.update(fresh)

@@ -4,8 +4,8 @@
     a wait, a host call    likewise, where a replay needs it too
     a replay of a graph    becomes a step of the program
 
-What is recorded but not yet run is launched first, so that the host's part finds real values. An error that the
-operation itself raises is a step too, since the program may catch it.
+What is recorded but not yet run is launched first, so that the host's part finds real values. An error in the host's
+part ends the capture.
 
 These are functions, not an object, for the reason that failures.py gives; a session has them as its methods.
 """
@@ -22,16 +22,7 @@ from gfxgraph.capture.record.host_memory import HOST_DRAW, ON_HOST, host_generat
 from gfxgraph.capture.record.overloads import outs, written
 from gfxgraph.capture.record.user_lines import place
 from gfxgraph.capture.replay.graph_tensors import flat
-from gfxgraph.capture.replay.program import (
-    OPERATIONS_OWN,
-    CallStep,
-    HostStep,
-    ReplayStep,
-    SegmentStep,
-    Step,
-    is_operations_own,
-    raising,
-)
+from gfxgraph.capture.replay.program import CallStep, HostStep, ReplayStep, SegmentStep, Step
 from gfxgraph.core.tape import where_of
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
 from gfxgraph.errors import CaptureError
@@ -41,16 +32,6 @@ if TYPE_CHECKING:
     from gfxgraph.capture.session import Session
 
 STOCK_TEXT = "CUDA error: operation not permitted when stream is capturing"
-
-_RAISED_IN = "_gfxgraph_raised_in"
-"""Attribute of each error that an operation raised and that the program may yet catch: its capture's state."""
-
-
-def is_left_by(session: Session, error: BaseException | None) -> bool:
-    """Whether an operation's own error, or one raised while it was handled, leaves the capture."""
-    while error is not None and getattr(error, _RAISED_IN, None) is not session.lifecycle:
-        error = error.__context__
-    return error is not None
 
 
 def unsafe_op(session: Session, row: UnsafeOp, func: Any, args: Any, kwargs: Any) -> Any:
@@ -66,11 +47,6 @@ def unsafe_op(session: Session, row: UnsafeOp, func: Any, args: Any, kwargs: Any
     writes = written(func, args, kwargs) if schema is not None else ()
     foreign: list[Any] = []
 
-    def again(out: object = None) -> HostStep:
-        step = HostStep(name, where, func, args, kwargs, out, writes, tuple(foreign))
-        step.filled = outs(func, kwargs) if schema is not None else ()
-        return step
-
     def make() -> tuple[Any, Step]:
         foreign.extend(session.generators.foreign_states(args, kwargs))
         if row is HOST_DRAW:
@@ -85,11 +61,12 @@ def unsafe_op(session: Session, row: UnsafeOp, func: Any, args: Any, kwargs: Any
             if not tensor.is_cuda and is_from_device:
                 session.values.refills(tensor)
         session.recorder.adopt(out)
-        step = again(out)
+        step = HostStep(name, where, func, args, kwargs, out, writes, tuple(foreign))
+        step.filled = outs(func, kwargs) if schema is not None else ()
         session.moving.note(row, name, step, args, kwargs)
         return out, step
 
-    out = session.split(row, name, make, where, again)
+    out = session.split(row, name, make, where)
     if row.kind is Kind.HOST_COPY:
         session.values.pin_lent(writes)
     return out
@@ -101,12 +78,8 @@ def split(
     name: str,
     make: Callable[[], tuple[Any, Step | None]],
     where: Any = None,
-    again: Callable[[], HostStep] | None = None,
 ) -> Any:
     """End the segment, run what is pending, do the host's part, and open the next segment.
-
-    Args:
-        again: makes the step that repeats an operation that failed: the program may catch its error.
 
     Raises:
         CaptureError: `unsafe_op_in_capture`, if the policy is "raise".
@@ -117,21 +90,13 @@ def split(
         return _torchs_own(session, row, name, make, shown)
     session.values.take_back()
     session.state.report("split", row.kind.value, name, shown, logging.INFO)
-    own: Exception | None = None
-    out = None
     try:
         session.recorder.paused = True
         # The operation may run on a side stream; a replay has only one stream, and so has the capture's end.
         with session.streams.be_on_own():
             session.end_segment()
             _execute_pending(session)
-            try:
-                out, step = make()
-            except OPERATIONS_OWN as error:
-                if again is None or not is_operations_own(error):
-                    raise
-                own, step = error, raising(again(), error)
-                setattr(error, _RAISED_IN, session.lifecycle)
+            out, step = make()
             if step is not None:
                 session.add(step)
             session.n_executed = len(session.program.steps)
@@ -140,11 +105,6 @@ def split(
     except BaseException as error:
         session.abort(error)
         raise
-    try:
-        if own is not None:
-            raise own
-    finally:
-        del own  # its traceback holds this frame
     return out
 
 

@@ -34,10 +34,7 @@ def wait_for(state: process.Process, stream: Any) -> None:
     A failed device is not reported here: the next call reports it.
     """
     with suppress(RuntimeError):
-        if state.driver is not None:  # torch's own call ends captures of other threads
-            state.driver.synchronize_stream(stream.cuda_stream)
-        else:
-            STOCK.get("stream_synchronize", torch.cuda.Stream.synchronize)(stream)
+        state.driver.synchronize_stream(stream.cuda_stream)  # torch's own call ends captures of other threads
 
 
 class Streams:
@@ -131,10 +128,7 @@ class Streams:
 
     def status(self, stream: Any = None) -> CaptureStatus:
         """The runtime's capture status of a stream, by default the capture's own."""
-        driver = process.require().driver
-        if driver is None:
-            return CaptureStatus.ACTIVE if torch.cuda.is_current_stream_capturing() else CaptureStatus.INVALIDATED
-        return driver.capture_info((stream or self.own).cuda_stream).status
+        return process.require().driver.capture_info((stream or self.own).cuda_stream).status
 
     def let_go(self) -> None:
         self._events.clear()

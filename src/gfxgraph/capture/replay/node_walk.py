@@ -45,7 +45,7 @@ def can_walk(segment: SegmentStep) -> bool:
     """True if every node of the segment can be run by itself."""
     state = process.require()
     driver = state.driver
-    if driver is None or segment.graph is None or not state.decisions.node_walk:
+    if segment.graph is None or not state.decisions.node_walk:
         return False
     if not {"set_node_enabled", "node_enabled"}.isdisjoint(driver.missing):
         return False
@@ -72,7 +72,6 @@ def walk(
     """
     state = process.require()
     driver = state.driver
-    assert driver is not None
     graph, graph_exec = raw_graph(segment.graph), raw_exec(segment.graph)
     kinds = {node: driver.node_kind(node) for node in driver.nodes(graph)}
     nodes = working_nodes(kinds)

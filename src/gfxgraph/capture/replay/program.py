@@ -396,31 +396,8 @@ class ReplayStep(PlacedStep):
 
 
 _FAILED_LIBRARY = re.compile("(CUDA|HIP|NCCL|RCCL|MIOpen|driver) error|_STATUS_")
-OPERATIONS_OWN = (LookupError, ValueError, TypeError, ArithmeticError, RuntimeError)
-
-
-def is_operations_own(error: Exception) -> bool:
-    """Whether an operation refused its arguments; False if the device, its memory or a library failed."""
-    strange = (getattr(torch, "AcceleratorError", GfxGraphError), torch.OutOfMemoryError, GfxGraphError)
-    return not isinstance(error, strange) and _FAILED_LIBRARY.search(str(error)) is None
-
-
-def raising(step: HostStep, error: Exception) -> HostStep:
-    """A call that failed in the capture: the program may have caught that error, so each replay must fail alike."""
-    func, name, where = step.func, step.name, step.where
-    kind, expected = type(error), f"{type(error).__name__}: {first_line(error)}"
-
-    def fails(*args: object, **kwargs: object) -> None:
-        actual = "no error"
-        try:
-            func(*args, **kwargs)
-        except kind as again:
-            actual = f"{type(again).__name__}: {first_line(again)}"
-        if actual != expected:
-            raise process.mismatch("guard_mismatch", where=where, question=name, expected=expected, actual=actual)
-
-    step.func = fails
-    return step
+_NOT_THE_VALUES = (getattr(torch, "AcceleratorError", GfxGraphError), torch.OutOfMemoryError, GfxGraphError)
+"""Errors of the device and its memory."""
 
 
 def computed(compute: Callable[[], Any], what: str, step: HostStep | ReadStep, expected: str = "a number") -> Any:
@@ -431,10 +408,8 @@ def computed(compute: Callable[[], Any], what: str, step: HostStep | ReadStep, e
     """
     try:
         return compute()
-    except OPERATIONS_OWN as error:
-        if is_interrupt(error):
-            raise
-        if not is_operations_own(error):
+    except (LookupError, ValueError, TypeError, ArithmeticError, RuntimeError) as error:
+        if is_interrupt(error) or isinstance(error, _NOT_THE_VALUES) or _FAILED_LIBRARY.search(str(error)):
             raise
         where, actual = step.where, f"{type(error).__name__}: {error}"
         raise process.mismatch(
@@ -568,8 +543,8 @@ class Program:
         """Run the tape with the generators in the state in which the failed launch found them.
 
         torch advances them before it launches, by an amount that it does not expose. The first time, a run whose
-        results
-        are discarded measures it.
+        results are
+        discarded measures it.
         """
         now = [generator.get_offset() for generator in self.generators]
         if segment.rng_increments is None:

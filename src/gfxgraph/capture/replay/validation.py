@@ -2,8 +2,7 @@
 
 The reference is the tape, run operation by operation into fresh memory *before* the graph (the
 graph may reuse the memory of its own inputs), with external tensors and generators restored in between. If the two
-agree, the graph's effects stand; if they differ, the eager ones do, the first operation that differs is searched node
-by node, and the graph is retired.
+agree, the graph's effects stand; if they differ, the eager ones do, and the graph is retired.
 
 If the segment has launches that the tape does not know, the node walk is the reference:
 the same kernels, one at a time. What could not be compared is reported as skipped, never as passed.
@@ -25,15 +24,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.capture.record.overloads import written_arguments
 from gfxgraph.capture.replay.eager_tape import Env, run_tape
 from gfxgraph.capture.replay.graph_tensors import Layout, flat, overwrite, tensor_of
-from gfxgraph.capture.replay.node_walk import can_walk, raw_graph, walk
+from gfxgraph.capture.replay.node_walk import can_walk, walk
 from gfxgraph.capture.replay.program import HostStep, Program, SegmentStep, note_fallback
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.core.tape import Entry, TapeValue, leaves
-from gfxgraph.errors import DriverError, GfxGraphError, ValidationMismatch, first_line
+from gfxgraph.errors import ValidationMismatch, first_line
 from gfxgraph.process import process
 
 # Operations whose bits may differ between runs: algorithm choice, atomics, split sums.
@@ -107,14 +105,13 @@ def _segment(program: Program, step: SegmentStep) -> bool | None:
     if not step.launch(program):
         return None  # a fallback ran, and was reported
     try:
-        worst = _compared(program, step, reference, eager, before)
+        differing = _compared(program, step, reference, eager, before)
     except torch.OutOfMemoryError as error:  # the replay is done; only the comparison needs more memory
         _skipped(step, error)
         return None
-    if worst.is_match:
+    if not differing:
         return True
-    before.put_back()
-    culprit = _first_difference(program, step, worst)
+    culprit = _first_wrong(step, differing)
     with torch._C._InferenceMode(True):
         for value, place in step.live:
             if value in reference:
@@ -143,8 +140,8 @@ def _skipped(step: SegmentStep, error: Exception) -> None:
     process.require().report("validation_skipped", reason, "", step.where, logging.INFO)
 
 
-def _compared(program: Program, step: SegmentStep, reference: Env, eager: Rollback, before: Rollback) -> Difference:
-    """The largest difference between the replay and the reference, in results and effects."""
+def _compared(program: Program, step: SegmentStep, reference: Env, eager: Rollback, before: Rollback) -> Differing:
+    """The results and effects of the replay that differ from the reference, by address."""
     exact = is_exact(step.tape.entries) if step.tape.is_complete else True
     step.wait_for_host_results()
     with torch._C._InferenceMode(True):
@@ -152,13 +149,15 @@ def _compared(program: Program, step: SegmentStep, reference: Env, eager: Rollba
         replayed = Rollback(step.mutated, program.generators)
         pairs = [(tensor, reference[value]) for value, tensor in live]
         pairs += list(zip(replayed.contents, eager.contents))
-        worst = _worst(pairs, exact)
-        if not worst.is_match and step.tape.is_complete and any(map(_is_undefined, step.tape.entries)):
+        addresses = [tensor.data_ptr() for tensor in (*(tensor for _, tensor in live), *replayed.tensors)]
+        differing = _differing(addresses, pairs, exact)
+        if differing and step.tape.is_complete and any(map(_is_undefined, step.tape.entries)):
             try:
-                worst = _worst(_defined(program, step, [value for value, _ in live], before, pairs), exact)
+                pairs = _defined(program, step, [value for value, _ in live], before, pairs)
+                differing = _differing(addresses, pairs, exact)
             finally:
                 replayed.put_back()
-    return worst
+    return differing
 
 
 def _is_undefined(entry: Entry) -> bool:
@@ -199,87 +198,23 @@ def _by_walk(program: Program, step: SegmentStep) -> Env:
         return {value: tensor_of(place).clone() for value, place in step.live}
 
 
-def _worst(pairs: list[tuple[Tensor, Tensor]], exact: bool) -> Difference:
-    worst = Difference(0.0, 0.0)
+def _differing(addresses: list[int], pairs: list[tuple[Tensor, Tensor]], exact: bool) -> Differing:
     with torch._C._InferenceMode(True):
-        for replayed, eager in pairs:
-            found = compare(replayed, eager, exact)
-            if not found.is_match and (worst.is_match or found.largest > worst.largest):
-                worst = found
-    return worst
+        found = [(address, compare(*pair, exact)) for address, pair in zip(addresses, pairs)]
+    return {address: difference for address, difference in found if not difference.is_match}
 
 
-def _first_difference(program: Program, step: SegmentStep, worst: Difference) -> dict[str, Any]:
-    """Name the first operation whose result differs, running graph nodes and tape side by side."""
-    last = step.tape.entries[-1] if step.tape.entries else None
-    fallback = {
-        "op": last.name if last else "unknown",
-        "where": last.where if last else "",
-        "max_difference": worst.largest,
-        "tolerance": worst.allowed,
+def _first_wrong(step: SegmentStep, differing: Differing) -> dict[str, Any]:
+    """Name the operation that made the first wrong result. What it was made from is gone, and may be wrong too."""
+    made = {value.address: entry for entry in step.tape.entries for value in leaves(entry.outputs)}
+    at = next((address for address in made if address in differing), next(iter(differing)))
+    entry = made.get(at)
+    return {
+        "op": entry.name if entry else "unknown",
+        "where": entry.where if entry else "",
+        "max_difference": differing[at].largest,
+        "tolerance": differing[at].allowed,
     }
-    if not step.tape.is_complete or not can_walk(step):
-        return fallback
-    try:
-        return _side_by_side(program, step) or fallback
-    except (GfxGraphError, DriverError, RuntimeError) as error:
-        process.log.debug("could not look for the first difference: %s", error)
-        return fallback
-
-
-def _side_by_side(program: Program, step: SegmentStep) -> dict[str, Any] | None:
-    state = process.require()
-    driver = state.driver
-    assert driver is not None
-    before = Rollback([*step.mutated, *program.pool_inputs(step)], program.generators)
-    eager: list[list[tuple[Layout, Tensor]]] = [[] for _ in step.tape.entries]
-
-    def keep(position: int, entry: Entry, env: Env) -> None:
-        if _is_undefined(entry):
-            return
-        for value in (*leaves(entry.outputs), *_written(entry)):
-            made = env.get(value)
-            if made is None:
-                made = program.lookup(value) if value.is_external else None
-            if made is not None and value.address:
-                layout = Layout(value.address, tuple(made.size()), tuple(made.stride()), made.dtype, made.device)
-                eager[position].append((layout, made.clone()))
-
-    run_tape(step.tape, program.lookup, {value for value, _ in step.live}, after=keep)
-    before.put_back()
-
-    order = {node: i for i, node in enumerate(driver.nodes(raw_graph(step.graph)))}
-    at_node: dict[int, list[int]] = {}
-    for index, entry in enumerate(step.tape.entries):
-        at_node.setdefault(max(order.get(n, -1) for n in entry.last_nodes), []).append(index)
-    found: dict[str, Any] = {}
-
-    def check(position: int, node: int) -> bool:
-        for index in at_node.get(order[node], ()):
-            entry = step.tape.entries[index]
-            for layout, reference in eager[index]:
-                difference = compare(layout.tensor(), reference, is_exact(step.tape.entries[: index + 1]))
-                if not difference.is_match:
-                    found.update(
-                        position=index,
-                        op=entry.name,
-                        where=entry.where,
-                        max_difference=difference.largest,
-                        tolerance=difference.allowed,
-                    )
-                    return True
-        return False
-
-    walk(step, program, check)
-    return found or None
-
-
-def _written(entry: Entry) -> list[TapeValue]:
-    given = [
-        entry.args[position] if position < len(entry.args) else entry.kwargs.get(name)
-        for position, name in written_arguments(entry.func._schema)  # type: ignore[attr-defined]
-    ]
-    return [*leaves(given)]
 
 
 # -- how near two runs must be -------------------------------------------------------------------------------
@@ -309,6 +244,10 @@ class Difference:
     @property
     def is_match(self) -> bool:
         return self.largest <= self.allowed
+
+
+Differing = dict[int, Difference]
+"""By the address of a result."""
 
 
 def compare(one: Tensor, other: Tensor, exact: bool, *, by_row: bool = False) -> Difference:

@@ -93,7 +93,7 @@ class _Capture(NamedTuple):
     """Memory that the graph may point at, held as long as it lives."""
 
 
-class _Block(NamedTuple):
+class _Allocated(NamedTuple):
     """Memory that the allocator has handed out."""
 
     address: int
@@ -167,7 +167,7 @@ def _clear(clear: Callable[[], Any]) -> None:
             )
 
 
-def _blocks(streams: Container[int]) -> set[_Block]:
+def _blocks(streams: Container[int]) -> set[_Allocated]:
     """Blocks handed out on these streams whose memory could be unmapped or reused."""
     found = set()
     for segment in all_segments():
@@ -177,12 +177,12 @@ def _blocks(streams: Container[int]) -> set[_Block]:
         address = segment["address"]
         for block in segment["blocks"]:
             if block["state"] == "active_allocated":
-                found.add(_Block(address, block["size"], segment["stream"], segment["device"], pool))
+                found.add(_Allocated(address, block["size"], segment["stream"], segment["device"], pool))
             address += block["size"]
     return found
 
 
-def _take_again(block: _Block, stream: Any) -> list[Tensor]:
+def _take_again(block: _Allocated, stream: Any) -> list[Tensor]:
     """Allocate until we own a block's memory again; empty if we cannot get it."""
     taken: list[Tensor] = []  # keeps failed tries allocated, so that each try gets other memory
     held: list[Tensor] = []
@@ -201,7 +201,7 @@ def _take_again(block: _Block, stream: Any) -> list[Tensor]:
 
 
 @contextlib.contextmanager
-def _routed(block: _Block) -> Iterator[None]:
+def _routed(block: _Allocated) -> Iterator[None]:
     """Allocate from the block's pool inside this context."""
     if block.pool == _NO_POOL:
         yield

@@ -658,14 +658,6 @@ def signed_zero(x):
 
 
 @refused
-def another_shape_in_place_after_a_read(x):
-    y = x.view(2, 3) * 2
-    rows = y.tolist()
-    y.t_()
-    return y * rows[0][1]
-
-
-@refused
 def an_error_that_is_caught(x):
     try:
         return torch.linalg.cholesky(torch.eye(2, device="cuda") * (x[1] - 2))

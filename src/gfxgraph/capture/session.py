@@ -415,12 +415,11 @@ class Session:
 
     # -- what an operation did -------------------------------------------------------------------------
 
-    def refuse_if_read(self, tensor: Tensor) -> None:
-        """The tensor is about to get another shape in place: end the capture if a step of the host's takes it."""
+    def keep_layout(self, tensor: Tensor, as_it_was: Tensor) -> None:
+        """The tensor is about to get another shape in place: the steps so far use another tensor of its memory."""
         for step in self.program.steps:
-            if isinstance(step, (HostStep, ReadStep)) and any(each is tensor for each in step.takes()):
-                reason = "the host has used it as it was, and a replay would find it as it is: make a view (x.t())"
-                self.refuse("a change of a tensor's shape in place", reason)
+            if isinstance(step, (HostStep, ReadStep)):
+                step.exchange(tensor, as_it_was)
 
     def note_draw(self, slot: tuple[int, str] | None, args: Any, kwargs: Any) -> None:
         """Note which generator the last operation draws from, with a handle on its current state."""

@@ -346,10 +346,11 @@ class Recorder(TorchDispatchMode):
 
         That is what was recorded before it, and each run of this tape, which repeats the operation.
         """
-        self.session.refuse_if_read(tensor)
+        as_it_was = tensor.detach()
+        self.session.keep_layout(tensor, as_it_was)
         value = self.value_of(tensor)
         if value.is_external:
-            self.externals[value] = tensor.detach()
+            self.externals[value] = as_it_was
             del self.outside[identity(tensor)]
         if value.is_external or value.segment != self.segment:
             self._alias(tensor, value)

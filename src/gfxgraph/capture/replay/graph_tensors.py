@@ -258,3 +258,12 @@ def flat(*items: Any) -> list[Tensor]:
         elif isinstance(item, dict):
             found.extend(flat(*item.values()))
     return found
+
+
+def exchanged(item: Any, old: Tensor, new: Tensor) -> Any:
+    """The same structure with ``new`` in place of ``old``."""
+    if isinstance(item, (list, tuple)):
+        return type(item)([exchanged(part, old, new) for part in item])
+    if isinstance(item, dict):
+        return {name: exchanged(part, old, new) for name, part in item.items()}
+    return new if item is old else item

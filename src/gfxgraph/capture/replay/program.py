@@ -29,6 +29,7 @@ from gfxgraph.capture.record.host_memory import HostRead
 from gfxgraph.capture.replay.eager_tape import Env, below_autograd, run_tape, wait_for_collective
 from gfxgraph.capture.replay.graph_tensors import (
     Layout,
+    exchanged,
     flat,
     has_layout,
     overwrite,
@@ -248,9 +249,13 @@ class HostStep(PlacedStep):
     def random_states(self) -> Iterator[Any]:
         return iter(self.states)
 
-    def takes(self) -> list[Tensor]:
-        """The tensors that the program must leave as they are."""
-        return [each for each in flat(self.args, self.kwargs, self.out) if id(each) not in self.moving]
+    def exchange(self, old: Tensor, new: Tensor) -> None:
+        """Use another tensor of the same memory; one that moves stays."""
+        if id(old) in self.moving or not any(each is old for each in flat(self.args, self.kwargs, self.out)):
+            return
+        self.args, self.kwargs, self.out = exchanged((self.args, self.kwargs, self.out), old, new)
+        if id(old) in self.views:
+            self.views.add(id(new))
 
     def _store(self, out: Any, result: Any) -> None:
         if isinstance(out, Tensor):
@@ -343,9 +348,10 @@ class ReadStep(PlacedStep):
     index: int
     guards: list[ValueGuard] = field(default_factory=list)
 
-    def takes(self) -> list[Tensor]:
-        """As of a `HostStep`."""
-        return flat(self.read.args, self.read.keywords) if isinstance(self.read, partial) else []
+    def exchange(self, old: Tensor, new: Tensor) -> None:
+        """Read another tensor of the same memory."""
+        if isinstance(read := self.read, partial) and any(each is old for each in flat(read.args, read.keywords)):
+            self.read = partial(read.func, *exchanged(read.args, old, new), **exchanged(read.keywords, old, new))
 
     def run(self, program: Any) -> None:
         numbers = program.numbers

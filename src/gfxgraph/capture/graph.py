@@ -161,6 +161,7 @@ class BridgedGraph(_TorchsGraph):
         session, error = self._session, None
         if session is not None:
             session.abort(None)
+            session.give_threads_back()
             self._session = None
             self._lifecycle.to(CaptureState.EMPTY)
             error, session.error = session.error, None

@@ -38,7 +38,6 @@ from gfxgraph.capture.record.user_lines import place, shown
 from gfxgraph.capture.replay import runtime_workarounds
 from gfxgraph.capture.replay.graph_tensors import Layout, is_within, pool_id, pool_ranges, storage_address
 from gfxgraph.capture.replay.program import (
-    HostStep,
     Program,
     ReadStep,
     SegmentStep,
@@ -120,6 +119,7 @@ class Session:
         self.recorder.paused = True
         self.undo = Undo()
         self._debug_mode: int | None = None
+        self._had_threads = torch.autograd.is_multithreading_enabled()
         self.block: Any = None
         """A weak reference to the ``with torch.cuda.graph`` block that this is the capture of."""
 
@@ -161,12 +161,18 @@ class Session:
         """Start recording this thread."""
         undo = self.undo
         # Autograd's own threads have no modes.
-        undo.note(partial(torch._C._set_multithreading_enabled, torch.autograd.is_multithreading_enabled()))
+        undo.note(self.give_threads_back)
         torch._C._set_multithreading_enabled(False)
         entered: list[bool] = []
         undo.note(partial(_stop_recording, self.recorder, entered))
         _push_mode(self.recorder)
         entered.append(True)
+
+    def give_threads_back(self) -> None:
+        """Let autograd have its own threads as before; once more where the capture failed inside a backward pass, at
+        whose end torch brings back the setting from its beginning.
+        """
+        torch._C._set_multithreading_enabled(self._had_threads)
 
     def end(self) -> Program:
         """End the last segment, undo what splits executed, and return the program."""
@@ -357,6 +363,11 @@ class Session:
         # it would end that capture.
         self.segment_graph = None
 
+    @property
+    def has_host_steps(self) -> bool:
+        """Whether the program has anything but segments."""
+        return not all(isinstance(step, SegmentStep) for step in self.program.steps)
+
     def add(self, step: Step) -> None:
         """Append a step to the program."""
         self.program.steps.append(step)
@@ -414,12 +425,6 @@ class Session:
         return replaced.own_class(self.state.base)(keep_graph=True)
 
     # -- what an operation did -------------------------------------------------------------------------
-
-    def keep_layout(self, tensor: Tensor, as_it_was: Tensor) -> None:
-        """The tensor is about to get another shape in place: the steps so far use another tensor of its memory."""
-        for step in self.program.steps:
-            if isinstance(step, (HostStep, ReadStep)):
-                step.exchange(tensor, as_it_was)
 
     def note_draw(self, slot: tuple[int, str] | None, args: Any, kwargs: Any) -> None:
         """Note which generator the last operation draws from, with a handle on its current state."""

@@ -21,6 +21,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils._device import _device_constructors
 
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.capture_lock import holders, keep_until_captures_end
@@ -91,6 +92,7 @@ def install() -> None:
     _collects = gc.isenabled()
     for clear in (_installed.clear, _originals.clear, _collect_again):
         NAMES.note(clear)
+    _device_constructors()  # torch makes this table once: not while it would hold ours
     # A graph freed by the collector inside a capture invalidates that capture (torch since 2.9).
     gc.disable()
     for name, group in GROUPS.items():

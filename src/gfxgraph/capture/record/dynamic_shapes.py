@@ -137,7 +137,7 @@ class MovingTensors:
     def _move(self, step: HostStep, given: list[Tensor], stays: Iterable[object] = ()) -> None:
         others = [tensor for tensor in given if self._is_anothers(tensor)]
         for tensor in flat(step.out):
-            if tensor.is_nested or any(tensor is each for each in given):  # torch gives a nested one no other sizes
+            if any(tensor is each for each in given):
                 continue
             is_part = any(share_memory(tensor, each) for each in given)
             if any(share_memory(tensor, each) for each in others):
@@ -229,7 +229,7 @@ class MovingTensors:
             with WriteSaver(session, wrote):
                 out = func(*args, **kwargs)
             others = [part for part in _parts(out) if not isinstance(part, Tensor)]
-            if not all(isinstance(part, _PLAIN) for part in others):
+            if not all(isinstance(part, _PLAIN) for part in others) or not all(map(has_layout, flat(out))):
                 return _UNKNOWN, None
             if others:
                 answer, ref = self._read(session, name, func, args, kwargs, out)

@@ -201,7 +201,7 @@ class Recorder(TorchDispatchMode):
                 spec_kwargs = kwargs
         except NoStorage as found:
             return otherwise(self, found, info.func, args, kwargs or {})
-        call = info.binding if not kwargs and args and type(args[0]) in _EXACT else info.by_name(args, kwargs)
+        call = info.binding if not kwargs and args and type(args[0]) in _EXACT else info.call
         if info.is_view:
             return self._view(info, call, args, kwargs, spec_args, spec_kwargs)
         return self._launch(info, call, args, kwargs, spec_args, spec_kwargs)
@@ -341,18 +341,17 @@ class Recorder(TorchDispatchMode):
         self.values.append(value)
         return value
 
-    def keep_layout(self, tensor: Tensor) -> None:
-        """The next operation gives a tensor another shape in place, but replays need it as it was.
-
-        That is what was recorded before it, and each run of this tape, which repeats the operation.
+    def keep_layout(self, name: str, tensor: Tensor) -> None:
+        """The next operation gives a tensor another shape in place; runs of this tape, which repeat it, need it as it
+        was. Steps of the host's hold the program's own tensor, which has one shape at all of them.
         """
-        as_it_was = tensor.detach()
-        self.session.keep_layout(tensor, as_it_was)
         value = self.value_of(tensor)
-        if value.is_external:
-            self.externals[value] = as_it_was
-            del self.outside[identity(tensor)]
         if value.is_external or value.segment != self.segment:
+            if self.session.has_host_steps:
+                self.session.refuse(name, _RELAID)
+            if value.is_external:
+                self.externals[value] = tensor.detach()
+                del self.outside[identity(tensor)]
             self._alias(tensor, value)
 
     def _external(self, tensor: Tensor, address: int) -> TapeValue:
@@ -506,6 +505,9 @@ _BRANCHES = UnsafeOp(
 )
 _BRANCHING = frozenset({"cond", "while_loop"})
 """Each replay runs them eagerly as a whole: the branch that its own predicate takes."""
+_RELAID = (
+    "it gives a tensor another shape in place, which a step on the host may hold; write `y = x.t()`, not `x.t_()`"
+)
 _TAINTED = UnsafeOp(
     "host arithmetic", Kind.HOST_READ, "it computes on the host with values from the device", When.ALWAYS
 )
@@ -603,7 +605,7 @@ def looked_at(recorder: Recorder, info: OpInfo, args: Any, kwargs: Any) -> tuple
     if info.mutates and not info.is_torchs:  # beforehand, in case its kernel is Python and splits the capture
         recorder.note_effects(info, args, kwargs)
     if info.relays and args and args[0].is_cuda and has_layout(args[0]):
-        recorder.keep_layout(args[0])
+        recorder.keep_layout(info.name, args[0])
     return TO_RECORD, args, kwargs
 
 

@@ -165,6 +165,12 @@ def test_memory_of_fallbacks_is_given_back(bench):
     assert reserved() == baseline
 
 
+def relaid_input(x):
+    first = x + 1
+    x.t_()
+    return first * 2 + x * torch.arange(4.0, device="cuda")
+
+
 def relaid_result_of_a_product(x):
     y = torch.mm(x, x)
     y.t_()
@@ -182,7 +188,7 @@ def one_row(x):
     return torch.nn.functional.linear(x[0], x).relu()
 
 
-@pytest.mark.parametrize("body", [relaid_result_of_a_product, relaid_argument, one_row])
+@pytest.mark.parametrize("body", [relaid_input, relaid_result_of_a_product, relaid_argument, one_row])
 @pytest.mark.parametrize("dies_at", [0, 1, 2])
 @pytest.mark.parametrize("launches", [True, False])
 @pytest.mark.parametrize("bench", ["hip"], indirect=True)  # the tape knows no platform
@@ -200,7 +206,7 @@ def test_shapes_that_change_in_place(bench, body, dies_at, launches):
         bench.sim.faults = Faults()
     for seed in range(3):
         fresh = torch.randn(4, 4, generator=torch.Generator().manual_seed(seed)).cuda()
-        x.copy_(fresh)
+        x.copy_(fresh.t() if body is relaid_input else fresh)
         if not launches:
             bench.sim.faults.fail_nth("launch", 1, INVALID_VALUE)
         graph.replay()
@@ -209,6 +215,7 @@ def test_shapes_that_change_in_place(bench, body, dies_at, launches):
 
 
 def of_an_input(x):
+    x.tolist()
     x.t_()
 
 
@@ -220,10 +227,10 @@ def of_what_the_host_has_read(x):
 
 @pytest.mark.parametrize("body", [of_an_input, of_what_the_host_has_read])
 @pytest.mark.parametrize("bench", ["hip"], indirect=True)
-def test_another_shape_in_place_of_what_was_there_before_is_refused(bench, body):
-    """No replay gives it that shape; the tensor keeps its own."""
+def test_another_shape_in_place_is_refused_once_the_host_has_read(bench, body):
+    """Steps on the host hold the tensor itself; it keeps its shape."""
     x = torch.ones(2, 3, device="cuda")
-    with pytest.raises(gfxgraph.CaptureError, match="no replay repeats") as caught:
+    with pytest.raises(gfxgraph.CaptureError, match="another shape in place") as caught:
         with torch.cuda.graph(torch.cuda.CUDAGraph()):
             body(x)
     assert caught.value.code == "refused_in_capture" and x.shape == (2, 3)

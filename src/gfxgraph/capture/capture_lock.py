@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from time import monotonic, sleep
+from types import FrameType
 from typing import Any
 
 from gfxgraph.core.locks import new_lock
@@ -37,8 +38,7 @@ WAIT_FOR_CAPTURE_S = 120.0
 _LOOK_EVERY_S = 0.02
 _LOOKS_UNTIL_BLOCKED = 20  # 0.4 s: on a busy machine a starved thread looks blocked, too
 _WAITING_FILES = (
-    "capture/capture_lock.py", "threading.py", "queue.py", "selectors.py", "concurrent/futures/_base.py",
-    "multiprocessing/",
+    "capture/capture_lock.py", "threading.py", "queue.py", "selectors.py", "concurrent/futures/", "multiprocessing/",
 )  # fmt: skip
 # Errors of torch's CUDAGeneratorState while the generator is in capture mode; the second since torch 2.11.
 _REFUSED_BY_GENERATOR = ("Cannot prepare for replay during capturing stage", "Offset increment outside graph capture")
@@ -209,8 +209,18 @@ def _look(thread: int, before: tuple[object, int] | None) -> tuple[object, int]:
     if frame is None:
         return None, 0
     at = (id(frame), frame.f_lasti)
-    is_waiting = any(part in frame.f_code.co_filename.replace("\\", "/") for part in _WAITING_FILES)
-    return at, (before[1] + 1 if is_waiting and before is not None and before[0] == at else 0)
+    return at, (before[1] + 1 if _waits(frame) and before is not None and before[0] == at else 0)
+
+
+def _waits(frame: FrameType) -> bool:
+    code = frame.f_code  # ``run`` may have called a function of torch's itself
+    return code.co_name != "run" and any(part in code.co_filename.replace("\\", "/") for part in _WAITING_FILES)
+
+
+def others_work() -> bool:
+    """Whether any other thread does anything but wait for a lock, a queue or another thread."""
+    me = threading.get_ident()
+    return not all(thread == me or _waits(frame) for thread, frame in sys._current_frames().items())
 
 
 def unnoticed() -> AbstractContextManager[Any]:

@@ -113,11 +113,6 @@ def also(name: str) -> None:
                 _put(owner, attribute, replacement)
 
 
-def guards_draws() -> bool:
-    """Whether other threads' draws wait for captures."""
-    return "draws" in _installed
-
-
 STOCK.also = also
 
 
@@ -228,7 +223,7 @@ def enter(holder: object) -> None:
     with capture_lock.lock:
         if not NAMES:
             install()
-    if guards_draws():
+    if "draws" in _installed and capture_lock.others_work():
         time.sleep(_DRAWN_WITHIN_S)
 
 

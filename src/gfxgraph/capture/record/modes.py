@@ -11,7 +11,6 @@ Source: torch/utils/_python_dispatch.py of torch 2.11 to 2.15, TorchDispatchMode
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -38,17 +37,21 @@ _FLAGS: dict[str, Callable[[Any], bool]] = {
 
 
 def leave_modes() -> None:
-    """Take the recorders of finished sessions off the stack of modes, wherever they are.
+    """Take the modes of finished sessions off the stacks, wherever they are.
 
-    Modes pushed after them stay. A recorder whose session ended while it handled an operation is off
+    Modes pushed after them stay. One whose session ended while it handled an operation is off
     the stack at that moment and comes back when the operation returns; it stays on the list, passes
     everything through, and is removed by the next call.
     """
-    _take_off_late()
     over = process.leftover_modes()
     if not over:
         return
     _take_out(over)
+    entered = _entered()
+    staying = [mode for mode in entered if mode not in over]
+    if len(staying) < len(entered):
+        _arrange(staying)
+        over[:] = [mode for mode in over if mode not in entered]
 
 
 def put_back(there: list[Any]) -> None:
@@ -91,7 +94,10 @@ def standing() -> list[Any]:
 def _take_out(over: list[Any]) -> None:
     above: list[Any] = []
     left = list(over)
-    while left and (top := _get_current_dispatch_mode()) is not None:
+    while (
+        any(isinstance(mode, dispatch.TorchDispatchMode) for mode in left)
+        and (top := _get_current_dispatch_mode()) is not None
+    ):
         mode = _pop_mode()
         if top in left:
             left.remove(top)
@@ -105,16 +111,6 @@ def _take_out(over: list[Any]) -> None:
 # -- modes that see calls of torch's functions -----------------------------------------------------------
 
 
-class _Late(threading.local):
-    """This thread's finished modes that were off the stack when they should have been removed."""
-
-    def __init__(self) -> None:
-        self.modes: list[object] = []
-
-
-_late = _Late()
-
-
 def put_below(mode: object) -> None:
     """Enter a mode below all others, so that each ``with`` block still pops the mode it pushed."""
     _arrange([mode, *_entered()])
@@ -122,16 +118,8 @@ def put_below(mode: object) -> None:
 
 def take_off(mode: object) -> None:
     """Leave a mode, wherever it is. One that torch is calling comes back later: ``leave_modes`` removes it."""
-    _late.modes.append(mode)
-    _take_off_late()
-
-
-def _take_off_late() -> None:
-    entered = _entered() if _late.modes else []
-    over = [id(mode) for mode in _late.modes]
-    if any(id(mode) in over for mode in entered):
-        _arrange([mode for mode in entered if id(mode) not in over])
-        _late.modes = [mode for mode in _late.modes if not any(mode is each for each in entered)]
+    process.leftover_modes().append(mode)
+    leave_modes()
 
 
 def is_entered(mode: object) -> bool:

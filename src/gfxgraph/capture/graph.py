@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gfxgraph.capture import capture_lock, leaving, rooms
-from gfxgraph.capture.record.modes import leave_modes
 from gfxgraph.capture.record.random_generators import registering
 from gfxgraph.capture.record.user_lines import SourcePlace, place, shown
 from gfxgraph.capture.replay import runtime_workarounds, validation
@@ -49,7 +48,7 @@ from gfxgraph.capture.torchs_graph import (
     one_replay,
     without_liveness_check,
 )
-from gfxgraph.capture.undo import Undo, unbroken
+from gfxgraph.capture.undo import Undo, leave_modes, unbroken
 from gfxgraph.errors import CaptureError, ReplayError, member
 from gfxgraph.process import process
 from gfxgraph.types import GuardTier, OnUnsafe

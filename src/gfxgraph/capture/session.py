@@ -30,7 +30,6 @@ from gfxgraph.capture.record import dynamic_shapes, splits
 from gfxgraph.capture.record.dynamic_shapes import MovingTensors
 from gfxgraph.capture.record.host_memory import HostReads
 from gfxgraph.capture.record.host_values import HostValues
-from gfxgraph.capture.record.modes import leave_modes
 from gfxgraph.capture.record.random_generators import Generators, begin, end
 from gfxgraph.capture.record.recorder import Recorder
 from gfxgraph.capture.record.streams import Streams, wait_for
@@ -46,7 +45,7 @@ from gfxgraph.capture.replay.program import (
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.state import CAPTURING, CaptureState
 from gfxgraph.capture.torchs_graph import bare_launch
-from gfxgraph.capture.undo import Undo, hush, repair, set_sync_debug_mode
+from gfxgraph.capture.undo import Undo, hush, leave_modes, repair, set_sync_debug_mode
 from gfxgraph.errors import CaptureError
 from gfxgraph.process import process
 from gfxgraph.types import CaptureStatus, OnUnsafe

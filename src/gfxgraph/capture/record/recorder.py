@@ -25,6 +25,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 from weakref import getweakrefs
@@ -38,7 +39,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gfxgraph.capture import rooms
 from gfxgraph.capture.patches.torch_functions import can_keep_from_dynamo, keep_from_dynamo
 from gfxgraph.capture.record.host_values import plain
-from gfxgraph.capture.record.modes import as_outside
 from gfxgraph.capture.record.overloads import NO_NODE, OPS, OpInfo, identity
 from gfxgraph.capture.record.user_lines import LIBRARIES, SKIP, place, user_frame
 from gfxgraph.capture.replay.graph_tensors import Layout, flat, has_layout, is_wrapper, storage_address
@@ -607,6 +607,25 @@ def looked_at(recorder: Recorder, info: OpInfo, args: Any, kwargs: Any) -> tuple
     if info.relays and args and args[0].is_cuda and has_layout(args[0]):
         recorder.keep_layout(info.name, args[0])
     return TO_RECORD, args, kwargs
+
+
+_AUTOCAST = {"cuda": torch._C.DispatchKey.AutocastCUDA, "cpu": torch._C.DispatchKey.AutocastCPU}
+
+
+def as_outside() -> Any:
+    """Context manager for the parts of a composite operation, in a mode's handler: autocast as it is outside.
+
+    Inference mode hands such an operation whole to the mode. Torch has switched everything above the mode off in its
+    handler, autocast too: the parts of ``square`` would give bfloat16 where eager gives float32.
+    """
+    with torch._C._RestorePythonTLSSnapshot():  # as it was at the dispatcher's entry
+        keys = [key for kind, key in _AUTOCAST.items() if torch.is_autocast_enabled(kind)]
+    if not keys:
+        return nullcontext()
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    for key in keys:
+        excluded = excluded.remove(key)
+    return torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded)
 
 
 def _repaired(recorder: Recorder, info: OpInfo, args: Any, kwargs: Any) -> Any:

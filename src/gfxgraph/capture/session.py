@@ -35,8 +35,9 @@ from gfxgraph.capture.record.recorder import Recorder
 from gfxgraph.capture.record.streams import Streams, wait_for
 from gfxgraph.capture.record.user_lines import place, shown
 from gfxgraph.capture.replay import runtime_workarounds
-from gfxgraph.capture.replay.graph_tensors import Layout, is_within, pool_id, pool_ranges, storage_address
+from gfxgraph.capture.replay.graph_tensors import Layout, flat, is_within, pool_id, pool_ranges, storage_address
 from gfxgraph.capture.replay.program import (
+    HostStep,
     Program,
     ReadStep,
     SegmentStep,
@@ -160,7 +161,7 @@ class Session:
         """Start recording this thread."""
         undo = self.undo
         # Autograd's own threads have no modes.
-        undo.note(self.give_threads_back)
+        undo.note(partial(torch._C._set_multithreading_enabled, self._had_threads))
         torch._C._set_multithreading_enabled(False)
         entered: list[bool] = []
         undo.note(partial(_stop_recording, self.recorder, entered))
@@ -168,10 +169,11 @@ class Session:
         entered.append(True)
 
     def give_threads_back(self) -> None:
-        """Let autograd have its own threads as before; once more where the capture failed inside a backward pass, at
-        whose end torch brings back the setting from its beginning.
+        """Once more, after a capture that failed inside a backward pass: torch's end of that brings back the setting
+        from its beginning.
         """
-        torch._C._set_multithreading_enabled(self._had_threads)
+        if self._had_threads and not process.sessions():
+            torch._C._set_multithreading_enabled(True)
 
     def end(self) -> Program:
         """End the last segment, undo what splits executed, and return the program."""
@@ -362,10 +364,12 @@ class Session:
         # it would end that capture.
         self.segment_graph = None
 
-    @property
-    def has_host_steps(self) -> bool:
-        """Whether the program has anything but segments."""
-        return not all(isinstance(step, SegmentStep) for step in self.program.steps)
+    def is_held_by_host(self, tensor: Tensor) -> bool:
+        """Whether a step on the host has the tensor itself."""
+        reads = [step.read for step in self.program.steps if isinstance(step, ReadStep)]
+        parts = [(step.args, step.kwargs, step.out) for step in self.program.steps if isinstance(step, HostStep)]
+        parts += [(read.args, read.keywords, ()) for read in reads if isinstance(read, partial)]
+        return any(each is tensor for part in parts for each in flat(*part))
 
     def add(self, step: Step) -> None:
         """Append a step to the program."""

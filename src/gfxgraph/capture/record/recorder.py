@@ -347,7 +347,7 @@ class Recorder(TorchDispatchMode):
         """
         value = self.value_of(tensor)
         if value.is_external or value.segment != self.segment:
-            if self.session.has_host_steps:
+            if self.session.is_held_by_host(tensor):
                 self.session.refuse(name, _RELAID)
             if value.is_external:
                 self.externals[value] = tensor.detach()
@@ -505,9 +505,7 @@ _BRANCHES = UnsafeOp(
 )
 _BRANCHING = frozenset({"cond", "while_loop"})
 """Each replay runs them eagerly as a whole: the branch that its own predicate takes."""
-_RELAID = (
-    "it gives a tensor another shape in place, which a step on the host may hold; write `y = x.t()`, not `x.t_()`"
-)
+_RELAID = "it gives a tensor another shape in place, which a step on the host holds; write `y = x.t()`, not `x.t_()`"
 _TAINTED = UnsafeOp(
     "host arithmetic", Kind.HOST_READ, "it computes on the host with values from the device", When.ALWAYS
 )

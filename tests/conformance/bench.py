@@ -12,6 +12,7 @@ import torch
 
 import gfxgraph
 from gfxgraph import simulator
+from gfxgraph.capture.failures import is_lost
 from gfxgraph.process import process
 from gfxgraph.simulator.runtime import CallRefused
 
@@ -205,14 +206,14 @@ class Bench:
 
     def replace_lost_stream(self):
         """Where the runtime lost the capture's stream: using it again is refused in words; take another."""
-        lost = process.current().lost_streams
-        if self.stream.cuda_stream not in lost:
+        driver = process.current().driver
+        if not is_lost(self.stream, driver):
             return
         with pytest.raises(gfxgraph.CaptureError) as caught:
             with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self.stream):
                 pass
-        assert caught.value.code == "capture_not_abandoned"
-        while self.stream.cuda_stream in lost:
+        assert caught.value.code == "overlapping_captures" and "cannot end" in str(caught.value)
+        while is_lost(self.stream, driver):
             self.stream = torch.cuda.Stream()
 
     # -- after a failure -------------------------------------------------------------------------------

@@ -55,19 +55,14 @@ _UNREGISTERED = ("not in capture mode", "not registered with the capturing graph
 
 # capture_end's error if capture_begin refused its arguments before it changed anything.
 _NEVER_BEGAN = "Capture must end on the same stream it began on."
-# Its errors if it has ended the capture before, and was interrupted since; 2.12's also if it was refused to begin.
-_HAD_ENDED = ("endAllocatePool: not currently recording", "capture_end() called before capture_begin()")
 
 
 def refuse_busy_stream(session: Session) -> None:
     """Raise if the stream is in another capture: cleaning up after a failed begin would end that one."""
     own = session.streams.own
-    handle = own.cuda_stream
-    if session.state.driver.capture_info(handle).status is CaptureStatus.NONE:
-        return
-    if handle in session.state.lost_streams:
-        raise CaptureError("capture_not_abandoned", stream=own, status=session.state.lost_streams[handle])
-    raise CaptureError("overlapping_captures", second=str(where_of(*session.begun_at)), first=f"(unknown, on {own})")
+    if session.state.driver.capture_info(own.cuda_stream).status is not CaptureStatus.NONE:
+        first = f"(unknown, or one that failed and that this runtime cannot end, on {own})"
+        raise CaptureError("overlapping_captures", second=str(where_of(*session.begun_at)), first=first)
 
 
 def refuse_busy_pool(session: Session) -> None:
@@ -162,15 +157,15 @@ def discard(session: Session, graph: Any) -> None:
 def heal(session: Session, end_was_refused: bool = False) -> bool:
     """Clean up after the open capture has failed to begin or to end; False if torch's own end could not do it."""
     base, driver, graph = session.state.base, session.state.driver, session.segment_graph
-    streams, lost = session.streams, session.state.lost_streams
+    streams = session.streams
     sides = list(streams.side.values())
     healed = heal_capture(base, graph, streams.own, driver, side_streams=sides, end_was_refused=end_was_refused)
-    for stream in (*(() if healed else (streams.own,)), *sides):
-        if is_lost(stream, driver):
-            lost[stream.cuda_stream] = "hipErrorStreamCaptureUnjoined (904)"
-            streams.side.pop(stream.cuda_stream, None)
+    for side in sides:
+        if is_lost(side, driver):
+            streams.side.pop(side.cuda_stream, None)
     if not healed:
-        if streams.own.cuda_stream in lost:
+        if is_lost(streams.own, driver):
+            leave_stream(streams.own)
             # What remains to be done (restoring external state) needs a working stream.
             streams.own = torch.cuda.Stream(session.device_index)
         with streams.be_on_own():
@@ -243,11 +238,9 @@ def heal_capture(
                 driver.abandon_capture(handle)
         if _NEVER_BEGAN in str(error):
             return True
-        # An interrupt inside capture_begin: torch has started with the generators but has not set the device yet, and
-        # prints it in its error as an invalid character (seen on an H200, torch 2.11).
-        if not isinstance(error, UnicodeDecodeError) and not any(text in str(error) for text in _HAD_ENDED):
-            # As text: a log record would keep the error's frames, and the graph with them.
-            process.log.error("could not clean up after a failed capture: %s", str(error))
+        # As text: a log record would keep the error's frames, and the graph with them. It is undecodable after an
+        # interrupt inside capture_begin, which has not set the device that it prints (H200, torch 2.11).
+        process.log.debug("torch cannot end a failed capture: %s", str(error))
         return False
     finally:
         hush(False)
@@ -257,6 +250,12 @@ def heal_capture(
 def is_lost(stream: Any, driver: GraphDriver) -> bool:
     """True if the runtime will not release the stream from a dead capture: work sent to it may vanish."""
     return driver.capture_info(stream.cuda_stream).status is not CaptureStatus.NONE
+
+
+def leave_stream(stream: Any) -> None:
+    """Have the next ``torch.cuda.graph()`` take another stream: this one may keep the failure."""
+    if torch.cuda.graph.default_capture_stream == stream:
+        torch.cuda.graph.default_capture_stream = None
 
 
 def clean_by_hand(device_index: int, pool: tuple[int, int] | None, generators: Iterable[Any]) -> None:
@@ -273,7 +272,3 @@ def clean_by_hand(device_index: int, pool: tuple[int, int] | None, generators: I
     for generator in generators:
         # A new state with the same seed and offset, which no capture has touched.
         generator.graphsafe_set_state(generator.clone_state())
-    if torch.cuda.graph.default_capture_stream is not None and is_lost(
-        torch.cuda.graph.default_capture_stream, process.require().driver
-    ):
-        torch.cuda.graph.default_capture_stream = None  # the next torch.cuda.graph() makes another

@@ -299,7 +299,7 @@ class Session:
                     self.state.base.reset(graph)
         self.segment_graph = None
         if self._has_opened:
-            runtime_workarounds.leave_stream(self.streams.own)
+            failures.leave_stream(self.streams.own)
 
     # -- segments -----------------------------------------------------------------------------------
 

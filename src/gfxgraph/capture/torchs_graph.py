@@ -25,11 +25,8 @@ STOCK_DEFAULT_STREAM = (
 STOCK_NOT_BEGUN = "Capture must end on the same stream it began on."
 STOCK_NOT_CAPTURED = "Called CUDAGraph::replay without a preceding successful capture."
 TORCH_VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-STOCK_NO_RAW_GRAPH = (
+STOCK_NO_RAW_GRAPH = (  # of 2.14 and newer: "No {api}Graph_t is available"
     "You cannot access the raw {api}Graph_t instance unless CUDAGraph was initialized with keep_graph=true"
-    if TORCH_VERSION < (2, 14)
-    else "No {api}Graph_t is available: either capture_end() has not been called, or the underlying {api}Graph_t was "
-    "destroyed (keep_graph=false, and capture has been finalized)."
 )
 STOCK_INSTANTIATE = "instantiate() is intended to be called by the user only when keep_graph=true"
 

@@ -67,7 +67,6 @@ class Decisions:
         validate_replays: how many first replays of each graph are compared with eager.
         max_nodes: split a graph that grows past this; None for no limit.
         update_budget: node updates of one graph exec before it is instantiated anew; None: no limit.
-        fresh_stream_after_failure: never capture again on a stream where a capture failed.
         drain_watchdog: before a capture, wait until NCCL's watchdog has no event left to ask about.
         join_copies: wait, on the device, for host copies issued before a replay.
         keep_graphs: do not destroy graph execs before the process ends.
@@ -87,7 +86,6 @@ class Decisions:
     validate_replays: int = 0
     max_nodes: int | None = None
     update_budget: int | None = None
-    fresh_stream_after_failure: bool = False
     drain_watchdog: bool = False
     join_copies: bool = False
     keep_graphs: bool = False

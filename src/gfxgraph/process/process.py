@@ -79,7 +79,6 @@ class Process:
     """Set by the defect table if the default mode is known to fail; None keeps the caller's."""
     recording: dict[tuple[int, int], OngoingCapture] = field(default_factory=dict)
     """Pools into which a capture is recording right now; only those chosen by programs."""
-    lost_streams: dict[int, str] = field(default_factory=dict)
     """Streams that a failed capture left unusable, with the status that did it (HIP, 904)."""
     decisions: Decisions = field(default_factory=Decisions)
     """The defect table's answers for this machine (hardware.defects.Decisions)."""

@@ -91,7 +91,6 @@ def test_cuda_keeps_torchs_own_behaviour():
     """On NVIDIA nothing is validated, limited or forced to another capture mode."""
     decisions = decide(env(platform="cuda", archs=()))
     assert (decisions.validate_replays, decisions.max_nodes, decisions.capture_error_mode) == (0, None, None)
-    assert decisions.fresh_stream_after_failure
 
 
 def test_nothing_is_decided_without_a_platform():

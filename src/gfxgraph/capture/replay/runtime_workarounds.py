@@ -21,9 +21,8 @@ import atexit
 import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -36,13 +35,6 @@ from gfxgraph.core.locks import new_lock
 from gfxgraph.process import bridge, process
 
 _kept: list[Any] = []
-
-
-def leave_stream(stream: Any) -> None:
-    """``fresh_stream_after_failure``: make the next ``torch.cuda.graph()`` use a new stream."""
-    default = torch.cuda.graph.default_capture_stream
-    if process.require().decisions.fresh_stream_after_failure and default is not None and default == stream:
-        torch.cuda.graph.default_capture_stream = None
 
 
 def before_replay() -> None:
@@ -89,18 +81,16 @@ def arrange_exit(state: process.Process) -> None:
 MOST_TRIES = 64
 """Allocations to try for one block before giving up."""
 _NO_POOL = (0, 0)
+_CLEAR = "_cuda_clearCublasWorkspaces"
 
 own_pools: set[tuple[int, int]] = set()
 """Ids of the pools that callables capture into; only our captures allocate there."""
 
 
-@dataclass(slots=True)
-class _CaptureStream:
-    """A stream on which captures took place, and the memory held for them."""
-
+class _Capture(NamedTuple):
     stream: Any
-    graphs: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
-    held: list[Tensor] = field(default_factory=list)
+    held: list[Tensor]
+    """Memory that the graph may point at, held as long as it lives."""
 
 
 class _Allocated(NamedTuple):
@@ -113,77 +103,71 @@ class _Allocated(NamedTuple):
     pool: tuple[int, int]
 
 
-_streams: dict[int, _CaptureStream] = {}
-"""By the stream's handle."""
+_captures: weakref.WeakKeyDictionary[Any, _Capture] = weakref.WeakKeyDictionary()
+"""By graph."""
 _lock = new_lock()
-_hooked: list[tuple[Callable[[], Any], Callable[[], Any]]] = []
-"""torch's function that frees workspaces, and what stands in its place."""
 
 
 def note_capture(stream: Any, graph: Any) -> None:
     """Remember that ``graph`` is being captured on ``stream``."""
     keep_workspaces()  # for callables that capture without the bridge
     with _lock:
-        _streams.setdefault(stream.cuda_stream, _CaptureStream(stream)).graphs.add(graph)
-        _forget_the_dead()
+        if graph not in _captures or _captures[graph].stream != stream:
+            _captures[graph] = _Capture(stream, [])
 
 
 def n_workspaces_held(stream: Any = None) -> int:
     """Number of blocks held now, of one stream or of all."""
-    return sum(len(c.held) for handle, c in _streams.items() if stream is None or handle == stream.cuda_stream)
+    with _lock:
+        known = [each for each in _captures.values() if stream is None or each.stream == stream]
+    return len({id(tensor) for each in known for tensor in each.held})
 
 
 def keep_workspaces(undo: list[Callable[[], None]] | None = None) -> None:
     """Hook torch's function that frees workspaces; ``undo`` gets the call that restores it."""
     if undo is not None:
         undo.append(let_workspaces_go)
-    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
-    if clear is not None and not _hooked:
-        kept = functools.wraps(clear)(lambda: _clear(clear))
-        _hooked.append((clear, kept))
-        torch._C._cuda_clearCublasWorkspaces = kept
+    clear = getattr(torch._C, _CLEAR, None)
+    if clear is not None and not hasattr(clear, "__wrapped__"):
+        setattr(torch._C, _CLEAR, functools.wraps(clear)(lambda: _clear(clear)))
 
 
 def let_workspaces_go() -> None:
     """Restore torch's function. Held memory stays until its graphs are gone, or the simulated device is."""
     state = process.current()
     if state is not None and state.platform == "simulator":
-        _streams.clear()
-    for clear, kept in _hooked:
-        if torch._C._cuda_clearCublasWorkspaces is kept:
-            torch._C._cuda_clearCublasWorkspaces = clear
-    _hooked.clear()
-
-
-def _forget_the_dead() -> None:
-    for handle in [handle for handle, captured in _streams.items() if not captured.graphs]:
-        del _streams[handle]
+        _captures.clear()
+    clear: Any = getattr(torch._C, _CLEAR, None)
+    if hasattr(clear, "__wrapped__"):
+        setattr(torch._C, _CLEAR, clear.__wrapped__)
 
 
 def _clear(clear: Callable[[], Any]) -> None:
     """Free the workspaces, except memory that graphs may point at."""
+    by_stream: dict[int, list[_Capture]] = {}
     with _lock:
-        _forget_the_dead()
-        wanted = dict(_streams)
-    if not wanted or torch.cuda.is_current_stream_capturing():
+        for capture in _captures.values():
+            by_stream.setdefault(capture.stream.cuda_stream, []).append(capture)
+    if not by_stream or torch.cuda.is_current_stream_capturing():
         clear()
         return
-    before = _blocks(wanted)
+    before = _blocks(by_stream)
     clear()
-    for block in before - _blocks(wanted):
-        captured = wanted[block.stream]
-        held = _take_again(block, captured.stream)
-        captured.held.extend(held)
+    for block in before - _blocks(by_stream):
+        captures = by_stream[block.stream]
+        held = _take_again(block, captures[0].stream)
+        for capture in captures:
+            capture.held.extend(held)
         if not held:
             process.require().report(
                 "workspace_lost",
                 "the cuBLAS workspace of a graph was freed, and its memory is now used by something else; "
                 "capture the graph again",
-                where=captured.stream,
+                where=captures[0].stream,
             )
 
 
-def _blocks(streams: dict[int, _CaptureStream]) -> set[_Allocated]:
+def _blocks(streams: Container[int]) -> set[_Allocated]:
     """Blocks handed out on these streams whose memory could be unmapped or reused."""
     found = set()
     for segment in all_segments():

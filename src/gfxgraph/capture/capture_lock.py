@@ -61,8 +61,8 @@ class Turn:
     """
 
     thread: int = field(default_factory=threading.get_ident)
-    draws: bool = True
-    """Whether the default generator is in capture mode during it, so that other threads cannot draw."""
+    is_draw: bool = False
+    """A draw of random numbers, which conflicts with everything but other draws."""
 
 
 holders: dict[int, Turn] = {}
@@ -123,16 +123,11 @@ def forget_all() -> None:
 
 
 @contextmanager
-def held(only_drawing: bool = False) -> Iterator[bool]:
-    """Hold a turn for one call; yields False if another thread's turn could not be waited for.
-
-    Args:
-        only_drawing: for a draw, which conflicts only with captures that use the default generator; none begins
-        meanwhile.
-    """
-    turn = Turn(draws=not only_drawing)
+def held(is_draw: bool = False) -> Iterator[bool]:
+    """Hold a turn for one call; yields False if another thread's turn could not be waited for."""
+    turn = Turn(is_draw=is_draw)
     try:
-        yield _wait(turn, only_drawing)
+        yield _wait(turn)
     finally:
         give(turn)
 
@@ -172,7 +167,7 @@ def launched_again(error: RuntimeError, launch: Callable[[], object]) -> bool:
     """
     if not any(text in str(error) for text in _REFUSED_BY_GENERATOR):
         return False
-    with held(only_drawing=True):
+    with held(is_draw=True):
         launch()
     return True
 
@@ -181,20 +176,20 @@ def _all() -> list[Turn]:
     return [turn for each in list(_turns) if (turn := each()) is not None]
 
 
-def _others(only_drawing: bool) -> list[int]:
+def _others(turn: Turn) -> list[int]:
     """The ids of other threads that have a turn. Not the turns: a waiting thread would keep them alive."""
     me = threading.get_ident()
     alive = set(sys._current_frames()) if _turns else ()  # ids only: frames, this one included, would make a cycle
-    return [t.thread for t in _all() if t.thread != me and t.thread in alive and (t.draws or not only_drawing)]
+    return [t.thread for t in _all() if t.thread != me and t.thread in alive and not (t.is_draw and turn.is_draw)]
 
 
-def _wait(turn: Turn, only_drawing: bool = False) -> bool:
+def _wait(turn: Turn) -> bool:
     """Wait for other threads' turns, and begin ``turn``; False if waiting is pointless."""
     deadline = monotonic() + WAIT_FOR_CAPTURE_S
     seen: dict[int, tuple[object, int]] = {}
     while True:
         with lock:
-            others = _others(only_drawing)
+            others = _others(turn)
             looks = [seen[thread][1] if thread in seen else 0 for thread in others]
             if monotonic() > deadline or all(n > _LOOKS_UNTIL_BLOCKED for n in looks):  # true where there are none
                 _turns.append(weakref.ref(turn))

@@ -29,7 +29,7 @@ import torch
 
 from gfxgraph.capture import capture_lock, leaving, rooms
 from gfxgraph.capture.record.random_generators import registering
-from gfxgraph.capture.record.user_lines import SourcePlace, place, shown
+from gfxgraph.capture.record.user_lines import place, shown
 from gfxgraph.capture.replay import runtime_workarounds, validation
 from gfxgraph.capture.replay.program import Program
 from gfxgraph.capture.session import Session
@@ -210,7 +210,6 @@ class BridgedGraph(_TorchsGraph):
     def _ended(self, session: Session, program: Program) -> None:
         """Store the program of a capture that ended well."""
         self._program = program
-        program.begun_at = SourcePlace(session.begun_at)
         self._state.graph_memory[id(program)] = program.addresses
         self._session = None
         self._state.counters.add("capture")

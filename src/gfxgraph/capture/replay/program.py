@@ -400,8 +400,6 @@ class Program:
 
     launch: Callable[[Any], None]
     """Launches one torch graph object, and does nothing else."""
-    begun_at: object = ""
-    """Where the capture began; formatted on demand."""
     steps: list[Step] = field(default_factory=list)
     externals: dict[TapeValue, Tensor | Layout] = field(default_factory=dict)
     """Inputs: the tensor itself (pinned), or only its layout if it lies in a graph pool."""

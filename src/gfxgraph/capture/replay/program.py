@@ -291,7 +291,11 @@ def _refresh(out: Tensor, result: Tensor) -> None:
 
 def _lies_alike(out: Tensor, result: Tensor) -> bool:
     """Whether two tensors of the same shape share all elements."""
-    return out.numel() > 0 and out.stride() == result.stride() and out.data_ptr() == result.data_ptr()
+    pairs = [*zip(parts_of(out), parts_of(result))]
+    return any(mine.numel() for mine, _ in pairs) and all(
+        mine.size() == new.size() and mine.stride() == new.stride() and mine.data_ptr() == new.data_ptr()
+        for mine, new in pairs
+    )
 
 
 def share_memory(one: Tensor, other: Tensor) -> bool:

@@ -77,8 +77,6 @@ if TYPE_CHECKING:
 TRY_AGAIN_AFTER = 64
 """Eager calls before the next attempt, after a capture found no memory."""
 
-NO_GPU = "there is no GPU, or gfxgraph cannot use it"
-CAPTURED = "it was called inside a capture, and is part of that graph"
 WARM_UP = "warm-up"
 
 

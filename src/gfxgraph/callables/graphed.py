@@ -227,20 +227,6 @@ class Graphed:
                 self._near[near] = route
             return result
 
-    def signature_of(self, args: Args) -> Any:
-        """The key of such a call, if one graph can serve it; None if it has not been traced yet.
-
-        Args:
-            args: the call's, by position.
-
-        Raises:
-            RunEagerly, InPieces: one graph cannot.
-        """
-        tensors: list[Tensor] = []
-        structure = flatten((args, {}), tensors)
-        call = understand(self._name, args, {}, tensors, structure, False)
-        return call.key if self._worlds.enter(call) else None
-
     def _look_at_host(self, call: Call) -> None:
         """Raise for yet another content of small host tensors, which are constants of a graph."""
         met = self._host_values.setdefault((call.structure, call.kind[2:]), set())

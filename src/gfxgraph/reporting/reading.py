@@ -47,7 +47,7 @@ def graphs_of(obj: Any) -> tuple[list[tuple[str, Any]], list[str]]:
     if hasattr(obj, "_program") and hasattr(obj, "n_replays"):
         return [("", obj)], []
     if isinstance(obj, Region):
-        inner = [variant.graphed for variant in obj._variants.values()]
+        inner = list(obj._variants.values())
         return _of_many(inner, [f"{obj.name}: {obj.why_eager}"] if obj.why_eager else [])
     if isinstance(obj, Graphed):
         made = [(name, graph) for entry in obj._entries.values() for graph, name in entry.named_graphs()]

@@ -13,7 +13,7 @@ of its largest branch. A flag on the device is read, which waits for it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -115,12 +115,7 @@ class Conditional:
 
     def stats(self) -> dict[str, Any]:
         """``captures``, ``replays``, ``eager`` (calls by reason), ``pieces`` (likewise), ``signatures``: sums."""
-        found: Counter[str] = Counter()
-        reasons: dict[str, Counter[str]] = {"eager": Counter(), "pieces": Counter()}
-        for graphed in self._graphed.values():
-            for key, value in graphed.stats().items():
-                (reasons[key] if key in reasons else found).update(value if key in reasons else {key: value})
-        return {"captures": 0, "replays": 0, "signatures": 0, **found, **{k: dict(v) for k, v in reasons.items()}}
+        return summed(self._graphed.values())
 
     # -- inside ---------------------------------------------------------------------------------------
 
@@ -142,6 +137,16 @@ class Conditional:
             if value == name:  # comparing the number adds a guard to the capture
                 return self.branch_of(name)
         return self.branch_of(float(value))
+
+
+def summed(several: Iterable[Graphed]) -> dict[str, Any]:
+    """Sums over the ``stats()`` of several callables."""
+    found: Counter[str] = Counter()
+    reasons: dict[str, Counter[str]] = {"eager": Counter(), "pieces": Counter()}
+    for graphed in several:
+        for key, value in graphed.stats().items():
+            (reasons[key] if key in reasons else found).update(value if key in reasons else {key: value})
+    return {"captures": 0, "replays": 0, "signatures": 0, **found, **{k: dict(v) for k, v in reasons.items()}}
 
 
 shield(Conditional.__call__)

@@ -157,7 +157,7 @@ class WithNumbers:
             return
         restless = self._restless()
         forms = self._forms(restless)
-        self._piece.give_up()
+        self._piece.drop()
         self._gone.append(self._piece)
         if forms is None:
             self._boxed, self._ranges = frozenset(), []

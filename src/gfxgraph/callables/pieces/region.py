@@ -16,6 +16,7 @@ be handed out again: the variant's own tensors over them are views by address th
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -27,7 +28,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gfxgraph.callables.captured import CapturedCallable, Options
-from gfxgraph.callables.graphed import Graphed
+from gfxgraph.callables.graphed import MOST_HOST_VALUES, Graphed
 from gfxgraph.callables.signature import HOST_CONSTANT_NUMEL, RunEagerly, mode_key, tensor_key, what_changed
 from gfxgraph.callables.trace.dynamo import local, note_inputs
 from gfxgraph.callables.trace.trace_result import RESTLESS_NUMBER, Found
@@ -88,39 +89,40 @@ class Region(CapturedCallable):
     ) -> None:
         kind = "backward" if is_backward else "inference" if is_inference else "forward"
         super().__init__(name or f"compiled {kind} {len(_regions)}")
-        self.model = model
-        self.alignment = alignment
-        self._static = frozenset(static)
         self.mutated = frozenset(mutated)
+        self.run = functools.partial(_run, model, self.mutated, alignment)
+        """The callable itself, with misaligned inputs copied."""
+        self._alignment = alignment
+        self._static = frozenset(static)
         self._is_backward = is_backward
         self.computes_into_arguments = is_backward or is_partition
         """Whether Inductor may compute into an argument whose last use is this region, if Inductor made it."""
-        self.max_graphs = max_graphs
+        self.options = Options(mode=mode, max_graphs=max_graphs, assume_pure=True)
         self._copied: frozenset[int] = frozenset()
         """Static inputs that turned out to move."""
-        self._variants: dict[tuple[int, ...], Variant] = {}
+        self._variants: dict[Any, Variant] = {}
+        """By the addresses of the bound inputs."""
+        self._with_gradients: dict[Any, Gradients] = {}
+        """Graphs of forward and backward, by key of their calls."""
         self._places: dict[int, set[int]] = {}
         """Addresses at which static inputs have been seen."""
         self._is_looked_at = not is_backward and not mutated
         self._last: Variant | None = None
-        self.mode = mode
-        self.gradients: list[Any] = []
-        """Graphs of forward and backward, for callers of the region."""
-        self._before: dict[str, Any] = {}
-        """``stats`` of what it gave up."""
         _regions.add(self)
 
     def __call__(self, inputs: list[Any]) -> Any:
         variant = self._last
-        if variant is None or not variant.is_at(inputs):
+        if variant is None or not same_addresses(inputs, variant.addresses, variant.positions):
             if not self._is_looked_at:
                 return self.look(inputs)
             variant = self._find(inputs)
             if variant is None:
                 self.eager.count(self.why_eager)
-                return self.model(_aligned_all(inputs, self.mutated, self.alignment))
+                return self.run(inputs)
             self._last = variant
-        return variant.run(inputs)
+        given = [inputs[i] for i in variant.moving]
+        inputs.clear()  # as Inductor's callables do
+        return variant(*given)
 
     def _find(self, inputs: list[Any]) -> Variant | None:
         """The variant for the inputs' addresses; None if the region runs eagerly."""
@@ -141,7 +143,7 @@ class Region(CapturedCallable):
             if self._restless(inputs, fixed):
                 return self._find(inputs)
             if len(self._variants) >= MAX_VARIANTS:
-                del self._variants[next(iter(self._variants))]
+                self._keep_counts(self._variants.pop(next(iter(self._variants))))
             found = Variant(self, inputs, fixed)
         self._variants[key] = found  # the most recently used comes last
         return found
@@ -154,7 +156,7 @@ class Region(CapturedCallable):
             if isinstance(inputs[i], Tensor)
             and inputs[i].is_cuda
             and has_layout(inputs[i])
-            and (i in self.mutated or inputs[i].data_ptr() % self.alignment == 0)
+            and (i in self.mutated or inputs[i].data_ptr() % self._alignment == 0)
         )
 
     def _restless(self, inputs: Sequence[Any], fixed: tuple[int, ...]) -> bool:
@@ -174,18 +176,25 @@ class Region(CapturedCallable):
     @property
     def has_run(self) -> bool:
         """Whether any call came to it, other than to see what its results share."""
-        return bool(self._variants or self.gradients or self.eager or self._before)
+        return bool(self._variants or self._with_gradients or self.eager or self.n_replays)
 
     def drop(self) -> None:
+        """Let go of the graphs; how often they ran is kept."""
+        for inner in self.inner():
+            self._keep_counts(inner)
         self._variants.clear()
+        self._with_gradients.clear()
         self._last = None
 
-    def give_up(self) -> None:
-        """Drop what was captured: others capture it from now on. How often it ran is kept."""
-        self._before = self.stats()
-        self.drop()
-        self.gradients.clear()
-        self.eager.clear()
+    def inner(self) -> list[Any]:
+        """What captures its calls, for callers of the region."""
+        return [*self._with_gradients.values(), *self._variants.values()]
+
+    def _keep_counts(self, inner: Any) -> None:
+        found = inner.stats()
+        self.n_captures += found["captures"]
+        self.n_replays += found["replays"]
+        self.eager.update(found["eager"])
 
     def look(self, inputs: list[Any]) -> Any:
         """Run the first call with Inductor's callable on the caller's own tensors, to see what its results share.
@@ -195,7 +204,7 @@ class Region(CapturedCallable):
         self._is_looked_at = True
         bound = [i for i in self._fixed(inputs) if inputs[i].numel()]
         homes = {inputs[i].untyped_storage().data_ptr(): i for i in bound}
-        results = self.model(_aligned_all(inputs, self.mutated, self.alignment))
+        results = self.run(inputs)
         made = [each for each in results if isinstance(each, Tensor) and each.is_cuda and has_layout(each)]
         addresses = {tensor.untyped_storage().data_ptr() for tensor in made}
         shared = {homes[address] for address in addresses if address in homes}
@@ -210,81 +219,46 @@ class Region(CapturedCallable):
 
     def stats(self) -> dict[str, Any]:
         """Sums over the variants: ``captures``, ``replays``, ``eager`` calls by reason."""
-        total: dict[str, Any] = {
-            "captures": 0, "replays": 0, "eager": {}, **self._before, "variants": len(self._variants),
-        }  # fmt: skip
-        total["eager"] = dict(Counter(total["eager"]) + self.eager)
-        for inner in (*self.gradients, *[each.graphed for each in self._variants.values()]):
-            found = inner.stats()
+        total = {**super().stats(), "variants": len(self._variants)}
+        for found in (each.stats() for each in self.inner()):
             total["captures"] += found["captures"]
             total["replays"] += found["replays"]
             total["eager"] = dict(Counter(total["eager"]) + Counter(found["eager"]))
-        if self.why_eager:
-            total["why_eager"] = self.why_eager
-        return total
+        return {**total, "why_eager": self.why_eager} if self.why_eager else total
 
     def explain(self) -> str:
         """How each variant runs, and why."""
         lines = [f"{self.name}: {self.why_eager or f'{len(self._variants)} sets of addresses'}"]
-        for each in self.gradients:
+        for each in self._with_gradients.values():
             lines.append(f"  forward and backward: {each.why_eager or f'{each.n_replays} replays'}")
         for variant in self._variants.values():
-            lines += ["  " + line for line in variant.graphed.explain().splitlines()]
+            lines += ["  " + line for line in variant.explain().splitlines()]
         return "\n".join(lines)
 
 
-class Variant:
-    """The region with some of its inputs at fixed addresses."""
+class Variant(Graphed):
+    """The region with some of its inputs at fixed addresses, as a function of those that move."""
 
     def __init__(self, region: Region, inputs: list[Any], fixed: tuple[int, ...]) -> None:
-        self._positions = list(fixed)
-        self._addresses: list[int | None] = [None] * len(inputs)
+        self.positions = list(fixed)
+        self.addresses: list[int | None] = [None] * len(inputs)
         bound: list[Any] = [None] * len(inputs)
         for i in fixed:
-            self._addresses[i] = inputs[i].data_ptr()
+            self.addresses[i] = inputs[i].data_ptr()
             bound[i] = inputs[i].detach() if region.owns(i) else tensor_at(Layout.of(inputs[i]))
-        self._moving = [i for i in range(len(inputs)) if self._addresses[i] is None]
-        options = Options(mode=region.mode, max_graphs=region.max_graphs, assume_pure=True)
-        self.graphed = Graphed(Bound(region, bound, self._moving), options)
+        moving = self.moving = [i for i in range(len(inputs)) if self.addresses[i] is None]
+        whole, is_apart = region.run, region.computes_into_arguments
 
-    def is_at(self, inputs: list[Any]) -> bool:
-        """True if all bound inputs lie at their addresses."""
-        return same_addresses(inputs, self._addresses, self._positions)
+        def run(*given: Any) -> Any:
+            inputs = list(bound)
+            for i, value in zip(moving, given):
+                inputs[i] = value
+            results = whole(inputs)
+            return _apart(results, given) if is_apart else results
 
-    def run(self, inputs: list[Any]) -> Any:
-        """Run one call; empties the list, as Inductor's callables do."""
-        given = [inputs[i] for i in self._moving]
-        inputs.clear()
-        return self.graphed(*given)
-
-
-class Bound:
-    """The region as a function of the inputs that are not bound to an address.
-
-    Args:
-        bound: the bound tensors, at their positions; None elsewhere.
-        moving: positions of the arguments.
-    """
-
-    def __init__(self, region: Region, bound: list[Any], moving: list[int]) -> None:
-        self._model = region.model
-        self._mutated = region.mutated
-        self._alignment = region.alignment
-        self._into_arguments = region.computes_into_arguments
-        self._inputs = bound
-        self._moving = moving
-        self.names = [region.names[i] for i in moving] if region.names else []
-        """What the program calls its arguments, if known."""
-        self.__qualname__ = region.name
-        self.homes = frozenset(t.untyped_storage().data_ptr() for t in bound if isinstance(t, Tensor) and t.numel())
-        """Storage addresses of the bound tensors."""
-
-    def __call__(self, *given: Any) -> Any:
-        inputs = list(self._inputs)
-        for i, value in zip(self._moving, given):
-            inputs[i] = value
-        results = self._model(_aligned_all(inputs, self._mutated, self._alignment))
-        return _apart(results, given) if self._into_arguments else results
+        homes = frozenset(t.untyped_storage().data_ptr() for t in bound if isinstance(t, Tensor) and t.numel())
+        vars(run).update(homes=homes, names=[region.names[i] for i in moving] if region.names else [])
+        super().__init__(run, region.options, name=region.name)
 
 
 def _apart(results: Any, given: Sequence[Any]) -> list[Any]:
@@ -301,8 +275,8 @@ def _apart(results: Any, given: Sequence[Any]) -> list[Any]:
     return [_clone(result) if is_inside(result) else result for result in results]
 
 
-def _aligned_all(inputs: list[Any], mutated: frozenset[int], alignment: int) -> list[Any]:
-    """The inputs, with misaligned ones copied: Inductor leaves that to the capture.
+def _run(model: Boxed, mutated: frozenset[int], alignment: int, inputs: list[Any]) -> Any:
+    """Run a callable with misaligned inputs copied: Inductor leaves that to the capture.
 
     An alignment of 1 copies none: an FX graph writes to its inputs, and returns views of them.
 
@@ -313,7 +287,7 @@ def _aligned_all(inputs: list[Any], mutated: frozenset[int], alignment: int) -> 
         if isinstance(value, Tensor) and value.is_cuda and i not in mutated and not isinstance(value, FakeTensor):
             if value.data_ptr() % alignment:
                 inputs[i] = _clone(value)
-    return inputs
+    return model(inputs)
 
 
 def _clone(tensor: Tensor) -> Tensor:
@@ -322,13 +296,6 @@ def _clone(tensor: Tensor) -> Tensor:
         n = 1 + sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride()))
         flat = tensor.as_strided((n,), (1,), tensor.storage_offset()).clone()
         return flat.as_strided(tensor.size(), tensor.stride(), 0)
-
-
-MAX_NUMBERS = 16
-"""Values of small host tensors for which forward and backward are captured; with more, calls run eagerly.
-
-Python's own numbers do not count here: graph_numbers.py keeps them out of the pieces.
-"""
 
 
 class Piece(Region):
@@ -365,7 +332,6 @@ class Piece(Region):
         """What small host tensors have held, in calls that may be differentiated."""
         if found.why_eager:
             self.fall_back(found.why_eager)
-        self._with_gradients: dict[Any, Gradients] = {}
         self._has_run = self._has_gradients = False
         self.draws_of_host = False
         """Its first run drew random numbers from the host's generator."""
@@ -442,7 +408,7 @@ class Piece(Region):
             raise RunEagerly("an input was made under inference_mode, which autograd does not save")
         values = tuple(repr(t.tolist()) for t in host)
         if values and values not in self._numbers_met:
-            if len(self._numbers_met) >= MAX_NUMBERS:
+            if len(self._numbers_met) >= MOST_HOST_VALUES:
                 at = next(i for i, t in enumerate(inputs) if isinstance(t, Tensor) and not t.is_cuda)
                 raise RunEagerly(f"{self.names[at] or 'a number'} {RESTLESS_NUMBER}")
             self._numbers_met.add(values)
@@ -452,20 +418,15 @@ class Piece(Region):
         key = (*[tensor_key(t) for t in tensors], others, values, addresses, mode_key())
         known = self._with_gradients.get(key)
         if known is None:
-            if len(self._with_gradients) >= self.max_graphs:
+            if len(self._with_gradients) >= self.options.max_graphs:
                 raise RunEagerly("more signatures than max_graphs")
             known = self._with_gradients[key] = Gradients(self._graph, inputs, frozenset(in_place), self.names)
-            self.gradients.append(known)
         return known(inputs)
 
     @property
     def regions(self) -> list[Region]:
         """What captures it."""
         return [self]
-
-    def give_up(self) -> None:
-        super().give_up()
-        self._with_gradients.clear()
 
 
 class _Draws(TorchDispatchMode):

@@ -169,8 +169,7 @@ class _Pair:
         # Each a new leaf: if it were a view, as eager's argument may be, gradients would bypass it.
         inputs = self._with(self.statics)
         with torch.enable_grad():
-            made = capture_graph(arena, lambda: owner.fn(*inputs))
-        self._forward, result = made.graph, made.result
+            self._forward, result = capture_graph(arena, lambda: owner.fn(*inputs))
         self.build = builder(result)
         for k in set(self.copied).intersection(written_inputs(self._forward, list(self.statics))):
             name = owner.names[owner.at[k]] or "a tensor that it computed earlier"
@@ -207,12 +206,11 @@ class _Pair:
         wanted = [t for t in self.statics if t.requires_grad]
         is_last = all(arrivals)
         with torch.enable_grad():
-            made = capture_graph(
+            return capture_graph(
                 self.arena,
                 lambda: torch.autograd.grad(from_, wanted, arriving, allow_unused=True, retain_graph=not is_last),
                 self._forward.pool(),
             )
-        return made.graph, made.result
 
     # -- replay ---------------------------------------------------------------------------------------
 

@@ -57,25 +57,21 @@ _UNREGISTERED = ("not in capture mode", "not registered with the capturing graph
 _NEVER_BEGAN = "Capture must end on the same stream it began on."
 
 
-def refuse_busy_stream(session: Session) -> None:
-    """Raise if the stream is in another capture: cleaning up after a failed begin would end that one."""
-    own = session.streams.own
+def refuse_if_busy(session: Session) -> None:
+    """Raise if another capture uses the stream or the pool: cleaning up after a failed begin would end that one, or
+    its allocation routing.
+    """
+    own, pool = session.streams.own, tuple(session.pool_id)
     if session.state.driver.capture_info(own.cuda_stream).status is not CaptureStatus.NONE:
         first = f"(unknown, or one that failed and that this runtime cannot end, on {own})"
         raise CaptureError("overlapping_captures", second=str(where_of(*session.begun_at)), first=first)
-
-
-def refuse_busy_pool(session: Session) -> None:
-    """Raise if another capture is using the pool: cleaning up after a refusal would end that one's allocation
-    routing.
-    """
-    other = session.state.recording.get(tuple(session.pool_id)) if session.has_users_pool else None
+    other = session.state.recording.get(pool) if session.has_users_pool else None
     if other is not None and other is not session:
         raise CaptureError(
             "wrong_pool",
-            pool=tuple(session.pool_id),
+            pool=pool,
             problem=f"the capture begun at {where_of(*other.begun_at)} is recording into it",
-            quote=f"beginAllocateToPool: already recording to mempool_id {tuple(session.pool_id)}",
+            quote=f"beginAllocateToPool: already recording to mempool_id {pool}",
         )
 
 
@@ -124,34 +120,33 @@ def end_failed(session: Session, error: RuntimeError, final: bool) -> None:
         session.segment_is_over()
         tape = session.recorder.tape
         if not is_healed or not tape.is_complete or (final and not tape.rows):
-            raise _end_error(session, error) from error
+            last = tape.entries[-1] if tape.rows else None
+            raise CaptureError(
+                "end_failed",
+                status=first_line(error),
+                op=last.name if last else "nothing",
+                where=last.where if last else "",
+                quote=str(error),
+            ) from error
         process.log.debug("capture_end failed: %s", error)
     finally:
         del error  # as above
 
 
-def _end_error(session: Session, error: RuntimeError) -> CaptureError:
-    entries = session.recorder.tape.entries
-    last = entries[-1] if entries else None
-    return CaptureError(
-        "end_failed",
-        status=first_line(error),
-        op=last.name if last else "nothing",
-        where=last.where if last else "",
-        quote=str(error),
-    )
-
-
-def discard(session: Session, graph: Any) -> None:
-    """End what torch may be capturing, by the state in which the capture failed."""
+def discard(session: Session) -> None:
+    """End what torch may be capturing, wherever its begin or end failed or was interrupted."""
+    if not session.lifecycle.has_open_segment:
+        return
     was_ending = session.lifecycle.failed_in is CaptureState.ENDING
     with suppress(RuntimeError):
         if was_ending and session.streams.status() is not CaptureStatus.ACTIVE:
-            session.state.base.raw_cuda_graph(graph)
-            return  # torch has ended it: an interrupt may come before we have noted that
+            session.state.base.raw_cuda_graph(session.segment_graph)
+            session.segment_is_over()  # torch has ended it: an interrupt may come before we have noted that
+            return
         with session.streams.be_on_own():
             session.streams.join()
     heal(session, end_was_refused=was_ending and session.streams.status() is CaptureStatus.INVALIDATED)
+    session.segment_is_over()
 
 
 def heal(session: Session, end_was_refused: bool = False) -> bool:

@@ -69,10 +69,6 @@ def graphs_made(on_unsafe: OnUnsafe) -> Iterator[None]:
         _asked.reset(token)
 
 
-def _policy(asked: OnUnsafe | str) -> OnUnsafe:
-    return member(OnUnsafe, "CUDAGraph()", "on_unsafe", asked)
-
-
 if TYPE_CHECKING:
     from torch.cuda import CUDAGraph as _TorchsGraph
 else:
@@ -100,7 +96,8 @@ class BridgedGraph(_TorchsGraph):
         super().__init__(True)
         state = process.require()
         self._keeps_graph = keep_graph
-        self._policy = _policy((_asked.get() or state.settings.on_unsafe) if on_unsafe is None else on_unsafe)
+        asked = (_asked.get() or state.settings.on_unsafe) if on_unsafe is None else on_unsafe
+        self._policy = member(OnUnsafe, "CUDAGraph()", "on_unsafe", asked)
         self._program: Program | None = None
         self._session: Session | None = None
         # Each with a handle on its state at registration: programs swap states with graphsafe_set_state.
@@ -143,7 +140,8 @@ class BridgedGraph(_TorchsGraph):
             mode = self._state.decisions.relaxed_capture_mode
         extra = without_liveness_check(args, kwargs)
         if self._state.settings.guard is GuardTier.DEEP:
-            pool = self._begin_deep(pool)
+            self._deep = rooms.deep_capture()
+            pool = self._deep.pool(pool)
         session = Session(self, pool, mode or capture_error_mode, self._generators, self._policy)
         self._begun_while = id(sys.exc_info()[1])  # only the id: a reference would hold frames that hold this graph
         self._session = session
@@ -228,10 +226,6 @@ class BridgedGraph(_TorchsGraph):
         assert self._program is not None
         if not (self._keeps_graph and self._program.is_plain):
             self._lifecycle.to(CaptureState.INSTANTIATED)
-
-    def _begin_deep(self, pool: Any) -> Any:
-        self._deep = rooms.deep_capture()
-        return self._deep.pool(pool)
 
     def _put_under_guard(self, where: str) -> None:
         assert self._program is not None

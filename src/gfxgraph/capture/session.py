@@ -147,7 +147,7 @@ class Session:
             replaced.enter(self)
             undo.note(self._settle_random_states)
             undo.note(self.moving.stop)
-            undo.note(self._discard_segment)
+            undo.note(partial(failures.discard, self))
             undo.note(self.make_room_for_threads)
             self.open_segment(self.graph_ref(), extra)
             self._take_thread()
@@ -243,7 +243,6 @@ class Session:
                 problems = self.undo.take_back()
             for second in problems:  # the first error is the one to report
                 process.log.error("while leaving a failed capture: %s", str(second))
-            self._dying = None
             self.lifecycle.to(CaptureState.FAILED)
         self._leave_stack()
 
@@ -298,8 +297,7 @@ class Session:
 
     def open_segment(self, graph: Any, extra: tuple[tuple[Any, ...], dict[str, Any]] | None = None) -> None:
         base = self.state.base
-        failures.refuse_busy_stream(self)
-        failures.refuse_busy_pool(self)
+        failures.refuse_if_busy(self)
         self.segment_graph = graph
         runtime_workarounds.note_capture(self.streams.own, self.graph_ref())
         self.lifecycle.to(CaptureState.OPENING)
@@ -373,14 +371,6 @@ class Session:
         step.is_launchable = True
         if not (is_users and graph._keeps_graph and self.n_segments == 1):  # the user does it, or the first replay
             step.instantiate()
-
-    def _discard_segment(self) -> None:
-        """End what torch may be capturing, wherever its begin or end was interrupted."""
-        if not self.lifecycle.has_open_segment:
-            return
-        hush(True)
-        failures.discard(self, self.segment_graph)
-        self.segment_is_over()
 
     def grew(self) -> None:
         """The graph has as many nodes as the defect table allows: continue in a new one."""
@@ -476,11 +466,6 @@ class Session:
         if self.policy is not OnUnsafe.RAISE:
             self.optimizers.refuse_changes(self)
             program.host_reads = [*self.host.kept(), *(self.optimizers.reads() if self.has_executed else ())]
-        self.recorder.externals = {}
-        self.recorder.outside = {}
-        self.recorder.values = []
-        self.recorder.mutated = {}
-        self.recorder.tape = type(self.recorder.tape)(-1)
 
 
 def _end_in_child() -> None:

@@ -34,18 +34,16 @@ def below_autograd(*given: Tensor) -> Iterator[None]:
 
 
 @contextmanager
-def states_of(tape: Tape) -> Iterator[Callable[[Any, Any], None]]:
+def other_states() -> Iterator[Callable[[Any, Any], None]]:
     """Make generators draw from the states that the graph draws from; restore their own states at the end.
 
     A graph keeps using the state that a generator had at capture, even if ``graphsafe_set_state`` has given the
-    generator
-    another one since.
+    generator another one since.
     """
     own: dict[int, tuple[Any, Any]] = {}
 
     def take(generator: Any, state: Any) -> None:
-        if id(generator) not in own:
-            own[id(generator)] = (generator, generator.graphsafe_get_state())
+        own.setdefault(id(generator), (generator, generator.graphsafe_get_state()))
         generator.graphsafe_set_state(state)
 
     try:
@@ -56,22 +54,16 @@ def states_of(tape: Tape) -> Iterator[Callable[[Any, Any], None]]:
 
 
 def last_uses(tape: Tape, keep: set[TapeValue]) -> list[list[TapeValue]]:
-    """For each entry, the values that are not needed after it."""
-    seen: set[TapeValue] = set(keep)
-    drop: list[list[TapeValue]] = [[] for _ in tape.entries]
-    alias_base: dict[int, list[TapeValue]] = {}
+    """For each entry, and for the end, the values that are not needed after it."""
+    last: dict[TapeValue, int] = {}
+    for position, entry in enumerate(tape.entries):
+        last.update(dict.fromkeys(leaves((entry.args, entry.kwargs, entry.outputs)), position))
     for before, _, base, _ in tape.aliases:
-        alias_base.setdefault(before, []).append(base)
-    for position in range(len(tape.entries) - 1, -1, -1):
-        for base in alias_base.get(position + 1, ()):
-            seen.add(base)
-        entry = tape.entries[position]
-        for value in (*leaves(entry.args), *leaves(entry.kwargs), *leaves(entry.outputs)):
-            if value not in seen:
-                seen.add(value)
-                drop[position].append(value)
-    for base in alias_base.get(0, ()):
-        seen.add(base)
+        last[base] = max(before, last.get(base, 0))
+    drop: list[list[TapeValue]] = [[] for _ in range(len(tape.entries) + 1)]
+    for value, position in last.items():
+        if value not in keep:
+            drop[position].append(value)
     return drop
 
 
@@ -104,7 +96,7 @@ def run_tape(
             device = value_of(base).device
             env[made] = torch.empty(0, dtype=dtype, device=device).set_(storage, offset, size, stride)
 
-    with below_autograd(), states_of(tape) as take_state:
+    with below_autograd(), other_states() as take_state:
         for position, entry in enumerate(tape.entries):
             make_aliases(position)
             if position in tape.generators:

@@ -71,13 +71,9 @@ def replay_validated(program: Program, retire: Callable[[], None]) -> bool:
 def _segment(program: Program, step: SegmentStep) -> bool | None:
     state = process.require()
     if not step.tape.is_complete and not can_walk(step):
-        state.report(
-            "validation_skipped",
-            f"{len(step.tape.opaque)} launches outside torch, and the nodes cannot be run one by one",
-            "opaque launch",
-            step.tape.opaque[0].where,
-            logging.INFO,
-        )
+        opaque = step.tape.opaque
+        reason = f"{len(opaque)} launches outside torch, and the nodes cannot be run one by one"
+        state.report("validation_skipped", reason, "opaque launch", opaque[0].where, logging.INFO)
         step.run(program)
         return None
     before: Rollback | None = None

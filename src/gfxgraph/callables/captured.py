@@ -141,9 +141,13 @@ class CapturedCallable:
 class Instance:
     """One graph over the entry's inputs, with the results that it writes."""
 
-    def __init__(self, graph: Any, pool: Any, outputs: Outputs) -> None:
+    def __init__(self, graph: Any, pool: Any, is_plain: bool, is_opaque: bool, outputs: Outputs) -> None:
         self.graph = graph
         self.pool = pool
+        self.is_plain = is_plain
+        """A replay is one launch and nothing else."""
+        self.is_opaque = is_opaque
+        """It launches what torch did not make: what that reads and writes is not known."""
         self.outputs = outputs
         program = graph._program
         self.mutated = [place for step in program.steps for place in step.mutated]
@@ -465,8 +469,10 @@ class Captured(CapturedCallable):
         call = run if copy_results is None else lambda: copy_results(run())
         graph, result = capture_graph(arena, call, pool, on_unsafe=self.on_unsafe)
         homes = self.world.homes if self.world is not None else frozenset()
-        instance = Instance(graph, pool, Outputs(result, self.statics, self.warm, homes))
-        written = written_inputs(graph, [static.tensor for static in self.statics])
+        is_plain, is_opaque = graph.is_plain, graph.is_opaque
+        instance = Instance(graph, pool, is_plain, is_opaque, Outputs(result, self.statics, self.warm, homes))
+        inside = [static.tensor for static in self.statics]
+        written = written_inputs(graph, inside) if instance.mutated else []
         self.mutates = tuple(sorted({*written, *self.mutates}))
         self.pool_nbytes += max(0, arena.reserved() - before)
         return instance
@@ -535,10 +541,10 @@ class Captured(CapturedCallable):
             RunEagerly: the replay was undone completely.
         """
         generators, drawn = [], []
-        if instance.draws is None and instance.graph.is_plain:
+        if instance.draws is None and instance.is_plain:
             generators = [*instance.generators, torch.cuda.default_generators[self.arena.device_index]]
             drawn = [g.get_offset() for g in generators]
-        before, looks = [], instance.graph.is_opaque and not self.was_looked_at and not self.in_place
+        before, looks = [], instance.is_opaque and not self.was_looked_at and not self.in_place
         with suppress(torch.OutOfMemoryError):  # then its next replay is looked at
             before = [static.bits().clone() for static in self.statics] if looks else []
         try:
